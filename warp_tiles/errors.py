@@ -1,0 +1,87 @@
+"""Every exception that warp_tiles raises.
+
+    WarpTilesError
+    ├── SettingError        a setting or environment variable has an unknown name or value
+    ├── SeamError           the installed Warp lacks something that warp_tiles hooks into
+    ├── ToolchainError      NVRTC, headers or the linker are missing or do not fit together
+    ├── PlanError           a kernel cannot be planned
+    ├── BuildError          a GEMM variant could not be compiled
+    ├── LinkError           a module could not be compiled or linked
+    ├── CacheError          the cache was asked for something it refuses or does not hold
+    │   └── BundleError     a bundle is malformed or names a path outside the cache
+    └── ScriptError         a script given to the command line could not be run
+
+A mistake in a kernel itself (unknown dtype, mismatched shapes) raises what Warp raises:
+``TypeError`` or ``ValueError``.
+"""
+
+from __future__ import annotations
+
+
+class WarpTilesError(Exception):
+    """Base of all errors of this package.
+
+    Args:
+        message: What failed and the value received.
+        remedy: What the user can do about it; printed on a line of its own.
+        log: The compiler's or linker's own output, printed last.
+
+    The three parts survive pickling, so an error raised in a worker process arrives whole.
+    """
+
+    def __init__(self, message: str, *, remedy: str = "", log: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.log = log
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.remedy:
+            parts.append(f"Remedy: {self.remedy}")
+        if self.log:
+            parts.append(f"Log:\n{self.log.rstrip()}")
+        return "\n".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.message, self.remedy, self.log))
+
+
+def _rebuild(cls: type[WarpTilesError], message: str, remedy: str, log: str) -> WarpTilesError:
+    return cls(message, remedy=remedy, log=log)
+
+
+class SettingError(WarpTilesError, ValueError):
+    """A setting or environment variable has an unknown name or value."""
+
+
+class SeamError(WarpTilesError, RuntimeError):
+    """The installed Warp lacks something that warp_tiles hooks into."""
+
+
+class ToolchainError(WarpTilesError, RuntimeError):
+    """NVRTC, headers or the linker are missing or do not fit together."""
+
+
+class PlanError(WarpTilesError, RuntimeError):
+    """A kernel cannot be planned."""
+
+
+class BuildError(WarpTilesError, RuntimeError):
+    """A GEMM variant could not be compiled."""
+
+
+class LinkError(WarpTilesError, RuntimeError):
+    """A module could not be compiled or linked."""
+
+
+class CacheError(WarpTilesError):
+    """The cache was asked for something it refuses or does not hold."""
+
+
+class BundleError(CacheError, ValueError):
+    """A bundle is malformed or names a path outside the cache."""
+
+
+class ScriptError(WarpTilesError, RuntimeError):
+    """A script given to the command line could not be run."""
