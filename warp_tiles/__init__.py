@@ -1,0 +1,55 @@
+"""warp_tiles plans, builds, caches and links the GEMMs of ``wp.tile_matmul``.
+
+    import warp as wp
+    import warp_tiles
+
+    warp_tiles.enable()
+
+Importing it changes nothing; :func:`enable` hooks into Warp and :func:`disable` restores it.
+"""
+
+from warp_tiles.api import disable, enable, enabled, is_enabled, plan, report
+from warp_tiles.errors import (
+    BuildError,
+    BundleError,
+    CacheError,
+    LinkError,
+    PlanError,
+    ScriptError,
+    SeamError,
+    SettingError,
+    ToolchainError,
+    WarpTilesError,
+)
+from warp_tiles.plan import ModulePlan, PlannedVariant
+from warp_tiles.settings import Settings, configure, override
+from warp_tiles.variant import GemmVariant, Operand, Role
+from warp_tiles.version import __version__
+
+__all__ = [
+    "BuildError",
+    "BundleError",
+    "CacheError",
+    "GemmVariant",
+    "LinkError",
+    "ModulePlan",
+    "Operand",
+    "PlanError",
+    "PlannedVariant",
+    "Role",
+    "ScriptError",
+    "SeamError",
+    "SettingError",
+    "Settings",
+    "ToolchainError",
+    "WarpTilesError",
+    "__version__",
+    "configure",
+    "disable",
+    "enable",
+    "enabled",
+    "is_enabled",
+    "override",
+    "plan",
+    "report",
+]

@@ -1,0 +1,518 @@
+"""The only module that touches Warp's internals: what is hooked, how, and how it is taken back.
+
+Seven seams, all checked before the first is changed:
+
+    tile_matmul.lto_dispatch_func   what a call in a kernel turns into
+    build.build_lto_dot             the GEMM inside the adjoint of tile_cholesky
+    Adjoint.build                   which function a call belongs to
+    ModuleBuilder.codegen           the finished source: the plan is made from it
+    ModuleBuilder.get_link_inputs   the builds start here, and run outside Warp's lock
+    build.build_cuda                compile and link
+    ModuleHasher                    modules that contain a product get a hash of their own
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import warp
+
+from warp_tiles import settings
+from warp_tiles.dispatch import BFLOAT16_ADJOINT_ERROR, Target, Tile, products
+from warp_tiles.engine import Engine
+from warp_tiles.errors import BuildError, SeamError
+from warp_tiles.module_build import ModuleBuild
+from warp_tiles.plan import DECLARATIONS, FunctionUse, ModulePlan, Session, resolve
+from warp_tiles.toolchain import Version
+from warp_tiles.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision, Role
+
+SUPPORTED_VERSIONS = ((1, 17), (1, 19))
+MATMUL, CHOLESKY = "tile_matmul", "tile_cholesky"
+_ARRANGEMENTS: dict[str, Arrangement] = {"rowmajor": "row_major", "colmajor": "col_major"}
+
+# (path below warp._src, names that must exist there, parameters that a callable must take)
+_REQUIRED: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("build.build_cuda", ("cu_path", "arch", "output_path", "ltoirs", "fatbins")),
+    ("build.build_lto_dot", ("M", "N", "K", "adtype", "bdtype", "cdtype", "alayout", "blayout", "clayout", "arch",
+                             "num_threads", "builder", "lda", "ldb", "ldc")),
+    ("codegen.Adjoint.build", ("builder",)),
+    ("codegen.Adjoint.reference_nodes", ()),
+    ("codegen.Adjoint.resolve_static_expression", ("root_node", "eval_types")),
+    ("codegen.Var", ("label", "type", "requires_grad", "constant", "prefix")),
+    ("codegen.get_arg_value", ()),
+    ("codegen._codegen_lock", ()),
+    ("context.ModuleBuilder", ("module", "options")),
+    ("context.ModuleBuilder.codegen", ("device",)),
+    ("context.ModuleBuilder.get_link_inputs", ()),
+    ("context.ModuleHasher", ("kernels", "options")),
+    ("context.ModuleHasher.hash_adjoint", ("adj",)),
+    ("context.Module.mark_modified", ()),
+    ("context.Module.resolve_options", ()),
+    ("context.Function", ("lto_dispatch_func",)),
+    ("context.builtin_functions", ()),
+    ("context.user_modules", ()),
+    ("context.init", ()),
+    ("logger.log_warning", ()),
+    ("types.is_tile", ()),
+)
+
+
+def find(path: str) -> Any:
+    """The object at ``warp._src.<path>``.
+
+    Raises:
+        SeamError: This Warp does not have it.
+    """
+    here: Any = getattr(warp, "_src", None)
+    for name in path.split("."):
+        here = getattr(here, name, None)
+        if here is None:
+            raise _missing(f"warp._src.{path}")
+    return here
+
+
+def _missing(what: str) -> SeamError:
+    low, high = (".".join(map(str, version)) for version in SUPPORTED_VERSIONS)
+    return SeamError(
+        f"Warp {warp.__version__} has no {what}, which warp_tiles hooks into",
+        remedy=f"use warp-lang {low} to {high}, or a newer warp-tiles",
+    )
+
+
+def check_seams() -> list[str]:
+    """Names of all seams, each of which was found.
+
+    Raises:
+        SeamError: One is missing or takes other parameters; Warp's version and the name are given.
+    """
+    for path, parameters in _REQUIRED:
+        target = find(path)
+        if parameters:
+            known = inspect.signature(target).parameters
+            for name in parameters:
+                if name not in known:
+                    raise _missing(f"parameter '{name}' of warp._src.{path}")
+    if MATMUL not in find("context.builtin_functions"):
+        raise _missing(f"builtin '{MATMUL}'")
+    return [f"warp._src.{path}" for path, _ in _REQUIRED]
+
+
+def toolkit_version() -> Version | None:
+    """CUDA version of Warp's compiler and linker; None where Warp has none."""
+    find("context.init")()
+    version = getattr(find("context.runtime"), "toolkit_version", None)
+    return (int(version[0]), int(version[1])) if version else None
+
+
+def mathdx_enabled() -> bool:
+    """Whether this Warp can link GEMM functions at all."""
+    find("context.init")()
+    return bool(find("context.runtime").core.wp_is_mathdx_enabled())
+
+
+class _LinkInputs(list):  # type: ignore[type-arg]
+    """Warp's list of LTO-IR, with the build that belongs to it, on its way to build_cuda()."""
+
+    def __init__(self, inputs: list[bytes], build: ModuleBuild) -> None:
+        super().__init__(inputs)
+        self.build = build
+
+
+class _StandInBuilder:
+    """What build_lto_dot() needs of a ModuleBuilder."""
+
+    def __init__(self) -> None:
+        self.ltoirs: dict[str, bytes] = {}
+        self.ltoirs_decl: dict[str, str] = {}
+
+
+class Hooks:
+    """Warp with warp_tiles in it. One instance at a time is installed.
+
+    Args:
+        engine: Plans and builds.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._restore: list[Callable[[], None]] = []
+        self._originals: dict[str, Any] = {}
+        self._building = threading.local()
+        self._sessions: weakref.WeakKeyDictionary[Any, _BuilderState] = weakref.WeakKeyDictionary()
+
+    # ---- install and take back
+
+    def install(self) -> None:
+        """Put the hooks in.
+
+        Raises:
+            SeamError: Warp is not as expected; nothing was changed.
+        """
+        check_seams()
+        matmul = find("context.builtin_functions")[MATMUL]
+        for overload in (matmul, *matmul.overloads):
+            if overload.lto_dispatch_func is not None:
+                self._replace(overload, "lto_dispatch_func", self._dispatch_matmul, key="")
+        self._replace(find("build"), "build_lto_dot", self._build_lto_dot)
+        self._replace(find("build"), "build_cuda", self._build_cuda)
+        self._wrap(find("codegen.Adjoint"), "build", self._adjoint_build)
+        self._wrap(find("context.ModuleBuilder"), "codegen", self._codegen)
+        self._wrap(find("context.ModuleBuilder"), "get_link_inputs", self._get_link_inputs)
+        self._wrap(find("context.ModuleHasher"), "__init__", self._hasher_init)
+        self._wrap(find("context.ModuleHasher"), "hash_adjoint", self._hash_adjoint)
+        rehash_modules()
+
+    def uninstall(self) -> None:
+        """Give Warp back as it was."""
+        while self._restore:
+            self._restore.pop()()
+        rehash_modules()
+
+    def _replace(self, owner: Any, name: str, value: Any, key: str | None = None) -> None:
+        original = getattr(owner, name)
+        self._originals[name if key is None else f"{name}{len(self._originals)}"] = original
+        self._restore.append(lambda: setattr(owner, name, original))
+        setattr(owner, name, value)
+
+    def _wrap(self, owner: type, name: str, hook: Callable[..., Any]) -> None:
+        """Replace a method by ``hook(original, self, ...)``."""
+        original = owner.__dict__[name]
+
+        @functools.wraps(original)
+        def method(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            return hook(original, instance, *args, **kwargs)
+
+        self._restore.append(lambda: setattr(owner, name, original))
+        setattr(owner, name, method)
+
+    # ---- code generation
+
+    def _adjoint_build(self, original: Callable[..., Any], adjoint: Any, *args: Any, **kwargs: Any) -> Any:
+        stack = self._building.__dict__.setdefault("stack", [])
+        stack.append(adjoint)
+        try:
+            return original(adjoint, *args, **kwargs)
+        finally:
+            stack.pop()
+
+    def _state(self, builder: Any) -> _BuilderState:
+        state = self._sessions.get(builder)
+        if state is None:
+            options = builder.options
+            session = Session(builder.module.name, options.get("output_arch"), int(options["block_dim"]))
+            state = self._sessions[builder] = _BuilderState(session)
+        return state
+
+    def _current_adjoint(self) -> Any:
+        stack = self._building.__dict__.get("stack")
+        return stack[-1] if stack else None
+
+    def _target(self, options: Mapping[str, Any]) -> Target:
+        reason = ""
+        if options["output_arch"] is not None:
+            if not mathdx_enabled():
+                reason = "this Warp was built without MathDx, and its kernels can call no GEMM function"
+            elif not options.get("enable_mathdx_gemm", True):
+                reason = "the option enable_mathdx_gemm is off"
+            elif settings.current().provider == "scalar":
+                reason = "the setting provider is 'scalar'"
+        return Target(options["output_arch"], int(options["block_dim"]), reason)
+
+    def _dispatch_matmul(
+        self,
+        arg_types: Mapping[str, Any],
+        return_type: Any,
+        return_values: list[Any],
+        arg_values: Mapping[str, Any],
+        options: Mapping[str, Any],
+        builder: Any,
+    ) -> tuple[Any, ...]:
+        """Stands in for Warp's ``tile_matmul_lto_dispatch_func``: same checks, placeholders for names."""
+        a, b, alpha = arg_values["a"], arg_values["b"], arg_values["alpha"]
+        # a fresh result is not read; an accumulator is, unless beta is zero
+        out, beta = (return_values[0], 0.0) if return_values else (arg_values["out"], arg_values["beta"])
+        if not find("types.is_tile")(out.type):
+            raise TypeError(f"tile_matmul() 'out' argument must be a tile, got {out!r}")
+        precision = _precision(arg_values)
+        found = products(_tile(a), _tile(b), _tile(out), precision=precision, target=self._target(options))
+        for operand in (a, b, out):
+            operand.type.storage = "shared"
+        names: tuple[Any, ...] = (0, 0, 0)
+        if builder is not None:
+            if getattr(builder, "target", "cuda") is not None:
+                for warning in found.warnings:
+                    find("logger.log_warning")(warning)
+            names = self._add_site(builder, MATMUL, found.variants, found.scalar_reason, (a, b))
+        return ((*names, a, b, out, alpha, beta), (), [], 0)
+
+    def _add_site(
+        self, builder: Any, call: str, variants: Mapping[Role, GemmVariant], scalar_reason: str, operands: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        adjoint = self._current_adjoint()
+        bfloat16 = any(operand.type.dtype.__name__ == "bfloat16" for operand in operands)
+        if bfloat16 and adjoint is not None and adjoint.used_by_backward_kernel:
+            raise TypeError(BFLOAT16_ADJOINT_ERROR)
+        state = self._state(builder)
+        site = state.session.add(
+            call, state.label(adjoint), variants, scalar_reason=scalar_reason, bfloat16_operands=bfloat16
+        )
+        if variants:
+            builder.ltoirs_decl["warp_tiles"] = DECLARATIONS
+        var = find("codegen.Var")
+        return tuple(var(site.placeholder(role), str, False, True, False) for role in Role)
+
+    def _build_lto_dot(self, *args: Any, **kwargs: Any) -> tuple[str, bytes]:
+        """The GEMM of tile_cholesky's adjoint: noted, and built with the others."""
+        original = self._originals["build_lto_dot"]
+        bound = inspect.signature(original).bind(*args, **kwargs)
+        bound.apply_defaults()
+        builder = bound.arguments["builder"]
+        if settings.current().provider == "scalar" or not hasattr(builder, "module"):
+            return cast("tuple[str, bytes]", original(*args, **kwargs))
+        variant = _variant_of_call(bound.arguments)
+        names = self._add_site(builder, CHOLESKY, {Role.ADJOINT_A: variant}, "", ())
+        return str(names[1].label), b""
+
+    def _codegen(self, original: Callable[..., str], builder: Any, device: str) -> str:
+        source = original(builder, device)
+        state = self._sessions.get(builder)
+        if state is None or not state.session.sites:
+            return source
+        kernels = [kernel.key for kernel in builder.kernels]
+        plan = resolve(state.session, source, kernels, list(_uses(builder, state)))
+        plan = self.engine.annotate(plan)
+        self.engine.recorder.add_plan(plan)
+        state.build = ModuleBuild(self.engine, state.session, source, plan)
+        return state.build.text()
+
+    def _get_link_inputs(self, original: Callable[..., Any], builder: Any) -> tuple[list[bytes], list[bytes]]:
+        ltoirs, fatbins = original(builder)
+        state = self._sessions.get(builder)
+        if state is None or state.build is None or not state.build.plan.needed:
+            return ltoirs, fatbins
+        state.build.start()
+        return _LinkInputs(ltoirs, state.build), fatbins
+
+    def _build_cuda(self, cu_path: str, arch: int, output_path: str, **keywords: Any) -> None:
+        original = self._originals["build_cuda"]
+        inputs = keywords.get("ltoirs")
+        if not isinstance(inputs, _LinkInputs):
+            original(cu_path, arch, output_path, **keywords)
+            return
+
+        def warp_build(ltoirs: list[bytes]) -> None:
+            original(cu_path, arch, output_path, **{**keywords, "ltoirs": ltoirs})
+
+        inputs.build.finish(
+            Path(cu_path),
+            Path(output_path),
+            arch,
+            native_dir=str(Path(find("build.warp_home")) / "native"),
+            warp_inputs=list(inputs),
+            keywords=keywords,
+            warp_build=warp_build,
+        )
+
+    # ---- hashing
+
+    def _hasher_init(self, original: Callable[..., None], hasher: Any, kernels: Any, options: Any) -> None:
+        hasher.warp_tiles_names = {MATMUL, CHOLESKY} if options.get("enable_backward") else {MATMUL}
+        original(hasher, kernels, options)
+
+    def _hash_adjoint(self, original: Callable[..., bytes], hasher: Any, adjoint: Any) -> bytes:
+        digest = original(hasher, adjoint)
+        if mentions(adjoint, hasher.warp_tiles_names):
+            salt = self.engine.salt()
+            digest = hashlib.sha256(digest + salt.encode("utf-8")).digest()
+        return digest
+
+
+class _BuilderState:
+    """What is known about one ModuleBuilder."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.build: ModuleBuild | None = None
+        self._labels: dict[int, str] = {}
+
+    def label(self, adjoint: Any) -> str:
+        """A name for a function that no other function of the module has."""
+        if id(adjoint) not in self._labels:
+            name = str(getattr(adjoint, "fun_name", None) or "unknown")
+            taken = set(self._labels.values())
+            copies = (f"{name}#{n}" for n in range(2, len(taken) + 3))
+            self._labels[id(adjoint)] = next(label for label in (name, *copies) if label not in taken)
+        return self._labels[id(adjoint)]
+
+    def known(self, adjoint: Any) -> str | None:
+        """Its name if it contains a site."""
+        return self._labels.get(id(adjoint))
+
+
+def _precision(arg_values: Mapping[str, Any]) -> Precision:
+    """Warp 1.19 knows ``precision``; older versions compute in the operands' own."""
+    if "precision" not in arg_values:
+        return "default"
+    # a non-literal argument comes back as its Var rather than as a string
+    value = find("codegen.get_arg_value")(arg_values["precision"])
+    if value not in ("default", "tf32") or not isinstance(value, str):
+        got = repr(value) if isinstance(value, str) else "a non-literal argument"
+        raise ValueError(f"tile_matmul() precision must be the string literal 'default' or 'tf32', got {got}")
+    return cast(Precision, value)
+
+
+def _tile(var: Any) -> Tile:
+    """A tile variable as a plain value.
+
+    A tile that owns its shared storage comes from a 16-byte-aligned allocator; views alias any
+    offset, and the type of a function's parameter is its annotation, which cannot tell.
+    """
+    kind = var.type
+    parameter = getattr(var, "is_parameter", True)  # Warp 1.17 does not say; then nothing is promised
+    return Tile(
+        cast(DType, kind.dtype.__name__),
+        (int(kind.shape[0]), int(kind.shape[1])),
+        (int(kind.strides[0]), int(kind.strides[1])),
+        _ARRANGEMENTS[kind.layout],
+        bool(kind.owner) and not parameter,
+    )
+
+
+def _variant_of_call(arguments: Mapping[str, Any]) -> GemmVariant:
+    m, n, k = (int(arguments[name]) for name in "MNK")
+    shapes = {"a": (m, k), "b": (k, n), "c": (m, n)}
+    operands = []
+    for name, (rows, cols) in shapes.items():
+        dtype = cast(DType, arguments[f"{name}dtype"].__name__)
+        arrangement = _ARRANGEMENTS[arguments[f"{name}layout"]]
+        ld = arguments[f"ld{name}"] or (cols if arrangement == "row_major" else rows)
+        operands.append(Operand(dtype, arrangement, int(ld), DTYPE_BYTES[dtype]))
+    precision: Precision = "tf32" if arguments.get("precision") == "tf32" else "default"
+    return GemmVariant(m, n, k, *operands, precision, int(arguments["num_threads"]), int(arguments["arch"]))
+
+
+def _uses(builder: Any, state: _BuilderState) -> Iterator[FunctionUse]:
+    """Which kernel reaches which function that contains a product, and whether backward."""
+    for kernel in builder.kernels:
+        options = builder.options | kernel.options
+        backward = bool(options["enable_backward"])
+        if backward:
+            reason = f"kernel '{kernel.key}' has a backward pass"
+        elif "enable_backward" in kernel.options:
+            reason = f"kernel '{kernel.key}' has enable_backward=False"
+        else:
+            reason = "the module has enable_backward=False"
+        seen: dict[int, Any] = {}
+        pending = [kernel.adj]
+        while pending:
+            adjoint = pending.pop()
+            if id(adjoint) in seen:
+                continue
+            seen[id(adjoint)] = adjoint
+            for function in getattr(adjoint, "called_user_functions", ()):
+                extra = (function.custom_grad_func, function.custom_replay_func)
+                pending.extend(f.adj for f in (function, *extra) if f is not None)
+        if any(adjoint.uses_grad_call for adjoint in seen.values()):
+            # wp.grad() records no call; what it differentiates is marked instead
+            forced = (f.adj for f in builder.functions if f.adj.force_adjoint_codegen)
+            seen.update((id(adjoint), adjoint) for adjoint in forced)
+        for adjoint in seen.values():
+            label = state.known(adjoint)
+            if label is None:
+                continue
+            if adjoint.force_adjoint_codegen and not backward:
+                yield FunctionUse(kernel.key, label, True, f"kernel '{kernel.key}' differentiates it with wp.grad()")
+            else:
+                yield FunctionUse(kernel.key, label, backward, reason)
+
+
+def mentions(adjoint: Any, names: set[str]) -> bool:
+    """Whether a function's source refers to one of Warp's builtins of these names, under any alias."""
+    function, builtins = find("context.Function"), find("context.builtin_functions")
+    local = adjoint.assigned_name_ids() if hasattr(adjoint, "assigned_name_ids") else ()
+    for node in adjoint.reference_nodes():
+        if isinstance(node, ast.Name) and node.id in local:
+            continue
+        if not isinstance(node, (ast.Name, ast.Attribute)):
+            continue
+        if isinstance(node, ast.Attribute) and node.attr in names:
+            return True
+        try:
+            value, path = adjoint.resolve_static_expression(node, eval_types=False)
+        except Exception:  # an unresolvable name is an error for Warp to report, not a product
+            continue
+        if value is warp and path:
+            value = builtins.get(path[-1])
+        if isinstance(value, function) and value.key in names:
+            return True
+    resolved = getattr(adjoint, "resolved_static_expressions", {})
+    return any(isinstance(value, function) and value.key in names for value in resolved.values())
+
+
+def libmathdx_build(hooks: Hooks, variant: GemmVariant) -> tuple[str, bytes]:
+    """Build a variant as Warp would: with libmathdx, inside warp.so.
+
+    Raises:
+        BuildError: libmathdx refused the configuration.
+    """
+    original = hooks._originals["build_lto_dot"]
+    builder = _StandInBuilder()
+    layouts = {value: key for key, value in _ARRANGEMENTS.items()}
+    operands = (variant.a, variant.b, variant.c)
+    arguments: list[Any] = [variant.m, variant.n, variant.k]
+    arguments += [getattr(warp, operand.dtype) for operand in operands]
+    arguments += [layouts[operand.arrangement] for operand in operands]
+    extra: dict[str, Any] = dict(zip(("lda", "ldb", "ldc"), variant.leading_dimensions))
+    known = inspect.signature(original).parameters
+    if "aligned_bases" in known:
+        promised = zip(variant.alignments, variant.element_alignments)
+        extra["aligned_bases"] = tuple(alignment > element for alignment, element in promised)
+    if variant.precision == "tf32":
+        if "precision" not in known:
+            raise BuildError(f"Warp {warp.__version__} cannot build {variant.describe()}")
+        extra["precision"] = "tf32"
+    try:
+        symbol, payload = original(*arguments, variant.arch, variant.threads, builder, **extra)
+    except RuntimeError as error:
+        raise BuildError(f"Warp's libmathdx could not build {variant.describe()}", log=str(error)) from error
+    return str(symbol), bytes(payload)
+
+
+def rehash_modules() -> None:
+    """Have every module hashed again at its next use."""
+    for module in list(find("context.user_modules").values()):
+        module.mark_modified()
+
+
+def plan_module(hooks: Hooks, module: Any, arch: int | None, block_dim: int | None = None) -> ModulePlan | None:
+    """Generate a module's code for a target and return its plan; nothing is built.
+
+    Returns:
+        None if the module multiplies no tiles.
+    """
+    context = find("context")
+    with find("codegen._codegen_lock"):
+        module.get_module_hash(block_dim)  # resolves what wp.static() defers
+        options = module.resolve_options(warp.config) | {"output_arch": arch}
+        if block_dim is not None:
+            options["block_dim"] = block_dim
+        target = "cpu" if arch is None else "cuda"
+        known = inspect.signature(context.ModuleBuilder).parameters
+        builder = context.ModuleBuilder(module, options, **({"target": target} if "target" in known else {}))
+        builder.codegen(target)
+    state = hooks._sessions.get(builder)
+    return state.build.plan if state is not None and state.build is not None else None
+
+
+def user_modules() -> dict[str, Any]:
+    """Warp's modules by name."""
+    return dict(find("context.user_modules"))
+

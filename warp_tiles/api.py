@@ -1,0 +1,133 @@
+"""What a user's program calls."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+
+from warp_tiles import settings
+from warp_tiles.errors import PlanError
+from warp_tiles.plan import ModulePlan
+
+if TYPE_CHECKING:
+    from warp_tiles._warp import Hooks
+
+_lock = threading.RLock()
+_hooks: Hooks | None = None
+
+
+def enable(*, executor: Executor | None = None) -> None:
+    """Hook into Warp; from now on its modules are planned, built, cached and linked here.
+
+    Enabling twice does nothing more.
+
+    Args:
+        executor: Runs the compilers in place of own processes, one picklable request per call; a
+            Dask or MPI pool builds a large set this way. It is not shut down here.
+
+    Raises:
+        SeamError: The installed Warp lacks something that is hooked into; Warp stays as it was.
+        SettingError: An environment variable is unknown or has an unknown value.
+    """
+    global _hooks
+    with _lock:
+        if _hooks is not None:
+            return
+        from warp_tiles import _warp
+        from warp_tiles.engine import Engine
+
+        settings.current()
+        libmathdx = (lambda variant: _warp.libmathdx_build(hooks, variant)) if _warp.mathdx_enabled() else None
+        hooks = _warp.Hooks(
+            Engine(warp_toolkit=_warp.toolkit_version(), libmathdx=libmathdx, executor=executor)
+        )
+        hooks.install()
+        settings.on_change(_settings_changed)
+        _hooks = hooks
+
+
+def disable() -> None:
+    """Restore Warp and end the compiler processes; what was loaded stays loaded."""
+    global _hooks
+    with _lock:
+        if _hooks is not None:
+            hooks, _hooks = _hooks, None
+            hooks.uninstall()
+            hooks.engine.close()
+
+
+@contextlib.contextmanager
+def enabled(*, executor: Executor | None = None) -> Iterator[None]:
+    """:func:`enable` for a with-block; within an enabled program it changes nothing.
+
+    Raises:
+        SeamError, SettingError: See :func:`enable`.
+    """
+    already = is_enabled()
+    enable(executor=executor)
+    try:
+        yield
+    finally:
+        if not already:
+            disable()
+
+
+def is_enabled() -> bool:
+    """Whether Warp is hooked."""
+    return _hooks is not None
+
+
+def _settings_changed() -> None:
+    if _hooks is not None:
+        from warp_tiles import _warp
+
+        _warp.rehash_modules()
+
+
+def _require_hooks(what: str) -> Hooks:
+    if _hooks is None:
+        raise PlanError(f"{what} needs warp_tiles to be enabled", remedy="call warp_tiles.enable() first")
+    return _hooks
+
+
+def plan(module: Any, *, arch: int | None = None, block_dim: int | None = None) -> ModulePlan:
+    """What a Warp module needs, without building anything.
+
+    Args:
+        module: A Warp module, a Python module or the name of one.
+        arch: Compute capability, e.g. ``90``; None plans for the CPU.
+        block_dim: Threads per block; None takes the module's option.
+
+    Raises:
+        PlanError: warp_tiles is not enabled, or the module has no kernels.
+    """
+    from warp_tiles import _warp
+
+    hooks = _require_hooks("plan()")
+    name = module if isinstance(module, str) else getattr(module, "__name__", None) or getattr(module, "name", None)
+    warp_module = module if hasattr(module, "mark_modified") else _warp.user_modules().get(str(name))
+    if warp_module is None:
+        raise PlanError(
+            f"module {name!r} has no Warp kernels",
+            remedy=f"modules with kernels: {', '.join(_warp.user_modules()) or 'none'}",
+        )
+    found = _warp.plan_module(hooks, warp_module, arch, block_dim)
+    if found is not None:
+        return found
+    return ModulePlan(str(name), arch, block_dim or int(warp_module.options["block_dim"]), tuple(warp_module.kernels), ())
+
+
+def report() -> dict[str, Any]:
+    """Plan and build record of every module met since :func:`enable`, as JSON values.
+
+    Raises:
+        PlanError: warp_tiles is not enabled.
+    """
+    return _require_hooks("report()").engine.recorder.to_json()
+
+
+atexit.register(disable)

@@ -1,0 +1,91 @@
+"""Why a key missed: the labels in which it differs from the nearest stored one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from warp_tiles.cache._key import CacheKey, KeyField
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One label on which two keys disagree; ``None`` where a key lacks the label.
+
+    Attributes:
+        label: The label, or ``"schema"`` in angle brackets for the schema version.
+        old: The stored key's value.
+        new: The asked key's value.
+    """
+
+    label: str
+    old: str | None
+    new: str | None
+
+    def __str__(self) -> str:
+        return f"{self.label}: {_shown(self.old)} -> {_shown(self.new)}"
+
+
+def _shown(value: str | None) -> str:
+    return "(absent)" if value is None else value
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a key stands to what is stored.
+
+    Attributes:
+        key: The key asked for.
+        stored: Whether an entry of this very key is stored.
+        nearest: Digest of the stored key, other than ``key``, with the fewest differing labels; ``None`` if there
+            is no other.
+        differences: Where ``key`` differs from ``nearest``.
+    """
+
+    key: CacheKey
+    stored: bool
+    nearest: str | None
+    differences: tuple[Difference, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.key.digest} is {'stored' if self.stored else 'not stored'}"]
+        if self.nearest is None:
+            lines.append("no other key is stored to compare it with")
+        else:
+            lines.append(f"nearest stored key {self.nearest} differs in {len(self.differences)} field(s):")
+            lines.extend(f"  {difference}" for difference in self.differences)
+        return "\n".join(lines)
+
+
+def explain(old: CacheKey, new: CacheKey) -> tuple[Difference, ...]:
+    """List the labels on which two keys differ, by label, the schema version first."""
+    differences = []
+    if old.schema != new.schema:
+        differences.append(Difference("<schema>", str(old.schema), str(new.schema)))
+    before = {field.label: field for field in old.fields}
+    after = {field.label: field for field in new.fields}
+    for label in sorted(before.keys() | after.keys()):
+        if before.get(label) != after.get(label):
+            differences.append(Difference(label, _value(before.get(label)), _value(after.get(label))))
+    return tuple(differences)
+
+
+def _value(field: KeyField | None) -> str | None:
+    if field is None:
+        return None
+    return field.shown if field.kind == "text" else f"{field.kind} {field.shown}".rstrip()
+
+
+def explain_among(key: CacheKey, stored: Iterable[CacheKey]) -> Explanation:
+    """Explain a key against stored ones; of equally near ones the first given wins."""
+    found = False
+    nearest: CacheKey | None = None
+    fewest: tuple[Difference, ...] = ()
+    for other in stored:
+        if other.digest == key.digest:
+            found = True
+            continue
+        differences = explain(other, key)
+        if nearest is None or len(differences) < len(fewest):
+            nearest, fewest = other, differences
+    return Explanation(key, found, nearest.digest if nearest else None, fewest)

@@ -1,0 +1,168 @@
+"""Cache keys: SHA-256 over labelled, length-prefixed, schema-versioned fields, with a printable transcript.
+
+The digest is taken over the transcript itself, so a stored transcript proves its key. A long value
+enters as its own SHA-256 and length; a short one enters, and is kept, as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Union
+
+SCHEMA_VERSION = 1
+
+#: Text of more bytes than this enters a key, and its transcript, as a digest.
+INLINE_TEXT_BYTES = 1024
+#: Binary values of more bytes than this enter as a digest.
+INLINE_BINARY_BYTES = 64
+
+KeyValue = Union[str, bytes, bool, int, None, Sequence[str]]
+
+_KINDS = frozenset({"text", "bytes", "int", "bool", "none", "list", "text-sha256", "bytes-sha256", "list-sha256"})
+_MAGIC = b"warp_tiles cache key\0"
+
+
+@dataclass(frozen=True, order=True)
+class KeyField:
+    """One labelled input of a key, in the printable form that is hashed.
+
+    Attributes:
+        label: Name of the input, unique within a key.
+        kind: How ``shown`` is to be read: ``text``, ``bytes`` (hex), ``int`` (0x...), ``bool``, ``none``, ``list``
+            (a JSON array of strings), or one of ``text-sha256``, ``bytes-sha256``, ``list-sha256``.
+        shown: The value, or ``<sha256 hex>:<length in bytes>`` for the ``-sha256`` kinds.
+    """
+
+    label: str
+    kind: str
+    shown: str
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            raise ValueError("a key field needs a label, got an empty string")
+        if self.kind not in _KINDS:
+            raise ValueError(f"key field {self.label!r} has unknown kind {self.kind!r}")
+        for text in (self.label, self.shown):
+            text.encode("utf-8")  # a lone surrogate raises UnicodeEncodeError, a ValueError
+
+    @classmethod
+    def of(cls, label: str, value: KeyValue) -> KeyField:
+        """Make the field of one value.
+
+        Args:
+            label: Name of the input.
+            value: Text, bytes, an integer, a truth value, ``None`` or a sequence of strings.
+
+        Raises:
+            TypeError: The value is of another type.
+            ValueError: The label is empty or cannot be encoded.
+        """
+        if value is None:
+            return cls(label, "none", "")
+        if isinstance(value, bool):
+            return cls(label, "bool", "true" if value else "false")
+        if isinstance(value, int):
+            return cls(label, "int", hex(value))  # hexadecimal: no limit on the number of digits
+        if isinstance(value, str):
+            return _text_field(label, "text", value)
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            data = bytes(value)
+            if len(data) <= INLINE_BINARY_BYTES:
+                return cls(label, "bytes", data.hex())
+            return cls(label, "bytes-sha256", f"{hashlib.sha256(data).hexdigest()}:{len(data)}")
+        if isinstance(value, Sequence) and all(isinstance(item, str) for item in value):
+            return _text_field(label, "list", json.dumps(list(value), ensure_ascii=True, separators=(",", ":")))
+        raise TypeError(
+            f"key field {label!r} must be text, bytes, int, bool, None or a sequence of strings, "
+            f"got {type(value).__name__}"
+        )
+
+
+def _text_field(label: str, kind: str, text: str) -> KeyField:
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= INLINE_TEXT_BYTES and not any("\ud800" <= char <= "\udfff" for char in text):
+        return KeyField(label, kind, text)
+    return KeyField(label, f"{kind}-sha256", f"{hashlib.sha256(data).hexdigest()}:{len(data)}")
+
+
+def _prefixed(data: bytes) -> bytes:
+    return len(data).to_bytes(8, "big") + data
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """What a cached payload was made from.
+
+    Attributes:
+        fields: The inputs, sorted by label, labels unique.
+        schema: Version of the meaning of the fields; another version is another key.
+    """
+
+    fields: tuple[KeyField, ...]
+    schema: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        labels = [field.label for field in self.fields]
+        if not labels:
+            raise ValueError("a cache key needs at least one field")
+        if labels != sorted(set(labels)):
+            raise ValueError(f"key labels must be sorted and unique, got {labels}; CacheKey.of sorts them")
+        if isinstance(self.schema, bool) or not isinstance(self.schema, int) or not 0 <= self.schema < 2**32:
+            raise ValueError(f"the key schema must be an integer in [0, 2**32), got {self.schema!r}")
+
+    @classmethod
+    def of(
+        cls, fields: Mapping[str, KeyValue] | Iterable[tuple[str, KeyValue]], *, schema: int = SCHEMA_VERSION
+    ) -> CacheKey:
+        """Make a key from labelled values; their order does not matter.
+
+        Args:
+            fields: Label to value. See :meth:`KeyField.of` for the types.
+            schema: Version of the meaning of the fields.
+
+        Raises:
+            TypeError: A value has a type that has no encoding.
+            ValueError: A label is empty or occurs twice, or there is no field.
+        """
+        pairs = fields.items() if isinstance(fields, Mapping) else fields
+        return cls(tuple(sorted(KeyField.of(label, value) for label, value in pairs)), schema)
+
+    @classmethod
+    def from_transcript(cls, transcript: object) -> CacheKey:
+        """Rebuild a key from :attr:`transcript` as JSON gives it back.
+
+        Raises:
+            ValueError: The transcript is malformed.
+        """
+        if not isinstance(transcript, dict) or set(transcript) != {"schema", "fields"}:
+            raise ValueError("a transcript is an object of 'schema' and 'fields'")
+        rows = transcript["fields"]
+        if not isinstance(rows, list):
+            raise ValueError("the fields of a transcript are a list")
+        fields = []
+        for row in rows:
+            if not (isinstance(row, list) and len(row) == 3 and all(isinstance(part, str) for part in row)):
+                raise ValueError(f"a transcript field is three strings, got {row!r:.200}")
+            fields.append(KeyField(*row))
+        return cls(tuple(fields), transcript["schema"])
+
+    @property
+    def transcript(self) -> dict[str, object]:
+        """The key as JSON: ``{"schema": 1, "fields": [[label, kind, shown], ...]}``."""
+        return {"schema": self.schema, "fields": [[f.label, f.kind, f.shown] for f in self.fields]}
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of :meth:`encode`, as 64 lower-case hex digits."""
+        return hashlib.sha256(self.encode()).hexdigest()
+
+    def encode(self) -> bytes:
+        """The hashed bytes: magic, schema, number of fields, then label, kind and value, each length-prefixed."""
+        parts = [_MAGIC, self.schema.to_bytes(4, "big"), len(self.fields).to_bytes(4, "big")]
+        for field in self.fields:
+            parts.extend(_prefixed(text.encode("utf-8")) for text in (field.label, field.kind, field.shown))
+        return b"".join(parts)

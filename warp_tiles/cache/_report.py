@@ -1,0 +1,72 @@
+"""Problems of the cache: said once, kept for whoever asks, never raised."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+
+logger = logging.getLogger("warp_tiles.cache")
+
+_said: set[tuple[str, str, str]] = set()
+_said_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that cost caching, but not the build.
+
+    Attributes:
+        kind: ``folder`` (unusable), ``damage`` (an entry set aside), ``lock`` (not obtained) or ``size`` (too large).
+        path: The folder or file.
+        reason: What failed.
+        remedy: What the user can do.
+    """
+
+    kind: str
+    path: str
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}. Remedy: {self.remedy}"
+
+
+class Problems:
+    """The problems of one cache, each kept once; each is logged once per process."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str, str], Problem] = {}
+        self._lock = threading.Lock()
+
+    def add(self, problem: Problem) -> None:
+        """Keep a problem, and log a warning if this process has not yet."""
+        identity = (problem.kind, problem.path, problem.reason)
+        with self._lock:
+            self._kept.setdefault(identity, problem)
+        with _said_lock:
+            if identity in _said:
+                return
+            _said.add(identity)
+        logger.warning("%s", problem)
+
+    def all(self) -> tuple[Problem, ...]:
+        """The problems so far, oldest first."""
+        with self._lock:
+            return tuple(self._kept.values())
+
+    def folder(self, root: str, error: OSError) -> None:
+        """The folder cannot be used as asked."""
+        reason = error.strerror or str(error) or type(error).__name__
+        self.add(
+            Problem(
+                "folder",
+                root,
+                f"the cache folder cannot be used ({reason}); builds go on without it",
+                "free space, fix the permissions, or choose another cache folder",
+            )
+        )
+
+    def damage(self, path: str, reason: str) -> None:
+        """An entry was found damaged and set aside."""
+        self.add(Problem("damage", path, f"damaged entry set aside: {reason}", "none needed, it is built again"))

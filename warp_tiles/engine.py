@@ -1,0 +1,259 @@
+"""Builds what a plan needs: providers in turn, through the cache, side by side."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from warp_tiles import settings
+from warp_tiles.cache import Cache, default_root
+from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
+from warp_tiles.plan import ModulePlan, PlannedVariant
+from warp_tiles.pool import CompilerPool
+from warp_tiles.progress import BuildProgress
+from warp_tiles.providers import CublasdxProvider
+from warp_tiles.report import Artifact, Recorder
+from warp_tiles.toolchain import Toolchain, ToolchainStore, Version, require_linkable
+from warp_tiles.variant import GemmVariant
+
+log = logging.getLogger("warp_tiles")
+Libmathdx = Callable[[GemmVariant], tuple[str, bytes]]
+_WAITING_THREADS = 64  # they wait for compiler processes and for other processes' locks, and compute nothing
+
+
+class Engine:
+    """Everything between a plan and its LTO-IR.
+
+    Args:
+        warp_toolkit: CUDA version of Warp's linker, or None if unknown.
+        libmathdx: Builds a variant with Warp's own libmathdx: its symbol and LTO-IR; None if absent.
+        executor: Runs the compilers in place of own processes.
+    """
+
+    def __init__(
+        self,
+        *,
+        warp_toolkit: Version | None = None,
+        libmathdx: Libmathdx | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        self.recorder = Recorder()
+        self.progress = BuildProgress()
+        self._warp_toolkit = warp_toolkit
+        self._libmathdx = libmathdx
+        self._executor = executor
+        self._lock = threading.Lock()
+        self._pool: CompilerPool | None = None
+        self._waiters: ThreadPoolExecutor | None = None
+        self._stores: dict[Path, ToolchainStore] = {}
+        self._caches: dict[tuple[Path, int, bool], Cache] = {}
+        self._in_flight: dict[tuple[GemmVariant, str], Future[Artifact]] = {}
+        self._told: set[str] = set()
+
+    # ---- parts, made when first used
+
+    @property
+    def root(self) -> Path:
+        """Folder of the cache and of what is remembered about the toolchain."""
+        return settings.current().cache_dir or default_root()
+
+    @property
+    def cache(self) -> Cache:
+        """The cache that the settings name."""
+        now = settings.current()
+        identity = (self.root, now.cache_max_bytes, now.cache_shared)
+        with self._lock:
+            if identity not in self._caches:
+                self._caches[identity] = Cache(self.root, max_bytes=now.cache_max_bytes, allow_shared=now.cache_shared)
+            return self._caches[identity]
+
+    @property
+    def store(self) -> ToolchainStore:
+        """Toolchain and digests."""
+        with self._lock:
+            if self.root not in self._stores:
+                self._stores[self.root] = ToolchainStore(self.root / "toolchain")
+            return self._stores[self.root]
+
+    @property
+    def pool(self) -> CompilerPool:
+        """Compiler processes."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = CompilerPool(settings.current().jobs, self._executor)
+            return self._pool
+
+    def toolchain(self) -> Toolchain:
+        """The toolchain, checked against Warp's linker.
+
+        Raises:
+            ToolchainError: It is missing, or newer than Warp's linker.
+        """
+        toolchain = self.store.toolchain()
+        require_linkable(toolchain, self._warp_toolkit)
+        return toolchain
+
+    def try_toolchain(self) -> Toolchain | None:
+        """The toolchain, or None where none is usable."""
+        try:
+            return self.toolchain()
+        except ToolchainError:
+            return None
+
+    def close(self) -> None:
+        """End the compiler processes."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+            waiters, self._waiters = self._waiters, None
+        if pool is not None:
+            pool.close()
+        if waiters is not None:
+            waiters.shutdown(wait=True)
+
+    # ---- planning
+
+    def salt(self) -> str:
+        """What distinguishes a module built here from one that Warp built, for Warp's module hash.
+
+        It changes with the providers that would be used: their sources, the compiler, the setting.
+        """
+        now = settings.current()
+        parts = ["warp_tiles", now.provider, now.linker]
+        if now.provider in ("auto", "cublasdx"):
+            try:
+                self.toolchain()
+                parts += [f"{name}={value}" for name, value in CublasdxProvider(self.store).identity().items()]
+            except ToolchainError as error:
+                parts.append(f"no toolchain: {error.message}")
+        return "\n".join(parts)
+
+    def annotate(self, plan: ModulePlan) -> ModulePlan:
+        """The plan with the provider, key and cache state of each needed variant."""
+        return replace(plan, variants=tuple(self._annotated(variant) for variant in plan.variants))
+
+    def _annotated(self, planned: PlannedVariant) -> PlannedVariant:
+        if not planned.needed:
+            return planned
+        if planned.variant is None:
+            return replace(planned, provider="scalar")
+        provider = settings.current().provider
+        if provider in ("auto", "cublasdx"):
+            try:
+                self.toolchain()
+                key = CublasdxProvider(self.store).key(planned.variant)
+                return replace(planned, provider="cublasdx", key=key.digest, cached=key in self.cache.digests())
+            except ToolchainError as error:
+                if provider == "cublasdx":
+                    raise
+                reason = f"{planned.reason}; no cuBLASDx build: {error.message}"
+                return replace(planned, provider=self._without_toolchain, reason=reason)
+        return replace(planned, provider=provider)
+
+    @property
+    def _without_toolchain(self) -> str:
+        return "scalar" if self._libmathdx is None else "libmathdx"
+
+    # ---- building
+
+    def start(self, variants: Iterable[GemmVariant]) -> dict[GemmVariant, Future[Artifact]]:
+        """Start building variants; one that another module already waits for is shared."""
+        provider = settings.current().provider
+        futures: dict[GemmVariant, Future[Artifact]] = {}
+        for variant in variants:
+            with self._lock:
+                future = self._in_flight.get((variant, provider))
+                if future is None:
+                    if self._waiters is None:
+                        self._waiters = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="warp_tiles_wait")
+                    future = self._waiters.submit(self._build, variant, provider)
+                    self._in_flight[variant, provider] = future
+                    future.add_done_callback(lambda _, identity=(variant, provider): self._landed(identity))
+            futures[variant] = future
+        return futures
+
+    def _landed(self, identity: tuple[GemmVariant, str]) -> None:
+        with self._lock:
+            self._in_flight.pop(identity, None)
+
+    def _attempts(self, variant: GemmVariant, provider: str) -> Iterator[tuple[str, Callable[[], Artifact]]]:
+        """The ways to build a variant, best first, each with a name for messages."""
+        if provider in ("auto", "cublasdx"):
+            yield "cuBLASDx", lambda: self._cublasdx(variant, variant)
+            weaker = variant.without_alignment()
+            if weaker != variant:
+                yield "cuBLASDx without alignment", lambda: self._cublasdx(variant, weaker)
+        if provider in ("auto", "libmathdx") and self._libmathdx is not None:
+            yield "Warp's libmathdx", lambda: self._mathdx(variant)
+        if provider in ("auto", "scalar"):
+            yield "Warp's scalar path", lambda: Artifact(variant, "", b"", "scalar", "", False, 0.0)
+
+    def _build(self, variant: GemmVariant, provider: str) -> Artifact:
+        failures: list[WarpTilesError] = []
+        told: list[str] = []
+        skip_cublasdx = False
+        for name, attempt in self._attempts(variant, provider):
+            if skip_cublasdx and name.startswith("cuBLASDx"):
+                continue
+            if failures:
+                told.append(self._tell(variant, failures[-1], name))
+            try:
+                return replace(attempt(), warnings=tuple(told))
+            except ToolchainError as error:
+                failures.append(error)
+                skip_cublasdx = True
+            except BuildError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        raise BuildError(
+            f"no provider can build {variant.describe()}", remedy="set the provider to auto: WARP_TILES_PROVIDER=auto"
+        )
+
+    def _tell(self, variant: GemmVariant, failure: WarpTilesError, instead: str) -> str:
+        cause = failure.message
+        if failure.log:
+            cause = next((line.strip() for line in failure.log.splitlines() if "error" in line), cause)
+        text = f"{variant.describe()}: {cause}; using {instead}."
+        if isinstance(failure, ToolchainError):
+            text = f"{failure.message}; using {instead}. Remedy: {failure.remedy}"
+        with self._lock:
+            first = text not in self._told
+            self._told.add(text)
+        if first:
+            warnings.warn(f"warp_tiles: {text}", RuntimeWarning, stacklevel=2)
+        return text
+
+    def _cublasdx(self, variant: GemmVariant, attempt: GemmVariant) -> Artifact:
+        self.toolchain()
+        provider = CublasdxProvider(self.store)
+        start = time.perf_counter()
+
+        def build() -> tuple[bytes, dict[str, object]]:
+            compiled = self.pool.submit(provider.request(attempt)).result()
+            manifest = {
+                "symbol": attempt.symbol,
+                "variant": attempt.to_json(),
+                "provider": provider.name,
+                "build_seconds": round(compiled.seconds, 3),
+                "compiler": compiled.compiler,
+                "mathdx": self.store.toolchain().mathdx_version,
+            }
+            return compiled.payload, manifest
+
+        with self.progress.variant(attempt.describe()):
+            entry, hit = self.cache.get_or_build(provider.key(attempt), build)
+        seconds = time.perf_counter() - start
+        return Artifact(variant, attempt.symbol, entry.payload, provider.name, entry.key, hit, seconds)
+
+    def _mathdx(self, variant: GemmVariant) -> Artifact:
+        assert self._libmathdx is not None
+        start = time.perf_counter()
+        with self.progress.variant(variant.describe()):
+            symbol, payload = self._libmathdx(variant)
+        return Artifact(variant, symbol, payload, "libmathdx", "", False, time.perf_counter() - start)

@@ -1,0 +1,162 @@
+"""One module from its generated source to a finished cubin or PTX."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from warp_tiles import settings
+from warp_tiles.cache import write_atomically
+from warp_tiles.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.engine import Engine
+from warp_tiles.errors import BuildError, LinkError, WarpTilesError
+from warp_tiles.link import ModuleSource, module_options, why_warp_links
+from warp_tiles.plan import ModulePlan, Session, substitute
+from warp_tiles.report import Artifact, ModuleRecord
+from warp_tiles.variant import GemmVariant
+
+log = logging.getLogger("warp_tiles")
+
+
+class ModuleBuild:
+    """The work that a plan asks for, started when Warp's code generation is over.
+
+    Args:
+        engine: Builds the variants.
+        session: The module's sites.
+        source: Generated source with placeholders.
+        plan: What is needed.
+    """
+
+    def __init__(self, engine: Engine, session: Session, source: str, plan: ModulePlan) -> None:
+        self.plan = plan
+        self._engine = engine
+        self._session = session
+        self._source = source
+        self._futures: Mapping[GemmVariant, Future[Artifact]] = {}
+        self._started = time.perf_counter()
+
+    def text(self, symbols: Mapping[GemmVariant, str] | None = None) -> str:
+        """The source that calls ``symbols``, or, by default, what the plan intends."""
+        if symbols is None:
+            symbols = {v.variant: v.variant.symbol for v in self.plan.needed if v.variant and v.provider != "scalar"}
+        return substitute(self._source, self._session, symbols)
+
+    def start(self) -> None:
+        """Start the variants without waiting for them."""
+        self._started = time.perf_counter()
+        self._futures = self._engine.start(v.variant for v in self.plan.needed if v.variant is not None)
+
+    def finish(
+        self,
+        source_path: Path,
+        output_path: Path,
+        arch: int,
+        *,
+        native_dir: str,
+        warp_inputs: Sequence[bytes],
+        keywords: Mapping[str, Any],
+        warp_build: Callable[[list[bytes]], None],
+    ) -> ModuleRecord:
+        """Wait for the variants, then compile and link the module.
+
+        Args:
+            source_path: Generated source; written again if a product fell back.
+            output_path: ``.cubin`` or ``.ptx`` to write.
+            arch: Compute capability.
+            native_dir: Folder of Warp's headers.
+            warp_inputs: LTO-IR that Warp built itself, for solvers and FFTs.
+            keywords: Of Warp's ``build_cuda()``.
+            warp_build: Warp's own build with the given LTO-IR.
+
+        Raises:
+            BuildError: A variant could not be built and may not fall back.
+            LinkError: The module could not be compiled or linked, and the settings forbid Warp's link.
+        """
+        module = ModuleSource(source_path.name, arch, output_path.suffix[1:], native_dir, keywords)
+        foreign = ["a solver or FFT"] if warp_inputs or keywords.get("fatbins") else []
+        early = None if self._why_warp(module, foreign) else self._compile(module, source_path)
+        artifacts = [future.result() for future in self._futures.values()]
+        self._refuse_scalar_cholesky(artifacts)
+        text = self.text({a.variant: a.symbol for a in artifacts if a.payload})
+        if text != source_path.read_text("utf-8"):  # a product fell back to another function or to the scalar path
+            write_atomically(source_path, text.encode("utf-8"))
+            early = None
+        payloads = list({a.symbol: a.payload for a in sorted(artifacts, key=lambda a: a.symbol) if a.payload}.values())
+        foreign += sorted({a.provider for a in artifacts if a.provider == "libmathdx"})
+        reason = self._why_warp(module, foreign) if payloads else "no GEMM was built for it"
+        if not reason:
+            reason = self._link(module, source_path, output_path, early, payloads)
+        if reason:
+            warp_build([*warp_inputs, *payloads])
+        record = ModuleRecord(
+            self.plan,
+            artifacts,
+            "warp" if reason else "warp_tiles",
+            reason,
+            output_path.name,
+            os.path.getsize(output_path),
+            time.perf_counter() - self._started,
+        )
+        self._engine.recorder.add_record(record)
+        log.info("%s", record.summary())
+        return record
+
+    def _why_warp(self, module: ModuleSource, foreign: Sequence[str]) -> str:
+        choice = settings.current().linker
+        if choice == "warp":
+            return "the setting linker is 'warp'"
+        reason = why_warp_links(module, toolchain=self._engine.try_toolchain(), foreign_inputs=foreign)
+        if reason and choice == "own":
+            raise LinkError(
+                f"module {self.plan.name} has to be linked by Warp: {reason}", remedy="set linker to 'auto'"
+            )
+        return reason
+
+    def _compile(self, module: ModuleSource, source_path: Path) -> Future[Compiled]:
+        options = module_options(module, self._engine.toolchain().nvrtc_version)
+        request = CompileRequest(
+            module.name, source_path.read_text("utf-8"), tuple(options.items()), f"module {self.plan.name}"
+        )
+        return self._engine.pool.submit(request)
+
+    def _link(
+        self,
+        module: ModuleSource,
+        source_path: Path,
+        output_path: Path,
+        early: Future[Compiled] | None,
+        payloads: Sequence[bytes],
+    ) -> str:
+        """Link here; on failure the reason for leaving it to Warp."""
+        try:
+            compiled = (early or self._compile(module, source_path)).result()
+            request = LinkRequest(module.name, (compiled.payload, *payloads), module.target, module.output)
+            write_atomically(output_path, self._engine.pool.submit(request).result().payload)
+        except WarpTilesError as error:
+            if settings.current().linker == "own":
+                raise
+            warnings.warn(
+                f"warp_tiles: {error.message}; Warp links module {self.plan.name} itself, into a larger file. "
+                f"{error.log.strip()[:500]}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return error.message
+        return ""
+
+    def _refuse_scalar_cholesky(self, artifacts: Sequence[Artifact]) -> None:
+        required = {v for site in self._session.sites if site.call == "tile_cholesky" for v in site.variants.values()}
+        for artifact in artifacts:
+            if artifact.variant in required and not artifact.payload:
+                raise BuildError(
+                    f"the adjoint of tile_cholesky needs {artifact.variant.describe()}, which no provider could build",
+                    remedy="set enable_backward=False, or the module option enable_mathdx_solver=False",
+                    log="\n".join(artifact.warnings),
+                )

@@ -1,0 +1,143 @@
+"""Compiler processes that run side by side.
+
+``concurrent.futures.ProcessPoolExecutor`` would start its workers by importing the user's script
+again, and scripts that use Warp often have no ``__main__`` guard; these workers import this package
+alone. Any other executor can take their place, see :func:`warp_tiles.enable`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from warp_tiles import worker
+from warp_tiles.compiler import Compiled, CompileRequest, LinkRequest, compile_to_ltoir, guarded, link_module
+from warp_tiles.errors import ToolchainError, WarpTilesError
+
+
+def run_request(request: CompileRequest | LinkRequest) -> Compiled:
+    """Compile or link in this process; the function that foreign executors are given.
+
+    Raises:
+        WarpTilesError: The request failed.
+    """
+    if isinstance(request, CompileRequest):
+        return guarded(compile_to_ltoir, request)
+    return guarded(link_module, request)
+
+
+class _Process:
+    """One compiler process, started at its first request."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        package_root = str(Path(__file__).resolve().parent.parent)
+        path = os.pathsep.join([package_root, *(p for p in sys.path if p), os.environ.get("PYTHONPATH", "")])
+        return subprocess.Popen(
+            [sys.executable, "-m", "warp_tiles.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
+            start_new_session=True,  # an interrupt at the terminal stops the script, which then closes the pipe
+        )
+
+    def ask(self, kind: str, request: object) -> Compiled:
+        if self._process is None or self._process.poll() is not None:
+            self._process = self._start()
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            worker.send(process.stdin, (kind, request))  # type: ignore[arg-type]
+            succeeded, answer = worker.receive(process.stdout)  # type: ignore[arg-type]
+        except (EOFError, BrokenPipeError, OSError) as error:
+            code = process.wait()
+            self._process = None
+            raise ToolchainError(
+                f"a compiler process ended with exit status {code} in the middle of a build",
+                remedy="run `warp-tiles doctor`; if memory is short, set WARP_TILES_JOBS=1",
+            ) from error
+        if succeeded:
+            result: Compiled = answer
+            return result
+        failure: WarpTilesError = answer
+        raise failure
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+class CompilerPool:
+    """Runs requests on ``jobs`` processes, or on an executor that the user gives.
+
+    Args:
+        jobs: Processes at most; 0 means one per core that this process may use.
+        executor: Runs :func:`run_request` in place of own processes; it is not shut down here.
+    """
+
+    def __init__(self, jobs: int = 0, executor: Executor | None = None) -> None:
+        self.jobs = jobs or available_cores()
+        self._executor = executor
+        self._threads: ThreadPoolExecutor | None = None
+        self._idle: list[_Process] = []
+        self._processes: list[_Process] = []
+        self._lock = threading.Lock()
+
+    def submit(self, request: CompileRequest | LinkRequest) -> Future[Compiled]:
+        """Start a request; its future raises the WarpTilesError that it failed with."""
+        if self._executor is not None:
+            return self._executor.submit(run_request, request)
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self.jobs, thread_name_prefix="warp_tiles")
+            return self._threads.submit(self._run, request)
+
+    def _run(self, request: CompileRequest | LinkRequest) -> Compiled:
+        with self._lock:
+            process = self._idle.pop() if self._idle else _Process()
+            if process not in self._processes:
+                self._processes.append(process)
+        try:
+            return process.ask("compile" if isinstance(request, CompileRequest) else "link", request)
+        finally:
+            with self._lock:
+                self._idle.append(process)
+
+    def close(self) -> None:
+        """End the processes; requests that have not started are cancelled."""
+        with self._lock:
+            threads, self._threads = self._threads, None
+            processes, self._processes, self._idle = self._processes, [], []
+        if threads is not None:
+            threads.shutdown(wait=True, cancel_futures=True)
+        for process in processes:
+            process.close()
+
+    def __enter__(self) -> CompilerPool:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        return os.cpu_count() or 1

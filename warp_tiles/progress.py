@@ -1,0 +1,75 @@
+"""A progress bar for builds that take long: on a terminal, and nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from warp_tiles import settings
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+_SHOW_AFTER_SECONDS = 0.3  # a cache hit is over long before, and should not flash
+
+
+class BuildProgress:
+    """Counts the variants under way and draws them: done, total, elapsed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+        self._done = 0
+        self._total = 0
+        self._since = 0.0
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def _wanted(self) -> bool:
+        choice = settings.current().progress
+        return choice == "on" or (choice == "auto" and sys.stderr.isatty())
+
+    @contextlib.contextmanager
+    def variant(self, what: str) -> Iterator[None]:
+        """Count one variant for as long as the block runs."""
+        with self._lock:
+            if not self._running:
+                self._done = self._total = 0
+                self._since = time.monotonic()
+                if self._wanted():
+                    timer = threading.Timer(_SHOW_AFTER_SECONDS, self._show)
+                    timer.daemon = True
+                    timer.start()
+            self._running += 1
+            self._total += 1
+            self._draw(what)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+                self._done += 1
+                self._draw(what)
+                if not self._running and self._bar is not None:
+                    self._bar.stop()
+                    self._bar = self._task = None
+
+    def _show(self) -> None:
+        with self._lock:
+            if not self._running or self._bar is not None:
+                return
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (TextColumn("GEMM variants"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._bar = Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("", total=self._total, completed=self._done)
+            self._bar.start()
+
+    def _draw(self, what: str) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, total=self._total, completed=self._done, description=what)

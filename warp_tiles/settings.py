@@ -1,0 +1,198 @@
+"""Every setting and environment variable of warp_tiles, typed, in one place.
+
+A setting is looked up when it is used: first in the innermost :func:`override` block, then in what
+:func:`configure` set, then in the environment; otherwise it has its default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warp_tiles.errors import SettingError
+
+PREFIX = "WARP_TILES_"
+PROVIDERS = ("auto", "cublasdx", "libmathdx", "scalar")
+LINKERS = ("auto", "own", "warp")
+SWITCHES = ("auto", "on", "off")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One consistent set of settings.
+
+    Attributes:
+        provider: Who builds GEMM variants. ``auto`` tries cuBLASDx headers through NVRTC, then
+            Warp's own libmathdx build, then the scalar path; the others start later in that order.
+        linker: Who links a module. ``auto`` links itself where every input allows it, and leaves
+            the rest to Warp; ``own`` insists, ``warp`` never does.
+        cache_dir: Folder of the LTO-IR cache.
+        cache_max_bytes: Size above which least recently used entries are dropped.
+        cache_shared: Accept a cache folder that other users can write.
+        jobs: Compiler processes that run side by side; 0 means one per core.
+        progress: Progress bar: ``auto`` on a terminal, ``on``, ``off``.
+    """
+
+    provider: str = "auto"
+    linker: str = "auto"
+    cache_dir: Path | None = None
+    cache_max_bytes: int = 4 * 1024**3
+    cache_shared: bool = False
+    jobs: int = 0
+    progress: str = "auto"
+
+
+def _choice(*valid: str) -> Callable[[str, Any], str]:
+    def parse(name: str, value: Any) -> str:
+        if value not in valid:
+            raise SettingError(f"{name} is {value!r}", remedy=f"valid values are {', '.join(valid)}")
+        return str(value)
+
+    return parse
+
+
+def _path(name: str, value: Any) -> Path | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, (str, os.PathLike)):
+        raise SettingError(f"{name} is {value!r}", remedy="give the path of a folder")
+    return Path(value).expanduser()
+
+
+def _flag(name: str, value: Any) -> bool:
+    known = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False, "": False}
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() not in known:
+        raise SettingError(f"{name} is {value!r}", remedy="valid values are 1, 0, true, false, on, off")
+    return known[str(value).lower()]
+
+
+def parse_size(name: str, value: Any) -> int:
+    """Bytes from a number or a text such as ``500MB`` or ``4GiB``.
+
+    Raises:
+        SettingError: The text is not a size.
+    """
+    units = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip().lower())
+    if isinstance(value, bool) or match is None or match.group(2) not in units:
+        raise SettingError(f"{name} is {value!r}", remedy="give bytes, or a number with kB, MB, GB, KiB, MiB or GiB")
+    return int(float(match.group(1)) * units[match.group(2)])
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not re.fullmatch(r"\d+", str(value)):
+        raise SettingError(f"{name} is {value!r}", remedy="give a whole number, 0 for one per core")
+    return int(value)
+
+
+_PARSERS: dict[str, Callable[[str, Any], Any]] = {
+    "provider": _choice(*PROVIDERS),
+    "linker": _choice(*LINKERS),
+    "cache_dir": _path,
+    "cache_max_bytes": parse_size,
+    "cache_shared": _flag,
+    "jobs": _count,
+    "progress": _choice(*SWITCHES),
+}
+ENVIRONMENT = {name: PREFIX + name.upper() for name in _PARSERS}
+
+# with-blocks hold for the whole process, because Warp loads modules on threads of its own
+_configured: dict[str, Any] = {}
+_overrides: list[Mapping[str, Any]] = []
+_listeners: list[Callable[[], None]] = []
+
+
+def _refuse_unknown(names: Iterable[str]) -> None:
+    unknown = sorted(set(names) - set(_PARSERS))
+    if unknown:
+        raise SettingError(f"unknown setting {', '.join(unknown)}", remedy=f"valid settings are {', '.join(_PARSERS)}")
+
+
+def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    _refuse_unknown(values)
+    return {name: _PARSERS[name](name, value) for name, value in values.items()}
+
+
+def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Settings that the environment names.
+
+    Raises:
+        SettingError: A ``WARP_TILES_`` variable is unknown or has an unknown value.
+    """
+    environ = os.environ if environ is None else environ
+    names = {variable: name for name, variable in ENVIRONMENT.items()}
+    found = {variable: value for variable, value in environ.items() if variable.startswith(PREFIX)}
+    unknown = sorted(set(found) - set(names))
+    if unknown:
+        raise SettingError(
+            f"unknown environment variable {', '.join(unknown)}", remedy=f"valid ones are {', '.join(names)}"
+        )
+    return {names[variable]: _PARSERS[names[variable]](variable, value) for variable, value in found.items()}
+
+
+def current() -> Settings:
+    """The settings in force here and now.
+
+    Raises:
+        SettingError: An environment variable is unknown or has an unknown value.
+    """
+    values = {**from_environment(), **_configured}
+    for layer in tuple(_overrides):
+        values.update(layer)
+    return Settings(**values)
+
+
+def on_change(listener: Callable[[], None]) -> None:
+    """Have ``listener`` called after every change of a setting by code."""
+    if listener not in _listeners:
+        _listeners.append(listener)
+
+
+def _changed() -> None:
+    for listener in tuple(_listeners):
+        listener()
+
+
+def configure(**values: Any) -> None:
+    """Set settings for the process, above the environment; ``None`` takes one back.
+
+    Raises:
+        SettingError: A name or value is unknown; nothing is changed then.
+    """
+    checked = _checked({name: value for name, value in values.items() if value is not None})
+    removed = [name for name, value in values.items() if value is None]
+    _refuse_unknown(removed)
+    for name in removed:
+        _configured.pop(name, None)
+    _configured.update(checked)
+    _changed()
+
+
+@contextlib.contextmanager
+def override(**values: Any) -> Iterator[Settings]:
+    """Settings for a with-block, above all others, for every thread of the process.
+
+    Raises:
+        SettingError: A name or value is unknown.
+    """
+    layer = _checked(values)
+    _overrides.append(layer)
+    _changed()
+    try:
+        yield current()
+    finally:
+        _overrides[:] = [other for other in _overrides if other is not layer]
+        _changed()
+
+
+def defaults() -> dict[str, Any]:
+    """Every setting with its default."""
+    return {item.name: item.default for item in dataclasses.fields(Settings)}

@@ -1,0 +1,312 @@
+"""Find the compiler, the linker and the headers: the wheels first, then CUDA_HOME.
+
+``cuda-pathfinder`` searches. What it found is remembered beside the cache together with the state
+of the search path, so that a process that builds nothing does not have to search again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warp_tiles.cache import FileDigests, write_atomically
+from warp_tiles.errors import ToolchainError
+
+Version = tuple[int, int]
+HEADER_WHEELS = {
+    "nvcc": "nvidia-cuda-nvcc-cu12",
+    "cudart": "nvidia-cuda-runtime-cu12",
+    "cccl": "nvidia-cuda-cccl-cu12",
+}
+_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
+_SEARCH_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "MATHDX_HOME", "CONDA_PREFIX", "LD_LIBRARY_PATH")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Paths and versions of what compiles and links.
+
+    Attributes:
+        nvrtc: libnvrtc, which reads C++ and writes LTO-IR.
+        nvrtc_version: (major, minor).
+        nvjitlink: libnvJitLink, or None if Warp has to link.
+        nvjitlink_version: (major, minor), or None.
+        include_dirs: Header folders in the order in which they are searched.
+        mathdx_version: Version of nvidia-mathdx, for people to read; keys use the headers' content.
+    """
+
+    nvrtc: Path
+    nvrtc_version: Version
+    nvjitlink: Path | None
+    nvjitlink_version: Version | None
+    include_dirs: tuple[Path, ...]
+    mathdx_version: str
+
+    @property
+    def libraries(self) -> dict[str, Path]:
+        """Files whose content decides the LTO-IR: NVRTC and the built-ins that it loads, by name."""
+        builtins = self.nvrtc.parent.glob("libnvrtc-builtins.so*")
+        return {path.name: path.resolve() for path in (self.nvrtc, *builtins)}
+
+    @property
+    def can_link(self) -> bool:
+        """Whether this linker reads what this compiler writes."""
+        return self.nvjitlink_version is not None and self.nvjitlink_version >= self.nvrtc_version
+
+    def to_json(self) -> dict[str, Any]:
+        """The toolchain as ``doctor`` and the reports print it."""
+        return {
+            "nvrtc": str(self.nvrtc),
+            "nvrtc_version": list(self.nvrtc_version),
+            "nvjitlink": str(self.nvjitlink) if self.nvjitlink else None,
+            "nvjitlink_version": list(self.nvjitlink_version) if self.nvjitlink_version else None,
+            "include_dirs": [str(folder) for folder in self.include_dirs],
+            "mathdx_version": self.mathdx_version,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Toolchain:
+        """The toolchain that :meth:`to_json` wrote."""
+        linker, linker_version = data["nvjitlink"], data["nvjitlink_version"]
+        return cls(
+            Path(data["nvrtc"]),
+            (int(data["nvrtc_version"][0]), int(data["nvrtc_version"][1])),
+            Path(linker) if linker else None,
+            (int(linker_version[0]), int(linker_version[1])) if linker_version else None,
+            tuple(Path(folder) for folder in data["include_dirs"]),
+            str(data["mathdx_version"]),
+        )
+
+
+def dotted(version: Version | None) -> str:
+    """A version for people, e.g. ``12.9``."""
+    return "none" if version is None else f"{version[0]}.{version[1]}"
+
+
+def require_linkable(toolchain: Toolchain, warp_toolkit: Version | None) -> None:
+    """Refuse an NVRTC whose LTO-IR Warp's linker is too old to read.
+
+    Raises:
+        ToolchainError: NVRTC is newer than the CUDA toolkit that Warp was built with.
+    """
+    if warp_toolkit is not None and toolchain.nvrtc_version > warp_toolkit:
+        raise ToolchainError(
+            f"NVRTC {dotted(toolchain.nvrtc_version)} is newer than the linker of Warp's CUDA {dotted(warp_toolkit)}, "
+            "which cannot read its LTO-IR",
+            remedy=f"install an NVRTC of CUDA {dotted(warp_toolkit)} or older, or a newer warp-lang",
+        )
+
+
+def find_toolchain() -> Toolchain:
+    """Search for NVRTC, nvJitLink and the headers.
+
+    Raises:
+        ToolchainError: NVRTC or headers are missing; the remedy names the package.
+    """
+    nvrtc, nvrtc_version = _find_nvrtc()
+    nvjitlink, nvjitlink_version = _find_nvjitlink()
+    mathdx, mathdx_version = _find_mathdx()
+    return Toolchain(
+        nvrtc, nvrtc_version, nvjitlink, nvjitlink_version, (*mathdx, *_find_cuda_headers()), mathdx_version
+    )
+
+
+def _missing(what: str, wheel: str) -> ToolchainError:
+    return ToolchainError(
+        f"{what} was found neither among the installed packages nor below CUDA_HOME",
+        remedy=f"pip install {wheel}, or set CUDA_HOME to a CUDA toolkit",
+    )
+
+
+def _find_nvrtc() -> tuple[Path, Version]:
+    try:
+        from cuda.bindings import nvrtc
+        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+    except ImportError as error:
+        raise ToolchainError(
+            f"cuda-core is not usable here: {error}", remedy='pip install "cuda-core[cu12]"'
+        ) from error
+    try:
+        path = load_nvidia_dynamic_lib("nvrtc").abs_path
+    except (DynamicLibNotFoundError, RuntimeError) as error:
+        raise _missing("NVRTC (libnvrtc)", "nvidia-cuda-nvrtc-cu12") from error
+    _, major, minor = nvrtc.nvrtcVersion()
+    return Path(str(path)), (int(major), int(minor))
+
+
+def _find_nvjitlink() -> tuple[Path | None, Version | None]:
+    from cuda.bindings import nvjitlink
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+    try:
+        path = load_nvidia_dynamic_lib("nvJitLink").abs_path
+        major, minor = nvjitlink.version()
+    except (DynamicLibNotFoundError, RuntimeError):
+        return None, None
+    return Path(str(path)), (int(major), int(minor))
+
+
+def _find_cuda_headers() -> tuple[Path, ...]:
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    folders: dict[Path, None] = {}
+    for name, wheel in HEADER_WHEELS.items():
+        folder = find_nvidia_header_directory(name)
+        if folder is None:
+            raise _missing(f"the {name} headers", wheel)
+        folders[Path(folder)] = None
+        if (Path(folder) / "cccl").is_dir():  # CUDA 13 toolkits keep CCCL one level down
+            folders[Path(folder) / "cccl"] = None
+    return tuple(folders)
+
+
+def _find_mathdx() -> tuple[tuple[Path, ...], str]:
+    spec = importlib.util.find_spec("nvidia")
+    roots = [Path(place) / "mathdx" for place in (spec.submodule_search_locations or ())] if spec else []
+    if home := os.environ.get("MATHDX_HOME"):
+        roots.append(Path(home))
+    for root in roots:
+        if (root / "include" / "cublasdx.hpp").is_file():
+            cutlass = next((c for c in (root / "external/cutlass/include", root / "include") if c.is_dir()), None)
+            folders = [root / "include", *([cutlass] if cutlass else [])]
+            try:
+                version = importlib.metadata.version("nvidia-mathdx")
+            except importlib.metadata.PackageNotFoundError:
+                version = "unknown"
+            return tuple(dict.fromkeys(folders)), version
+    raise ToolchainError(
+        "the cuBLASDx headers (cublasdx.hpp) were found neither among the installed packages nor below MATHDX_HOME",
+        remedy="pip install nvidia-mathdx",
+    )
+
+
+def include_closure(source: Path, include_dirs: Sequence[Path]) -> dict[str, Path]:
+    """Every file that a source can include, by the name it is included under.
+
+    The preprocessor is not run: an include under a false condition counts, which makes the closure
+    larger than needed and never smaller. Includes whose name is a macro are not followed.
+    """
+    closure: dict[str, Path] = {source.name: source}
+    pending = [(source, "")]
+    while pending:
+        path, prefix = pending.pop()
+        for raw in _INCLUDE.findall(path.read_bytes()):
+            name = raw.decode("utf-8", "replace")
+            places = [(path.parent / name, os.path.normpath(os.path.join(prefix, name)))]
+            places += [(folder / name, os.path.normpath(name)) for folder in include_dirs]
+            found = next(((place, label) for place, label in places if place.is_file()), None)
+            if found and found[1] not in closure:
+                closure[found[1]] = found[0]
+                pending.append((found[0], os.path.dirname(found[1])))
+    return closure
+
+
+def _stat(path: str) -> list[int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def search_state() -> list[Any]:
+    """What the search depends on: installing or removing a package changes it."""
+    # other folders of the path, a script's own among them, change for reasons that do not matter here
+    packages = [entry for entry in sys.path if os.path.isdir(os.path.join(entry, "nvidia"))]
+    packages += [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
+    folders = [[entry, _stat(entry)] for entry in dict.fromkeys(packages)]
+    return [sys.version, [[name, os.environ.get(name)] for name in _SEARCH_VARIABLES], folders]
+
+
+class ToolchainStore:
+    """The toolchain and the digests of its files, remembered in a folder.
+
+    The memory saves time only: damaged, stale or unwritable, the search is done again.
+
+    Args:
+        folder: Where to remember.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.digests = FileDigests(folder)
+        self._toolchain: Toolchain | None = None
+        self._closures: dict[str, dict[str, Path]] = {}
+
+    def toolchain(self) -> Toolchain:
+        """The toolchain of this environment.
+
+        Raises:
+            ToolchainError: See :func:`find_toolchain`.
+        """
+        if self._toolchain is None:
+            state = search_state()
+            remembered = self._read("toolchain", state)
+            if remembered is not None:
+                self._toolchain = Toolchain.from_json(remembered)
+            else:
+                self._toolchain = find_toolchain()
+                self._write("toolchain", search_state(), self._toolchain.to_json())
+        return self._toolchain
+
+    def compiler_digest(self) -> str:
+        """SHA-256 over the compiler's library files.
+
+        Raises:
+            ToolchainError: There is no compiler.
+        """
+        return self.digests.digest_many(self.toolchain().libraries)
+
+    def source_digest(self, source: Path) -> str:
+        """SHA-256 over a device source and every header that it can include.
+
+        Raises:
+            ToolchainError: There is no toolchain.
+        """
+        return self.digests.digest_many(self.closure(source))
+
+    def closure(self, source: Path) -> dict[str, Path]:
+        """:func:`include_closure` of a device source, remembered.
+
+        Raises:
+            ToolchainError: There is no toolchain.
+        """
+        known = self._closures.get(str(source))
+        if known is not None:
+            return known
+        toolchain = self.toolchain()
+        sources = sorted(str(path) for path in source.parent.glob("*") if path.is_file())
+        state = [search_state(), [[path, _stat(path)] for path in sources]]
+        name = "closure-" + hashlib.sha256(str(source).encode()).hexdigest()[:16]
+        remembered = self._read(name, state)
+        if remembered is not None:
+            closure = {label: Path(path) for label, path in remembered.items()}
+        else:
+            closure = include_closure(source, [source.parent, *toolchain.include_dirs])
+            self._write(name, state, {label: str(path) for label, path in closure.items()})
+        self._closures[str(source)] = closure
+        return closure
+
+    def _read(self, name: str, state: object) -> Any | None:
+        try:
+            stored = json.loads((self.folder / f"{name}.json").read_text("utf-8"))
+            return stored["value"] if stored["state"] == state else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _write(self, name: str, state: object, value: object) -> None:
+        text = json.dumps({"state": state, "value": value})
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_atomically(self.folder / f"{name}.json", text.encode("utf-8"))
+        except OSError:
+            pass  # the search is repeated next time

@@ -1,0 +1,172 @@
+"""The question: which GEMM a kernel needs.
+
+A :class:`GemmVariant` holds everything that decides the machine code of one product
+``C = alpha * A @ B + beta * C`` on shared-memory tiles, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, cast
+
+DType = Literal["float16", "bfloat16", "float32", "float64"]
+Arrangement = Literal["row_major", "col_major"]
+Precision = Literal["default", "tf32"]
+
+DTYPE_BYTES: dict[DType, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+_DTYPE_CODE: dict[DType, str] = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+
+
+class Role(str, Enum):
+    """What a product is for: the call itself or one of its two adjoints."""
+
+    FORWARD = "forward"
+    ADJOINT_A = "adjoint_a"
+    ADJOINT_B = "adjoint_b"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One matrix of a product, as it lies in shared memory.
+
+    Attributes:
+        dtype: Element type.
+        arrangement: ``row_major`` when elements of a row are contiguous, else ``col_major``.
+        leading_dimension: Elements between the starts of two rows (``row_major``) or columns.
+        alignment: Bytes to which the base pointer and every row or column start is aligned.
+    """
+
+    dtype: DType
+    arrangement: Arrangement
+    leading_dimension: int
+    alignment: int
+
+    def transposed(self) -> Operand:
+        """The same memory read as its transpose."""
+        flipped: Arrangement = "col_major" if self.arrangement == "row_major" else "row_major"
+        return Operand(self.dtype, flipped, self.leading_dimension, self.alignment)
+
+
+@dataclass(frozen=True)
+class GemmVariant:
+    """``C = alpha * A @ B + beta * C`` with A of M x K, B of K x N and C of M x N elements.
+
+    Attributes:
+        m, n, k: Sizes in elements.
+        a, b, c: The operands; C's dtype is also the dtype of alpha and beta.
+        precision: ``tf32`` rounds fp32 operands to tf32 and accumulates in fp32.
+        threads: Threads of the block, one-dimensional, all of which take part.
+        arch: Target compute capability, e.g. ``90``.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: Operand
+    b: Operand
+    c: Operand
+    precision: Precision
+    threads: int
+    arch: int
+
+    @property
+    def dense_leading_dimensions(self) -> tuple[int, int, int]:
+        """Leading dimensions of A, B and C if each were packed, in elements."""
+        return (
+            self.k if self.a.arrangement == "row_major" else self.m,
+            self.n if self.b.arrangement == "row_major" else self.k,
+            self.n if self.c.arrangement == "row_major" else self.m,
+        )
+
+    @property
+    def leading_dimensions(self) -> tuple[int, int, int]:
+        """Leading dimensions of A, B and C, in elements."""
+        return (self.a.leading_dimension, self.b.leading_dimension, self.c.leading_dimension)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every operand is packed."""
+        return self.leading_dimensions == self.dense_leading_dimensions
+
+    @property
+    def element_alignments(self) -> tuple[int, int, int]:
+        """The weakest alignment of A, B and C: that of one element, in bytes."""
+        return (DTYPE_BYTES[self.a.dtype], DTYPE_BYTES[self.b.dtype], DTYPE_BYTES[self.c.dtype])
+
+    @property
+    def alignments(self) -> tuple[int, int, int]:
+        """Alignment of A, B and C, in bytes."""
+        return (self.a.alignment, self.b.alignment, self.c.alignment)
+
+    @property
+    def symbol(self) -> str:
+        """Name of the device function; it determines the variant and the other way round."""
+        dtypes = "_".join(_DTYPE_CODE[operand.dtype] for operand in (self.a, self.b, self.c))
+        arrangements = "".join(operand.arrangement[0] for operand in (self.a, self.b, self.c))
+        lds = "_".join(str(ld) for ld in self.leading_dimensions)
+        alignments = "_".join(str(alignment) for alignment in self.alignments)
+        tf32 = "_tf32" if self.precision == "tf32" else ""
+        return (
+            f"wt_gemm_{self.m}_{self.n}_{self.k}_{dtypes}{tf32}_{arrangements}"
+            f"_ld{lds}_al{alignments}_t{self.threads}_sm{self.arch}"
+        )
+
+    def without_alignment(self) -> GemmVariant:
+        """The same product with no promise about alignment beyond that of an element."""
+        a, b, c = (
+            Operand(o.dtype, o.arrangement, o.leading_dimension, DTYPE_BYTES[o.dtype]) for o in (self.a, self.b, self.c)
+        )
+        return GemmVariant(self.m, self.n, self.k, a, b, c, self.precision, self.threads, self.arch)
+
+    def describe(self) -> str:
+        """One line for messages, e.g. ``64x64x64 float16 x float16 -> float32, 128 threads, sm_90``."""
+        tf32 = " (tf32)" if self.precision == "tf32" else ""
+        return (
+            f"{self.m}x{self.n}x{self.k} {self.a.dtype} x {self.b.dtype} -> {self.c.dtype}{tf32}, "
+            f"{self.threads} threads, sm_{self.arch}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The variant under the names that ``warp-tiles plan --json`` prints."""
+        return {
+            "m": self.m,
+            "n": self.n,
+            "k": self.k,
+            "a_dtype": self.a.dtype,
+            "b_dtype": self.b.dtype,
+            "c_dtype": self.c.dtype,
+            "precision": self.precision,
+            "arrangement": [self.a.arrangement, self.b.arrangement, self.c.arrangement],
+            "leading_dimensions": list(self.leading_dimensions),
+            "alignments": list(self.alignments),
+            "threads": self.threads,
+            "arch": self.arch,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> GemmVariant:
+        """The variant that :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: A field is missing or has a value that no variant has.
+        """
+        try:
+            dtypes = [data[f"{name}_dtype"] for name in "abc"]
+            rows = list(zip(dtypes, data["arrangement"], data["leading_dimensions"], data["alignments"]))
+            numbers = [*(data[name] for name in ("m", "n", "k", "threads", "arch")), *(n for row in rows for n in row[2:])]
+            valid = (
+                len(rows) == 3
+                and all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers)
+                and all(dtype in DTYPE_BYTES for dtype in dtypes)
+                and all(row[1] in ("row_major", "col_major") for row in rows)
+                and data["precision"] in ("default", "tf32")
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a GEMM variant, {error!r}: {data!r}") from error
+        if not valid:
+            raise ValueError(f"not a GEMM variant, a field has an unknown value: {data!r}")
+        a, b, c = (Operand(*row) for row in rows)
+        return cls(
+            data["m"], data["n"], data["k"], a, b, c, cast(Precision, data["precision"]), data["threads"], data["arch"]
+        )
