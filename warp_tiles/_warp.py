@@ -13,7 +13,7 @@ Seven seams, all checked before the first is changed:
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -26,17 +26,17 @@ from typing import Any, cast
 import warp
 
 from warp_tiles import settings
-from warp_tiles.dispatch import BFLOAT16_ADJOINT_ERROR, Target, Tile, products
+from warp_tiles.dispatch import BFLOAT16_ADJOINT_ERROR, Target, products
 from warp_tiles.engine import Engine
 from warp_tiles.errors import BuildError, SeamError
 from warp_tiles.module_build import ModuleBuild
-from warp_tiles.plan import DECLARATIONS, FunctionUse, ModulePlan, Session, resolve
+from warp_tiles.plan import DECLARATIONS, ModulePlan, Session, resolve
 from warp_tiles.toolchain import Version
-from warp_tiles.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision, Role
+from warp_tiles.translate import WARP_LAYOUTS, BuilderState, function_uses, mentions, precision_of, tile_of, variant_of_call
+from warp_tiles.variant import GemmVariant, Role
 
 SUPPORTED_VERSIONS = ((1, 17), (1, 19))
 MATMUL, CHOLESKY = "tile_matmul", "tile_cholesky"
-_ARRANGEMENTS: dict[str, Arrangement] = {"rowmajor": "row_major", "colmajor": "col_major"}
 
 # (path below warp._src, names that must exist there, parameters that a callable must take)
 _REQUIRED: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -112,6 +112,13 @@ def toolkit_version() -> Version | None:
     return (int(version[0]), int(version[1])) if version else None
 
 
+def driver_version() -> Version | None:
+    """CUDA version of the driver; None where there is none."""
+    find("context.init")()
+    version = getattr(find("context.runtime"), "driver_version", None)
+    return (int(version[0]), int(version[1])) if version else None
+
+
 def mathdx_enabled() -> bool:
     """Whether this Warp can link GEMM functions at all."""
     find("context.init")()
@@ -146,7 +153,7 @@ class Hooks:
         self._restore: list[Callable[[], None]] = []
         self._originals: dict[str, Any] = {}
         self._building = threading.local()
-        self._sessions: weakref.WeakKeyDictionary[Any, _BuilderState] = weakref.WeakKeyDictionary()
+        self._sessions: weakref.WeakKeyDictionary[Any, BuilderState] = weakref.WeakKeyDictionary()
 
     # ---- install and take back
 
@@ -203,12 +210,12 @@ class Hooks:
         finally:
             stack.pop()
 
-    def _state(self, builder: Any) -> _BuilderState:
+    def _state(self, builder: Any) -> BuilderState:
         state = self._sessions.get(builder)
         if state is None:
             options = builder.options
             session = Session(builder.module.name, options.get("output_arch"), int(options["block_dim"]))
-            state = self._sessions[builder] = _BuilderState(session)
+            state = self._sessions[builder] = BuilderState(session)
         return state
 
     def _current_adjoint(self) -> Any:
@@ -241,8 +248,10 @@ class Hooks:
         out, beta = (return_values[0], 0.0) if return_values else (arg_values["out"], arg_values["beta"])
         if not find("types.is_tile")(out.type):
             raise TypeError(f"tile_matmul() 'out' argument must be a tile, got {out!r}")
-        precision = _precision(arg_values)
-        found = products(_tile(a), _tile(b), _tile(out), precision=precision, target=self._target(options))
+        # Warp 1.19 knows ``precision``; older versions compute in the operands' own
+        asked = find("codegen.get_arg_value")(arg_values["precision"]) if "precision" in arg_values else "default"
+        precision = precision_of(asked)
+        found = products(tile_of(a), tile_of(b), tile_of(out), precision=precision, target=self._target(options))
         for operand in (a, b, out):
             operand.type.storage = "shared"
         names: tuple[Any, ...] = (0, 0, 0)
@@ -277,7 +286,7 @@ class Hooks:
         builder = bound.arguments["builder"]
         if settings.current().provider == "scalar" or not hasattr(builder, "module"):
             return cast("tuple[str, bytes]", original(*args, **kwargs))
-        variant = _variant_of_call(bound.arguments)
+        variant = variant_of_call(bound.arguments)
         names = self._add_site(builder, CHOLESKY, {Role.ADJOINT_A: variant}, "", ())
         return str(names[1].label), b""
 
@@ -287,7 +296,7 @@ class Hooks:
         if state is None or not state.session.sites:
             return source
         kernels = [kernel.key for kernel in builder.kernels]
-        plan = resolve(state.session, source, kernels, list(_uses(builder, state)))
+        plan = resolve(state.session, source, kernels, list(function_uses(builder, state)))
         plan = self.engine.annotate(plan)
         self.engine.recorder.add_plan(plan)
         state.build = ModuleBuild(self.engine, state.session, source, plan)
@@ -329,132 +338,10 @@ class Hooks:
 
     def _hash_adjoint(self, original: Callable[..., bytes], hasher: Any, adjoint: Any) -> bytes:
         digest = original(hasher, adjoint)
-        if mentions(adjoint, hasher.warp_tiles_names):
+        if mentions(adjoint, hasher.warp_tiles_names, warp, find("context.builtin_functions")):
             salt = self.engine.salt()
             digest = hashlib.sha256(digest + salt.encode("utf-8")).digest()
         return digest
-
-
-class _BuilderState:
-    """What is known about one ModuleBuilder."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.build: ModuleBuild | None = None
-        self._labels: dict[int, str] = {}
-
-    def label(self, adjoint: Any) -> str:
-        """A name for a function that no other function of the module has."""
-        if id(adjoint) not in self._labels:
-            name = str(getattr(adjoint, "fun_name", None) or "unknown")
-            taken = set(self._labels.values())
-            copies = (f"{name}#{n}" for n in range(2, len(taken) + 3))
-            self._labels[id(adjoint)] = next(label for label in (name, *copies) if label not in taken)
-        return self._labels[id(adjoint)]
-
-    def known(self, adjoint: Any) -> str | None:
-        """Its name if it contains a site."""
-        return self._labels.get(id(adjoint))
-
-
-def _precision(arg_values: Mapping[str, Any]) -> Precision:
-    """Warp 1.19 knows ``precision``; older versions compute in the operands' own."""
-    if "precision" not in arg_values:
-        return "default"
-    # a non-literal argument comes back as its Var rather than as a string
-    value = find("codegen.get_arg_value")(arg_values["precision"])
-    if value not in ("default", "tf32") or not isinstance(value, str):
-        got = repr(value) if isinstance(value, str) else "a non-literal argument"
-        raise ValueError(f"tile_matmul() precision must be the string literal 'default' or 'tf32', got {got}")
-    return cast(Precision, value)
-
-
-def _tile(var: Any) -> Tile:
-    """A tile variable as a plain value.
-
-    A tile that owns its shared storage comes from a 16-byte-aligned allocator; views alias any
-    offset, and the type of a function's parameter is its annotation, which cannot tell.
-    """
-    kind = var.type
-    parameter = getattr(var, "is_parameter", True)  # Warp 1.17 does not say; then nothing is promised
-    return Tile(
-        cast(DType, kind.dtype.__name__),
-        (int(kind.shape[0]), int(kind.shape[1])),
-        (int(kind.strides[0]), int(kind.strides[1])),
-        _ARRANGEMENTS[kind.layout],
-        bool(kind.owner) and not parameter,
-    )
-
-
-def _variant_of_call(arguments: Mapping[str, Any]) -> GemmVariant:
-    m, n, k = (int(arguments[name]) for name in "MNK")
-    shapes = {"a": (m, k), "b": (k, n), "c": (m, n)}
-    operands = []
-    for name, (rows, cols) in shapes.items():
-        dtype = cast(DType, arguments[f"{name}dtype"].__name__)
-        arrangement = _ARRANGEMENTS[arguments[f"{name}layout"]]
-        ld = arguments[f"ld{name}"] or (cols if arrangement == "row_major" else rows)
-        operands.append(Operand(dtype, arrangement, int(ld), DTYPE_BYTES[dtype]))
-    precision: Precision = "tf32" if arguments.get("precision") == "tf32" else "default"
-    return GemmVariant(m, n, k, *operands, precision, int(arguments["num_threads"]), int(arguments["arch"]))
-
-
-def _uses(builder: Any, state: _BuilderState) -> Iterator[FunctionUse]:
-    """Which kernel reaches which function that contains a product, and whether backward."""
-    for kernel in builder.kernels:
-        options = builder.options | kernel.options
-        backward = bool(options["enable_backward"])
-        if backward:
-            reason = f"kernel '{kernel.key}' has a backward pass"
-        elif "enable_backward" in kernel.options:
-            reason = f"kernel '{kernel.key}' has enable_backward=False"
-        else:
-            reason = "the module has enable_backward=False"
-        seen: dict[int, Any] = {}
-        pending = [kernel.adj]
-        while pending:
-            adjoint = pending.pop()
-            if id(adjoint) in seen:
-                continue
-            seen[id(adjoint)] = adjoint
-            for function in getattr(adjoint, "called_user_functions", ()):
-                extra = (function.custom_grad_func, function.custom_replay_func)
-                pending.extend(f.adj for f in (function, *extra) if f is not None)
-        if any(adjoint.uses_grad_call for adjoint in seen.values()):
-            # wp.grad() records no call; what it differentiates is marked instead
-            forced = (f.adj for f in builder.functions if f.adj.force_adjoint_codegen)
-            seen.update((id(adjoint), adjoint) for adjoint in forced)
-        for adjoint in seen.values():
-            label = state.known(adjoint)
-            if label is None:
-                continue
-            if adjoint.force_adjoint_codegen and not backward:
-                yield FunctionUse(kernel.key, label, True, f"kernel '{kernel.key}' differentiates it with wp.grad()")
-            else:
-                yield FunctionUse(kernel.key, label, backward, reason)
-
-
-def mentions(adjoint: Any, names: set[str]) -> bool:
-    """Whether a function's source refers to one of Warp's builtins of these names, under any alias."""
-    function, builtins = find("context.Function"), find("context.builtin_functions")
-    local = adjoint.assigned_name_ids() if hasattr(adjoint, "assigned_name_ids") else ()
-    for node in adjoint.reference_nodes():
-        if isinstance(node, ast.Name) and node.id in local:
-            continue
-        if not isinstance(node, (ast.Name, ast.Attribute)):
-            continue
-        if isinstance(node, ast.Attribute) and node.attr in names:
-            return True
-        try:
-            value, path = adjoint.resolve_static_expression(node, eval_types=False)
-        except Exception:  # an unresolvable name is an error for Warp to report, not a product
-            continue
-        if value is warp and path:
-            value = builtins.get(path[-1])
-        if isinstance(value, function) and value.key in names:
-            return True
-    resolved = getattr(adjoint, "resolved_static_expressions", {})
-    return any(isinstance(value, function) and value.key in names for value in resolved.values())
 
 
 def libmathdx_build(hooks: Hooks, variant: GemmVariant) -> tuple[str, bytes]:
@@ -465,7 +352,7 @@ def libmathdx_build(hooks: Hooks, variant: GemmVariant) -> tuple[str, bytes]:
     """
     original = hooks._originals["build_lto_dot"]
     builder = _StandInBuilder()
-    layouts = {value: key for key, value in _ARRANGEMENTS.items()}
+    layouts = {value: key for key, value in WARP_LAYOUTS.items()}
     operands = (variant.a, variant.b, variant.c)
     arguments: list[Any] = [variant.m, variant.n, variant.k]
     arguments += [getattr(warp, operand.dtype) for operand in operands]
@@ -516,3 +403,53 @@ def user_modules() -> dict[str, Any]:
     """Warp's modules by name."""
     return dict(find("context.user_modules"))
 
+
+
+def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path:
+    """Compile a module ahead of time.
+
+    Args:
+        module: Warp's module.
+        arch: Compute capability, e.g. ``90``.
+        block_dim: Threads per block.
+        folder: Where the cubin, its metadata and its source go.
+
+    Returns:
+        Path of the cubin.
+    """
+    module.get_module_hash(block_dim)
+    options = module.resolve_options(warp.config, block_dim=block_dim)
+    name = module._get_compile_output_name(None, output_arch=arch, use_ptx=False, block_dim=block_dim)
+    module._compile(None, folder, output_name=name, output_arch=arch, use_ptx=False, options=options)
+    return folder / str(name)
+
+
+@contextlib.contextmanager
+def intercepted_launches(launched: Callable[[Any, int], None]) -> Iterator[None]:
+    """Have launches noted instead of run: ``launched(module, block_dim)`` for each."""
+    context = find("context")
+
+    def launch(kernel: Any, *args: Any, block_dim: int | None = None, **kwargs: Any) -> Any:
+        arguments = [*kwargs.get("inputs", args[1] if len(args) > 1 else ())]
+        arguments += kwargs.get("outputs", args[2] if len(args) > 2 else ())
+        if kernel.is_generic:
+            kernel.add_overload(kernel.infer_argument_types(arguments))
+        launched(kernel.module, int(block_dim or kernel.module.options["block_dim"]))
+        return _NotLaunched() if kwargs.get("record_cmd") else None
+
+    names = ("launch", "launch_tiled")
+    originals = [(owner, name, getattr(owner, name)) for owner in (warp, context) for name in names]
+    for owner, name, _ in originals:
+        setattr(owner, name, launch)
+    try:
+        yield
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+
+
+class _NotLaunched:
+    """Stands for Warp's Launch object where launches are only noted."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: None

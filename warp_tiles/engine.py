@@ -147,13 +147,16 @@ class Engine:
             try:
                 self.toolchain()
                 key = CublasdxProvider(self.store).key(planned.variant)
-                return replace(planned, provider="cublasdx", key=key.digest, cached=key in self.cache.digests())
+                return replace(planned, provider="cublasdx", key=key.digest, cached=self._is_cached(key.digest))
             except ToolchainError as error:
                 if provider == "cublasdx":
                     raise
                 reason = f"{planned.reason}; no cuBLASDx build: {error.message}"
                 return replace(planned, provider=self._without_toolchain, reason=reason)
         return replace(planned, provider=provider)
+
+    def _is_cached(self, digest: str) -> bool:
+        return any(listed.key == digest for listed in self.cache.entries())
 
     @property
     def _without_toolchain(self) -> str:

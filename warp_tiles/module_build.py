@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles import settings
-from warp_tiles.cache import write_atomically
+from warp_tiles.files import write_atomic
 from warp_tiles.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.engine import Engine
 from warp_tiles.errors import BuildError, LinkError, WarpTilesError
@@ -86,7 +86,7 @@ class ModuleBuild:
         self._refuse_scalar_cholesky(artifacts)
         text = self.text({a.variant: a.symbol for a in artifacts if a.payload})
         if text != source_path.read_text("utf-8"):  # a product fell back to another function or to the scalar path
-            write_atomically(source_path, text.encode("utf-8"))
+            write_atomic(source_path, text.encode("utf-8"))
             early = None
         payloads = list({a.symbol: a.payload for a in sorted(artifacts, key=lambda a: a.symbol) if a.payload}.values())
         foreign += sorted({a.provider for a in artifacts if a.provider == "libmathdx"})
@@ -138,7 +138,7 @@ class ModuleBuild:
         try:
             compiled = (early or self._compile(module, source_path)).result()
             request = LinkRequest(module.name, (compiled.payload, *payloads), module.target, module.output)
-            write_atomically(output_path, self._engine.pool.submit(request).result().payload)
+            write_atomic(output_path, self._engine.pool.submit(request).result().payload)
         except WarpTilesError as error:
             if settings.current().linker == "own":
                 raise

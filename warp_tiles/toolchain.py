@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.cache import FileDigests, write_atomically
+from warp_tiles.cache import FileDigests
+from warp_tiles.files import write_atomic
 from warp_tiles.errors import ToolchainError
 
 Version = tuple[int, int]
@@ -307,6 +308,6 @@ class ToolchainStore:
         text = json.dumps({"state": state, "value": value})
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_atomically(self.folder / f"{name}.json", text.encode("utf-8"))
+            write_atomic(self.folder / f"{name}.json", text.encode("utf-8"))
         except OSError:
             pass  # the search is repeated next time

@@ -7,7 +7,7 @@
 
 #pragma once
 
-#include <cublasdx.hpp>
+#include "cublasdx_database.cuh"
 
 #if !defined(WT_SYMBOL)
 #error "WT_SYMBOL must name the device function"

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// cuBLASDx's configuration database and the MMA operations it refers to, without
+// CuTe's tensors and algorithms, whose parsing would take longer than the rest.
+
+#pragma once
+
+#include <cublasdx/cublasdx_version.hpp>
+
+#if CUBLASDX_VERSION != 400
+#include <cublasdx.hpp>
+#else
+
+#include <cublasdx/detail/commondx_config.hpp>
+#include <cublasdx/types.hpp>
+
+// Packed float FMA, under cuBLASDx's condition.
+#if defined(CUTLASS_ARCH_MMA_SM100_ENABLED) || defined(CUTLASS_ARCH_MMA_SM103_ENABLED)
+#define CUTE_ARCH_FFMA2_SM100_ENABLED
+#define CUTE_ARCH_FLOAT2_MATH_ENABLED
+#endif
+
+// The two headers that these lines of includes replace.
+#define COMMONDX_DETAIL_CUTE_TENSOR_HPP
+#define CUBLASDX_DATABASE_CUTE_EXTENSION_ALGORITHM_COPY_HPP
+#include <cute/tensor_impl.hpp>
+#include <cute/atom/copy_traits_sm75.hpp>
+#include <cute/atom/copy_traits_sm90.hpp>
+#include <cute/atom/mma_traits_sm70.hpp>
+#include <cute/atom/mma_traits_sm75.hpp>
+#include <cute/atom/mma_traits_sm80.hpp>
+#include <cute/atom/mma_traits_sm90.hpp>
+
+// Named by the database, but not called here.
+namespace cute { template <class... T> void make_tiled_mma(T...); }
+
+#include <cublasdx/operators.hpp>
+#include <cublasdx/database/cute_db.hpp>
+
+#endif

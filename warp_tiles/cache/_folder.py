@@ -1,0 +1,303 @@
+"""The cache's folder: where things lie, who may write them, reading and storing one entry.
+
+<root>/v1/keys/ab/<key digest>.json         manifest, sealed
+<root>/v1/objects/ab/<payload sha256>.ltoir raw payload
+<root>/v1/locks/                            one lock per key being built, one for changes of the store
+<root>/v1/quarantine/                       damaged files, kept for a week
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import platformdirs
+from filelock import FileLock, Timeout
+
+from warp_tiles.cache._files import TEMP_PREFIX, make_private_folders, read_whole, sync_folder, write_atomic
+from warp_tiles.cache._manifest import Entry, Manifest, is_digest
+from warp_tiles.cache._report import Problem, Problems
+from warp_tiles.cache._sealed import DamagedError
+from warp_tiles.errors import CacheError
+
+LAYOUT = "v1"
+STORE_LOCK = "store"
+
+
+def default_root() -> Path:
+    """The user's own cache folder for this package, by the platform's convention. Nothing is created."""
+    return platformdirs.user_cache_path("warp_tiles", appauthor=False)
+
+
+def foreign_writers(path: Path) -> str | None:
+    """Say how others can write a folder, or ``None`` if only this user can.
+
+    Raises:
+        OSError: The folder cannot be examined; ``FileNotFoundError`` if it is missing.
+    """
+    status = os.stat(path)
+    if not hasattr(os, "geteuid"):
+        return None
+    if status.st_uid != os.geteuid():
+        return f"it belongs to user {status.st_uid}, this process runs as user {os.geteuid()}"
+    if status.st_mode & 0o022:
+        return f"its permissions {stat.S_IMODE(status.st_mode):#o} let group or others write"
+    return None
+
+
+class Folder:
+    """Files of one cache. Methods raise ``OSError`` when the folder cannot be used.
+
+    Args:
+        root: The cache's folder.
+        allow_shared: Accept a folder that others can write.
+        problems: Where damage is reported.
+    """
+
+    def __init__(self, root: Path, allow_shared: bool, problems: Problems) -> None:
+        self.root = root
+        self.allow_shared = allow_shared
+        self.problems = problems
+        self.base = root / LAYOUT
+        self.keys = self.base / "keys"
+        self.objects = self.base / "objects"
+        self.locks = self.base / "locks"
+        self.quarantine = self.base / "quarantine"
+
+    def key_path(self, digest: str) -> Path:
+        """Path of a key's manifest."""
+        return self.keys / digest[:2] / f"{digest}.json"
+
+    def object_path(self, sha256: str) -> Path:
+        """Path of a payload."""
+        return self.objects / sha256[:2] / f"{sha256}.ltoir"
+
+    def check_trust(self) -> None:
+        """Refuse folders that others can write; missing ones pass.
+
+        Raises:
+            CacheError: Another user owns or can write a folder of the cache, and that was not allowed.
+            OSError: A folder cannot be examined.
+        """
+        if self.allow_shared:
+            return
+        for path in (self.root, self.base, self.keys, self.objects):
+            try:
+                reason = foreign_writers(path)
+            except FileNotFoundError:
+                return
+            if reason is not None:
+                raise CacheError(
+                    f"the cache folder {path} is refused: {reason}; whoever can write it chooses the code that runs",
+                    remedy=f"chmod 700 {path}, choose a folder of your own, or allow a shared cache (allow_shared)",
+                )
+
+    def modes(self) -> tuple[int, int]:
+        """Permissions for new folders and files: the owner's alone, or those of a root that is shared."""
+        if not self.allow_shared:
+            return 0o700, 0o600
+        try:
+            mode = stat.S_IMODE(os.stat(self.root).st_mode)
+        except FileNotFoundError:
+            return 0o700, 0o600
+        return mode | 0o700, (mode & 0o666) | 0o600
+
+    @contextmanager
+    def lock(self, name: str, timeout_s: float) -> Iterator[None]:
+        """Hold a lock across processes.
+
+        Raises:
+            OSError: No lock can be had here; ``TimeoutError`` if it is held elsewhere for too long.
+        """
+        folder_mode, file_mode = self.modes()
+        make_private_folders(self.locks, folder_mode)
+        try:
+            held = FileLock(str(self.locks / f"{name}.lock"), timeout=timeout_s, mode=file_mode, poll_interval=0.02)
+            held.acquire()
+        except Timeout:
+            raise TimeoutError(f"the lock {name} was held elsewhere for {timeout_s:g} s") from None
+        except (NotImplementedError, RuntimeError) as error:
+            raise OSError(f"no lock on this file system: {error}") from error
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                held.release()
+
+    def read_manifest(self, digest: str) -> Manifest:
+        """Read a key's manifest.
+
+        Raises:
+            DamagedError: It is damaged.
+            FileNotFoundError: The key is not stored.
+        """
+        return Manifest.decode(read_whole(self.key_path(digest))[0], digest)
+
+    def read_payload(self, manifest: Manifest, *, full: bool = False) -> bytes:
+        """Read and verify a payload.
+
+        A file with the very modification time it was written with is checked by length and CRC-32; any other, or
+        with ``full``, by SHA-256 as well.
+
+        Raises:
+            DamagedError: It is damaged.
+            FileNotFoundError: The payload is missing.
+        """
+        payload, status = read_whole(self.object_path(manifest.payload_sha256))
+        manifest.check_payload(payload, full=full or status.st_mtime_ns != manifest.payload_mtime_ns)
+        return payload
+
+    def read_entry(self, digest: str, *, full: bool = False) -> Entry | None:
+        """Read and verify an entry; a damaged one is set aside and reported.
+
+        Returns:
+            The entry, or ``None`` if it is not stored whole.
+        """
+        try:
+            manifest = self.read_manifest(digest)
+        except FileNotFoundError:
+            return None
+        except DamagedError as error:
+            self.set_aside(self.key_path(digest), str(error))
+            return None
+        try:
+            return Entry(digest, self.read_payload(manifest, full=full), manifest)
+        except FileNotFoundError:
+            return None
+        except DamagedError as error:
+            self.set_aside(self.object_path(manifest.payload_sha256), str(error))
+            self.set_aside(self.key_path(digest), None)
+            return None
+
+    def set_aside(self, path: Path, reason: str | None) -> None:
+        """Move a damaged file to the quarantine, or remove it if it cannot be moved; report it unless ``None``."""
+        if reason is not None:
+            self.problems.damage(str(path), reason)
+        target = self.quarantine / f"{time.time_ns():x}-{path.name}"
+        try:
+            make_private_folders(self.quarantine, self.modes()[0])
+            os.replace(path, target)
+            os.utime(target)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(path)
+
+    def touch(self, digest: str) -> None:
+        """Note a use of a key, for the order of eviction; best effort."""
+        path, now = self.key_path(digest), time.time_ns()
+        try:
+            os.utime(path, ns=(now, now))  # finer than the kernel's own clock tick
+        except PermissionError:  # another user's file in a shared cache: only "now" may be set
+            with suppress(OSError):
+                os.utime(path)
+        except OSError:
+            pass
+
+    def store(self, manifest: Manifest, payload: bytes) -> Manifest:
+        """Store an entry durably, the payload first; the caller holds the store lock.
+
+        Returns:
+            The manifest as stored.
+        """
+        folder_mode, file_mode = self.modes()
+        place = self.object_path(manifest.payload_sha256)
+        make_private_folders(place.parent, folder_mode)
+        status = self._same_payload(place, payload)
+        if status is None:
+            status = write_atomic(place, payload, file_mode)
+        stored = replace(manifest, payload_mtime_ns=status.st_mtime_ns)
+        path = self.key_path(manifest.key.digest)
+        make_private_folders(path.parent, folder_mode)
+        write_atomic(path, stored.encode(), file_mode)
+        self.touch(manifest.key.digest)
+        return stored
+
+    def _same_payload(self, place: Path, payload: bytes) -> os.stat_result | None:
+        try:
+            found, status = read_whole(place)
+        except OSError:
+            return None
+        if found == payload:
+            return status
+        self.set_aside(place, "payload does not match its name")
+        return None
+
+    def each_key(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Digests and file status of the stored keys."""
+        for path, status in _files(self.keys):
+            if path.suffix == ".json" and is_digest(path.stem):
+                yield path.stem, status
+
+    def each_object(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Digests and file status of the stored payloads."""
+        for path, status in _files(self.objects):
+            if path.suffix == ".ltoir" and is_digest(path.stem):
+                yield path.stem, status
+
+    def each_temporary(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """Files that a writer left unfinished, or is writing."""
+        for folder in (self.keys, self.objects):
+            for path, status in _files(folder):
+                if path.name.startswith(TEMP_PREFIX):
+                    yield path, status
+
+    def each_quarantined(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """Damaged files that were set aside."""
+        yield from _entries(self.quarantine)
+
+    def each_lock(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """Lock files of keys."""
+        for path, status in _entries(self.locks):
+            if is_digest(path.stem):
+                yield path, status
+
+    def size_bytes(self) -> int:
+        """Bytes of everything stored, unfinished and set aside."""
+        parts = (_files(self.keys), _files(self.objects), _entries(self.quarantine))
+        return sum(status.st_size for part in parts for _, status in part)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; one that is gone already is fine."""
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def settle(self, path: Path) -> None:
+        """Make removals in a folder durable, best effort."""
+        with suppress(OSError):
+            sync_folder(path)
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for shard in _scan(folder):
+        if shard.is_dir(follow_symlinks=False):
+            yield from _entries(Path(shard.path))
+
+
+def _entries(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for item in _scan(folder):
+        with suppress(FileNotFoundError):
+            if not item.is_dir(follow_symlinks=False):
+                yield Path(item.path), item.stat(follow_symlinks=False)
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as items:
+            return list(items)
+    except FileNotFoundError:
+        return []
+
+
+def lock_problem(root: Path, error: OSError) -> Problem:
+    """A lock could not be had; the build goes on without it."""
+    return Problem(
+        "lock",
+        str(root),
+        f"builds are not coordinated between processes ({error.strerror or error})",
+        "see whether another process hangs, or choose a cache folder on a local file system",
+    )

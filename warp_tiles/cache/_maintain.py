@@ -1,0 +1,302 @@
+"""Looking after a cache: sizes, listing, verification, eviction, clearing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from warp_tiles.cache._files import read_whole
+from warp_tiles.cache._folder import Folder
+from warp_tiles.cache._manifest import Manifest
+from warp_tiles.cache._sealed import DamagedError
+
+DAY_S = 86400.0
+QUARANTINE_DAYS = 7
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """Sizes and counts of a cache.
+
+    Attributes:
+        root: Its folder.
+        exists: Whether anything was ever stored there.
+        entries: Stored keys.
+        payloads: Stored payloads; keys with the same payload share one.
+        payload_bytes: Their size.
+        size_bytes: Size of everything that counts towards the bound.
+        max_bytes: The bound.
+        quarantined: Damaged files set aside.
+    """
+
+    root: Path
+    exists: bool
+    entries: int
+    payloads: int
+    payload_bytes: int
+    size_bytes: int
+    max_bytes: int
+    quarantined: int
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A stored entry without its payload.
+
+    Attributes:
+        key: Hex digest of the key.
+        manifest: What is known of it.
+        used_at_ns: Last use, nanoseconds since 1970 (UTC).
+    """
+
+    key: str
+    manifest: Manifest
+    used_at_ns: int
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that verification found.
+
+    Attributes:
+        path: The file.
+        reason: What is wrong with it.
+    """
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """Outcome of a verification.
+
+    Attributes:
+        checked: Keys examined.
+        sound: Keys whose manifest and payload are what was stored.
+        damaged: Manifests and payloads that are not; a read rejects them.
+        missing: Keys without a payload; a read treats them as not stored.
+        unreferenced: Payloads that no key refers to; ``gc`` removes them.
+        unfinished: Files of interrupted writers; ``gc`` removes them after a day.
+    """
+
+    checked: int
+    sound: int
+    damaged: tuple[Finding, ...]
+    missing: tuple[Finding, ...]
+    unreferenced: int
+    unfinished: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is damaged."""
+        return not self.damaged
+
+
+@dataclass(frozen=True)
+class GcReport:
+    """What a collection removed.
+
+    Attributes:
+        evicted: Keys, in the order of eviction.
+        payloads: Payloads removed.
+        leftovers: Unfinished and quarantined files removed.
+        freed_bytes: Size of all of these.
+        size_bytes: Size of what remains.
+    """
+
+    evicted: tuple[str, ...]
+    payloads: int
+    leftovers: int
+    freed_bytes: int
+    size_bytes: int
+
+
+def summary(folder: Folder, max_bytes: int) -> CacheInfo:
+    """Sizes and counts."""
+    objects = [status.st_size for _, status in folder.each_object()]
+    return CacheInfo(
+        root=folder.root,
+        exists=folder.base.is_dir(),
+        entries=sum(1 for _ in folder.each_key()),
+        payloads=len(objects),
+        payload_bytes=sum(objects),
+        size_bytes=folder.size_bytes(),
+        max_bytes=max_bytes,
+        quarantined=sum(1 for _ in folder.each_quarantined()),
+    )
+
+
+def listing(folder: Folder, only: Iterable[str] | None = None) -> tuple[Listed, ...]:
+    """The entries with a sound manifest, last used first."""
+    wanted = None if only is None else set(only)
+    items = []
+    for digest, status in folder.each_key():
+        if wanted is None or digest in wanted:
+            with suppress(DamagedError, FileNotFoundError):  # verify says what is damaged
+                items.append(Listed(digest, folder.read_manifest(digest), status.st_mtime_ns))
+    return tuple(sorted(items, key=lambda item: (-item.used_at_ns, item.key)))
+
+
+def verify(folder: Folder, *, set_aside: bool) -> VerifyReport:
+    """Check every manifest and payload by SHA-256."""
+    damaged: list[Finding] = []
+    missing: list[Finding] = []
+    referenced: set[str] = set()
+    checked = sound = 0
+    state: dict[str, str | None] = {}
+    for digest, _ in folder.each_object():
+        state[digest] = _payload_damage(folder, digest)
+    damaged.extend(Finding(folder.object_path(name), reason) for name, reason in state.items() if reason)
+    for digest, _ in folder.each_key():
+        path = folder.key_path(digest)
+        try:
+            manifest = folder.read_manifest(digest)
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        except DamagedError as error:
+            checked += 1
+            damaged.append(Finding(path, str(error)))
+            continue
+        checked += 1
+        name = manifest.payload_sha256
+        referenced.add(name)
+        if name not in state:  # stored meanwhile, or missing
+            state[name] = _payload_damage(folder, name)
+            if state[name]:
+                missing.append(Finding(path, f"its payload {name} is not stored"))
+                continue
+        if state[name] is None:
+            sound += 1
+    if set_aside:
+        for finding in damaged:
+            folder.set_aside(finding.path, finding.reason)
+    return VerifyReport(
+        checked=checked,
+        sound=sound,
+        damaged=tuple(damaged),
+        missing=tuple(missing),
+        unreferenced=len(set(state) - referenced),
+        unfinished=sum(1 for _ in folder.each_temporary()),
+    )
+
+
+def _payload_damage(folder: Folder, sha256: str) -> str | None:
+    try:
+        payload, _ = read_whole(folder.object_path(sha256))
+    except FileNotFoundError:
+        return "the payload is gone"
+    return None if hashlib.sha256(payload).hexdigest() == sha256 else "payload does not match its SHA-256"
+
+
+class _Sweep:
+    """Counts what one collection removes."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.size_bytes = folder.size_bytes()
+        self.freed_bytes = 0
+        self.evicted: list[str] = []
+        self.payloads = 0
+        self.leftovers = 0
+
+    def drop(self, path: Path, size: int) -> None:
+        self.folder.remove(path)
+        self.size_bytes -= size
+        self.freed_bytes += size
+
+    def report(self) -> GcReport:
+        return GcReport(tuple(self.evicted), self.payloads, self.leftovers, self.freed_bytes, self.size_bytes)
+
+
+def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport:
+    """Remove leftovers and unreferenced payloads, then the least recently used keys; the caller holds the store lock.
+
+    Args:
+        folder: The cache's files.
+        max_bytes: Keys go until the rest fits.
+        keep: A key that stays whatever the size.
+    """
+    sweep = _Sweep(folder)
+    now = time.time()
+    for path, status in list(folder.each_temporary()):
+        if now - status.st_mtime > DAY_S:
+            sweep.drop(path, status.st_size)
+            sweep.leftovers += 1
+    for path, status in list(folder.each_quarantined()):
+        if now - status.st_mtime > QUARANTINE_DAYS * DAY_S or sweep.size_bytes > max_bytes:
+            sweep.drop(path, status.st_size)
+            sweep.leftovers += 1
+    _drop_idle_locks(folder, now)
+
+    keys: list[tuple[int, str, int, str]] = []  # used_at_ns, key, size of its manifest, payload
+    complete = True
+    for digest, status in folder.each_key():
+        try:
+            manifest = folder.read_manifest(digest)
+        except FileNotFoundError:
+            continue
+        except DamagedError as error:
+            folder.set_aside(folder.key_path(digest), str(error))
+            continue
+        except OSError:
+            complete = False  # it may refer to any payload
+            continue
+        keys.append((status.st_mtime_ns, digest, status.st_size, manifest.payload_sha256))
+    references = Counter(payload for *_, payload in keys)
+    sizes = {digest: status.st_size for digest, status in folder.each_object()}
+    if complete:
+        for payload, size in sizes.items():
+            if not references[payload]:
+                sweep.drop(folder.object_path(payload), size)
+                sweep.payloads += 1
+    for _, digest, size, payload in sorted(keys):
+        if sweep.size_bytes <= max_bytes:
+            break
+        if digest == keep:
+            continue
+        sweep.drop(folder.key_path(digest), size)
+        folder.settle(folder.key_path(digest).parent)  # never a durable key without its payload
+        sweep.evicted.append(digest)
+        references[payload] -= 1
+        if complete and not references[payload] and payload in sizes:
+            sweep.drop(folder.object_path(payload), sizes[payload])
+            sweep.payloads += 1
+    return sweep.report()
+
+
+def _drop_idle_locks(folder: Folder, now: float) -> None:
+    for path, status in list(folder.each_lock()):
+        if now - status.st_mtime < DAY_S:
+            continue
+        with suppress(Timeout, OSError, NotImplementedError, RuntimeError), FileLock(str(path), timeout=0):
+            folder.remove(path)
+
+
+def clear(folder: Folder) -> GcReport:
+    """Remove every entry and leftover; the caller holds the store lock."""
+    sweep = _Sweep(folder)
+    for digest, status in list(folder.each_key()):
+        sweep.drop(folder.key_path(digest), status.st_size)
+        sweep.evicted.append(digest)
+    for digest, status in list(folder.each_object()):
+        sweep.drop(folder.object_path(digest), status.st_size)
+        sweep.payloads += 1
+    old = time.time() - 60.0
+    for path, status in [*folder.each_temporary(), *folder.each_quarantined()]:
+        if path.parent == folder.quarantine or status.st_mtime < old:  # a young one may be a writer's without the lock
+            sweep.drop(path, status.st_size)
+            sweep.leftovers += 1
+    for place in (folder.keys, folder.objects):
+        with suppress(OSError):
+            for shard in os.scandir(place):
+                folder.settle(Path(shard.path))
+    return sweep.report()

@@ -1,0 +1,149 @@
+"""Digests of toolchain files, remembered by what the file system says of the files.
+
+A compiler library of 90 MB takes 50 ms to hash and hardly ever changes. A digest is taken again when path, size,
+modification or change time, inode or device differ. The change time cannot be set by a program, so a file that was
+replaced under its old modification time is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from warp_tiles.cache._files import make_private_folders, read_whole, write_atomic
+from warp_tiles.cache._folder import LAYOUT, foreign_writers
+from warp_tiles.cache._manifest import is_digest
+from warp_tiles.cache._sealed import DamagedError, seal, unseal
+
+#: Records kept; the oldest go first.
+MAX_RECORDS = 256
+#: A file changed this recently may change again within one tick of its clock; its digest is not remembered.
+SETTLE_NS = 2_000_000_000
+
+
+class FileDigests:
+    """SHA-256 of files, remembered between processes. A memo that cannot be read or written costs only time.
+
+    Args:
+        root: The cache's folder. Nothing is touched until a digest is asked for.
+        allow_shared: Use the memo in a folder that others can write.
+    """
+
+    def __init__(self, root: Path, *, allow_shared: bool = False) -> None:
+        self._root = Path(root)
+        self._path = self._root / LAYOUT / "digests.json"
+        self._allow_shared = allow_shared
+        self._records: dict[str, str] | None = None
+        self._lock = threading.Lock()
+
+    def digest(self, path: str | os.PathLike[str]) -> str:
+        """SHA-256 of one file, hex.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        return self._remembered("file", {"": Path(path)}, lambda paths: _hash_file(paths[""]))
+
+    def digest_many(self, files: Mapping[str, Path]) -> str:
+        """One SHA-256 over the names and contents of several files, hex.
+
+        Args:
+            files: Name, such as a path relative to an include folder, to file. The order does not matter, nor does
+                the place of a file: only names and contents count.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
+        return self._remembered("group", files, _hash_group)
+
+    def _remembered(self, kind: str, files: Mapping[str, Path], take: Callable[[Mapping[str, Path]], str]) -> str:
+        identity, newest_ns = _identity(kind, files)
+        with self._lock:
+            if self._records is None:
+                self._records = self._load()
+            known = self._records.get(identity)
+        if known is not None:
+            return known
+        digest = take(files)
+        after, _ = _identity(kind, files)
+        if after == identity and time.time_ns() - newest_ns > SETTLE_NS:
+            self._remember(identity, digest)
+        return digest
+
+    def _usable(self) -> bool:
+        if self._allow_shared:
+            return True
+        with suppress(FileNotFoundError):
+            return all(foreign_writers(path) is None for path in (self._root, self._path.parent))
+        return True
+
+    def _load(self) -> dict[str, str]:
+        try:
+            if not self._usable():
+                return {}
+            records = unseal(read_whole(self._path)[0]).get("records")
+        except (OSError, DamagedError):
+            return {}
+        if not isinstance(records, list):
+            return {}
+        return {
+            row[0]: row[1]
+            for row in records
+            if isinstance(row, list)
+            and len(row) == 2
+            and all(isinstance(part, str) and is_digest(part) for part in row)
+        }
+
+    def _remember(self, identity: str, digest: str) -> None:
+        with self._lock:
+            merged = {**self._load(), **(self._records or {})}  # another process may have added some
+            merged.pop(identity, None)
+            merged[identity] = digest
+            self._records = dict(list(merged.items())[-MAX_RECORDS:])
+            with suppress(OSError):
+                make_private_folders(self._path.parent)
+                if self._usable():
+                    rows = [list(row) for row in self._records.items()]
+                    write_atomic(self._path, seal({"records": rows}))
+
+
+def _identity(kind: str, files: Mapping[str, Path]) -> tuple[str, int]:
+    """Digest of what the file system says of the files, and the newest of their times."""
+    hasher = hashlib.sha256(kind.encode("ascii"))
+    newest_ns = 0
+    for name in sorted(files):
+        path = os.path.abspath(files[name])
+        status = os.stat(path)
+        newest_ns = max(newest_ns, status.st_mtime_ns, status.st_ctime_ns)
+        row = (
+            name,
+            path,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+            status.st_ino,
+            status.st_dev,
+        )
+        hasher.update(repr(row).encode("utf-8", "surrogatepass"))
+    return hasher.hexdigest(), newest_ns
+
+
+def _hash_file(path: Path) -> str:
+    hasher = hashlib.sha256()
+    with open(path, "rb", buffering=0) as stream:
+        while chunk := stream.read(1 << 20):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def _hash_group(files: Mapping[str, Path]) -> str:
+    hasher = hashlib.sha256(b"warp_tiles file group\0")
+    for name in sorted(files):
+        label = name.encode("utf-8", "surrogatepass")
+        hasher.update(len(label).to_bytes(8, "big") + label + bytes.fromhex(_hash_file(files[name])))
+    return hasher.hexdigest()

@@ -1,0 +1,127 @@
+"""``warp-tiles cache``: look into the cache and look after it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from warp_tiles.cache import Cache, Listed
+from warp_tiles.cli.output import human_bytes, json_option, print_json, print_table
+
+
+def _open() -> Cache:
+    from warp_tiles.engine import Engine
+
+    return Engine().cache
+
+
+def _plain(value: Any) -> Any:
+    """Paths inside a report as text."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _report(report: Any, as_json: bool) -> None:
+    data = _plain(asdict(report))
+    if as_json:
+        print_json(data)
+    else:
+        print_table("", ("what", "value"), [(name.replace("_", " "), value) for name, value in data.items()])
+
+
+@click.group()
+def cache() -> None:
+    """The cache of LTO-IR."""
+
+
+@cache.command()
+@json_option
+def info(as_json: bool) -> None:
+    """Folder, number of entries and sizes."""
+    _report(_open().info(), as_json)
+
+
+def _row(listed: Listed) -> dict[str, Any]:
+    return {"key": listed.key, **_plain(listed.manifest.as_json()), "used_at_ns": listed.used_at_ns}
+
+
+@cache.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """Every entry, most recently used first."""
+    entries = sorted(_open().entries(), key=lambda listed: -listed.used_at_ns)
+    if as_json:
+        print_json({"entries": [_row(listed) for listed in entries]})
+        return
+    rows = [
+        (e.key[:12], e.manifest.info.get("symbol", ""), human_bytes(e.manifest.payload_bytes), e.manifest.info.get("compiler", ""))
+        for e in entries
+    ]
+    print_table("", ("key", "symbol", "LTO-IR", "compiler"), rows)
+
+
+@cache.command()
+@json_option
+def verify(as_json: bool) -> None:
+    """Read everything; set damaged entries aside, and exit 1 if there were any."""
+    report = _open().verify(set_aside=True)
+    _report(report, as_json)
+    sys.exit(0 if report.ok else 1)
+
+
+@cache.command()
+@click.argument("key")
+@json_option
+def explain(key: str, as_json: bool) -> None:
+    """What an entry was made from, or what distinguishes a missing KEY from its nearest neighbour.
+
+    A KEY may be shortened to its first digits.
+    """
+    found = _open().find(key)
+    if as_json:
+        print_json(_plain(found.as_json()))
+        return
+    print_table(f"key {found.key.digest}", ("input", "kind", "value"), [(f.label, f.kind, f.shown) for f in found.key.fields])
+
+
+@cache.command()
+@click.option("--max-size", default=None, help="Bytes, or a number with kB, MB, GB, KiB, MiB or GiB.")
+@json_option
+def gc(max_size: str | None, as_json: bool) -> None:
+    """Drop least recently used entries above a size, and leftovers of processes that were killed."""
+    from warp_tiles.settings import parse_size
+
+    _report(_open().gc(None if max_size is None else parse_size("--max-size", max_size)), as_json)
+
+
+@cache.command()
+@json_option
+def clear(as_json: bool) -> None:
+    """Drop every entry."""
+    _report(_open().clear(), as_json)
+
+
+@cache.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--key", "keys", multiple=True, help="Only this entry; may be given again.")
+@json_option
+def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
+    """Write entries into one bundle FILE."""
+    store = _open()
+    chosen = [store.find(key).key.digest for key in keys] or None
+    _report(store.export_bundle(file, chosen), as_json)
+
+
+@cache.command("import")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@json_option
+def import_(file: Path, as_json: bool) -> None:
+    """Take over the entries of a bundle FILE, each verified."""
+    _report(_open().import_bundle(file), as_json)

@@ -1,0 +1,84 @@
+"""``warp-tiles compile``: ahead of time, no GPU needed."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import click
+
+from warp_tiles.cli.output import human_bytes, json_option, print_json, print_table, script_output_to_stderr
+from warp_tiles.script import Target
+
+
+@click.command("compile", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
+@click.option("--arch", type=click.IntRange(min=1), default=90, show_default=True, help="Compute capability.")
+@click.option("--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own.")
+@click.option("-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), required=True)
+@json_option
+@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def compile_(
+    script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | None, folder: Path, as_json: bool
+) -> None:
+    """Compile every module of SCRIPT to a cubin with its metadata in the output folder.
+
+    The script runs with its launches noted instead of made. Modules are compiled side by side.
+    """
+    import warp_tiles
+    from warp_tiles.script import discover
+
+    with script_output_to_stderr(as_json):
+        warp_tiles.enable()
+        found = discover(script, arguments, block_dim)
+        if found.stopped:
+            click.echo(f"warp-tiles: {script} stopped early, nothing was computed: {found.stopped}", err=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(min(32, len(found.targets)) or 1) as threads:
+            built = list(threads.map(lambda target: _compile(target, arch, folder), found.targets))
+    rows = [_with_record(row) for row in built]
+    if as_json:
+        print_json({"modules": rows})
+        return
+    headings = ("module", "cubin", "size", "built", "from cache", "LTO-IR", "seconds")
+    table = [
+        (
+            row["name"],
+            row["cubin"],
+            human_bytes(row["cubin_bytes"]),
+            row["lto_builds"],
+            row["lto_hits"],
+            human_bytes(row["lto_bytes"]),
+            f"{row['seconds']:.1f}",
+        )
+        for row in rows
+    ]
+    print_table("", headings, table)
+
+
+def _compile(target: Target, arch: int, folder: Path) -> dict[str, Any]:
+    from warp_tiles import _warp
+
+    start = time.perf_counter()
+    cubin = _warp.compile_module(target.module, arch, target.block_dim, folder)
+    return {
+        "name": target.module.name,
+        "block_dim": target.block_dim,
+        "arch": arch,
+        "cubin": str(cubin),
+        "cubin_bytes": cubin.stat().st_size,
+        "seconds": round(time.perf_counter() - start, 3),
+    }
+
+
+def _with_record(row: dict[str, Any]) -> dict[str, Any]:
+    """Add what the build record knows; a module without products, or one that was there, built none."""
+    import warp_tiles
+
+    counts = {"lto_builds": 0, "lto_hits": 0, "lto_bytes": 0}
+    for record in warp_tiles.report()["modules"]:
+        if record.get("output") == Path(row["cubin"]).name:
+            counts = {name: record[name] for name in counts}
+    return {**row, **counts}

@@ -1,0 +1,64 @@
+"""How commands print: JSON for programs, tables for people."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(command: F) -> F:
+    """The ``--json`` flag that every command has."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def print_json(data: Any) -> None:
+    """Print one JSON document on standard output."""
+    print(json.dumps(data, indent=2))
+
+
+def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table; outside a terminal as wide as its content."""
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    table = Table(title=title or None, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    console.print(table)
+
+
+def human_bytes(count: int) -> str:
+    """Bytes for people, in powers of ten."""
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"
+
+
+@contextlib.contextmanager
+def script_output_to_stderr(active: bool) -> Iterator[None]:
+    """Send whatever a script prints, from C code too, to standard error; JSON stays alone on standard output."""
+    if not active:
+        yield
+        return
+    sys.stdout.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(saved, 1)
+        os.close(saved)

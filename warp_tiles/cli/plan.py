@@ -1,0 +1,65 @@
+"""``warp-tiles plan``: what a script's kernels need, without building or launching."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from warp_tiles.cli.output import json_option, print_json, print_table, script_output_to_stderr
+from warp_tiles.plan import ModulePlan
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
+@click.option("--arch", type=click.IntRange(min=1), default=90, show_default=True, help="Compute capability.")
+@click.option("--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own.")
+@json_option
+@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | None, as_json: bool) -> None:
+    """Print every GEMM variant that SCRIPT's kernels contain: needed or not, and why.
+
+    The script runs with its launches noted instead of made, so that the block sizes and generic
+    kernels it uses are known.
+    """
+    import warp_tiles
+    from warp_tiles.script import discover
+
+    plans: list[ModulePlan] = []
+    with script_output_to_stderr(as_json):
+        warp_tiles.enable()
+        found = discover(script, arguments, block_dim)
+        if found.stopped:
+            click.echo(f"warp-tiles: {script} stopped early, nothing was computed: {found.stopped}", err=True)
+        for target in found.targets:
+            plans.append(warp_tiles.plan(target.module, arch=arch, block_dim=target.block_dim))
+    if as_json:
+        print_json({"modules": [item.to_json() for item in plans]})
+    else:
+        for item in plans:
+            _print(item)
+
+
+def _print(item: ModulePlan) -> None:
+    title = f"module {item.name}, sm_{item.arch}, {item.block_dim} threads, kernels: {', '.join(item.kernels)}"
+    rows: list[list[object]] = []
+    for planned in item.variants:
+        variant = planned.variant
+        shape = "-" if variant is None else f"{variant.m}x{variant.n}x{variant.k}"
+        dtypes = "-" if variant is None else f"{variant.a.dtype} {variant.b.dtype} {variant.c.dtype}"
+        state = "cached" if planned.cached else "to build" if planned.needed and planned.key else ""
+        rows.append(
+            [
+                planned.role.value,
+                shape,
+                dtypes,
+                ", ".join(planned.kernels),
+                "yes" if planned.needed else "no",
+                planned.reason,
+                planned.provider,
+                planned.key[:12],
+                state,
+            ]
+        )
+    headings = ("role", "M x N x K", "A B C", "kernels", "needed", "reason", "provider", "key", "cache")
+    print_table(title, headings, rows)

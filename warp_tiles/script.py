@@ -1,0 +1,102 @@
+"""Run a user's script, or only learn which kernels it launches."""
+
+from __future__ import annotations
+
+import contextlib
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warp_tiles.errors import ScriptError
+
+
+@dataclass(frozen=True)
+class Target:
+    """A Warp module of a script at one block size."""
+
+    module: Any
+    block_dim: int
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """What running a script without its launches showed.
+
+    Attributes:
+        targets: Modules with the block sizes that they are launched with, or their default.
+        stopped: The exception that ended the script early, or empty. Scripts that look at results
+            often end so, because nothing was computed.
+    """
+
+    targets: tuple[Target, ...]
+    stopped: str
+
+
+@contextlib.contextmanager
+def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """The interpreter as ``python script arguments`` would set it up."""
+    if not script.is_file():
+        raise ScriptError(f"there is no script {script}", remedy="give the path of a Python file")
+    argv, path = sys.argv, list(sys.path)
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, path
+
+
+def run_script(script: Path, arguments: Sequence[str] = ()) -> None:
+    """Run a script as ``__main__``; what it raises passes through.
+
+    Raises:
+        ScriptError: There is no such file.
+    """
+    with _as_main(script, arguments):
+        runpy.run_path(str(script), run_name="__main__")
+
+
+def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None = None) -> Discovery:
+    """Run a script with its launches noted instead of made.
+
+    Args:
+        script: A Python file.
+        arguments: Its command line.
+        block_dim: Use this block size instead of those that the script launches with.
+
+    Raises:
+        ScriptError: The file is missing, or the script failed before it had any kernel.
+    """
+    from warp_tiles import _warp
+
+    before = set(_warp.user_modules())
+    launched: dict[tuple[int, int], Target] = {}
+
+    def note(module: Any, threads: int) -> None:
+        launched.setdefault((id(module), threads), Target(module, threads))
+
+    stopped = ""
+    with _warp.intercepted_launches(note):
+        try:
+            run_script(script, arguments)
+        except ScriptError:
+            raise
+        except SystemExit as error:
+            stopped = f"SystemExit: {error.code}" if error.code else ""
+        except Exception as error:
+            stopped = "".join(traceback.format_exception_only(type(error), error)).strip()
+    defined = [m for name, m in _warp.user_modules().items() if name not in before and m.kernels]
+    defined = [m for m in defined if not m.name.startswith("warp.")]
+    targets = list(launched.values())
+    seen = {id(target.module) for target in targets}
+    targets += [Target(m, int(m.options["block_dim"])) for m in defined if id(m) not in seen]
+    if block_dim is not None:
+        targets = [Target(m, block_dim) for m in {id(t.module): t.module for t in targets}.values()]
+    if not targets:
+        reason = f"it stopped with {stopped}" if stopped else "it defines none"
+        raise ScriptError(f"no kernel was found in {script}: {reason}", remedy="run it by itself first")
+    return Discovery(tuple(targets), stopped)
