@@ -21,7 +21,7 @@ from warp_tiles.errors import (
     ToolchainError,
     WarpTilesError,
 )
-from warp_tiles.plan import ModulePlan, PlannedVariant
+from warp_tiles.planning import ModulePlan, PlannedVariant
 from warp_tiles.settings import Settings, configure, override
 from warp_tiles.variant import GemmVariant, Operand, Role
 from warp_tiles.version import __version__

@@ -30,9 +30,17 @@ from warp_tiles.dispatch import BFLOAT16_ADJOINT_ERROR, Target, products
 from warp_tiles.engine import Engine
 from warp_tiles.errors import BuildError, SeamError
 from warp_tiles.module_build import ModuleBuild
-from warp_tiles.plan import DECLARATIONS, ModulePlan, Session, resolve
+from warp_tiles.planning import DECLARATIONS, ModulePlan, Session, resolve
 from warp_tiles.toolchain import Version
-from warp_tiles.translate import WARP_LAYOUTS, BuilderState, function_uses, mentions, precision_of, tile_of, variant_of_call
+from warp_tiles.translate import (
+    WARP_LAYOUTS,
+    BuilderState,
+    function_uses,
+    mentions,
+    precision_of,
+    tile_of,
+    variant_of_call,
+)
 from warp_tiles.variant import GemmVariant, Role
 
 SUPPORTED_VERSIONS = ((1, 17), (1, 19))
@@ -41,8 +49,26 @@ MATMUL, CHOLESKY = "tile_matmul", "tile_cholesky"
 # (path below warp._src, names that must exist there, parameters that a callable must take)
 _REQUIRED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("build.build_cuda", ("cu_path", "arch", "output_path", "ltoirs", "fatbins")),
-    ("build.build_lto_dot", ("M", "N", "K", "adtype", "bdtype", "cdtype", "alayout", "blayout", "clayout", "arch",
-                             "num_threads", "builder", "lda", "ldb", "ldc")),
+    (
+        "build.build_lto_dot",
+        (
+            "M",
+            "N",
+            "K",
+            "adtype",
+            "bdtype",
+            "cdtype",
+            "alayout",
+            "blayout",
+            "clayout",
+            "arch",
+            "num_threads",
+            "builder",
+            "lda",
+            "ldb",
+            "ldc",
+        ),
+    ),
     ("codegen.Adjoint.build", ("builder",)),
     ("codegen.Adjoint.reference_nodes", ()),
     ("codegen.Adjoint.resolve_static_expression", ("root_node", "eval_types")),
@@ -263,7 +289,12 @@ class Hooks:
         return ((*names, a, b, out, alpha, beta), (), [], 0)
 
     def _add_site(
-        self, builder: Any, call: str, variants: Mapping[Role, GemmVariant], scalar_reason: str, operands: tuple[Any, ...]
+        self,
+        builder: Any,
+        call: str,
+        variants: Mapping[Role, GemmVariant],
+        scalar_reason: str,
+        operands: tuple[Any, ...],
     ) -> tuple[Any, ...]:
         adjoint = self._current_adjoint()
         bfloat16 = any(operand.type.dtype.__name__ == "bfloat16" for operand in operands)
@@ -402,7 +433,6 @@ def plan_module(hooks: Hooks, module: Any, arch: int | None, block_dim: int | No
 def user_modules() -> dict[str, Any]:
     """Warp's modules by name."""
     return dict(find("context.user_modules"))
-
 
 
 def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path:

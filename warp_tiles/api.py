@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles import settings
 from warp_tiles.errors import PlanError
-from warp_tiles.plan import ModulePlan
+from warp_tiles.planning import ModulePlan
 
 if TYPE_CHECKING:
     from warp_tiles._warp import Hooks
@@ -42,9 +42,7 @@ def enable(*, executor: Executor | None = None) -> None:
 
         settings.current()
         libmathdx = (lambda variant: _warp.libmathdx_build(hooks, variant)) if _warp.mathdx_enabled() else None
-        hooks = _warp.Hooks(
-            Engine(warp_toolkit=_warp.toolkit_version(), libmathdx=libmathdx, executor=executor)
-        )
+        hooks = _warp.Hooks(Engine(warp_toolkit=_warp.toolkit_version(), libmathdx=libmathdx, executor=executor))
         hooks.install()
         settings.on_change(_settings_changed)
         _hooks = hooks
@@ -118,7 +116,9 @@ def plan(module: Any, *, arch: int | None = None, block_dim: int | None = None) 
     found = _warp.plan_module(hooks, warp_module, arch, block_dim)
     if found is not None:
         return found
-    return ModulePlan(str(name), arch, block_dim or int(warp_module.options["block_dim"]), tuple(warp_module.kernels), ())
+    return ModulePlan(
+        str(name), arch, block_dim or int(warp_module.options["block_dim"]), tuple(warp_module.kernels), ()
+    )
 
 
 def report() -> dict[str, Any]:

@@ -128,11 +128,9 @@ def _cache() -> Finding:
     cache.check_trust()
     info = cache.info()
     report = cache.verify()
-    detail = f"{cache.root}: {info.keys} entries, {info.bytes / 1e6:.1f} MB of at most {cache.max_bytes / 1e6:.0f} MB"
-    if report.damaged:
-        return Finding("cache", "problem", f"{detail}; {len(report.damaged)} damaged", "run `warp-tiles cache verify`")
+    detail = f"{cache.root}: {info.entries} entries, {info.size_bytes / 1e6:.1f} MB of at most {cache.max_bytes / 1e6:.0f} MB"
+    if not report.ok:
+        return Finding("cache", "problem", f"{detail}; damaged entries", "run `warp-tiles cache verify`")
     if cache.problems:
         return Finding("cache", "problem", f"{detail}; {cache.problems[0]}", cache.problems[0].remedy)
     return Finding("cache", "ok", detail)
-
-

@@ -14,11 +14,11 @@ from pathlib import Path
 from warp_tiles import settings
 from warp_tiles.cache import Cache, default_root
 from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
-from warp_tiles.plan import ModulePlan, PlannedVariant
+from warp_tiles.planning import ModulePlan, PlannedVariant
 from warp_tiles.pool import CompilerPool
 from warp_tiles.progress import BuildProgress
 from warp_tiles.providers import CublasdxProvider
-from warp_tiles.report import Artifact, Recorder
+from warp_tiles.records import Artifact, Recorder
 from warp_tiles.toolchain import Toolchain, ToolchainStore, Version, require_linkable
 from warp_tiles.variant import GemmVariant
 

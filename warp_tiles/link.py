@@ -15,8 +15,22 @@ from warp_tiles.toolchain import Toolchain, Version, dotted
 
 # every keyword of Warp 1.17 to 1.19's build_cuda(); one that is not here could change the code
 KNOWN_KEYWORDS = frozenset(
-    "pch_dir config optimization_level verify_fp fast_math fuse_fp lineinfo compile_time_trace ltoirs fatbins "
-    "arch_suffix llvm_cuda use_precompiled_headers extra_include_dirs".split()
+    [
+        "pch_dir",
+        "config",
+        "optimization_level",
+        "verify_fp",
+        "fast_math",
+        "fuse_fp",
+        "lineinfo",
+        "compile_time_trace",
+        "ltoirs",
+        "fatbins",
+        "arch_suffix",
+        "llvm_cuda",
+        "use_precompiled_headers",
+        "extra_include_dirs",
+    ]
 )
 _OFAST = {0: "max", 1: "mid", 2: "min"}
 

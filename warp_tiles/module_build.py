@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles import settings
-from warp_tiles.files import write_atomic
 from warp_tiles.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.engine import Engine
 from warp_tiles.errors import BuildError, LinkError, WarpTilesError
+from warp_tiles.files import write_atomic
 from warp_tiles.link import ModuleSource, module_options, why_warp_links
-from warp_tiles.plan import ModulePlan, Session, substitute
-from warp_tiles.report import Artifact, ModuleRecord
+from warp_tiles.planning import ModulePlan, Session, substitute
+from warp_tiles.records import Artifact, ModuleRecord
 from warp_tiles.variant import GemmVariant
 
 log = logging.getLogger("warp_tiles")

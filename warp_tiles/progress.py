@@ -66,7 +66,9 @@ class BuildProgress:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
             columns = (TextColumn("GEMM variants"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._bar = Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=True)
+            self._bar = Progress(
+                *columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=True
+            )
             self._task = self._bar.add_task("", total=self._total, completed=self._done)
             self._bar.start()
 

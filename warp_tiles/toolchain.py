@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles.cache import FileDigests
-from warp_tiles.files import write_atomic
 from warp_tiles.errors import ToolchainError
+from warp_tiles.files import write_atomic
 
 Version = tuple[int, int]
 HEADER_WHEELS = {

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from warp_tiles.dispatch import Tile
 from warp_tiles.module_build import ModuleBuild
-from warp_tiles.plan import FunctionUse, Session
+from warp_tiles.planning import FunctionUse, Session
 from warp_tiles.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision
 
 WARP_LAYOUTS: dict[str, Arrangement] = {"rowmajor": "row_major", "colmajor": "col_major"}

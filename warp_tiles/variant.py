@@ -154,7 +154,10 @@ class GemmVariant:
         try:
             dtypes = [data[f"{name}_dtype"] for name in "abc"]
             rows = list(zip(dtypes, data["arrangement"], data["leading_dimensions"], data["alignments"]))
-            numbers = [*(data[name] for name in ("m", "n", "k", "threads", "arch")), *(n for row in rows for n in row[2:])]
+            numbers = [
+                *(data[name] for name in ("m", "n", "k", "threads", "arch")),
+                *(n for row in rows for n in row[2:]),
+            ]
             valid = (
                 len(rows) == 3
                 and all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers)

@@ -124,6 +124,12 @@ struct GemmConfig {
     static_assert(lda >= dense(0, WT_A_ROW_MAJOR, WT_M, WT_K), "The leading dimension of A is too small");
     static_assert(ldb >= dense(0, WT_B_ROW_MAJOR, WT_K, WT_N), "The leading dimension of B is too small");
     static_assert(ldc >= dense(0, WT_C_ROW_MAJOR, WT_M, WT_N), "The leading dimension of C is too small");
+
+#if AFFECTED_BY_NVBUG_5218000 && !defined(CUBLASDX_IGNORE_NVBUG_5218000_ASSERT)
+    static_assert(!(WT_LDA && sizeof(A) < 4 && sizeof(B) < 4 && (WT_M % 16 || WT_N % 16 || WT_K % 16)
+                    && (WT_SM == 800 || WT_SM == 900 || WT_SM >= 1000)),
+                  "This CUDA compiler can miscompile this configuration (bug 5218000); use 12.9.1 or newer");
+#endif
 };
 
 }  // namespace wt

@@ -61,7 +61,12 @@ def list_(as_json: bool) -> None:
         print_json({"entries": [_row(listed) for listed in entries]})
         return
     rows = [
-        (e.key[:12], e.manifest.info.get("symbol", ""), human_bytes(e.manifest.payload_bytes), e.manifest.info.get("compiler", ""))
+        (
+            e.key[:12],
+            e.manifest.info.get("symbol", ""),
+            human_bytes(e.manifest.payload_bytes),
+            e.manifest.info.get("compiler", ""),
+        )
         for e in entries
     ]
     print_table("", ("key", "symbol", "LTO-IR", "compiler"), rows)
@@ -88,7 +93,9 @@ def explain(key: str, as_json: bool) -> None:
     if as_json:
         print_json(_plain(found.as_json()))
         return
-    print_table(f"key {found.key.digest}", ("input", "kind", "value"), [(f.label, f.kind, f.shown) for f in found.key.fields])
+    print_table(
+        f"key {found.key.digest}", ("input", "kind", "value"), [(f.label, f.kind, f.shown) for f in found.key.fields]
+    )
 
 
 @cache.command()

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from warp_tiles.cli.output import json_option, print_json, print_table, script_output_to_stderr
-from warp_tiles.plan import ModulePlan
+from warp_tiles.planning import ModulePlan
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})

@@ -187,9 +187,7 @@ def adjoints_called(source: str) -> set[int]:
 
 def _kernels_of(site: Site, uses: Sequence[FunctionUse], backward: bool | None = None) -> tuple[str, ...]:
     return tuple(
-        dict.fromkeys(
-            use.kernel for use in uses if use.function == site.function and backward in (None, use.backward)
-        )
+        dict.fromkeys(use.kernel for use in uses if use.function == site.function and backward in (None, use.backward))
     )
 
 

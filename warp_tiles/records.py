@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from warp_tiles.plan import ModulePlan
+from warp_tiles.planning import ModulePlan
 from warp_tiles.variant import GemmVariant
 
 
