@@ -201,6 +201,8 @@ class Hooks:
         self._wrap(find("context.ModuleBuilder"), "get_link_inputs", self._get_link_inputs)
         self._wrap(find("context.ModuleHasher"), "__init__", self._hasher_init)
         self._wrap(find("context.ModuleHasher"), "hash_adjoint", self._hash_adjoint)
+        if mathdx_enabled():
+            self.engine.use_libmathdx(functools.partial(libmathdx_build, self._originals["build_lto_dot"]))
         rehash_modules()
 
     def uninstall(self) -> None:
@@ -375,13 +377,16 @@ class Hooks:
         return digest
 
 
-def libmathdx_build(hooks: Hooks, variant: GemmVariant) -> tuple[str, bytes]:
+def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmVariant) -> tuple[str, bytes]:
     """Build a variant as Warp would: with libmathdx, inside warp.so.
+
+    Args:
+        original: Warp's ``build_lto_dot``.
+        variant: What to build.
 
     Raises:
         BuildError: libmathdx refused the configuration.
     """
-    original = hooks._originals["build_lto_dot"]
     builder = _StandInBuilder()
     layouts = {value: key for key, value in WARP_LAYOUTS.items()}
     operands = (variant.a, variant.b, variant.c)

@@ -41,8 +41,8 @@ def enable(*, executor: Executor | None = None) -> None:
         from warp_tiles.engine import Engine
 
         settings.current()
-        libmathdx = (lambda variant: _warp.libmathdx_build(hooks, variant)) if _warp.mathdx_enabled() else None
-        hooks = _warp.Hooks(Engine(warp_toolkit=_warp.toolkit_version(), libmathdx=libmathdx, executor=executor))
+        engine = Engine(warp_toolkit=_warp.toolkit_version(), executor=executor)
+        hooks = _warp.Hooks(engine)
         hooks.install()
         settings.on_change(_settings_changed)
         _hooks = hooks

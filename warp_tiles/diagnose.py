@@ -128,7 +128,8 @@ def _cache() -> Finding:
     cache.check_trust()
     info = cache.info()
     report = cache.verify()
-    detail = f"{cache.root}: {info.entries} entries, {info.size_bytes / 1e6:.1f} MB of at most {cache.max_bytes / 1e6:.0f} MB"
+    used, bound = info.size_bytes / 1e6, cache.max_bytes / 1e6
+    detail = f"{cache.root}: {info.entries} entries, {used:.1f} MB of at most {bound:.0f} MB"
     if not report.ok:
         return Finding("cache", "problem", f"{detail}; damaged entries", "run `warp-tiles cache verify`")
     if cache.problems:

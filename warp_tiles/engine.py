@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -32,7 +33,6 @@ class Engine:
 
     Args:
         warp_toolkit: CUDA version of Warp's linker, or None if unknown.
-        libmathdx: Builds a variant with Warp's own libmathdx: its symbol and LTO-IR; None if absent.
         executor: Runs the compilers in place of own processes.
     """
 
@@ -40,13 +40,12 @@ class Engine:
         self,
         *,
         warp_toolkit: Version | None = None,
-        libmathdx: Libmathdx | None = None,
         executor: Executor | None = None,
     ) -> None:
         self.recorder = Recorder()
         self.progress = BuildProgress()
         self._warp_toolkit = warp_toolkit
-        self._libmathdx = libmathdx
+        self._libmathdx: Libmathdx | None = None
         self._executor = executor
         self._lock = threading.Lock()
         self._pool: CompilerPool | None = None
@@ -55,6 +54,10 @@ class Engine:
         self._caches: dict[tuple[Path, int, bool], Cache] = {}
         self._in_flight: dict[tuple[GemmVariant, str], Future[Artifact]] = {}
         self._told: set[str] = set()
+
+    def use_libmathdx(self, build: Libmathdx) -> None:
+        """Name Warp's own libmathdx build, which returns a variant's symbol and LTO-IR, as a provider."""
+        self._libmathdx = build
 
     # ---- parts, made when first used
 
@@ -176,11 +179,11 @@ class Engine:
                         self._waiters = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="warp_tiles_wait")
                     future = self._waiters.submit(self._build, variant, provider)
                     self._in_flight[variant, provider] = future
-                    future.add_done_callback(lambda _, identity=(variant, provider): self._landed(identity))
+                    future.add_done_callback(functools.partial(self._landed, (variant, provider)))
             futures[variant] = future
         return futures
 
-    def _landed(self, identity: tuple[GemmVariant, str]) -> None:
+    def _landed(self, identity: tuple[GemmVariant, str], _: Future[Artifact]) -> None:
         with self._lock:
             self._in_flight.pop(identity, None)
 

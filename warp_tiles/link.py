@@ -14,24 +14,10 @@ from typing import Any
 from warp_tiles.toolchain import Toolchain, Version, dotted
 
 # every keyword of Warp 1.17 to 1.19's build_cuda(); one that is not here could change the code
-KNOWN_KEYWORDS = frozenset(
-    [
-        "pch_dir",
-        "config",
-        "optimization_level",
-        "verify_fp",
-        "fast_math",
-        "fuse_fp",
-        "lineinfo",
-        "compile_time_trace",
-        "ltoirs",
-        "fatbins",
-        "arch_suffix",
-        "llvm_cuda",
-        "use_precompiled_headers",
-        "extra_include_dirs",
-    ]
-)
+KNOWN_KEYWORDS = frozenset({
+    "pch_dir", "config", "optimization_level", "verify_fp", "fast_math", "fuse_fp", "lineinfo", "compile_time_trace",
+    "ltoirs", "fatbins", "arch_suffix", "llvm_cuda", "use_precompiled_headers", "extra_include_dirs",
+})  # fmt: skip
 _OFAST = {0: "max", 1: "mid", 2: "min"}
 
 
@@ -70,9 +56,9 @@ def module_options(module: ModuleSource, nvrtc_version: Version) -> dict[str, An
     level = int(keywords.get("optimization_level", 3))
     define: list[str | tuple[str, str]] = ["NDEBUG", ("WP_ENABLE_MATHDX", "1")]
     # NVRTC 12.8 and 12.9 miscompile texture sampling here; Warp's headers avoid it on this macro
-    if module.output == "cubin" and module.arch >= 90 and (12, 8) <= nvrtc_version < (13, 0):
-        if level > 0 or nvrtc_version < (12, 9):
-            define.append("WP_WORKAROUND_CUDA_TEXTURE_CUBIN")
+    affected = module.output == "cubin" and module.arch >= 90 and (12, 8) <= nvrtc_version < (13, 0)
+    if affected and (level > 0 or nvrtc_version < (12, 9)):
+        define.append("WP_WORKAROUND_CUDA_TEXTURE_CUBIN")
     options: dict[str, Any] = {
         "arch": module.target,
         "include_path": [module.native_dir, *map(str, keywords.get("extra_include_dirs", ()))],

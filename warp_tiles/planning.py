@@ -95,8 +95,8 @@ class PlannedVariant:
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints; sizes are null on the scalar path."""
-        names = ("m", "n", "k", "a_dtype", "b_dtype", "c_dtype", "precision", "arrangement")
-        names += ("leading_dimensions", "alignments", "threads", "arch")
+        names = ["m", "n", "k", "a_dtype", "b_dtype", "c_dtype", "precision", "arrangement"]
+        names += ["leading_dimensions", "alignments", "threads", "arch"]
         sizes = dict.fromkeys(names) if self.variant is None else self.variant.to_json()
         return {
             "role": self.role.value,

@@ -52,7 +52,8 @@ class _Process:
         if self._process is None or self._process.poll() is not None:
             self._process = self._start()
         process = self._process
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
             worker.send(process.stdin, (kind, request))  # type: ignore[arg-type]
             succeeded, answer = worker.receive(process.stdout)  # type: ignore[arg-type]

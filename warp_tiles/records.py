@@ -93,8 +93,8 @@ class ModuleRecord:
         skipped = sum(not variant.needed for variant in self.plan.variants)
         return (
             f"{self.plan.name} sm_{self.plan.arch}: {data['lto_builds']} GEMM built, {data['lto_hits']} from cache, "
-            f"{skipped} skipped, {data['lto_bytes'] / 1e6:.1f} MB of LTO-IR, {data['cubin_bytes'] / 1e3:.0f} kB linked by "
-            f"{self.linker} in {self.seconds:.1f} s"
+            f"{skipped} skipped, {data['lto_bytes'] / 1e6:.1f} MB of LTO-IR, {data['cubin_bytes'] / 1e3:.0f} kB "
+            f"linked by {self.linker} in {self.seconds:.1f} s"
         )
 
 

@@ -46,7 +46,7 @@ def precision_of(value: object) -> Precision:
     if value not in ("default", "tf32") or not isinstance(value, str):
         got = repr(value) if isinstance(value, str) else "a non-literal argument"
         raise ValueError(f"tile_matmul() precision must be the string literal 'default' or 'tf32', got {got}")
-    return cast(Precision, value)
+    return value
 
 
 def tile_of(var: Any) -> Tile:
@@ -69,14 +69,15 @@ def tile_of(var: Any) -> Tile:
 def variant_of_call(arguments: Mapping[str, Any]) -> GemmVariant:
     m, n, k = (int(arguments[name]) for name in "MNK")
     shapes = {"a": (m, k), "b": (k, n), "c": (m, n)}
-    operands = []
+    operands: dict[str, Operand] = {}
     for name, (rows, cols) in shapes.items():
         dtype = cast(DType, arguments[f"{name}dtype"].__name__)
         arrangement = WARP_LAYOUTS[arguments[f"{name}layout"]]
         ld = arguments[f"ld{name}"] or (cols if arrangement == "row_major" else rows)
-        operands.append(Operand(dtype, arrangement, int(ld), DTYPE_BYTES[dtype]))
+        operands[name] = Operand(dtype, arrangement, int(ld), DTYPE_BYTES[dtype])
     precision: Precision = "tf32" if arguments.get("precision") == "tf32" else "default"
-    return GemmVariant(m, n, k, *operands, precision, int(arguments["num_threads"]), int(arguments["arch"]))
+    a, b, c = operands["a"], operands["b"], operands["c"]
+    return GemmVariant(m, n, k, a, b, c, precision, int(arguments["num_threads"]), int(arguments["arch"]))
 
 
 def function_uses(builder: Any, state: BuilderState) -> Iterator[FunctionUse]:

@@ -15,13 +15,14 @@ import os
 import pickle
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from warp_tiles.compiler import CompileRequest, compile_to_ltoir, guarded, link_module
+from warp_tiles.compiler import Compiled, CompileRequest, compile_to_ltoir, guarded, link_module
 from warp_tiles.errors import WarpTilesError
 
-FUNCTIONS = {"compile": compile_to_ltoir, "link": link_module}
+FUNCTIONS: dict[str, Callable[[Any], Compiled]] = {"compile": compile_to_ltoir, "link": link_module}
 _LENGTH = struct.Struct("<Q")
 
 

@@ -14,13 +14,13 @@
 #include <cublasdx/detail/commondx_config.hpp>
 #include <cublasdx/types.hpp>
 
-// Packed float FMA, under cuBLASDx's condition.
-#if defined(CUTLASS_ARCH_MMA_SM100_ENABLED) || defined(CUTLASS_ARCH_MMA_SM103_ENABLED)
+// The database picks packed float FMA on these; CuTe itself enables it on the first only.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 1000 || __CUDA_ARCH__ == 1030)
 #define CUTE_ARCH_FFMA2_SM100_ENABLED
 #define CUTE_ARCH_FLOAT2_MATH_ENABLED
 #endif
 
-// The two headers that these lines of includes replace.
+// The two headers that the includes below replace.
 #define COMMONDX_DETAIL_CUTE_TENSOR_HPP
 #define CUBLASDX_DATABASE_CUTE_EXTENSION_ALGORITHM_COPY_HPP
 #include <cute/tensor_impl.hpp>
