@@ -178,6 +178,21 @@ mma(D* d, const A* a, const B* b, cute::int_sequence<Di...>, cute::int_sequence<
     Op::fma(d[Di]..., a[Ai]..., b[Bi]..., d[Di]...);
 }
 
+// Steps of the k loop to unroll. Beyond a few hundred operations more of them only make the loop
+// slower to link and to fetch; an even number keeps the two stages' registers at fixed places.
+constexpr int k_unroll(int operations_per_step, int steps, bool exact)
+{
+    constexpr int operations = 256;
+    if (!exact || operations_per_step * steps <= 2 * operations) {
+        return steps;
+    }
+    int unroll = 2;
+    while (2 * unroll * operations_per_step <= operations) {
+        unroll *= 2;
+    }
+    return unroll;
+}
+
 // Config names the types, the MMA operation and its tiling; see gemm.cuh.
 template <class Config>
 __device__ __forceinline__ void
@@ -219,7 +234,8 @@ block_gemm(typename Config::C alpha, typename Config::A* a, typename Config::B* 
     alignas(16) typename Config::B fragment_b[2][MapB::size];
     copy_a.load(fragment_a[0], 0);
     copy_b.load(fragment_b[0], 0);
-#pragma unroll
+    constexpr int unroll = k_unroll(m_repetitions * n_repetitions, k_repetitions, Config::K::exact);
+#pragma unroll unroll
     for (int k = 0; k < k_repetitions; ++k) {
         if (k + 1 < k_repetitions) {
             copy_a.load(fragment_a[(k + 1) % 2], k + 1);

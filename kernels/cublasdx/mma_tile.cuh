@@ -118,7 +118,7 @@ struct FragmentMap {
         return 1;
     }
 
-    // Lanes per matrix row group of ldmatrix: an 8 x 16-byte block per register.
+    // Whether each register holds the 8 x 16-byte block that ldmatrix fills.
     static constexpr bool has_matrix_blocks() {
         if (sizeof(T) > 4 || registers == 0) {
             return false;

@@ -25,7 +25,7 @@ FORMAT = "warp_tiles-bundle"
 SCHEMA = 1
 MANIFEST_NAME = "manifest.json"
 MAX_MANIFEST_BYTES = 256 * 1024**2
-MAX_PAYLOAD_BYTES = 1024**3
+MAX_PAYLOAD_BYTES = 256 * 1024**2
 _OBJECT_NAME = re.compile(r"objects/([0-9a-f]{64})\.ltoir")
 
 

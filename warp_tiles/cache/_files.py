@@ -40,15 +40,15 @@ def make_private_folders(path: Path, mode: int = 0o700) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable, where the platform can."""
+    """Make the names in a folder durable, where platform, file system and permissions let it be opened and synced."""
     if os.name == "nt":
         return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some network file systems refuse fsync on folders
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
             os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> os.stat_result:

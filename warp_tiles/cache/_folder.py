@@ -19,7 +19,7 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock, Timeout
 
-from warp_tiles.cache._files import TEMP_PREFIX, make_private_folders, read_whole, sync_folder, write_atomic
+from warp_tiles.cache._files import TEMP_PREFIX, make_private_folders, read_whole, write_atomic
 from warp_tiles.cache._manifest import Entry, Manifest, is_digest
 from warp_tiles.cache._report import Problem, Problems
 from warp_tiles.cache._sealed import DamagedError
@@ -117,8 +117,8 @@ class Folder:
         folder_mode, file_mode = self.modes()
         make_private_folders(self.locks, folder_mode)
         try:
-            held = FileLock(str(self.locks / f"{name}.lock"), timeout=timeout_s, mode=file_mode, poll_interval=0.02)
-            held.acquire()
+            held = FileLock(str(self.locks / f"{name}.lock"), mode=file_mode)
+            held.acquire(timeout=timeout_s, poll_interval=0.02)
         except Timeout:
             raise TimeoutError(f"the lock {name} was held elsewhere for {timeout_s:g} s") from None
         except (NotImplementedError, RuntimeError) as error:
@@ -265,11 +265,6 @@ class Folder:
         """Remove a file; one that is gone already is fine."""
         with suppress(FileNotFoundError):
             os.unlink(path)
-
-    def settle(self, path: Path) -> None:
-        """Make removals in a folder durable, best effort."""
-        with suppress(OSError):
-            sync_folder(path)
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:

@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Union
 
 SCHEMA_VERSION = 1
 
@@ -20,7 +19,7 @@ INLINE_TEXT_BYTES = 1024
 #: Binary values of more bytes than this enter as a digest.
 INLINE_BINARY_BYTES = 64
 
-KeyValue = Union[str, bytes, bool, int, None, Sequence[str]]
+KeyValue = str | bytes | bool | int | Sequence[str] | None
 
 _KINDS = frozenset({"text", "bytes", "int", "bool", "none", "list", "text-sha256", "bytes-sha256", "list-sha256"})
 _MAGIC = b"warp_tiles cache key\0"
@@ -32,7 +31,7 @@ class KeyField:
 
     Attributes:
         label: Name of the input, unique within a key.
-        kind: How ``shown`` is to be read: ``text``, ``bytes`` (hex), ``int`` (0x...), ``bool``, ``none``, ``list``
+        kind: How ``shown`` is to be read: ``text``, ``bytes`` (hex), ``int``, ``bool``, ``none``, ``list``
             (a JSON array of strings), or one of ``text-sha256``, ``bytes-sha256``, ``list-sha256``.
         shown: The value, or ``<sha256 hex>:<length in bytes>`` for the ``-sha256`` kinds.
     """
@@ -66,7 +65,8 @@ class KeyField:
         if isinstance(value, bool):
             return cls(label, "bool", "true" if value else "false")
         if isinstance(value, int):
-            return cls(label, "int", hex(value))  # hexadecimal: no limit on the number of digits
+            # Python refuses to print very long integers in decimal
+            return cls(label, "int", str(value) if value.bit_length() <= 256 else hex(value))
         if isinstance(value, str):
             return _text_field(label, "text", value)
         if isinstance(value, (bytes, bytearray, memoryview)):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from warp_tiles.cache._files import read_whole
+from warp_tiles.cache._files import read_whole, sync_folder
 from warp_tiles.cache._folder import Folder
 from warp_tiles.cache._manifest import Manifest
 from warp_tiles.cache._sealed import DamagedError
@@ -154,7 +154,8 @@ def verify(folder: Folder, *, set_aside: bool) -> VerifyReport:
     checked = sound = 0
     state: dict[str, str | None] = {}
     for digest, _ in folder.each_object():
-        state[digest] = _payload_damage(folder, digest)
+        with suppress(FileNotFoundError):  # removed meanwhile
+            state[digest] = _payload_damage(folder, digest)
     damaged.extend(Finding(folder.object_path(name), reason) for name, reason in state.items() if reason)
     for digest, _ in folder.each_key():
         path = folder.key_path(digest)
@@ -169,11 +170,12 @@ def verify(folder: Folder, *, set_aside: bool) -> VerifyReport:
         checked += 1
         name = manifest.payload_sha256
         referenced.add(name)
-        if name not in state:  # stored meanwhile, or missing
-            state[name] = _payload_damage(folder, name)
-            if state[name]:
-                missing.append(Finding(path, f"its payload {name} is not stored"))
-                continue
+        try:
+            if name not in state:  # stored meanwhile, or missing
+                state[name] = _payload_damage(folder, name)
+        except FileNotFoundError:
+            missing.append(Finding(path, f"its payload {name} is not stored"))
+            continue
         if state[name] is None:
             sound += 1
     if set_aside:
@@ -190,10 +192,7 @@ def verify(folder: Folder, *, set_aside: bool) -> VerifyReport:
 
 
 def _payload_damage(folder: Folder, sha256: str) -> str | None:
-    try:
-        payload, _ = read_whole(folder.object_path(sha256))
-    except FileNotFoundError:
-        return "the payload is gone"
+    payload, _ = read_whole(folder.object_path(sha256))
     return None if hashlib.sha256(payload).hexdigest() == sha256 else "payload does not match its SHA-256"
 
 
@@ -264,7 +263,7 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
         if digest == keep:
             continue
         sweep.drop(folder.key_path(digest), size)
-        folder.settle(folder.key_path(digest).parent)  # never a durable key without its payload
+        sync_folder(folder.key_path(digest).parent)  # never a durable key without its payload
         sweep.evicted.append(digest)
         references[payload] -= 1
         if complete and not references[payload] and payload in sizes:
@@ -298,5 +297,5 @@ def clear(folder: Folder) -> GcReport:
     for place in (folder.keys, folder.objects):
         with suppress(OSError):
             for shard in os.scandir(place):
-                folder.settle(Path(shard.path))
+                sync_folder(Path(shard.path))
     return sweep.report()

@@ -113,13 +113,13 @@ class FileDigests:
 
 
 def _identity(kind: str, files: Mapping[str, Path]) -> tuple[str, int]:
-    """Digest of what the file system says of the files, and the newest of their times."""
+    """Digest of what the file system says of the files, and the newest of their change times."""
     hasher = hashlib.sha256(kind.encode("ascii"))
     newest_ns = 0
     for name in sorted(files):
         path = os.path.abspath(files[name])
         status = os.stat(path)
-        newest_ns = max(newest_ns, status.st_mtime_ns, status.st_ctime_ns)
+        newest_ns = max(newest_ns, status.st_ctime_ns)
         row = (
             name,
             path,

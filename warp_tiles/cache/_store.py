@@ -15,6 +15,7 @@ from warp_tiles.cache._folder import STORE_LOCK, Folder, lock_problem
 from warp_tiles.cache._key import CacheKey
 from warp_tiles.cache._manifest import Entry, Manifest, is_digest
 from warp_tiles.cache._report import Problem, Problems
+from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.errors import CacheError
 
 DEFAULT_MAX_BYTES = 4 * 1024**3
@@ -114,6 +115,24 @@ class Cache:
         entry = self._look_up(_digest(key))
         self._count(hits=int(entry is not None), misses=int(entry is None))
         return entry
+
+    def manifest(self, key: CacheKey | str) -> Manifest | None:
+        """Look up what is known of an entry, for display: the payload is not read and no use is noted.
+
+        A later :meth:`get` may still miss, as the payload may be missing or damaged.
+
+        Raises:
+            CacheError: The folder is refused, or ``key`` is not a digest.
+        """
+        digest = _digest(key)
+        try:
+            self._folder.check_trust()
+            return self._folder.read_manifest(digest)
+        except (FileNotFoundError, DamagedError):
+            return None
+        except OSError as error:
+            self._problems.folder(str(self.root), error)
+            return None
 
     def put(self, key: CacheKey, payload: bytes, info: Mapping[str, object]) -> Entry:
         """Store an entry, replacing one of the same key.
