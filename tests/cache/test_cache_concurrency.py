@@ -1,0 +1,195 @@
+"""One build per key across threads and processes; a killed writer leaves the cache sound."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from cache_workers import build_all, counted, key, payload
+
+from warp_tiles.cache import Cache
+from warp_tiles.errors import CacheError
+
+
+def in_threads(count: int, call: object) -> list[object]:
+    results: list[object] = []
+    barrier = threading.Barrier(count)
+
+    def run() -> None:
+        barrier.wait()
+        try:
+            results.append(call())
+        except Exception as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)
+    return results
+
+
+@pytest.mark.parametrize("usable", [True, False])
+def test_threads_build_a_key_once(root: Path, usable: bool) -> None:
+    if not usable:
+        root.write_text("a file in the way")
+    cache = Cache(root)
+    built = []
+
+    def build() -> tuple[bytes, dict[str, object]]:
+        built.append(threading.get_ident())
+        time.sleep(0.2)
+        return payload("a"), {}
+
+    results = in_threads(8, lambda: cache.get_or_build(key("a"), build))
+    assert len(built) == 1
+    assert [entry.payload for entry, _ in results] == [payload("a")] * 8
+    assert Counter(hit for _, hit in results) == {False: 1, True: 7}
+    assert counted(cache) == {"hits": 7, "misses": 1, "builds": 1, "stores" if usable else "failed_stores": 1}
+
+
+def test_threads_that_wait_for_a_failing_build_get_its_error(cache: Cache) -> None:
+    def build() -> tuple[bytes, dict[str, object]]:
+        time.sleep(0.2)
+        raise RuntimeError("no compiler")
+
+    results = in_threads(4, lambda: cache.get_or_build(key("a"), build))
+    assert [str(error) for error in results] == ["no compiler"] * 4
+    assert cache.counters.builds == 1
+    assert cache.get_or_build(key("a"), lambda: (payload("a"), {}))[1] is False
+
+
+def test_threads_take_over_from_an_interrupted_build(cache: Cache) -> None:
+    attempts = []
+
+    def build() -> tuple[bytes, dict[str, object]]:
+        attempts.append(1)
+        time.sleep(0.2)
+        if len(attempts) == 1:
+            raise SystemExit(3)
+        return payload("a"), {}
+
+    def call() -> object:
+        try:
+            return cache.get_or_build(key("a"), build)[0].payload
+        except SystemExit:
+            return "interrupted"
+
+    assert Counter(in_threads(3, call)) == {"interrupted": 1, payload("a"): 2}
+    assert len(attempts) == 2
+
+
+def test_a_build_that_asks_for_its_own_key_is_refused(cache: Cache) -> None:
+    def build() -> tuple[bytes, dict[str, object]]:
+        return cache.get_or_build(key("a"), build)[0].payload, {}
+
+    with pytest.raises(CacheError, match="its own key"):
+        cache.get_or_build(key("a"), build)
+    assert cache.get_or_build(key("a"), lambda: (payload("a"), {}))[1] is False
+
+
+def test_a_build_may_ask_for_another_key(cache: Cache) -> None:
+    def build() -> tuple[bytes, dict[str, object]]:
+        return cache.get_or_build(key("b"), lambda: (payload("b"), {}))[0].payload, {}
+
+    assert cache.get_or_build(key("a"), build)[0].payload == payload("b")
+    assert (cache.counters.builds, len(cache.entries())) == (2, 2)
+
+
+def test_processes_on_a_cold_cache_build_each_key_once(root: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    names = [f"k{index}" for index in range(6)]
+    context = multiprocessing.get_context("spawn")
+    start_at = time.time() + 1.5
+    processes = [
+        context.Process(target=build_all, args=(str(root), str(log), names[turn:] + names[:turn], start_at))
+        for turn in (0, 0, 2, 4)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(30)
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert Counter(path.name.split("-")[0] for path in log.iterdir()) == dict.fromkeys(names, 1)
+    cache = Cache(root)
+    assert (len(cache.entries()), cache.verify().sound) == (6, 6)
+    assert all(cache.get(key(name)).payload == payload(name) for name in names)
+
+
+def test_a_lock_held_too_long_does_not_stop_the_build(root: Path) -> None:
+    cache = Cache(root, lock_timeout_s=0.1)
+    with Cache(root)._folder.lock(key("a").digest, 1.0):
+        entry, hit = cache.get_or_build(key("a"), lambda: (payload("a"), {}))
+    assert (hit, entry.payload) == (False, payload("a"))
+    assert [problem.kind for problem in cache.problems] == ["lock"]
+    assert cache.get(key("a")) is not None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside a thread is the case under test
+def test_a_forked_child_does_not_wait_for_its_parents_thread(root: Path) -> None:
+    root.write_text("in the way")  # no file lock, on which the child would rightly wait
+    cache = Cache(root)
+    started, release = threading.Event(), threading.Event()
+
+    def build() -> tuple[bytes, dict[str, object]]:
+        started.set()
+        release.wait(20)
+        return payload("a"), {}
+
+    thread = threading.Thread(target=lambda: cache.get_or_build(key("a"), build))
+    thread.start()
+    assert started.wait(10)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if cache.get_or_build(key("a"), lambda: (b"child", {}))[0].payload == b"child" else 1)
+    deadline, status = time.monotonic() + 10, None
+    while time.monotonic() < deadline and status is None:
+        done, code = os.waitpid(child, os.WNOHANG)
+        status = os.waitstatus_to_exitcode(code) if done else None
+        time.sleep(0.01)
+    if status is None:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    release.set()
+    thread.join(10)
+    assert status == 0
+
+
+def test_a_writer_killed_at_any_point_leaves_the_cache_sound(root: Path) -> None:
+    here = str(Path(__file__).parent)
+    code = f"import sys; sys.path.insert(0, {here!r}); from cache_workers import *; write_forever({str(root)!r})"
+    generator = random.Random(7)
+    seen = 0
+    for _ in range(12):
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"ready\n"
+            time.sleep(generator.uniform(0.0, 0.25))
+            writer.kill()
+        assert writer.returncode == -9
+        cache = Cache(root, lock_timeout_s=1.0)
+        report = cache.verify()
+        assert report.damaged == ()
+        assert report.missing == ()
+        for item in cache.entries():
+            entry = cache.get(item.key)
+            assert entry is not None
+            assert len(entry.payload) == entry.manifest.payload_bytes
+            seen += 1
+        assert cache.problems == ()
+        assert cache.get_or_build(key("after"), lambda: (payload("after"), {}))[0].payload == payload("after")
+        cache.gc(200_000)
+        assert cache.verify().unreferenced == 0
+    assert seen > 20

@@ -1,0 +1,234 @@
+"""A folder that is missing, full or not writable costs the caching; one that others can write is refused."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cache_workers import counted, files, fill, key, payload
+
+from warp_tiles.cache import Cache, _files, default_root
+from warp_tiles.errors import CacheError
+
+COMMANDS = {
+    "get": lambda cache: cache.get(key("a")),
+    "manifest": lambda cache: cache.manifest(key("a")),
+    "put": lambda cache: cache.put(key("a"), b"x", {}),
+    "get_or_build": lambda cache: cache.get_or_build(key("a"), lambda: (b"x", {})),
+    "find": lambda cache: cache.find("a"),
+    "info": lambda cache: cache.info(),
+    "entries": lambda cache: cache.entries(),
+    "verify": lambda cache: cache.verify(),
+    "explain": lambda cache: cache.explain(key("a")),
+    "gc": lambda cache: cache.gc(),
+    "clear": lambda cache: cache.clear(),
+    "export": lambda cache: cache.export_bundle(cache.root.parent / "bundle"),
+    "check_trust": lambda cache: cache.check_trust(),
+}
+
+
+def build_twice(cache: Cache) -> None:
+    """Both times the build runs, and its result arrives."""
+    for count in (1, 2):
+        entry, hit = cache.get_or_build(key("a"), lambda: (payload("a"), {"n": 1}))
+        assert (hit, entry.payload, entry.manifest.info) == (False, payload("a"), {"n": 1})
+        assert counted(cache) == {"misses": count, "builds": count, "failed_stores": count}
+
+
+@pytest.mark.parametrize("place", ["file", "below a file", "/proc/warp_tiles-cache", "/dev/null/cache"])
+def test_a_folder_that_cannot_be_made_costs_only_the_caching(
+    tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    cache = Cache({"file": tmp_path / "file", "below a file": tmp_path / "file" / "x"}.get(place) or Path(place))
+    with caplog.at_level(logging.WARNING, "warp_tiles.cache"):
+        build_twice(cache)
+        again = Cache(cache.root)
+        build_twice(again)
+    assert {problem.kind for problem in cache.problems} == {"folder"}
+    assert len(again.problems) == len(cache.problems)
+    assert len(caplog.records) == len(cache.problems)  # once per process, not per cache or build
+    assert "Remedy:" in caplog.text
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.mark.parametrize("call", ["replace", "write", "fsync", "mkdir"])
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES])
+def test_a_failing_write_costs_only_the_caching(
+    cache: Cache, root: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_files.os, call, fail)
+        build_twice(cache)
+        assert os.strerror(number) in cache.problems[-1].reason
+    assert files(root) == []  # nothing half-written stays
+    assert cache.get_or_build(key("a"), lambda: (payload("a"), {}))[1] is False
+    assert cache.get(key("a")) is not None  # and it works again once the folder does
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs resource limits")
+def test_a_disk_that_takes_no_more_costs_only_the_caching(root: Path) -> None:
+    fill(Cache(root), "a")
+    code = f"""
+import resource, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from cache_workers import *
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+cache = Cache(Path({str(root)!r}))
+entry, hit = cache.get_or_build(key("big"), lambda: (payload("big", 200_000), {{}}))
+assert entry.payload == payload("big", 200_000) and not hit
+assert counted(cache) == {{"misses": 1, "builds": 1, "failed_stores": 1}}, counted(cache)
+assert "File too large" in cache.problems[0].reason, cache.problems
+assert cache.get(key("a")).payload == payload("a")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    cache = Cache(root)
+    assert len(files(root)) == 2
+    assert (cache.verify().sound, cache.get(key("big"))) == (1, None)
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write a read-only folder")
+def test_a_read_only_folder_still_gives_hits(cache: Cache, root: Path) -> None:
+    (entry,) = fill(cache, "a")
+    folders = [path for path in (root, *root.rglob("*")) if path.is_dir()]
+    for path in folders:
+        path.chmod(0o500)
+    try:
+        assert cache.get(key("a")) == entry
+        assert cache.get_or_build(key("b"), lambda: (payload("b"), {}))[1] is False
+        assert cache.counters.failed_stores == 1
+        with pytest.raises(CacheError):
+            cache.clear()
+    finally:
+        for path in folders:
+            path.chmod(0o700)
+
+
+def test_hits_need_no_writing(cache: Cache, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (entry,) = fill(cache, "a")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for call in ("utime", "mkdir", "replace", "unlink"):
+        monkeypatch.setattr(os, call, fail)
+    assert cache.get(key("a")) == entry
+    assert cache.problems == ()
+
+
+def test_a_damaged_entry_that_cannot_be_moved_is_still_a_miss(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    (entry,) = fill(cache, "a")
+    cache._folder.key_path(entry.key).write_bytes(b"{}")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for call in ("utime", "mkdir", "replace", "unlink"):
+        monkeypatch.setattr(os, call, fail)
+    for misses in (1, 2):
+        assert cache.get(key("a")) is None
+        assert cache.counters.misses == misses
+    assert [problem.kind for problem in cache.problems] == ["damage"]
+
+
+def test_a_command_that_cannot_do_its_work_raises(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(cache, "a")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "unlink", fail)
+    for command in (cache.clear, lambda: cache.gc(0)):
+        with pytest.raises(CacheError, match="Read-only"):
+            command()
+
+
+def test_a_folder_removed_meanwhile_is_made_again(cache: Cache, root: Path) -> None:
+    fill(cache, "a")
+    root.rename(root.with_name("gone"))
+    assert cache.get(key("a")) is None
+    fill(cache, "a")
+    assert (cache.get(key("a")) is not None, cache.problems) == (True, ())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX permissions")
+class TestTrust:
+    @pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702, 0o1777])
+    @pytest.mark.parametrize("below", ["", "v1", "v1/keys", "v1/objects"])
+    @pytest.mark.parametrize("command", ["get", "put", "get_or_build"])
+    def test_a_folder_that_others_can_write_is_refused(
+        self, root: Path, mode: int, below: str, command: str
+    ) -> None:
+        (root / below).mkdir(parents=True)
+        for path in (root / "v1/keys", root / "v1/objects", root / "v1", root):
+            if path.exists():
+                path.chmod(0o700)
+        (root / below).chmod(mode)
+        before = files(root)
+        with pytest.raises(CacheError, match="is refused") as caught:
+            COMMANDS[command](Cache(root))
+        assert "chmod 700" in caught.value.remedy
+        assert files(root) == before
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_every_command_refuses_it(self, cache: Cache, root: Path, command: str) -> None:
+        fill(cache, "a")
+        root.chmod(0o777)
+        with pytest.raises(CacheError, match="is refused"):
+            COMMANDS[command](Cache(root))
+
+    def test_a_folder_of_another_user_is_refused(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        root.mkdir(mode=0o700)
+        monkeypatch.setattr(os, "geteuid", lambda: root.stat().st_uid + 1)
+        with pytest.raises(CacheError, match="belongs to user"):
+            Cache(root).get(key("a"))
+        assert Cache(root, allow_shared=True).get(key("a")) is None
+
+    @pytest.mark.parametrize("mode", [0o700, 0o500, 0o755, 0o711])
+    def test_a_folder_of_ones_own_passes(self, root: Path, mode: int) -> None:
+        root.mkdir()
+        root.chmod(mode)
+        cache = Cache(root)
+        cache.check_trust()
+        assert cache.get(key("a")) is None
+
+    def test_what_is_made_is_the_owners_alone(self, tmp_path: Path) -> None:
+        cache = Cache(tmp_path / "new" / "cache")
+        mask = os.umask(0)
+        try:
+            cache.get_or_build(key("a"), lambda: (payload("a"), {}))
+        finally:
+            os.umask(mask)
+        modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new").rglob("*") if path.is_dir()}
+        assert modes | {stat.S_IMODE((tmp_path / "new").stat().st_mode)} == {0o700}
+        assert {stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "new").rglob("*") if p.is_file()} == {0o600}
+
+    def test_a_shared_folder_is_used_on_request_and_stays_shared(self, root: Path) -> None:
+        root.mkdir()
+        root.chmod(0o2775)
+        cache = Cache(root, allow_shared=True)
+        mask = os.umask(0o077)
+        try:
+            fill(cache, "a")
+        finally:
+            os.umask(mask)
+        assert cache.get(key("a")) is not None
+        assert {stat.S_IMODE(p.stat().st_mode) for p in root.rglob("*") if p.is_dir()} == {0o2775}
+        assert {stat.S_IMODE(p.stat().st_mode) for p in root.rglob("*") if p.is_file()} == {0o664}
+
+
+def test_the_default_root_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if sys.platform == "linux":
+        assert default_root() == tmp_path / "warp_tiles"
+    assert not default_root().exists()

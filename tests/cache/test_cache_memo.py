@@ -1,0 +1,181 @@
+"""Digests of files are remembered, and never wrongly."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+
+from warp_tiles.cache import FileDigests, _memo
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take files for settled at once."""
+    monkeypatch.setattr(_memo, "SETTLE_NS", -(10**12))
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Every file that is read to take its digest."""
+    seen: list[Path] = []
+    take = _memo._hash_file
+    monkeypatch.setattr(_memo, "_hash_file", lambda path: (seen.append(path), take(path))[1])
+    return seen
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    path = tmp_path / "lib.so"
+    path.write_bytes(b"code" * 1000)
+    return path
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_nothing_is_touched_before_the_first_digest(root: Path) -> None:
+    FileDigests(root)
+    assert not root.exists()
+
+
+def test_a_digest_is_taken_once_per_state(root: Path, library: Path, settled: None, hashed: list[Path]) -> None:
+    memo = FileDigests(root)
+    assert [memo.digest(library) for _ in range(3)] == [sha256(library)] * 3
+    assert len(hashed) == 1
+    assert FileDigests(root).digest(str(library)) == sha256(library)  # as another process would
+    assert len(hashed) == 1
+
+
+@pytest.mark.parametrize("change", ["content", "same size and mtime", "replaced", "moved"])
+def test_a_changed_file_is_hashed_again(
+    root: Path, library: Path, settled: None, hashed: list[Path], change: str
+) -> None:
+    memo = FileDigests(root)
+    old, status = memo.digest(library), library.stat()
+    time.sleep(0.02)  # more than a tick of the file system's clock
+    if change == "content":
+        library.write_bytes(b"other")
+    elif change == "same size and mtime":
+        library.write_bytes(b"edoc" * 1000)
+        os.utime(library, ns=(status.st_atime_ns, status.st_mtime_ns))
+    elif change == "replaced":
+        new = library.with_name("new")
+        new.write_bytes(b"edoc" * 1000)
+        os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
+        new.replace(library)
+    else:
+        library = library.rename(library.with_name("moved.so"))
+    assert memo.digest(library) == sha256(library)
+    assert (memo.digest(library) != old) == (change != "moved")
+    assert len(hashed) == 2
+
+
+def test_a_file_that_may_still_change_is_not_remembered(root: Path, library: Path, hashed: list[Path]) -> None:
+    memo = FileDigests(root)
+    assert memo.digest(library) == memo.digest(library) == sha256(library)
+    assert len(hashed) == 2
+    assert not root.exists()
+
+
+def test_a_group_depends_on_names_and_contents_only(root: Path, tmp_path: Path, settled: None) -> None:
+    files = {}
+    for name in ("a.h", "b.h", "sub/c.h"):
+        path = tmp_path / "one" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+        files[name] = path
+    memo = FileDigests(root)
+    digest = memo.digest_many(files)
+    assert memo.digest_many(dict(reversed(files.items()))) == digest
+    copy = tmp_path / "two"
+    (tmp_path / "one").rename(copy)
+    moved = {name: copy / name for name in files}
+    assert memo.digest_many(moved) == digest
+    (copy / "b.h").write_text("b.H")
+    changed = memo.digest_many(moved)
+    assert changed != digest
+    assert memo.digest_many({"a.h": moved["a.h"], "B.h": moved["b.h"], "sub/c.h": moved["sub/c.h"]}) != changed
+    assert memo.digest_many({"a.h": moved["a.h"], "b.h": moved["b.h"]}) != changed
+    assert memo.digest_many({"a.h": moved["b.h"], "b.h": moved["a.h"], "sub/c.h": moved["sub/c.h"]}) != changed
+    assert memo.digest_many({"": moved["a.h"]}) != memo.digest(moved["a.h"])
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b"\xff" * 100, None])
+def test_a_damaged_memo_is_ignored_and_replaced(
+    root: Path, library: Path, settled: None, hashed: list[Path], damage: bytes | None
+) -> None:
+    FileDigests(root).digest(library)
+    path = root / "v1" / "digests.json"
+    good = path.read_bytes()
+    path.write_bytes(good.replace(sha256(library).encode(), b"0" * 64) if damage is None else damage)
+    assert path.read_bytes() != good
+    assert FileDigests(root).digest(library) == sha256(library)
+    assert len(hashed) == 2
+    assert path.read_bytes() == good
+
+
+def test_a_memo_that_cannot_be_kept_costs_only_time(root: Path, library: Path, settled: None, hashed: list) -> None:
+    root.write_text("in the way")
+    memo = FileDigests(root)
+    assert memo.digest(library) == memo.digest(library) == sha256(library)
+    assert len(hashed) == 1  # remembered by this object at least
+    assert root.read_text() == "in the way"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX permissions")
+def test_a_memo_that_others_can_write_is_not_believed(
+    root: Path, library: Path, settled: None, hashed: list[Path]
+) -> None:
+    FileDigests(root).digest(library)
+    assert stat.S_IMODE((root / "v1" / "digests.json").stat().st_mode) == 0o600
+    root.chmod(0o777)
+    assert FileDigests(root).digest(library) == sha256(library)
+    assert len(hashed) == 2
+    assert FileDigests(root, allow_shared=True).digest(library) == sha256(library)
+    assert len(hashed) == 2
+
+
+def test_a_missing_file_is_an_error(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        FileDigests(root).digest(tmp_path / "absent")
+
+
+def test_the_memo_stays_small(root: Path, tmp_path: Path, settled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_memo, "MAX_RECORDS", 5)
+    memo = FileDigests(root)
+    for number in range(12):
+        path = tmp_path / f"f{number}"
+        path.write_text(str(number))
+        assert memo.digest(path) == sha256(path)
+        assert len(FileDigests(root)._load()) == min(number + 1, 5)
+
+
+def test_a_warm_memo_is_quick(
+    root: Path, tmp_path: Path, library: Path, settled: None, hashed: list, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "include"
+    folder.mkdir()
+    headers = {}
+    for number in range(600):
+        headers[f"h{number}.h"] = folder / f"h{number}.h"
+        headers[f"h{number}.h"].write_text(f"#define H {number}")
+    first = FileDigests(root)
+    expected = first.digest(library), first.digest_many(headers)
+    del hashed[:]
+    times = []
+    for _ in range(15):
+        memo = FileDigests(root)
+        start = time.perf_counter()
+        assert (memo.digest(library), memo.digest_many(headers)) == expected
+        times.append((time.perf_counter() - start) * 1e3)
+    assert hashed == []
+    with capsys.disabled():
+        print(f"\nwarm digests of 1 + 600 files: median {statistics.median(times):.2f} ms")
+    assert statistics.median(times) < 30.0

@@ -1,0 +1,35 @@
+"""Every test run has kernel and LTO-IR caches of its own, unless the environment names them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_scratch = tempfile.TemporaryDirectory(prefix="warp_tiles_tests_")
+os.environ.setdefault("WARP_CACHE_PATH", str(Path(_scratch.name) / "warp"))
+os.environ.setdefault("WARP_TILES_CACHE_DIR", str(Path(_scratch.name) / "lto"))
+
+
+@pytest.fixture
+def enabled() -> Iterator[None]:
+    """warp_tiles hooked into Warp for one test."""
+    import warp_tiles
+
+    with warp_tiles.enabled():
+        yield
+
+
+@pytest.fixture(scope="session")
+def gpu() -> str:
+    """Name of a CUDA device; the test is skipped where there is none."""
+    import warp as wp
+
+    wp.init()
+    devices = wp.get_cuda_devices()
+    if not devices:
+        pytest.skip("no CUDA device")
+    return str(devices[0].alias)

@@ -1,0 +1,172 @@
+"""``python -m warp_tiles.aot``: what ``CMakeLists.txt`` calls. Not part of the ``warp-tiles`` command.
+
+``variants`` answers in JSON, because CMake reads that; the others print for people.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from warp_tiles import aot
+from warp_tiles.cli.output import human_bytes, print_json, script_output_to_stderr
+from warp_tiles.errors import BuildError, WarpTilesError
+from warp_tiles.providers.cublasdx import kernels_folder
+from warp_tiles.toolchain import ToolchainStore, require_linkable
+from warp_tiles.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision
+
+_DTYPES: dict[str, DType] = {"h": "float16", "b": "bfloat16", "f": "float32", "d": "float64"}
+_ARRANGEMENTS: dict[str, Arrangement] = {"r": "row_major", "c": "col_major"}
+_DEVICE_SUFFIXES = (".cuh", ".cu", ".h", ".hpp")
+
+# (M, N, K), dtypes and arrangements of A, B and C, alignments (0: one element), padding of the
+# leading dimensions, precision, threads, arch. What each is for was read off its PTX.
+_CHECKS: tuple[
+    tuple[tuple[int, int, int], str, str, tuple[int, int, int], tuple[int, int, int], Precision, int, int], ...
+] = (
+    # ldmatrix.x4 both ways round, fp32 accumulators
+    ((64, 64, 64), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 80),
+    # stmatrix.x4 both ways round
+    ((64, 64, 64), "hhh", "rcr", (16, 16, 16), (0, 0, 0), "default", 128, 90),
+    ((64, 64, 64), "hhh", "ccc", (16, 16, 16), (0, 0, 0), "default", 128, 90),
+    # ldmatrix.x2 and stmatrix.x2 both ways round
+    ((16, 8, 16), "hhh", "rrr", (16, 16, 16), (0, 0, 0), "default", 32, 90),
+    ((16, 8, 16), "hhh", "ccc", (16, 16, 16), (0, 0, 0), "default", 32, 90),
+    # ldmatrix.x1 both ways round, the oldest architecture
+    ((16, 8, 8), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 32, 75),
+    ((16, 8, 8), "hhf", "rcr", (16, 16, 16), (0, 0, 0), "default", 32, 75),
+    # bfloat16, padded leading dimensions, edges in every direction, idle warps
+    ((24, 20, 18), "bbf", "rcr", (0, 0, 0), (8, 8, 4), "default", 256, 120),
+    # less than one MMA: scalar FMA with predicates
+    ((7, 5, 3), "fff", "rcr", (0, 0, 0), (0, 0, 0), "default", 32, 75),
+    # packed FMA, which only sm_100 and sm_103 have, with units along columns and along rows
+    ((64, 32, 16), "fff", "crc", (16, 16, 16), (0, 0, 0), "default", 128, 100),
+    ((64, 32, 16), "fff", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 100),
+    # tf32 by vector loads of interleaved repetitions, and by ldmatrix
+    ((32, 32, 32), "fff", "crr", (16, 16, 16), (0, 0, 0), "tf32", 64, 80),
+    ((32, 32, 32), "fff", "rcr", (16, 16, 16), (0, 0, 0), "tf32", 64, 120),
+    # float64 by MMA, and operands of unequal dtypes as the adjoints have them
+    ((16, 16, 16), "ddd", "crr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
+    ((16, 16, 16), "hfh", "rcr", (16, 16, 8), (0, 0, 0), "default", 64, 90),
+)
+
+
+def check_variants() -> tuple[GemmVariant, ...]:
+    """Variants that together take every branch of the templates in ``kernels/``."""
+    found = []
+    for (m, n, k), dtypes, arrangements, alignments, padding, precision, threads, arch in _CHECKS:
+        operands = []
+        shapes = ((m, k), (k, n), (m, n))
+        for (rows, columns), code, way, alignment, extra in zip(shapes, dtypes, arrangements, alignments, padding):
+            dtype = _DTYPES[code]
+            ld = (columns if way == "r" else rows) + extra
+            operands.append(Operand(dtype, _ARRANGEMENTS[way], ld, alignment or DTYPE_BYTES[dtype]))
+        a, b, c = operands
+        found.append(GemmVariant(m, n, k, a, b, c, precision, threads, arch))
+    return tuple(found)
+
+
+def unchecked(store: ToolchainStore) -> tuple[str, ...]:
+    """Device sources of ``kernels/`` that no check compiles, by their name below it.
+
+    Raises:
+        ToolchainError: There is no toolchain.
+    """
+    top = kernels_folder().resolve()
+    files = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.suffix in _DEVICE_SUFFIXES}
+    return tuple(sorted(files - set(aot.kernel_sources(store))))
+
+
+_path = click.Path(path_type=Path)
+_state = click.option("--state", type=_path, required=True, help="Folder that remembers digests of the toolchain.")
+
+
+@click.group()
+def commands() -> None:
+    """Build plans ahead of time; called by CMake."""
+
+
+@commands.command()
+@click.option("--manifest", type=_path, help="What `warp-tiles plan --json` printed.")
+@click.option("--archs", default="", help='Compute capabilities, e.g. "80;90"; by default the plan\'s own.')
+@click.option("--checks", is_flag=True, help="The configurations of the kernel check, in place of a manifest.")
+@click.option("--folder", type=_path, required=True, help="Where to write one file per variant.")
+@_state
+def variants(manifest: Path | None, archs: str, checks: bool, folder: Path, state: Path) -> None:
+    """Write one file per variant; print their names and what they depend on."""
+    store = ToolchainStore(state)
+    if checks == (manifest is not None):
+        raise click.UsageError("give either --manifest or --checks")
+    if manifest is None:
+        selection = aot.Selection(check_variants())
+    else:
+        selection = aot.select(aot.read_manifest(manifest), aot.parse_archs(archs))
+        with script_output_to_stderr(True):
+            from warp_tiles import _warp
+
+            require_linkable(store.toolchain(), _warp.toolkit_version())
+    symbols = aot.write_variants(folder, selection.variants, store)
+    kernels = [str(path) for path in aot.kernel_sources(store).values()]
+    print_json(
+        {"variants": symbols, "kernels": kernels, "watched": aot.watched(store), "notes": list(selection.notes)}
+    )
+
+
+@commands.command()
+@click.argument("description", type=_path)
+@click.option("-o", "--output", type=_path, required=True, help="LTO-IR to write.")
+@click.option("--depfile", type=_path, help="Where to name everything the LTO-IR was made from.")
+@click.option("--exact", is_flag=True, help="Do not fall back to a weaker promise about alignment.")
+@_state
+def build(description: Path, output: Path, depfile: Path | None, exact: bool, state: Path) -> None:
+    """Compile one variant to LTO-IR."""
+    store = ToolchainStore(state)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    told = aot.build(description, output, store, fallback=not exact)
+    if told:
+        print(f"warp-tiles: {told}", file=sys.stderr)
+    if depfile is not None:
+        aot.write_depfile(depfile, output, store)
+
+
+@commands.command()
+@click.argument("index", type=_path)
+@click.option("-o", "--output", type=_path, required=True, help="Bundle to write.")
+def pack(index: Path, output: Path) -> None:
+    """Pack the LTO-IR beside INDEX into a bundle for `warp-tiles cache import`."""
+    report = aot.pack(index, output)
+    print(f"{output.name}: {report.added} variants, {human_bytes(report.payload_bytes)} of LTO-IR")
+
+
+@commands.command()
+@_state
+def coverage(state: Path) -> None:
+    """Fail if a device source of kernels/ is compiled by no check."""
+    missed = unchecked(ToolchainStore(state))
+    if missed:
+        raise BuildError(
+            f"the kernel check compiles none of {', '.join(missed)}",
+            remedy="add the translation unit to warp_tiles/aot.py and a configuration to warp_tiles/cli/emit.py",
+        )
+
+
+@commands.command()
+def folder() -> None:
+    """Print the folder of CMakeLists.txt, for `cmake -S`."""
+    package = Path(aot.__file__).resolve().parent
+    for place in (package / "cmake", package.parent):
+        if (place / "CMakeLists.txt").is_file():
+            print(place)
+            return
+    raise BuildError(f"no CMakeLists.txt in {package / 'cmake'} or {package.parent}", remedy="install warp-tiles again")
+
+
+def main() -> None:
+    """Entry point; errors of this package become one message and exit status 2."""
+    try:
+        commands(prog_name="python -m warp_tiles.aot")
+    except WarpTilesError as error:
+        print(f"warp-tiles: {error}", file=sys.stderr)
+        sys.exit(2)
