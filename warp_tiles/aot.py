@@ -37,6 +37,7 @@ SOURCES = ("cublasdx/gemm.cuh",)  # below kernels/: what translation units inclu
 INDEX_NAME = "index.json"
 _NO_LIMIT_BYTES = 2**62
 _PLAN_AGAIN = "make it with `warp-tiles plan SCRIPT --json`, of this version of warp-tiles"
+_CONFIGURE_AGAIN = "configure again: cmake -S ... -B ..."
 _PLAN_FIELDS = frozenset(PlannedVariant(None, Role.FORWARD, "", "", (), True, "").to_json())
 # modules that decide the source text, the options or the key of a variant
 _DECIDING_MODULES = ("variant.py", "compiler.py", "providers/cublasdx.py")
@@ -184,23 +185,19 @@ def _variant_of(where: str, data: dict[str, Any]) -> GemmVariant | None:
 # ---- files for the build system
 
 
-def require_targets(variants: Iterable[GemmVariant], store: ToolchainStore) -> None:
-    """Refuse a target that the compiler does not know.
+def known_targets(store: ToolchainStore) -> tuple[int, ...]:
+    """Compute capabilities that the compiler knows, of those that cuBLASDx code is built for.
 
     Raises:
-        ToolchainError: There is such a target, or no compiler.
+        ToolchainError: There is no compiler.
     """
+    version = dotted(store.toolchain().nvrtc_version)
     from cuda.bindings import nvrtc
 
-    version = dotted(store.toolchain().nvrtc_version)
     status, known = nvrtc.nvrtcGetSupportedArchs()
-    for arch in sorted({variant.arch for variant in variants}):
-        if status == nvrtc.nvrtcResult.NVRTC_SUCCESS and arch not in known:
-            raise ToolchainError(
-                f"NVRTC {version} does not compile for sm_{arch}",
-                remedy=f"choose WARP_TILES_ARCHS among {', '.join(str(a) for a in known if a >= MIN_ARCH)}, "
-                "or install another nvidia-cuda-nvrtc-cu12",
-            )
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise ToolchainError(f"NVRTC {version} does not name its targets: {status!r}", remedy="run `warp-tiles doctor`")
+    return tuple(arch for arch in known if arch >= MIN_ARCH)
 
 
 def write_variants(folder: Path, variants: Sequence[GemmVariant], store: ToolchainStore) -> tuple[str, ...]:
@@ -214,7 +211,12 @@ def write_variants(folder: Path, variants: Sequence[GemmVariant], store: Toolcha
     Raises:
         ToolchainError: There is no toolchain, or it does not know a target.
     """
-    require_targets(variants, store)
+    known = known_targets(store)
+    for arch in sorted({variant.arch for variant in variants} - set(known)):
+        raise ToolchainError(
+            f"NVRTC {dotted(store.toolchain().nvrtc_version)} does not compile for sm_{arch}",
+            remedy=f"choose WARP_TILES_ARCHS among {', '.join(map(str, known))}, or install another NVRTC",
+        )
     provider = CublasdxProvider(store)
     folder.mkdir(parents=True, exist_ok=True)
     for variant in variants:
@@ -272,7 +274,7 @@ def _read(path: Path, *fields: str) -> list[Any]:
         problem = f"its schema is {data['schema']!r}"
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"{type(error).__name__}: {error}"
-    raise PlanError(f"{path} is not usable: {problem}", remedy="configure again: cmake -S ... -B ...")
+    raise PlanError(f"{path} is not usable: {problem}", remedy=_CONFIGURE_AGAIN)
 
 
 # ---- compile and pack
@@ -302,7 +304,7 @@ def build(description: Path, output: Path, store: ToolchainStore, *, fallback: b
     try:
         variant = GemmVariant.from_json(data)
     except ValueError as error:
-        raise PlanError(f"{description} is not usable: {error}", remedy="configure again: cmake -S ... -B ...") from error
+        raise PlanError(f"{description} is not usable: {error}", remedy=_CONFIGURE_AGAIN) from error
     weaker = variant.without_alignment()
     try:
         _build_exactly(variant, output, store)

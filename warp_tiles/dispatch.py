@@ -109,6 +109,9 @@ def check_tiles(a: Tile, b: Tile, out: Tile, precision: Precision) -> None:
         )
 
 
+# Warp's own words, which its users know
+_NO_TF32 = "tile_matmul() cannot honor precision='tf32' for this compilation; falling back to default precision."
+
 BFLOAT16_ADJOINT_ERROR = (
     "tile_matmul() does not support bfloat16 'a' or 'b' tiles when the backward pass is enabled. "
     "Allowed accumulator dtypes are float16, float32, and float64 (the backward pass uses 'a' "
@@ -174,15 +177,16 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
                 f"'{name}' with shape={tile.shape} strides={tile.strides} "
                 "cannot be expressed as a cuBLASDx leading dimension"
             )
-            warnings.append(f"tile_matmul() {reason}; using the scalar GEMM path.")
+            warnings.append(
+                f"tile_matmul() operand with shape={tile.shape} strides={tile.strides} "
+                "cannot be expressed as a cuBLASDx leading dimension; using the scalar GEMM path."
+            )
     if reason or target.arch is None:
-        if precision == "tf32" and target.arch is not None:
-            warnings.append(f"tile_matmul() cannot honor precision='tf32' ({reason}); computing in float32.")
+        if precision == "tf32":
+            warnings.append(_NO_TF32)
         return Products({}, reason, tuple(warnings))
     if precision == "tf32" and target.arch < TF32_MIN_ARCH:
-        warnings.append(
-            f"tile_matmul() cannot honor precision='tf32' on sm_{target.arch}, which has no tf32; computing in float32."
-        )
+        warnings.append(_NO_TF32)
         precision = "default"
     op_a, op_b, op_c = (
         Operand(tile.dtype, *found, alignment=DTYPE_BYTES[tile.dtype])

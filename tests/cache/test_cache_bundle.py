@@ -74,8 +74,8 @@ def test_a_round_trip(bundle: Path, cache: Cache) -> None:
 
 def test_other_tools_read_it_and_may_pack_it(bundle: Path, cache: Cache) -> None:
     content = members(bundle)
-    assert [member.name for member, _ in content][0] == "manifest.json"
-    assert [data for _, data in content[1:]] == [payload("a"), payload("b")] or len(content) == 3
+    assert content[0][0].name == "manifest.json"
+    assert sorted(data for _, data in content[1:]) == sorted([payload("a"), payload("b")])
     rewrite(bundle, content)
     assert cache.import_bundle(bundle).added == 3
 
@@ -267,7 +267,7 @@ def test_arbitrary_bytes_are_refused_cleanly(data: bytes) -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_changed_byte_is_refused_or_changes_nothing(data: st.DataObject) -> None:
-    """Owner, mode and times of a tar header mean nothing; every other byte counts."""
+    """Only how a checksum is padded is left open."""
     with tempfile.TemporaryDirectory() as folder:
         source = Cache(Path(folder, "source"))
         fill(source, "a", size=300)
@@ -282,8 +282,8 @@ def test_a_changed_byte_is_refused_or_changes_nothing(data: st.DataObject) -> No
         except BundleError:
             assert not cache.root.exists()
         else:
-            assert cache.get(key("a")) == source.get(key("a")) or cache.get(key("a")).payload == payload("a", 300)
-            assert where % 512 in range(100, 257) or where % 512 >= 257  # inside a header, outside any content
+            entry = cache.get(key("a"))
+            assert (entry.payload, entry.manifest.info) == (payload("a", 300), {"name": "a"})
 
 
 def test_a_bundle_that_changes_during_the_import_is_refused(

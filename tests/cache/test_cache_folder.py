@@ -166,9 +166,7 @@ class TestTrust:
     @pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702, 0o1777])
     @pytest.mark.parametrize("below", ["", "v1", "v1/keys", "v1/objects"])
     @pytest.mark.parametrize("command", ["get", "put", "get_or_build"])
-    def test_a_folder_that_others_can_write_is_refused(
-        self, root: Path, mode: int, below: str, command: str
-    ) -> None:
+    def test_a_folder_that_others_can_write_is_refused(self, root: Path, mode: int, below: str, command: str) -> None:
         (root / below).mkdir(parents=True)
         for path in (root / "v1/keys", root / "v1/objects", root / "v1", root):
             if path.exists():

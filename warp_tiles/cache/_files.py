@@ -23,16 +23,20 @@ _READ_FLAGS = (
 def make_private_folders(path: Path, mode: int = 0o700) -> None:
     """Create a folder and its missing parents, each with ``mode`` (owner-only by default)."""
     try:
+        _make_folder(path, mode)
+    except FileNotFoundError:
+        if path.parent == path or path.parent.is_dir():
+            raise  # the file system takes no folder here
+        make_private_folders(path.parent, mode)
+        _make_folder(path, mode)
+
+
+def _make_folder(path: Path, mode: int) -> None:
+    try:
         os.mkdir(path, mode)
     except FileExistsError:
         if not path.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, "a file is in the way of the folder", str(path)) from None
-        return
-    except FileNotFoundError:
-        if path.parent == path:
-            raise
-        make_private_folders(path.parent, mode)
-        make_private_folders(path, mode)
         return
     if mode != 0o700 and hasattr(os, "fchmod"):
         os.chmod(path, mode)  # a shared folder keeps its group bits whatever the umask

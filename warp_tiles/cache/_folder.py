@@ -90,7 +90,7 @@ class Folder:
             try:
                 reason = foreign_writers(path)
             except FileNotFoundError:
-                return
+                continue
             if reason is not None:
                 raise CacheError(
                     f"the cache folder {path} is refused: {reason}; whoever can write it chooses the code that runs",

@@ -35,7 +35,7 @@ class FileDigests:
     """
 
     def __init__(self, root: Path, *, allow_shared: bool = False) -> None:
-        self._root = Path(root)
+        self._root = Path(root).absolute()
         self._path = self._root / LAYOUT / "digests.json"
         self._allow_shared = allow_shared
         self._records: dict[str, str] | None = None

@@ -70,7 +70,7 @@ class Cache:
     ) -> None:
         if max_bytes < 0:
             raise ValueError(f"max_bytes must not be negative, got {max_bytes}")
-        self.root = Path(root)
+        self.root = Path(root).absolute()  # a later change of folder must not move the cache
         self.max_bytes = max_bytes
         self._lock_timeout_s = lock_timeout_s
         self._problems = Problems()
