@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import warp_tiles
 from warp_tiles.cache import BundleReport, Cache, CacheKey
 from warp_tiles.compiler import compile_to_ltoir, guarded
 from warp_tiles.dispatch import MIN_ARCH, TF32_MIN_ARCH
@@ -40,7 +39,7 @@ _PLAN_AGAIN = "make it with `warp-tiles plan SCRIPT --json`, of this version of 
 _CONFIGURE_AGAIN = "configure again: cmake -S ... -B ..."
 _PLAN_FIELDS = frozenset(PlannedVariant(None, Role.FORWARD, "", "", (), True, "").to_json())
 # modules that decide the source text, the options or the key of a variant
-_DECIDING_MODULES = ("variant.py", "compiler.py", "providers/cublasdx.py")
+_DECIDING_MODULES = tuple(Path(__file__).parent / n for n in ("variant.py", "compiler.py", "providers/cublasdx.py"))
 
 
 @dataclass(frozen=True)
@@ -191,12 +190,12 @@ def known_targets(store: ToolchainStore) -> tuple[int, ...]:
     Raises:
         ToolchainError: There is no compiler.
     """
-    version = dotted(store.toolchain().nvrtc_version)
+    store.toolchain()
     from cuda.bindings import nvrtc
 
     status, known = nvrtc.nvrtcGetSupportedArchs()
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise ToolchainError(f"NVRTC {version} does not name its targets: {status!r}", remedy="run `warp-tiles doctor`")
+        raise ToolchainError(f"NVRTC does not name its targets: {status!r}", remedy="run `warp-tiles doctor`")
     return tuple(arch for arch in known if arch >= MIN_ARCH)
 
 
@@ -247,12 +246,8 @@ def watched(store: ToolchainStore) -> list[str]:
         ToolchainError: There is no toolchain.
     """
     packages = [Path(entry) for entry, status in search_state()[2] if status is not None]
-    found = [*kernel_sources(store).values(), *_deciding_modules(), *store.toolchain().libraries.values(), *packages]
+    found = [*kernel_sources(store).values(), *_DECIDING_MODULES, *store.toolchain().libraries.values(), *packages]
     return sorted({os.path.abspath(path) for path in found})
-
-
-def _deciding_modules() -> list[Path]:
-    return [Path(warp_tiles.__file__).parent / name for name in _DECIDING_MODULES]
 
 
 def _write_if_changed(path: Path, data: Mapping[str, Any]) -> None:
@@ -349,7 +344,7 @@ def write_depfile(path: Path, output: Path, store: ToolchainStore) -> None:
         ToolchainError: There is no toolchain.
     """
     headers = [path for source in SOURCES for path in store.closure(kernels_folder() / source).values()]
-    inputs = [*headers, *store.toolchain().libraries.values(), *_deciding_modules()]
+    inputs = [*headers, *store.toolchain().libraries.values(), *_DECIDING_MODULES]
     lines = sorted({_make_escaped(os.path.abspath(file)) for file in inputs})
     rule = " \\\n  ".join([f"{_make_escaped(os.path.abspath(output))}:", *lines]) + "\n"
     write_atomic(path, rule.encode("utf-8"), 0o644)

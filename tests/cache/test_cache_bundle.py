@@ -168,6 +168,13 @@ def test_a_bundle_cut_anywhere_is_refused(bundle: Path, root: Path) -> None:
         refused(root, bundle, "not a sound bundle")
 
 
+def test_a_changed_header_is_refused(bundle: Path, root: Path) -> None:
+    whole = bytearray(bundle.read_bytes())
+    whole[110] ^= 1  # the owner, which means nothing
+    bundle.write_bytes(whole)
+    refused(root, bundle, "checksum")
+
+
 def test_something_after_the_end_is_refused(bundle: Path, root: Path) -> None:
     bundle.write_bytes(bundle.read_bytes() + bytes(512) + b"x")
     refused(root, bundle, "follows its end")

@@ -134,8 +134,27 @@ def test_a_store_keeps_the_bound_and_the_new_entry(root: Path) -> None:
     assert cache.verify().ok
 
 
-def test_a_payload_above_the_bound_is_not_stored(root: Path) -> None:
-    cache = Cache(root, max_bytes=500)
+def test_a_new_entry_that_nearly_fills_the_cache_stays(root: Path) -> None:
+    cache = Cache(root, max_bytes=20_000)
+    fill(cache, "small")
+    fill(cache, "large", size=19_000)  # above nine tenths, to which an automatic eviction goes
+    assert counted(cache) == {"stores": 2, "evictions": 1}
+    assert cache.get(key("large")) is not None
+    assert cache.info().size_bytes <= 20_000
+
+
+def test_uses_within_one_tick_of_the_clock_keep_their_order(cache: Cache) -> None:
+    fill(cache, "old")
+    for step in range(20):
+        assert cache.get(key("old")) is not None
+        assert cache.entries()[0].key == key("old").digest
+        fill(cache, step)
+        assert cache.entries()[0].key == key(step).digest
+
+
+@pytest.mark.parametrize("bound", [500, 1100])  # below the payload, and below payload and manifest
+def test_a_payload_above_the_bound_is_not_stored(root: Path, bound: int) -> None:
+    cache = Cache(root, max_bytes=bound)
     (entry,) = fill(cache, "a")
     assert entry.payload == payload("a")
     assert counted(cache) == {"failed_stores": 1}

@@ -151,12 +151,13 @@ class Cache:
             ValueError: The payload is empty or ``info`` holds a number that is not finite.
         """
         manifest = Manifest.describe(key, payload, info)
-        if len(payload) > self.max_bytes:
+        size = len(payload) + len(manifest.encode())
+        if size > self.max_bytes:
             self._problems.add(
                 Problem(
                     "size",
                     str(self.root),
-                    f"an entry of {len(payload)} bytes exceeds the cache's bound of {self.max_bytes} bytes",
+                    f"an entry of {size} bytes exceeds the cache's bound of {self.max_bytes} bytes",
                     "raise the bound (max_bytes)",
                 )
             )
