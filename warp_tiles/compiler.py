@@ -42,12 +42,14 @@ class LinkRequest:
         inputs: LTO-IR of the module and of its GEMM variants.
         arch: Real or virtual architecture, e.g. ``sm_90``.
         output: ``cubin`` or ``ptx``.
+        max_registers: Registers per thread at most, or None for no limit beyond the hardware's.
     """
 
     name: str
     inputs: tuple[bytes, ...]
     arch: str
     output: str
+    max_registers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ def link_module(request: LinkRequest) -> Compiled:
         arch=request.arch,
         link_time_optimization=True,
         optimize_unused_variables=True,
+        max_register_count=request.max_registers,
         ptx=True if request.output == "ptx" else None,
     )
     try:

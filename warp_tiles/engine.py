@@ -79,9 +79,10 @@ class Engine:
     @property
     def store(self) -> ToolchainStore:
         """Toolchain and digests."""
+        shared = settings.current().cache_shared
         with self._lock:
             if self.root not in self._stores:
-                self._stores[self.root] = ToolchainStore(self.root / "toolchain")
+                self._stores[self.root] = ToolchainStore(self.root / "toolchain", shared=shared)
             return self._stores[self.root]
 
     @property
@@ -159,7 +160,7 @@ class Engine:
         return replace(planned, provider=provider)
 
     def _is_cached(self, digest: str) -> bool:
-        return any(listed.key == digest for listed in self.cache.entries())
+        return self.cache.manifest(digest) is not None
 
     @property
     def _without_toolchain(self) -> str:

@@ -16,7 +16,7 @@ from warp_tiles.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.engine import Engine
 from warp_tiles.errors import BuildError, LinkError, WarpTilesError
 from warp_tiles.files import write_atomic
-from warp_tiles.link import ModuleSource, module_options, why_warp_links
+from warp_tiles.link import ModuleSource, max_registers, module_options, why_warp_links
 from warp_tiles.planning import ModulePlan, Session, substitute
 from warp_tiles.records import Artifact, ModuleRecord
 from warp_tiles.variant import GemmVariant
@@ -137,7 +137,9 @@ class ModuleBuild:
         """Link here; on failure the reason for leaving it to Warp."""
         try:
             compiled = (early or self._compile(module, source_path)).result()
-            request = LinkRequest(module.name, (compiled.payload, *payloads), module.target, module.output)
+            registers = max_registers(self.plan.block_dim) if module.output == "cubin" else None
+            inputs = (compiled.payload, *payloads)
+            request = LinkRequest(module.name, inputs, module.target, module.output, registers)
             write_atomic(output_path, self._engine.pool.submit(request).result().payload)
         except WarpTilesError as error:
             if settings.current().linker == "own":

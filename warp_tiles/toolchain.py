@@ -235,11 +235,12 @@ class ToolchainStore:
 
     Args:
         folder: Where to remember.
+        shared: Trust a folder that other users can write.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
         self.folder = folder
-        self.digests = FileDigests(folder)
+        self.digests = FileDigests(folder, allow_shared=shared)
         self._toolchain: Toolchain | None = None
         self._closures: dict[str, dict[str, Path]] = {}
 

@@ -159,7 +159,7 @@ class GemmVariant:
                 *(n for row in rows for n in row[2:]),
             ]
             valid = (
-                len(rows) == 3
+                all(len(data[name]) == 3 for name in ("arrangement", "leading_dimensions", "alignments"))
                 and all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers)
                 and all(dtype in DTYPE_BYTES for dtype in dtypes)
                 and all(row[1] in ("row_major", "col_major") for row in rows)

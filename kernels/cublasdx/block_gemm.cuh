@@ -178,11 +178,11 @@ mma(D* d, const A* a, const B* b, cute::int_sequence<Di...>, cute::int_sequence<
     Op::fma(d[Di]..., a[Ai]..., b[Bi]..., d[Di]...);
 }
 
-// Steps of the k loop to unroll. Beyond a few hundred operations more of them only make the loop
+// Steps of the k loop to unroll. Beyond some hundred operations more of them only make the loop
 // slower to link and to fetch; an even number keeps the two stages' registers at fixed places.
 constexpr int k_unroll(int operations_per_step, int steps, bool exact)
 {
-    constexpr int operations = 256;
+    constexpr int operations = 512;
     if (!exact || operations_per_step * steps <= 2 * operations) {
         return steps;
     }

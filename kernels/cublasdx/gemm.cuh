@@ -51,6 +51,16 @@ constexpr bool matrix_access(int element, bool along_line, int alignment, int ld
     return alignment == 16 && ld * element % 16 == 0 && (element == 2 || (element == 4 && along_line));
 }
 
+// CuTe's scalar FMA multiplies in the operands' own type: a float result of half operands would get products
+// rounded to half. Where the result is at least as wide as the operands they are widened first.
+template <class D, class A, class B>
+struct WideningFma {
+    using ARegisters = A[1];
+    using BRegisters = B[1];
+    using DRegisters = D[1];
+    __device__ __forceinline__ static void fma(D& d, const A& a, const B& b, const D& c) { d = D(a) * D(b) + c; }
+};
+
 struct GemmConfig {
     using A = Operand<WT_A_DTYPE>;
     using B = Operand<WT_B_DTYPE>;
@@ -63,8 +73,11 @@ struct GemmConfig {
     static constexpr bool fma2 = database::is_vectorized_fma(chosen_atom);
     static constexpr auto atom = fma2 && units_row_major ? database::mma_atom::SM100_1x2x1_F32F32F32F32 : chosen_atom;
 
-    using Op = decltype(database::convert_mma_atom_to_cute<A, B, C, atom>());
-    using Traits = cute::MMA_Traits<Op>;
+    using DatabaseOp = decltype(database::convert_mma_atom_to_cute<A, B, C, atom>());
+    using Traits = cute::MMA_Traits<DatabaseOp>;
+    static constexpr bool widens = atom == database::mma_atom::universal_fma && sizeof(C) >= sizeof(A)
+        && sizeof(C) >= sizeof(B) && !(cute::is_same_v<A, C> && cute::is_same_v<B, C>);
+    using Op = cute::conditional_t<widens, WideningFma<C, A, B>, DatabaseOp>;
 
     enum : int {
         lanes = decltype(cute::size(typename Traits::ThrID{}))::value,
