@@ -19,7 +19,7 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock, Timeout
 
-from warp_tiles.cache._files import TEMP_PREFIX, make_private_folders, read_whole, write_atomic
+from warp_tiles.files import TEMP_PREFIX, make_private_folders, read_whole, write_atomic
 from warp_tiles.cache._manifest import Entry, Manifest, is_digest
 from warp_tiles.cache._report import Problem, Problems
 from warp_tiles.cache._sealed import DamagedError

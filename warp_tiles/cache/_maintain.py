@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from warp_tiles.cache._files import read_whole, sync_folder
+from warp_tiles.files import read_whole, sync_folder
 from warp_tiles.cache._folder import Folder
 from warp_tiles.cache._manifest import Manifest
 from warp_tiles.cache._sealed import DamagedError
