@@ -1,0 +1,139 @@
+"""Build a module of tile kernels in a process of its own, and say what it cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+KERNEL = '''
+@wp.kernel{options}
+def gemm_{name}(A: wp.array2d(dtype=wp.{a}), B: wp.array2d(dtype=wp.{a}), C: wp.array2d(dtype=wp.{c})):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.{c})
+    for step in range(A.shape[1] // {k}):
+        a = wp.tile_load(A, shape=({m}, {k}), offset=(i * {m}, step * {k}))
+        b = wp.tile_load(B, shape=({k}, {n}), offset=(step * {k}, j * {n}))
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c, offset=(i * {m}, j * {n}))
+'''
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One tiled GEMM kernel."""
+
+    m: int
+    n: int
+    k: int
+    a: str = "float16"
+    c: str = "float32"
+
+    def source(self, backward: bool | None) -> str:
+        """Its text; ``backward`` as a kernel option, or none."""
+        options = "" if backward is None else f"(enable_backward={backward})"
+        name = f"{self.a}_{self.m}x{self.n}x{self.k}"
+        return KERNEL.format(options=options, name=name, **asdict(self))
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to build, with whom.
+
+    Attributes:
+        modules: Texts of Python modules with kernels.
+        tiles: Whether warp_tiles is enabled.
+        arch: Compute capability.
+        threads: Threads per block.
+        warp_cache: Folder of Warp's caches, its LTO cache among them.
+        tiles_cache: Folder of warp_tiles' cache.
+        out: Folder for the cubins.
+        settings: Environment variables of warp_tiles.
+    """
+
+    modules: tuple[str, ...]
+    tiles: bool
+    arch: int
+    threads: int
+    warp_cache: str
+    tiles_cache: str
+    out: str
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+_CHILD = '''
+import json, resource, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+job = json.loads(sys.stdin.read())
+import warp as wp
+wp.config.log_level = wp.LOG_WARNING
+wp.init()
+modules = []
+for number, text in enumerate(job["modules"]):
+    path = Path(job["out"]) / f"kernels_{number}.py"
+    path.write_text("import warp as wp\\n" + text)
+    namespace = {"__name__": f"kernels_{number}", "__file__": str(path)}
+    exec(compile(path.read_text(), str(path), "exec"), namespace)
+    sys.modules[f"kernels_{number}"] = type(sys)(f"kernels_{number}")
+    module = wp.get_module(f"kernels_{number}")
+    module.options["block_dim"] = job["threads"]
+    modules.append(module)
+if job["tiles"]:
+    import warp_tiles
+    start = time.perf_counter()
+    warp_tiles.enable()
+else:
+    start = time.perf_counter()
+def build(module):
+    return wp.compile_aot_module(module, arch=job["arch"], module_dir=job["out"])[0]
+# Warp itself loads modules on at most four threads
+with ThreadPoolExecutor(min(4, len(modules))) as pool:
+    cubins = list(pool.map(build, modules))
+seconds = time.perf_counter() - start
+records = warp_tiles.report()["modules"] if job["tiles"] else []
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+if job["tiles"]:
+    warp_tiles.disable()
+    peak = max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+print(json.dumps({
+    "seconds": round(seconds, 3),
+    "cubin_bytes": sum(Path(c).stat().st_size for c in cubins),
+    "peak_process_mb": round(peak / 1024),
+    "lto_builds": sum(r["lto_builds"] for r in records),
+    "lto_hits": sum(r["lto_hits"] for r in records),
+    "lto_bytes": sum(r["lto_bytes"] for r in records),
+}))
+'''
+
+
+def build(job: Job) -> dict[str, Any]:
+    """Run a job in a fresh process.
+
+    Returns:
+        Seconds from enabling to the last cubin, bytes, counts, and the peak memory of the largest process.
+    """
+    for folder in (job.warp_cache, job.tiles_cache, job.out):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    root = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    caches = {"WARP_CACHE_PATH": job.warp_cache, "WARP_TILES_CACHE_DIR": job.tiles_cache, "PYTHONPATH": path}
+    run = subprocess.run(
+        [sys.executable, "-c", _CHILD],
+        input=json.dumps(asdict(job)),
+        env={**os.environ, **caches, **dict(job.settings)},
+        capture_output=True,
+        text=True,
+    )
+    if run.returncode:
+        sys.exit(f"a build failed:\n{run.stdout}\n{run.stderr}")
+    result: dict[str, Any] = json.loads(run.stdout.strip().splitlines()[-1])
+    if not job.tiles:  # Warp keeps no record; its LTO cache holds what was built
+        lto = [f for f in Path(job.warp_cache).glob("*/lto/*.lto") if not f.name.endswith("_fatbin.lto")]
+        result["lto_builds"] = len(lto)
+        result["lto_bytes"] = sum(f.stat().st_size for f in lto)
+    return result
