@@ -42,6 +42,7 @@ class LinkRequest:
         inputs: LTO-IR of the module and of its GEMM variants.
         arch: Real or virtual architecture, e.g. ``sm_90``.
         output: ``cubin`` or ``ptx``.
+        threads: Threads that the linker may use, 0 for one per core; the result is the same.
         max_registers: Registers per thread at most, or None for no limit beyond the hardware's.
     """
 
@@ -49,6 +50,7 @@ class LinkRequest:
     inputs: tuple[bytes, ...]
     arch: str
     output: str
+    threads: int = 0
     max_registers: int | None = None
 
 
@@ -115,6 +117,7 @@ def link_module(request: LinkRequest) -> Compiled:
         link_time_optimization=True,
         optimize_unused_variables=True,
         max_register_count=request.max_registers,
+        split_compile=request.threads,
         ptx=True if request.output == "ptx" else None,
     )
     try:

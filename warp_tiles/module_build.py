@@ -139,7 +139,8 @@ class ModuleBuild:
             compiled = (early or self._compile(module, source_path)).result()
             registers = max_registers(self.plan.block_dim) if module.output == "cubin" else None
             inputs = (compiled.payload, *payloads)
-            request = LinkRequest(module.name, inputs, module.target, module.output, registers)
+            threads = settings.current().jobs
+            request = LinkRequest(module.name, inputs, module.target, module.output, threads, registers)
             write_atomic(output_path, self._engine.pool.submit(request).result().payload)
         except WarpTilesError as error:
             if settings.current().linker == "own":

@@ -180,9 +180,8 @@ mma(D* d, const A* a, const B* b, cute::int_sequence<Di...>, cute::int_sequence<
 
 // Steps of the k loop to unroll. Beyond some hundred operations more of them only make the loop
 // slower to link and to fetch; an even number keeps the two stages' registers at fixed places.
-constexpr int k_unroll(int operations_per_step, int steps, bool exact)
+constexpr int k_unroll(int operations_per_step, int steps, bool exact, int operations)
 {
-    constexpr int operations = 512;
     if (!exact || operations_per_step * steps <= 2 * operations) {
         return steps;
     }
@@ -234,7 +233,8 @@ block_gemm(typename Config::C alpha, typename Config::A* a, typename Config::B* 
     alignas(16) typename Config::B fragment_b[2][MapB::size];
     copy_a.load(fragment_a[0], 0);
     copy_b.load(fragment_b[0], 0);
-    constexpr int unroll = k_unroll(m_repetitions * n_repetitions, k_repetitions, Config::K::exact);
+    constexpr int unroll = k_unroll(m_repetitions * n_repetitions, k_repetitions, Config::K::exact,
+                                    Config::unrolled_operations);
 #pragma unroll unroll
     for (int k = 0; k < k_repetitions; ++k) {
         if (k + 1 < k_repetitions) {

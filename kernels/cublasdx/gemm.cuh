@@ -75,8 +75,11 @@ struct GemmConfig {
 
     using DatabaseOp = decltype(database::convert_mma_atom_to_cute<A, B, C, atom>());
     using Traits = cute::MMA_Traits<DatabaseOp>;
-    static constexpr bool widens = atom == database::mma_atom::universal_fma && sizeof(C) >= sizeof(A)
-        && sizeof(C) >= sizeof(B) && !(cute::is_same_v<A, C> && cute::is_same_v<B, C>);
+    static constexpr bool mixed = !(cute::is_same_v<A, C> && cute::is_same_v<B, C>);
+    static constexpr bool widens = mixed && atom == database::mma_atom::universal_fma
+        && sizeof(C) >= sizeof(A) && sizeof(C) >= sizeof(B);
+    // Steps of k are unrolled up to about so many operations; those on mixed types come with conversions.
+    static constexpr int unrolled_operations = mixed ? 128 : 512;
     using Op = cute::conditional_t<widens, WideningFma<C, A, B>, DatabaseOp>;
 
     enum : int {

@@ -1,0 +1,219 @@
+"""Shared by the integration tests: kernels from text, ahead-of-time builds, and what Warp itself would build."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import warp as wp
+
+import warp_tiles
+from tests.products import load_kernels
+from warp_tiles import _warp
+from warp_tiles.variant import GemmVariant, Role
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+WARP_VERSION = tuple(int(part) for part in wp.__version__.split(".")[:2])
+
+# one tile of each operand, multiplied; {} is the name of the kernel
+ARRAYS = "A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)"
+LOADS = """
+    a = wp.tile_load(A, shape=({m}, {k}), storage="shared")
+    b = wp.tile_load(B, shape=({k}, {n}), storage="shared")"""
+STORE = """
+    wp.tile_store(C, c)
+"""
+
+
+def gemm(
+    name: str = "gemm",
+    m: int = 16,
+    n: int = 16,
+    k: int = 16,
+    *,
+    decorator: str = "@wp.kernel",
+    call: str = "wp.tile_matmul(a, b)",
+) -> str:
+    """Text of a float32 kernel that stores one product of an M x K and a K x N tile."""
+    return f"{decorator}\ndef {name}({ARRAYS}):{LOADS.format(m=m, n=n, k=k)}\n    c = {call}{STORE}\n"
+
+
+def load(text: str, **options: Any) -> ModuleType:
+    """A Python module of kernels from its text, below ``import warp as wp``, with Warp module options."""
+    module: ModuleType = load_kernels(f"import warp as wp\n\n{text}")
+    # wp.set_module_options() finds its caller among the imported modules, where this one is not
+    wp.set_module_options({"block_dim": 64, **options}, module=module)
+    return module
+
+
+def roles(plan: warp_tiles.ModulePlan, *, needed: bool | None = None) -> list[str]:
+    """Roles of the plan's variants in order; with ``needed`` only of those that are, or are not."""
+    return [v.role.value for v in plan.variants if needed is None or v.needed == needed]
+
+
+def only(plan: warp_tiles.ModulePlan, role: Role) -> warp_tiles.PlannedVariant:
+    """The single variant of a role."""
+    (found,) = (v for v in plan.variants if v.role is role)
+    return found
+
+
+def variant_of(planned: warp_tiles.PlannedVariant) -> GemmVariant:
+    """Its variant, which is there."""
+    assert planned.variant is not None, planned.reason
+    return planned.variant
+
+
+def compile_module(
+    module: ModuleType, folder: Path, arch: int = 90, *, use_ptx: bool = False
+) -> tuple[Path, dict[str, Any]]:
+    """Compile ahead of time into a folder.
+
+    Returns:
+        The cubin or PTX, and the build record that ``warp_tiles.report()`` has of it.
+    """
+    (output,) = wp.compile_aot_module(module, arch=arch, module_dir=folder, use_ptx=use_ptx)
+    # two folders can hold files of one name: the newest record is this build's
+    records = [r for r in warp_tiles.report()["modules"] if r.get("output") == Path(output).name]
+    assert records, f"no build record of {output}: {warp_tiles.report()}"
+    return Path(output), records[-1]
+
+
+def run_python(
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = 120,
+    first_on_path: Sequence[Path] = (),
+) -> subprocess.CompletedProcess[str]:
+    """A Python process that sees this checkout."""
+    paths = [*map(str, first_on_path), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), **(environment or {})},
+    )
+
+
+# ---- what unmodified Warp would build
+
+
+@dataclass(frozen=True)
+class Product:
+    """All that decides the code of one product; alignments only where this Warp has them (1.18 and newer)."""
+
+    sizes: tuple[int, int, int]
+    dtypes: tuple[str, ...]
+    arrangements: tuple[str, ...]
+    leading_dimensions: tuple[int, ...]
+    alignments: tuple[int, ...] | None
+    precision: str
+    threads: int
+    arch: int
+
+
+def planned_products(plan: warp_tiles.ModulePlan) -> set[Product]:
+    """Every product of a plan, needed or not."""
+    found = set()
+    for planned in plan.variants:
+        v = variant_of(planned)
+        operands = (v.a, v.b, v.c)
+        alignments = v.alignments if _alignment_rule() else None
+        dtypes, arrangements = tuple(o.dtype for o in operands), tuple(o.arrangement for o in operands)
+        sizes = (v.m, v.n, v.k)
+        found.add(
+            Product(sizes, dtypes, arrangements, v.leading_dimensions, alignments, v.precision, v.threads, v.arch)
+        )
+    return found
+
+
+def warp_products(module: Any, arch: int, block_dim: int) -> set[Product]:
+    """What unmodified Warp would build for one of its modules: its calls are noted and nothing is built."""
+    assert not warp_tiles.is_enabled()
+    build, context = _warp.find("build"), _warp.find("context")
+    original = build.build_lto_dot
+    found: set[Product] = set()
+
+    def note(*args: Any, **kwargs: Any) -> tuple[str, bytes]:
+        bound = inspect.signature(original).bind(*args, **kwargs)
+        bound.apply_defaults()
+        found.add(_product(bound.arguments))
+        return f"noted_{len(found)}", b""
+
+    build.build_lto_dot = note
+    try:
+        options = module.resolve_options(wp.config) | {"output_arch": arch, "block_dim": block_dim}
+        context.ModuleBuilder(module, options).codegen("cuda")
+    finally:
+        build.build_lto_dot = original
+        module.mark_modified()
+    return found
+
+
+def _alignment_rule() -> Any:
+    return getattr(_warp.find("build"), "_gemm_operand_alignments", None)
+
+
+def _product(call: Mapping[str, Any]) -> Product:
+    m, n, k = call["M"], call["N"], call["K"]
+    layouts = tuple(call[f"{name}layout"] for name in "abc")
+    shapes = ((m, k), (k, n), (m, n))
+    dense = tuple(cols if layout == "rowmajor" else rows for layout, (rows, cols) in zip(layouts, shapes))
+    lds = tuple(call[f"ld{name}"] or usual for name, usual in zip("abc", dense))
+    dtypes = tuple(call[f"{name}dtype"] for name in "abc")
+    sizes_bytes = tuple(wp.types.type_size_in_bytes(dtype) for dtype in dtypes)
+    alignments = None
+    if rule := _alignment_rule():
+        explicit = (0, 0, 0) if lds == dense else lds
+        chosen = rule(dense, explicit, sizes_bytes, call["aligned_bases"])
+        alignments = sizes_bytes if chosen == (0, 0, 0) else chosen  # zeros: no more than an element's
+    arrangements = tuple({"rowmajor": "row_major", "colmajor": "col_major"}[layout] for layout in layouts)
+    names = tuple(dtype.__name__ for dtype in dtypes)
+    precision = call.get("precision") or "default"
+    return Product((m, n, k), names, arrangements, lds, alignments, precision, call["num_threads"], call["arch"])
+
+
+# ---- cubins
+
+_FUNCTION, _UNDEFINED = 2, 0  # STT_FUNC and SHN_UNDEF of the ELF specification
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """Names in a cubin's symbol table."""
+
+    functions: frozenset[str]
+    undefined: frozenset[str]
+
+
+def cubin_symbols(cubin: bytes) -> Symbols:
+    """Functions that a cubin defines, and names that it leaves open.
+
+    Source: the 64-bit layout of the ELF specification, ``Elf64_Ehdr``, ``Elf64_Shdr`` and ``Elf64_Sym``.
+    """
+    assert cubin[:6] == b"\x7fELF\x02\x01", "not a little-endian 64-bit ELF file"
+    offset, size, count = (*struct.unpack_from("<Q", cubin, 0x28), *struct.unpack_from("<HH", cubin, 0x3A))
+    sections = [struct.unpack_from("<IIQQQQIIQQ", cubin, offset + size * number) for number in range(count)]
+    functions, undefined = set(), set()
+    for kind, start, length, link, entry in ((s[1], s[4], s[5], s[6], s[9]) for s in sections):
+        if kind != 2:  # SHT_SYMTAB
+            continue
+        names = sections[link][4]
+        for place in range(start + entry, start + length, entry):  # the first symbol is always empty
+            name_at, info, _, section = struct.unpack_from("<IBBH", cubin, place)
+            name = cubin[names + name_at : cubin.index(b"\0", names + name_at)].decode()
+            if section == _UNDEFINED:
+                undefined.add(name)
+            elif info & 0xF == _FUNCTION:
+                functions.add(name)
+    return Symbols(frozenset(functions), frozenset(undefined))

@@ -1,0 +1,301 @@
+"""Warp's module hash under warp_tiles, and what enable() and disable() do to Warp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.helpers import WARP_VERSION, gemm, load
+from warp_tiles import _warp
+
+COPY = "@wp.kernel\ndef copy(x: wp.array(dtype=float)):\n    x[0] = 1.0\n"
+HELPER = """
+@wp.func
+def helper(a: wp.tile(dtype=wp.float32, shape=(16, 16)), b: wp.tile(dtype=wp.float32, shape=(16, 16))):
+    return wp.tile_matmul(a, b)
+
+"""
+CAPTURED = "from warp._src.context import builtin_functions\nmm = builtin_functions['tile_matmul']\n\n"
+WITH_PRODUCTS = {
+    "a call": gemm(),
+    "another name of the package": "import warp as other\n\n" + gemm(call="other.tile_matmul(a, b)"),
+    "a captured builtin": CAPTURED + gemm(call="mm(a, b)"),
+    "an attribute": "import types\n" + CAPTURED + "ops = types.SimpleNamespace(go=mm)\n\n" + gemm(call="ops.go(a, b)"),
+    "a helper": HELPER + gemm(call="helper(a, b)"),
+    "a forward-only kernel": gemm(decorator="@wp.kernel(enable_backward=False)"),
+}
+if WARP_VERSION >= (1, 19):  # older ones evaluate no static expression to a builtin function
+    WITH_PRODUCTS["a static expression"] = CAPTURED + gemm(call="wp.static(mm)(a, b)")
+CHOLESKY = """
+@wp.kernel
+def factor(A: wp.array2d(dtype=wp.float32), L: wp.array2d(dtype=wp.float32)):
+    a = wp.tile_load(A, shape=(16, 16), storage="shared")
+    wp.tile_store(L, wp.tile_cholesky(a))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _disabled() -> Iterator[None]:
+    warp_tiles.disable()
+    yield
+    warp_tiles.disable()
+
+
+def warp_hash(module: Any, block_dim: int | None = None) -> bytes:
+    """Hash that Warp would use now; what was computed before does not count unless Warp still trusts it."""
+    digest: bytes = wp.get_module(module.__name__).get_module_hash(block_dim)
+    return digest
+
+
+# ---- the hash
+
+
+def test_a_module_without_products_keeps_its_hash() -> None:
+    module = load(COPY)
+    before = warp_hash(module)
+    with warp_tiles.enabled():
+        assert warp_hash(module) == before
+        with warp_tiles.override(provider="scalar"):
+            assert warp_hash(module) == before
+    assert warp_hash(module) == before
+
+
+@pytest.mark.parametrize("text", WITH_PRODUCTS.values(), ids=WITH_PRODUCTS.keys())
+def test_a_module_with_products_gets_another_hash(text: str) -> None:
+    module = load(text)
+    before = warp_hash(module)
+    with warp_tiles.enabled():
+        assert warp_hash(module) != before
+    assert warp_hash(module) == before
+
+
+def test_modules_of_different_products_have_different_hashes() -> None:
+    first, second = load(gemm()), load(gemm(m=8))
+    with warp_tiles.enabled():
+        assert warp_hash(first) != warp_hash(second)
+
+
+def test_the_hash_is_the_same_in_every_block_size_variant() -> None:
+    module = load(gemm())
+    before = [warp_hash(module, threads) for threads in (32, 64)]
+    with warp_tiles.enabled():
+        hooked = [warp_hash(module, threads) for threads in (32, 64)]
+    assert not set(before) & set(hooked)
+    assert len(set(hooked)) == 2
+
+
+@pytest.mark.parametrize(("backward", "differs"), [(True, True), (False, False)])
+def test_a_cholesky_counts_where_its_adjoint_does(backward: bool, differs: bool) -> None:
+    module = load(CHOLESKY, enable_backward=backward)
+    before = warp_hash(module)
+    with warp_tiles.enabled():
+        assert (warp_hash(module) != before) == differs
+
+
+def test_every_provider_and_linker_has_a_hash_of_its_own() -> None:
+    module = load(gemm())
+    hashes = {warp_hash(module)}
+    choices = [{"provider": name} for name in ("cublasdx", "libmathdx", "scalar")] + [{"linker": "warp"}]
+    with warp_tiles.enabled():
+        hashes.add(warp_hash(module))
+        for choice in choices:
+            with warp_tiles.override(**choice):
+                hashes.add(warp_hash(module))
+    assert len(hashes) == 2 + len(choices)
+
+
+def test_the_hash_returns_with_the_settings() -> None:
+    module = load(gemm())
+    with warp_tiles.enabled():
+        usual = warp_hash(module)
+        with warp_tiles.override(provider="scalar"):
+            assert warp_hash(module) != usual
+        assert warp_hash(module) == usual
+        warp_tiles.configure(provider="scalar")
+        try:
+            assert warp_hash(module) != usual
+        finally:
+            warp_tiles.configure(provider=None)
+        assert warp_hash(module) == usual
+
+
+def test_where_the_cache_lies_does_not_matter(tmp_path: Any) -> None:
+    module = load(gemm())
+    with warp_tiles.enabled():
+        usual = warp_hash(module)
+        with warp_tiles.override(cache_dir=tmp_path / "cache", jobs=1):
+            assert warp_hash(module) == usual
+
+
+def test_the_hash_does_not_depend_on_when_it_was_enabled() -> None:
+    module = load(gemm())
+    with warp_tiles.enabled():
+        first = warp_hash(module)
+    with warp_tiles.enabled():
+        assert warp_hash(module) == first
+
+
+# ---- enable and disable
+
+
+def everything_in_warp() -> dict[str, int]:
+    """Identity of every attribute that could be hooked: of modules, their classes and builtin functions."""
+    found: dict[str, int] = {}
+    for name in ("build", "codegen", "context", "types", "logger"):
+        module = _warp.find(name)
+        for attribute, value in vars(module).items():
+            found[f"{name}.{attribute}"] = id(value)
+            if isinstance(value, type) and value.__module__.startswith("warp."):
+                found.update({f"{name}.{attribute}.{key}": id(item) for key, item in vars(value).items()})
+    for key, function in _warp.find("context.builtin_functions").items():
+        for number, overload in enumerate([function, *getattr(function, "overloads", ())]):
+            found.update({f"{key}[{number}].{name}": id(item) for name, item in vars(overload).items()})
+    return found
+
+
+# counters and caches that Warp changes by itself
+IGNORED = ("context.runtime", "context.user_modules")
+
+
+def changed(before: dict[str, int], after: dict[str, int]) -> set[str]:
+    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} - set(IGNORED)
+
+
+def test_disable_restores_every_attribute() -> None:
+    wp.init()
+    load(gemm())
+    before = everything_in_warp()
+    warp_tiles.enable()
+    hooked = changed(before, everything_in_warp())
+    expected = {
+        "build.build_lto_dot",
+        "build.build_cuda",
+        "codegen.Adjoint.build",
+        "context.ModuleBuilder.codegen",
+        "context.ModuleBuilder.get_link_inputs",
+        "context.ModuleHasher.__init__",
+        "context.ModuleHasher.hash_adjoint",
+    }
+    assert expected <= hooked
+    dispatchers = {name for name in hooked if name.startswith("tile_matmul[")}
+    assert dispatchers
+    assert all(name.endswith(".lto_dispatch_func") for name in dispatchers)
+    assert not {name for name in hooked - dispatchers if name not in expected}
+    warp_tiles.disable()
+    assert changed(before, everything_in_warp()) == set()
+
+
+def test_enabling_twice_is_enabling_once() -> None:
+    wp.init()
+    module = load(gemm())
+    before = everything_in_warp()
+    original = warp_hash(module)
+    warp_tiles.enable()
+    once, hooked = everything_in_warp(), warp_hash(module)
+    warp_tiles.enable()
+    assert changed(once, everything_in_warp()) == set()
+    assert warp_hash(module) == hooked
+    warp_tiles.disable()
+    assert not warp_tiles.is_enabled()
+    assert changed(before, everything_in_warp()) == set()
+    assert warp_hash(module) == original
+
+
+def test_enable_disable_enable() -> None:
+    module = load(gemm())
+    for _ in range(3):
+        assert not warp_tiles.is_enabled()
+        warp_tiles.enable()
+        assert warp_tiles.is_enabled()
+        assert len(warp_tiles.plan(module, arch=90).variants) == 3
+        warp_tiles.disable()
+        with pytest.raises(warp_tiles.PlanError):
+            warp_tiles.plan(module, arch=90)
+
+
+def test_disabling_what_is_not_enabled() -> None:
+    before = everything_in_warp()
+    warp_tiles.disable()
+    assert changed(before, everything_in_warp()) == set()
+
+
+def test_a_with_block_inside_an_enabled_program_changes_nothing() -> None:
+    warp_tiles.enable()
+    with warp_tiles.enabled():
+        pass
+    assert warp_tiles.is_enabled()
+
+
+def test_a_with_block_ends_after_an_exception() -> None:
+    with pytest.raises(KeyError), warp_tiles.enabled():
+        raise KeyError
+    assert not warp_tiles.is_enabled()
+
+
+def test_importing_changes_nothing() -> None:
+    from tests.integration.helpers import run_python
+
+    text = (
+        "import warp, warp._src.build as b, warp._src.context as c; f = b.build_cuda, c.ModuleBuilder.codegen\n"
+        "import warp_tiles, warp_tiles._warp\n"
+        "assert f == (b.build_cuda, c.ModuleBuilder.codegen) and not warp_tiles.is_enabled(); print('same')"
+    )
+    done = run_python(["-c", text])
+    assert done.stdout.strip() == "same", done.stderr
+
+
+# ---- seams
+
+SEAMS = [path for path, _ in _warp._REQUIRED]
+
+
+@pytest.mark.parametrize("path", SEAMS)
+def test_a_missing_seam_is_named_and_nothing_is_changed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wp.init()
+    owner_path, _, name = path.rpartition(".")
+    monkeypatch.delattr(_warp.find(owner_path), name)
+    before = everything_without(path)
+    with pytest.raises(warp_tiles.SeamError) as caught:
+        warp_tiles.enable()
+    assert f"warp._src.{path}" in str(caught.value)
+    assert wp.__version__ in str(caught.value)
+    assert not warp_tiles.is_enabled()
+    assert everything_without(path) == before
+
+
+def everything_without(path: str) -> dict[str, int]:
+    """As :func:`everything_in_warp`, where one of the attributes that it reads may be missing."""
+    if path == "context.builtin_functions":
+        build = _warp.find("build")
+        return {name: id(value) for name, value in vars(build).items()}
+    return {name: value for name, value in everything_in_warp().items() if name not in IGNORED}
+
+
+def test_a_builtin_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(_warp.find("context.builtin_functions"), "tile_matmul")
+    with pytest.raises(warp_tiles.SeamError, match=rf"Warp {wp.__version__} has no builtin 'tile_matmul'"):
+        warp_tiles.enable()
+
+
+def test_a_parameter_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_warp.find("build"), "build_cuda", lambda cu_path, arch, output_path, ltoirs: None)
+    with pytest.raises(warp_tiles.SeamError, match=r"parameter 'fatbins' of warp\._src\.build\.build_cuda"):
+        warp_tiles.enable()
+
+
+def test_this_warp_has_every_seam() -> None:
+    assert _warp.check_seams() == [f"warp._src.{path}" for path in SEAMS]
+    low, high = _warp.SUPPORTED_VERSIONS
+    assert low <= WARP_VERSION <= high
+
+
+def test_an_unknown_setting_in_the_environment_leaves_warp_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARP_TILES_FOO", "1")
+    before = everything_in_warp()
+    with pytest.raises(warp_tiles.SettingError, match="WARP_TILES_FOO"):
+        warp_tiles.enable()
+    assert changed(before, everything_in_warp()) == set()

@@ -1,0 +1,101 @@
+"""Errors: their parts, their tree, and their way between processes."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+
+import pytest
+
+from warp_tiles import errors
+from warp_tiles.errors import WarpTilesError
+
+CLASSES = [
+    value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, WarpTilesError)
+]  # in the order of the file
+
+
+def test_there_are_errors() -> None:
+    assert len(CLASSES) == 10
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickling_keeps_class_and_parts(cls: type[WarpTilesError], protocol: int) -> None:
+    error = cls("what {failed} \u00e9", remedy="do this", log="line 1\nline 2\n")
+    back = pickle.loads(pickle.dumps(error, protocol))
+    assert type(back) is cls
+    assert (back.message, back.remedy, back.log) == (error.message, error.remedy, error.log)
+    assert str(back) == str(error)
+    assert back.args == error.args
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_copying_keeps_the_parts(cls: type[WarpTilesError]) -> None:
+    back = copy.copy(cls("m", remedy="r", log="l"))
+    assert (type(back), back.message, back.remedy, back.log) == (cls, "m", "r", "l")
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_the_text_holds_each_part_that_is_there(cls: type[WarpTilesError]) -> None:
+    assert str(cls("message")) == "message"
+    assert str(cls("message", remedy="r")) == "message\nRemedy: r"
+    assert str(cls("message", log="one\ntwo\n\n")) == "message\nLog:\none\ntwo"
+    assert str(cls("message", remedy="r", log="one")) == "message\nRemedy: r\nLog:\none"
+
+
+def drawn_tree() -> list[tuple[str, str]]:
+    """(class, base) for each line of the tree in the module's docstring."""
+    found: list[tuple[str, str]] = []
+    path: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        match = re.match(r"^ {4}((?:\u2502   |    )*)(?:[\u251c\u2514]\u2500\u2500 )?(\w+Error)\b", line)
+        if not match:
+            continue
+        branch = "\u2500\u2500" in line
+        depth = len(match.group(1)) // 4 + branch
+        found.append((match.group(2), path[depth - 1] if depth else "Exception"))
+        path[depth:] = [match.group(2)]
+    return found
+
+
+def test_the_tree_in_the_docstring_is_the_real_one() -> None:
+    real = [(cls.__name__, cls.__bases__[0].__name__) for cls in CLASSES]
+    assert drawn_tree() == real
+
+
+@pytest.mark.parametrize("cls", CLASSES[1:])
+def test_each_class_says_what_the_tree_says(cls: type[WarpTilesError]) -> None:
+    lines = (errors.__doc__ or "").splitlines()
+    drawn = next(line for line in lines if f" {cls.__name__} " in line).split(cls.__name__)[1].strip()
+    summary = (cls.__doc__ or "").split(".")[0]
+    assert drawn.casefold() == summary.casefold()
+
+
+@pytest.mark.parametrize(
+    ("name", "builtin"),
+    [
+        ("SettingError", ValueError),
+        ("BundleError", ValueError),
+        ("SeamError", RuntimeError),
+        ("ToolchainError", RuntimeError),
+        ("PlanError", RuntimeError),
+        ("BuildError", RuntimeError),
+        ("LinkError", RuntimeError),
+        ("ScriptError", RuntimeError),
+    ],
+)
+def test_errors_can_be_caught_as_python_names_them(name: str, builtin: type[Exception]) -> None:
+    with pytest.raises(builtin):
+        raise getattr(errors, name)("message")
+
+
+def test_an_error_keeps_its_cause() -> None:
+    with pytest.raises(errors.BuildError) as caught:
+        try:
+            raise OSError("disk")
+        except OSError as error:
+            raise errors.BuildError("message") from error
+    assert isinstance(caught.value.__cause__, OSError)

@@ -1,0 +1,128 @@
+"""The public names, and that importing them does nothing."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import warp_tiles
+from warp_tiles import errors
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_all_names_what_is_exported() -> None:
+    exported = {
+        name
+        for name, value in vars(warp_tiles).items()
+        if not isinstance(value, types.ModuleType) and (not name.startswith("_") or name == "__version__")
+    }
+    assert exported == set(warp_tiles.__all__)
+
+
+def test_all_is_sorted_and_has_no_duplicates() -> None:
+    assert warp_tiles.__all__ == sorted(set(warp_tiles.__all__))
+
+
+@pytest.mark.parametrize("name", warp_tiles.__all__)
+def test_each_public_name_is_documented(name: str) -> None:
+    value = getattr(warp_tiles, name)
+    if callable(value):
+        assert inspect.getdoc(value), f"{name} has no docstring"
+
+
+def test_every_error_is_public() -> None:
+    public = {value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, Exception)}
+    assert public <= {getattr(warp_tiles, name) for name in warp_tiles.__all__}
+
+
+def test_a_star_import_gives_the_public_names() -> None:
+    namespace: dict[str, object] = {}
+    exec("from warp_tiles import *", namespace)
+    assert set(warp_tiles.__all__) <= set(namespace)
+
+
+def python(code: str, folder: Path, **environment: str) -> str:
+    """Output of a fresh process that sees no cache folder of this test run."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WARP")}
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**kept, "PYTHONPATH": str(ROOT), "HOME": str(folder), "XDG_CACHE_HOME": str(folder / "c"), **environment},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return result.stdout
+
+
+def test_importing_is_inert(tmp_path: Path) -> None:
+    # cuda-bindings itself puts an empty "cuda" there at every start of Python, by a .pth file
+    code = (
+        "import sys, json, threading; sys.dont_write_bytecode = True; before = set(sys.modules); import warp_tiles; "
+        "print(json.dumps([sorted({m.split('.')[0] for m in set(sys.modules) - before}), threading.active_count()]))"
+    )
+    loaded, threads = json.loads(python(code, tmp_path))
+    assert "warp_tiles" in loaded
+    assert not {"warp", "cuda", "numpy", "rich", "filelock", "click"} & set(loaded)
+    assert threads == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_every_module_but_the_hooks_leaves_warp_and_cuda_alone(tmp_path: Path) -> None:
+    code = (
+        "import sys, pkgutil, importlib; sys.dont_write_bytecode = True; before = set(sys.modules); import warp_tiles\n"
+        "for found in pkgutil.walk_packages(warp_tiles.__path__, 'warp_tiles.'):\n"
+        "    if found.name not in ('warp_tiles._warp', 'warp_tiles.__main__'):\n"
+        "        importlib.import_module(found.name)\n"
+        "print(*{m.split('.')[0] for m in set(sys.modules) - before} & {'warp', 'cuda', 'warp_tiles'})"
+    )
+    assert python(code, tmp_path).split() == ["warp_tiles"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bad_environment_does_not_break_the_import(tmp_path: Path) -> None:
+    code = (
+        "import warp_tiles\n"
+        "try:\n    warp_tiles.enable()\n"
+        "except warp_tiles.SettingError as error:\n    print(error)\n"
+        "print(warp_tiles.is_enabled())"
+    )
+    output = python(code, tmp_path, WARP_TILES_PROVIDER="bogus", WARP_CACHE_PATH=str(tmp_path / "w"))
+    assert "WARP_TILES_PROVIDER is 'bogus'" in output
+    assert "auto, cublasdx, libmathdx, scalar" in output
+    assert output.splitlines()[-1] == "False"
+
+
+def refers_to_internals(node: ast.AST) -> bool:
+    names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+    names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    return any(name.startswith("warp._src") for name in names) or (
+        isinstance(node, ast.Attribute) and node.attr == "_src"
+    )
+
+
+def test_only_the_hooks_module_refers_to_warps_internals() -> None:
+    package = ROOT / "warp_tiles"
+    offenders = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if any(refers_to_internals(node) for node in ast.walk(ast.parse(path.read_text("utf-8"))))
+    }
+    assert offenders <= {"_warp.py"}
+
+
+@pytest.mark.parametrize("name", ["plan", "report"])
+def test_what_needs_the_hooks_says_so(name: str) -> None:
+    assert not warp_tiles.is_enabled()
+    with pytest.raises(warp_tiles.PlanError, match="needs warp_tiles to be enabled") as caught:
+        getattr(warp_tiles, name)(*(["__main__"] if name == "plan" else []))
+    assert "warp_tiles.enable()" in caught.value.remedy
