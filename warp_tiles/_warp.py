@@ -21,7 +21,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import warp
 
@@ -29,7 +29,6 @@ from warp_tiles import settings
 from warp_tiles.dispatch import BFLOAT16_ADJOINT_ERROR, Target, products
 from warp_tiles.engine import Engine
 from warp_tiles.errors import BuildError, SeamError
-from warp_tiles.module_build import ModuleBuild
 from warp_tiles.planning import DECLARATIONS, ModulePlan, Session, resolve
 from warp_tiles.toolchain import Version
 from warp_tiles.translate import (
@@ -42,6 +41,9 @@ from warp_tiles.translate import (
     variant_of_call,
 )
 from warp_tiles.variant import GemmVariant, Role
+
+if TYPE_CHECKING:
+    from warp_tiles.module_build import ModuleBuild
 
 SUPPORTED_VERSIONS = ((1, 17), (1, 19))
 MATMUL, CHOLESKY = "tile_matmul", "tile_cholesky"
@@ -332,6 +334,8 @@ class Hooks:
         plan = resolve(state.session, source, kernels, list(function_uses(builder, state)))
         plan = self.engine.annotate(plan)
         self.engine.recorder.add_plan(plan)
+        from warp_tiles.module_build import ModuleBuild
+
         state.build = ModuleBuild(self.engine, state.session, source, plan)
         return state.build.text()
 

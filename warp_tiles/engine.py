@@ -11,17 +11,21 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from warp_tiles import settings
-from warp_tiles.cache import Cache, default_root
+from warp_tiles.cache import default_root
 from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
 from warp_tiles.planning import ModulePlan, PlannedVariant
-from warp_tiles.pool import CompilerPool
 from warp_tiles.progress import BuildProgress
 from warp_tiles.providers import CublasdxProvider
 from warp_tiles.records import Artifact, Recorder
 from warp_tiles.toolchain import Toolchain, ToolchainStore, Version, require_linkable
 from warp_tiles.variant import GemmVariant
+
+if TYPE_CHECKING:
+    from warp_tiles.cache import Cache
+    from warp_tiles.pool import CompilerPool
 
 log = logging.getLogger("warp_tiles")
 Libmathdx = Callable[[GemmVariant], tuple[str, bytes]]
@@ -69,6 +73,8 @@ class Engine:
     @property
     def cache(self) -> Cache:
         """The cache that the settings name."""
+        from warp_tiles.cache import Cache
+
         now = settings.current()
         identity = (self.root, now.cache_max_bytes, now.cache_shared)
         with self._lock:
@@ -88,6 +94,8 @@ class Engine:
     @property
     def pool(self) -> CompilerPool:
         """Compiler processes."""
+        from warp_tiles.pool import CompilerPool
+
         with self._lock:
             if self._pool is None:
                 self._pool = CompilerPool(settings.current().jobs, self._executor)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from warp_tiles.dispatch import Tile
-from warp_tiles.module_build import ModuleBuild
 from warp_tiles.planning import FunctionUse, Session
 from warp_tiles.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision
+
+if TYPE_CHECKING:
+    from warp_tiles.module_build import ModuleBuild
 
 WARP_LAYOUTS: dict[str, Arrangement] = {"rowmajor": "row_major", "colmajor": "col_major"}
 

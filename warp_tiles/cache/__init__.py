@@ -2,17 +2,47 @@
 
 A key is a list of labelled inputs; a payload is stored under its SHA-256. The cache never fails a build: a folder
 that cannot be used costs the caching. It does refuse a folder that others can write. See ``docs/cache.md``.
+
+Names are imported when first used: a process that builds nothing needs few of them.
 """
 
-from warp_tiles.cache._bundle import BundleReport
-from warp_tiles.cache._explain import Difference, Explanation, explain
-from warp_tiles.cache._folder import default_root
-from warp_tiles.cache._key import SCHEMA_VERSION, CacheKey, KeyField
-from warp_tiles.cache._maintain import CacheInfo, Finding, GcReport, Listed, VerifyReport
-from warp_tiles.cache._manifest import Entry, Manifest
-from warp_tiles.cache._memo import FileDigests
-from warp_tiles.cache._report import Problem
-from warp_tiles.cache._store import Cache, Counters
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from warp_tiles.cache._bundle import BundleReport
+    from warp_tiles.cache._explain import Difference, Explanation, explain
+    from warp_tiles.cache._key import SCHEMA_VERSION, CacheKey, KeyField
+    from warp_tiles.cache._maintain import CacheInfo, Finding, GcReport, Listed, VerifyReport
+    from warp_tiles.cache._manifest import Entry, Manifest
+    from warp_tiles.cache._memo import FileDigests
+    from warp_tiles.cache._place import default_root
+    from warp_tiles.cache._report import Problem
+    from warp_tiles.cache._store import Cache, Counters
+
+_PLACES = {
+    "BundleReport": "_bundle",
+    "Cache": "_store",
+    "CacheInfo": "_maintain",
+    "CacheKey": "_key",
+    "Counters": "_store",
+    "Difference": "_explain",
+    "Entry": "_manifest",
+    "Explanation": "_explain",
+    "FileDigests": "_memo",
+    "Finding": "_maintain",
+    "GcReport": "_maintain",
+    "KeyField": "_key",
+    "Listed": "_maintain",
+    "Manifest": "_manifest",
+    "Problem": "_report",
+    "SCHEMA_VERSION": "_key",
+    "VerifyReport": "_maintain",
+    "default_root": "_place",
+    "explain": "_explain",
+}
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -35,3 +65,11 @@ __all__ = [
     "default_root",
     "explain",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -16,38 +16,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-import platformdirs
 from filelock import FileLock, Timeout
 
-from warp_tiles.files import TEMP_PREFIX, make_private_folders, read_whole, write_atomic
-from warp_tiles.cache._manifest import Entry, Manifest, is_digest
+from warp_tiles.cache._manifest import Entry, Manifest
+from warp_tiles.cache._place import LAYOUT, foreign_writers, is_digest
 from warp_tiles.cache._report import Problem, Problems
 from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.errors import CacheError
+from warp_tiles.files import TEMP_PREFIX, make_private_folders, read_whole, write_atomic
 
-LAYOUT = "v1"
 STORE_LOCK = "store"
-
-
-def default_root() -> Path:
-    """The user's own cache folder for this package, by the platform's convention. Nothing is created."""
-    return platformdirs.user_cache_path("warp_tiles", appauthor=False)
-
-
-def foreign_writers(path: Path) -> str | None:
-    """Say how others can write a folder, or ``None`` if only this user can.
-
-    Raises:
-        OSError: The folder cannot be examined; ``FileNotFoundError`` if it is missing.
-    """
-    status = os.stat(path)
-    if not hasattr(os, "geteuid"):
-        return None
-    if status.st_uid != os.geteuid():
-        return f"it belongs to user {status.st_uid}, this process runs as user {os.geteuid()}"
-    if status.st_mode & 0o022:
-        return f"its permissions {stat.S_IMODE(status.st_mode):#o} let group or others write"
-    return None
 
 
 class Folder:

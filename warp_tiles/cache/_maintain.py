@@ -13,10 +13,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from warp_tiles.files import read_whole, sync_folder
 from warp_tiles.cache._folder import Folder
 from warp_tiles.cache._manifest import Manifest
 from warp_tiles.cache._sealed import DamagedError
+from warp_tiles.files import read_whole, sync_folder
 
 DAY_S = 86400.0
 QUARANTINE_DAYS = 7

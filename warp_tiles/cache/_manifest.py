@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from warp_tiles.cache._key import CacheKey
+from warp_tiles.cache._place import is_digest
 from warp_tiles.cache._sealed import DamagedError, dump_json, parse_object, seal, unseal
 
-_HEX64 = re.compile(r"[0-9a-f]{64}")
 _KINDS: dict[str, type] = {
     "payload_sha256": str,
     "payload_crc32": int,
@@ -21,11 +20,6 @@ _KINDS: dict[str, type] = {
     "stored_at_ns": int,
     "info": dict,
 }
-
-
-def is_digest(text: str) -> bool:
-    """Whether the text is 64 lower-case hex digits."""
-    return _HEX64.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from warp_tiles.cache import CacheKey
-from warp_tiles.compiler import CompileRequest
 from warp_tiles.errors import ToolchainError
 from warp_tiles.toolchain import ToolchainStore
 from warp_tiles.variant import DType, GemmVariant
+
+if TYPE_CHECKING:
+    from warp_tiles.cache import CacheKey
+    from warp_tiles.compiler import CompileRequest
 
 _CXX_TYPES: dict[DType, str] = {
     "float16": "__half",
@@ -94,6 +96,8 @@ class CublasdxProvider:
         Raises:
             ToolchainError: There is no toolchain.
         """
+        from warp_tiles.compiler import CompileRequest
+
         folders = [self._source.parent, *self._store.toolchain().include_dirs]
         paths = [os.fspath(folder) for folder in folders]
         return CompileRequest(
@@ -121,6 +125,8 @@ class CublasdxProvider:
         Raises:
             ToolchainError: There is no toolchain.
         """
+        from warp_tiles.cache import CacheKey
+
         fields: dict[str, str] = dict(self.identity())
         fields.update({f"variant.{name}": str(value) for name, value in variant.to_json().items()})
         fields.update({f"option.{name}": str(value) for name, value in options(variant).items()})

@@ -1,0 +1,39 @@
+"""Where a cache lies, who may write there, and how its files are named. Light to import."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+LAYOUT = "v1"
+_HEX64 = re.compile(r"[0-9a-f]{64}")
+
+
+def is_digest(text: str) -> bool:
+    """Whether the text is 64 lower-case hex digits."""
+    return _HEX64.fullmatch(text) is not None
+
+
+def default_root() -> Path:
+    """The user's own cache folder for this package, by the platform's convention. Nothing is created."""
+    import platformdirs
+
+    return platformdirs.user_cache_path("warp_tiles", appauthor=False)
+
+
+def foreign_writers(path: Path) -> str | None:
+    """Say how others can write a folder, or ``None`` if only this user can.
+
+    Raises:
+        OSError: The folder cannot be examined; ``FileNotFoundError`` if it is missing.
+    """
+    status = os.stat(path)
+    if not hasattr(os, "geteuid"):
+        return None
+    if status.st_uid != os.geteuid():
+        return f"it belongs to user {status.st_uid}, this process runs as user {os.geteuid()}"
+    if status.st_mode & 0o022:
+        return f"its permissions {stat.S_IMODE(status.st_mode):#o} let group or others write"
+    return None
