@@ -3,7 +3,7 @@
 A and B stay in shared memory and 64 calls are made on them, in 2112 blocks, so that nothing but the
 GEMM function is timed.
 
-    python benchmarks/resident_check.py --json FILE
+    python benchmarks/resident_gemm.py --json FILE
 """
 
 import argparse
