@@ -7,8 +7,10 @@ GEMM function is timed.
 """
 
 import argparse
+import datetime
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -28,6 +30,8 @@ CELLS = [
     ("float32", "float32", 128, 128, 32, 256),
     ("float64", "float64", 64, 64, 64, 128),
     ("float64", "float64", 32, 32, 32, 64),
+    ("float32", "float16", 64, 64, 64, 128),
+    ("float16", "float16", 64, 64, 64, 128),
 ]
 CALLS, BLOCKS = 64, 2112
 
@@ -44,6 +48,11 @@ def resident(A: wp.array2d(dtype=wp.{ab}), B: wp.array2d(dtype=wp.{ab}), C: wp.a
         wp.tile_matmul(a, b, c)
     wp.tile_store(C[i], c)
 """
+
+
+def driver_version() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def load(text: str, folder: Path, name: str):
@@ -86,7 +95,18 @@ def main() -> None:
             rows.append({"cell": list(cell), "warp_tflops": theirs, "warp_tiles_tflops": ours, "ratio": ours / theirs})
             print(cell, f"{theirs:.1f} -> {ours:.1f} TFLOP/s, ratio {ours / theirs:.2f}", file=sys.stderr)
     if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1))
+        device = wp.get_device("cuda:0")
+        record = {
+            "date": datetime.date.today().isoformat(),
+            "gpu": device.name,
+            "driver": driver_version(),
+            "warp": wp.__version__,
+            "warp_tiles": warp_tiles.__version__,
+            "calls": CALLS,
+            "blocks": BLOCKS,
+            "cells": rows,
+        }
+        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

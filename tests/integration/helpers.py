@@ -212,7 +212,7 @@ def cubin_symbols(cubin: bytes) -> Symbols:
         for place in range(start + entry, start + length, entry):  # the first symbol is always empty
             name_at, info, _, section = struct.unpack_from("<IBBH", cubin, place)
             name = cubin[names + name_at : cubin.index(b"\0", names + name_at)].decode()
-            if section == _UNDEFINED and not name.startswith(".") and name:  # reserved ones are the loader's
+            if section == _UNDEFINED and name and name[0] not in ".$":  # those are the loader's and the debugger's
                 undefined.add(name)
             elif info & 0xF == _FUNCTION:
                 functions.add(name)

@@ -28,6 +28,7 @@ from tests.integration.helpers import (
 )
 from tests.products import Case, assert_close, draw_inputs, make_kernel, reference, run, tolerance
 from warp_tiles import api
+from warp_tiles.compiler import LinkRequest
 from warp_tiles.providers.cublasdx import kernels_folder
 
 FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
@@ -52,7 +53,7 @@ def counts(record: dict[str, Any]) -> tuple[int, int]:
 def kernels_in(cubin: Path) -> set[str]:
     """Kernels of a cubin without Warp's hashes, e.g. ``gemm_forward``."""
     symbols = cubin_symbols(cubin.read_bytes())
-    assert symbols.undefined == set(), "a call to a function that nothing defines"
+    assert symbols.undefined <= {"__assertfail", "vprintf"}, "a call to a function that not even the driver has"
     return {re.sub(r"_[0-9a-f]{8}_cuda_kernel", "", name) for name in symbols.functions}
 
 
@@ -121,7 +122,7 @@ def test_several_architectures_at_once(cold: Path, tmp_path: Path) -> None:
     assert [counts(record) for record in warp_tiles.report()["modules"] if record["builds"]] == [(1, 0), (1, 0)]
 
 
-def test_ptx(cold: Path, tmp_path: Path) -> None:
+def test_ptx(tmp_path: Path) -> None:
     ptx, record = compile_module(load(TINY), tmp_path / "out", 80, use_ptx=True)
     text = ptx.read_text()
     assert ptx.suffix == ".ptx"
@@ -145,8 +146,8 @@ def test_a_kernel_that_was_edited_is_planned_again(cold: Path, tmp_path: Path) -
     wp.get_module("edited").options["block_dim"] = 64
     first = compile_module(wp.get_module("edited"), tmp_path / "out")[1]
     del source
-    gc.collect()
     edited = load(gemm(m=8, n=8, k=16, decorator=decorator))
+    gc.collect()  # a module keeps what anything still refers to
     second = compile_module(wp.get_module("edited"), tmp_path / "out")[1]
     assert [build["variant"]["k"] for build in first["builds"]] == [8]
     assert [build["variant"]["k"] for build in second["builds"]] == [16]
@@ -174,7 +175,7 @@ def scalar({ARRAYS}):
 # ---- who links
 
 
-def test_warp_links_if_the_settings_say_so(cold: Path, tmp_path: Path) -> None:
+def test_warp_links_if_the_settings_say_so(tmp_path: Path) -> None:
     own, _ = compile_module(load(TINY), tmp_path / "own")
     with warp_tiles.override(linker="warp"):
         cubin, record = compile_module(load(TINY), tmp_path / "warp")
@@ -185,7 +186,7 @@ def test_warp_links_if_the_settings_say_so(cold: Path, tmp_path: Path) -> None:
     assert cubin.stat().st_size > own.stat().st_size
 
 
-def test_warp_links_debug_builds(cold: Path, tmp_path: Path) -> None:
+def test_warp_links_debug_builds(tmp_path: Path) -> None:
     module = load(TINY, mode="debug")
     cubin, record = compile_module(module, tmp_path / "out")
     assert kernels_in(cubin) >= {"gemm_forward"}
@@ -195,8 +196,11 @@ def test_warp_links_debug_builds(cold: Path, tmp_path: Path) -> None:
         compile_module(module, tmp_path / "own")
 
 
-def test_warp_links_if_this_linker_fails(cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warp_tiles.module_build.max_registers", lambda threads: -1)
+def test_warp_links_if_this_linker_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(name: str, inputs: tuple[bytes, ...], *rest: Any) -> LinkRequest:
+        return LinkRequest(name, tuple(data[:100] for data in inputs), *rest)
+
+    monkeypatch.setattr("warp_tiles.module_build.LinkRequest", damaged)
     with pytest.warns(RuntimeWarning, match="Warp links module .* itself"):
         cubin, record = compile_module(load(TINY), tmp_path / "out")
     assert kernels_in(cubin) == {"gemm_forward"}
@@ -206,7 +210,7 @@ def test_warp_links_if_this_linker_fails(cold: Path, tmp_path: Path, monkeypatch
         compile_module(load(TINY), tmp_path / "own")
 
 
-def test_the_own_linker(cold: Path, tmp_path: Path) -> None:
+def test_the_own_linker(tmp_path: Path) -> None:
     with warp_tiles.override(linker="own"):
         cubin, record = compile_module(load(TINY), tmp_path / "out")
     assert kernels_in(cubin) == {"gemm_forward"}
@@ -214,7 +218,7 @@ def test_the_own_linker(cold: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"fast_math": True}, {"lineinfo": True}, {"optimization_level": 1}])
-def test_module_options_reach_the_compiler(options: dict[str, Any], cold: Path, tmp_path: Path) -> None:
+def test_module_options_reach_the_compiler(options: dict[str, Any], tmp_path: Path) -> None:
     cubin, record = compile_module(load(TINY, **options), tmp_path / "out")
     assert kernels_in(cubin) == {"gemm_forward"}
     assert record["linker"] == "warp_tiles"
@@ -290,8 +294,10 @@ def test_a_compile_error_falls_back_and_says_why(
 
 @pytest.mark.slow
 def test_a_compile_error_falls_back_to_libmathdx(broken: Path, cold: Path, tmp_path: Path) -> None:
-    with pytest.warns(RuntimeWarning, match="broken on purpose.*using Warp's libmathdx"):
+    with pytest.warns(RuntimeWarning) as caught:
         cubin, record = compile_module(load(TINY), tmp_path / "out")
+    assert "broken on purpose" in str(caught[-1].message)
+    assert str(caught[-1].message).endswith("using Warp's libmathdx.")
     assert kernels_in(cubin) == {"gemm_forward"}
     assert [build["provider"] for build in record["builds"]] == ["libmathdx"]
 
@@ -310,6 +316,8 @@ def test_a_compile_error_of_the_only_provider(broken: Path, cold: Path, tmp_path
         compile_module(load(TINY), tmp_path / "out")
     error = caught.value
     assert isinstance(error, warp_tiles.BuildError)
+    with warp_tiles.override(provider="scalar"):  # a failure leaves nothing behind that another build trips over
+        wp.compile_aot_module(load(TINY), arch=90, module_dir=tmp_path / "scalar", use_ptx=False)
     text = str(error)
     assert "8x8x8 float32 x float32 -> float32, 64 threads, sm_90" in text
     assert "broken on purpose" in error.log
@@ -332,14 +340,6 @@ def test_a_mistake_in_a_kernel_is_warps_error(cold: Path, tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="consistent for a matmul"):
         compile_module(module, tmp_path / "out")
     assert not list((tmp_path).rglob("*.cubin"))
-
-
-def test_after_a_failure_other_modules_still_build(broken: Path, cold: Path, tmp_path: Path) -> None:
-    with warp_tiles.override(provider="cublasdx"), pytest.warns(RuntimeWarning), pytest.raises(warp_tiles.BuildError):
-        compile_module(load(TINY), tmp_path / "out")
-    with warp_tiles.override(provider="scalar"):
-        outputs = wp.compile_aot_module(load(TINY), arch=90, module_dir=tmp_path / "scalar", use_ptx=False)
-    assert kernels_in(Path(outputs[0])) == {"gemm_forward"}
 
 
 # ---- the CPU

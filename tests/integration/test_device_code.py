@@ -1,0 +1,114 @@
+"""The device code itself: for every dtype and generation it links, and contains what it should.
+
+CuTe turns an instruction that its headers or the target lack into a trap that compiles in silence,
+so the linked PTX is searched for one.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import replace
+
+import pytest
+import warp as wp
+
+from tests.integration.helpers import WARP_VERSION, variant_of
+from tests.products import Case, make_kernel
+from warp_tiles import _warp, enabled, plan
+from warp_tiles.compiler import CompileRequest, LinkRequest, compile_to_ltoir, link_module
+from warp_tiles.engine import Engine
+from warp_tiles.providers.cublasdx import CublasdxProvider, options
+from warp_tiles.variant import GemmVariant
+
+H, B, F, D = "float16", "bfloat16", "float32", "float64"
+C_TYPES = {H: "__half", B: "__nv_bfloat16", F: "float", D: "double"}
+TRAPS = re.compile(r"\b(trap|brkpt|__assertfail|vprintf)\b")
+
+# dtypes, tf32, arch, PTX of the instruction that multiplies; empty where any will do
+COMBINATIONS = [
+    (H, H, H, False, 75, r"mma\.sync.*\.f16\.f16\.f16\.f16"),
+    (H, H, F, False, 75, r"mma\.sync.*\.f32\.f16\.f16\.f32"),
+    (F, F, F, False, 75, r"fma\.rn\.f32"),
+    (D, D, D, False, 75, r"fma\.rn\.f64"),
+    (H, H, H, False, 80, r"mma\.sync.*\.f16\.f16\.f16\.f16"),
+    (B, B, F, False, 80, r"mma\.sync.*\.f32\.bf16\.bf16\.f32"),
+    (F, F, F, True, 80, r"mma\.sync.*\.f32\.tf32\.tf32\.f32"),
+    (H, F, F, False, 80, ""),
+    (H, H, F, False, 90, r"mma\.sync.*\.f32\.f16\.f16\.f32"),
+    (D, D, D, False, 90, r"mma\.sync.*\.f64\.f64\.f64\.f64"),
+    (F, F, F, True, 90, r"mma\.sync.*\.f32\.tf32\.tf32\.f32"),
+    (F, H, H, False, 90, ""),
+    (H, H, F, False, 100, r"mma\.sync.*\.f32\.f16\.f16\.f32"),
+    (F, F, F, False, 100, r"fma\.rn\.f32x2"),
+    (B, B, F, False, 120, r"mma\.sync.*\.f32\.bf16\.bf16\.f32"),
+    (D, D, D, False, 120, ""),
+    (H, H, D, False, 120, ""),
+]
+
+
+@functools.cache
+def provider() -> CublasdxProvider:
+    return CublasdxProvider(Engine(warp_toolkit=_warp.toolkit_version()).store)
+
+
+def planned(case: Case, arch: int) -> GemmVariant:
+    """The forward variant of a case."""
+    wp.init()
+    with enabled():
+        (forward,) = plan(make_kernel(case).module, arch=arch, block_dim=case.threads).needed
+    return variant_of(forward)
+
+
+def linked_ptx(variant: GemmVariant, source_arch: int | None = None) -> str:
+    """PTX of a kernel that calls the variant, which is compiled as if for ``source_arch``."""
+    request = provider().request(replace(variant, arch=source_arch or variant.arch))
+    request = replace(request, options=tuple({**dict(request.options), "arch": f"sm_{variant.arch}"}.items()))
+    product = compile_to_ltoir(request).payload
+    symbol = replace(variant, arch=source_arch or variant.arch).symbol
+    a, b, c = (C_TYPES[operand.dtype] for operand in (variant.a, variant.b, variant.c))
+    caller = f"""#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+extern "C" __device__ void {symbol}({c}*, {a}*, {b}*, {c}*, {c}*);
+extern "C" __global__ void caller({c}* alpha, {a}* a, {b}* b, {c}* beta, {c}* c)
+{{ extern __shared__ char shared[]; {symbol}(alpha, ({a}*)shared, ({b}*)(shared + 8192), beta, ({c}*)(shared + 16384));
+  *c = *({c}*)(shared + 16384); }}
+"""
+    settings = {**options(variant), "include_path": dict(request.options)["include_path"]}
+    main = compile_to_ltoir(CompileRequest("caller.cu", caller, tuple(settings.items()), "a caller")).payload
+    linked = link_module(LinkRequest("module", (main, product), f"compute_{variant.arch}", "ptx"))
+    return linked.payload.decode("ascii", "replace")
+
+
+def ids(value: object) -> str:
+    return str(value).replace("float", "f") if not isinstance(value, str) or "\\" not in value else "ptx"
+
+
+@pytest.mark.parametrize(("a", "b", "c", "tf32", "arch", "instruction"), COMBINATIONS, ids=ids)
+def test_every_dtype_on_every_generation(a: str, b: str, c: str, tf32: bool, arch: int, instruction: str) -> None:
+    if tf32 and WARP_VERSION < (1, 19):
+        pytest.skip("tile_matmul's precision argument came with Warp 1.19")
+    variant = planned(Case(32, 32, 32, a, b, c, tf32=tf32, backward=False), arch)
+    ptx = linked_ptx(variant)
+    assert f".target sm_{arch}" in ptx
+    assert re.search(r"\.entry caller\b", ptx)
+    assert not re.search(r"\.extern \.func", ptx), "the product is called but not there"
+    assert not TRAPS.search(ptx), f"{variant.describe()} ends in {TRAPS.search(ptx)}"
+    assert re.search(instruction or r"\b(fma|mma)\b", ptx), f"no {instruction} in {variant.describe()}"
+
+
+def test_a_missing_instruction_would_be_seen() -> None:
+    variant = planned(Case(32, 32, 32, B, B, F, backward=False), 75)
+    assert TRAPS.search(linked_ptx(variant, source_arch=80)), "an sm_80 instruction compiled for sm_75 has to trap"
+
+
+@pytest.mark.parametrize("case", [
+    Case(7, 5, 3, F, F, F, backward=False),
+    Case(24, 20, 18, H, H, F, b_transposed=True, pad=8, threads=256, backward=False),
+    Case(1, 16, 1, D, D, D, threads=32, backward=False),
+    Case(64, 64, 16, H, H, H, a_transposed=True, threads=1024, backward=False),
+], ids=str)  # fmt: skip
+def test_shapes_off_the_grid_of_the_instructions(case: Case) -> None:
+    ptx = linked_ptx(planned(case, 90))
+    assert not TRAPS.search(ptx)
+    assert not re.search(r"\.extern \.func", ptx)

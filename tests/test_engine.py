@@ -1,0 +1,546 @@
+"""From variants to artifacts: one build each, fallbacks in order, nothing told twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warp_tiles import engine as module
+from warp_tiles import settings
+from warp_tiles.cache import CacheKey
+from warp_tiles.compiler import Compiled, CompileRequest
+from warp_tiles.dispatch import Target, Tile, products
+from warp_tiles.engine import Engine
+from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
+from warp_tiles.planning import ModulePlan, Session, resolve
+from warp_tiles.records import Artifact
+from warp_tiles.toolchain import Toolchain
+from warp_tiles.variant import GemmVariant, Role
+
+TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), None, None, (), "25.6.0")
+REFUSED = "header.hpp(7): error: static assertion failed with \"unsupported alignment\""
+
+
+def variant_of(size: int, dtype: str = "float32", threads: int = 32) -> GemmVariant:
+    tile = Tile(dtype, (size, size), (size, 1), "row_major", True)  # type: ignore[arg-type]
+    found = products(tile, tile, tile, precision="default", target=Target(90, threads))
+    return found.variants[Role.FORWARD]
+
+
+ALIGNED = variant_of(8)
+UNALIGNED = ALIGNED.without_alignment()
+
+
+class FakeStore:
+    """A toolchain that is there, and whose digests a test can change."""
+
+    def __init__(self) -> None:
+        self.source, self.compiler = "source digest", "compiler digest"
+        self.error: ToolchainError | None = None
+
+    def toolchain(self) -> Toolchain:
+        if self.error is not None:
+            raise self.error
+        return TOOLCHAIN
+
+    def source_digest(self, _: Path) -> str:
+        return self.source
+
+    def compiler_digest(self) -> str:
+        return self.compiler
+
+
+class FakePool:
+    """Compiles at once, or refuses what a test names."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        self.refuse: dict[str, WarpTilesError] = {}
+        self.gate: threading.Event | None = None
+        self.lock = threading.Lock()
+
+    def submit(self, request: CompileRequest) -> Future[Compiled]:
+        symbol = request.name.removesuffix(".cu")
+        with self.lock:
+            self.requests.append(symbol)
+        if self.gate is not None:
+            assert self.gate.wait(10)
+        future: Future[Compiled] = Future()
+        if symbol in self.refuse:
+            future.set_exception(self.refuse[symbol])
+        else:
+            future.set_result(Compiled(f"LTO-IR of {symbol}".encode(), 0.5, "", "NVRTC 12.9"))
+        return future
+
+    def close(self) -> None:
+        pass
+
+
+class Bench:
+    """An engine with a fake toolchain and compiler, and a real cache."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.store, self.pool = engine, FakeStore(), FakePool()
+        engine._stores[engine.root] = self.store  # type: ignore[assignment]
+        engine._pool = self.pool  # type: ignore[assignment]
+
+    def refuse(self, *variants: GemmVariant) -> None:
+        for variant in variants:
+            self.pool.refuse[variant.symbol] = BuildError(f"{variant.symbol} could not be compiled", log=REFUSED)
+
+    def build(self, variant: GemmVariant) -> Artifact:
+        return self.engine.start([variant])[variant].result(20)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with settings.override(cache_dir=tmp_path / "cache", provider="auto", linker="auto", progress="off"):
+        engine = Engine(warp_toolkit=(13, 4))
+        yield Bench(engine)
+        engine.close()
+
+
+def libmathdx(variant: GemmVariant) -> tuple[str, bytes]:
+    return f"dot_{variant.m}", b"libmathdx LTO-IR"
+
+
+def failing_libmathdx(variant: GemmVariant) -> tuple[str, bytes]:
+    raise BuildError(f"Warp's libmathdx could not build {variant.describe()}", log="libmathdx error: no")
+
+
+# ---- builds and hits
+
+
+def test_a_build_then_a_hit(bench: Bench) -> None:
+    built = bench.build(ALIGNED)
+    assert (built.variant, built.symbol, built.provider, built.hit) == (ALIGNED, ALIGNED.symbol, "cublasdx", False)
+    assert built.payload == f"LTO-IR of {ALIGNED.symbol}".encode()
+    hit = bench.build(ALIGNED)
+    assert hit.hit
+    assert (hit.payload, hit.key, hit.symbol) == (built.payload, built.key, built.symbol)
+    assert hit.warnings == ()
+    assert bench.pool.requests == [ALIGNED.symbol]
+
+
+def test_the_manifest_says_what_was_built(bench: Bench) -> None:
+    built = bench.build(ALIGNED)
+    entry = bench.engine.cache.manifest(built.key)
+    assert entry is not None
+    assert entry.info["symbol"] == ALIGNED.symbol
+    assert entry.info["variant"] == ALIGNED.to_json()
+    assert entry.info["build_seconds"] == 0.5
+    assert entry.info["compiler"] == "NVRTC 12.9"
+    assert entry.info["mathdx"] == "25.6.0"
+    assert entry.info["provider"] == "cublasdx"
+
+
+def test_equal_variants_asked_by_many_threads_are_built_once(bench: Bench) -> None:
+    bench.pool.gate = threading.Event()
+    found: list[Artifact] = []
+    others = [variant_of(size) for size in (12, 16)]
+
+    def ask() -> None:
+        futures = bench.engine.start([ALIGNED, *others, replace(ALIGNED)])
+        found.extend(future.result(20) for future in futures.values())
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    bench.pool.gate.set()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(bench.pool.requests) == sorted(v.symbol for v in (ALIGNED, *others))
+    assert len(found) == 8 * 3
+
+
+def test_an_in_flight_build_is_shared(bench: Bench) -> None:
+    bench.pool.gate = threading.Event()
+    first, second = bench.engine.start([ALIGNED]), bench.engine.start([ALIGNED])
+    assert first[ALIGNED] is second[ALIGNED]
+    bench.pool.gate.set()
+    first[ALIGNED].result(20)
+    end = time.monotonic() + 10
+    while bench.engine._in_flight and time.monotonic() < end:
+        time.sleep(0.005)
+    assert bench.engine._in_flight == {}  # a finished one is forgotten
+
+
+class Immediate(Executor):
+    """Runs what it is given before submit() returns, as a thread that wins every race does."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
+
+
+def test_a_build_that_ends_before_start_returns_does_not_lock_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = threading.Event()
+    artifact = Artifact(ALIGNED, "", b"", "scalar", "", False, 0.0)
+    monkeypatch.setattr(bench.engine, "_build", lambda variant, provider: artifact)
+    bench.engine._waiters = Immediate()  # type: ignore[assignment]
+
+    def ask() -> None:
+        assert bench.engine.start([ALIGNED])[ALIGNED].result(1) is artifact
+        done.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    finished = done.wait(3)
+    if not finished:
+        bench.engine._lock = threading.Lock()  # so that the fixture can close the engine
+    assert finished, "start() waits for a lock that it holds"
+    assert bench.engine._in_flight == {}
+
+
+def test_errors_are_not_cached(bench: Bench) -> None:
+    with settings.override(provider="cublasdx"):
+        bench.refuse(UNALIGNED)
+        with pytest.raises(BuildError):
+            bench.build(UNALIGNED)
+        with pytest.raises(BuildError):
+            bench.build(UNALIGNED)
+        assert bench.pool.requests == [UNALIGNED.symbol] * 2
+        bench.pool.refuse.clear()
+        assert bench.build(UNALIGNED).payload
+
+
+def test_two_settings_of_the_provider_do_not_share_a_build(bench: Bench) -> None:
+    bench.pool.gate = threading.Event()
+    first = bench.engine.start([ALIGNED])[ALIGNED]
+    with settings.override(provider="scalar"):
+        assert bench.engine.start([ALIGNED])[ALIGNED].result(20).provider == "scalar"
+    bench.pool.gate.set()
+    assert first.result(20).provider == "cublasdx"
+
+
+# ---- fallbacks
+
+
+def heard(bench: Bench, variant: GemmVariant) -> tuple[Artifact, list[str]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        artifact = bench.build(variant)
+    assert all(issubclass(warning.category, RuntimeWarning) for warning in caught)
+    return artifact, [str(warning.message) for warning in caught]
+
+
+def test_without_a_failure_nothing_is_told(bench: Bench) -> None:
+    assert heard(bench, ALIGNED)[1] == []
+
+
+def test_first_the_alignment_is_dropped(bench: Bench) -> None:
+    bench.refuse(ALIGNED)
+    artifact, told = heard(bench, ALIGNED)
+    assert (artifact.variant, artifact.symbol, artifact.provider) == (ALIGNED, UNALIGNED.symbol, "cublasdx")
+    (text,) = told
+    assert ALIGNED.describe() in text
+    assert "unsupported alignment" in text
+    assert "using cuBLASDx without alignment" in text
+    assert len(artifact.warnings) == 1
+    assert artifact.warnings[0] in text
+
+
+def test_then_warps_libmathdx_is_asked(bench: Bench) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    bench.refuse(ALIGNED, UNALIGNED)
+    artifact, told = heard(bench, ALIGNED)
+    assert (artifact.symbol, artifact.payload, artifact.provider) == ("dot_8", b"libmathdx LTO-IR", "libmathdx")
+    assert [text.rpartition("; ")[2] for text in told] == [
+        "using cuBLASDx without alignment.",
+        "using Warp's libmathdx.",
+    ]
+    assert artifact.key == ""
+
+
+def test_a_weaker_variant_is_not_tried_where_there_is_none(bench: Bench) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    bench.refuse(UNALIGNED)
+    artifact, told = heard(bench, UNALIGNED)
+    assert artifact.provider == "libmathdx"
+    assert bench.pool.requests == [UNALIGNED.symbol]
+    assert len(told) == 1
+
+
+def test_last_comes_the_scalar_path(bench: Bench) -> None:
+    bench.engine.use_libmathdx(failing_libmathdx)
+    bench.refuse(ALIGNED, UNALIGNED)
+    artifact, told = heard(bench, ALIGNED)
+    assert (artifact.symbol, artifact.payload, artifact.provider) == ("", b"", "scalar")
+    assert len(told) == 3
+    assert "libmathdx error: no" in told[2]
+    assert "using Warp's scalar path" in told[2]
+    assert len(artifact.warnings) == 3
+
+
+def test_without_libmathdx_the_scalar_path_comes_at_once(bench: Bench) -> None:
+    bench.refuse(UNALIGNED)
+    artifact, told = heard(bench, UNALIGNED)
+    assert artifact.provider == "scalar"
+    assert len(told) == 1
+
+
+def test_the_same_is_told_once(bench: Bench) -> None:
+    bench.refuse(ALIGNED)
+    assert len(heard(bench, ALIGNED)[1]) == 1
+    artifact, told = heard(bench, ALIGNED)
+    assert told == []
+    assert len(artifact.warnings) == 1  # the record still says it
+    other = variant_of(16)
+    bench.refuse(other)
+    assert len(heard(bench, other)[1]) == 1
+
+
+def test_a_missing_toolchain_goes_to_libmathdx_at_once_and_is_told_once_for_all(bench: Bench) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    bench.store.error = ToolchainError("NVRTC was not found", remedy="pip install nvidia-cuda-nvrtc-cu12")
+    artifact, told = heard(bench, ALIGNED)
+    assert artifact.provider == "libmathdx"
+    (text,) = told
+    assert "NVRTC was not found" in text
+    assert "pip install nvidia-cuda-nvrtc-cu12" in text
+    assert "using Warp's libmathdx" in text
+    assert heard(bench, variant_of(16))[1] == []
+    assert bench.pool.requests == []
+
+
+def test_an_nvrtc_newer_than_warps_linker_is_a_missing_toolchain(tmp_path: Path) -> None:
+    with settings.override(cache_dir=tmp_path, provider="auto"):
+        engine = Engine(warp_toolkit=(12, 8))
+        bench = Bench(engine)
+        assert engine.try_toolchain() is None
+        with pytest.raises(ToolchainError, match=r"12\.9.*12\.8"):
+            engine.toolchain()
+        artifact, told = heard(bench, ALIGNED)
+        assert artifact.provider == "scalar"
+        assert "12.9" in told[0]
+        engine.close()
+
+
+def test_a_compiler_that_dies_goes_to_libmathdx(bench: Bench) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    bench.pool.refuse[ALIGNED.symbol] = ToolchainError("a compiler process ended with exit status -9")
+    artifact, told = heard(bench, ALIGNED)
+    assert artifact.provider == "libmathdx"
+    assert bench.pool.requests == [ALIGNED.symbol]
+    assert len(told) == 1
+
+
+# ---- a provider that the user names
+
+
+def test_a_forced_cublasdx_raises_what_it_met_first(bench: Bench) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    bench.refuse(ALIGNED, UNALIGNED)
+    with settings.override(provider="cublasdx"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the alignment was dropped
+        with pytest.raises(BuildError, match=ALIGNED.symbol) as caught:
+            bench.build(ALIGNED)
+    assert "unsupported alignment" in caught.value.log
+    assert bench.pool.requests == [ALIGNED.symbol, UNALIGNED.symbol]
+
+
+def test_a_forced_cublasdx_without_a_toolchain_raises(bench: Bench) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    bench.store.error = ToolchainError("NVRTC was not found")
+    with settings.override(provider="cublasdx"), pytest.raises(ToolchainError, match="NVRTC was not found"):
+        bench.build(ALIGNED)
+
+
+def test_a_forced_libmathdx_starts_there(bench: Bench) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    with settings.override(provider="libmathdx"):
+        assert bench.build(ALIGNED).provider == "libmathdx"
+    assert bench.pool.requests == []
+
+
+def test_a_libmathdx_that_is_not_there_is_said(bench: Bench) -> None:
+    with settings.override(provider="libmathdx"), pytest.raises(BuildError, match="no provider can build") as caught:
+        bench.build(ALIGNED)
+    assert "WARP_TILES_PROVIDER=auto" in caught.value.remedy
+
+
+def test_a_forced_scalar_path_builds_nothing(bench: Bench) -> None:
+    with settings.override(provider="scalar"):
+        assert bench.build(ALIGNED).payload == b""
+    assert bench.pool.requests == []
+
+
+# ---- the salt of Warp's module hash
+
+
+def test_the_salt_is_stable(bench: Bench) -> None:
+    assert bench.engine.salt() == bench.engine.salt()
+    assert bench.engine.salt()
+
+
+@pytest.mark.parametrize("provider", ["cublasdx", "libmathdx", "scalar"])
+def test_the_salt_follows_the_provider(bench: Bench, provider: str) -> None:
+    before = bench.engine.salt()
+    with settings.override(provider=provider):
+        assert bench.engine.salt() != before
+
+
+@pytest.mark.parametrize("linker", ["own", "warp"])
+def test_the_salt_follows_the_linker(bench: Bench, linker: str) -> None:
+    before = bench.engine.salt()
+    with settings.override(linker=linker):
+        assert bench.engine.salt() != before
+
+
+@pytest.mark.parametrize("name", ["source", "compiler"])
+def test_the_salt_follows_the_digests(bench: Bench, name: str) -> None:
+    before = bench.engine.salt()
+    setattr(bench.store, name, "another digest")
+    assert bench.engine.salt() != before
+
+
+def test_the_salt_follows_a_toolchain_that_goes_missing(bench: Bench) -> None:
+    before = bench.engine.salt()
+    bench.store.error = ToolchainError("gone")
+    assert bench.engine.salt() != before
+
+
+def test_the_salt_of_the_scalar_path_ignores_the_compiler(bench: Bench) -> None:
+    with settings.override(provider="scalar"):
+        before = bench.engine.salt()
+        bench.store.compiler = "another digest"
+        assert bench.engine.salt() == before
+
+
+# ---- plans
+
+
+def plan_of(*variants: GemmVariant) -> ModulePlan:
+    session = Session("module", 90, 32)
+    for variant in variants:
+        session.add("tile_matmul", "k", {Role.FORWARD: variant})
+    return resolve(session, "", ["k"], [])
+
+
+def test_a_plan_is_annotated_with_provider_key_and_cache_state(bench: Bench) -> None:
+    before = bench.engine.annotate(plan_of(ALIGNED))
+    forward = before.needed[0]
+    assert (forward.provider, forward.cached, len(forward.key)) == ("cublasdx", False, 64)
+    skipped = next(item for item in before.variants if not item.needed)
+    assert (skipped.provider, skipped.key) == ("", "")
+    built = bench.build(ALIGNED)
+    after = bench.engine.annotate(plan_of(ALIGNED)).needed[0]
+    assert after.cached
+    assert after.key == built.key == forward.key
+
+
+def test_planning_builds_nothing(bench: Bench) -> None:
+    bench.engine.annotate(plan_of(ALIGNED))
+    assert bench.pool.requests == []
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_plan_without_a_toolchain_says_who_builds_instead(bench: Bench, there: bool) -> None:
+    if there:
+        bench.engine.use_libmathdx(libmathdx)
+    bench.store.error = ToolchainError("NVRTC was not found")
+    (item,) = bench.engine.annotate(plan_of(ALIGNED)).needed
+    assert item.provider == ("libmathdx" if there else "scalar")
+    assert "NVRTC was not found" in item.reason
+    assert item.key == ""
+
+
+def test_a_plan_for_a_forced_cublasdx_without_a_toolchain_raises(bench: Bench) -> None:
+    bench.store.error = ToolchainError("NVRTC was not found")
+    with settings.override(provider="cublasdx"), pytest.raises(ToolchainError):
+        bench.engine.annotate(plan_of(ALIGNED))
+
+
+def test_a_scalar_site_is_planned_as_scalar(bench: Bench) -> None:
+    session = Session("module", None, 1)
+    session.add("tile_matmul", "k", {}, scalar_reason="the target is a CPU")
+    annotated = bench.engine.annotate(resolve(session, "", ["k"], []))
+    assert [item.provider for item in annotated.variants if item.needed] == ["scalar"]
+
+
+def test_a_variant_under_two_roles_is_built_once(bench: Bench) -> None:
+    session = Session("module", 90, 32)
+    session.add("tile_matmul", "k", {Role.FORWARD: ALIGNED, Role.ADJOINT_A: ALIGNED, Role.ADJOINT_B: ALIGNED})
+    plan = resolve(session, "wp::adj_tile_matmul(wt_site0_forward);", ["k"], [])
+    assert len(plan.needed) == 3
+    futures = bench.engine.start(item.variant for item in plan.needed if item.variant)
+    assert {future.result(20).symbol for future in futures.values()} == {ALIGNED.symbol}
+    assert bench.pool.requests == [ALIGNED.symbol]
+
+
+# ---- folders and parts
+
+
+def test_making_an_engine_touches_nothing(tmp_path: Path) -> None:
+    with settings.override(cache_dir=tmp_path / "cache"):
+        engine = Engine()
+        assert engine.cache.root == tmp_path / "cache"
+        engine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_cache_follows_the_settings(bench: Bench, tmp_path: Path) -> None:
+    first = bench.engine.cache
+    assert bench.engine.cache is first
+    with settings.override(cache_dir=tmp_path / "other"):
+        assert bench.engine.cache.root == tmp_path / "other"
+    with settings.override(cache_max_bytes=5):
+        assert bench.engine.cache.max_bytes == 5
+    assert bench.engine.cache is first
+
+
+def test_the_toolchains_memory_follows_the_setting_of_a_shared_folder(tmp_path: Path) -> None:
+    with settings.override(cache_dir=tmp_path, cache_shared=False):
+        engine = Engine()
+        private = engine.store
+        assert engine.store is private
+        with settings.override(cache_shared=True):
+            assert engine.store is not private
+        engine.close()
+
+
+def test_a_cache_that_cannot_be_used_costs_the_caching_alone(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with settings.override(cache_dir=tmp_path / "file" / "cache"):
+        bench.engine._stores[bench.engine.root] = bench.store  # type: ignore[assignment]
+        assert bench.build(ALIGNED).payload
+        assert not bench.build(ALIGNED).hit
+        assert bench.engine.cache.problems
+    assert len(bench.pool.requests) == 2
+
+
+def test_the_key_of_the_weaker_variant_is_its_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.refuse(ALIGNED)
+    artifact, _ = heard(bench, ALIGNED)
+    provider = module.CublasdxProvider(bench.store)  # type: ignore[arg-type]
+    key: CacheKey = provider.key(UNALIGNED)
+    assert artifact.key == key.digest
+    assert bench.engine.cache.get(provider.key(ALIGNED)) is None
+
+
+# ---- for real
+
+
+def test_a_tiny_product_is_built_for_real_and_then_found(tmp_path: Path) -> None:
+    pytest.importorskip("cuda.core", reason="cuda-core compiles")
+    tiny = variant_of(4)
+    with settings.override(cache_dir=tmp_path, provider="cublasdx", jobs=1, progress="off"):
+        for expected_hit in (False, True):
+            engine = Engine()
+            artifact = engine.start([tiny])[tiny].result(120)
+            engine.close()
+            assert artifact.hit is expected_hit
+            assert artifact.payload.startswith(b"\xedCN\x7f")
+            assert artifact.symbol == tiny.symbol
+            assert len(artifact.payload) < 1_000_000
