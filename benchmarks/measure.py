@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-KERNEL = '''
+KERNEL = """
 @wp.kernel{options}
 def gemm_{name}(A: wp.array2d(dtype=wp.{a}), B: wp.array2d(dtype=wp.{a}), C: wp.array2d(dtype=wp.{c})):
     i, j = wp.tid()
@@ -20,7 +20,7 @@ def gemm_{name}(A: wp.array2d(dtype=wp.{a}), B: wp.array2d(dtype=wp.{a}), C: wp.
         b = wp.tile_load(B, shape=({k}, {n}), offset=(step * {k}, j * {n}))
         wp.tile_matmul(a, b, c)
     wp.tile_store(C, c, offset=(i * {m}, j * {n}))
-'''
+"""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Job:
     settings: tuple[tuple[str, str], ...] = ()
 
 
-_CHILD = '''
+_CHILD = """
 import json, resource, sys, time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -108,7 +108,7 @@ print(json.dumps({
     "lto_hits": sum(r["lto_hits"] for r in records),
     "lto_bytes": sum(r["lto_bytes"] for r in records),
 }))
-'''
+"""
 
 
 def build(job: Job) -> dict[str, Any]:

@@ -101,7 +101,8 @@ def main() -> int:
         for name in names:
             pair = (both["without"].get(name, "absent"), both["with"].get(name, "absent"))
             if pair[0] != pair[1]:
-                different.append({"test": name, "without": pair[0], "with": pair[1], "listed": name.split(".")[-1] in listed})
+                known = name.split(".")[-1] in listed
+                different.append({"test": name, "without": pair[0], "with": pair[1], "listed": known})
         print(f"{module}: {len(names)} tests, {sum(v == 'passed' for v in both['with'].values())} pass with warp_tiles")
     for row in different:
         print(row)
