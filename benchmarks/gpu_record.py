@@ -1,8 +1,9 @@
 """Everything that a GPU decides, in one record: the GPU tests, Warp's own tests, the examples.
 
-    python benchmarks/gpu_record.py --json benchmarks/results/gpu_tests.json [--workers 8]
+    python benchmarks/gpu_record.py --json benchmarks/results/gpu_tests.json [--workers 8] [--parts ...]
 
-Exit status 1 if anything failed.
+Parts already in the file are kept, so that long parts can be run one by one. Exit status 1 if
+anything failed.
 """
 
 from __future__ import annotations
@@ -57,11 +58,37 @@ def gpu_tests(workers: int, scratch: Path) -> dict[str, Any]:
     return {**result, "counts": counts, "failed": failed}
 
 
+def examples() -> dict[str, Any]:
+    """This project's examples, and Warp's own, unmodified."""
+    import warp as wp
+
+    tiles_run = [sys.executable, "-m", "warp_tiles", "run"]
+    own = Path(wp.__file__).parent / "examples" / "tile"
+    commands = {
+        "examples/gemm.py": [*tiles_run, "examples/gemm.py", "--size", "1024"],
+        "examples/mlp_train.py": [sys.executable, "examples/mlp_train.py"],
+        "examples/skip_adjoints.py": [sys.executable, "examples/skip_adjoints.py"],
+        "example_tile_matmul.py": [*tiles_run, str(own / "example_tile_matmul.py")],
+        "example_tile_mlp.py": [*tiles_run, str(own / "example_tile_mlp.py"), "--train-iters", "200", "--headless"],
+    }
+    results = {name: run(command) for name, command in commands.items()}
+    return {"exit": max(result["exit"] for result in results.values()), "scripts": results}
+
+
+def warp_own_tests(scratch: Path) -> dict[str, Any]:
+    """Warp's own tile tests, without and with warp_tiles."""
+    outcome = scratch / "own.json"
+    result = run([sys.executable, "-m", "tests.gpu.warp_own_tests", "--json", str(outcome)])
+    return {**result, **json.loads(outcome.read_text())}
+
+
 def main() -> int:
     """Entry point."""
+    parts = ("pytest", "warp_own_tests", "examples")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=1, help="processes of pytest-xdist")
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
     arguments = parser.parse_args()
     import warp as wp
 
@@ -69,26 +96,8 @@ def main() -> int:
     from warp_tiles.toolchain import dotted, find_toolchain
 
     toolchain = find_toolchain()
-    warp_examples = Path(wp.__file__).parent / "examples" / "tile"
-    tiles_run = [sys.executable, "-m", "warp_tiles", "run"]
-    with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder)
-        caches = {"WARP_CACHE_PATH": str(scratch / "warp"), "WARP_TILES_CACHE_DIR": str(scratch / "tiles")}
-        os.environ.update(caches)
-        own = scratch / "own.json"
-        examples = {
-            "examples/gemm.py": run([*tiles_run, "examples/gemm.py", "--size", "1024"]),
-            "examples/mlp_train.py": run([sys.executable, "examples/mlp_train.py"]),
-            "examples/skip_adjoints.py": run([sys.executable, "examples/skip_adjoints.py"]),
-            "example_tile_matmul.py": run([*tiles_run, str(warp_examples / "example_tile_matmul.py")]),
-            "example_tile_mlp.py": run(
-                [*tiles_run, str(warp_examples / "example_tile_mlp.py"), "--train-iters", "200", "--headless"]
-            ),
-        }
-        tests = gpu_tests(arguments.workers, scratch)
-        warp_tests = run([sys.executable, "-m", "tests.gpu.warp_own_tests", "--json", str(own)])
-        warp_tests.update(json.loads(own.read_text()))
-    record = {
+    known = json.loads(arguments.json.read_text()) if arguments.json.exists() else {}
+    record: dict[str, Any] = {
         "date": datetime.date.today().isoformat(),
         "gpu": wp.get_device("cuda:0").name,
         "driver": driver_version(),
@@ -101,13 +110,20 @@ def main() -> int:
             "nvJitLink": dotted(toolchain.nvjitlink_version),
             "nvidia-mathdx": toolchain.mathdx_version,
         },
-        "pytest": tests,
-        "warp_own_tests": warp_tests,
-        "examples": examples,
+        **{part: known[part] for part in parts if part in known},
     }
-    arguments.json.write_text(json.dumps(record, indent=1) + "\n")
-    steps = [tests, warp_tests, *examples.values()]
-    return 1 if any(step["exit"] for step in steps) else 0
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        os.environ.update(WARP_CACHE_PATH=str(scratch / "warp"), WARP_TILES_CACHE_DIR=str(scratch / "tiles"))
+        run_part = {
+            "pytest": lambda: gpu_tests(arguments.workers, scratch),
+            "warp_own_tests": lambda: warp_own_tests(scratch),
+            "examples": examples,
+        }
+        for part in arguments.parts:
+            record[part] = run_part[part]()
+            arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+    return max(record[part]["exit"] for part in arguments.parts)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,106 @@
+"""Every example and the README's commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(*command: str, cwd: Path = ROOT, timeout: float = 600, **environ: str) -> str:
+    """Standard output of a command that must succeed."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **environ}
+    done = subprocess.run([*command], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, (
+        f"{command} ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    )
+    return done.stdout
+
+
+def test_gemm_through_run(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    text = run(sys.executable, "-m", "warp_tiles", "run", "--report", str(report), "examples/gemm.py")
+    assert "forward" in text
+    assert "skip" in text
+    assert re.search(r"largest error \d", text)
+    built = [module for module in json.loads(report.read_text())["modules"] if module["arch"] is not None]
+    assert built, "the example compiles for a GPU"
+    assert built[0]["lto_builds"] + built[0]["lto_hits"] == 1
+
+
+def test_gemm_refuses_a_size_that_is_no_multiple() -> None:
+    done = subprocess.run(
+        [sys.executable, "examples/gemm.py", "--size", "100"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "multiple of 64, got 100" in done.stderr
+
+
+def test_mlp_train_draws_its_loss(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed (extra 'plot')")
+    picture = tmp_path / "loss.png"
+    text = run(sys.executable, "examples/mlp_train.py", "--steps", "100", "--plot", str(picture))
+    assert "gradients differ from NumPy's by at most" in text
+    first, last = map(float, re.findall(r": ([\d.]+) -> ([\d.]+) in 100 steps", text)[0])
+    assert last < 0.1 * first
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_skip_adjoints() -> None:
+    text = run(sys.executable, "examples/skip_adjoints.py", "--size", "8")
+    rows = re.findall(r"^(.{20})(Warp|warp_tiles) +(\d+)", text, re.MULTILINE)
+    counts = {(name.strip(), who): int(count) for name, who, count in rows}
+    assert counts == {
+        ("with adjoints", "Warp"): 3,
+        ("with adjoints", "warp_tiles"): 3,
+        ("module option off", "Warp"): 1,
+        ("module option off", "warp_tiles"): 1,
+        ("kernel option off", "Warp"): 3,
+        ("kernel option off", "warp_tiles"): 1,
+    }
+
+
+def test_warps_own_example_runs_unmodified() -> None:
+    import warp as wp
+
+    script = Path(wp.__file__).parent / "examples" / "tile" / "example_tile_matmul.py"
+    assert "Example matrix multiplication passed" in run(sys.executable, "-m", "warp_tiles", "run", str(script))
+
+
+def readme_commands() -> list[str]:
+    return re.findall(r"^python3 -m venv .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+
+def test_readme_has_two_commands_and_ci_runs_the_second() -> None:
+    first, second = readme_commands()
+    assert "warp-tiles run examples/gemm.py" in first
+    assert second.endswith("-m pytest -q")
+    assert "README.md" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.slow
+def test_the_readmes_first_command_in_a_clean_copy(tmp_path: Path) -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("not a git checkout, so what belongs to it is not known")
+    for name in tracked.stdout.splitlines():
+        target = tmp_path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).exists():
+            shutil.copy2(ROOT / name, target)
+    outside = {"PYTHONPATH": "", "WARP_CACHE_PATH": str(tmp_path / "w"), "WARP_TILES_CACHE_DIR": str(tmp_path / "t")}
+    text = run("bash", "-c", readme_commands()[0], cwd=tmp_path, **outside)
+    assert "largest error" in text
