@@ -269,7 +269,7 @@ def test_tf32_takes_float32_alone(arch: int | None, position: int, dtype: str) -
 
 @pytest.mark.parametrize("target", [SM90, Target(None, 1), Target(90, 64, "off")])
 def test_a_bfloat16_accumulator_is_refused_on_every_target(target: Target) -> None:
-    with pytest.raises(TypeError, match="bfloat16 'out' tile.*float16, float32, and float64"):
+    with pytest.raises(TypeError, match=r"bfloat16 'out' tile.*float16, float32, and float64"):
         product(tile(4, 4, "bfloat16"), tile(4, 4, "bfloat16"), tile(4, 4, "bfloat16"), target=target)
 
 

@@ -26,7 +26,7 @@ from warp_tiles.toolchain import Toolchain
 from warp_tiles.variant import GemmVariant, Role
 
 TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), None, None, (), "25.6.0")
-REFUSED = "header.hpp(7): error: static assertion failed with \"unsupported alignment\""
+REFUSED = 'header.hpp(7): error: static assertion failed with "unsupported alignment"'
 
 
 def variant_of(size: int, dtype: str = "float32", threads: int = 32) -> GemmVariant:
@@ -87,9 +87,9 @@ class FakePool:
 class Bench:
     """An engine with a fake toolchain and compiler, and a real cache."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine, self.store, self.pool = engine, FakeStore(), FakePool()
-        engine._stores[engine.root] = self.store  # type: ignore[assignment]
+        monkeypatch.setattr(module, "ToolchainStore", lambda folder, shared: self.store)
         engine._pool = self.pool  # type: ignore[assignment]
 
     def refuse(self, *variants: GemmVariant) -> None:
@@ -101,10 +101,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     with settings.override(cache_dir=tmp_path / "cache", provider="auto", linker="auto", progress="off"):
         engine = Engine(warp_toolkit=(13, 4))
-        yield Bench(engine)
+        yield Bench(engine, monkeypatch)
         engine.close()
 
 
@@ -183,9 +183,7 @@ class Immediate(Executor):
         return future
 
 
-def test_a_build_that_ends_before_start_returns_does_not_lock_up(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_that_ends_before_start_returns_does_not_lock_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     done = threading.Event()
     artifact = Artifact(ALIGNED, "", b"", "scalar", "", False, 0.0)
     monkeypatch.setattr(bench.engine, "_build", lambda variant, provider: artifact)
@@ -314,10 +312,12 @@ def test_a_missing_toolchain_goes_to_libmathdx_at_once_and_is_told_once_for_all(
     assert bench.pool.requests == []
 
 
-def test_an_nvrtc_newer_than_warps_linker_is_a_missing_toolchain(tmp_path: Path) -> None:
+def test_an_nvrtc_newer_than_warps_linker_is_a_missing_toolchain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with settings.override(cache_dir=tmp_path, provider="auto"):
         engine = Engine(warp_toolkit=(12, 8))
-        bench = Bench(engine)
+        bench = Bench(engine, monkeypatch)
         assert engine.try_toolchain() is None
         with pytest.raises(ToolchainError, match=r"12\.9.*12\.8"):
             engine.toolchain()
@@ -513,14 +513,13 @@ def test_the_toolchains_memory_follows_the_setting_of_a_shared_folder(tmp_path: 
 def test_a_cache_that_cannot_be_used_costs_the_caching_alone(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with settings.override(cache_dir=tmp_path / "file" / "cache"):
-        bench.engine._stores[bench.engine.root] = bench.store  # type: ignore[assignment]
         assert bench.build(ALIGNED).payload
         assert not bench.build(ALIGNED).hit
         assert bench.engine.cache.problems
     assert len(bench.pool.requests) == 2
 
 
-def test_the_key_of_the_weaker_variant_is_its_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_the_weaker_variant_is_its_own(bench: Bench) -> None:
     bench.refuse(ALIGNED)
     artifact, _ = heard(bench, ALIGNED)
     provider = module.CublasdxProvider(bench.store)  # type: ignore[arg-type]

@@ -93,9 +93,12 @@ def test_errors_can_be_caught_as_python_names_them(name: str, builtin: type[Exce
 
 
 def test_an_error_keeps_its_cause() -> None:
-    with pytest.raises(errors.BuildError) as caught:
+    def build() -> None:
         try:
             raise OSError("disk")
         except OSError as error:
             raise errors.BuildError("message") from error
+
+    with pytest.raises(errors.BuildError) as caught:
+        build()
     assert isinstance(caught.value.__cause__, OSError)

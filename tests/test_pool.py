@@ -126,9 +126,7 @@ def test_reproduce_compiles_with_the_options_of_the_first_line(
     assert "header.cuh" in capsys.readouterr().err
 
 
-def test_reproduce_without_options_says_what_is_expected(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reproduce_without_options_says_what_is_expected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "bare.cu"
     path.write_text(GOOD.source)
     assert worker.main(["--reproduce", str(path)]) == 2
@@ -241,7 +239,8 @@ def test_output_of_the_compiler_does_not_break_the_protocol() -> None:
         "from warp_tiles import worker\n"
         "compile_to_ltoir = worker.FUNCTIONS['compile']\n"
         "def noisy(request):\n"
-        "    print('hello from Python', flush=True); os.write(1, b'hello from C\\n'); os.system('echo hello from a child')\n"
+        "    print('hello from Python', flush=True); os.write(1, b'hello from C\\n')\n"
+        "    os.system('echo hello from a child')\n"
         "    return compile_to_ltoir(request)\n"
         "worker.FUNCTIONS['compile'] = noisy\n"
         "worker.serve()\n"

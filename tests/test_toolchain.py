@@ -93,7 +93,9 @@ def test_every_spelling_of_an_include_counts(tmp_path: Path, line: str) -> None:
     assert "b.h" in include_closure(root / "a.h", [root])
 
 
-@pytest.mark.parametrize("line", ["// #include <b.h>", "#include NAME", "#define X #include", 'auto s = "#include <b.h>";'])
+@pytest.mark.parametrize(
+    "line", ["// #include <b.h>", "#include NAME", "#define X #include", 'auto s = "#include <b.h>";']
+)
 def test_what_is_no_include_does_not(tmp_path: Path, line: str) -> None:
     root = tree(tmp_path, a=line, b="")
     assert set(include_closure(root / "a.h", [root])) == {"a.h"}
@@ -408,9 +410,26 @@ def test_a_new_include_of_a_source_is_followed(found: list[Toolchain], tmp_path:
     assert set(ToolchainStore(tmp_path / "memo").closure(source)) == {"gemm.h", "tile.h"}
 
 
-def test_a_closure_is_taken_once(
+@pytest.mark.parametrize("value", ["[]", "3", '{"gemm.h": 3}', "null"])
+def test_a_damaged_closure_is_taken_again(found: list[Toolchain], tmp_path: Path, value: str) -> None:
+    source = tree(tmp_path / "kernels", gemm="#include <a.h>\n") / "gemm.h"
+    expected = ToolchainStore(tmp_path / "memo").closure(source)
+    (path,) = (tmp_path / "memo").glob("closure-*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "value": json.loads(value)}))
+    assert ToolchainStore(tmp_path / "memo").closure(source) == expected
+
+
+def test_a_closure_follows_the_folders_of_another_toolchain(
     found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    source = tree(tmp_path / "kernels", gemm="#include <a.h>\n") / "gemm.h"
+    assert ToolchainStore(tmp_path / "memo").closure(source)["a.h"] == tmp_path / "inc/a.h"
+    newer = replace(found[0], include_dirs=(tree(tmp_path / "newer", a=""),))
+    monkeypatch.setattr(ToolchainStore, "toolchain", lambda self: newer)
+    assert ToolchainStore(tmp_path / "memo").closure(source)["a.h"] == tmp_path / "newer/a.h"
+
+
+def test_a_closure_is_taken_once(found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tree(tmp_path / "kernels", gemm="#include <a.h>\n") / "gemm.h"
     calls: list[Path] = []
     take = module.include_closure

@@ -192,11 +192,8 @@ def test_json_that_is_no_object_is_refused(data: Any) -> None:
         GemmVariant.from_json(data)
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 300) | st.text(max_size=9) | st.sampled_from(["tf32", "row_major"]),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
-    max_leaves=6,
-)
+json_scalars = st.none() | st.booleans() | st.integers(-3, 300) | st.sampled_from(["", "tf32", "row_major", "float16"])
+json_values = json_scalars | st.lists(json_scalars, max_size=4) | st.just({})
 
 
 @given(st.dictionaries(st.sampled_from(sorted(BASE.to_json())), json_values))

@@ -54,7 +54,7 @@ class Engine:
         self._lock = threading.Lock()
         self._pool: CompilerPool | None = None
         self._waiters: ThreadPoolExecutor | None = None
-        self._stores: dict[Path, ToolchainStore] = {}
+        self._stores: dict[tuple[Path, bool], ToolchainStore] = {}
         self._caches: dict[tuple[Path, int, bool], Cache] = {}
         self._in_flight: dict[tuple[GemmVariant, str], Future[Artifact]] = {}
         self._told: set[str] = set()
@@ -85,11 +85,11 @@ class Engine:
     @property
     def store(self) -> ToolchainStore:
         """Toolchain and digests."""
-        shared = settings.current().cache_shared
+        identity = (self.root, settings.current().cache_shared)
         with self._lock:
-            if self.root not in self._stores:
-                self._stores[self.root] = ToolchainStore(self.root / "toolchain", shared=shared)
-            return self._stores[self.root]
+            if identity not in self._stores:
+                self._stores[identity] = ToolchainStore(self.root / "toolchain", shared=identity[1])
+            return self._stores[identity]
 
     @property
     def pool(self) -> CompilerPool:
@@ -181,6 +181,7 @@ class Engine:
         provider = settings.current().provider
         futures: dict[GemmVariant, Future[Artifact]] = {}
         for variant in variants:
+            started = False
             with self._lock:
                 future = self._in_flight.get((variant, provider))
                 if future is None:
@@ -188,7 +189,9 @@ class Engine:
                         self._waiters = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="warp_tiles_wait")
                     future = self._waiters.submit(self._build, variant, provider)
                     self._in_flight[variant, provider] = future
-                    future.add_done_callback(functools.partial(self._landed, (variant, provider)))
+                    started = True
+            if started:  # outside the lock: a build that has ended already runs its callback here and now
+                future.add_done_callback(functools.partial(self._landed, (variant, provider)))
             futures[variant] = future
         return futures
 

@@ -88,10 +88,12 @@ def module_options(module: ModuleSource, nvrtc_version: Version) -> dict[str, An
 def max_registers(threads: int) -> int | None:
     """Registers per thread with which a block of ``threads`` still launches; None if any number does.
 
-    A multiprocessor has 65,536 registers and a thread at most 255. Warp sets no limit, so that its
-    kernels of large blocks can fail to launch; a kernel's own launch bounds take precedence.
+    A multiprocessor has 65,536 registers and a thread at most 255; warps are given theirs in groups
+    of four, one to each quarter of it. Warp sets no limit, so that its kernels of large blocks can
+    fail to launch; a kernel's own launch bounds take precedence.
     """
-    available = 65_536 // threads // 8 * 8
+    warps = -(-threads // 128) * 4
+    available = 65_536 // (32 * warps) // 8 * 8
     return available if available < 255 else None
 
 

@@ -122,7 +122,8 @@ class ModulePlan:
         arch: Compute capability, or None for the CPU.
         block_dim: Threads per block.
         kernels: Keys of all kernels of the module.
-        variants: Every product of every site, needed or not; equal needed ones appear once.
+        variants: Every product of every site, needed or not; equal ones of one role appear once, and
+            equal ones of several roles are built once.
     """
 
     name: str
@@ -178,10 +179,10 @@ def adjoints_called(source: str) -> set[int]:
     """
     found: set[int] = set()
     for line in source.splitlines():
-        code = line.split("//", 1)[0]
-        call = _ADJOINT_CALL.search(code)
-        if call:
-            found.update(int(match.group(1)) for match in _PLACEHOLDER.finditer(code, call.end()))
+        for statement in line.split("//", 1)[0].split(";"):
+            call = _ADJOINT_CALL.search(statement)
+            if call:
+                found.update(int(match.group(1)) for match in _PLACEHOLDER.finditer(statement, call.end()))
     return found
 
 

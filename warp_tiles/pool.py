@@ -7,6 +7,7 @@ alone. Any other executor can take their place, see :func:`warp_tiles.enable`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -49,8 +50,16 @@ class _Process:
         )
 
     def ask(self, kind: str, request: object) -> Compiled:
-        if self._process is None or self._process.poll() is not None:
-            self._process = self._start()
+        if self._process is not None and self._process.poll() is not None:
+            self._forget()
+        if self._process is None:
+            try:
+                self._process = self._start()
+            except OSError as error:
+                raise ToolchainError(
+                    f"a compiler process could not be started: {error}",
+                    remedy=f"check that {sys.executable} can be run",
+                ) from error
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -58,8 +67,8 @@ class _Process:
             worker.send(process.stdin, (kind, request))  # type: ignore[arg-type]
             succeeded, answer = worker.receive(process.stdout)  # type: ignore[arg-type]
         except (EOFError, BrokenPipeError, OSError) as error:
-            code = process.wait()
-            self._process = None
+            self._forget()
+            code = _ended(process)
             raise ToolchainError(
                 f"a compiler process ended with exit status {code} in the middle of a build",
                 remedy="run `warp-tiles doctor`; if memory is short, set WARP_TILES_JOBS=1",
@@ -70,17 +79,29 @@ class _Process:
         failure: WarpTilesError = answer
         raise failure
 
-    def close(self) -> None:
+    def _forget(self) -> subprocess.Popen[bytes] | None:
+        """Close the pipes of the process and let go of it."""
         process, self._process = self._process, None
         if process is not None:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    pipe.close()
-            try:
-                process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                    with contextlib.suppress(OSError):  # what was not yet written to a dead process
+                        pipe.close()
+        return process
+
+    def close(self) -> None:
+        process = self._forget()
+        if process is not None:
+            _ended(process)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """Exit status of a process whose pipes are closed; one that lingers is killed."""
+    try:
+        return process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 class CompilerPool:

@@ -28,10 +28,11 @@ class BuildProgress:
         self._since = 0.0
         self._bar: Progress | None = None
         self._task: TaskID | None = None
+        self._timer: threading.Timer | None = None
 
     def _wanted(self) -> bool:
         choice = settings.current().progress
-        return choice == "on" or (choice == "auto" and sys.stderr.isatty())
+        return choice == "on" or (choice == "auto" and sys.stderr is not None and sys.stderr.isatty())
 
     @contextlib.contextmanager
     def variant(self, what: str) -> Iterator[None]:
@@ -41,9 +42,9 @@ class BuildProgress:
                 self._done = self._total = 0
                 self._since = time.monotonic()
                 if self._wanted():
-                    timer = threading.Timer(_SHOW_AFTER_SECONDS, self._show)
-                    timer.daemon = True
-                    timer.start()
+                    self._timer = threading.Timer(_SHOW_AFTER_SECONDS, self._show)
+                    self._timer.daemon = True
+                    self._timer.start()
             self._running += 1
             self._total += 1
             self._draw(what)
@@ -54,6 +55,9 @@ class BuildProgress:
                 self._running -= 1
                 self._done += 1
                 self._draw(what)
+                if not self._running and self._timer is not None:
+                    self._timer.cancel()
+                    self._timer = None
                 if not self._running and self._bar is not None:
                     self._bar.stop()
                     self._bar = self._task = None

@@ -28,7 +28,7 @@ HEADER_WHEELS = {
     "cudart": "nvidia-cuda-runtime-cu12",
     "cccl": "nvidia-cuda-cccl-cu12",
 }
-_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]', re.MULTILINE)
+_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
 _SEARCH_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "MATHDX_HOME", "CONDA_PREFIX", "LD_LIBRARY_PATH")
 
 
@@ -197,17 +197,23 @@ def include_closure(source: Path, include_dirs: Sequence[Path]) -> dict[str, Pat
     larger than needed and never smaller. Includes whose name is a macro are not followed.
     """
     closure: dict[str, Path] = {source.name: source}
+    seen = {os.path.normpath(source)}
     pending = [(source, "")]
     while pending:
         path, prefix = pending.pop()
-        for raw in _INCLUDE.findall(path.read_bytes()):
+        for quote, raw in _INCLUDE.findall(path.read_bytes()):
             name = raw.decode("utf-8", "replace")
-            places = [(path.parent / name, os.path.normpath(os.path.join(prefix, name)))]
+            places = [(path.parent / name, os.path.normpath(os.path.join(prefix, name)))] if quote == b'"' else []
             places += [(folder / name, os.path.normpath(name)) for folder in include_dirs]
-            found = next(((place, label) for place, label in places if place.is_file()), None)
-            if found and found[1] not in closure:
-                closure[found[1]] = found[0]
-                pending.append((found[0], os.path.dirname(found[1])))
+            place, label = next(((place, label) for place, label in places if place.is_file()), (None, ""))
+            if place is None or os.path.normpath(place) in seen:
+                continue
+            seen.add(os.path.normpath(place))
+            prefix_of_found = os.path.dirname(label)
+            while label in closure:  # another folder holds a file of this name too
+                label += "'"
+            closure[label] = Path(os.path.normpath(place))
+            pending.append((closure[label], prefix_of_found))
     return closure
 
 
@@ -217,6 +223,11 @@ def _stat(path: str) -> list[int] | None:
     except OSError:
         return None
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def _files_state(toolchain: Toolchain) -> list[Any]:
+    paths = [toolchain.nvrtc, *([toolchain.nvjitlink] if toolchain.nvjitlink else []), *toolchain.include_dirs]
+    return [_stat(os.fspath(path)) for path in paths]
 
 
 def search_state() -> list[Any]:
@@ -251,14 +262,21 @@ class ToolchainStore:
             ToolchainError: See :func:`find_toolchain`.
         """
         if self._toolchain is None:
-            state = search_state()
-            remembered = self._read("toolchain", state)
-            if remembered is not None:
-                self._toolchain = Toolchain.from_json(remembered)
-            else:
-                self._toolchain = find_toolchain()
-                self._write("toolchain", search_state(), self._toolchain.to_json())
+            self._toolchain = self._remembered_toolchain()
+        if self._toolchain is None:
+            self._toolchain = find_toolchain()
+            value = {"toolchain": self._toolchain.to_json(), "files": _files_state(self._toolchain)}
+            self._write("toolchain", search_state(), value)
         return self._toolchain
+
+    def _remembered_toolchain(self) -> Toolchain | None:
+        remembered: Any = self._read("toolchain", search_state())
+        try:
+            toolchain = Toolchain.from_json(remembered["toolchain"])
+            # a toolkit that is replaced or removed in place changes no folder of packages
+            return toolchain if remembered["files"] == _files_state(toolchain) else None
+        except (LookupError, TypeError, ValueError):
+            return None
 
     def compiler_digest(self) -> str:
         """SHA-256 over the compiler's library files.
@@ -287,12 +305,13 @@ class ToolchainStore:
             return known
         toolchain = self.toolchain()
         sources = sorted(str(path) for path in source.parent.glob("*") if path.is_file())
-        state = [search_state(), [[path, _stat(path)] for path in sources]]
+        folders = [str(folder) for folder in toolchain.include_dirs]
+        state = [search_state(), folders, _files_state(toolchain), [[path, _stat(path)] for path in sources]]
         name = "closure-" + hashlib.sha256(str(source).encode()).hexdigest()[:16]
         remembered = self._read(name, state)
-        if remembered is not None:
-            closure = {label: Path(path) for label, path in remembered.items()}
-        else:
+        try:
+            closure = {str(label): Path(path) for label, path in remembered.items()}  # type: ignore[union-attr]
+        except (AttributeError, TypeError):
             closure = include_closure(source, [source.parent, *toolchain.include_dirs])
             self._write(name, state, {label: str(path) for label, path in closure.items()})
         self._closures[str(source)] = closure

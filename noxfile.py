@@ -1,0 +1,42 @@
+"""Every check of this repository: ``nox`` runs them all, ``nox -s NAME`` one of them.
+
+tests       the tests that need no GPU, on each Python that is installed
+warp        planning, hashes, builds and the command line on each Warp that is supported
+lint        ruff and mypy
+"""
+
+from __future__ import annotations
+
+import nox
+
+nox.needs_version = ">=2025.2"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.error_on_missing_interpreters = False
+nox.options.reuse_existing_virtualenvs = True
+
+PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
+WARPS = ["1.17.0", "1.18.0", "1.19.0"]
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """All tests that need no GPU; arguments go to pytest."""
+    session.install("-e", ".[test,plot]")
+    session.run("pytest", *session.posargs)
+
+
+@nox.session(python=PYTHONS[-2])
+@nox.parametrize("version", WARPS)
+def warp(session: nox.Session, version: str) -> None:
+    """The integration tests on one version of Warp."""
+    session.install("-e", ".[test]", f"warp-lang=={version}")
+    session.run("pytest", "tests/integration", "-m", "not gpu and not slow", *session.posargs)
+
+
+@nox.session(python=PYTHONS[-2])
+def lint(session: nox.Session) -> None:
+    """Format, lint and types, without changing a file."""
+    session.install("-e", ".[test]", "ruff>=0.8", "mypy>=1.13", "nox>=2025.2")
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+    session.run("mypy")

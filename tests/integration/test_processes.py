@@ -1,0 +1,199 @@
+"""Cold caches under concurrency: every key is built once, whoever asks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.helpers import REPOSITORY, gemm, load, run_python
+from warp_tiles.cache import Cache
+from warp_tiles.compiler import CompileRequest
+from warp_tiles.pool import CompilerPool
+
+FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
+PROCESSES = 3
+
+# compiles the kernels of a file when its standard input says so, and prints the record
+WORKER = """
+import json, sys
+from pathlib import Path
+import warp as wp
+import warp_tiles
+sys.path.insert(0, sys.argv[1])
+import kernels
+wp.set_module_options({"block_dim": 64}, module=kernels)
+warp_tiles.enable()
+with warp_tiles.override(cache_dir=Path(sys.argv[2]), jobs=1):
+    warp_tiles.plan(kernels, arch=90)
+    print("ready", file=sys.stderr, flush=True)
+    sys.stdin.readline()
+    wp.compile_aot_module(kernels, arch=90, module_dir=Path(sys.argv[3]), use_ptx=False)
+    (record,) = [module for module in warp_tiles.report()["modules"] if module["builds"]]
+print("record " + json.dumps(record))
+"""
+
+
+def test_processes_on_a_cold_cache_build_every_key_once(tmp_path: Path) -> None:
+    (tmp_path / "kernels.py").write_text("import warp as wp\n\n" + gemm(m=8, n=16, k=24))
+    (tmp_path / "worker.py").write_text(WORKER)
+    arguments = [sys.executable, str(tmp_path / "worker.py"), str(tmp_path), str(tmp_path / "lto")]
+    started = [
+        subprocess.Popen(
+            [*arguments, str(tmp_path / f"out{number}")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+            env=environment(),
+        )
+        for number in range(PROCESSES)
+    ]
+    records: list[dict[str, Any]] = []
+    try:
+        for process in started:  # none begins before all have planned
+            assert process.stderr is not None
+            lines = iter(process.stderr.readline, "")
+            assert any(line.strip() == "ready" for line in lines), f"exit status {process.wait()}"
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        for process in started:
+            output, errors = process.communicate(timeout=120)
+            assert process.returncode == 0, errors
+            (line,) = (text for text in output.splitlines() if text.startswith("record "))
+            records.append(json.loads(line.removeprefix("record ")))
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    assert [record["lto_builds"] + record["lto_hits"] for record in records] == [3] * PROCESSES
+    assert sum(record["lto_builds"] for record in records) == 3
+    built = [build["key"] for record in records for build in record["builds"] if not build["hit"]]
+    assert len(set(built)) == 3
+    sizes = {(build["key"], build["lto_bytes"]) for record in records for build in record["builds"]}
+    assert len(sizes) == 3, "all processes link the same LTO-IR"
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Iterator[Path]:
+    with warp_tiles.override(cache_dir=tmp_path / "lto", jobs=2), warp_tiles.enabled():
+        yield tmp_path
+
+
+def records() -> list[dict[str, Any]]:
+    return [module for module in warp_tiles.report()["modules"] if module["builds"]]
+
+
+def test_modules_compiled_in_threads_share_equal_variants(cold: Path) -> None:
+    own = [(8, 8, 16), (8, 16, 8), (16, 8, 8)]
+    texts = [
+        gemm("shared", 8, 8, 8, decorator=FORWARD_ONLY) + gemm("own", *size, decorator=FORWARD_ONLY) for size in own
+    ]
+    modules = [load(text) for text in texts]
+
+    def compile_one(number: int) -> Path:
+        (cubin,) = wp.compile_aot_module(modules[number], arch=90, module_dir=cold / f"out{number}", use_ptx=False)
+        return Path(cubin)
+
+    with ThreadPoolExecutor(len(modules)) as threads:
+        cubins = list(threads.map(compile_one, range(len(modules))))
+    assert all(cubin.stat().st_size > 1000 for cubin in cubins)
+    assert len(records()) == 3
+    keys = {build["key"] for record in records() for build in record["builds"]}
+    assert len(keys) == 4
+    stored = stored_keys(cold / "lto")
+    assert stored == keys
+    builds = [build["key"] for record in records() for build in record["builds"] if not build["hit"]]
+    # modules that wait for one build together all count it; nobody builds what another already has
+    assert set(builds) == keys
+
+
+def stored_keys(folder: Path) -> set[str]:
+    return {listed.key for listed in Cache(folder).entries()}
+
+
+def test_a_variant_is_compiled_once_for_all_threads(cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    original = CompilerPool.submit
+
+    def count(pool: CompilerPool, request: Any) -> Any:
+        if isinstance(request, CompileRequest) and request.name.startswith("wt_gemm"):
+            asked.append(request.name)
+        return original(pool, request)
+
+    monkeypatch.setattr(CompilerPool, "submit", count)
+    modules = [load(gemm(name, 8, 8, 8, decorator=FORWARD_ONLY)) for name in ("first", "second", "third")]
+
+    def compile_one(number: int) -> None:
+        wp.compile_aot_module(modules[number], arch=90, module_dir=cold / f"out{number}", use_ptx=False)
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(compile_one, range(3)))
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("kind", ["ThreadPoolExecutor", "ProcessPoolExecutor"])
+def test_an_executor_of_the_user_compiles(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "kernels.py").write_text("import warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY))
+    script = f"""
+import multiprocessing, sys
+from concurrent.futures import {kind}
+from pathlib import Path
+
+if __name__ == "__main__":
+    import warp as wp
+    import warp_tiles
+    sys.path.insert(0, {str(tmp_path)!r})
+    import kernels
+    extra = {{"mp_context": multiprocessing.get_context("spawn")}} if {kind!r}.startswith("Process") else {{}}
+    with {kind}(1, **extra) as executor:
+        warp_tiles.enable(executor=executor)
+        with warp_tiles.override(cache_dir=Path({str(tmp_path / "lto")!r})):
+            wp.compile_aot_module(kernels, arch=90, module_dir=Path({str(tmp_path / "out")!r}), use_ptx=False)
+        (record,) = warp_tiles.report()["modules"]
+        warp_tiles.disable()
+        assert executor.submit(int, "7").result() == 7, "the executor belongs to the user"
+    print("counts", record["lto_builds"], record["linker"])
+"""
+    (tmp_path / "script.py").write_text(script)
+    done = run_python([str(tmp_path / "script.py")])
+    assert done.returncode == 0, done.stderr
+    assert "counts 1 warp_tiles" in done.stdout
+
+
+def test_a_script_without_a_main_guard_compiles(tmp_path: Path) -> None:
+    # worker processes must not import the script again
+    marker = tmp_path / "imports"
+    (tmp_path / "script.py").write_text(f"""
+import warp as wp
+import warp_tiles
+
+with open({str(marker)!r}, "a") as file:
+    file.write("x")
+warp_tiles.enable()
+
+{gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)}
+wp.compile_aot_module(__name__, arch=90, module_dir={str(tmp_path / "out")!r}, use_ptx=False)
+print("linked by", warp_tiles.report()["modules"][0]["linker"])
+""")
+    done = run_python([str(tmp_path / "script.py")], environment={"WARP_TILES_CACHE_DIR": str(tmp_path / "lto")})
+    assert done.returncode == 0, done.stderr
+    assert "linked by warp_tiles" in done.stdout
+    assert marker.read_text() == "x"

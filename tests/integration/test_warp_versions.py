@@ -1,0 +1,78 @@
+"""The oldest and the middle Warp that is supported, each installed beside the newest into a folder of its own.
+
+``nox -s warp`` runs the other integration tests on them; this one runs with every test run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.helpers import WARP_VERSION, gemm, run_python
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import json, sys
+import warp as wp
+import warp_tiles
+
+{kernel}
+warp_tiles.enable()
+plan = warp_tiles.plan(__name__, arch=90, block_dim=64)
+wp.set_module_options({{"block_dim": 64}})
+for folder in sys.argv[1:]:
+    (cubin,) = wp.compile_aot_module(__name__, arch=90, module_dir=folder, use_ptx=False)
+    open(cubin, "rb").read().index(b"gemm_")
+records = [module for module in warp_tiles.report()["modules"] if module["builds"]]
+print("result " + json.dumps({{
+    "version": wp.__version__,
+    "place": wp.__file__,
+    "roles": [variant.role.value for variant in plan.needed],
+    "counts": [[record["lto_builds"], record["lto_hits"], record["linker"]] for record in records],
+}}))
+"""
+# what pip says where no index can be asked
+UNREACHABLE = ("connection", "name resolution", "proxy", "no matching distribution", "timed out", "network")
+
+
+def install(version: str, folder: Path) -> None:
+    """Put a Warp into a folder, without its dependencies, which are there already."""
+    if importlib.util.find_spec("pip") is None:
+        pytest.skip("pip is not installed here")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--retries", "1", "--timeout", "20", "--target", str(folder), f"warp-lang=={version}"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    if done.returncode and any(word in done.stderr.lower() for word in UNREACHABLE):
+        pytest.skip(f"no package index with warp-lang {version} is reachable: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("version", ["1.17.0", "1.18.0"])
+def test_another_warp_plans_builds_and_links(version: str, tmp_path: Path) -> None:
+    install(version, tmp_path / "packages")
+    (tmp_path / "script.py").write_text(SCRIPT.format(kernel=gemm(m=8, n=16, k=24)))
+    caches = {"WARP_TILES_CACHE_DIR": str(tmp_path / "lto"), "WARP_CACHE_PATH": str(tmp_path / "warp")}
+    done = run_python(
+        [str(tmp_path / "script.py"), str(tmp_path / "cold"), str(tmp_path / "warm")],
+        first_on_path=[tmp_path / "packages"],
+        environment=caches,
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = (text for text in done.stdout.splitlines() if text.startswith("result "))
+    result = json.loads(line.removeprefix("result "))
+    assert result["version"] == version
+    assert Path(result["place"]).is_relative_to(tmp_path / "packages")
+    assert result["roles"] == ["forward", "adjoint_a", "adjoint_b"]
+    assert result["counts"] == [[3, 0, "warp_tiles"], [0, 3, "warp_tiles"]]
+
+
+def test_the_warp_of_this_environment_is_supported() -> None:
+    assert (1, 17) <= WARP_VERSION <= (1, 19)
