@@ -13,13 +13,12 @@ Seven seams, all checked before the first is changed:
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -461,34 +460,3 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
     name = module._get_compile_output_name(None, output_arch=arch, use_ptx=False, block_dim=block_dim)
     module._compile(None, folder, output_name=name, output_arch=arch, use_ptx=False, options=options)
     return folder / str(name)
-
-
-@contextlib.contextmanager
-def intercepted_launches(launched: Callable[[Any, int], None]) -> Iterator[None]:
-    """Have launches noted instead of run: ``launched(module, block_dim)`` for each."""
-    context = find("context")
-
-    def launch(kernel: Any, *args: Any, block_dim: int | None = None, **kwargs: Any) -> Any:
-        arguments = [*kwargs.get("inputs", args[1] if len(args) > 1 else ())]
-        arguments += kwargs.get("outputs", args[2] if len(args) > 2 else ())
-        if kernel.is_generic:
-            kernel.add_overload(kernel.infer_argument_types(arguments))
-        launched(kernel.module, int(block_dim or kernel.module.options["block_dim"]))
-        return _NotLaunched() if kwargs.get("record_cmd") else None
-
-    names = ("launch", "launch_tiled")
-    originals = [(owner, name, getattr(owner, name)) for owner in (warp, context) for name in names]
-    for owner, name, _ in originals:
-        setattr(owner, name, launch)
-    try:
-        yield
-    finally:
-        for owner, name, original in originals:
-            setattr(owner, name, original)
-
-
-class _NotLaunched:
-    """Stands for Warp's Launch object where launches are only noted."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args, **kwargs: None

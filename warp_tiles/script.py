@@ -6,7 +6,7 @@ import contextlib
 import runpy
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,37 @@ def run_script(script: Path, arguments: Sequence[str] = ()) -> None:
         runpy.run_path(str(script), run_name="__main__")
 
 
+@contextlib.contextmanager
+def intercepted_launches(launched: Callable[[Any, int], None]) -> Iterator[None]:
+    """Have launches noted instead of run: ``launched(module, block_dim)`` for each."""
+    import warp
+
+    def launch(kernel: Any, *args: Any, block_dim: int | None = None, **kwargs: Any) -> Any:
+        arguments = [*kwargs.get("inputs", args[1] if len(args) > 1 else ())]
+        arguments += kwargs.get("outputs", args[2] if len(args) > 2 else ())
+        if kernel.is_generic:
+            kernel.add_overload(kernel.infer_argument_types(arguments))
+        launched(kernel.module, int(block_dim or kernel.module.options["block_dim"]))
+        return _NotLaunched() if kwargs.get("record_cmd") else None
+
+    names = ("launch", "launch_tiled")
+    originals = {name: getattr(warp, name) for name in names}
+    for name in names:
+        setattr(warp, name, launch)
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(warp, name, original)
+
+
+class _NotLaunched:
+    """Stands for Warp's Launch object where launches are only noted."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+
+
 def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None = None) -> Discovery:
     """Run a script with its launches noted instead of made.
 
@@ -80,7 +111,7 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
         launched.setdefault((id(module), threads), Target(module, threads))
 
     stopped = ""
-    with _warp.intercepted_launches(note):
+    with intercepted_launches(note):
         try:
             run_script(script, arguments)
         except ScriptError:
