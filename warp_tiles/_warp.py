@@ -47,49 +47,30 @@ if TYPE_CHECKING:
 SUPPORTED_VERSIONS = ((1, 17), (1, 19))
 MATMUL, CHOLESKY = "tile_matmul", "tile_cholesky"
 
-# (path below warp._src, names that must exist there, parameters that a callable must take)
-_REQUIRED: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("build.build_cuda", ("cu_path", "arch", "output_path", "ltoirs", "fatbins")),
-    (
-        "build.build_lto_dot",
-        (
-            "M",
-            "N",
-            "K",
-            "adtype",
-            "bdtype",
-            "cdtype",
-            "alayout",
-            "blayout",
-            "clayout",
-            "arch",
-            "num_threads",
-            "builder",
-            "lda",
-            "ldb",
-            "ldc",
-        ),
-    ),
-    ("codegen.Adjoint.build", ("builder",)),
-    ("codegen.Adjoint.reference_nodes", ()),
-    ("codegen.Adjoint.resolve_static_expression", ("root_node", "eval_types")),
-    ("codegen.Var", ("label", "type", "requires_grad", "constant", "prefix")),
-    ("codegen.get_arg_value", ()),
-    ("codegen._codegen_lock", ()),
-    ("context.ModuleBuilder", ("module", "options")),
-    ("context.ModuleBuilder.codegen", ("device",)),
-    ("context.ModuleBuilder.get_link_inputs", ()),
-    ("context.ModuleHasher", ("kernels", "options")),
-    ("context.ModuleHasher.hash_adjoint", ("adj",)),
-    ("context.Module.mark_modified", ()),
-    ("context.Module.resolve_options", ()),
-    ("context.Function", ("lto_dispatch_func",)),
-    ("context.builtin_functions", ()),
-    ("context.user_modules", ()),
-    ("context.init", ()),
-    ("logger.log_warning", ()),
-    ("types.is_tile", ()),
-)
+# what must exist below warp._src, and the parameters that it must take
+_REQUIRED = {
+    "build.build_cuda": "cu_path arch output_path ltoirs fatbins",
+    "build.build_lto_dot": "M N K adtype bdtype cdtype alayout blayout clayout arch num_threads builder lda ldb ldc",
+    "codegen.Adjoint.build": "builder",
+    "codegen.Adjoint.reference_nodes": "",
+    "codegen.Adjoint.resolve_static_expression": "root_node eval_types",
+    "codegen.Var": "label type requires_grad constant prefix",
+    "codegen.get_arg_value": "",
+    "codegen._codegen_lock": "",
+    "context.ModuleBuilder": "module options",
+    "context.ModuleBuilder.codegen": "device",
+    "context.ModuleBuilder.get_link_inputs": "",
+    "context.ModuleHasher": "kernels options",
+    "context.ModuleHasher.hash_adjoint": "adj",
+    "context.Module.mark_modified": "",
+    "context.Module.resolve_options": "",
+    "context.Function": "lto_dispatch_func",
+    "context.builtin_functions": "",
+    "context.user_modules": "",
+    "context.init": "",
+    "logger.log_warning": "",
+    "types.is_tile": "",
+}
 
 
 def find(path: str) -> Any:
@@ -120,16 +101,15 @@ def check_seams() -> list[str]:
     Raises:
         SeamError: One is missing or takes other parameters; Warp's version and the name are given.
     """
-    for path, parameters in _REQUIRED:
+    for path, parameters in _REQUIRED.items():
         target = find(path)
-        if parameters:
-            known = inspect.signature(target).parameters
-            for name in parameters:
-                if name not in known:
-                    raise _missing(f"parameter '{name}' of warp._src.{path}")
+        known = inspect.signature(target).parameters if parameters else {}
+        for name in parameters.split():
+            if name not in known:
+                raise _missing(f"parameter '{name}' of warp._src.{path}")
     if MATMUL not in find("context.builtin_functions"):
         raise _missing(f"builtin '{MATMUL}'")
-    return [f"warp._src.{path}" for path, _ in _REQUIRED]
+    return [f"warp._src.{path}" for path in _REQUIRED]
 
 
 def toolkit_version() -> Version | None:
