@@ -25,7 +25,7 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", *session.posargs)
 
 
-@nox.session(python=PYTHONS[-2])
+@nox.session
 @nox.parametrize("version", WARPS)
 def warp(session: nox.Session, version: str) -> None:
     """The integration tests on one version of Warp."""
@@ -33,7 +33,7 @@ def warp(session: nox.Session, version: str) -> None:
     session.run("pytest", "tests/integration", "-m", "not gpu and not slow", *session.posargs)
 
 
-@nox.session(python=PYTHONS[-2])
+@nox.session
 def lint(session: nox.Session) -> None:
     """Format, lint and types, without changing a file."""
     session.install("-e", ".[test]", "ruff>=0.8", "mypy>=1.13", "nox>=2025.2")

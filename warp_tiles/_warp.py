@@ -57,7 +57,7 @@ _REQUIRED = {
     "codegen.Var": "label type requires_grad constant prefix",
     "codegen.get_arg_value": "",
     "codegen._codegen_lock": "",
-    "context.ModuleBuilder": "module options",
+    "context.ModuleBuilder": "module options hasher",
     "context.ModuleBuilder.codegen": "device",
     "context.ModuleBuilder.get_link_inputs": "",
     "context.ModuleHasher": "kernels options",
@@ -406,13 +406,14 @@ def plan_module(hooks: Hooks, module: Any, arch: int | None, block_dim: int | No
     """
     context = find("context")
     with find("codegen._codegen_lock"):
-        module.get_module_hash(block_dim)  # resolves what wp.static() defers
-        options = module.resolve_options(warp.config) | {"output_arch": arch}
-        if block_dim is not None:
-            options["block_dim"] = block_dim
+        threads = block_dim if block_dim is not None else module.options["block_dim"]
+        module.get_module_hash(threads)  # resolves what wp.static() defers
+        options = module.resolve_options(warp.config, block_dim=threads) | {"output_arch": arch}
         target = "cpu" if arch is None else "cuda"
         known = inspect.signature(context.ModuleBuilder).parameters
-        builder = context.ModuleBuilder(module, options, **({"target": target} if "target" in known else {}))
+        extra = {"target": target} if "target" in known else {}
+        # with the module's own hasher the names of kernels stay those of what is loaded
+        builder = context.ModuleBuilder(module, options, hasher=module.hashers[threads], **extra)
         builder.codegen(target)
     state = hooks._sessions.get(builder)
     return state.build.plan if state is not None and state.build is not None else None
