@@ -165,9 +165,11 @@ def test_equal_variants_asked_by_many_threads_are_built_once(bench: Bench) -> No
 def test_an_in_flight_build_is_shared(bench: Bench) -> None:
     bench.pool.gate = threading.Event()
     first, second = bench.engine.start([ALIGNED]), bench.engine.start([ALIGNED])
-    assert first[ALIGNED] is second[ALIGNED]
     bench.pool.gate.set()
-    first[ALIGNED].result(20)
+    built, found = first[ALIGNED].result(20), second[ALIGNED].result(20)
+    assert (built.hit, found.hit) == (False, True), "the second module built nothing"
+    assert replace(found, hit=False) == built
+    assert len(bench.pool.requests) == 1
     end = time.monotonic() + 10
     while bench.engine._in_flight and time.monotonic() < end:
         time.sleep(0.005)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 import warp
 
 from warp_tiles import settings
-from warp_tiles.dispatch import BFLOAT16_ADJOINT_ERROR, Target, products
+from warp_tiles.dispatch import Target, products
 from warp_tiles.engine import Engine
 from warp_tiles.errors import BuildError, SeamError
 from warp_tiles.planning import DECLARATIONS, ModulePlan, Session, resolve
@@ -280,9 +280,8 @@ class Hooks:
         operands: tuple[Any, ...],
     ) -> tuple[Any, ...]:
         adjoint = self._current_adjoint()
+        # whether the adjoints, which bfloat16 forbids, are called is known when the source is finished
         bfloat16 = any(operand.type.dtype.__name__ == "bfloat16" for operand in operands)
-        if bfloat16 and adjoint is not None and adjoint.used_by_backward_kernel:
-            raise TypeError(BFLOAT16_ADJOINT_ERROR)
         state = self._state(builder)
         site = state.session.add(
             call, state.label(adjoint), variants, scalar_reason=scalar_reason, bfloat16_operands=bfloat16
@@ -357,6 +356,7 @@ class Hooks:
         if mentions(adjoint, hasher.warp_tiles_names, warp, find("context.builtin_functions")):
             salt = self.engine.salt()
             digest = hashlib.sha256(digest + salt.encode("utf-8")).digest()
+            hasher.warp_tiles_has_products = True
         return digest
 
 
@@ -417,6 +417,17 @@ def plan_module(hooks: Hooks, module: Any, arch: int | None, block_dim: int | No
         builder.codegen(target)
     state = hooks._sessions.get(builder)
     return state.build.plan if state is not None and state.build is not None else None
+
+
+def plan_loaded_modules(hooks: Hooks) -> None:
+    """Plan the modules that Warp loaded from its own kernel cache, for which no code was generated."""
+    for module in user_modules().values():
+        for execution in tuple(module.execs.values()):
+            arch = None if execution.device.is_cpu else execution.compile_arch
+            hasher = module.hashers.get(execution.block_dim)
+            known = hooks.engine.recorder.has_plan(module.name, arch, execution.block_dim)
+            if getattr(hasher, "warp_tiles_has_products", False) and not known:
+                plan_module(hooks, module, arch, execution.block_dim)
 
 
 def user_modules() -> dict[str, Any]:

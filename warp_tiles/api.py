@@ -127,7 +127,11 @@ def report() -> dict[str, Any]:
     Raises:
         PlanError: warp_tiles is not enabled.
     """
-    return _require_hooks("report()").engine.recorder.to_json()
+    from warp_tiles import _warp
+
+    hooks = _require_hooks("report()")
+    _warp.plan_loaded_modules(hooks)
+    return hooks.engine.recorder.to_json()
 
 
 atexit.register(disable)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warp_tiles import settings
+from warp_tiles.asked import AskedKeys
 from warp_tiles.cache import default_root
 from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
 from warp_tiles.planning import ModulePlan, PlannedVariant
@@ -159,16 +160,16 @@ class Engine:
             try:
                 self.toolchain()
                 key = CublasdxProvider(self.store).key(planned.variant)
-                return replace(planned, provider="cublasdx", key=key.digest, cached=self._is_cached(key.digest))
+                cached = self.cache.manifest(key) is not None
+                if not cached:
+                    AskedKeys(self.root / "asked").note(key)
+                return replace(planned, provider="cublasdx", key=key.digest, cached=cached)
             except ToolchainError as error:
                 if provider == "cublasdx":
                     raise
                 reason = f"{planned.reason}; no cuBLASDx build: {error.message}"
                 return replace(planned, provider=self._without_toolchain, reason=reason)
         return replace(planned, provider=provider)
-
-    def _is_cached(self, digest: str) -> bool:
-        return self.cache.manifest(digest) is not None
 
     @property
     def _without_toolchain(self) -> str:
@@ -192,7 +193,7 @@ class Engine:
                     started = True
             if started:  # outside the lock: a build that has ended already runs its callback here and now
                 future.add_done_callback(functools.partial(self._landed, (variant, provider)))
-            futures[variant] = future
+            futures[variant] = future if started else _shared(future)
         return futures
 
     def _landed(self, identity: tuple[GemmVariant, str], _: Future[Artifact]) -> None:
@@ -275,3 +276,18 @@ class Engine:
         with self.progress.variant(variant.describe()):
             symbol, payload = self._libmathdx(variant)
         return Artifact(variant, symbol, payload, "libmathdx", "", False, time.perf_counter() - start)
+
+
+def _shared(build: Future[Artifact]) -> Future[Artifact]:
+    """The build of another module, which this one finds without building."""
+    mine: Future[Artifact] = Future()
+
+    def pass_on(done: Future[Artifact]) -> None:
+        error = done.exception()
+        if error is not None:
+            mine.set_exception(error)
+        else:
+            mine.set_result(replace(done.result(), hit=True))
+
+    build.add_done_callback(pass_on)
+    return mine

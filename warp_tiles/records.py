@@ -116,6 +116,11 @@ class Recorder:
         with self._lock:
             self._records.append(record)
 
+    def has_plan(self, module: str, arch: int | None, block_dim: int) -> bool:
+        """Whether a plan of a module for a target was noted."""
+        with self._lock:
+            return any((plan.name, plan.arch, plan.block_dim) == (module, arch, block_dim) for plan in self._plans)
+
     @property
     def records(self) -> tuple[ModuleRecord, ...]:
         """Finished modules, oldest first."""

@@ -250,7 +250,7 @@ def test_importing_changes_nothing() -> None:
 
 # ---- seams
 
-SEAMS = [path for path, _ in _warp._REQUIRED]
+SEAMS = list(_warp._REQUIRED)
 
 
 @pytest.mark.parametrize("path", SEAMS)

@@ -9,8 +9,10 @@ from typing import Any
 
 import click
 
+from warp_tiles.asked import AskedKeys
 from warp_tiles.cache import Cache, Listed
 from warp_tiles.cli.output import human_bytes, json_option, print_json, print_table
+from warp_tiles.errors import CacheError
 
 
 def _open() -> Cache:
@@ -85,17 +87,27 @@ def verify(as_json: bool) -> None:
 @click.argument("key")
 @json_option
 def explain(key: str, as_json: bool) -> None:
-    """What an entry was made from, or what distinguishes a missing KEY from its nearest neighbour.
+    """What KEY was made from, and how it differs from the nearest stored one.
 
-    A KEY may be shortened to its first digits.
+    A KEY may be shortened to its first digits. Keys that a plan or a build missed are known too, so
+    that a miss can be explained.
     """
-    found = _open().find(key)
+    store = _open()
+    try:
+        found = store.explain(key)
+    except CacheError:
+        asked = AskedKeys(store.root / "asked").find(key)
+        if asked is None:
+            raise
+        found = store.explain(asked)
     if as_json:
-        print_json(_plain(found.as_json()))
+        differences = [asdict(difference) for difference in found.differences]
+        state = {"key": found.key.digest, "stored": found.stored, "nearest": found.nearest, "differences": differences}
+        print_json({**state, "transcript": found.key.transcript})
         return
-    print_table(
-        f"key {found.key.digest}", ("input", "kind", "value"), [(f.label, f.kind, f.shown) for f in found.key.fields]
-    )
+    rows = [(field.label, field.kind, field.shown) for field in found.key.fields]
+    print_table(f"key {found.key.digest}", ("input", "kind", "value"), rows)
+    print(found)
 
 
 @cache.command()
