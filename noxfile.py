@@ -30,7 +30,7 @@ def tests(session: nox.Session) -> None:
 def warp(session: nox.Session, version: str) -> None:
     """The integration tests on one version of Warp."""
     session.install("-e", ".[test]", f"warp-lang=={version}")
-    session.run("pytest", "tests/integration", "-m", "not gpu and not slow", *session.posargs)
+    session.run("pytest", "tests/integration", "-m", "not gpu", *session.posargs)
 
 
 @nox.session

@@ -4,7 +4,8 @@
     python examples/skip_adjoints.py --size 64 --dtype float16
 
 The kernel is built for sm_90, cold, in a fresh process for each row: with adjoints, without them by
-the module option, and without them by the kernel option. No GPU is needed; where there is one the
+the module option, and without them by the kernel option. "process MB" is the
+peak of the largest process. No GPU is needed; where there is one the
 kernel also runs on it, and otherwise on the CPU.
 """
 
@@ -56,7 +57,7 @@ def main() -> None:
         "kernel option off": kernel.source(False),
     }
     print(f"{arguments.dtype} {arguments.size}x{arguments.size}x{arguments.size}, sm_{arguments.arch}, cold")
-    print(f"{'':20}{'':12}{'variants':>9}{'seconds':>9}{'peak MB':>9}{'LTO-IR kB':>11}{'cubin kB':>10}")
+    print(f"{'':20}{'':12}{'variants':>9}{'seconds':>9}{'process MB':>12}{'LTO-IR kB':>11}{'cubin kB':>10}")
     with tempfile.TemporaryDirectory() as scratch:
         for number, (name, text) in enumerate(cases.items()):
             for tiles in (False, True):
@@ -67,7 +68,7 @@ def main() -> None:
                 row = build(job)
                 print(
                     f"{name:20}{'warp_tiles' if tiles else 'Warp':12}{row['lto_builds']:>9}{row['seconds']:>9.1f}"
-                    f"{row['peak_process_mb']:>9}{row['lto_bytes'] / 1e3:>11.0f}{row['cubin_bytes'] / 1e3:>10.0f}",
+                    f"{row['peak_process_mb']:>12}{row['lto_bytes'] / 1e3:>11.0f}{row['cubin_bytes'] / 1e3:>10.0f}",
                     flush=True,
                 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,10 @@ import pytest
 _scratch = tempfile.TemporaryDirectory(prefix="warp_tiles_tests_")
 os.environ.setdefault("WARP_CACHE_PATH", str(Path(_scratch.name) / "warp"))
 os.environ.setdefault("WARP_TILES_CACHE_DIR", str(Path(_scratch.name) / "lto"))
+
+
+# programs of the test extra, cmake and ninja, lie beside an interpreter whose environment is not activated
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 @pytest.fixture

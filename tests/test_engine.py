@@ -6,7 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from warp_tiles.cache import CacheKey
 from warp_tiles.compiler import Compiled, CompileRequest
 from warp_tiles.dispatch import Target, Tile, products
 from warp_tiles.engine import Engine
-from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
+from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.planning import ModulePlan, Session, resolve
 from warp_tiles.records import Artifact
 from warp_tiles.toolchain import Toolchain
@@ -256,10 +256,14 @@ def test_then_warps_libmathdx_is_asked(bench: Bench) -> None:
     bench.refuse(ALIGNED, UNALIGNED)
     artifact, told = heard(bench, ALIGNED)
     assert (artifact.symbol, artifact.payload, artifact.provider) == ("dot_8", b"libmathdx LTO-IR", "libmathdx")
-    assert [text.rpartition("; ")[2] for text in told] == [
-        "using cuBLASDx without alignment.",
-        "using Warp's libmathdx.",
-    ]
+    for text, instead, rejected in zip(told, ("cuBLASDx without alignment", "Warp's libmathdx"), (ALIGNED, UNALIGNED)):
+        said, _, command = text.partition(" To see it alone: ")
+        assert said.endswith(f"; using {instead}.")
+        source = Path(command.rpartition(" ")[2])
+        assert command.startswith("python -m warp_tiles.worker --reproduce ")
+        assert source.name == f"{rejected.symbol}.cu"
+        assert source.read_text().startswith("// options: ")
+    assert len(told) == 2
     assert artifact.key == ""
 
 
@@ -329,13 +333,51 @@ def test_an_nvrtc_newer_than_warps_linker_is_a_missing_toolchain(
         engine.close()
 
 
-def test_a_compiler_that_dies_goes_to_libmathdx(bench: Bench) -> None:
+def test_an_unusable_compiler_goes_to_libmathdx(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    bench.pool.refuse[ALIGNED.symbol] = ToolchainError("a compiler process ended with exit status -9")
+    bench.pool.refuse[ALIGNED.symbol] = ToolchainError("NVRTC cannot be loaded")
     artifact, told = heard(bench, ALIGNED)
     assert artifact.provider == "libmathdx"
     assert bench.pool.requests == [ALIGNED.symbol]
     assert len(told) == 1
+
+
+def test_a_compiler_process_that_dies_decides_nothing(bench: Bench) -> None:
+    # a fallback would stay in Warp's kernel cache under the hash of a healthy toolchain
+    bench.engine.use_libmathdx(libmathdx)
+    bench.pool.refuse[ALIGNED.symbol] = WorkerError("a compiler process ended with exit status -9")
+    with pytest.raises(WorkerError, match="-9"):
+        bench.engine.start([ALIGNED])[ALIGNED].result(20)
+    assert bench.pool.requests == [ALIGNED.symbol] * 2, "it is tried twice"
+
+
+def test_an_architecture_that_the_compiler_does_not_know_goes_to_libmathdx(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    toolchain = replace(bench.engine.toolchain(), archs=(80, 90))
+    monkeypatch.setattr(bench.engine, "toolchain", lambda: toolchain)
+    unknown = replace(ALIGNED, arch=110)
+    artifact, told = heard(bench, unknown)
+    assert artifact.provider == "libmathdx"
+    assert bench.pool.requests == []
+    assert "does not compile for sm_110" in told[0]
+
+
+def futures_done(*futures: Future[Artifact]) -> bool:
+    return not wait(futures, timeout=20).not_done
+
+
+def test_closing_cancels_what_waits_and_those_who_share_it(bench: Bench) -> None:
+    bench.pool.gate = threading.Event()
+    first = bench.engine.start([ALIGNED])[ALIGNED]
+    second = bench.engine.start([ALIGNED])[ALIGNED]
+    closer = threading.Thread(target=bench.engine.close)
+    closer.start()
+    bench.pool.gate.set()
+    closer.join(20)
+    assert not closer.is_alive()
+    assert futures_done(first, second), "neither hangs"
 
 
 # ---- a provider that the user names

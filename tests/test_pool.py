@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ import pytest
 from warp_tiles import pool as pool_module
 from warp_tiles import worker
 from warp_tiles.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.errors import BuildError, LinkError, ToolchainError
-from warp_tiles.pool import CompilerPool, available_cores, run_request
+from warp_tiles.errors import BuildError, LinkError, ToolchainError, WorkerError
+from warp_tiles.pool import CompilerPool, available_cores, result_of, run_request
 
 pytest.importorskip("cuda.core", reason="cuda-core compiles")
 
@@ -187,11 +187,11 @@ def test_closing_ends_the_processes_and_cancels_what_waits() -> None:
             with pytest.raises(CancelledError):
                 future.result(10)
     finally:
-        os.kill(process.pid, signal.SIGCONT)
         closer.join(20)
     assert not closer.is_alive()
-    assert running.result(0).payload  # what had started was finished
-    assert process.poll() == 0
+    with pytest.raises(WorkerError, match="exit status"):  # nobody waits for what had started any more
+        running.result(20)
+    assert process.poll() == -signal.SIGKILL
     pool.close()  # twice is once
 
 
@@ -335,3 +335,51 @@ def test_no_more_processes_than_jobs_are_started() -> None:
             assert future.result(60).payload
         assert 1 <= len(pool._processes) <= 2
         assert len(pool._idle) == len(pool._processes)
+
+
+def test_a_worker_does_not_import_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pickle.py").write_text("raise SystemExit('imported from the current folder')")
+    monkeypatch.chdir(tmp_path)
+    with CompilerPool(1) as pool:
+        assert pool.submit(GOOD).result(60).payload
+
+
+def test_an_executor_that_breaks_is_a_worker_error() -> None:
+    future: Future[Compiled] = Future()
+    future.set_exception(RuntimeError("the pool died"))
+    with pytest.raises(WorkerError, match="the pool died"):
+        result_of(future)
+
+
+def test_a_forked_child_compiles_on_its_own() -> None:
+    code = """
+import os, sys
+from warp_tiles.api import enable, _after_fork
+import warp_tiles.api as api
+from warp_tiles.compiler import CompileRequest
+good = CompileRequest("f.cu", "__device__ int f() { return 1; }", (("arch", "sm_90"),), "f")
+enable()
+engine = api._hooks.engine
+assert engine.pool.submit(good).result(60).payload
+child = os.fork()
+if not child:
+    assert engine.pool.submit(good).result(60).payload
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip().endswith("7"), done.stderr
+
+
+def test_an_interrupted_program_ends_at_once() -> None:
+    code = """
+import time
+from warp_tiles.threads import DaemonThreads
+threads = DaemonThreads(1, "t")
+for _ in range(20):
+    threads.submit(time.sleep, 5)
+raise KeyboardInterrupt
+"""
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert time.monotonic() - start < 4

@@ -24,6 +24,7 @@ from warp_tiles.toolchain import (
     dotted,
     find_toolchain,
     include_closure,
+    require_arch,
     require_linkable,
 )
 
@@ -351,7 +352,7 @@ def test_a_damaged_memo_costs_a_search_and_nothing_else(
 ) -> None:
     memo = tmp_path / "memo"
     ToolchainStore(memo).toolchain()
-    path = memo / "toolchain.json"
+    (path,) = memo.glob("toolchain-*.json")
     path.write_bytes(damage(path.read_text()).encode("utf-8", "surrogateescape"))
     assert ToolchainStore(memo).toolchain() == found[0]
     assert len(found) == 2
@@ -468,3 +469,22 @@ def test_a_scripts_own_folder_does_not_matter(monkeypatch: pytest.MonkeyPatch, t
 
 def test_the_search_needs_no_warp() -> None:
     assert not any(isinstance(value, types.ModuleType) and value.__name__ == "warp" for value in vars(module).values())
+
+
+def test_the_root_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    # a group-writable root would be refused by the cache later
+    before = os.umask(0o002)
+    try:
+        root = tmp_path / "new" / "root"
+        ToolchainStore(root / "toolchain")._write("anything", [], {})
+    finally:
+        os.umask(before)
+    assert (root / "toolchain").is_dir()
+    assert root.stat().st_mode & 0o777 == 0o700
+
+
+def test_an_architecture_that_nvrtc_does_not_know_is_named() -> None:
+    toolchain = Toolchain(Path("nvrtc"), (12, 9), None, None, (), "25.6", (80, 90))
+    require_arch(toolchain, 90)
+    with pytest.raises(ToolchainError, match=r"NVRTC 12\.9 does not compile for sm_110, but for sm_80, sm_90"):
+        require_arch(toolchain, 110)

@@ -20,6 +20,7 @@ from warp_tiles.errors import (
     SettingError,
     ToolchainError,
     WarpTilesError,
+    WorkerError,
 )
 from warp_tiles.planning import ModulePlan, PlannedVariant
 from warp_tiles.settings import Settings, configure, override
@@ -43,6 +44,7 @@ __all__ = [
     "Settings",
     "ToolchainError",
     "WarpTilesError",
+    "WorkerError",
     "__version__",
     "configure",
     "disable",

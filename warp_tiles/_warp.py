@@ -27,7 +27,7 @@ import warp
 from warp_tiles import settings
 from warp_tiles.dispatch import Target, products
 from warp_tiles.engine import Engine
-from warp_tiles.errors import BuildError, SeamError
+from warp_tiles.errors import BuildError, PlanError, SeamError
 from warp_tiles.planning import DECLARATIONS, ModulePlan, Session, resolve
 from warp_tiles.toolchain import Version
 from warp_tiles.translate import (
@@ -140,6 +140,19 @@ class _LinkInputs(list):  # type: ignore[type-arg]
         self.build = build
 
 
+_libmathdx_lock = threading.Lock()
+
+
+def _as_function(hook: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """A bound method as a function that shows the original's signature."""
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return hook(*args, **kwargs)
+
+    return function
+
+
 class _StandInBuilder:
     """What build_lto_dot() needs of a ModuleBuilder."""
 
@@ -159,6 +172,8 @@ class Hooks:
         self.engine = engine
         self._restore: list[Callable[[], None]] = []
         self._originals: dict[str, Any] = {}
+        now = settings.current()
+        self._deciding = (now.provider, now.linker, now.cache_dir)
         self._building = threading.local()
         self._sessions: weakref.WeakKeyDictionary[Any, BuilderState] = weakref.WeakKeyDictionary()
 
@@ -171,20 +186,32 @@ class Hooks:
             SeamError: Warp is not as expected; nothing was changed.
         """
         check_seams()
-        matmul = find("context.builtin_functions")[MATMUL]
-        for overload in (matmul, *matmul.overloads):
-            if overload.lto_dispatch_func is not None:
-                self._replace(overload, "lto_dispatch_func", self._dispatch_matmul, key="")
-        self._replace(find("build"), "build_lto_dot", self._build_lto_dot)
-        self._replace(find("build"), "build_cuda", self._build_cuda)
-        self._wrap(find("codegen.Adjoint"), "build", self._adjoint_build)
-        self._wrap(find("context.ModuleBuilder"), "codegen", self._codegen)
-        self._wrap(find("context.ModuleBuilder"), "get_link_inputs", self._get_link_inputs)
-        self._wrap(find("context.ModuleHasher"), "__init__", self._hasher_init)
-        self._wrap(find("context.ModuleHasher"), "hash_adjoint", self._hash_adjoint)
-        if mathdx_enabled():
-            self.engine.use_libmathdx(functools.partial(libmathdx_build, self._originals["build_lto_dot"]))
-        rehash_modules()
+        try:
+            matmul = find("context.builtin_functions")[MATMUL]
+            for overload in (matmul, *matmul.overloads):
+                if overload.lto_dispatch_func is not None:
+                    self._replace(overload, "lto_dispatch_func", self._dispatch_matmul, key="")
+            for name, hook in (("build_lto_dot", self._build_lto_dot), ("build_cuda", self._build_cuda)):
+                self._replace(find("build"), name, _as_function(hook, find(f"build.{name}")))
+            self._wrap(find("codegen.Adjoint"), "build", self._adjoint_build)
+            self._wrap(find("context.ModuleBuilder"), "codegen", self._codegen)
+            self._wrap(find("context.ModuleBuilder"), "get_link_inputs", self._get_link_inputs)
+            self._wrap(find("context.ModuleHasher"), "__init__", self._hasher_init)
+            self._wrap(find("context.ModuleHasher"), "hash_adjoint", self._hash_adjoint)
+            if mathdx_enabled():
+                self.engine.use_libmathdx(functools.partial(libmathdx_build, self._originals["build_lto_dot"]))
+            rehash_modules()
+        except BaseException:
+            self.uninstall()
+            raise
+
+    def settings_changed(self) -> None:
+        """Have modules hashed again if what decides about their code changed."""
+        now = settings.current()
+        deciding = (now.provider, now.linker, now.cache_dir)
+        if deciding != self._deciding:
+            self._deciding = deciding
+            rehash_modules()
 
     def uninstall(self) -> None:
         """Give Warp back as it was."""
@@ -308,6 +335,7 @@ class Hooks:
         state = self._sessions.get(builder)
         if state is None or not state.session.sites:
             return source
+        self._refuse_stale_hash(builder)
         kernels = [kernel.key for kernel in builder.kernels]
         plan = resolve(state.session, source, kernels, list(function_uses(builder, state)))
         plan = self.engine.annotate(plan)
@@ -316,6 +344,16 @@ class Hooks:
 
         state.build = ModuleBuild(self.engine, state.session, source, plan)
         return state.build.text()
+
+    def _refuse_stale_hash(self, builder: Any) -> None:
+        """A module is never built under other settings than those in its hash."""
+        hasher = builder.module.hashers.get(builder.options["block_dim"])
+        if getattr(hasher, "warp_tiles_salt", None) not in (None, self.engine.salt()):
+            builder.module.mark_modified()
+            raise PlanError(
+                f"the settings changed while module {builder.module.name} was being built",
+                "change them with warp_tiles.configure() or override(), between launches; then launch again",
+            )
 
     def _get_link_inputs(self, original: Callable[..., Any], builder: Any) -> tuple[list[bytes], list[bytes]]:
         ltoirs, fatbins = original(builder)
@@ -353,8 +391,8 @@ class Hooks:
 
     def _hash_adjoint(self, original: Callable[..., bytes], hasher: Any, adjoint: Any) -> bytes:
         digest = original(hasher, adjoint)
-        if mentions(adjoint, hasher.warp_tiles_names, warp, find("context.builtin_functions")):
-            salt = self.engine.salt()
+        if mentions(adjoint, getattr(hasher, "warp_tiles_names", {MATMUL}), warp, find("context.builtin_functions")):
+            hasher.warp_tiles_salt = salt = self.engine.salt()
             digest = hashlib.sha256(digest + salt.encode("utf-8")).digest()
             hasher.warp_tiles_has_products = True
         return digest
@@ -386,7 +424,8 @@ def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmVar
             raise BuildError(f"Warp {warp.__version__} cannot build {variant.describe()}")
         extra["precision"] = "tf32"
     try:
-        symbol, payload = original(*arguments, variant.arch, variant.threads, builder, **extra)
+        with _libmathdx_lock:  # Warp itself calls it under a lock alone
+            symbol, payload = original(*arguments, variant.arch, variant.threads, builder, **extra)
     except RuntimeError as error:
         raise BuildError(f"Warp's libmathdx could not build {variant.describe()}", log=str(error)) from error
     return str(symbol), bytes(payload)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles import settings
-from warp_tiles.errors import PlanError
+from warp_tiles.errors import PlanError, SettingError
 from warp_tiles.planning import ModulePlan
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _hooks: Hooks | None = None
 def enable(*, executor: Executor | None = None) -> None:
     """Hook into Warp; from now on its modules are planned, built, cached and linked here.
 
-    Enabling twice does nothing more.
+    Enabling twice does nothing more. A forked child starts compiler processes of its own.
 
     Args:
         executor: Runs the compilers in place of own processes, one picklable request per call; a
@@ -36,6 +37,8 @@ def enable(*, executor: Executor | None = None) -> None:
     global _hooks
     with _lock:
         if _hooks is not None:
+            if executor is not None:
+                raise SettingError("warp_tiles is enabled already, with another executor", "call disable() first")
             return
         from warp_tiles import _warp
         from warp_tiles.engine import Engine
@@ -49,7 +52,11 @@ def enable(*, executor: Executor | None = None) -> None:
 
 
 def disable() -> None:
-    """Restore Warp and end the compiler processes; what was loaded stays loaded."""
+    """Restore Warp and end the compiler processes.
+
+    Modules with products are built by Warp at their next launch. Not to be called while another
+    thread loads modules: a build in progress then fails.
+    """
     global _hooks
     with _lock:
         if _hooks is not None:
@@ -81,9 +88,12 @@ def is_enabled() -> bool:
 
 def _settings_changed() -> None:
     if _hooks is not None:
-        from warp_tiles import _warp
+        _hooks.settings_changed()
 
-        _warp.rehash_modules()
+
+def _after_fork() -> None:
+    if _hooks is not None:
+        _hooks.engine.after_fork()
 
 
 def _require_hooks(what: str) -> Hooks:
@@ -135,3 +145,5 @@ def report() -> dict[str, Any]:
 
 
 atexit.register(disable)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -32,6 +32,11 @@ class CompileRequest:
     options: tuple[tuple[str, Any], ...]
     subject: str
 
+    @property
+    def text(self) -> str:
+        """The source behind a line that states the options, as ``worker --reproduce`` reads it."""
+        return f"// options: {dict(self.options)!r}\n{self.source}"
+
 
 @dataclass(frozen=True)
 class LinkRequest:
@@ -88,10 +93,10 @@ def compile_to_ltoir(request: CompileRequest) -> Compiled:
     try:
         payload = Program(request.source, "c++", options).compile("ltoir").code
     except Exception as error:
+        command = "python -m warp_tiles.worker --reproduce FILE"
         raise BuildError(
             f"{request.subject} could not be compiled",
-            remedy=f"`python -m warp_tiles.worker --reproduce FILE` compiles it alone; write the source below to FILE\n"
-            f"// options: {dict(request.options)!r}\n{request.source}",
+            remedy=f"`{command}` compiles it alone, with this in FILE:\n{request.text}",
             log=str(error),
         ) from error
     _, major, minor = nvrtc.nvrtcVersion()

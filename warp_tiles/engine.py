@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,16 +16,20 @@ from typing import TYPE_CHECKING
 from warp_tiles import settings
 from warp_tiles.asked import AskedKeys
 from warp_tiles.cache import default_root
-from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
+from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.files import make_private_folders, write_atomic
 from warp_tiles.planning import ModulePlan, PlannedVariant
 from warp_tiles.progress import BuildProgress
 from warp_tiles.providers import CublasdxProvider
 from warp_tiles.records import Artifact, Recorder
-from warp_tiles.toolchain import Toolchain, ToolchainStore, Version, require_linkable
+from warp_tiles.threads import DaemonThreads
+from warp_tiles.toolchain import Toolchain, ToolchainStore, Version, dotted, require_arch, require_linkable
 from warp_tiles.variant import GemmVariant
+from warp_tiles.version import __version__
 
 if TYPE_CHECKING:
     from warp_tiles.cache import Cache
+    from warp_tiles.compiler import CompileRequest
     from warp_tiles.pool import CompilerPool
 
 log = logging.getLogger("warp_tiles")
@@ -54,7 +58,8 @@ class Engine:
         self._executor = executor
         self._lock = threading.Lock()
         self._pool: CompilerPool | None = None
-        self._waiters: ThreadPoolExecutor | None = None
+        self._waiters: DaemonThreads | None = None
+        self._closed = False
         self._stores: dict[tuple[Path, bool], ToolchainStore] = {}
         self._caches: dict[tuple[Path, int, bool], Cache] = {}
         self._in_flight: dict[tuple[GemmVariant, str], Future[Artifact]] = {}
@@ -98,6 +103,8 @@ class Engine:
         from warp_tiles.pool import CompilerPool
 
         with self._lock:
+            if self._closed:
+                raise WorkerError("warp_tiles was disabled in the middle of a build", "enable it again and retry")
             if self._pool is None:
                 self._pool = CompilerPool(settings.current().jobs, self._executor)
             return self._pool
@@ -112,6 +119,14 @@ class Engine:
         require_linkable(toolchain, self._warp_toolkit)
         return toolchain
 
+    def require(self, variant: GemmVariant) -> None:
+        """Check that the toolchain can build a variant.
+
+        Raises:
+            ToolchainError: There is no usable toolchain, or it does not know the architecture.
+        """
+        require_arch(self.toolchain(), variant.arch)
+
     def try_toolchain(self) -> Toolchain | None:
         """The toolchain, or None where none is usable."""
         try:
@@ -122,12 +137,19 @@ class Engine:
     def close(self) -> None:
         """End the compiler processes."""
         with self._lock:
+            self._closed = True
             pool, self._pool = self._pool, None
             waiters, self._waiters = self._waiters, None
+        if waiters is not None:
+            waiters.shutdown(wait=False, cancel_futures=True)
         if pool is not None:
             pool.close()
-        if waiters is not None:
-            waiters.shutdown(wait=True)
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent's threads are gone, and its compiler processes are not this one's."""
+        self._lock = threading.Lock()
+        self._pool = self._waiters = None
+        self._in_flight = {}
 
     # ---- planning
 
@@ -137,11 +159,13 @@ class Engine:
         It changes with the providers that would be used: their sources, the compiler, the setting.
         """
         now = settings.current()
-        parts = ["warp_tiles", now.provider, now.linker]
+        parts = ["warp_tiles", __version__, now.provider, now.linker]
         if now.provider in ("auto", "cublasdx"):
             try:
-                self.toolchain()
+                toolchain = self.toolchain()
                 parts += [f"{name}={value}" for name, value in CublasdxProvider(self.store).identity().items()]
+                if toolchain.nvjitlink is not None:
+                    parts.append(f"linker={self.store.digests.digest(toolchain.nvjitlink)}")
             except ToolchainError as error:
                 parts.append(f"no toolchain: {error.message}")
         return "\n".join(parts)
@@ -158,7 +182,7 @@ class Engine:
         provider = settings.current().provider
         if provider in ("auto", "cublasdx"):
             try:
-                self.toolchain()
+                self.require(planned.variant)
                 key = CublasdxProvider(self.store).key(planned.variant)
                 cached = self.cache.manifest(key) is not None
                 if not cached:
@@ -187,7 +211,7 @@ class Engine:
                 future = self._in_flight.get((variant, provider))
                 if future is None:
                     if self._waiters is None:
-                        self._waiters = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="warp_tiles_wait")
+                        self._waiters = DaemonThreads(_WAITING_THREADS, "warp_tiles_wait")
                     future = self._waiters.submit(self._build, variant, provider)
                     self._in_flight[variant, provider] = future
                     started = True
@@ -222,7 +246,9 @@ class Engine:
             if failures:
                 told.append(self._tell(variant, failures[-1], name))
             try:
-                return replace(attempt(), warnings=tuple(told))
+                return replace(_twice(attempt), warnings=tuple(told))
+            except WorkerError:
+                raise  # an accident decides nothing: the scalar path would stay in Warp's cache for good
             except ToolchainError as error:
                 failures.append(error)
                 skip_cublasdx = True
@@ -239,6 +265,8 @@ class Engine:
         if failure.log:
             cause = next((line.strip() for line in failure.log.splitlines() if "error" in line), cause)
         text = f"{variant.describe()}: {cause}; using {instead}."
+        if isinstance(failure, BuildError) and failure.remedy:
+            text += f" To see it alone: {failure.remedy.splitlines()[0]}"
         if isinstance(failure, ToolchainError):
             text = f"{failure.message}; using {instead}. Remedy: {failure.remedy}"
         with self._lock:
@@ -249,12 +277,24 @@ class Engine:
         return text
 
     def _cublasdx(self, variant: GemmVariant, attempt: GemmVariant) -> Artifact:
-        self.toolchain()
+        from warp_tiles.pool import result_of
+
+        self.require(attempt)
         provider = CublasdxProvider(self.store)
         start = time.perf_counter()
 
         def build() -> tuple[bytes, dict[str, object]]:
-            compiled = self.pool.submit(provider.request(attempt)).result()
+            request = provider.request(attempt)
+            try:
+                compiled = result_of(self.pool.submit(request))
+            except BuildError as error:
+                raise BuildError(error.message, self._reproduction(request), error.log) from error
+            expected = f"NVRTC {dotted(self.toolchain().nvrtc_version)}"
+            if compiled.compiler != expected:
+                raise WorkerError(
+                    f"the executor compiled with {compiled.compiler}, this process has {expected}",
+                    "install the same packages where the executor runs",
+                )
             manifest = {
                 "symbol": attempt.symbol,
                 "variant": attempt.to_json(),
@@ -270,6 +310,18 @@ class Engine:
         seconds = time.perf_counter() - start
         return Artifact(variant, attempt.symbol, entry.payload, provider.name, entry.key, hit, seconds)
 
+    def _reproduction(self, request: CompileRequest) -> str:
+        """Keep a rejected source, and say how to compile it alone."""
+        path = self.root / "failed" / request.name
+        try:
+            make_private_folders(path.parent)
+            write_atomic(path, request.text.encode("utf-8"))
+        except OSError:
+            return (
+                f"`python -m warp_tiles.worker --reproduce FILE` compiles it alone, with this in FILE:\n{request.text}"
+            )
+        return f"python -m warp_tiles.worker --reproduce {path}"
+
     def _mathdx(self, variant: GemmVariant) -> Artifact:
         assert self._libmathdx is not None
         start = time.perf_counter()
@@ -278,12 +330,21 @@ class Engine:
         return Artifact(variant, symbol, payload, "libmathdx", "", False, time.perf_counter() - start)
 
 
+def _twice(attempt: Callable[[], Artifact]) -> Artifact:
+    """Try again where a compiler process died, once."""
+    try:
+        return attempt()
+    except WorkerError:
+        return attempt()
+
+
 def _shared(build: Future[Artifact]) -> Future[Artifact]:
     """The build of another module, which this one finds without building."""
     mine: Future[Artifact] = Future()
 
     def pass_on(done: Future[Artifact]) -> None:
-        error = done.exception()
+        cancelled = WorkerError("the build was cancelled: warp_tiles was disabled") if done.cancelled() else None
+        error = cancelled or done.exception()
         if error is not None:
             mine.set_exception(error)
         else:

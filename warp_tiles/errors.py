@@ -4,6 +4,7 @@
     ├── SettingError        a setting or environment variable has an unknown name or value
     ├── SeamError           the installed Warp lacks something that warp_tiles hooks into
     ├── ToolchainError      NVRTC, headers or the linker are missing or do not fit together
+    │   └── WorkerError     a compiler process or a foreign executor failed; trying again may help
     ├── PlanError           a kernel cannot be planned
     ├── BuildError          a GEMM variant could not be compiled
     ├── LinkError           a module could not be compiled or linked
@@ -29,8 +30,9 @@ class WarpTilesError(Exception):
     The three parts survive pickling, so an error raised in a worker process arrives whole.
     """
 
-    def __init__(self, message: str, *, remedy: str = "", log: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, remedy: str = "", log: str = "") -> None:
+        # all three are arguments of the exception, so that pickling and Warp's replay keep them
+        super().__init__(message, remedy, log)
         self.message = message
         self.remedy = remedy
         self.log = log
@@ -43,13 +45,6 @@ class WarpTilesError(Exception):
             parts.append(f"Log:\n{self.log.rstrip()}")
         return "\n".join(parts)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.message, self.remedy, self.log))
-
-
-def _rebuild(cls: type[WarpTilesError], message: str, remedy: str, log: str) -> WarpTilesError:
-    return cls(message, remedy=remedy, log=log)
-
 
 class SettingError(WarpTilesError, ValueError):
     """A setting or environment variable has an unknown name or value."""
@@ -61,6 +56,10 @@ class SeamError(WarpTilesError, RuntimeError):
 
 class ToolchainError(WarpTilesError, RuntimeError):
     """NVRTC, headers or the linker are missing or do not fit together."""
+
+
+class WorkerError(ToolchainError):
+    """A compiler process or a foreign executor failed; trying again may help."""
 
 
 class PlanError(WarpTilesError, RuntimeError):

@@ -18,6 +18,7 @@ from warp_tiles.errors import BuildError, LinkError, WarpTilesError
 from warp_tiles.files import write_atomic
 from warp_tiles.link import ModuleSource, max_registers, module_options, why_warp_links
 from warp_tiles.planning import ModulePlan, Session, substitute
+from warp_tiles.pool import result_of
 from warp_tiles.records import Artifact, ModuleRecord
 from warp_tiles.variant import GemmVariant
 
@@ -97,7 +98,7 @@ class ModuleBuild:
             warp_build([*warp_inputs, *payloads])
         record = ModuleRecord(
             self.plan,
-            artifacts,
+            [artifact.without_payload() for artifact in artifacts],
             "warp" if reason else "warp_tiles",
             reason,
             output_path.name,
@@ -136,12 +137,12 @@ class ModuleBuild:
     ) -> str:
         """Link here; on failure the reason for leaving it to Warp."""
         try:
-            compiled = (early or self._compile(module, source_path)).result()
+            compiled = result_of(early or self._compile(module, source_path))
             registers = max_registers(self.plan.block_dim) if module.output == "cubin" else None
             inputs = (compiled.payload, *payloads)
             threads = settings.current().jobs
             request = LinkRequest(module.name, inputs, module.target, module.output, threads, registers)
-            write_atomic(output_path, self._engine.pool.submit(request).result().payload)
+            write_atomic(output_path, result_of(self._engine.pool.submit(request)).payload)
         except WarpTilesError as error:
             if settings.current().linker == "own":
                 raise

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import subprocess
 import sys
 import threading
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future
 from pathlib import Path
 from typing import Any
 
 from warp_tiles import worker
 from warp_tiles.compiler import Compiled, CompileRequest, LinkRequest, compile_to_ltoir, guarded, link_module
-from warp_tiles.errors import ToolchainError, WarpTilesError
+from warp_tiles.errors import WarpTilesError, WorkerError
+from warp_tiles.threads import DaemonThreads
 
 
 def run_request(request: CompileRequest | LinkRequest) -> Compiled:
@@ -32,6 +34,9 @@ def run_request(request: CompileRequest | LinkRequest) -> Compiled:
     return guarded(link_module, request)
 
 
+_BOOTSTRAP = "import sys; del sys.path[0]; from warp_tiles.worker import main; sys.exit(main([]))"
+
+
 class _Process:
     """One compiler process, started at its first request."""
 
@@ -39,14 +44,15 @@ class _Process:
         self._process: subprocess.Popen[bytes] | None = None
 
     def _start(self) -> subprocess.Popen[bytes]:
+        # the search path of this process, and never the current folder, whose files are anybody's
+        path = [entry for entry in sys.path if entry]
         package_root = str(Path(__file__).resolve().parent.parent)
-        path = os.pathsep.join([package_root, *(p for p in sys.path if p), os.environ.get("PYTHONPATH", "")])
         return subprocess.Popen(
-            [sys.executable, "-m", "warp_tiles.worker"],
+            [sys.executable, "-c", _BOOTSTRAP],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
-            start_new_session=True,  # an interrupt at the terminal stops the script, which then closes the pipe
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*path, package_root]))},
+            start_new_session=True,  # an interrupt at the terminal stops the script, whose end closes the pipe
         )
 
     def ask(self, kind: str, request: object) -> Compiled:
@@ -56,7 +62,7 @@ class _Process:
             try:
                 self._process = self._start()
             except OSError as error:
-                raise ToolchainError(
+                raise WorkerError(
                     f"a compiler process could not be started: {error}",
                     remedy=f"check that {sys.executable} can be run",
                 ) from error
@@ -66,10 +72,10 @@ class _Process:
         try:
             worker.send(process.stdin, (kind, request))  # type: ignore[arg-type]
             succeeded, answer = worker.receive(process.stdout)  # type: ignore[arg-type]
-        except (EOFError, BrokenPipeError, OSError) as error:
+        except (EOFError, OSError, MemoryError, pickle.UnpicklingError) as error:
             self._forget()
             code = _ended(process)
-            raise ToolchainError(
+            raise WorkerError(
                 f"a compiler process ended with exit status {code} in the middle of a build",
                 remedy="run `warp-tiles doctor`; if memory is short, set WARP_TILES_JOBS=1",
             ) from error
@@ -90,9 +96,11 @@ class _Process:
         return process
 
     def close(self) -> None:
-        process = self._forget()
+        process = self._process
         if process is not None:
-            _ended(process)
+            process.kill()  # what it is compiling nobody waits for any more
+            process.wait()
+            self._forget()
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
@@ -115,7 +123,7 @@ class CompilerPool:
     def __init__(self, jobs: int = 0, executor: Executor | None = None) -> None:
         self.jobs = jobs or available_cores()
         self._executor = executor
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: DaemonThreads | None = None
         self._idle: list[_Process] = []
         self._processes: list[_Process] = []
         self._lock = threading.Lock()
@@ -126,7 +134,7 @@ class CompilerPool:
             return self._executor.submit(run_request, request)
         with self._lock:
             if self._threads is None:
-                self._threads = ThreadPoolExecutor(self.jobs, thread_name_prefix="warp_tiles")
+                self._threads = DaemonThreads(self.jobs, "warp_tiles")
             return self._threads.submit(self._run, request)
 
     def _run(self, request: CompileRequest | LinkRequest) -> Compiled:
@@ -146,7 +154,7 @@ class CompilerPool:
             threads, self._threads = self._threads, None
             processes, self._processes, self._idle = self._processes, [], []
         if threads is not None:
-            threads.shutdown(wait=True, cancel_futures=True)
+            threads.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.close()
 
@@ -155,6 +163,22 @@ class CompilerPool:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def result_of(future: Future[Compiled]) -> Compiled:
+    """Result of a submitted request.
+
+    Raises:
+        WarpTilesError: What it failed with; a WorkerError if the executor failed and not the compiler.
+    """
+    try:
+        return future.result()
+    except WarpTilesError:
+        raise
+    except (Exception, CancelledError) as error:
+        raise WorkerError(
+            f"the executor failed: {type(error).__name__}: {error}", remedy="look at the executor's own log"
+        ) from error
 
 
 def available_cores() -> int:

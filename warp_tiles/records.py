@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from warp_tiles.planning import ModulePlan
@@ -24,6 +24,7 @@ class Artifact:
         hit: Whether the cache held it.
         seconds: Time until it was there.
         warnings: What the user was told about it.
+        lto_bytes: Size of the LTO-IR where the payload itself was let go.
     """
 
     variant: GemmVariant
@@ -34,6 +35,11 @@ class Artifact:
     hit: bool
     seconds: float
     warnings: tuple[str, ...] = ()
+    lto_bytes: int = 0
+
+    def without_payload(self) -> Artifact:
+        """For the record, which outlives the build."""
+        return replace(self, payload=b"", lto_bytes=len(self.payload))
 
     def to_json(self) -> dict[str, Any]:
         """The record without the LTO-IR itself."""
@@ -43,7 +49,7 @@ class Artifact:
             "provider": self.provider,
             "key": self.key,
             "hit": self.hit,
-            "lto_bytes": len(self.payload),
+            "lto_bytes": self.lto_bytes or len(self.payload),
             "seconds": round(self.seconds, 4),
             "warnings": list(self.warnings),
         }
@@ -73,13 +79,13 @@ class ModuleRecord:
 
     def to_json(self) -> dict[str, Any]:
         """The record as ``warp-tiles run --report`` writes it."""
-        from_lto = [artifact for artifact in self.artifacts if artifact.payload]
+        from_lto = [artifact for artifact in self.artifacts if artifact.symbol]
         return {
             **self.plan.to_json(),
             "builds": [artifact.to_json() for artifact in self.artifacts],
             "lto_builds": sum(not artifact.hit for artifact in from_lto),
             "lto_hits": sum(artifact.hit for artifact in from_lto),
-            "lto_bytes": sum(len(artifact.payload) for artifact in from_lto),
+            "lto_bytes": sum(artifact.lto_bytes or len(artifact.payload) for artifact in from_lto),
             "linker": self.linker,
             "linker_reason": self.linker_reason,
             "output": self.output,

@@ -30,13 +30,14 @@ class Settings:
 
     Attributes:
         provider: Who builds GEMM variants. ``auto`` tries cuBLASDx headers through NVRTC, then
-            Warp's own libmathdx build, then the scalar path; the others start later in that order.
+            Warp's own libmathdx build, then the scalar path. A named one is the only one tried, and
+            its failing is an error; ``scalar`` leaves the GEMM of tile_cholesky's adjoint to Warp.
         linker: Who links a module. ``auto`` links itself where every input allows it, and leaves
             the rest to Warp; ``own`` insists, ``warp`` never does.
         cache_dir: Folder of the LTO-IR cache.
         cache_max_bytes: Size above which least recently used entries are dropped.
         cache_shared: Accept a cache folder that other users can write.
-        jobs: Compiler processes that run side by side; 0 means one per core.
+        jobs: Compiler processes that run side by side, read at the first build; 0 means one per core.
         progress: Progress bar: ``auto`` on a terminal, ``on``, ``off``.
     """
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from warp_tiles.cache import FileDigests
 from warp_tiles.errors import ToolchainError
-from warp_tiles.files import write_atomic
+from warp_tiles.files import make_private_folders, write_atomic
 
 Version = tuple[int, int]
 HEADER_WHEELS = {
@@ -43,6 +43,7 @@ class Toolchain:
         nvjitlink_version: (major, minor), or None.
         include_dirs: Header folders in the order in which they are searched.
         mathdx_version: Version of nvidia-mathdx, for people to read; keys use the headers' content.
+        archs: Compute capabilities that NVRTC compiles for.
     """
 
     nvrtc: Path
@@ -51,6 +52,7 @@ class Toolchain:
     nvjitlink_version: Version | None
     include_dirs: tuple[Path, ...]
     mathdx_version: str
+    archs: tuple[int, ...] = ()
 
     @property
     def libraries(self) -> dict[str, Path]:
@@ -72,6 +74,7 @@ class Toolchain:
             "nvjitlink_version": list(self.nvjitlink_version) if self.nvjitlink_version else None,
             "include_dirs": [str(folder) for folder in self.include_dirs],
             "mathdx_version": self.mathdx_version,
+            "archs": list(self.archs),
         }
 
     @classmethod
@@ -85,12 +88,27 @@ class Toolchain:
             (int(linker_version[0]), int(linker_version[1])) if linker_version else None,
             tuple(Path(folder) for folder in data["include_dirs"]),
             str(data["mathdx_version"]),
+            tuple(int(arch) for arch in data["archs"]),
         )
 
 
 def dotted(version: Version | None) -> str:
     """A version for people, e.g. ``12.9``."""
     return "none" if version is None else f"{version[0]}.{version[1]}"
+
+
+def require_arch(toolchain: Toolchain, arch: int) -> None:
+    """Refuse an architecture that NVRTC does not compile for.
+
+    Raises:
+        ToolchainError: It is not among NVRTC's; Warp's own compiler may be newer and know it.
+    """
+    if toolchain.archs and arch not in toolchain.archs:
+        known = ", ".join(f"sm_{known}" for known in toolchain.archs)
+        raise ToolchainError(
+            f"NVRTC {dotted(toolchain.nvrtc_version)} does not compile for sm_{arch}, but for {known}",
+            "install a newer NVRTC that is no newer than the CUDA of Warp",
+        )
 
 
 def require_linkable(toolchain: Toolchain, warp_toolkit: Version | None) -> None:
@@ -113,11 +131,11 @@ def find_toolchain() -> Toolchain:
     Raises:
         ToolchainError: NVRTC or headers are missing; the remedy names the package.
     """
-    nvrtc, nvrtc_version = _find_nvrtc()
+    nvrtc, nvrtc_version, archs = _find_nvrtc()
     nvjitlink, nvjitlink_version = _find_nvjitlink()
     mathdx, mathdx_version = _find_mathdx()
     return Toolchain(
-        nvrtc, nvrtc_version, nvjitlink, nvjitlink_version, (*mathdx, *_find_cuda_headers()), mathdx_version
+        nvrtc, nvrtc_version, nvjitlink, nvjitlink_version, (*mathdx, *_find_cuda_headers()), mathdx_version, archs
     )
 
 
@@ -128,7 +146,7 @@ def _missing(what: str, wheel: str) -> ToolchainError:
     )
 
 
-def _find_nvrtc() -> tuple[Path, Version]:
+def _find_nvrtc() -> tuple[Path, Version, tuple[int, ...]]:
     try:
         from cuda.bindings import nvrtc
         from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
@@ -141,7 +159,9 @@ def _find_nvrtc() -> tuple[Path, Version]:
     except (DynamicLibNotFoundError, RuntimeError) as error:
         raise _missing("NVRTC (libnvrtc)", "nvidia-cuda-nvrtc-cu12") from error
     _, major, minor = nvrtc.nvrtcVersion()
-    return Path(str(path)), (int(major), int(minor))
+    _, count = nvrtc.nvrtcGetNumSupportedArchs()
+    _, archs = nvrtc.nvrtcGetSupportedArchs()
+    return Path(str(path)), (int(major), int(minor)), tuple(int(arch) for arch in archs[:count])
 
 
 def _find_nvjitlink() -> tuple[Path | None, Version | None]:
@@ -317,9 +337,14 @@ class ToolchainStore:
         self._closures[str(source)] = closure
         return closure
 
+    def _path(self, name: str) -> Path:
+        """A file of this environment's own: several share the folder."""
+        environment = hashlib.sha256(os.fsencode(sys.prefix)).hexdigest()[:8]
+        return self.folder / f"{name}-{environment}.json"
+
     def _read(self, name: str, state: object) -> Any | None:
         try:
-            stored = json.loads((self.folder / f"{name}.json").read_text("utf-8"))
+            stored = json.loads(self._path(name).read_text("utf-8"))
             return stored["value"] if stored["state"] == state else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -327,7 +352,7 @@ class ToolchainStore:
     def _write(self, name: str, state: object, value: object) -> None:
         text = json.dumps({"state": state, "value": value})
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_atomic(self.folder / f"{name}.json", text.encode("utf-8"))
+            make_private_folders(self.folder)
+            write_atomic(self._path(name), text.encode("utf-8"))
         except OSError:
             pass  # the search is repeated next time

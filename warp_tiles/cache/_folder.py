@@ -72,7 +72,7 @@ class Folder:
             if reason is not None:
                 raise CacheError(
                     f"the cache folder {path} is refused: {reason}; whoever can write it chooses the code that runs",
-                    remedy=f"chmod 700 {path}, choose a folder of your own, or allow a shared cache (allow_shared)",
+                    remedy=f"chmod 700 {path}, choose a folder of your own, or set WARP_TILES_CACHE_SHARED=1",
                 )
 
     def modes(self) -> tuple[int, int]:

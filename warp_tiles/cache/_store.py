@@ -159,7 +159,7 @@ class Cache:
                     "size",
                     str(self.root),
                     f"an entry of {size} bytes exceeds the cache's bound of {self.max_bytes} bytes",
-                    "raise the bound (max_bytes)",
+                    "raise the bound: WARP_TILES_CACHE_MAX_BYTES",
                 )
             )
             self._count(failed_stores=1)

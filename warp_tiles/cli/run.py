@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
-from typing import Any
 
 import click
 
 from warp_tiles.cli.output import json_option, print_json, script_output_to_stderr
+from warp_tiles.errors import ScriptError
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -26,14 +27,19 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     from warp_tiles.files import write_atomic
     from warp_tiles.script import run_script
 
-    record: dict[str, Any] = {}
-    with script_output_to_stderr(as_json):
-        warp_tiles.enable()
-        try:
+    if report_file is not None and not report_file.absolute().parent.is_dir():
+        raise ScriptError(f"the report cannot be written: there is no folder {report_file.absolute().parent}")
+    logger = logging.getLogger("warp_tiles")
+    logger.addHandler(logging.StreamHandler())
+    logger.setLevel(logging.INFO)
+    try:
+        with script_output_to_stderr(as_json):
+            warp_tiles.enable()
             run_script(script, arguments)
-        finally:
+    finally:
+        if warp_tiles.is_enabled():
             record = warp_tiles.report()
             if report_file is not None:
                 write_atomic(report_file, (json.dumps(record, indent=2) + "\n").encode("utf-8"))
-    if as_json:
-        print_json(record)
+            if as_json:
+                print_json(record)
