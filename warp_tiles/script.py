@@ -36,11 +36,20 @@ class Discovery:
     stopped: str
 
 
+def require_script(script: Path) -> None:
+    """Check that a script is there.
+
+    Raises:
+        ScriptError: It is not.
+    """
+    if not script.is_file():
+        raise ScriptError(f"there is no script {script}", remedy="give the path of a Python file")
+
+
 @contextlib.contextmanager
 def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
     """The interpreter as ``python script arguments`` would set it up."""
-    if not script.is_file():
-        raise ScriptError(f"there is no script {script}", remedy="give the path of a Python file")
+    require_script(script)
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))

@@ -281,7 +281,7 @@ def test_a_compile_error_falls_back_and_says_why(
     assert len(said) == len(expected)
     for text, instead in zip(said, expected):
         assert "8x8x8 float32" in text
-        assert text.endswith(f"using {instead}.")
+        assert text.partition(" To see it alone:")[0].endswith(f"using {instead}.")
     assert all("broken on purpose" in text for text in said[:-1])
     assert "libmathdx refuses too" in said[-1]
     assert kernels_in(cubin) == {"gemm_forward"}
@@ -297,7 +297,7 @@ def test_a_compile_error_falls_back_to_libmathdx(broken: Path, cold: Path, tmp_p
     with pytest.warns(RuntimeWarning) as caught:
         cubin, record = compile_module(load(TINY), tmp_path / "out")
     assert "broken on purpose" in str(caught[-1].message)
-    assert str(caught[-1].message).endswith("using Warp's libmathdx.")
+    assert str(caught[-1].message).partition(" To see it alone:")[0].endswith("using Warp's libmathdx.")
     assert kernels_in(cubin) == {"gemm_forward"}
     assert [build["provider"] for build in record["builds"]] == ["libmathdx"]
 
@@ -322,10 +322,9 @@ def test_a_compile_error_of_the_only_provider(broken: Path, cold: Path, tmp_path
     text = str(error)
     assert "8x8x8 float32 x float32 -> float32, 64 threads, sm_90" in text
     assert "broken on purpose" in error.log
-    assert "python -m warp_tiles.worker --reproduce FILE" in error.remedy
+    assert "python -m warp_tiles.worker --reproduce " in error.remedy
     # the command, as told: everything after the first line of the remedy goes into a file
-    file = tmp_path / "reproduce.cu"
-    file.write_text(error.remedy.partition("\n")[2])
+    file = Path(error.remedy.rpartition(" ")[2])
     again = run_python(["-m", "warp_tiles.worker", "--reproduce", str(file)])
     assert again.returncode == 1
     assert "broken on purpose" in again.stderr

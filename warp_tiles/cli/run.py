@@ -25,8 +25,9 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     """
     import warp_tiles
     from warp_tiles.files import write_atomic
-    from warp_tiles.script import run_script
+    from warp_tiles.script import require_script, run_script
 
+    require_script(script)
     if report_file is not None and not report_file.absolute().parent.is_dir():
         raise ScriptError(f"the report cannot be written: there is no folder {report_file.absolute().parent}")
     logger = logging.getLogger("warp_tiles")
