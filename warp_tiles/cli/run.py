@@ -24,9 +24,11 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     holds the plan and the build record of every module that the run met, also if the script fails.
     """
     import warp_tiles
+    from warp_tiles import settings
     from warp_tiles.files import write_atomic
     from warp_tiles.script import require_script, run_script
 
+    settings.current()  # a variable that is wrong is said before anything else
     require_script(script)
     if report_file is not None and not report_file.absolute().parent.is_dir():
         raise ScriptError(f"the report cannot be written: there is no folder {report_file.absolute().parent}")
