@@ -316,14 +316,7 @@ def _build_exactly(variant: GemmVariant, output: Path, store: ToolchainStore) ->
     provider = CublasdxProvider(store)
     key = provider.key(variant)  # before compiling: a header edited meanwhile then costs a rebuild, not a wrong key
     compiled = guarded(compile_to_ltoir, provider.request(variant))
-    info = {
-        "symbol": variant.symbol,
-        "variant": variant.to_json(),
-        "provider": provider.name,
-        "build_seconds": round(compiled.seconds, 3),
-        "compiler": compiled.compiler,
-        "mathdx": store.toolchain().mathdx_version,
-    }
+    info = provider.manifest(variant, compiled)
     sha256 = hashlib.sha256(compiled.payload).hexdigest()
     entry = {"schema": SCHEMA, "key": key.transcript, "payload_sha256": sha256, "info": info}
     write_atomic(entry_path(output), json.dumps(entry).encode("utf-8"), 0o644)

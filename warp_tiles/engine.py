@@ -295,15 +295,7 @@ class Engine:
                     f"the executor compiled with {compiled.compiler}, this process has {expected}",
                     "install the same packages where the executor runs",
                 )
-            manifest = {
-                "symbol": attempt.symbol,
-                "variant": attempt.to_json(),
-                "provider": provider.name,
-                "build_seconds": round(compiled.seconds, 3),
-                "compiler": compiled.compiler,
-                "mathdx": self.store.toolchain().mathdx_version,
-            }
-            return compiled.payload, manifest
+            return compiled.payload, provider.manifest(attempt, compiled)
 
         with self.progress.variant(attempt.describe()):
             entry, hit = self.cache.get_or_build(provider.key(attempt), build)

@@ -12,7 +12,7 @@ from warp_tiles.variant import DType, GemmVariant
 
 if TYPE_CHECKING:
     from warp_tiles.cache import CacheKey
-    from warp_tiles.compiler import CompileRequest
+    from warp_tiles.compiler import Compiled, CompileRequest
 
 _CXX_TYPES: dict[DType, str] = {
     "float16": "__half",
@@ -117,6 +117,17 @@ class CublasdxProvider:
             "provider": f"{self.name}/{SOURCE_SCHEMA}",
             "source": self._store.source_digest(self._source),
             "compiler": self._store.compiler_digest(),
+        }
+
+    def manifest(self, variant: GemmVariant, compiled: Compiled) -> dict[str, object]:
+        """What the cache keeps beside a variant's LTO-IR."""
+        return {
+            "symbol": variant.symbol,
+            "variant": variant.to_json(),
+            "provider": self.name,
+            "build_seconds": round(compiled.seconds, 3),
+            "compiler": compiled.compiler,
+            "mathdx": self._store.toolchain().mathdx_version,
         }
 
     def key(self, variant: GemmVariant) -> CacheKey:
