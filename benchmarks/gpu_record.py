@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.resident_gemm import driver_version
+from benchmarks.machine import driver_version
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -123,7 +123,7 @@ def main() -> int:
         for part in arguments.parts:
             record[part] = run_part[part]()
             arguments.json.write_text(json.dumps(record, indent=1) + "\n")
-    return max(record[part]["exit"] for part in arguments.parts)
+    return max(int(record[part]["exit"]) for part in arguments.parts)
 
 
 if __name__ == "__main__":

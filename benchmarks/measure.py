@@ -53,6 +53,7 @@ class Job:
         tiles_cache: Folder of warp_tiles' cache.
         out: Folder for the cubins.
         settings: Environment variables of warp_tiles.
+        scalar: Whether the modules ask for Warp's scalar path.
     """
 
     modules: tuple[str, ...]
@@ -63,6 +64,7 @@ class Job:
     tiles_cache: str
     out: str
     settings: tuple[tuple[str, str], ...] = ()
+    scalar: bool = False
 
 
 _CHILD = """
@@ -82,6 +84,8 @@ for number, text in enumerate(job["modules"]):
     sys.modules[f"kernels_{number}"] = type(sys)(f"kernels_{number}")
     module = wp.get_module(f"kernels_{number}")
     module.options["block_dim"] = job["threads"]
+    if job["scalar"]:
+        module.options["enable_mathdx_gemm"] = False
     modules.append(module)
 start = time.perf_counter()
 if job["tiles"]:

@@ -7,8 +7,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.bench import Bench
 
 _scratch = tempfile.TemporaryDirectory(prefix="warp_tiles_tests_")
 os.environ.setdefault("WARP_CACHE_PATH", str(Path(_scratch.name) / "warp"))
@@ -26,6 +30,19 @@ def enabled() -> Iterator[None]:
 
     with warp_tiles.enabled():
         yield
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """An engine that asks every provider, with a fake toolchain and compiler."""
+    from tests.bench import Bench
+    from warp_tiles import settings
+    from warp_tiles.engine import Engine
+
+    with settings.override(cache_dir=tmp_path / "cache", provider="auto", linker="auto", progress="off"):
+        engine = Engine(warp_toolkit=(13, 4))
+        yield Bench(engine, monkeypatch)
+        engine.close()
 
 
 @pytest.fixture(scope="session")

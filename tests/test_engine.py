@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, wait
 from dataclasses import replace
 from pathlib import Path
@@ -13,121 +13,31 @@ from typing import Any
 
 import pytest
 
-from warp_tiles import engine as module
+from tests.bench import ALIGNED, UNALIGNED, Bench, cublasdx, failing_libmathdx, libmathdx, mma, variant_of
 from warp_tiles import settings
 from warp_tiles.cache import CacheKey
-from warp_tiles.compiler import Compiled, CompileRequest
-from warp_tiles.dispatch import Target, Tile, products
+from warp_tiles.choose import choose
 from warp_tiles.engine import Engine
-from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.errors import BuildError, ToolchainError, WorkerError
 from warp_tiles.planning import ModulePlan, Session, resolve
+from warp_tiles.providers import CublasdxProvider
 from warp_tiles.records import Artifact
-from warp_tiles.toolchain import Toolchain
 from warp_tiles.variant import GemmVariant, Role
-
-TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), None, None, (), "25.6.0")
-REFUSED = 'header.hpp(7): error: static assertion failed with "unsupported alignment"'
-
-
-def variant_of(size: int, dtype: str = "float32", threads: int = 32) -> GemmVariant:
-    tile = Tile(dtype, (size, size), (size, 1), "row_major", True)  # type: ignore[arg-type]
-    found = products(tile, tile, tile, precision="default", target=Target(90, threads))
-    return found.variants[Role.FORWARD]
-
-
-ALIGNED = variant_of(8)
-UNALIGNED = ALIGNED.without_alignment()
-
-
-class FakeStore:
-    """A toolchain that is there, and whose digests a test can change."""
-
-    def __init__(self) -> None:
-        self.source, self.compiler = "source digest", "compiler digest"
-        self.error: ToolchainError | None = None
-
-    def toolchain(self) -> Toolchain:
-        if self.error is not None:
-            raise self.error
-        return TOOLCHAIN
-
-    def source_digest(self, _: Path) -> str:
-        return self.source
-
-    def compiler_digest(self) -> str:
-        return self.compiler
-
-
-class FakePool:
-    """Compiles at once, or refuses what a test names."""
-
-    def __init__(self) -> None:
-        self.requests: list[str] = []
-        self.refuse: dict[str, WarpTilesError] = {}
-        self.gate: threading.Event | None = None
-        self.lock = threading.Lock()
-
-    def submit(self, request: CompileRequest) -> Future[Compiled]:
-        symbol = request.name.removesuffix(".cu")
-        with self.lock:
-            self.requests.append(symbol)
-        if self.gate is not None:
-            assert self.gate.wait(10)
-        future: Future[Compiled] = Future()
-        if symbol in self.refuse:
-            future.set_exception(self.refuse[symbol])
-        else:
-            future.set_result(Compiled(f"LTO-IR of {symbol}".encode(), 0.5, "", "NVRTC 12.9"))
-        return future
-
-    def close(self) -> None:
-        pass
-
-
-class Bench:
-    """An engine with a fake toolchain and compiler, and a real cache."""
-
-    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.engine, self.store, self.pool = engine, FakeStore(), FakePool()
-        monkeypatch.setattr(module, "ToolchainStore", lambda folder, shared: self.store)
-        engine._pool = self.pool  # type: ignore[assignment]
-
-    def refuse(self, *variants: GemmVariant) -> None:
-        for variant in variants:
-            self.pool.refuse[variant.symbol] = BuildError(f"{variant.symbol} could not be compiled", log=REFUSED)
-
-    def build(self, variant: GemmVariant) -> Artifact:
-        return self.engine.start([variant])[variant].result(20)
-
-
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    with settings.override(cache_dir=tmp_path / "cache", provider="auto", linker="auto", progress="off"):
-        engine = Engine(warp_toolkit=(13, 4))
-        yield Bench(engine, monkeypatch)
-        engine.close()
-
-
-def libmathdx(variant: GemmVariant) -> tuple[str, bytes]:
-    return f"dot_{variant.m}", b"libmathdx LTO-IR"
-
-
-def failing_libmathdx(variant: GemmVariant) -> tuple[str, bytes]:
-    raise BuildError(f"Warp's libmathdx could not build {variant.describe()}", log="libmathdx error: no")
-
 
 # ---- builds and hits
 
 
 def test_a_build_then_a_hit(bench: Bench) -> None:
     built = bench.build(ALIGNED)
-    assert (built.variant, built.symbol, built.provider, built.hit) == (ALIGNED, ALIGNED.symbol, "cublasdx", False)
-    assert built.payload == f"LTO-IR of {ALIGNED.symbol}".encode()
+    assert (built.variant, built.symbol, built.provider, built.hit) == (ALIGNED, ALIGNED.symbol, "mma", False)
+    assert built.payload == f"LTO-IR of {mma(ALIGNED)}".encode()
+    assert built.tile_config == choose(ALIGNED)
     hit = bench.build(ALIGNED)
     assert hit.hit
     assert (hit.payload, hit.key, hit.symbol) == (built.payload, built.key, built.symbol)
+    assert hit.tile_config == built.tile_config
     assert hit.warnings == ()
-    assert bench.pool.requests == [ALIGNED.symbol]
+    assert bench.pool.requests == [mma(ALIGNED)]
 
 
 def test_the_manifest_says_what_was_built(bench: Bench) -> None:
@@ -138,8 +48,12 @@ def test_the_manifest_says_what_was_built(bench: Bench) -> None:
     assert entry.info["variant"] == ALIGNED.to_json()
     assert entry.info["build_seconds"] == 0.5
     assert entry.info["compiler"] == "NVRTC 12.9"
-    assert entry.info["mathdx"] == "25.6.0"
-    assert entry.info["provider"] == "cublasdx"
+    assert entry.info["tile_config"] == choose(ALIGNED).to_json()
+    assert entry.info["provider"] == "mma"
+    with settings.override(provider="cublasdx"):
+        other = bench.engine.cache.manifest(bench.build(ALIGNED).key)
+    assert other is not None
+    assert (other.info["provider"], other.info["mathdx"]) == ("cublasdx", "25.6.0")
 
 
 def test_equal_variants_asked_by_many_threads_are_built_once(bench: Bench) -> None:
@@ -158,7 +72,7 @@ def test_equal_variants_asked_by_many_threads_are_built_once(bench: Bench) -> No
     bench.pool.gate.set()
     for thread in threads:
         thread.join(20)
-    assert sorted(bench.pool.requests) == sorted(v.symbol for v in (ALIGNED, *others))
+    assert sorted(bench.pool.requests) == sorted(mma(v) for v in (ALIGNED, *others))
     assert len(found) == 8 * 3
 
 
@@ -205,12 +119,12 @@ def test_a_build_that_ends_before_start_returns_does_not_lock_up(bench: Bench, m
 
 def test_errors_are_not_cached(bench: Bench) -> None:
     with settings.override(provider="cublasdx"):
-        bench.refuse(UNALIGNED)
+        bench.refuse(cublasdx(UNALIGNED))
         with pytest.raises(BuildError):
             bench.build(UNALIGNED)
         with pytest.raises(BuildError):
             bench.build(UNALIGNED)
-        assert bench.pool.requests == [UNALIGNED.symbol] * 2
+        assert bench.pool.requests == [cublasdx(UNALIGNED)] * 2
         bench.pool.refuse.clear()
         assert bench.build(UNALIGNED).payload
 
@@ -221,100 +135,107 @@ def test_two_settings_of_the_provider_do_not_share_a_build(bench: Bench) -> None
     with settings.override(provider="scalar"):
         assert bench.engine.start([ALIGNED])[ALIGNED].result(20).provider == "scalar"
     bench.pool.gate.set()
-    assert first.result(20).provider == "cublasdx"
+    assert first.result(20).provider == "mma"
 
 
 # ---- fallbacks
 
 
-def heard(bench: Bench, variant: GemmVariant) -> tuple[Artifact, list[str]]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        artifact = bench.build(variant)
-    assert all(issubclass(warning.category, RuntimeWarning) for warning in caught)
-    return artifact, [str(warning.message) for warning in caught]
-
-
 def test_without_a_failure_nothing_is_told(bench: Bench) -> None:
-    assert heard(bench, ALIGNED)[1] == []
+    assert bench.heard(ALIGNED)[1] == []
 
 
-def test_first_the_alignment_is_dropped(bench: Bench) -> None:
-    bench.refuse(ALIGNED)
-    artifact, told = heard(bench, ALIGNED)
-    assert (artifact.variant, artifact.symbol, artifact.provider) == (ALIGNED, UNALIGNED.symbol, "cublasdx")
+def test_first_cublasdx_is_asked(bench: Bench) -> None:
+    bench.refuse(mma(ALIGNED))
+    artifact, told = bench.heard(ALIGNED)
+    assert (artifact.variant, artifact.symbol, artifact.provider) == (ALIGNED, ALIGNED.symbol, "cublasdx")
+    assert artifact.tile_config is None
     (text,) = told
     assert ALIGNED.describe() in text
     assert "unsupported alignment" in text
-    assert "using cuBLASDx without alignment" in text
+    assert "; using cuBLASDx." in text
     assert len(artifact.warnings) == 1
     assert artifact.warnings[0] in text
 
 
+def test_then_the_alignment_is_dropped(bench: Bench) -> None:
+    bench.refuse(mma(ALIGNED), cublasdx(ALIGNED))
+    artifact, told = bench.heard(ALIGNED)
+    assert (artifact.variant, artifact.symbol, artifact.provider) == (ALIGNED, UNALIGNED.symbol, "cublasdx")
+    text = told[1]
+    assert ALIGNED.describe() in text
+    assert "unsupported alignment" in text
+    assert "using cuBLASDx without alignment" in text
+    assert len(artifact.warnings) == 2
+    assert artifact.warnings[1] in text
+
+
 def test_then_warps_libmathdx_is_asked(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    bench.refuse(ALIGNED, UNALIGNED)
-    artifact, told = heard(bench, ALIGNED)
+    rejected_sources = (mma(ALIGNED), cublasdx(ALIGNED), cublasdx(UNALIGNED))
+    bench.refuse(*rejected_sources)
+    artifact, told = bench.heard(ALIGNED)
     assert (artifact.symbol, artifact.payload, artifact.provider) == ("dot_8", b"libmathdx LTO-IR", "libmathdx")
-    for text, instead, rejected in zip(told, ("cuBLASDx without alignment", "Warp's libmathdx"), (ALIGNED, UNALIGNED)):
+    steps = ("cuBLASDx", "cuBLASDx without alignment", "Warp's libmathdx")
+    for text, instead, rejected in zip(told, steps, rejected_sources):
         said, _, command = text.partition(" To see it alone: ")
         assert said.endswith(f"; using {instead}.")
         source = Path(command.rpartition(" ")[2])
         assert command.startswith("python -m warp_tiles.worker --reproduce ")
-        assert source.name == f"{rejected.symbol}.cu"
+        assert source.name == f"{rejected}.cu"
         assert source.read_text().startswith("// options: ")
-    assert len(told) == 2
+    assert len(told) == 3
     assert artifact.key == ""
 
 
 def test_a_weaker_variant_is_not_tried_where_there_is_none(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    bench.refuse(UNALIGNED)
-    artifact, told = heard(bench, UNALIGNED)
+    bench.refuse(mma(UNALIGNED), cublasdx(UNALIGNED))
+    artifact, told = bench.heard(UNALIGNED)
     assert artifact.provider == "libmathdx"
-    assert bench.pool.requests == [UNALIGNED.symbol]
-    assert len(told) == 1
+    assert bench.pool.requests == [mma(UNALIGNED), cublasdx(UNALIGNED)]
+    assert len(told) == 2
 
 
 def test_last_comes_the_scalar_path(bench: Bench) -> None:
     bench.engine.use_libmathdx(failing_libmathdx)
-    bench.refuse(ALIGNED, UNALIGNED)
-    artifact, told = heard(bench, ALIGNED)
+    bench.refuse(mma(ALIGNED), cublasdx(ALIGNED), cublasdx(UNALIGNED))
+    artifact, told = bench.heard(ALIGNED)
     assert (artifact.symbol, artifact.payload, artifact.provider) == ("", b"", "scalar")
-    assert len(told) == 3
-    assert "libmathdx error: no" in told[2]
-    assert "using Warp's scalar path" in told[2]
-    assert len(artifact.warnings) == 3
+    assert len(told) == 4
+    assert "libmathdx error: no" in told[3]
+    assert "using Warp's scalar path" in told[3]
+    assert len(artifact.warnings) == 4
 
 
 def test_without_libmathdx_the_scalar_path_comes_at_once(bench: Bench) -> None:
-    bench.refuse(UNALIGNED)
-    artifact, told = heard(bench, UNALIGNED)
+    bench.refuse(mma(UNALIGNED), cublasdx(UNALIGNED))
+    artifact, told = bench.heard(UNALIGNED)
     assert artifact.provider == "scalar"
-    assert len(told) == 1
+    assert len(told) == 2
 
 
 def test_the_same_is_told_once(bench: Bench) -> None:
-    bench.refuse(ALIGNED)
-    assert len(heard(bench, ALIGNED)[1]) == 1
-    artifact, told = heard(bench, ALIGNED)
+    bench.refuse(mma(ALIGNED))
+    assert len(bench.heard(ALIGNED)[1]) == 1
+    artifact, told = bench.heard(ALIGNED)
     assert told == []
     assert len(artifact.warnings) == 1  # the record still says it
     other = variant_of(16)
-    bench.refuse(other)
-    assert len(heard(bench, other)[1]) == 1
+    bench.refuse(mma(other))
+    assert len(bench.heard(other)[1]) == 1
 
 
 def test_a_missing_toolchain_goes_to_libmathdx_at_once_and_is_told_once_for_all(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
     bench.store.error = ToolchainError("NVRTC was not found", remedy="pip install nvidia-cuda-nvrtc-cu12")
-    artifact, told = heard(bench, ALIGNED)
+    artifact, told = bench.heard(ALIGNED)
     assert artifact.provider == "libmathdx"
     (text,) = told
     assert "NVRTC was not found" in text
     assert "pip install nvidia-cuda-nvrtc-cu12" in text
     assert "using Warp's libmathdx" in text
-    assert heard(bench, variant_of(16))[1] == []
+    assert bench.heard(variant_of(16))[1] == []
     assert bench.pool.requests == []
 
 
@@ -327,7 +248,7 @@ def test_an_nvrtc_newer_than_warps_linker_is_a_missing_toolchain(
         assert engine.try_toolchain() is None
         with pytest.raises(ToolchainError, match=r"12\.9.*12\.8"):
             engine.toolchain()
-        artifact, told = heard(bench, ALIGNED)
+        artifact, told = bench.heard(ALIGNED)
         assert artifact.provider == "scalar"
         assert "12.9" in told[0]
         engine.close()
@@ -335,20 +256,20 @@ def test_an_nvrtc_newer_than_warps_linker_is_a_missing_toolchain(
 
 def test_an_unusable_compiler_goes_to_libmathdx(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    bench.pool.refuse[ALIGNED.symbol] = ToolchainError("NVRTC cannot be loaded")
-    artifact, told = heard(bench, ALIGNED)
+    bench.pool.refuse[mma(ALIGNED)] = ToolchainError("NVRTC cannot be loaded")
+    artifact, told = bench.heard(ALIGNED)
     assert artifact.provider == "libmathdx"
-    assert bench.pool.requests == [ALIGNED.symbol]
+    assert bench.pool.requests == [mma(ALIGNED)], "what one provider that compiles lacks, the other lacks too"
     assert len(told) == 1
 
 
 def test_a_compiler_process_that_dies_decides_nothing(bench: Bench) -> None:
     # a fallback would stay in Warp's kernel cache under the hash of a healthy toolchain
     bench.engine.use_libmathdx(libmathdx)
-    bench.pool.refuse[ALIGNED.symbol] = WorkerError("a compiler process ended with exit status -9")
+    bench.pool.refuse[mma(ALIGNED)] = WorkerError("a compiler process ended with exit status -9")
     with pytest.raises(WorkerError, match="-9"):
         bench.engine.start([ALIGNED])[ALIGNED].result(20)
-    assert bench.pool.requests == [ALIGNED.symbol] * 2, "it is tried twice"
+    assert bench.pool.requests == [mma(ALIGNED)] * 2, "it is tried twice"
 
 
 def test_an_architecture_that_the_compiler_does_not_know_goes_to_libmathdx(
@@ -358,7 +279,7 @@ def test_an_architecture_that_the_compiler_does_not_know_goes_to_libmathdx(
     toolchain = replace(bench.engine.toolchain(), archs=(80, 90))
     monkeypatch.setattr(bench.engine, "toolchain", lambda: toolchain)
     unknown = replace(ALIGNED, arch=110)
-    artifact, told = heard(bench, unknown)
+    artifact, told = bench.heard(unknown)
     assert artifact.provider == "libmathdx"
     assert bench.pool.requests == []
     assert "does not compile for sm_110" in told[0]
@@ -385,13 +306,13 @@ def test_closing_cancels_what_waits_and_those_who_share_it(bench: Bench) -> None
 
 def test_a_forced_cublasdx_raises_what_it_met_first(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    bench.refuse(ALIGNED, UNALIGNED)
+    bench.refuse(cublasdx(ALIGNED), cublasdx(UNALIGNED))
     with settings.override(provider="cublasdx"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the alignment was dropped
         with pytest.raises(BuildError, match=ALIGNED.symbol) as caught:
             bench.build(ALIGNED)
     assert "unsupported alignment" in caught.value.log
-    assert bench.pool.requests == [ALIGNED.symbol, UNALIGNED.symbol]
+    assert bench.pool.requests == [cublasdx(ALIGNED), cublasdx(UNALIGNED)]
 
 
 def test_a_forced_cublasdx_without_a_toolchain_raises(bench: Bench) -> None:
@@ -428,7 +349,7 @@ def test_the_salt_is_stable(bench: Bench) -> None:
     assert bench.engine.salt()
 
 
-@pytest.mark.parametrize("provider", ["cublasdx", "libmathdx", "scalar"])
+@pytest.mark.parametrize("provider", ["mma", "cublasdx", "libmathdx", "scalar"])
 def test_the_salt_follows_the_provider(bench: Bench, provider: str) -> None:
     before = bench.engine.salt()
     with settings.override(provider=provider):
@@ -475,9 +396,10 @@ def plan_of(*variants: GemmVariant) -> ModulePlan:
 def test_a_plan_is_annotated_with_provider_key_and_cache_state(bench: Bench) -> None:
     before = bench.engine.annotate(plan_of(ALIGNED))
     forward = before.needed[0]
-    assert (forward.provider, forward.cached, len(forward.key)) == ("cublasdx", False, 64)
+    assert (forward.provider, forward.cached, len(forward.key)) == ("mma", False, 64)
+    assert (forward.symbol, forward.tile_config) == (ALIGNED.symbol, choose(ALIGNED))
     skipped = next(item for item in before.variants if not item.needed)
-    assert (skipped.provider, skipped.key) == ("", "")
+    assert (skipped.provider, skipped.key, skipped.symbol, skipped.tile_config) == ("", "", "", None)
     built = bench.build(ALIGNED)
     after = bench.engine.annotate(plan_of(ALIGNED)).needed[0]
     assert after.cached
@@ -520,7 +442,7 @@ def test_a_variant_under_two_roles_is_built_once(bench: Bench) -> None:
     assert len(plan.needed) == 3
     futures = bench.engine.start(item.variant for item in plan.needed if item.variant)
     assert {future.result(20).symbol for future in futures.values()} == {ALIGNED.symbol}
-    assert bench.pool.requests == [ALIGNED.symbol]
+    assert bench.pool.requests == [mma(ALIGNED)]
 
 
 # ---- folders and parts
@@ -564,9 +486,9 @@ def test_a_cache_that_cannot_be_used_costs_the_caching_alone(bench: Bench, tmp_p
 
 
 def test_the_key_of_the_weaker_variant_is_its_own(bench: Bench) -> None:
-    bench.refuse(ALIGNED)
-    artifact, _ = heard(bench, ALIGNED)
-    provider = module.CublasdxProvider(bench.store)  # type: ignore[arg-type]
+    bench.refuse(mma(ALIGNED), cublasdx(ALIGNED))
+    artifact, _ = bench.heard(ALIGNED)
+    provider = CublasdxProvider(bench.store)  # type: ignore[arg-type]
     key: CacheKey = provider.key(UNALIGNED)
     assert artifact.key == key.digest
     assert bench.engine.cache.get(provider.key(ALIGNED)) is None
@@ -575,10 +497,11 @@ def test_the_key_of_the_weaker_variant_is_its_own(bench: Bench) -> None:
 # ---- for real
 
 
-def test_a_tiny_product_is_built_for_real_and_then_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("provider", ["mma", "cublasdx"])
+def test_a_tiny_product_is_built_for_real_and_then_found(provider: str, tmp_path: Path) -> None:
     pytest.importorskip("cuda.core", reason="cuda-core compiles")
     tiny = variant_of(4)
-    with settings.override(cache_dir=tmp_path, provider="cublasdx", jobs=1, progress="off"):
+    with settings.override(cache_dir=tmp_path, provider=provider, jobs=1, progress="off"):
         for expected_hit in (False, True):
             engine = Engine()
             artifact = engine.start([tiny])[tiny].result(120)

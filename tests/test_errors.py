@@ -18,7 +18,7 @@ CLASSES = [
 
 
 def test_there_are_errors() -> None:
-    assert len(CLASSES) == 11
+    assert len(CLASSES) == 12
 
 
 @pytest.mark.parametrize("cls", CLASSES)
@@ -51,7 +51,7 @@ def drawn_tree() -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
-        match = re.match(r"^ {4}((?:\u2502   |    )*)(?:[\u251c\u2514]\u2500\u2500 )?(\w+Error)\b", line)
+        match = re.match(r"^ {4}((?:\u2502   |    )*)(?:[\u251c\u2514]\u2500\u2500 )?(\w+(?:Error|Variant))\b", line)
         if not match:
             continue
         branch = "\u2500\u2500" in line
@@ -83,6 +83,7 @@ def test_each_class_says_what_the_tree_says(cls: type[WarpTilesError]) -> None:
         ("ToolchainError", RuntimeError),
         ("PlanError", RuntimeError),
         ("BuildError", RuntimeError),
+        ("UnsupportedVariant", RuntimeError),
         ("LinkError", RuntimeError),
         ("ScriptError", RuntimeError),
     ],

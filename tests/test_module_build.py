@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.test_planning import BIG, SMALL, backward, forward, source
+from tests.test_planning import BIG, SMALL, backward, forms, forward, source
 from warp_tiles import settings
 from warp_tiles.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError
 from warp_tiles.module_build import ModuleBuild
 from warp_tiles.planning import FunctionUse, Session, resolve
 from warp_tiles.records import Artifact, ModuleRecord, Recorder
+from warp_tiles.settings import ProviderChoice
 from warp_tiles.toolchain import Toolchain
 from warp_tiles.variant import GemmVariant, Role
 
@@ -77,7 +78,7 @@ class FakeEngine:
     def try_toolchain(self) -> Toolchain | None:
         return self.found
 
-    def start(self, variants: Any) -> dict[GemmVariant, Future[Artifact]]:
+    def start(self, variants: Any, choice: ProviderChoice) -> dict[GemmVariant, Future[Artifact]]:
         self.started += list(variants)
         return {variant: done(self.results.get(variant, artifact(variant))) for variant in self.started}
 
@@ -252,6 +253,30 @@ def test_a_cholesky_adjoint_has_no_scalar_path(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="tile_cholesky needs") as caught:
         case.build()
     assert "enable_backward=False" in caught.value.remedy
+
+
+def test_a_bfloat16_gradient_keeps_its_call_off_the_scalar_path(tmp_path: Path) -> None:
+    # Warp's templates take the scalar path for a call as a whole, and there gradients would accumulate in bfloat16
+    narrow = forms(8, 12, 4, "bfloat16")
+
+    def case_of(both_ways: bool) -> Case:
+        case = Case(tmp_path, both_ways=both_ways)
+        case.session = Session("module", 90, 128)
+        case.session.add("tile_matmul", "k", narrow, bfloat16_operands=True)
+        case.engine.results = {narrow[Role.FORWARD]: artifact(narrow[Role.FORWARD], "scalar")}
+        return case
+
+    with pytest.raises(BuildError, match=r"in 'k' 8x12x4 bfloat16.*would accumulate in bfloat16"):
+        case_of(both_ways=True).build()
+    assert case_of(both_ways=False).build().linker == "warp", "the forward product alone may take it"
+
+
+def test_the_plan_names_the_functions_that_the_source_calls(case: Case) -> None:
+    plan = resolve(case.session, case.generated, ["k"], [])
+    promised = replace(plan.needed[0], symbol="wt_gemm_promised", provider="cublasdx")
+    other = replace(plan, variants=(promised, *plan.variants[1:]))
+    build = ModuleBuild(case.engine, case.session, case.generated, other)  # type: ignore[arg-type]
+    assert "tile_matmul<1>(wt_gemm_promised, " in build.text()
 
 
 # ---- linked by Warp

@@ -25,6 +25,7 @@ from warp_tiles.planning import (
     resolve,
     substitute,
 )
+from warp_tiles.tile_config import TileConfig
 from warp_tiles.variant import GemmVariant, Role
 
 
@@ -208,11 +209,21 @@ def test_scalar_sites_of_different_functions_stay_apart() -> None:
     assert {item.function for item in plan.variants if item.role is C} == {"one", "two"}
 
 
-def test_an_adjoint_of_bfloat16_operands_is_refused_by_name() -> None:
-    made = Session("module", 90, 128)
-    made.add("tile_matmul", "gemm", forms(8, 8, 8, "bfloat16"), bfloat16_operands=True)
-    with pytest.raises(TypeError, match=r"In 'gemm'.*bfloat16 'a' or 'b'.*enable_backward=False"):
+def test_an_adjoint_of_bfloat16_operands_is_refused_by_name_on_the_scalar_path() -> None:
+    made = Session("module", None, 1)
+    made.add("tile_matmul", "gemm", {}, scalar_reason="the target is a CPU", bfloat16_operands=True)
+    words = r"In 'gemm'.*bfloat16 'a' or 'b'.*enable_backward=False.*'mma' does.*Here the target is a CPU"
+    with pytest.raises(TypeError, match=words):
         resolve(made, source(forward(0), backward(0)), ["gemm"], [])
+    assert resolve(made, source(forward(0)), ["gemm"], []).needed == ()
+
+
+def test_an_adjoint_of_bfloat16_operands_is_planned_where_it_has_a_function() -> None:
+    made = Session("module", 90, 128)
+    variants = forms(8, 8, 8, "bfloat16")
+    made.add("tile_matmul", "gemm", variants, bfloat16_operands=True)
+    plan = resolve(made, source(forward(0), backward(0)), ["gemm"], [])
+    assert {item.variant for item in plan.needed} == set(variants.values())
 
 
 def test_bfloat16_operands_are_planned_forward() -> None:
@@ -236,7 +247,7 @@ def test_a_cholesky_site_has_one_adjoint_alone() -> None:
 
 PLAN_FIELDS = {
     "role", "m", "n", "k", "a_dtype", "b_dtype", "c_dtype", "precision", "arrangement", "leading_dimensions",
-    "threads", "arch", "needed", "reason", "provider", "key", "cached",
+    "threads", "arch", "needed", "reason", "provider", "key", "cached", "tile_config", "symbol",
 }  # fmt: skip
 
 
@@ -249,6 +260,18 @@ def test_a_plan_prints_the_fields_that_the_issue_lists() -> None:
     roles = [item["role"] for item in data["variants"]]
     assert sorted(roles) == ["adjoint_a", "adjoint_b", "forward"]
     assert GemmVariant.from_json(data["variants"][0]) == plan.variants[0].variant
+
+
+def test_a_plan_prints_who_was_asked_and_how_it_is_computed() -> None:
+    plan = resolve(session(("k", BIG)), source(forward(0)), ["k"], [])
+    assert plan.to_json()["provider"] == plan.choice.name
+    config = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
+    planned = replace(plan.needed[0], provider="mma", symbol="f", tile_config=config)
+    data = json.loads(json.dumps(planned.to_json()))
+    assert (data["provider"], data["symbol"]) == ("mma", "f")
+    assert TileConfig.from_json(data["tile_config"]) == config
+    assert plan.needed[0].to_json()["tile_config"] is None
+    assert plan.needed[0].to_json()["symbol"] == BIG[C].symbol, "until a provider names its function"
 
 
 def test_a_scalar_plan_prints_null_sizes() -> None:

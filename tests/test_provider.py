@@ -1,10 +1,11 @@
-"""The cuBLASDx provider: every input of a build is in its key, and the transcript names what differs."""
+"""The providers that compile: every input of a build is in its key, and the transcript names what differs."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +13,39 @@ import pytest
 
 from tests.test_variant import BASE, CHANGED
 from warp_tiles import toolchain as toolchain_module
-from warp_tiles.cache import explain
-from warp_tiles.errors import ToolchainError
-from warp_tiles.providers import cublasdx
-from warp_tiles.providers.cublasdx import CublasdxProvider, kernels_folder, options, source_text
+from warp_tiles.cache import KeyField, explain
+from warp_tiles.choose import choose
+from warp_tiles.compiler import Compiled
+from warp_tiles.errors import SettingError, ToolchainError, UnsupportedVariant
+from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider, cublasdx, mma, nvrtc
+from warp_tiles.providers.cublasdx import promised, source_text
+from warp_tiles.providers.mma import config_struct, problem_struct, translation_unit
+from warp_tiles.providers.nvrtc import kernels_folder
+from warp_tiles.tile_config import TileConfig
 from warp_tiles.toolchain import Toolchain, ToolchainStore
-from warp_tiles.variant import GemmVariant
+from warp_tiles.variant import DTYPE_BYTES, GemmVariant
+
+PROVIDERS: dict[str, type[NvrtcProvider]] = {"mma": MmaProvider, "cublasdx": CublasdxProvider}
+MODULES = {"mma": mma, "cublasdx": cublasdx}
+both = pytest.mark.parametrize("name", PROVIDERS)
 
 
 class Place:
-    """A small toolchain on disk: a device source, its own header, a library's header, and a compiler."""
+    """A small toolchain on disk: device sources, own headers, a library's header, and a compiler."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.source = folder / "kernels/cublasdx/gemm.cuh"
-        self.own_header = folder / "kernels/cublasdx/tile.cuh"
         self.header = folder / "include/cublasdx.hpp"
         self.unused = folder / "include/unused.hpp"
         self.compiler = folder / "lib/libnvrtc.so.12"
         self.builtins = folder / "lib/libnvrtc-builtins.so.12.9"
+        self.sources = {"mma": folder / "kernels/gemm/block_gemm.cuh", "cublasdx": folder / "kernels/cublasdx/gemm.cuh"}
+        self.own_headers = {"mma": folder / "kernels/arch/mma.cuh", "cublasdx": folder / "kernels/cublasdx/tile.cuh"}
         for path, text in {
-            self.source: '#include <cublasdx.hpp>\n#include "tile.cuh"\n',
-            self.own_header: "// tile\n",
+            self.sources["mma"]: '#include "arch/mma.cuh"\n',
+            self.sources["cublasdx"]: '#include <cublasdx.hpp>\n#include "tile.cuh"\n',
+            self.own_headers["mma"]: "// instructions\n",
+            self.own_headers["cublasdx"]: "// tile\n",
             self.header: "// library\n",
             self.unused: "// unused\n",
             self.compiler: "compiler",
@@ -42,18 +54,24 @@ class Place:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
 
-    def provider(self) -> CublasdxProvider:
+    def toolchain(self) -> Toolchain:
+        """Where everything lies."""
+        return Toolchain(self.compiler, (12, 9), None, None, (self.header.parent,), "25.6.0")
+
+    def provider(self, name: str) -> NvrtcProvider:
         """A provider as a new process would make it."""
-        return CublasdxProvider(ToolchainStore(self.folder / "memo"))
+        return PROVIDERS[name](ToolchainStore(self.folder / "memo"))
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     made = Place(tmp_path)
-    found = Toolchain(made.compiler, (12, 9), None, None, (made.header.parent,), "25.6.0")
-    monkeypatch.setattr(toolchain_module, "find_toolchain", lambda: found)
-    monkeypatch.setattr(cublasdx, "kernels_folder", lambda: tmp_path / "kernels")
+    monkeypatch.setattr(toolchain_module, "find_toolchain", made.toolchain)
+    monkeypatch.setattr(nvrtc, "kernels_folder", lambda: tmp_path / "kernels")
     return made
+
+
+FMA = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
 
 
 def differing(before: Any, after: Any) -> set[str]:
@@ -81,102 +99,220 @@ LABELS = {
 }
 
 
+@both
 @pytest.mark.parametrize("field", CHANGED)
-def test_every_field_of_the_variant_changes_the_key_and_is_named(field: str, place: Place) -> None:
-    provider = place.provider()
-    labels = differing(provider.key(BASE), provider.key(CHANGED[field]))
+def test_every_field_of_the_variant_changes_the_key_and_is_named(field: str, name: str, place: Place) -> None:
+    provider = place.provider(name)
+    config = FMA if name == "mma" else None  # serves every variant: what is chosen would change as well
+    labels = differing(provider.key(BASE, config), provider.key(CHANGED[field], config))
     assert labels == LABELS[field] | {"translation_unit"}
 
 
-def test_equal_inputs_give_equal_keys(place: Place) -> None:
-    assert place.provider().key(BASE) == place.provider().key(replace(BASE))
+@pytest.mark.parametrize("field", [item.name for item in fields(TileConfig)])
+def test_every_field_of_the_tile_configuration_changes_the_key_and_is_named(
+    field: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mma.chooser, "check", lambda variant, config: None)  # whether it can be built does not matter
+    value = getattr(FMA, field)
+    other = {str: "mma_m16n8k8", bool: not value, int: 77}[type(value)]
+    changed = replace(FMA, **{field: other})
+    provider = place.provider("mma")
+    assert differing(provider.key(BASE, FMA), provider.key(BASE, changed)) == {
+        f"tile_config.{field}",
+        "translation_unit",
+    }
 
 
-@pytest.mark.parametrize("name", sorted(options(BASE)))
-def test_every_option_changes_the_key_and_is_named(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = place.provider().key(BASE)
-    monkeypatch.setattr(cublasdx, "options", lambda variant: {**options(variant), name: "other"})
-    assert differing(before, place.provider().key(BASE)) == {f"option.{name}"}
+def test_without_a_tile_configuration_the_chosen_one_is_in_the_key(place: Place) -> None:
+    provider = place.provider("mma")
+    assert provider.key(BASE) == provider.key(BASE, choose(BASE))
+    assert provider.key(BASE) != provider.key(BASE, FMA)
+    assert provider.request(BASE) == provider.request(BASE, choose(BASE))
 
 
-def test_a_new_option_changes_the_key(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = place.provider().key(BASE)
-    monkeypatch.setattr(cublasdx, "options", lambda variant: {**options(variant), "use_fast_math": True})
-    assert differing(before, place.provider().key(BASE)) == {"option.use_fast_math"}
+def test_a_tile_configuration_that_cannot_be_built_gets_no_key(place: Place) -> None:
+    with pytest.raises(SettingError, match="lanes_m"):
+        place.provider("mma").key(BASE, replace(FMA, lanes_m=1))
+    with pytest.raises(UnsupportedVariant, match="threads=48"):
+        place.provider("mma").key(replace(BASE, threads=48))
+
+
+@both
+def test_equal_inputs_give_equal_keys(name: str, place: Place) -> None:
+    assert place.provider(name).key(BASE) == place.provider(name).key(replace(BASE))
+
+
+def test_the_providers_have_keys_of_their_own(place: Place) -> None:
+    assert {"provider", "source"} < differing(place.provider("mma").key(BASE), place.provider("cublasdx").key(BASE))
 
 
 @pytest.mark.parametrize(
-    ("part", "label"),
+    ("name", "option"), [(name, option) for name, module in MODULES.items() for option in sorted(module.options(BASE))]
+)
+def test_every_option_changes_the_key_and_is_named(
+    name: str, option: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, options = place.provider(name).key(BASE), MODULES[name].options(BASE)
+    monkeypatch.setattr(MODULES[name], "options", lambda variant: {**options, option: "other"})
+    assert differing(before, place.provider(name).key(BASE)) == {f"option.{option}"}
+
+
+@both
+def test_a_new_option_changes_the_key(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, options = place.provider(name).key(BASE), MODULES[name].options(BASE)
+    monkeypatch.setattr(MODULES[name], "options", lambda variant: {**options, "use_fast_math": True})
+    assert differing(before, place.provider(name).key(BASE)) == {"option.use_fast_math"}
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "label"),
     [
-        ("source", "source"),
-        ("own_header", "source"),
-        ("header", "source"),
-        ("compiler", "compiler"),
-        ("builtins", "compiler"),
+        ("mma", "source", "source"),
+        ("mma", "own_header", "source"),
+        ("mma", "compiler", "compiler"),
+        ("mma", "builtins", "compiler"),
+        ("cublasdx", "source", "source"),
+        ("cublasdx", "own_header", "source"),
+        ("cublasdx", "header", "source"),
+        ("cublasdx", "compiler", "compiler"),
+        ("cublasdx", "builtins", "compiler"),
     ],
 )
-def test_every_byte_of_the_toolchain_changes_the_key_and_is_named(part: str, label: str, place: Place) -> None:
-    before = place.provider().key(BASE)
-    path: Path = getattr(place, part)
+def test_every_byte_of_the_toolchain_changes_the_key_and_is_named(
+    name: str, part: str, label: str, place: Place
+) -> None:
+    before = place.provider(name).key(BASE)
+    own = {"source": place.sources[name], "own_header": place.own_headers[name]}
+    path: Path = own[part] if part in own else getattr(place, part)
     path.write_text(path.read_text() + " ")
-    assert differing(before, place.provider().key(BASE)) == {label}
+    assert differing(before, place.provider(name).key(BASE)) == {label}
 
 
-def test_a_header_that_is_not_included_does_not_matter(place: Place) -> None:
-    before = place.provider().key(BASE)
-    place.unused.write_text("// changed\n")
-    assert place.provider().key(BASE) == before
+@both
+def test_a_header_that_is_not_included_does_not_matter(name: str, place: Place) -> None:
+    before = place.provider(name).key(BASE)
+    other = "mma" if name == "cublasdx" else "cublasdx"
+    for path in (place.unused, place.sources[other], *([place.header] if name == "mma" else [])):
+        path.write_text("// changed\n")
+    assert place.provider(name).key(BASE) == before
 
 
-def test_the_place_of_the_toolchain_does_not_matter(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = place.provider().key(BASE)
+@both
+def test_the_place_of_the_toolchain_does_not_matter(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = place.provider(name).key(BASE)
     moved = Place(place.folder / "elsewhere")
-    found = Toolchain(moved.compiler, (12, 9), None, None, (moved.header.parent,), "25.6.0")
-    monkeypatch.setattr(toolchain_module, "find_toolchain", lambda: found)
-    monkeypatch.setattr(cublasdx, "kernels_folder", lambda: moved.folder / "kernels")
-    assert moved.provider().key(BASE) == before  # a bundle made on one machine hits on another
+    monkeypatch.setattr(toolchain_module, "find_toolchain", moved.toolchain)
+    monkeypatch.setattr(nvrtc, "kernels_folder", lambda: moved.folder / "kernels")
+    assert moved.provider(name).key(BASE) == before  # a bundle made on one machine hits on another
 
 
-def test_the_schema_of_the_source_is_in_the_key(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = place.provider().key(BASE)
-    monkeypatch.setattr(cublasdx, "SOURCE_SCHEMA", cublasdx.SOURCE_SCHEMA + 1)
-    assert differing(before, place.provider().key(BASE)) == {"provider"}
+@both
+def test_the_schema_of_the_source_is_in_the_key(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = place.provider(name).key(BASE)
+    monkeypatch.setattr(MODULES[name], "SOURCE_SCHEMA", 99)
+    assert differing(before, place.provider(name).key(BASE)) == {"provider"}
 
 
-def test_the_translation_unit_is_in_the_key(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = place.provider().key(BASE)
+@both
+def test_the_translation_unit_is_in_the_key(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = place.provider(name).key(BASE)
     monkeypatch.setattr(cublasdx, "source_text", lambda variant: source_text(variant) + "\n")
-    assert differing(before, place.provider().key(BASE)) == {"translation_unit"}
+    monkeypatch.setattr(mma, "translation_unit", lambda *asked: translation_unit(*asked) + "\n")
+    assert differing(before, place.provider(name).key(BASE)) == {"translation_unit"}
 
 
-def test_what_is_compiled_is_what_the_key_says(place: Place) -> None:
-    provider = place.provider()
+@both
+def test_what_is_compiled_is_what_the_key_says(name: str, place: Place) -> None:
+    provider = place.provider(name)
     request = provider.request(BASE)
-    fields = {field.label: field for field in provider.key(BASE).fields}
-    assert fields["translation_unit"].shown == request.source
+    found = {field.label: field for field in provider.key(BASE).fields}
+    assert found["translation_unit"] == KeyField.of("translation_unit", request.source)
     given = dict(request.options)
     folders = given.pop("include_path")  # where the headers lie, not what they say: their content is in "source"
-    assert folders == [str(place.source.parent), str(place.header.parent)]
-    assert {label.removeprefix("option."): field.shown for label, field in fields.items() if "option." in label} == {
-        name: str(value) for name, value in given.items()
+    if name == "mma":
+        assert folders == [str(place.folder / "kernels")], "no header of anybody else"
+    else:
+        assert folders == [str(place.sources[name].parent), str(place.header.parent)]
+    assert {label.removeprefix("option."): field.shown for label, field in found.items() if "option." in label} == {
+        option: str(value) for option, value in given.items()
     }
     assert given["arch"] == "sm_90"
-    assert request.name == f"{BASE.symbol}.cu"
+    assert request.name == f"{BASE.symbol}_{name}.cu"
     assert BASE.describe() in request.subject
 
 
-def test_without_a_toolchain_there_is_no_key(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+@both
+def test_without_a_compiler_there_is_no_key(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> Toolchain:
         raise ToolchainError("no NVRTC")
 
     monkeypatch.setattr(toolchain_module, "find_toolchain", fail)
-    calls: tuple[Callable[[GemmVariant], object], ...] = (place.provider().key, place.provider().request)
+    with pytest.raises(ToolchainError, match="no NVRTC"):
+        place.provider(name).key(BASE)
+
+
+def test_without_headers_mma_builds_and_cublasdx_names_them(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = place.provider("mma").key(BASE)
+    found = replace(place.toolchain(), include_dirs=(), missing_headers=("no cublasdx.hpp", "pip install it"))
+    monkeypatch.setattr(toolchain_module, "find_toolchain", lambda: found)
+    shutil.rmtree(place.folder / "memo")
+    assert place.provider("mma").key(BASE) == before
+    assert place.provider("mma").request(BASE).source
+    calls: tuple[Callable[[GemmVariant], object], ...] = (
+        place.provider("cublasdx").key,
+        place.provider("cublasdx").request,
+    )
     for call in calls:
-        with pytest.raises(ToolchainError, match="no NVRTC"):
+        with pytest.raises(ToolchainError, match=r"no cublasdx\.hpp") as caught:
             call(BASE)
+        assert caught.value.remedy == "pip install it"
 
 
-# ---- the translation unit
+def test_the_cache_keeps_the_tile_configuration(place: Place) -> None:
+    info = place.provider("mma").manifest(BASE, Compiled(b"", 1.25, "", "NVRTC 12.9"))
+    assert info == {
+        "symbol": BASE.symbol,
+        "variant": BASE.to_json(),
+        "provider": "mma",
+        "build_seconds": 1.25,
+        "compiler": "NVRTC 12.9",
+        "tile_config": choose(BASE).to_json(),
+    }
+
+
+def test_another_chooser_is_another_salt(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = place.provider("mma").salt()
+    monkeypatch.setattr(mma, "_chooser_digest", lambda: "other")
+    after = place.provider("mma").salt()
+    assert {name for name in before if before[name] != after[name]} == {"chooser"}
+
+
+# ---- what cuBLASDx is promised
+
+
+def test_cublasdx_is_promised_nothing_with_an_explicit_leading_dimension() -> None:
+    variant = CHANGED["a.leading_dimension"]
+    assert promised(variant) == variant.without_alignment()
+    assert promised(variant).symbol != variant.symbol
+
+
+def test_cublasdx_is_promised_8_bytes_at_most_for_a_16_bit_result() -> None:
+    half = replace(BASE, c=replace(BASE.c, dtype="float16", alignment=16))
+    assert promised(half).alignments == (16, 8, 8)
+    assert promised(promised(half)) == promised(half)
+    assert promised(BASE) == BASE
+
+
+def test_the_recipes_of_cublasdx_end_without_a_promise(place: Place) -> None:
+    half = replace(BASE, c=replace(BASE.c, dtype="float16", alignment=16))
+    first, second = place.provider("cublasdx").recipes(half)
+    assert (first.variant, first.symbol) == (promised(half), promised(half).symbol)
+    assert (second.variant, second.symbol) == (half.without_alignment(), half.without_alignment().symbol)
+    (only,) = place.provider("cublasdx").recipes(CHANGED["a.leading_dimension"])
+    assert set(only.variant.alignments) <= set(DTYPE_BYTES.values())
+
+
+# ---- cuBLASDx's translation unit
 
 
 def macros(variant: GemmVariant) -> dict[str, str]:
@@ -230,3 +366,54 @@ def test_every_macro_is_used_by_the_device_source() -> None:
     text = "".join(path.read_text() for path in (kernels_folder() / "cublasdx").glob("*.cuh"))
     for name in macros(BASE):
         assert re.search(rf"\bWT_{name}\b", text), name
+
+
+# ---- the translation unit of mma
+
+
+def test_the_structs_of_mma() -> None:
+    assert problem_struct(BASE).splitlines() == [
+        "struct Problem {",
+        "    using A = wt::f16; using B = wt::bf16; using C = float;",
+        "    static constexpr int m = 24, n = 20, k = 16, lda = 16, ldb = 16, ldc = 20;",
+        "    static constexpr int align_a = 16, align_b = 8, align_c = 4;",
+        "    static constexpr bool a_row_major = true, b_row_major = false, c_row_major = true, tf32 = false;",
+        "    static constexpr int threads = 128, sm = 90;",
+        "};",
+    ]
+
+
+def test_the_config_struct_has_every_field() -> None:
+    config = TileConfig("mma_m16n8k16", 32, 64, k_vector=8, rotation_a=2, rotation_b=4, rotation_c=2, transposed=True)
+    text = config_struct(config)
+    found = {
+        name: value
+        for kind, names in re.findall(r"^    static constexpr ([\w:]+) (.*);$", text, re.M)
+        for name, value in (part.split(" = ") for part in names.split(", "))
+        if kind in ("int", "bool", "wt::Instruction")
+    }
+    expected = {name: str(value).lower() for name, value in config.to_json().items()}
+    assert found == {**expected, "instruction": "wt::Instruction::mma_m16n8k16"}
+    assert text.startswith("struct Config {\n")
+    assert text.endswith("};")
+
+
+def test_the_function_of_mma_has_the_symbol() -> None:
+    text = translation_unit(BASE, FMA)
+    assert text.startswith('#include "gemm/block_gemm.cuh"\n')
+    assert f'extern "C" __device__ void {BASE.symbol}(void* alpha, void* a, void* b, void* beta, void* c)' in text
+    assert problem_struct(BASE) in text
+    assert config_struct(FMA) in text
+
+
+@pytest.mark.parametrize("field", CHANGED)
+def test_every_field_changes_the_problem(field: str) -> None:
+    assert problem_struct(CHANGED[field]) != problem_struct(BASE)
+
+
+def test_the_templates_know_every_field_of_the_structs() -> None:
+    text = "".join(path.read_text() for path in (kernels_folder() / "gemm").glob("*.cuh"))
+    for name in re.findall(r"\b(\w+) = ", problem_struct(BASE)):
+        assert re.search(rf"\bP::{name}\b|typename P::{name}\b", text), name
+    for name in re.findall(r"\b(\w+) = ", config_struct(FMA)):
+        assert re.search(rf"\bConfig::{name}\b", text), name

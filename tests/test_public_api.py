@@ -98,7 +98,7 @@ def test_a_bad_environment_does_not_break_the_import(tmp_path: Path) -> None:
     )
     output = python(code, tmp_path, WARP_TILES_PROVIDER="bogus", WARP_CACHE_PATH=str(tmp_path / "w"))
     assert "WARP_TILES_PROVIDER is 'bogus'" in output
-    assert "auto, cublasdx, libmathdx, scalar" in output
+    assert "auto, mma, cublasdx, libmathdx, scalar" in output
     assert output.splitlines()[-1] == "False"
 
 

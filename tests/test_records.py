@@ -9,6 +9,7 @@ from dataclasses import replace
 from tests.test_planning import BIG, PLAN_FIELDS, forward, session, source
 from warp_tiles.planning import ModulePlan, resolve
 from warp_tiles.records import Artifact, ModuleRecord, Recorder
+from warp_tiles.tile_config import TileConfig
 from warp_tiles.variant import Role
 
 BUILT = Artifact(BIG[Role.FORWARD], "f", b"x" * 100, "cublasdx", "ab" * 32, False, 1.23456)
@@ -46,12 +47,17 @@ def test_a_build_is_printed_without_its_bytes() -> None:
         "symbol": "f",
         "variant": BIG[Role.FORWARD].to_json(),
         "provider": "cublasdx",
+        "tile_config": None,
         "key": "ab" * 32,
         "hit": False,
         "lto_bytes": 100,
         "seconds": 1.2346,
         "warnings": [],
     }
+    config = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
+    own = replace(BUILT, provider="mma", tile_config=config)
+    assert own.to_json()["tile_config"] == config.to_json()
+    assert own.without_payload().tile_config == config
     assert SCALAR.to_json()["warnings"] == ["told"]
     assert SCALAR.to_json()["lto_bytes"] == 0
 

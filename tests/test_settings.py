@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
-from warp_tiles.settings import configure, current, from_environment, override, parse_size
+from warp_tiles.settings import (
+    ProviderChoice,
+    configure,
+    current,
+    from_environment,
+    override,
+    parse_size,
+    provider_choice,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +98,45 @@ def test_equal_override_layers_are_told_apart() -> None:
         with override(jobs=5):
             pass
         assert current().jobs == 5
+
+
+# ---- the provider of a module
+
+
+def test_the_provider_of_a_module_lies_between_code_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert provider_choice() == ProviderChoice("auto", "the default of the setting provider")
+    assert provider_choice("mma") == ProviderChoice("mma", "the module option warp_tiles_provider")
+    monkeypatch.setenv("WARP_TILES_PROVIDER", "scalar")
+    assert provider_choice() == ProviderChoice("scalar", "the setting provider (WARP_TILES_PROVIDER)")
+    assert provider_choice("mma").name == "mma"
+    configure(provider="cublasdx")
+    assert provider_choice("mma") == ProviderChoice("cublasdx", "the setting provider")
+    with override(jobs=2):
+        assert provider_choice("mma").name == "cublasdx", "a block that does not name it changes nothing"
+    with override(provider="libmathdx"):
+        assert provider_choice("mma") == ProviderChoice("libmathdx", "the setting provider")
+        with override(provider="auto"):
+            assert provider_choice("mma").name == "auto", "code that asks for the default overrides the option too"
+    configure(provider=None)
+    assert provider_choice("mma").name == "mma"
+
+
+@pytest.mark.parametrize("option", ["cutlass", 3, "", ["mma"], True])
+def test_an_unknown_provider_of_a_module_lists_the_valid_ones(option: object) -> None:
+    with pytest.raises(SettingError, match="the module option warp_tiles_provider is ") as caught:
+        provider_choice(option)
+    assert "auto, mma, cublasdx, libmathdx, scalar" in caught.value.remedy
+    with override(provider="mma"), pytest.raises(SettingError):
+        provider_choice(option)
+
+
+@pytest.mark.parametrize("name", settings.PROVIDERS)
+def test_the_provider_of_a_module_is_that_of_the_settings_where_it_has_no_option(name: str) -> None:
+    with override(provider=name):
+        assert provider_choice().name == current().provider == name
+
+
+# ---- what is refused
 
 
 @pytest.mark.parametrize("call", [configure, lambda **values: override(**values).__enter__()])

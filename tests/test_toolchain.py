@@ -15,123 +15,38 @@ from typing import Any
 
 import pytest
 
+from tests.test_sources import tree
 from warp_tiles import toolchain as module
 from warp_tiles.errors import ToolchainError
+from warp_tiles.sources import DeviceSource
 from warp_tiles.toolchain import (
     HEADER_WHEELS,
     Toolchain,
     ToolchainStore,
     dotted,
     find_toolchain,
-    include_closure,
     require_arch,
     require_linkable,
 )
-
-
-def tree(root: Path, **files: str) -> Path:
-    """Files by name, with ``__`` for a slash and a suffix ``.h``."""
-    for name, text in files.items():
-        path = root / (name.replace("__", "/") + ".h")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
-# ---- include_closure
-
-
-def test_a_closure_names_files_as_they_are_included(tmp_path: Path) -> None:
-    src = tree(tmp_path / "src", top='#include "local.h"\n#include <lib/a.h>\n', local="")
-    inc = tree(tmp_path / "inc", lib__a='#include "b.h"\n', lib__b="#include <c.h>", c="", unused="")
-    closure = include_closure(src / "top.h", [src, inc])
-    assert closure == {
-        "top.h": src / "top.h",
-        "local.h": src / "local.h",
-        "lib/a.h": inc / "lib/a.h",
-        "lib/b.h": inc / "lib/b.h",
-        "c.h": inc / "c.h",
-    }
-
-
-def test_cycles_end(tmp_path: Path) -> None:
-    root = tree(tmp_path, a='#include "b.h"', b='#include "a.h"\n#include "b.h"')
-    assert set(include_closure(root / "a.h", [root])) == {"a.h", "b.h"}
-
-
-def test_missing_headers_are_left_out(tmp_path: Path) -> None:
-    root = tree(tmp_path, a='#include "gone.h"\n#include <cstdio>\n#include "b.h"', b="")
-    assert set(include_closure(root / "a.h", [root])) == {"a.h", "b.h"}
-
-
-def test_paths_upwards_are_followed(tmp_path: Path) -> None:
-    root = tree(tmp_path, lib__x__a='#include "../y/b.h"', lib__y__b="", top="#include <lib/x/a.h>")
-    assert include_closure(root / "top.h", [root]).keys() == {"top.h", "lib/x/a.h", "lib/y/b.h"}
-
-
-def test_a_name_beside_the_file_wins_over_the_folders(tmp_path: Path) -> None:
-    root = tree(tmp_path, one__a='#include "v.h"', one__v="", two__v="")
-    closure = include_closure(root / "one/a.h", [root / "two"])
-    assert closure["v.h"] == root / "one/v.h"
-
-
-def test_an_angle_include_is_not_looked_for_beside_the_file(tmp_path: Path) -> None:
-    root = tree(tmp_path, one__a="#include <v.h>", one__v="", two__v="")
-    assert root / "two/v.h" in include_closure(root / "one/a.h", [root / "two"]).values()
-
-
-def test_folders_are_searched_in_order(tmp_path: Path) -> None:
-    root = tree(tmp_path, src__a="#include <v.h>", one__v="", two__v="")
-    assert include_closure(root / "src/a.h", [root / "one", root / "two"])["v.h"] == root / "one/v.h"
-    assert include_closure(root / "src/a.h", [root / "two", root / "one"])["v.h"] == root / "two/v.h"
-
-
-@pytest.mark.parametrize(
-    "line", ["  #  include  <b.h>", "\t#include\t<b.h>", "#if 0\n#include <b.h>\n#endif", '#include "b.h" // why']
-)
-def test_every_spelling_of_an_include_counts(tmp_path: Path, line: str) -> None:
-    root = tree(tmp_path, a=line, b="")
-    assert "b.h" in include_closure(root / "a.h", [root])
-
-
-@pytest.mark.parametrize(
-    "line", ["// #include <b.h>", "#include NAME", "#define X #include", 'auto s = "#include <b.h>";']
-)
-def test_what_is_no_include_does_not(tmp_path: Path, line: str) -> None:
-    root = tree(tmp_path, a=line, b="")
-    assert set(include_closure(root / "a.h", [root])) == {"a.h"}
-
-
-def test_two_files_of_one_name_in_different_folders_both_count(tmp_path: Path) -> None:
-    # "detail.h" beside one/a.h and beside two/b.h are two files; a key must see both
-    root = tree(
-        tmp_path,
-        top="#include <one/a.h>\n#include <two/b.h>",
-        one__a='#include "detail.h"',
-        one__detail="",
-        two__b='#include "detail.h"',
-        two__detail="",
-    )
-    found = set(include_closure(root / "top.h", [root]).values())
-    assert {root / "one/detail.h", root / "two/detail.h"} <= found
-
-
-def test_two_files_that_different_folders_hold_under_one_name_both_count(tmp_path: Path) -> None:
-    # src/top.h sees src/v.h beside it; inc/a.h, found in another folder, sees inc/v.h beside it
-    src = tree(tmp_path / "src", top='#include "v.h"\n#include <a.h>', v="")
-    inc = tree(tmp_path / "inc", a='#include "v.h"', v="")
-    found = set(include_closure(src / "top.h", [inc]).values())
-    assert {src / "v.h", inc / "v.h"} <= found
-
 
 # ---- values
 
 PLAIN = Toolchain(Path("/x/libnvrtc.so.12"), (12, 9), Path("/x/libnvJitLink.so.12"), (12, 9), (Path("/i"),), "25.6.0")
 
 
-@pytest.mark.parametrize("made", [PLAIN, replace(PLAIN, nvjitlink=None, nvjitlink_version=None)])
+WITHOUT_HEADERS = replace(PLAIN, include_dirs=(), missing_headers=("there are no headers", "pip install some"))
+
+
+@pytest.mark.parametrize("made", [PLAIN, replace(PLAIN, nvjitlink=None, nvjitlink_version=None), WITHOUT_HEADERS])
 def test_json_brings_a_toolchain_back(made: Toolchain) -> None:
     assert Toolchain.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_headers_are_required_where_they_are_used() -> None:
+    assert PLAIN.require_headers() == (Path("/i"),)
+    with pytest.raises(ToolchainError, match="there are no headers") as caught:
+        WITHOUT_HEADERS.require_headers()
+    assert caught.value.remedy == "pip install some"
 
 
 @pytest.mark.parametrize(
@@ -214,8 +129,11 @@ def test_missing_headers_name_the_package(
     monkeypatch.setattr(
         pathfinder, "find_nvidia_header_directory", lambda asked: None if asked == name else search(asked)
     )
+    found = find_toolchain()  # the compiler is there, and own templates need no more
+    assert found.nvrtc.is_file()
+    assert (found.include_dirs, found.mathdx_version) == ((), "none")
     with pytest.raises(ToolchainError, match=f"the {name} headers") as caught:
-        find_toolchain()
+        found.require_headers()
     assert f"pip install {wheel}" in caught.value.remedy
 
 
@@ -249,6 +167,12 @@ def test_without_cuda_core_the_remedy_names_it(monkeypatch: pytest.MonkeyPatch) 
         find_toolchain()
     assert "pip install" in caught.value.remedy
     assert "cuda-core" in caught.value.remedy
+
+
+def test_without_cuda_core_the_headers_are_missing_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
+    with pytest.raises(ToolchainError, match="cuda-core is not usable"):
+        module._find_cuda_headers()
 
 
 def test_headers_below_cuda_home_are_the_fallback(tmp_path: Path, pathfinder: Any) -> None:
@@ -388,6 +312,19 @@ def test_a_failed_search_is_not_remembered(tmp_path: Path, monkeypatch: pytest.M
     assert store.toolchain() == PLAIN
 
 
+def test_missing_headers_are_looked_for_again(
+    found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # those of a toolkit below CUDA_HOME can be installed without a trace in the state of the search
+    search = module.find_toolchain
+    monkeypatch.setattr(module, "find_toolchain", lambda: replace(search(), missing_headers=("none", "install")))
+    store = ToolchainStore(tmp_path / "memo")
+    assert store.toolchain() == store.toolchain()
+    assert len(found) == 1
+    ToolchainStore(tmp_path / "memo").toolchain()
+    assert len(found) == 2
+
+
 def test_the_compilers_digest_follows_its_bytes(found: list[Toolchain], tmp_path: Path) -> None:
     before = ToolchainStore(tmp_path / "memo").compiler_digest()
     assert ToolchainStore(tmp_path / "memo").compiler_digest() == before
@@ -395,39 +332,41 @@ def test_the_compilers_digest_follows_its_bytes(found: list[Toolchain], tmp_path
     assert ToolchainStore(tmp_path / "memo").compiler_digest() != before
 
 
+def device(source: Path, include_dir: Path) -> DeviceSource:
+    """A source that sees its own folder and another."""
+    return DeviceSource(source, source.parent, (source.parent, include_dir))
+
+
 def test_a_source_digest_follows_every_file_of_the_closure(found: list[Toolchain], tmp_path: Path) -> None:
     source = tree(tmp_path / "kernels", gemm='#include <a.h>\n#include "tile.h"\n', tile="") / "gemm.h"
-    digests = [ToolchainStore(tmp_path / "memo").source_digest(source)]
+    digests = [ToolchainStore(tmp_path / "memo").source_digest(device(source, tmp_path / "inc"))]
     for path in (source, tmp_path / "kernels/tile.h", tmp_path / "inc/a.h"):
         path.write_text(path.read_text() + "// more\n")
-        digests.append(ToolchainStore(tmp_path / "memo").source_digest(source))
+        digests.append(ToolchainStore(tmp_path / "memo").source_digest(device(source, tmp_path / "inc")))
     assert len(set(digests)) == 4
 
 
 def test_a_new_include_of_a_source_is_followed(found: list[Toolchain], tmp_path: Path) -> None:
     source = tree(tmp_path / "kernels", gemm="", tile="") / "gemm.h"
-    assert set(ToolchainStore(tmp_path / "memo").closure(source)) == {"gemm.h"}
+    assert set(ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))) == {"gemm.h"}
     source.write_text('#include "tile.h"\n')
-    assert set(ToolchainStore(tmp_path / "memo").closure(source)) == {"gemm.h", "tile.h"}
+    assert set(ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))) == {"gemm.h", "tile.h"}
 
 
 @pytest.mark.parametrize("value", ["[]", "3", '{"gemm.h": 3}', "null"])
 def test_a_damaged_closure_is_taken_again(found: list[Toolchain], tmp_path: Path, value: str) -> None:
     source = tree(tmp_path / "kernels", gemm="#include <a.h>\n") / "gemm.h"
-    expected = ToolchainStore(tmp_path / "memo").closure(source)
+    expected = ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))
     (path,) = (tmp_path / "memo").glob("closure-*.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "value": json.loads(value)}))
-    assert ToolchainStore(tmp_path / "memo").closure(source) == expected
+    assert ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc")) == expected
 
 
-def test_a_closure_follows_the_folders_of_another_toolchain(
-    found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closure_follows_the_folders_of_another_toolchain(found: list[Toolchain], tmp_path: Path) -> None:
     source = tree(tmp_path / "kernels", gemm="#include <a.h>\n") / "gemm.h"
-    assert ToolchainStore(tmp_path / "memo").closure(source)["a.h"] == tmp_path / "inc/a.h"
-    newer = replace(found[0], include_dirs=(tree(tmp_path / "newer", a=""),))
-    monkeypatch.setattr(ToolchainStore, "toolchain", lambda self: newer)
-    assert ToolchainStore(tmp_path / "memo").closure(source)["a.h"] == tmp_path / "newer/a.h"
+    assert ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))["a.h"] == tmp_path / "inc/a.h"
+    newer = device(source, tree(tmp_path / "newer", a=""))
+    assert ToolchainStore(tmp_path / "memo").closure(newer)["a.h"] == tmp_path / "newer/a.h"
 
 
 def test_a_closure_is_taken_once(found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,8 +380,17 @@ def test_a_closure_is_taken_once(found: list[Toolchain], tmp_path: Path, monkeyp
 
     monkeypatch.setattr(module, "include_closure", counted)
     first = ToolchainStore(tmp_path / "memo")
-    assert first.closure(source) == first.closure(source) == ToolchainStore(tmp_path / "memo").closure(source)
+    asked = device(source, tmp_path / "inc")
+    assert first.closure(asked) == first.closure(asked) == ToolchainStore(tmp_path / "memo").closure(asked)
     assert calls == [source]
+
+
+def test_a_new_file_of_the_own_folder_has_the_closure_taken_again(found: list[Toolchain], tmp_path: Path) -> None:
+    source = tree(tmp_path / "kernels", gemm__top='#include "arch/a.h"\n', lib__arch__a="") / "gemm/top.h"
+    asked = DeviceSource(source, tmp_path / "kernels", (tmp_path / "kernels", tmp_path / "kernels/lib"))
+    assert ToolchainStore(tmp_path / "memo").closure(asked)["arch/a.h"] == tmp_path / "kernels/lib/arch/a.h"
+    tree(tmp_path / "kernels", arch__a="")  # found first from now on
+    assert ToolchainStore(tmp_path / "memo").closure(asked)["arch/a.h"] == tmp_path / "kernels/arch/a.h"
 
 
 def test_the_state_of_the_search_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from warp_tiles.errors import (
     SeamError,
     SettingError,
     ToolchainError,
+    UnsupportedVariant,
     WarpTilesError,
     WorkerError,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "SettingError",
     "Settings",
     "ToolchainError",
+    "UnsupportedVariant",
     "WarpTilesError",
     "WorkerError",
     "__version__",

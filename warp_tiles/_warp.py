@@ -132,6 +132,17 @@ def mathdx_enabled() -> bool:
     return bool(find("context.runtime").core.wp_is_mathdx_enabled())
 
 
+def _choice(options: Mapping[str, Any]) -> settings.ProviderChoice:
+    """The provider in force for a module of these options."""
+    return settings.provider_choice(options.get(settings.MODULE_OPTION))
+
+
+def _deciding_settings() -> tuple[object, ...]:
+    """What decides about code; a provider that code names counts even if it is the default, as it beats options."""
+    now = settings.current()
+    return settings.provider_choice(), now.linker, now.cache_dir, now.loop_sums
+
+
 class _LinkInputs(list):  # type: ignore[type-arg]
     """Warp's list of LTO-IR, with the build that belongs to it, on its way to build_cuda()."""
 
@@ -172,8 +183,7 @@ class Hooks:
         self.engine = engine
         self._restore: list[Callable[[], None]] = []
         self._originals: dict[str, Any] = {}
-        now = settings.current()
-        self._deciding = (now.provider, now.linker, now.cache_dir)
+        self._deciding = _deciding_settings()
         self._building = threading.local()
         self._sessions: weakref.WeakKeyDictionary[Any, BuilderState] = weakref.WeakKeyDictionary()
 
@@ -207,8 +217,7 @@ class Hooks:
 
     def settings_changed(self) -> None:
         """Have modules hashed again if what decides about their code changed."""
-        now = settings.current()
-        deciding = (now.provider, now.linker, now.cache_dir)
+        deciding = _deciding_settings()
         if deciding != self._deciding:
             self._deciding = deciding
             rehash_modules()
@@ -250,7 +259,9 @@ class Hooks:
         state = self._sessions.get(builder)
         if state is None:
             options = builder.options
-            session = Session(builder.module.name, options.get("output_arch"), int(options["block_dim"]))
+            session = Session(
+                builder.module.name, options.get("output_arch"), int(options["block_dim"]), choice=_choice(options)
+            )
             state = self._sessions[builder] = BuilderState(session)
         return state
 
@@ -265,8 +276,8 @@ class Hooks:
                 reason = "this Warp was built without MathDx, and its kernels can call no GEMM function"
             elif not options.get("enable_mathdx_gemm", True):
                 reason = "the option enable_mathdx_gemm is off"
-            elif settings.current().provider == "scalar":
-                reason = "the setting provider is 'scalar'"
+            elif _choice(options).name == "scalar":
+                reason = f"{_choice(options).by} is 'scalar'"
         return Target(options["output_arch"], int(options["block_dim"]), reason)
 
     def _dispatch_matmul(
@@ -307,7 +318,7 @@ class Hooks:
         operands: tuple[Any, ...],
     ) -> tuple[Any, ...]:
         adjoint = self._current_adjoint()
-        # whether the adjoints, which bfloat16 forbids, are called is known when the source is finished
+        # whether the adjoints, which bfloat16 can forbid, are called is known when the source is finished
         bfloat16 = any(operand.type.dtype.__name__ == "bfloat16" for operand in operands)
         state = self._state(builder)
         site = state.session.add(
@@ -324,7 +335,7 @@ class Hooks:
         bound = inspect.signature(original).bind(*args, **kwargs)
         bound.apply_defaults()
         builder = bound.arguments["builder"]
-        if settings.current().provider == "scalar" or not hasattr(builder, "module"):
+        if not hasattr(builder, "module") or _choice(builder.options).name == "scalar":
             return cast("tuple[str, bytes]", original(*args, **kwargs))
         variant = variant_of_call(bound.arguments)
         names = self._add_site(builder, CHOLESKY, {Role.ADJOINT_A: variant}, "", ())
@@ -348,7 +359,7 @@ class Hooks:
     def _refuse_stale_hash(self, builder: Any) -> None:
         """A module is never built under other settings than those in its hash."""
         hasher = builder.module.hashers.get(builder.options["block_dim"])
-        if getattr(hasher, "warp_tiles_salt", None) not in (None, self.engine.salt()):
+        if getattr(hasher, "warp_tiles_salt", None) not in (None, self.engine.salt(_choice(builder.options))):
             builder.module.mark_modified()
             raise PlanError(
                 f"the settings changed while module {builder.module.name} was being built",
@@ -386,13 +397,15 @@ class Hooks:
     # ---- hashing
 
     def _hasher_init(self, original: Callable[..., None], hasher: Any, kernels: Any, options: Any) -> None:
+        hasher.warp_tiles_option = options.get(settings.MODULE_OPTION)
         hasher.warp_tiles_names = {MATMUL, CHOLESKY} if options.get("enable_backward") else {MATMUL}
         original(hasher, kernels, options)
 
     def _hash_adjoint(self, original: Callable[..., bytes], hasher: Any, adjoint: Any) -> bytes:
         digest = original(hasher, adjoint)
         if mentions(adjoint, getattr(hasher, "warp_tiles_names", {MATMUL}), warp, find("context.builtin_functions")):
-            hasher.warp_tiles_salt = salt = self.engine.salt()
+            choice = settings.provider_choice(getattr(hasher, "warp_tiles_option", None))
+            hasher.warp_tiles_salt = salt = self.engine.salt(choice)
             digest = hashlib.sha256(digest + salt.encode("utf-8")).digest()
             hasher.warp_tiles_has_products = True
         return digest

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from warp_tiles.errors import WarpTilesError
+from warp_tiles.errors import ToolchainError, WarpTilesError
 from warp_tiles.toolchain import dotted, require_linkable
 
 MIN_PYTHON = (3, 10)
@@ -37,7 +37,7 @@ class Finding:
 
 def diagnose() -> Iterator[Finding]:
     """All findings, in the order in which data flows: interpreter, Warp, toolchain, GPU, cache."""
-    for look in (_python, _platform, _warp, _seams, _toolchain, _gpus, _settings, _cache):
+    for look in (_python, _platform, _warp, _seams, _toolchain, _headers, _gpus, _settings, _cache):
         try:
             yield look()
         except WarpTilesError as error:
@@ -90,15 +90,25 @@ def _toolchain() -> Finding:
 
     toolchain = find_toolchain()
     require_linkable(toolchain, seams.toolkit_version())
-    headers = ", ".join(str(folder) for folder in toolchain.include_dirs)
     detail = (
-        f"NVRTC {dotted(toolchain.nvrtc_version)} ({toolchain.nvrtc}), nvJitLink {dotted(toolchain.nvjitlink_version)} "
-        f"({toolchain.nvjitlink}), nvidia-mathdx {toolchain.mathdx_version}, headers in {headers}"
+        f"NVRTC {dotted(toolchain.nvrtc_version)} ({toolchain.nvrtc}), "
+        f"nvJitLink {dotted(toolchain.nvjitlink_version)} ({toolchain.nvjitlink})"
     )
     if not toolchain.can_link:
         remedy = f"pip install 'nvidia-nvjitlink-cu12>={dotted(toolchain.nvrtc_version)}'; until then Warp links"
         return Finding("toolchain", "note", detail, remedy)
     return Finding("toolchain", "ok", detail)
+
+
+def _headers() -> Finding:
+    from warp_tiles.toolchain import find_headers
+
+    try:
+        folders, version = find_headers()
+    except ToolchainError as error:
+        detail = f"{error.message}; the provider mma needs none, cublasdx is not available"
+        return Finding("headers", "note", detail, error.remedy)
+    return Finding("headers", "ok", f"nvidia-mathdx {version}, headers in {', '.join(map(str, folders))}")
 
 
 def _gpus() -> Finding:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
@@ -16,24 +17,33 @@ from typing import TYPE_CHECKING
 from warp_tiles import settings
 from warp_tiles.asked import AskedKeys
 from warp_tiles.cache import default_root
+from warp_tiles.chain import Chain, planned_with
 from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.files import make_private_folders, write_atomic
 from warp_tiles.planning import ModulePlan, PlannedVariant
 from warp_tiles.progress import BuildProgress
-from warp_tiles.providers import CublasdxProvider
+from warp_tiles.providers import (
+    CublasdxProvider,
+    LibmathdxProvider,
+    MmaProvider,
+    Provider,
+    Recipe,
+    ScalarProvider,
+)
+from warp_tiles.providers.warps import Libmathdx
 from warp_tiles.records import Artifact, Recorder
+from warp_tiles.settings import ProviderChoice
 from warp_tiles.threads import DaemonThreads
-from warp_tiles.toolchain import Toolchain, ToolchainStore, Version, dotted, require_arch, require_linkable
+from warp_tiles.toolchain import Toolchain, ToolchainStore, Version, dotted, require_linkable
 from warp_tiles.variant import GemmVariant
 from warp_tiles.version import __version__
 
 if TYPE_CHECKING:
-    from warp_tiles.cache import Cache
-    from warp_tiles.compiler import CompileRequest
+    from warp_tiles.cache import Cache, CacheKey
+    from warp_tiles.compiler import Compiled, CompileRequest
     from warp_tiles.pool import CompilerPool
 
 log = logging.getLogger("warp_tiles")
-Libmathdx = Callable[[GemmVariant], tuple[str, bytes]]
 _WAITING_THREADS = 64  # they wait for compiler processes and for other processes' locks, and compute nothing
 
 
@@ -119,14 +129,6 @@ class Engine:
         require_linkable(toolchain, self._warp_toolkit)
         return toolchain
 
-    def require(self, variant: GemmVariant) -> None:
-        """Check that the toolchain can build a variant.
-
-        Raises:
-            ToolchainError: There is no usable toolchain, or it does not know the architecture.
-        """
-        require_arch(self.toolchain(), variant.arch)
-
     def try_toolchain(self) -> Toolchain | None:
         """The toolchain, or None where none is usable."""
         try:
@@ -151,72 +153,88 @@ class Engine:
         self._pool = self._waiters = None
         self._in_flight = {}
 
+    # ---- providers
+
+    def chain(self, choice: ProviderChoice) -> Chain:
+        """The providers that are asked under a choice of the setting."""
+        make: dict[str, Callable[[], Provider]] = {
+            "mma": lambda: MmaProvider(self.store),
+            "cublasdx": lambda: CublasdxProvider(self.store),
+            "libmathdx": lambda: LibmathdxProvider(self._libmathdx),
+            "scalar": ScalarProvider,
+        }
+        names = [choice.name] if choice.name != "auto" else list(make)
+        if choice.name == "auto" and self._libmathdx is None:
+            names.remove("libmathdx")
+        return Chain(choice, tuple(make[name]() for name in names))
+
     # ---- planning
 
-    def salt(self) -> str:
+    def salt(self, choice: ProviderChoice | None = None) -> str:
         """What distinguishes a module built here from one that Warp built, for Warp's module hash.
 
-        It changes with the providers that would be used: their sources, the compiler, the setting.
+        It changes with the providers that would be asked: their sources, the compiler, the setting.
         """
+        choice = choice or settings.provider_choice()
         now = settings.current()
-        parts = ["warp_tiles", __version__, now.provider, now.linker]
-        if now.provider in ("auto", "cublasdx"):
+        parts = ["warp_tiles", __version__, choice.name, now.linker, f"loop_sums={now.loop_sums}"]
+        chain = self.chain(choice)
+        for provider in chain.providers:
             try:
-                toolchain = self.toolchain()
-                parts += [f"{name}={value}" for name, value in CublasdxProvider(self.store).identity().items()]
-                if toolchain.nvjitlink is not None:
-                    parts.append(f"linker={self.store.digests.digest(toolchain.nvjitlink)}")
+                parts += [f"{provider.name} {name}={value}" for name, value in provider.salt().items()]
+            except ToolchainError as error:
+                parts.append(f"{provider.name}: {error.message}")
+        if any(provider.compiles for provider in chain.providers):
+            try:
+                if (nvjitlink := self.toolchain().nvjitlink) is not None:
+                    parts.append(f"linker={self.store.digests.digest(nvjitlink)}")
             except ToolchainError as error:
                 parts.append(f"no toolchain: {error.message}")
         return "\n".join(parts)
 
     def annotate(self, plan: ModulePlan) -> ModulePlan:
-        """The plan with the provider, key and cache state of each needed variant."""
-        return replace(plan, variants=tuple(self._annotated(variant) for variant in plan.variants))
+        """The plan with the provider, key and cache state of each needed variant.
 
-    def _annotated(self, planned: PlannedVariant) -> PlannedVariant:
+        Raises:
+            TypeError, UnsupportedVariant, ToolchainError: See :func:`warp_tiles.chain.planned_with`.
+        """
+        chain = self.chain(plan.choice)
+        return replace(plan, variants=tuple(self._annotated(chain, variant) for variant in plan.variants))
+
+    def _annotated(self, chain: Chain, planned: PlannedVariant) -> PlannedVariant:
         if not planned.needed:
             return planned
         if planned.variant is None:
             return replace(planned, provider="scalar")
-        provider = settings.current().provider
-        if provider in ("auto", "cublasdx"):
-            try:
-                self.require(planned.variant)
-                key = CublasdxProvider(self.store).key(planned.variant)
-                cached = self.cache.manifest(key) is not None
-                if not cached:
-                    AskedKeys(self.root / "asked").note(key)
-                return replace(planned, provider="cublasdx", key=key.digest, cached=cached)
-            except ToolchainError as error:
-                if provider == "cublasdx":
-                    raise
-                reason = f"{planned.reason}; no cuBLASDx build: {error.message}"
-                return replace(planned, provider=self._without_toolchain, reason=reason)
-        return replace(planned, provider=provider)
-
-    @property
-    def _without_toolchain(self) -> str:
-        return "scalar" if self._libmathdx is None else "libmathdx"
+        found, offer = planned_with(chain, planned, self)
+        key = offer.provider.key_of(offer.recipes[0])
+        if key is None:
+            return found
+        cached = self.cache.manifest(key) is not None
+        if not cached:
+            AskedKeys(self.root / "asked").note(key)
+        return replace(found, key=key.digest, cached=cached)
 
     # ---- building
 
-    def start(self, variants: Iterable[GemmVariant]) -> dict[GemmVariant, Future[Artifact]]:
+    def start(
+        self, variants: Iterable[GemmVariant], choice: ProviderChoice | None = None
+    ) -> dict[GemmVariant, Future[Artifact]]:
         """Start building variants; one that another module already waits for is shared."""
-        provider = settings.current().provider
+        choice = choice or settings.provider_choice()
         futures: dict[GemmVariant, Future[Artifact]] = {}
         for variant in variants:
             started = False
             with self._lock:
-                future = self._in_flight.get((variant, provider))
+                future = self._in_flight.get((variant, choice.name))
                 if future is None:
                     if self._waiters is None:
                         self._waiters = DaemonThreads(_WAITING_THREADS, "warp_tiles_wait")
-                    future = self._waiters.submit(self._build, variant, provider)
-                    self._in_flight[variant, provider] = future
+                    future = self._waiters.submit(self._build, variant, choice)
+                    self._in_flight[variant, choice.name] = future
                     started = True
             if started:  # outside the lock: a build that has ended already runs its callback here and now
-                future.add_done_callback(functools.partial(self._landed, (variant, provider)))
+                future.add_done_callback(functools.partial(self._landed, (variant, choice.name)))
             futures[variant] = future if started else _shared(future)
         return futures
 
@@ -224,41 +242,39 @@ class Engine:
         with self._lock:
             self._in_flight.pop(identity, None)
 
-    def _attempts(self, variant: GemmVariant, provider: str) -> Iterator[tuple[str, Callable[[], Artifact]]]:
-        """The ways to build a variant, best first, each with a name for messages."""
-        if provider in ("auto", "cublasdx"):
-            yield "cuBLASDx", lambda: self._cublasdx(variant, variant)
-            weaker = variant.without_alignment()
-            if weaker != variant:
-                yield "cuBLASDx without alignment", lambda: self._cublasdx(variant, weaker)
-        if provider in ("auto", "libmathdx") and self._libmathdx is not None:
-            yield "Warp's libmathdx", lambda: self._mathdx(variant)
-        if provider in ("auto", "scalar"):
-            yield "Warp's scalar path", lambda: Artifact(variant, "", b"", "scalar", "", False, 0.0)
-
-    def _build(self, variant: GemmVariant, provider: str) -> Artifact:
+    def _build(self, variant: GemmVariant, choice: ProviderChoice) -> Artifact:
+        chain = self.chain(choice)
+        obstacles: list[WarpTilesError] = []
         failures: list[WarpTilesError] = []
+        untold: list[WarpTilesError] = []
         told: list[str] = []
-        skip_cublasdx = False
-        for name, attempt in self._attempts(variant, provider):
-            if skip_cublasdx and name.startswith("cuBLASDx"):
+        lacking = False  # what one provider that compiles lacks, the others lack too
+        for provider in chain.providers:
+            if lacking and provider.compiles:
                 continue
-            if failures:
-                told.append(self._tell(variant, failures[-1], name))
-            try:
-                return replace(_twice(attempt), warnings=tuple(told))
-            except WorkerError:
-                raise  # an accident decides nothing: the scalar path would stay in Warp's cache for good
-            except ToolchainError as error:
-                failures.append(error)
-                skip_cublasdx = True
-            except BuildError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
-        raise BuildError(
-            f"no provider can build {variant.describe()}", remedy="set the provider to auto: WARP_TILES_PROVIDER=auto"
-        )
+            offer = chain.ask(provider, variant, self)
+            if isinstance(offer.obstacle, ToolchainError):
+                lacking = True
+                failures.append(offer.obstacle)
+                untold.append(offer.obstacle)
+            elif offer.obstacle is not None:
+                obstacles.append(offer.obstacle)
+            for recipe in offer.recipes:
+                told += [self._tell(variant, failure, recipe.title) for failure in untold]
+                untold = []
+                try:
+                    return replace(
+                        _twice(functools.partial(self._made, variant, provider, recipe)), warnings=tuple(told)
+                    )
+                except WorkerError:
+                    raise  # an accident decides nothing: the scalar path would stay in Warp's cache for good
+                except (ToolchainError, BuildError) as error:
+                    failures.append(error)
+                    untold = [error]
+                    if isinstance(error, ToolchainError):
+                        lacking = True
+                        break
+        raise failures[0] if failures else chain.nobody(variant, obstacles)
 
     def _tell(self, variant: GemmVariant, failure: WarpTilesError, instead: str) -> str:
         cause = failure.message
@@ -276,15 +292,28 @@ class Engine:
             warnings.warn(f"warp_tiles: {text}", RuntimeWarning, stacklevel=2)
         return text
 
-    def _cublasdx(self, variant: GemmVariant, attempt: GemmVariant) -> Artifact:
+    def _made(self, variant: GemmVariant, provider: Provider, recipe: Recipe) -> Artifact:
+        start = time.perf_counter()
+        with self.progress.variant(recipe.variant.describe()) if recipe.symbol else contextlib.nullcontext():
+            built = provider.build(recipe, self)
+        seconds = time.perf_counter() - start
+        return Artifact(
+            variant, built.symbol, built.payload, provider.name, built.key, built.hit, seconds,
+            tile_config=recipe.tile_config,
+        )  # fmt: skip
+
+    def get_or_compile(
+        self, key: CacheKey, request: CompileRequest, info: Callable[[Compiled], dict[str, object]]
+    ) -> tuple[bytes, bool]:
+        """LTO-IR from the cache or from a compiler process, and whether the cache held it.
+
+        Raises:
+            BuildError: The compiler refused it; the rejected source is kept.
+            ToolchainError: There is no toolchain, or a compiler process failed.
+        """
         from warp_tiles.pool import result_of
 
-        self.require(attempt)
-        provider = CublasdxProvider(self.store)
-        start = time.perf_counter()
-
         def build() -> tuple[bytes, dict[str, object]]:
-            request = provider.request(attempt)
             try:
                 compiled = result_of(self.pool.submit(request))
             except BuildError as error:
@@ -295,12 +324,10 @@ class Engine:
                     f"the executor compiled with {compiled.compiler}, this process has {expected}",
                     "install the same packages where the executor runs",
                 )
-            return compiled.payload, provider.manifest(attempt, compiled)
+            return compiled.payload, info(compiled)
 
-        with self.progress.variant(attempt.describe()):
-            entry, hit = self.cache.get_or_build(provider.key(attempt), build)
-        seconds = time.perf_counter() - start
-        return Artifact(variant, attempt.symbol, entry.payload, provider.name, entry.key, hit, seconds)
+        entry, hit = self.cache.get_or_build(key, build)
+        return entry.payload, hit
 
     def _reproduction(self, request: CompileRequest) -> str:
         """Keep a rejected source, and say how to compile it alone."""
@@ -313,13 +340,6 @@ class Engine:
                 f"`python -m warp_tiles.worker --reproduce FILE` compiles it alone, with this in FILE:\n{request.text}"
             )
         return f"python -m warp_tiles.worker --reproduce {path}"
-
-    def _mathdx(self, variant: GemmVariant) -> Artifact:
-        assert self._libmathdx is not None
-        start = time.perf_counter()
-        with self.progress.variant(variant.describe()):
-            symbol, payload = self._libmathdx(variant)
-        return Artifact(variant, symbol, payload, "libmathdx", "", False, time.perf_counter() - start)
 
 
 def _twice(attempt: Callable[[], Artifact]) -> Artifact:

@@ -7,6 +7,7 @@
     │   └── WorkerError     a compiler process or a foreign executor failed; trying again may help
     ├── PlanError           a kernel cannot be planned
     ├── BuildError          a GEMM variant could not be compiled
+    │   └── UnsupportedVariant  a provider cannot serve a GEMM variant; the field and its value are named
     ├── LinkError           a module could not be compiled or linked
     ├── CacheError          the cache was asked for something it refuses or does not hold
     │   └── BundleError     a bundle is malformed or names a path outside the cache
@@ -68,6 +69,10 @@ class PlanError(WarpTilesError, RuntimeError):
 
 class BuildError(WarpTilesError, RuntimeError):
     """A GEMM variant could not be compiled."""
+
+
+class UnsupportedVariant(BuildError):  # noqa: N818  named for what it says, as StopIteration is
+    """A provider cannot serve a GEMM variant; the field and its value are named."""
 
 
 class LinkError(WarpTilesError, RuntimeError):

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ from warp_tiles.files import write_atomic
 from warp_tiles.link import ModuleSource, max_registers, module_options, why_warp_links
 from warp_tiles.planning import ModulePlan, Session, substitute
 from warp_tiles.pool import result_of
+from warp_tiles.providers.mma import loop_sums
 from warp_tiles.records import Artifact, ModuleRecord
+from warp_tiles.tile_config import TileConfig
 from warp_tiles.variant import GemmVariant
 
 log = logging.getLogger("warp_tiles")
@@ -42,17 +44,25 @@ class ModuleBuild:
         self._source = source
         self._futures: Mapping[GemmVariant, Future[Artifact]] = {}
         self._started = time.perf_counter()
+        self._keeps_sums = settings.current().loop_sums
 
-    def text(self, symbols: Mapping[GemmVariant, str] | None = None) -> str:
-        """The source that calls ``symbols``, or, by default, what the plan intends."""
-        if symbols is None:
-            symbols = {v.variant: v.variant.symbol for v in self.plan.needed if v.variant and v.provider != "scalar"}
-        return substitute(self._source, self._session, symbols)
+    def text(self, built: Sequence[Artifact] | None = None) -> str:
+        """The source that calls what was built, or, by default, what the plan intends."""
+        functions: Iterable[tuple[GemmVariant, str, TileConfig | None]]
+        if built is None:
+            needed = ((v, v.variant) for v in self.plan.needed if v.variant and v.provider != "scalar")
+            functions = [(variant, v.symbol or variant.symbol, v.tile_config) for v, variant in needed]
+        else:
+            functions = [(a.variant, a.symbol, a.tile_config) for a in built if a.payload]
+        symbols = {variant: symbol for variant, symbol, _ in functions}
+        sums = {v: s for v, symbol, config in functions if config and (s := loop_sums(v, symbol, config))}
+        return substitute(self._source, self._session, symbols, sums if self._keeps_sums else None)
 
     def start(self) -> None:
         """Start the variants without waiting for them."""
         self._started = time.perf_counter()
-        self._futures = self._engine.start(v.variant for v in self.plan.needed if v.variant is not None)
+        needed = (v.variant for v in self.plan.needed if v.variant is not None)
+        self._futures = self._engine.start(needed, self.plan.choice)
 
     def finish(
         self,
@@ -84,8 +94,8 @@ class ModuleBuild:
         foreign = ["a solver or FFT"] if warp_inputs or keywords.get("fatbins") else []
         early = None if self._why_warp(module, foreign) else self._compile(module, source_path)
         artifacts = [future.result() for future in self._futures.values()]
-        self._refuse_scalar_cholesky(artifacts)
-        text = self.text({a.variant: a.symbol for a in artifacts if a.payload})
+        self._refuse_scalar(artifacts)
+        text = self.text(artifacts)
         if text != source_path.read_text("utf-8"):  # a product fell back to another function or to the scalar path
             write_atomic(source_path, text.encode("utf-8"))
             early = None
@@ -155,12 +165,25 @@ class ModuleBuild:
             return error.message
         return ""
 
-    def _refuse_scalar_cholesky(self, artifacts: Sequence[Artifact]) -> None:
-        required = {v for site in self._session.sites if site.call == "tile_cholesky" for v in site.variants.values()}
-        for artifact in artifacts:
-            if artifact.variant in required and not artifact.payload:
+    def _refuse_scalar(self, artifacts: Sequence[Artifact]) -> None:
+        """Refuse Warp's scalar path, which a call takes as a whole, where it has none or a lossy one."""
+        missing = {artifact.variant: artifact for artifact in artifacts if not artifact.payload}
+        wanted = {artifact.variant for artifact in artifacts}
+        for site in self._session.sites:
+            lacking = next((variant for variant in site.variants.values() if variant in missing), None)
+            if lacking is None:
+                continue
+            log = "\n".join(missing[lacking].warnings)
+            if site.call == "tile_cholesky":
                 raise BuildError(
-                    f"the adjoint of tile_cholesky needs {artifact.variant.describe()}, which no provider could build",
+                    f"the adjoint of tile_cholesky needs {lacking.describe()}, which no provider could build",
                     remedy="set enable_backward=False, or the module option enable_mathdx_solver=False",
-                    log="\n".join(artifact.warnings),
+                    log=log,
+                )
+            if any(variant in wanted and variant.c.dtype == "bfloat16" for variant in site.variants.values()):
+                raise BuildError(
+                    f"in '{site.function}' {lacking.describe()} could not be built, and the scalar path of "
+                    "tile_matmul would accumulate in bfloat16",
+                    remedy="set the provider to mma to see why, or use float32 tiles",
+                    log=log,
                 )

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warp_tiles.dispatch import BFLOAT16_ADJOINT_ERROR
+from warp_tiles.loops import LoopSums, keep_sums
+from warp_tiles.settings import ProviderChoice, provider_choice
+from warp_tiles.tile_config import TileConfig
 from warp_tiles.variant import GemmVariant, Role
 
 SCALAR_FUNCTION = "0"  # Warp's entry templates take the scalar path when given an int for a function
@@ -34,7 +37,7 @@ class Site:
         function: Key of the kernel or ``@wp.func`` that contains it.
         variants: By role; empty on the scalar path. A Cholesky site has ``adjoint_a`` alone.
         scalar_reason: Why the scalar path is taken; empty if it is not.
-        bfloat16_operands: Whether A or B is bfloat16, which forbids the adjoints.
+        bfloat16_operands: Whether A or B is bfloat16, of which the scalar path has no adjoints.
     """
 
     index: int
@@ -76,8 +79,10 @@ class PlannedVariant:
         call, function: Where it comes from.
         kernels: Keys of the kernels that need it; if it is skipped, of those that contain it.
         needed: Whether it will be built.
-        reason: Why it is needed or skipped.
-        provider: Who will build it: ``cublasdx``, ``libmathdx`` or ``scalar``; empty if skipped.
+        reason: Why it is needed or skipped, and why by this provider.
+        provider: Who will build it: ``mma``, ``cublasdx``, ``libmathdx`` or ``scalar``; empty if skipped.
+        symbol: The function that will be called; empty until a provider is found, and on the scalar path.
+        tile_config: How the provider ``mma`` computes it; None with others.
         key: Digest of its cache key; empty where nothing is cached.
         cached: Whether the cache holds it now.
     """
@@ -92,6 +97,8 @@ class PlannedVariant:
     provider: str = ""
     key: str = ""
     cached: bool = False
+    symbol: str = ""
+    tile_config: TileConfig | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints; sizes are null on the scalar path."""
@@ -101,13 +108,14 @@ class PlannedVariant:
         return {
             "role": self.role.value,
             **sizes,
-            "symbol": self.variant.symbol if self.variant else "",
+            "symbol": self.symbol or (self.variant.symbol if self.variant else ""),
             "call": self.call,
             "function": self.function,
             "kernels": list(self.kernels),
             "needed": self.needed,
             "reason": self.reason,
             "provider": self.provider,
+            "tile_config": self.tile_config.to_json() if self.tile_config else None,
             "key": self.key,
             "cached": self.cached,
         }
@@ -124,6 +132,7 @@ class ModulePlan:
         kernels: Keys of all kernels of the module.
         variants: Every product of every site, needed or not; equal ones of one role appear once, and
             equal ones of several roles are built once.
+        choice: The provider in force for the module.
     """
 
     name: str
@@ -131,6 +140,7 @@ class ModulePlan:
     block_dim: int
     kernels: tuple[str, ...]
     variants: tuple[PlannedVariant, ...]
+    choice: ProviderChoice = field(default_factory=ProviderChoice)
 
     @property
     def needed(self) -> tuple[PlannedVariant, ...]:
@@ -144,6 +154,7 @@ class ModulePlan:
             "arch": self.arch,
             "block_dim": self.block_dim,
             "kernels": list(self.kernels),
+            "provider": self.choice.name,
             "variants": [v.to_json() for v in self.variants],
         }
 
@@ -156,6 +167,7 @@ class Session:
     arch: int | None
     block_dim: int
     sites: list[Site] = field(default_factory=list)
+    choice: ProviderChoice = field(default_factory=provider_choice)
 
     def add(
         self,
@@ -233,16 +245,16 @@ def resolve(session: Session, source: str, kernels: Sequence[str], uses: Sequenc
         uses: Which kernel reaches which function, and whether backward.
 
     Raises:
-        TypeError: An adjoint of a product of bfloat16 operands is needed.
+        TypeError: An adjoint of a product of bfloat16 operands is needed on the scalar path.
     """
     called = adjoints_called(source)
     planned: list[PlannedVariant] = []
     for site in session.sites:
-        if site.bfloat16_operands and site.index in called:
-            raise TypeError(f"In '{site.function}': {BFLOAT16_ADJOINT_ERROR}")
+        if site.bfloat16_operands and not site.variants and site.index in called:
+            raise TypeError(f"In '{site.function}': {BFLOAT16_ADJOINT_ERROR} Here {site.scalar_reason}.")
         roles = (Role.ADJOINT_A,) if site.call == "tile_cholesky" else tuple(Role)
         planned.extend(_decide(site, role, called, uses) for role in roles)
-    return ModulePlan(session.module, session.arch, session.block_dim, tuple(kernels), _merge(planned))
+    return ModulePlan(session.module, session.arch, session.block_dim, tuple(kernels), _merge(planned), session.choice)
 
 
 def declaration(variant: GemmVariant, symbol: str) -> str:
@@ -251,7 +263,19 @@ def declaration(variant: GemmVariant, symbol: str) -> str:
     return f"void {symbol}({c}*, {a}*, {b}*, {c}*, {c}*);"
 
 
-def substitute(source: str, session: Session, symbols: Mapping[GemmVariant, str]) -> str:
+def loop_declarations(variant: GemmVariant, sums: LoopSums) -> str:
+    """C++ declarations of the two functions that keep a variant's sums over a loop."""
+    a, b, c = (_CTYPES[operand.dtype] for operand in (variant.a, variant.b, variant.c))
+    add = f"void {sums.symbol}_add({sums.ctype}*, {a}*, {b}*);"
+    return f"{add}\nvoid {sums.symbol}_finish({sums.ctype}*, {c}*);"
+
+
+def substitute(
+    source: str,
+    session: Session,
+    symbols: Mapping[GemmVariant, str],
+    sums: Mapping[GemmVariant, LoopSums] | None = None,
+) -> str:
     """Replace placeholders by function names.
 
     Args:
@@ -260,10 +284,12 @@ def substitute(source: str, session: Session, symbols: Mapping[GemmVariant, str]
         symbols: Function name of each variant that was built. A site one of whose needed products
             is missing here takes the scalar path as a whole, because Warp's templates decide by
             the forward function alone.
+        sums: Of the variants that can keep their sums in registers over a loop; None leaves loops as they are.
     """
     called = adjoints_called(source)
     names: dict[str, str] = {}
     declarations: dict[str, str] = {}
+    complete_sites: list[Site] = []
     for site in session.sites:
         needed = [role for role in site.variants if role is Role.FORWARD or site.index in called]
         built = {role: symbols[site.variants[role]] for role in needed if site.variants[role] in symbols}
@@ -273,6 +299,14 @@ def substitute(source: str, session: Session, symbols: Mapping[GemmVariant, str]
         for role in Role:
             names[site.placeholder(role)] = built.get(role, default) if complete else SCALAR_FUNCTION
         if complete:
+            complete_sites.append(site)
             declarations.update({built[role]: declaration(site.variants[role], built[role]) for role in needed})
+    if sums is not None:
+        found = {site.index: sums.get(site.variants[Role.FORWARD]) for site in complete_sites if site.call == "tile_matmul"}
+        source = keep_sums(source, {index: kept for index, kept in found.items() if kept is not None}, found)
+        for site in complete_sites:
+            kept = found.get(site.index)
+            if kept is not None and f"{kept.symbol}_add(" in source:
+                declarations[f"{kept.symbol}_add"] = loop_declarations(site.variants[Role.FORWARD], kept)
     text = _PLACEHOLDER.sub(lambda match: names[match.group(0)], source)
     return text.replace(DECLARATIONS, "\n".join(declarations[name] for name in sorted(declarations)))

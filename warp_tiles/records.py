@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from warp_tiles.planning import ModulePlan
+from warp_tiles.tile_config import TileConfig
 from warp_tiles.variant import GemmVariant
 
 
@@ -19,12 +20,13 @@ class Artifact:
         variant: As planned.
         symbol: Its device function; empty on the scalar path.
         payload: LTO-IR; empty on the scalar path.
-        provider: ``cublasdx``, ``libmathdx`` or ``scalar``.
+        provider: ``mma``, ``cublasdx``, ``libmathdx`` or ``scalar``.
         key: Digest of its cache key; empty where nothing is cached.
         hit: Whether the cache held it.
         seconds: Time until it was there.
         warnings: What the user was told about it.
         lto_bytes: Size of the LTO-IR where the payload itself was let go.
+        tile_config: How the provider ``mma`` computes it; None with others.
     """
 
     variant: GemmVariant
@@ -36,6 +38,7 @@ class Artifact:
     seconds: float
     warnings: tuple[str, ...] = ()
     lto_bytes: int = 0
+    tile_config: TileConfig | None = None
 
     def without_payload(self) -> Artifact:
         """For the record, which outlives the build."""
@@ -47,6 +50,7 @@ class Artifact:
             "symbol": self.symbol,
             "variant": self.variant.to_json(),
             "provider": self.provider,
+            "tile_config": self.tile_config.to_json() if self.tile_config else None,
             "key": self.key,
             "hit": self.hit,
             "lto_bytes": self.lto_bytes or len(self.payload),

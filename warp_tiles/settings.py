@@ -1,7 +1,8 @@
 """Every setting and environment variable of warp_tiles, typed, in one place.
 
 A setting is looked up when it is used: first in the innermost :func:`override` block, then in what
-:func:`configure` set, then in the environment; otherwise it has its default.
+:func:`configure` set, then in the environment; otherwise it has its default. For ``provider`` a Warp
+module can have an option of its own, which lies between code and environment.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 from warp_tiles.errors import SettingError
 
 PREFIX = "WARP_TILES_"
-PROVIDERS = ("auto", "cublasdx", "libmathdx", "scalar")
+PROVIDERS = ("auto", "mma", "cublasdx", "libmathdx", "scalar")
+MODULE_OPTION = "warp_tiles_provider"  # of wp.set_module_options()
 LINKERS = ("auto", "own", "warp")
 SWITCHES = ("auto", "on", "off")
 
@@ -29,9 +31,10 @@ class Settings:
     """One consistent set of settings.
 
     Attributes:
-        provider: Who builds GEMM variants. ``auto`` tries cuBLASDx headers through NVRTC, then
-            Warp's own libmathdx build, then the scalar path. A named one is the only one tried, and
-            its failing is an error; ``scalar`` leaves the GEMM of tile_cholesky's adjoint to Warp.
+        provider: Who builds GEMM variants. ``auto`` tries own templates (``mma``), then the cuBLASDx
+            headers, both through NVRTC, then Warp's own libmathdx build, then the scalar path. A named
+            one is the only one tried, and its failing is an error; ``scalar`` leaves the GEMM of
+            tile_cholesky's adjoint to Warp.
         linker: Who links a module. ``auto`` links itself where every input allows it, and leaves
             the rest to Warp; ``own`` insists, ``warp`` never does.
         cache_dir: Folder of the LTO-IR cache.
@@ -39,6 +42,7 @@ class Settings:
         cache_shared: Accept a cache folder that other users can write.
         jobs: Compiler processes that run side by side, read at the first build; 0 means one per core.
         progress: Progress bar: ``auto`` on a terminal, ``on``, ``off``.
+        loop_sums: Keep the sums of a loop of products in registers, and write C behind the loop.
     """
 
     provider: str = "auto"
@@ -48,6 +52,20 @@ class Settings:
     cache_shared: bool = False
     jobs: int = 0
     progress: str = "auto"
+    loop_sums: bool = True
+
+
+@dataclass(frozen=True)
+class ProviderChoice:
+    """The provider that is asked for, and by what.
+
+    Attributes:
+        name: A value of the setting ``provider``.
+        by: What names it, for messages.
+    """
+
+    name: str = "auto"
+    by: str = "the default of the setting provider"
 
 
 def _choice(*valid: str) -> Callable[[str, Any], str]:
@@ -103,6 +121,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "cache_shared": _flag,
     "jobs": _count,
     "progress": _choice(*SWITCHES),
+    "loop_sums": _flag,
 }
 ENVIRONMENT = {name: PREFIX + name.upper() for name in _PARSERS}
 
@@ -150,6 +169,31 @@ def current() -> Settings:
     for layer in tuple(_overrides):
         values.update(layer)
     return Settings(**values)
+
+
+def provider_choice(option: object = None) -> ProviderChoice:
+    """The provider in force for a Warp module.
+
+    Code (:func:`override`, :func:`configure`) comes before the module's option, which comes before
+    the environment.
+
+    Args:
+        option: The module's option ``warp_tiles_provider``; None if it has none.
+
+    Raises:
+        SettingError: The option or an environment variable has an unknown value.
+    """
+    if option is not None:
+        option = _PARSERS["provider"](f"the module option {MODULE_OPTION}", option)
+    for layer in (*reversed(tuple(_overrides)), _configured):
+        if "provider" in layer:
+            return ProviderChoice(layer["provider"], "the setting provider")
+    if option is not None:
+        return ProviderChoice(str(option), f"the module option {MODULE_OPTION}")
+    found = from_environment()
+    if "provider" in found:
+        return ProviderChoice(found["provider"], f"the setting provider ({ENVIRONMENT['provider']})")
+    return ProviderChoice()
 
 
 def on_change(listener: Callable[[], None]) -> None:

@@ -1,5 +1,6 @@
 """Find the compiler, the linker and the headers: the wheels first, then CUDA_HOME.
 
+Only the compiler has to be there: the headers are those that cuBLASDx code includes.
 ``cuda-pathfinder`` searches. What it found is remembered beside the cache together with the state
 of the search path, so that a process that builds nothing does not have to search again.
 """
@@ -11,9 +12,8 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from warp_tiles.cache import FileDigests
 from warp_tiles.errors import ToolchainError
 from warp_tiles.files import make_private_folders, write_atomic
+from warp_tiles.sources import DeviceSource, include_closure
 
 Version = tuple[int, int]
 HEADER_WHEELS = {
@@ -28,7 +29,6 @@ HEADER_WHEELS = {
     "cudart": "nvidia-cuda-runtime-cu12",
     "cccl": "nvidia-cuda-cccl-cu12",
 }
-_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
 _SEARCH_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "MATHDX_HOME", "CONDA_PREFIX", "LD_LIBRARY_PATH")
 
 
@@ -41,9 +41,10 @@ class Toolchain:
         nvrtc_version: (major, minor).
         nvjitlink: libnvJitLink, or None if Warp has to link.
         nvjitlink_version: (major, minor), or None.
-        include_dirs: Header folders in the order in which they are searched.
+        include_dirs: Folders of cuBLASDx's and CUDA's headers, in the order in which they are searched.
         mathdx_version: Version of nvidia-mathdx, for people to read; keys use the headers' content.
         archs: Compute capabilities that NVRTC compiles for.
+        missing_headers: Message and remedy where headers are missing, and ``include_dirs`` is empty.
     """
 
     nvrtc: Path
@@ -53,6 +54,17 @@ class Toolchain:
     include_dirs: tuple[Path, ...]
     mathdx_version: str
     archs: tuple[int, ...] = ()
+    missing_headers: tuple[str, str] | None = None
+
+    def require_headers(self) -> tuple[Path, ...]:
+        """The header folders.
+
+        Raises:
+            ToolchainError: Some are missing; the remedy names the package.
+        """
+        if self.missing_headers is not None:
+            raise ToolchainError(*self.missing_headers)
+        return self.include_dirs
 
     @property
     def libraries(self) -> dict[str, Path]:
@@ -75,12 +87,14 @@ class Toolchain:
             "include_dirs": [str(folder) for folder in self.include_dirs],
             "mathdx_version": self.mathdx_version,
             "archs": list(self.archs),
+            "missing_headers": list(self.missing_headers) if self.missing_headers else None,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Toolchain:
         """The toolchain that :meth:`to_json` wrote."""
         linker, linker_version = data["nvjitlink"], data["nvjitlink_version"]
+        missing = data["missing_headers"]
         return cls(
             Path(data["nvrtc"]),
             (int(data["nvrtc_version"][0]), int(data["nvrtc_version"][1])),
@@ -89,6 +103,7 @@ class Toolchain:
             tuple(Path(folder) for folder in data["include_dirs"]),
             str(data["mathdx_version"]),
             tuple(int(arch) for arch in data["archs"]),
+            (str(missing[0]), str(missing[1])) if missing else None,
         )
 
 
@@ -129,14 +144,27 @@ def find_toolchain() -> Toolchain:
     """Search for NVRTC, nvJitLink and the headers.
 
     Raises:
-        ToolchainError: NVRTC or headers are missing; the remedy names the package.
+        ToolchainError: NVRTC is missing; the remedy names the package.
     """
     nvrtc, nvrtc_version, archs = _find_nvrtc()
     nvjitlink, nvjitlink_version = _find_nvjitlink()
-    mathdx, mathdx_version = _find_mathdx()
-    return Toolchain(
-        nvrtc, nvrtc_version, nvjitlink, nvjitlink_version, (*mathdx, *_find_cuda_headers()), mathdx_version, archs
-    )
+    include_dirs: tuple[Path, ...] = ()
+    mathdx_version, missing = "none", None
+    try:
+        include_dirs, mathdx_version = find_headers()
+    except ToolchainError as error:
+        missing = (error.message, error.remedy)
+    return Toolchain(nvrtc, nvrtc_version, nvjitlink, nvjitlink_version, include_dirs, mathdx_version, archs, missing)
+
+
+def find_headers() -> tuple[tuple[Path, ...], str]:
+    """Folders of cuBLASDx's and CUDA's headers, and the version of nvidia-mathdx.
+
+    Raises:
+        ToolchainError: Some are missing; the remedy names the package.
+    """
+    mathdx, version = _find_mathdx()
+    return (*mathdx, *_find_cuda_headers()), version
 
 
 def _missing(what: str, wheel: str) -> ToolchainError:
@@ -146,14 +174,16 @@ def _missing(what: str, wheel: str) -> ToolchainError:
     )
 
 
+def _unusable(error: ImportError) -> ToolchainError:
+    return ToolchainError(f"cuda-core is not usable here: {error}", remedy='pip install "cuda-core[cu12]"')
+
+
 def _find_nvrtc() -> tuple[Path, Version, tuple[int, ...]]:
     try:
         from cuda.bindings import nvrtc
         from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
     except ImportError as error:
-        raise ToolchainError(
-            f"cuda-core is not usable here: {error}", remedy='pip install "cuda-core[cu12]"'
-        ) from error
+        raise _unusable(error) from error
     try:
         path = load_nvidia_dynamic_lib("nvrtc").abs_path
     except (DynamicLibNotFoundError, RuntimeError) as error:
@@ -177,7 +207,10 @@ def _find_nvjitlink() -> tuple[Path | None, Version | None]:
 
 
 def _find_cuda_headers() -> tuple[Path, ...]:
-    from cuda.pathfinder import find_nvidia_header_directory
+    try:
+        from cuda.pathfinder import find_nvidia_header_directory
+    except ImportError as error:
+        raise _unusable(error) from error
 
     folders: dict[Path, None] = {}
     for name, wheel in HEADER_WHEELS.items():
@@ -208,33 +241,6 @@ def _find_mathdx() -> tuple[tuple[Path, ...], str]:
         "the cuBLASDx headers (cublasdx.hpp) were found neither among the installed packages nor below MATHDX_HOME",
         remedy="pip install nvidia-mathdx",
     )
-
-
-def include_closure(source: Path, include_dirs: Sequence[Path]) -> dict[str, Path]:
-    """Every file that a source can include, by the name it is included under.
-
-    The preprocessor is not run: an include under a false condition counts, which makes the closure
-    larger than needed and never smaller. Includes whose name is a macro are not followed.
-    """
-    closure: dict[str, Path] = {source.name: source}
-    seen = {os.path.normpath(source)}
-    pending = [(source, "")]
-    while pending:
-        path, prefix = pending.pop()
-        for quote, raw in _INCLUDE.findall(path.read_bytes()):
-            name = raw.decode("utf-8", "replace")
-            places = [(path.parent / name, os.path.normpath(os.path.join(prefix, name)))] if quote == b'"' else []
-            places += [(folder / name, os.path.normpath(name)) for folder in include_dirs]
-            place, label = next(((place, label) for place, label in places if place.is_file()), (None, ""))
-            if place is None or os.path.normpath(place) in seen:
-                continue
-            seen.add(os.path.normpath(place))
-            prefix_of_found = os.path.dirname(label)
-            while label in closure:  # another folder holds a file of this name too
-                label += "'"
-            closure[label] = Path(os.path.normpath(place))
-            pending.append((closure[label], prefix_of_found))
-    return closure
 
 
 def _stat(path: str) -> list[int] | None:
@@ -273,7 +279,7 @@ class ToolchainStore:
         self.folder = folder
         self.digests = FileDigests(folder, allow_shared=shared)
         self._toolchain: Toolchain | None = None
-        self._closures: dict[str, dict[str, Path]] = {}
+        self._closures: dict[DeviceSource, dict[str, Path]] = {}
 
     def toolchain(self) -> Toolchain:
         """The toolchain of this environment.
@@ -286,7 +292,8 @@ class ToolchainStore:
         if self._toolchain is None:
             self._toolchain = find_toolchain()
             value = {"toolchain": self._toolchain.to_json(), "files": _files_state(self._toolchain)}
-            self._write("toolchain", search_state(), value)
+            if self._toolchain.missing_headers is None:  # those of a toolkit can appear without a trace in the state
+                self._write("toolchain", search_state(), value)
         return self._toolchain
 
     def _remembered_toolchain(self) -> Toolchain | None:
@@ -306,35 +313,26 @@ class ToolchainStore:
         """
         return self.digests.digest_many(self.toolchain().libraries)
 
-    def source_digest(self, source: Path) -> str:
-        """SHA-256 over a device source and every header that it can include.
-
-        Raises:
-            ToolchainError: There is no toolchain.
-        """
+    def source_digest(self, source: DeviceSource) -> str:
+        """SHA-256 over a device source and every header that it can include."""
         return self.digests.digest_many(self.closure(source))
 
-    def closure(self, source: Path) -> dict[str, Path]:
-        """:func:`include_closure` of a device source, remembered.
-
-        Raises:
-            ToolchainError: There is no toolchain.
-        """
-        known = self._closures.get(str(source))
+    def closure(self, source: DeviceSource) -> dict[str, Path]:
+        """:func:`~warp_tiles.sources.include_closure` of a device source, remembered."""
+        known = self._closures.get(source)
         if known is not None:
             return known
-        toolchain = self.toolchain()
-        sources = sorted(str(path) for path in source.parent.glob("*") if path.is_file())
-        folders = [str(folder) for folder in toolchain.include_dirs]
-        state = [search_state(), folders, _files_state(toolchain), [[path, _stat(path)] for path in sources]]
-        name = "closure-" + hashlib.sha256(str(source).encode()).hexdigest()[:16]
+        folders = [os.fspath(folder) for folder in source.include_dirs]
+        own = sorted(str(path) for path in source.folder.rglob("*") if path.is_file())
+        state = [search_state(), [[path, _stat(path)] for path in (*folders, *own)]]
+        name = "closure-" + hashlib.sha256(str(source.path).encode()).hexdigest()[:16]
         remembered = self._read(name, state)
         try:
             closure = {str(label): Path(path) for label, path in remembered.items()}  # type: ignore[union-attr]
         except (AttributeError, TypeError):
-            closure = include_closure(source, [source.parent, *toolchain.include_dirs])
+            closure = include_closure(source.path, source.include_dirs)
             self._write(name, state, {label: str(path) for label, path in closure.items()})
-        self._closures[str(source)] = closure
+        self._closures[source] = closure
         return closure
 
     def _path(self, name: str) -> Path:

@@ -15,6 +15,7 @@ Arrangement = Literal["row_major", "col_major"]
 Precision = Literal["default", "tf32"]
 
 DTYPE_BYTES: dict[DType, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+MIN_ARCH = 75  # the oldest compute capability that functions are built for
 _DTYPE_CODE: dict[DType, str] = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
 
 
@@ -34,7 +35,8 @@ class Operand:
         dtype: Element type.
         arrangement: ``row_major`` when elements of a row are contiguous, else ``col_major``.
         leading_dimension: Elements between the starts of two rows (``row_major``) or columns.
-        alignment: Bytes to which the base pointer and every row or column start is aligned.
+        alignment: Bytes to which the base pointer and every row (``row_major``) or column start is known to be
+            aligned: 16 or those of one element. A provider may make less of it.
     """
 
     dtype: DType

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from warp_tiles import settings
+from warp_tiles.choose import choose
 from warp_tiles.engine import Engine
 from warp_tiles.errors import ToolchainError
 from warp_tiles.planning import ModulePlan, PlannedVariant
@@ -74,11 +75,15 @@ class Project:
             "WARP_TILES_CACHE_DIR": str(folder / "unused"),
         }
 
-    def plan(self, *variants: GemmVariant) -> None:
+    def plan(self, *variants: GemmVariant, provider: str = "cublasdx") -> None:
         """Write the manifest."""
         planned = tuple(
-            PlannedVariant(v, Role.FORWARD, "tile_matmul", "k", ("k",), True, "", "cublasdx") for v in variants
-        )
+            PlannedVariant(
+                v, Role.FORWARD, "tile_matmul", "k", ("k",), True, "", provider,
+                tile_config=choose(v) if provider == "mma" else None,
+            )
+            for v in variants
+        )  # fmt: skip
         module = ModulePlan("m", 90, 32, ("k",), planned)
         self.manifest.write_text(json.dumps({"modules": [module.to_json()]}))
 
@@ -96,7 +101,7 @@ class Project:
         return self.run(*self._configure, *options, check=check)
 
     def build(self) -> tuple[list[str], str]:
-        """Run CMake's second step: the symbols that were compiled, and everything printed."""
+        """Run CMake's second step: what was compiled, ``<symbol>_<provider>``, and everything printed."""
         output = self.run("cmake", "--build", "build")
         return [line.split()[-1] for line in output.splitlines() if "LTO-IR wt_" in line], output
 
@@ -108,9 +113,14 @@ class RefusingExecutor(Executor):
         raise AssertionError("something was compiled")
 
 
-def hits(bundle: Path, cache_folder: Path, *variants: GemmVariant) -> list[bool]:
+def names(*variants: GemmVariant, provider: str = "cublasdx") -> list[str]:
+    """Files and targets of variants."""
+    return sorted(f"{variant.symbol}_{provider}" for variant in variants)
+
+
+def hits(bundle: Path, cache_folder: Path, *variants: GemmVariant, provider: str = "cublasdx") -> list[bool]:
     """Import a bundle and have the engine get variants; whether each was in the cache."""
-    with settings.override(cache_dir=cache_folder, provider="cublasdx"):
+    with settings.override(cache_dir=cache_folder, provider=provider):
         engine = Engine(executor=RefusingExecutor())
         try:
             engine.cache.import_bundle(bundle)
@@ -143,21 +153,21 @@ def test_a_plan_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, 
     project.plan(FIRST, SECOND, FIRST)
     assert "2 variants" in project.configure("-DWARP_TILES_MANIFEST=plan.json")
     built, _ = project.build()
-    assert sorted(built) == sorted([FIRST.symbol, SECOND.symbol])
+    assert sorted(built) == names(FIRST, SECOND)
     bundle = project.build_folder / "warp_tiles_bundle.tar"
     imported = json.loads(project.run(sys.executable, "-m", "warp_tiles", "cache", "import", str(bundle), "--json"))
     assert imported["added"] == 2
     assert hits(bundle, tmp_path / "cache", FIRST, SECOND) == [True, True]
 
     assert NOTHING_TO_DO in project.build()[1]
-    (project.build_folder / "variants" / f"{SECOND.symbol}.json").touch()
-    assert project.build()[0] == [SECOND.symbol]
+    (project.build_folder / "variants" / f"{names(SECOND)[0]}.json").touch()
+    assert project.build()[0] == names(SECOND)
     project.configure()
     assert NOTHING_TO_DO in project.build()[1]
 
     time.sleep(0.01)
     (installed / "warp_tiles" / "kernels" / "cublasdx" / "mma_tile.cuh").touch()  # of equal content
-    assert sorted(project.build()[0]) == sorted([FIRST.symbol, SECOND.symbol])
+    assert sorted(project.build()[0]) == names(FIRST, SECOND)
     time.sleep(0.01)
     (installed / "warp_tiles" / "variant.py").touch()  # named by the depfile alone
     assert len(project.build()[0]) == 2
@@ -167,6 +177,33 @@ def test_a_plan_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, 
     built, output = project.build()
     assert built == []
     assert "warp_tiles_bundle.tar: 1 variants" in output
+
+
+@needs_ninja
+@pytest.mark.slow
+def test_a_plan_of_mma_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, installed: Path) -> None:
+    project = Project(tmp_path, installed / "warp_tiles" / "cmake", installed)
+    project.plan(FIRST, SECOND, provider="mma")
+    assert "2 variants" in project.configure("-DWARP_TILES_MANIFEST=plan.json")
+    assert sorted(project.build()[0]) == names(FIRST, SECOND, provider="mma")
+    bundle = project.build_folder / "warp_tiles_bundle.tar"
+    assert hits(bundle, tmp_path / "cache", FIRST, SECOND, provider="mma") == [True, True]
+    assert hits(bundle, tmp_path / "cache", FIRST, SECOND, provider="auto") == [True, True]
+
+    assert NOTHING_TO_DO in project.build()[1]
+    kernels = installed / "warp_tiles" / "kernels"
+    time.sleep(0.01)
+    (kernels / "arch" / "mma.cuh").touch()  # of equal content
+    assert sorted(project.build()[0]) == names(FIRST, SECOND, provider="mma")
+    (kernels / "cublasdx" / "mma_tile.cuh").touch()
+    assert NOTHING_TO_DO in project.build()[1], "what another provider includes does not matter"
+    time.sleep(0.01)
+    (installed / "warp_tiles" / "choose.py").touch()
+    assert len(project.build()[0]) == 2
+    assert NOTHING_TO_DO in project.build()[1]
+
+    project.plan(FIRST, provider="cublasdx")  # another provider of the same variant is another file
+    assert project.build()[0] == names(FIRST)
 
 
 @pytest.mark.slow
@@ -181,7 +218,7 @@ def test_archs_multiply_variants_with_make_from_a_checkout(tmp_path: Path) -> No
     assert len(built) == 2
     assert project.build()[0] == []
     variants = [replace(FIRST, arch=arch) for arch in (80, 90)]
-    assert sorted(built) == sorted(variant.symbol for variant in variants)
+    assert sorted(built) == names(*variants)
     assert hits(project.build_folder / "warp_tiles_bundle.tar", tmp_path / "cache", *variants) == [True, True]
 
 

@@ -18,6 +18,7 @@ import warp as wp
 import warp_tiles
 from tests.products import load_kernels
 from warp_tiles import _warp
+from warp_tiles.providers.cublasdx import promised
 from warp_tiles.variant import GemmVariant, Role
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -123,10 +124,10 @@ class Product:
 
 
 def planned_products(plan: warp_tiles.ModulePlan) -> set[Product]:
-    """Every product of a plan, needed or not."""
+    """Every product of a plan, needed or not, with what cuBLASDx would be promised about alignment."""
     found = set()
     for planned in plan.variants:
-        v = variant_of(planned)
+        v = promised(variant_of(planned))
         operands = (v.a, v.b, v.c)
         alignments = v.alignments if _alignment_rule() else None
         dtypes, arrangements = tuple(o.dtype for o in operands), tuple(o.arrangement for o in operands)

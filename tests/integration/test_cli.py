@@ -12,13 +12,14 @@ import pytest
 
 from tests.integration.helpers import cubin_symbols, gemm, run_python
 from warp_tiles import __version__
+from warp_tiles.tile_config import TileConfig
 
 FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
 PLAN_FIELDS = {
     "role", "m", "n", "k", "a_dtype", "b_dtype", "c_dtype", "precision", "arrangement", "leading_dimensions",
     "threads", "arch", "needed", "reason", "provider", "key", "cached",
 }  # fmt: skip
-MORE_PLAN_FIELDS = {"alignments", "symbol", "call", "function", "kernels"}
+MORE_PLAN_FIELDS = {"alignments", "symbol", "call", "function", "kernels", "tile_config"}
 COMPILE_FIELDS = {"name", "cubin", "cubin_bytes", "lto_builds", "lto_hits", "lto_bytes", "seconds"}
 
 MAIN = (
@@ -127,7 +128,8 @@ def test_run_reports_what_was_built(folder: Path) -> None:
     assert (module["lto_builds"], module["lto_hits"], module["linker"]) == (1, 0, "warp_tiles")
     assert [variant["needed"] for variant in module["variants"]] == [True, False, False]
     (build,) = module["builds"]
-    assert (build["hit"], build["provider"]) == (False, "cublasdx")
+    assert (build["hit"], build["provider"]) == (False, "mma")
+    assert build["tile_config"] == module["variants"][0]["tile_config"]
     assert (folder / "out" / module["output"]).stat().st_size == module["cubin_bytes"]
 
 
@@ -177,7 +179,9 @@ def test_plan(folder: Path, name: str) -> None:
         assert (variant["precision"], variant["threads"], variant["arch"]) == ("default", 64, 90)
         assert variant["leading_dimensions"] == [16, 16, 16]
         assert len(variant["arrangement"]) == 3
-        assert (variant["needed"], variant["provider"], variant["cached"]) == (True, "cublasdx", False)
+        assert (variant["needed"], variant["provider"], variant["cached"]) == (True, "mma", False)
+        assert TileConfig.from_json(variant["tile_config"]).instruction == "fma"
+        assert "mma: the first that is asked" in variant["reason"]
         assert len(variant["key"]) == 64
         assert variant["reason"]
     assert [variant["role"] for variant in module["variants"]] == ["forward", "adjoint_a", "adjoint_b"]
@@ -200,8 +204,25 @@ def test_plan_options_may_follow_the_script(folder: Path) -> None:
 def test_plan_prints_a_table(folder: Path) -> None:
     done = command("plan", folder / "main.py", folder, as_json=False)
     assert done.returncode == 0, done.stderr
-    for text in ("forward", "adjoint_a", "adjoint_b", "16x16x16", "gemm", "sm_90", "64 threads", "cublasdx"):
+    for text in ("forward", "adjoint_a", "adjoint_b", "16x16x16", "gemm", "sm_90", "64 threads", "mma", "fma", "lanes"):
         assert text in done.stdout
+
+
+def test_plan_with_another_provider(folder: Path) -> None:
+    done = command("plan", folder / "main.py", folder, WARP_TILES_PROVIDER="cublasdx")
+    (module,) = parsed(done)["modules"]
+    assert module["provider"] == "cublasdx"
+    for variant in module["variants"]:
+        assert (variant["provider"], variant["tile_config"]) == ("cublasdx", None)
+        assert "cublasdx: the setting provider (WARP_TILES_PROVIDER) names it" in variant["reason"]
+
+
+def test_a_provider_that_cannot_serve_a_plan_is_one_message(folder: Path) -> None:
+    done = command("plan", "--block-dim", "48", folder / "main.py", folder, WARP_TILES_PROVIDER="mma")
+    message = refused(done)
+    assert "mma cannot serve threads=48" in message
+    assert "16x16x16 float32" in message
+    assert "WARP_TILES_PROVIDER=auto" in message
 
 
 def test_plan_of_a_kernel_that_is_launched_with_two_block_sizes(folder: Path) -> None:
@@ -305,7 +326,8 @@ def test_cache_info_and_list(filled: Path) -> None:
     entries = parsed(command("cache", "list", cache=filled / "lto"))["entries"]
     assert len({entry["key"] for entry in entries}) == 3
     assert sum(entry["payload_bytes"] for entry in entries) == info["payload_bytes"]
-    assert {entry["info"]["provider"] for entry in entries} == {"cublasdx"}
+    assert {entry["info"]["provider"] for entry in entries} == {"mma"}
+    assert all(TileConfig.from_json(entry["info"]["tile_config"]) for entry in entries)
     used = [entry["used_at_ns"] for entry in entries]
     assert used == sorted(used, reverse=True)
 
@@ -335,7 +357,7 @@ def test_cache_verify_finds_and_removes_damage(filled: Path, tmp_path: Path) -> 
     cache = copy_of(filled, tmp_path)
     report = parsed(command("cache", "verify", cache=cache))
     assert (report["checked"], report["sound"], report["damaged"]) == (3, 3, [])
-    payload = max((path for path in cache.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    payload = max(cache.rglob("*.ltoir"), key=lambda path: path.stat().st_size)
     data = bytearray(payload.read_bytes())
     data[len(data) // 2] ^= 1
     payload.write_bytes(data)
@@ -413,9 +435,10 @@ def test_an_empty_cache(tmp_path: Path) -> None:
 
 def test_doctor(tmp_path: Path) -> None:
     findings = {item["subject"]: item for item in parsed(command("doctor", cache=tmp_path / "lto"))["findings"]}
-    assert set(findings) >= {"python", "platform", "warp", "seams", "toolchain", "gpu", "settings", "cache"}
+    assert set(findings) >= {"python", "platform", "warp", "seams", "toolchain", "headers", "gpu", "settings", "cache"}
     assert {item["state"] for item in findings.values()} <= {"ok", "note"}
     assert "NVRTC" in findings["toolchain"]["detail"]
+    assert "nvidia-mathdx" in findings["headers"]["detail"]
     assert "tile_matmul" in findings["seams"]["detail"] or "build_lto_dot" in findings["seams"]["detail"]
     table = command("doctor", cache=tmp_path / "lto", as_json=False)
     assert table.returncode == 0
@@ -439,9 +462,31 @@ def test_doctor_without_headers(tmp_path: Path) -> None:
         "import cuda.pathfinder as p\np.find_nvidia_header_directory = lambda name: None\n"
     )
     done = run_python(["-m", "warp_tiles", "doctor", "--json"], first_on_path=[tmp_path])
+    findings = {item["subject"]: item for item in parsed(done)["findings"]}
+    assert findings["toolchain"]["state"] == "ok"
+    assert findings["headers"]["state"] == "note", "own templates need none"
+    assert "the provider mma needs none, cublasdx is not available" in findings["headers"]["detail"]
+    assert "pip install nvidia-cuda-nvcc-cu12" in findings["headers"]["remedy"]
+
+
+# a cuda-pathfinder that finds no library stands for an environment without the compiler
+NO_COMPILER = """
+import cuda.pathfinder as p
+
+def missing(name):
+    raise p.DynamicLibNotFoundError(name)
+
+p.load_nvidia_dynamic_lib = missing
+"""
+
+
+def test_doctor_without_a_compiler(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NO_COMPILER)
+    done = run_python(["-m", "warp_tiles", "doctor", "--json"], first_on_path=[tmp_path])
     findings = {item["subject"]: item for item in parsed(done, status=1)["findings"]}
     assert findings["toolchain"]["state"] == "problem"
-    assert "pip install nvidia-cuda-nvcc-cu12" in findings["toolchain"]["remedy"]
+    assert "pip install nvidia-cuda-nvrtc-cu12" in findings["toolchain"]["remedy"]
+    assert findings["headers"]["state"] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -456,7 +501,7 @@ def test_an_unknown_variable(words: tuple[str, ...], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "valid"),
     [
-        ("WARP_TILES_PROVIDER", "cutlass", "auto, cublasdx, libmathdx, scalar"),
+        ("WARP_TILES_PROVIDER", "cutlass", "auto, mma, cublasdx, libmathdx, scalar"),
         ("WARP_TILES_LINKER", "gold", "auto, own, warp"),
         ("WARP_TILES_CACHE_MAX_BYTES", "lots", "GiB"),
         ("WARP_TILES_JOBS", "-1", "whole number"),
@@ -489,9 +534,7 @@ def test_version_and_help() -> None:
 
 
 def test_the_plan_without_a_toolchain_says_so(folder: Path) -> None:
-    (folder / "sitecustomize.py").write_text(
-        "import cuda.pathfinder as p\np.find_nvidia_header_directory = lambda name: None\n"
-    )
+    (folder / "sitecustomize.py").write_text(NO_COMPILER)
     done = run_python(
         ["-m", "warp_tiles", "plan", "--json", str(folder / "main.py"), str(folder)],
         first_on_path=[folder],
@@ -499,4 +542,16 @@ def test_the_plan_without_a_toolchain_says_so(folder: Path) -> None:
     )
     (module,) = parsed(done)["modules"]
     assert {variant["provider"] for variant in module["variants"]} == {"libmathdx"}
-    assert all("nvcc headers" in variant["reason"] for variant in module["variants"])
+    assert all("NVRTC (libnvrtc) was found neither" in variant["reason"] for variant in module["variants"])
+
+
+def test_without_headers_everything_is_built_by_mma(folder: Path) -> None:
+    (folder / "sitecustomize.py").write_text(
+        "import cuda.pathfinder as p\np.find_nvidia_header_directory = lambda name: None\n"
+    )
+    words = ["-m", "warp_tiles", "compile", "--json", "-o", str(folder / "out"), str(folder / "main.py"), str(folder)]
+    environment = {"WARP_TILES_CACHE_DIR": str(folder / "lto"), "WARP_CACHE_PATH": str(folder / "warp")}
+    done = run_python(words, first_on_path=[folder], environment=environment)
+    (module,) = parsed(done)["modules"]
+    assert module["lto_builds"] == 3
+    assert "RuntimeWarning" not in done.stderr

@@ -18,14 +18,13 @@ from tests.products import Case, make_kernel
 from warp_tiles import _warp, enabled, plan
 from warp_tiles.compiler import CompileRequest, LinkRequest, compile_to_ltoir, link_module
 from warp_tiles.engine import Engine
-from warp_tiles.providers.cublasdx import CublasdxProvider, options
+from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider
 from warp_tiles.variant import GemmVariant
 
 H, B, F, D = "float16", "bfloat16", "float32", "float64"
-C_TYPES = {H: "__half", B: "__nv_bfloat16", F: "float", D: "double"}
 TRAPS = re.compile(r"\b(trap|brkpt|__assertfail|vprintf)\b")
 
-# dtypes, tf32, arch, PTX of the instruction that multiplies; empty where any will do
+# of cuBLASDx: dtypes, tf32, arch, PTX of the instruction that multiplies; empty where any will do
 COMBINATIONS = [
     (H, H, H, False, 75, r"mma\.sync.*\.f16\.f16\.f16\.f16"),
     (H, H, F, False, 75, r"mma\.sync.*\.f32\.f16\.f16\.f32"),
@@ -47,9 +46,34 @@ COMBINATIONS = [
 ]
 
 
+# the same of the provider mma, which sums halves in fp32 and takes whatever block the tiles are for
+OWN_COMBINATIONS = [
+    (H, H, H, False, 75, r"mma\.sync.*m16n8k8.*\.f32\.f16\.f16\.f32"),
+    (H, H, F, False, 75, r"mma\.sync.*m16n8k8.*\.f32\.f16\.f16\.f32"),
+    (B, B, B, False, 75, r"fma\.rn\.f32"),
+    (F, F, F, False, 75, r"fma\.rn\.f32"),
+    (D, D, D, False, 75, r"fma\.rn\.f64"),
+    (H, H, H, False, 80, r"mma\.sync.*m16n8k16.*\.f32\.f16\.f16\.f32"),
+    (B, B, B, False, 80, r"mma\.sync.*m16n8k16.*\.f32\.bf16\.bf16\.f32"),
+    (F, F, F, True, 80, r"mma\.sync.*\.f32\.tf32\.tf32\.f32"),
+    (H, F, F, False, 80, ""),
+    (H, F, H, False, 80, r"mma\.sync.*\.f32\.tf32\.tf32\.f32"),
+    (D, D, D, False, 80, r"mma\.sync.*m8n8k4.*\.f64\.f64\.f64\.f64"),
+    (H, H, F, False, 90, r"mma\.sync.*m16n8k16.*\.f32\.f16\.f16\.f32"),
+    (D, D, D, False, 90, r"mma\.sync.*m16n8k8.*\.f64\.f64\.f64\.f64"),
+    (F, B, B, False, 90, r"mma\.sync.*\.f32\.tf32\.tf32\.f32"),
+    (F, F, F, False, 100, r"fma\.rn\.f32"),
+    (H, H, D, False, 100, ""),
+    (B, B, F, False, 120, r"mma\.sync.*\.f32\.bf16\.bf16\.f32"),
+    (D, D, D, False, 120, r"mma\.sync.*\.f64\.f64\.f64\.f64"),
+]
+PROVIDERS: dict[str, type[NvrtcProvider]] = {"mma": MmaProvider, "cublasdx": CublasdxProvider}
+both = pytest.mark.parametrize("name", PROVIDERS)
+
+
 @functools.cache
-def provider() -> CublasdxProvider:
-    return CublasdxProvider(Engine(warp_toolkit=_warp.toolkit_version()).store)
+def provider(name: str) -> NvrtcProvider:
+    return PROVIDERS[name](Engine(warp_toolkit=_warp.toolkit_version()).store)
 
 
 def planned(case: Case, arch: int) -> GemmVariant:
@@ -60,28 +84,34 @@ def planned(case: Case, arch: int) -> GemmVariant:
     return variant_of(forward)
 
 
-def linked_ptx(variant: GemmVariant, source_arch: int | None = None) -> str:
-    """PTX of a kernel that calls the variant, which is compiled as if for ``source_arch``."""
-    request = provider().request(replace(variant, arch=source_arch or variant.arch))
-    request = replace(request, options=tuple({**dict(request.options), "arch": f"sm_{variant.arch}"}.items()))
-    product = compile_to_ltoir(request).payload
-    symbol = replace(variant, arch=source_arch or variant.arch).symbol
-    a, b, c = (C_TYPES[operand.dtype] for operand in (variant.a, variant.b, variant.c))
-    caller = f"""#include <cuda_fp16.h>
-#include <cuda_bf16.h>
-extern "C" __device__ void {symbol}({c}*, {a}*, {b}*, {c}*, {c}*);
-extern "C" __global__ void caller({c}* alpha, {a}* a, {b}* b, {c}* beta, {c}* c)
-{{ extern __shared__ char shared[]; {symbol}(alpha, ({a}*)shared, ({b}*)(shared + 8192), beta, ({c}*)(shared + 16384));
-  *c = *({c}*)(shared + 16384); }}
+def linked_ptx(name: str, asked: GemmVariant, source_arch: int | None = None) -> str:
+    """PTX of a kernel that calls a provider's function, which is compiled as if for ``source_arch``."""
+    recipe = provider(name).recipes(replace(asked, arch=source_arch or asked.arch))[0]
+    request = provider(name).request(recipe.variant, recipe.tile_config)
+    options = {**dict(request.options), "arch": f"sm_{asked.arch}"}
+    product = compile_to_ltoir(replace(request, options=tuple(options.items()))).payload
+    caller = f"""
+extern "C" __device__ void {recipe.symbol}(void*, void*, void*, void*, void*);
+extern "C" __global__ void caller(double* alpha, double* beta, double* c)
+{{ extern __shared__ char shared[]; {recipe.symbol}(alpha, shared, shared + 8192, beta, shared + 16384);
+  *c = *(double*)(shared + 16384); }}
 """
-    settings = {**options(variant), "include_path": dict(request.options)["include_path"]}
-    main = compile_to_ltoir(CompileRequest("caller.cu", caller, tuple(settings.items()), "a caller")).payload
-    linked = link_module(LinkRequest("module", (main, product), f"compute_{variant.arch}", "ptx"))
+    main = compile_to_ltoir(CompileRequest("caller.cu", caller, tuple(options.items()), "a caller")).payload
+    linked = link_module(LinkRequest("module", (main, product), f"compute_{asked.arch}", "ptx"))
     return linked.payload.decode("ascii", "replace")
 
 
 def ids(value: object) -> str:
     return str(value).replace("float", "f") if not isinstance(value, str) or "\\" not in value else "ptx"
+
+
+def check_code(name: str, variant: GemmVariant, instruction: str) -> None:
+    ptx = linked_ptx(name, variant)
+    assert f".target sm_{variant.arch}" in ptx
+    assert re.search(r"\.entry caller\b", ptx)
+    assert not re.search(r"\.extern \.func", ptx), "the product is called but not there"
+    assert not TRAPS.search(ptx), f"{variant.describe()} ends in {TRAPS.search(ptx)}"
+    assert re.search(instruction or r"\b(fma|mma)\b", ptx), f"no {instruction} in {variant.describe()}"
 
 
 @pytest.mark.parametrize(("a", "b", "c", "tf32", "arch", "instruction"), COMBINATIONS, ids=ids)
@@ -91,26 +121,33 @@ def test_every_dtype_on_every_generation(a: str, b: str, c: str, tf32: bool, arc
     # on sm_75 cuBLASDx's own database multiplies smaller tiles of halves without tensor cores
     size, threads = (128, 128) if arch == 75 and a == H else (32, 64)
     variant = planned(Case(size, size, 32, a, b, c, threads=threads, tf32=tf32, backward=False), arch)
-    ptx = linked_ptx(variant)
-    assert f".target sm_{arch}" in ptx
-    assert re.search(r"\.entry caller\b", ptx)
-    assert not re.search(r"\.extern \.func", ptx), "the product is called but not there"
-    assert not TRAPS.search(ptx), f"{variant.describe()} ends in {TRAPS.search(ptx)}"
-    assert re.search(instruction or r"\b(fma|mma)\b", ptx), f"no {instruction} in {variant.describe()}"
+    check_code("cublasdx", variant, instruction)
+
+
+@pytest.mark.parametrize(("a", "b", "c", "tf32", "arch", "instruction"), OWN_COMBINATIONS, ids=ids)
+def test_every_dtype_on_every_generation_by_mma(
+    a: str, b: str, c: str, tf32: bool, arch: int, instruction: str
+) -> None:
+    if tf32 and WARP_VERSION < (1, 19):
+        pytest.skip("tile_matmul's precision argument came with Warp 1.19")
+    variant = planned(Case(32, 32, 32, a, b, c, threads=64, tf32=tf32, backward=False), arch)
+    check_code("mma", variant, instruction)
 
 
 def test_a_missing_instruction_would_be_seen() -> None:
     variant = planned(Case(32, 32, 32, B, B, F, backward=False), 75)
-    assert TRAPS.search(linked_ptx(variant, source_arch=80)), "an sm_80 instruction compiled for sm_75 has to trap"
+    ptx = linked_ptx("cublasdx", variant, source_arch=80)
+    assert TRAPS.search(ptx), "an sm_80 instruction compiled for sm_75 has to trap"
 
 
+@both
 @pytest.mark.parametrize("case", [
     Case(7, 5, 3, F, F, F, backward=False),
     Case(24, 20, 18, H, H, F, b_transposed=True, pad=8, threads=256, backward=False),
     Case(1, 16, 1, D, D, D, threads=32, backward=False),
     Case(64, 64, 16, H, H, H, a_transposed=True, threads=1024, backward=False),
 ], ids=lambda case: f"{case.m}x{case.n}x{case.k}")  # fmt: skip
-def test_shapes_off_the_grid_of_the_instructions(case: Case) -> None:
-    ptx = linked_ptx(planned(case, 90))
+def test_shapes_off_the_grid_of_the_instructions(case: Case, name: str) -> None:
+    ptx = linked_ptx(name, planned(case, 90))
     assert not TRAPS.search(ptx)
     assert not re.search(r"\.extern \.func", ptx)

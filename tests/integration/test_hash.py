@@ -99,13 +99,43 @@ def test_a_cholesky_counts_where_its_adjoint_does(backward: bool, differs: bool)
 def test_every_provider_and_linker_has_a_hash_of_its_own() -> None:
     module = load(gemm())
     hashes = {warp_hash(module)}
-    choices = [{"provider": name} for name in ("cublasdx", "libmathdx", "scalar")] + [{"linker": "warp"}]
+    choices = [{"provider": name} for name in ("mma", "cublasdx", "libmathdx", "scalar")] + [{"linker": "warp"}]
     with warp_tiles.enabled():
         hashes.add(warp_hash(module))
         for choice in choices:
             with warp_tiles.override(**choice):
                 hashes.add(warp_hash(module))
     assert len(hashes) == 2 + len(choices)
+
+
+def test_a_modules_own_provider_is_in_its_hash() -> None:
+    module = load(gemm())
+    with warp_tiles.enabled():
+        hashes = {None: warp_hash(module)}
+        for name in ("mma", "cublasdx", "scalar"):
+            wp.set_module_options({"warp_tiles_provider": name}, module=module)
+            hashes[name] = warp_hash(module)
+        assert len(set(hashes.values())) == 4
+        wp.set_module_options({"warp_tiles_provider": "mma"}, module=module)
+        assert warp_hash(module) == hashes["mma"]
+
+
+def test_code_that_overrides_a_modules_provider_is_in_its_hash() -> None:
+    module = load(gemm(), warp_tiles_provider="mma")
+    with warp_tiles.enabled():
+        own = warp_hash(module)
+        with warp_tiles.override(provider="cublasdx"):
+            overridden = warp_hash(module)
+        with warp_tiles.override(provider="auto"):  # the default, but named by code, and so before the option
+            automatic = warp_hash(module)
+        assert warp_hash(module) == own
+        assert len({own, overridden, automatic}) == 3
+
+
+def test_an_unknown_provider_of_a_module_is_refused() -> None:
+    module = load(gemm(), warp_tiles_provider="cutlass")
+    with warp_tiles.enabled(), pytest.raises(warp_tiles.SettingError, match="warp_tiles_provider is 'cutlass'"):
+        warp_hash(module)
 
 
 def test_the_hash_returns_with_the_settings() -> None:

@@ -27,6 +27,7 @@ from tests.integration.helpers import (
 )
 from tests.products import Case, make_kernel
 from warp_tiles.planning import ModulePlan
+from warp_tiles.providers.cublasdx import promised
 from warp_tiles.variant import Role
 
 H, B, F, D = "float16", "bfloat16", "float32", "float64"
@@ -161,7 +162,8 @@ def test_the_three_products_of_a_call() -> None:
     row, col = "row_major", "col_major"
     assert arrangements == [[row, row, row], [row, col, row], [col, row, row]]
     assert [variant_of(v).leading_dimensions for v in found.variants] == [(32, 24, 24), (24, 24, 32), (32, 24, 24)]
-    assert {v.provider for v in found.variants} == {"cublasdx"}
+    assert {v.provider for v in found.variants} == {"mma"}
+    assert all(v.tile_config is not None for v in found.variants)
     assert len({v.key for v in found.variants}) == 3
     assert all(len(v.key) == 64 for v in found.variants)
 
@@ -171,13 +173,24 @@ def test_views_keep_the_leading_dimension_of_what_they_view() -> None:
     forward = variant_of(only(found, Role.FORWARD))
     assert (forward.a.arrangement, forward.b.arrangement) == ("row_major", "col_major")
     assert forward.leading_dimensions == (40, 40, 24)
-    assert forward.alignments == (4, 4, 4), "nothing is known about where a view begins"
+    assert forward.alignments[:2] == (4, 4), "nothing is known about where a view begins"
 
 
 def test_owned_tiles_are_promised_to_be_aligned() -> None:
     if WARP_VERSION < (1, 18):
         pytest.skip("Warp 1.17 does not tell parameters from tiles that own their storage")
-    assert variant_of(only(plan_case(Case(16, 24, 32, H, H, H)), Role.FORWARD)).alignments == (16, 16, 8)
+    forward = variant_of(only(plan_case(Case(16, 24, 32, H, H, H)), Role.FORWARD))
+    assert forward.alignments == (16, 16, 16)
+    assert promised(forward).alignments == (16, 16, 8), "all that cuBLASDx is told"
+
+
+def test_a_view_takes_nothing_from_the_tiles_beside_it() -> None:
+    if WARP_VERSION < (1, 18):
+        pytest.skip("Warp 1.17 does not tell parameters from tiles that own their storage")
+    forward = variant_of(only(plan_case(Case(16, 24, 32, H, H, H, pad=8)), Role.FORWARD))
+    assert forward.leading_dimensions == (40, 32, 24)
+    assert forward.alignments == (2, 2, 16)
+    assert promised(forward).alignments == (2, 2, 2)
 
 
 # ---- the scalar path
@@ -219,7 +232,7 @@ def test_the_module_option_enable_mathdx_gemm() -> None:
     found = plan(gemm(), enable_mathdx_gemm=False)
     assert {v.provider for v in found.variants} == {"scalar"}
     assert all("enable_mathdx_gemm" in v.reason for v in found.variants)
-    assert {v.provider for v in plan(gemm(), enable_mathdx_gemm=True).variants} == {"cublasdx"}
+    assert {v.provider for v in plan(gemm(), enable_mathdx_gemm=True).variants} == {"mma"}
 
 
 def test_the_provider_scalar() -> None:
@@ -229,8 +242,35 @@ def test_the_provider_scalar() -> None:
     assert all("provider" in v.reason for v in found.variants)
 
 
-def test_an_architecture_older_than_cublasdx() -> None:
-    assert all("sm_70" in v.reason for v in plan(gemm(), arch=70).variants)
+def test_an_architecture_that_is_too_old() -> None:
+    found = plan(gemm(), arch=70)
+    assert {v.provider for v in found.variants} == {"scalar"}
+    assert all("mma cannot serve arch=70" in v.reason for v in found.variants)
+    for provider in ("mma", "cublasdx"):
+        with (
+            warp_tiles.override(provider=provider),
+            pytest.raises(warp_tiles.UnsupportedVariant, match=f"{provider} cannot serve arch=70"),
+        ):
+            plan(gemm(), arch=70)
+
+
+def test_the_module_option_warp_tiles_provider() -> None:
+    found = plan(gemm(), warp_tiles_provider="cublasdx")
+    assert (found.choice.name, found.choice.by) == ("cublasdx", "the module option warp_tiles_provider")
+    assert {v.provider for v in found.variants} == {"cublasdx"}
+    scalar = plan(gemm(), warp_tiles_provider="scalar")
+    assert {v.provider for v in scalar.variants} == {"scalar"}
+    assert all("the module option warp_tiles_provider is 'scalar'" in v.reason for v in scalar.variants)
+    with pytest.raises(warp_tiles.SettingError, match="warp_tiles_provider is 'cutlass'"):
+        plan(gemm(), warp_tiles_provider="cutlass")
+
+
+@pytest.mark.parametrize(("threads", "provider"), [(16, "scalar"), (31, "scalar"), (33, "cublasdx"), (64, "mma")])
+def test_the_block_size_decides_who_can(threads: int, provider: str) -> None:
+    found = plan(gemm(), block_dim=threads)
+    assert {v.provider for v in found.variants} == {provider}
+    refused = [v for v in found.variants if f"mma cannot serve threads={threads}" in v.reason]
+    assert len(refused) == (0 if provider == "mma" else 3)
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -539,7 +579,7 @@ def test_the_product_inside_the_adjoint_of_cholesky() -> None:
     assert (variant.m, variant.n, variant.k, variant.a.dtype) == (16, 16, 16, D)
     assert product.call == "tile_cholesky"
     assert product.needed
-    assert product.provider == "cublasdx"
+    assert product.provider == "mma"
     assert len(found.variants) == 1
 
 
@@ -565,12 +605,29 @@ def test_bfloat16_in_a_forward_only_module() -> None:
     assert roles(found, needed=True) == ["forward"]
 
 
+WITHOUT_MMA = [{"provider": name} for name in ("cublasdx", "libmathdx", "scalar")]
+
+
 @pytest.mark.parametrize(("a", "b"), [(B, B), (B, F), (F, B)])
-@pytest.mark.parametrize("arch", [90, None])
-def test_bfloat16_in_a_differentiable_kernel(a: str, b: str, arch: int | None) -> None:
+def test_bfloat16_in_a_differentiable_kernel(a: str, b: str) -> None:
+    found = plan_case(Case(16, 16, 16, a, b, F))
+    assert roles(found, needed=True) == ALL
+    assert {v.provider for v in found.variants} == {"mma"}
+    assert {variant_of(v).c.dtype for v in found.variants} == {a, b, F}
+
+
+@pytest.mark.parametrize(("a", "b"), [(B, B), (B, F), (F, B)])
+@pytest.mark.parametrize(
+    ("arch", "threads", "setting"),
+    [(None, 1, {}), (70, 64, {}), (90, 48, {}), (90, 16, {}), *((90, 64, setting) for setting in WITHOUT_MMA)],
+)
+def test_bfloat16_in_a_differentiable_kernel_where_mma_cannot_serve(
+    a: str, b: str, arch: int | None, threads: int, setting: dict[str, str]
+) -> None:
     kernel = make_kernel(Case(16, 16, 16, a, b, F))
-    with pytest.raises(TypeError, match=r"(?s)bfloat16 'a' or 'b'.*enable_backward=False.* on the kernel"):
-        warp_tiles.plan(kernel.module, arch=arch, block_dim=64)
+    words = r"(?s)bfloat16 'a' or 'b'.*enable_backward=False.* on the kernel.*provider 'mma' does.* Here "
+    with warp_tiles.override(**setting), pytest.raises(TypeError, match=words):
+        warp_tiles.plan(kernel.module, arch=arch, block_dim=threads)
 
 
 def test_bfloat16_in_a_helper_shared_with_a_differentiable_kernel() -> None:
@@ -579,14 +636,33 @@ def test_bfloat16_in_a_helper_shared_with_a_differentiable_kernel() -> None:
     calls = [caller("inferred", FORWARD_ONLY), caller("trained")]
     kernels = [text.replace("A: wp.array2d(dtype=wp.float32", "A: wp.array2d(dtype=wp.bfloat16") for text in calls]
     assert roles(plan(helper + kernels[0]), needed=True) == ["forward"]
-    with pytest.raises(TypeError, match="bfloat16"):
-        plan(helper + "".join(kernels))
+    assert roles(plan(helper + "".join(kernels)), needed=True) == ALL
+    with warp_tiles.override(provider="cublasdx"):
+        assert roles(plan(helper + kernels[0]), needed=True) == ["forward"]
+        with pytest.raises(TypeError, match="bfloat16"):
+            plan(helper + "".join(kernels))
 
 
-def test_a_bfloat16_result() -> None:
-    case = Case(16, 16, 16, B, B, B, backward=False)
-    with pytest.raises(TypeError, match="bfloat16 'out' tile"):
-        plan_case(case)
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_bfloat16_result(accumulate: bool) -> None:
+    case = Case(16, 16, 16, B, B, B, accumulate=accumulate)
+    found = plan_case(case)
+    assert {v.provider for v in found.variants} == {"mma"}
+    assert {variant_of(v).c.dtype for v in found.variants} == {B}
+    refusing: list[tuple[int | None, int, dict[str, str]]] = [(None, 1, {}), (70, 64, {}), (90, 48, {})]
+    refusing += [(90, 64, setting) for setting in WITHOUT_MMA]
+    for backward in (False, True):
+        for arch, threads, setting in refusing:
+            kernel = make_kernel(replace(case, backward=backward))
+            with warp_tiles.override(**setting), pytest.raises(TypeError, match=r"(?s)bfloat16 'out' tile.*'mma' does"):
+                warp_tiles.plan(kernel.module, arch=arch, block_dim=threads)
+
+
+def test_a_bfloat16_result_where_functions_are_off() -> None:
+    kernel = make_kernel(Case(16, 16, 16, B, B, B, backward=False))
+    kernel.module.options["enable_mathdx_gemm"] = False
+    with pytest.raises(TypeError, match=r"(?s)bfloat16 'out' tile.*enable_mathdx_gemm is off"):
+        warp_tiles.plan(kernel.module, arch=90, block_dim=64)
 
 
 def test_an_unknown_dtype() -> None:

@@ -57,9 +57,10 @@ def _print(item: ModulePlan) -> None:
                 "yes" if planned.needed else "no",
                 planned.reason,
                 planned.provider,
+                planned.tile_config.describe() if planned.tile_config else "",
                 planned.key[:12],
                 state,
             ]
         )
-    headings = ("role", "M x N x K", "A B C", "kernels", "needed", "reason", "provider", "key", "cache")
+    headings = ("role", "M x N x K", "A B C", "kernels", "needed", "reason", "provider", "tile", "key", "cache")
     print_table(title, headings, rows)

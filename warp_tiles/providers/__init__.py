@@ -1,5 +1,19 @@
 """Who can build a GEMM variant, and how."""
 
+from warp_tiles.providers.base import Built, Provider, Recipe, Workshop
 from warp_tiles.providers.cublasdx import CublasdxProvider
+from warp_tiles.providers.mma import MmaProvider
+from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.providers.warps import LibmathdxProvider, ScalarProvider
 
-__all__ = ["CublasdxProvider"]
+__all__ = [
+    "Built",
+    "CublasdxProvider",
+    "LibmathdxProvider",
+    "MmaProvider",
+    "NvrtcProvider",
+    "Provider",
+    "Recipe",
+    "ScalarProvider",
+    "Workshop",
+]

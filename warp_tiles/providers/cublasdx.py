@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
-from warp_tiles.errors import ToolchainError
-from warp_tiles.toolchain import ToolchainStore
-from warp_tiles.variant import DType, GemmVariant
+from warp_tiles.providers import nvrtc
+from warp_tiles.providers.base import Recipe, refusal
+from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.sources import DeviceSource
+from warp_tiles.tile_config import TileConfig
+from warp_tiles.variant import DTYPE_BYTES, MIN_ARCH, DType, GemmVariant
 
-if TYPE_CHECKING:
-    from warp_tiles.cache import CacheKey
-    from warp_tiles.compiler import Compiled, CompileRequest
-
+MIN_THREADS = 32
 _CXX_TYPES: dict[DType, str] = {
     "float16": "__half",
     "bfloat16": "__nv_bfloat16",
@@ -23,20 +22,31 @@ _CXX_TYPES: dict[DType, str] = {
 SOURCE_SCHEMA = 1
 
 
-def kernels_folder() -> Path:
-    """Folder of the device sources: inside the installed package, or at the top of a checkout.
+def promised(variant: GemmVariant) -> GemmVariant:
+    """The variant with what may be promised to cuBLASDx about alignment.
+
+    The rule is Warp's own (``_gemm_operand_alignments`` of Warp 1.18): nothing with explicit leading
+    dimensions, and at most 8 bytes for a 16-bit C, which cuBLASDx cannot store 16 bytes wide.
+    """
+    if not variant.is_dense:
+        return variant.without_alignment()
+    if DTYPE_BYTES[variant.c.dtype] > 2:
+        return variant
+    return replace(variant, c=replace(variant.c, alignment=min(variant.c.alignment, 8)))
+
+
+def require_served(provider: str, variant: GemmVariant) -> None:
+    """Refuse what cuBLASDx cannot compute, be it built here or by Warp's libmathdx.
 
     Raises:
-        ToolchainError: Neither is there.
+        UnsupportedVariant: The field and its value are named.
     """
-    package = Path(__file__).resolve().parent.parent
-    for folder in (package / "kernels", package.parent / "kernels"):
-        if (folder / "cublasdx" / "gemm.cuh").is_file():
-            return folder
-    raise ToolchainError(
-        f"the device sources were found neither in {package / 'kernels'} nor in {package.parent / 'kernels'}",
-        remedy="install warp-tiles again",
-    )
+    if variant.arch < MIN_ARCH:
+        raise refusal(provider, "arch", variant.arch, f"cuBLASDx code is built for sm_{MIN_ARCH} and newer")
+    if variant.threads < MIN_THREADS:
+        raise refusal(provider, "threads", variant.threads, f"a block needs {MIN_THREADS} threads at least")
+    if variant.c.dtype == "bfloat16":
+        raise refusal(provider, "c_dtype", variant.c.dtype, "cuBLASDx cannot accumulate in bfloat16")
 
 
 def source_text(variant: GemmVariant) -> str:
@@ -77,7 +87,7 @@ def options(variant: GemmVariant) -> dict[str, Any]:
     }
 
 
-class CublasdxProvider:
+class CublasdxProvider(NvrtcProvider):
     """Builds variants from the cuBLASDx headers.
 
     Args:
@@ -86,60 +96,34 @@ class CublasdxProvider:
 
     name = "cublasdx"
 
-    def __init__(self, store: ToolchainStore) -> None:
-        self._store = store
-        self._source = kernels_folder() / "cublasdx" / "gemm.cuh"
+    @property
+    def schema(self) -> int:
+        """See :class:`NvrtcProvider`."""
+        return SOURCE_SCHEMA
 
-    def request(self, variant: GemmVariant) -> CompileRequest:
-        """What to hand to the compiler.
+    def source(self) -> DeviceSource:
+        """See :class:`NvrtcProvider`."""
+        folder = nvrtc.kernels_folder() / "cublasdx"
+        return DeviceSource(folder / "gemm.cuh", folder, (folder, *self._store.toolchain().require_headers()))
 
-        Raises:
-            ToolchainError: There is no toolchain.
-        """
-        from warp_tiles.compiler import CompileRequest
+    def text(self, variant: GemmVariant, config: TileConfig | None) -> str:
+        """See :class:`NvrtcProvider`."""
+        return source_text(variant)
 
-        folders = [self._source.parent, *self._store.toolchain().include_dirs]
-        paths = [os.fspath(folder) for folder in folders]
-        return CompileRequest(
-            f"{variant.symbol}.cu",
-            source_text(variant),
-            (*options(variant).items(), ("include_path", paths)),
-            f"the cuBLASDx GEMM {variant.describe()}",
-        )
+    def options(self, variant: GemmVariant) -> dict[str, Any]:
+        """See :class:`NvrtcProvider`."""
+        return options(variant)
 
-    def identity(self) -> dict[str, str]:
-        """What the LTO-IR depends on besides the variant.
+    def details(self, config: TileConfig | None) -> dict[str, object]:
+        """See :class:`NvrtcProvider`."""
+        return {"mathdx": self._store.toolchain().mathdx_version}
 
-        Raises:
-            ToolchainError: There is no toolchain.
-        """
-        return {
-            "provider": f"{self.name}/{SOURCE_SCHEMA}",
-            "source": self._store.source_digest(self._source),
-            "compiler": self._store.compiler_digest(),
-        }
-
-    def manifest(self, variant: GemmVariant, compiled: Compiled) -> dict[str, object]:
-        """What the cache keeps beside a variant's LTO-IR."""
-        return {
-            "symbol": variant.symbol,
-            "variant": variant.to_json(),
-            "provider": self.name,
-            "build_seconds": round(compiled.seconds, 3),
-            "compiler": compiled.compiler,
-            "mathdx": self._store.toolchain().mathdx_version,
-        }
-
-    def key(self, variant: GemmVariant) -> CacheKey:
-        """Key of a variant's LTO-IR.
-
-        Raises:
-            ToolchainError: There is no toolchain.
-        """
-        from warp_tiles.cache import CacheKey
-
-        fields: dict[str, str] = dict(self.identity())
-        fields.update({f"variant.{name}": str(value) for name, value in variant.to_json().items()})
-        fields.update({f"option.{name}": str(value) for name, value in options(variant).items()})
-        fields["translation_unit"] = source_text(variant)
-        return CacheKey.of(fields)
+    def recipes(self, variant: GemmVariant) -> tuple[Recipe, ...]:
+        """See :meth:`Provider.recipes`: as promised, then without any promise about alignment."""
+        require_served(self.name, variant)
+        first = promised(variant)
+        weaker = first.without_alignment()
+        found = [Recipe("cuBLASDx", first, first.symbol)]
+        if weaker != first:
+            found.append(Recipe("cuBLASDx without alignment", weaker, weaker.symbol))
+        return tuple(found)

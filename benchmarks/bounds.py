@@ -1,0 +1,114 @@
+"""How fast a product of tiles in shared memory can be at most.
+
+Two things bound it. Shared memory moves 128 bytes a clock and multiprocessor: A and B once for each
+register tile that needs them, C once in and once out. And the arithmetic has a dense rate. Bank
+conflicts, instructions and waiting are left out, so that no kernel of this form is faster.
+
+:func:`ideal` splits C over the warps in the way that moves the fewest bytes: fp16 64x64x64 with four
+warps reads A and B twice each, which makes 512 clocks, or 237 TFLOP/s on 132 multiprocessors at 1.755 GHz.
+:func:`configured` counts the same for the register tiles that were chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SHARED_BYTES_PER_CLOCK = 128
+# Floating-point operations a clock and multiprocessor of sm_90: 989 TFLOP/s of dense fp16, from NVIDIA's data sheet,
+# are 4096 on 132 multiprocessors at 1.83 GHz. mma.sync may stay below the rate of wgmma; `--rate` takes another.
+RATES: dict[str, float] = {"fp16": 4096, "tf32": 2048, "fp32": 256, "fp64": 256}
+BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+_WARP = 32
+_SMALLEST_ROWS, _SMALLEST_COLS = 16, 8  # of a register tile, as the tensor cores have it
+
+
+@dataclass(frozen=True)
+class Product:
+    """``C += A @ B`` and its dtypes."""
+
+    m: int
+    n: int
+    k: int
+    a: str
+    b: str
+    c: str
+    tf32: bool = False
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one call."""
+        return 2 * self.m * self.n * self.k
+
+    def adjoints(self) -> tuple[Product, Product]:
+        """``adjA += adjC @ B^T`` and ``adjB += A^T @ adjC``."""
+        return (
+            Product(self.m, self.k, self.n, self.c, self.b, self.a, self.tf32),
+            Product(self.k, self.n, self.m, self.a, self.c, self.b, self.tf32),
+        )
+
+    def arithmetic(self, rates: Mapping[str, float]) -> float:
+        """Clocks of one multiprocessor at the dense rate of the least instruction that is exact enough."""
+        narrow = sum(BYTES[dtype] == 2 for dtype in (self.a, self.b))
+        if "float64" in (self.a, self.b, self.c):
+            rate = rates["fp64"]
+        elif narrow == 2:
+            rate = rates["fp16"] if self.a == self.b else rates["tf32"]
+        elif self.tf32:
+            rate = rates["tf32"]
+        elif narrow == 1 and BYTES[self.c] == 2:
+            rate = rates["tf32"] / 2  # the fp32 operand in two parts
+        else:
+            rate = rates["fp32"]
+        return self.flops / rate
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Clocks of one multiprocessor, and what takes them: ``shared memory`` or ``arithmetic``."""
+
+    clocks: float
+    limit: str
+
+    def tflops(self, flops: int, multiprocessors: int, clock_ghz: float) -> float:
+        """The rate, in TFLOP/s of the whole GPU, at which ``flops`` are done in these clocks."""
+        return flops / self.clocks * multiprocessors * clock_ghz / 1e3
+
+
+def _bound(product: Product, times_a: int, times_b: int, rates: Mapping[str, float]) -> Bound:
+    """The bound if A is read ``times_a`` times and B ``times_b`` times."""
+    moved = (
+        times_a * product.m * product.k * BYTES[product.a]
+        + times_b * product.k * product.n * BYTES[product.b]
+        + 2 * product.m * product.n * BYTES[product.c]
+    )
+    shared, arithmetic = moved / SHARED_BYTES_PER_CLOCK, product.arithmetic(rates)
+    return Bound(shared, "shared memory") if shared >= arithmetic else Bound(arithmetic, "arithmetic")
+
+
+def ideal(product: Product, threads: int, rates: Mapping[str, float] = RATES) -> Bound:
+    """The bound of the best split of C over the warps, all of them or as many as C has register tiles for."""
+    warps = threads // _WARP
+    most_rows, most_cols = -(-product.m // _SMALLEST_ROWS), -(-product.n // _SMALLEST_COLS)
+    while True:
+        splits = [(rows, warps // rows) for rows in range(1, warps + 1) if warps % rows == 0]
+        possible = [
+            _bound(product, cols, rows, rates) for rows, cols in splits if rows <= most_rows and cols <= most_cols
+        ]
+        if possible:
+            return min(possible, key=lambda bound: bound.clocks)
+        warps -= 1
+
+
+def configured(product: Product, tile_config: Mapping[str, Any], rates: Mapping[str, float] = RATES) -> Bound:
+    """The bound with the register tiles of a ``TileConfig``, given as JSON values."""
+    tile_m, tile_n = tile_config["tile_m"], tile_config["tile_n"]
+    if tile_config["transposed"]:
+        tile_m, tile_n = tile_n, tile_m
+    return _bound(product, -(-product.n // tile_n), -(-product.m // tile_m), rates)
+
+
+def in_turn(bounds: Sequence[Bound]) -> Bound:
+    """Products one after the other: their clocks add up, and the longest names the limit."""
+    return Bound(sum(bound.clocks for bound in bounds), max(bounds, key=lambda bound: bound.clocks).limit)

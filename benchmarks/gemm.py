@@ -1,0 +1,304 @@
+"""Speed of products on a GPU: warp_tiles beside unmodified Warp, in one run.
+
+    python benchmarks/gemm.py --json benchmarks/results/gemm.json --plot docs
+
+Parts (`--part`) and rows (`--only`, a pattern such as "fp16 64x64x64*") can be run one by one: the file is
+written after each row and keeps the others. Each row names the run that it was measured in. `--build-only` fills
+the folder of builds and needs no GPU; Warp's builds in it are good for every state of this project.
+
+Every side is built ahead of time by a process of its own and only loaded here, where Warp is unmodified.
+Launches of the sides take turns; times are medians by CUDA events. Results of the sides are compared first; a
+difference larger than roundings explain is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import bounds
+from benchmarks.machine import ROOT, gpu_record
+from benchmarks.speed.builds import Shelf
+from benchmarks.speed.cells import PARTS, Entry, Part
+
+Row = dict[str, Any]
+
+
+def flops_of(entry: Entry, part: Part) -> int:
+    """Floating-point operations of one launch; an adjoint replays the product, so that three are computed."""
+    cell = entry.ours
+    products = 3 if cell.backward else 1
+    if cell.form == "loop":
+        return int(products * 2 * part.size**3)
+    return products * 2 * cell.m * cell.n * cell.k * part.calls * part.blocks
+
+
+def bound_of(
+    entry: Entry, built: list[dict[str, Any]], rates: Mapping[str, float], multiprocessors: int, clock_ghz: float
+) -> Row:
+    """How fast a row of resident tiles can be, at best and with the register tiles of its configuration."""
+    cell = entry.ours
+    forward = bounds.Product(cell.m, cell.n, cell.k, cell.a, cell.b, cell.c, cell.tf32)
+    products = [forward, *forward.adjoints()] if cell.backward else [forward]
+    flops = sum(product.flops for product in products)
+    best = bounds.in_turn([bounds.ideal(product, cell.threads, rates) for product in products])
+    row = {"limit": best.limit, "tflops": round(best.tflops(flops, multiprocessors, clock_ghz), 1)}
+    # how A and B lie in the product and in its adjoints
+    lying = (("row_major", "row_major"), ("row_major", "col_major"), ("col_major", "row_major"))
+    configs = {tuple(build["variant"]["arrangement"][:2]): build.get("tile_config") for build in built}
+    mine = [configs.get(arrangement) for arrangement, _ in zip(lying, products)]
+    if None not in mine:
+        parts = [bounds.configured(product, config, rates) for product, config in zip(products, mine) if config]
+        row["configured_tflops"] = round(bounds.in_turn(parts).tflops(flops, multiprocessors, clock_ghz), 1)
+    return row
+
+
+def load_sides(entry: Entry, part: Part, shelf: Shelf, device: str, row: Row) -> dict[str, Any]:
+    """Every side that was built and that can be launched; why the others were not goes into the row."""
+    import warp as wp
+
+    from benchmarks.speed.sides import Side
+
+    sides = {}
+    exact = "bfloat16" in (entry.ours.a, entry.ours.b)
+    for name, build in entry.builds.items():
+        record = shelf.record(build) or {"error": "not built"}
+        if name == "warp" and not record.get("cublasdx_functions", 1):
+            record = {"error": "Warp fell back to its scalar path"}
+        if name == "tiles":
+            kept = ("symbol", "provider", "tile_config")
+            row["builds"] = [{key: built[key] for key in kept} for built in record.get("builds", [])]
+        row[name] = {"dtypes": [build.cell.a, build.cell.b, build.cell.c], "build_seconds": record.get("seconds")}
+        if "error" not in record:
+            try:
+                side = Side(shelf, build, part, device, exact)
+                side.command(1, build.cell.backward).launch()
+                wp.synchronize_device(device)
+                sides[name] = side
+            except Exception as error:
+                record = {"error": f"{type(error).__name__}: {error}"}
+        if "error" in record:
+            row[name]["error"] = record["error"][:300]
+    return sides
+
+
+def measure(entry: Entry, part: Part, shelf: Shelf, rates: Mapping[str, float], device: str) -> Row:
+    """Compare the sides of one row and time them."""
+    import warp as wp
+
+    from benchmarks.speed import timing
+    from benchmarks.speed.sides import compare
+
+    cell = entry.ours
+    row: Row = {"name": entry.name, "types": entry.types, **asdict(cell)}
+    sides = load_sides(entry, part, shelf, device, row)
+    peers = [name for name, _ in entry.peers]
+    if "tiles" in sides:
+        row["difference"] = {name: compare(sides["tiles"], side) for name, side in sides.items() if name in peers}
+    launches = {name: side.launch(part.calls, cell.backward) for name, side in sides.items()}
+    if cell.backward:
+        launches |= {f"{name} forward": side.launch(part.calls, False) for name, side in sides.items()}
+    flops = flops_of(entry, part)
+    for name, times in timing.time_in_turns(launches, device).items():
+        found, _, forward = name.partition(" ")
+        if forward:
+            row[found]["forward_us"] = times.median_us
+        else:
+            row[found] |= asdict(times)
+            if found != "loads":
+                row[found]["tflops"] = round(flops / times.median_us / 1e6, 3)
+    add_ratios(row, peers)
+    if cell.form == "resident" and part.name != "small" and "median_us" in row["tiles"]:
+        multiprocessors = wp.get_device(device).sm_count
+        built = (shelf.record(entry.builds["tiles"]) or {}).get("builds", [])
+        row["bound"] = bound_of(entry, built, rates, multiprocessors, row["tiles"]["clock_ghz"])
+        row["bound"]["reached"] = round(row["tiles"]["tflops"] / row["bound"]["tflops"], 3)
+    return row
+
+
+def add_ratios(row: Row, peers: Iterable[str]) -> None:
+    """Our speed over that of the fastest peer, and for adjoints the same without the product that Warp replays."""
+    timed = [name for name in peers if "median_us" in row[name]]
+    if not timed or "median_us" not in row["tiles"]:
+        return
+    best = min(timed, key=lambda name: float(row[name]["median_us"]))
+    row["fastest_peer"] = best
+    row["ratio"] = round(row[best]["median_us"] / row["tiles"]["median_us"], 3)
+    if "forward_us" in row["tiles"]:
+        alone = {name: row[name]["median_us"] - row[name]["forward_us"] for name in (best, "tiles")}
+        if min(alone.values()) > 0:
+            row["adjoint_ratio"] = round(alone[best] / alone["tiles"], 3)
+
+
+# ---- the file
+
+
+def geometric_mean(values: Iterable[float]) -> float | None:
+    """None of no values."""
+    logarithms = [math.log(value) for value in values]
+    return round(math.exp(sum(logarithms) / len(logarithms)), 3) if logarithms else None
+
+
+def summary(rows: list[Row], loop: bool) -> dict[str, Row]:
+    """By dtypes and over all: geometric mean, least and number of the ratios; of a loop also best against best."""
+    found: dict[str, Row] = {}
+    for types in (*dict.fromkeys(row["types"] for row in rows), "all"):
+        mine = [row for row in rows if types in (row["types"], "all")]
+        ratios = [row["ratio"] for row in mine if "ratio" in row]
+        line: Row = {"rows": len(mine), "ratios": len(ratios), "geometric_mean": geometric_mean(ratios)}
+        line["least"] = min(ratios, default=None)
+        adjoints = [row["adjoint_ratio"] for row in mine if "adjoint_ratio" in row]
+        if adjoints:
+            line["adjoint_geometric_mean"] = geometric_mean(adjoints)
+        reached = [row["bound"]["reached"] for row in mine if "bound" in row]
+        if reached:
+            line["of_the_bound"] = geometric_mean(reached)
+        if loop and types != "all":
+            for side in ("tiles", "warp"):
+                timed = [row for row in mine if "tflops" in row.get(side, {})]
+                if timed:
+                    best = max(timed, key=lambda row: float(row[side]["tflops"]))
+                    line[f"best_{side}"] = {"name": best["name"], "tflops": best[side]["tflops"]}
+            if "best_tiles" in line and "best_warp" in line:
+                line["best_ratio"] = round(line["best_tiles"]["tflops"] / line["best_warp"]["tflops"], 3)
+        found[types] = line
+    return found
+
+
+class Record:
+    """The file of results, written after each row."""
+
+    def __init__(self, path: Path | None, run: dict[str, Any]) -> None:
+        self._path = path
+        known = json.loads(path.read_text()) if path and path.exists() else {"runs": [], "parts": {}}
+        self.data: dict[str, Any] = known
+        self.data["runs"].append(run)
+
+    def rows(self, part: Part) -> dict[str, Row]:
+        """Rows of a part by name."""
+        return {row["name"]: row for row in self.data["parts"].get(part.name, {}).get("rows", [])}
+
+    def has(self, part: Part, entry: Entry) -> bool:
+        """Whether the row was measured with the sources and the provider of this run."""
+        row, runs = self.rows(part).get(entry.name), self.data["runs"]
+        return row is not None and all(runs[row["run"]][key] == runs[-1][key] for key in ("sources", "provider"))
+
+    def put(self, part: Part, row: Row) -> None:
+        """Keep a row in place of an older one."""
+        row["run"] = len(self.data["runs"]) - 1
+        rows = self.rows(part) | {row["name"]: row}
+        ordered = [rows[entry.name] for entry in part.entries if entry.name in rows]
+        settings = {"title": part.title, "calls": part.calls, "blocks": part.blocks, "size": part.size}
+        self.data["parts"][part.name] = {**settings, "summary": summary(ordered, "loop" in part.name), "rows": ordered}
+        if self._path:
+            fresh = self._path.with_suffix(".tmp")
+            fresh.write_text(json.dumps(self.data, indent=1) + "\n")
+            os.replace(fresh, self._path)
+
+
+def line_of(row: Row) -> str:
+    """One line for the terminal."""
+    sides = [name for name in ("warp", "scalar", "tiles") if name in row]
+    shown = [f"{name} {row[name].get('tflops') or 'failed: ' + row[name].get('error', '')[:70]}" for name in sides]
+    parts = [f"{row['name']}: {', '.join(shown)} TFLOP/s"]
+    parts.append(f"ratio {row['ratio']:.2f}" if "ratio" in row else "no ratio")
+    if "bound" in row:
+        parts.append(f"{row['bound']['reached']:.0%} of the bound {row['bound']['tflops']}")
+    if "median_us" in row.get("loads", {}):
+        parts.append(f"loads alone {row['loads']['median_us']} of {row['tiles'].get('median_us')} us")
+    parts.append("by " + (", ".join(dict.fromkeys(build["provider"] for build in row["builds"])) or "nobody"))
+    return ", ".join(parts)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="results; rows that are not run are kept")
+    parser.add_argument("--plot", type=Path, help="folder for pictures of the results")
+    parser.add_argument("--part", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--only", nargs="+", default=["*"], help='patterns of row names, e.g. "fp16 64x64x64*"')
+    parser.add_argument("--missing", action="store_true", help="leave out rows that the file has of these sources")
+    parser.add_argument("--provider", default="auto", help="who builds our products")
+    parser.add_argument("--builds", type=Path, default=ROOT / "build" / "benchmarks", help="folder of finished builds")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="compiler processes")
+    parser.add_argument("--alone", action="store_true", help="no peers: neither build nor time them")
+    parser.add_argument("--build-only", action="store_true", help="fill the folder of builds; needs no GPU")
+    parser.add_argument("--again", action="store_true", help="try failed builds again")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no row after this long")
+    parser.add_argument("--rate", nargs="+", default=[], metavar="TYPES=FLOP", help="dense rates, see bounds.py")
+    parser.add_argument("--draw-only", action="store_true", help="draw what the file holds")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Entry point."""
+    arguments = parse()
+    start = time.monotonic()
+    if arguments.draw_only:
+        _draw(json.loads(arguments.json.read_text()), arguments.plot)
+        return 0
+    rates = {**bounds.RATES, **{name: float(value) for name, value in (rate.split("=") for rate in arguments.rate)}}
+    shelf = Shelf(arguments.builds, arguments.provider)
+    wanted = [
+        (part, entry)
+        for part in (PARTS[name] for name in arguments.part)
+        for entry in part.entries
+        if any(fnmatch.fnmatch(entry.name, pattern) for pattern in arguments.only)
+    ]
+    if arguments.alone:
+        wanted = [(part, replace(entry, peers=(), floor=None)) for part, entry in wanted]
+    shelf.fill([build for _, entry in wanted for build in entry.builds.values()], arguments.workers, arguments.again)
+    if arguments.build_only:
+        return 0
+    from benchmarks.speed import timing
+    from benchmarks.speed.sides import WrongResultError
+
+    device = "cuda:0"
+    record = Record(arguments.json, {**gpu_record(arguments.provider), "rates": rates})
+    timing.warm_up(device)
+    wrong = []
+    for part, entry in wanted:
+        if arguments.missing and record.has(part, entry):
+            continue
+        if time.monotonic() - start > arguments.seconds:
+            print("out of time; --missing takes the rest", file=sys.stderr)
+            break
+        try:
+            row = measure(entry, part, shelf, rates, device)
+        except WrongResultError as error:
+            wrong.append(f"{part.name}: {entry.name}: {error}")
+            row = {"name": entry.name, "types": entry.types, "wrong": str(error)}
+            print(f"WRONG RESULT {wrong[-1]}", file=sys.stderr, flush=True)
+        else:
+            print(f"{part.name}: {line_of(row)}", file=sys.stderr, flush=True)
+        record.put(part, row)
+        if not timing.is_usable(device):
+            print(f"{entry.name} left the GPU unusable for this process; --missing goes on behind it", file=sys.stderr)
+            return 2
+    for name in arguments.part:
+        for types, line in record.data["parts"].get(name, {}).get("summary", {}).items():
+            print(f"{name} {types}: {json.dumps(line)}", file=sys.stderr)
+    if arguments.plot:
+        _draw(record.data, arguments.plot)
+    print("\n".join(f"WRONG RESULT {line}" for line in wrong), file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def _draw(data: dict[str, Any], folder: Path) -> None:
+    from benchmarks.speed.draw import draw
+
+    draw(data, folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""What a measurement holds for: the machine, the versions of everything, and the sources that were measured."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _nvidia_smi(field: str) -> str:
+    command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", "--id=0"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def driver_version() -> str:
+    """Version of the GPU driver."""
+    return _nvidia_smi("driver_version")
+
+
+def largest_clock_ghz() -> float:
+    """The highest clock of the multiprocessors that the driver sets, in GHz."""
+    return float(_nvidia_smi("clocks.max.sm")) / 1e3
+
+
+def source_digest() -> str:
+    """Short digest of the package and the device sources, which tells measurements of two states apart."""
+    digest = hashlib.sha256()
+    for folder, pattern in (("warp_tiles", "*.py"), ("kernels", "*.cuh")):
+        for path in sorted((ROOT / folder).rglob(pattern)):
+            digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def gpu_record(provider: str) -> dict[str, Any]:
+    """Date, GPU, driver and versions, as JSON values."""
+    import warp as wp
+
+    import warp_tiles
+    from warp_tiles.toolchain import dotted, find_toolchain
+
+    toolchain = find_toolchain()
+    device = wp.get_device("cuda:0")
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "gpu": device.name,
+        "multiprocessors": device.sm_count,
+        "largest_clock_ghz": largest_clock_ghz(),
+        "driver": driver_version(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "warp": wp.__version__,
+        "warp_cuda": dotted(wp.get_cuda_toolkit_version() or (0, 0)),
+        "warp_tiles": warp_tiles.__version__,
+        "sources": source_digest(),
+        "provider": provider,
+        "nvrtc": dotted(toolchain.nvrtc_version),
+        "nvjitlink": dotted(toolchain.nvjitlink_version),
+    }

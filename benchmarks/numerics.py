@@ -1,0 +1,253 @@
+"""Errors of products against float64, of warp_tiles and of unmodified Warp on the same inputs, on a GPU.
+
+    python benchmarks/numerics.py --json benchmarks/results/numerics.json --doc docs/numerics.md
+
+An error is the difference to float64 over sum |a| |b| of the same element, as error bounds of sums are stated.
+Rows can be run one by one with `--only`; the file is written after each and keeps the others. `--build-only`
+needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.machine import ROOT, gpu_record
+from benchmarks.speed.builds import Shelf
+from benchmarks.speed.cells import Build, Cell, Side
+
+H, B, F, D = "float16", "bfloat16", "float32", "float64"
+TYPES: dict[str, tuple[str, str, str, bool]] = {  # of A, B, C; whether tf32 is asked for
+    "fp16, fp32 result": (H, H, F, False),
+    "fp16": (H, H, H, False),
+    "bf16, fp32 result": (B, B, F, False),
+    "bf16": (B, B, B, False),
+    "tf32": (F, F, F, True),
+    "fp32": (F, F, F, False),
+    "fp64": (D, D, D, False),
+    "fp16 x bf16, fp32 result": (H, B, F, False),
+    "fp32 x fp16, fp16 result": (F, H, H, False),
+    "fp32 x fp16, fp32 result": (F, H, F, False),
+}
+RESULTS = ("c", "grad_a", "grad_b")
+BLOCKS, RUNS = 32, 5
+BEGIN, END = "<!-- numerics: begin -->", "<!-- numerics: end -->"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One table row: a dtype, the elements of a sum, and how many calls add to one result.
+
+    Attributes:
+        types: Name in ``TYPES``.
+        reduced: Elements that one call sums.
+        calls: Calls on the same tiles.
+    """
+
+    types: str
+    reduced: int
+    calls: int = 1
+
+    @property
+    def name(self) -> str:
+        """As ``--only`` takes it."""
+        return f"{self.types}, {self.reduced}" + (f" x {self.calls}" if self.calls > 1 else "")
+
+    def cells(self) -> Iterator[tuple[Cell, tuple[str, ...]]]:
+        """Kernels, each with the results that it is asked for; those that sum 256 elements do not fit as cubes."""
+        a, b, c, tf32 = TYPES[self.types]
+        if self.reduced <= 64:
+            size = self.reduced
+            yield Cell("resident", a, b, c, size, size, size, 128, tf32, True), RESULTS
+        else:
+            edge, long = 16, self.reduced
+            yield Cell("resident", a, b, c, edge, edge, long, 128, tf32), ("c",)
+            yield Cell("resident", a, b, c, edge, long, edge, 128, tf32, True), ("grad_a",)
+            yield Cell("resident", a, b, c, long, edge, edge, 128, tf32, True), ("grad_b",)
+
+    def builds(self, side: Side) -> Iterator[tuple[Build, tuple[str, ...]]]:
+        """The same as one side builds them; Warp refuses the adjoint of bfloat16."""
+        for cell, results in self.cells():
+            if side == "warp" and B in (cell.a, cell.b):
+                if "c" in results:
+                    yield Build(replace(cell, backward=False), side), ("c",)
+            else:
+                yield Build(cell, side), results
+
+
+ROWS = [Row(types, *size) for types in TYPES for size in ((16,), (64,), (256,), (64, 16))]
+
+
+def compute(kernel: Any, cell: Cell, calls: int, operands: dict[str, Any], device: str) -> dict[str, Any]:
+    """C and, if there is an adjoint, the gradients of A and B, as NumPy arrays in float64."""
+    import warp as wp
+
+    from benchmarks.speed.arrays import to_device, to_host
+
+    a, b, gradient = (to_device(operands[name], dtype, device) for name, dtype in zip("abg", (cell.a, cell.b, cell.c)))
+    c = wp.empty((BLOCKS, cell.m, cell.n), dtype=getattr(wp, cell.c), device=device)
+    c.fill_(float("nan"))
+    launch: dict[str, Any] = {"dim": [BLOCKS], "inputs": [a, b, c, calls], "block_dim": cell.threads, "device": device}
+    wp.launch_tiled(kernel, **launch)
+    results = {"c": to_host(c)}
+    if cell.backward:
+        a.grad, b.grad, c.grad = wp.zeros_like(a), wp.zeros_like(b), gradient
+        wp.launch_tiled(kernel, **launch, adjoint=True, adj_inputs=[a.grad, b.grad, c.grad, calls])
+        results |= {"grad_a": to_host(a.grad), "grad_b": to_host(b.grad)}
+    return results
+
+
+def draw_operands(cell: Cell) -> dict[str, Any]:
+    """A, B and the gradient of C, of values that their dtypes hold."""
+    from benchmarks.speed.arrays import to_device, to_host
+
+    random = np.random.default_rng(7)
+    shapes = {"a": (cell.m, cell.k), "b": (cell.k, cell.n), "g": (cell.m, cell.n)}
+    dtypes = {"a": cell.a, "b": cell.b, "g": cell.c}
+    values = {name: random.uniform(-1, 1, (BLOCKS, *shape)) for name, shape in shapes.items()}
+    return {name: to_host(to_device(values[name], dtypes[name], "cpu")) for name in shapes}
+
+
+def reference(operands: dict[str, Any], calls: int) -> dict[str, Any]:
+    """All three results in float64."""
+    a, b, g = (operands[name] for name in "abg")
+    results = {"c": a @ b, "grad_a": g @ b.swapaxes(1, 2), "grad_b": a.swapaxes(1, 2) @ g}
+    return {name: calls * values for name, values in results.items()}
+
+
+def measure_build(shelf: Shelf, build: Build, results: tuple[str, ...], calls: int, device: str) -> dict[str, Any]:
+    """Errors of some results of one kernel, or why there are none."""
+    from benchmarks.speed.sides import load_kernel
+
+    record = shelf.record(build) or {"error": "not built"}
+    if "error" in record:
+        return {name: {"error": record["error"][:200]} for name in results}
+    kernel = load_kernel(shelf, build, device)
+    cell = build.cell
+    operands = draw_operands(cell)
+    exact = reference(operands, calls)
+    sizes = reference({name: abs(values) for name, values in operands.items()}, calls)
+    runs = [compute(kernel, cell, calls, operands, device) for _ in range(RUNS)]
+    by_warp = ["Warp's cuBLASDx" if record["cublasdx_functions"] else "Warp's scalar path"]
+    found = {}
+    for name in results:
+        error = abs(runs[0][name] - exact[name]) / sizes[name]
+        found[name] = {
+            "largest": float(np.max(error)),
+            "rms": float(np.sqrt(np.mean(error**2))),
+            "same_bits": all(np.array_equal(runs[0][name], run[name]) for run in runs[1:]),
+            "providers": sorted({built["provider"] for built in record.get("builds", [])}) or by_warp,
+        }
+    return found
+
+
+def measure(row: Row, shelf: Shelf, device: str) -> dict[str, Any]:
+    """One row of both sides."""
+    record: dict[str, Any] = {"name": row.name, "types": row.types, "reduced": row.reduced, "calls": row.calls}
+    for side in ("tiles", "warp"):
+        record[side] = {}
+        for build, results in row.builds(side):
+            try:
+                record[side] |= measure_build(shelf, build, results, row.calls, device)
+            except Exception as error:
+                record[side] |= {name: {"error": f"{type(error).__name__}: {error}"[:200]} for name in results}
+    return record
+
+
+# ---- the page
+
+
+def _shown(found: dict[str, Any], name: str, figure: str) -> str:
+    return f"{found[name][figure]:.1e}" if figure in found.get(name, {}) else "refused"
+
+
+def table(rows: list[dict[str, Any]], figure: str) -> list[str]:
+    """Lines of one Markdown table: results by sizes, ours beside Warp's."""
+    sizes = list(dict.fromkeys((row["reduced"], row["calls"]) for row in rows))
+    heads = [f"{reduced}" + (f", {calls} calls" if calls > 1 else "") for reduced, calls in sizes]
+    lines = ["| dtypes | result | " + " | ".join(heads) + " |", "|---|---|" + "---|" * len(sizes)]
+    words = {"c": "C", "grad_a": "adjoint of A", "grad_b": "adjoint of B"}
+    for types in dict.fromkeys(row["types"] for row in rows):
+        mine = {(row["reduced"], row["calls"]): row for row in rows if row["types"] == types}
+        for name in RESULTS:
+            cells = [
+                f"{_shown(mine[size]['tiles'], name, figure)} / {_shown(mine[size]['warp'], name, figure)}"
+                if size in mine
+                else ""
+                for size in sizes
+            ]
+            lines.append(f"| {types} | {words[name]} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def write_page(data: dict[str, Any], page: Path) -> None:
+    """Put the tables between the marks of the page."""
+    rows, run = data["rows"], data["runs"][-1]
+    found = [each for row in rows for each in row["tiles"].values() if "same_bits" in each]
+    same = sum(each["same_bits"] for each in found)
+    lines = [
+        f"{run['gpu']}, driver {run['driver']}, Warp {run['warp']}, warp_tiles {run['warp_tiles']}, "
+        f"{run['date'][:10]}; warp_tiles / unmodified Warp.",
+        "",
+        "Largest error over the sum of |a| |b|, by the elements that are summed:",
+        "",
+        *table(rows, "largest"),
+        "",
+        "Root mean square of the same:",
+        "",
+        *table(rows, "rms"),
+        "",
+        f"Of {len(found)} results of warp_tiles, {same} had the same bits in {RUNS} runs.",
+    ]
+    text = page.read_text()
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    page.write_text("\n".join([before + BEGIN, *lines, END]) + after)
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--doc", type=Path, help="page whose tables are written")
+    parser.add_argument("--only", nargs="+", default=["*"], help='patterns of row names, e.g. "fp16*, 64"')
+    parser.add_argument("--provider", default="auto")
+    parser.add_argument("--builds", type=Path, default=ROOT / "build" / "benchmarks", help="folder of finished builds")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="compiler processes")
+    parser.add_argument("--build-only", action="store_true", help="fill the folder of builds; needs no GPU")
+    parser.add_argument("--again", action="store_true", help="try failed builds again")
+    parser.add_argument("--doc-only", action="store_true", help="write the page from the file")
+    arguments = parser.parse_args()
+    data = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"runs": [], "rows": []}
+    if not arguments.doc_only:
+        wanted = [row for row in ROWS if any(fnmatch.fnmatch(row.name, pattern) for pattern in arguments.only)]
+        shelf = Shelf(arguments.builds, arguments.provider)
+        sides: tuple[Side, ...] = ("warp", "tiles")
+        builds = [build for row in wanted for side in sides for build, _ in row.builds(side)]
+        shelf.fill(builds, arguments.workers, arguments.again)
+        if arguments.build_only:
+            return 0
+        data["runs"].append(gpu_record(arguments.provider))
+        for row in wanted:
+            rows = {known["name"]: known for known in data["rows"]}
+            rows[row.name] = {**measure(row, shelf, "cuda:0"), "run": len(data["runs"]) - 1}
+            data["rows"] = [rows[each.name] for each in ROWS if each.name in rows]
+            arguments.json.write_text(json.dumps(data, indent=1) + "\n")
+            print(json.dumps(rows[row.name]), file=sys.stderr, flush=True)
+    if arguments.doc:
+        write_page(data, arguments.doc)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What ``gemm.py`` and ``numerics.py`` share: cells, builds, loading and timing."""

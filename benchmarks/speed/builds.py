@@ -1,0 +1,185 @@
+"""Builds kernels ahead of time, side by side in processes of their own, into folders that are kept.
+
+Warp's builds depend on Warp's version alone and ours on the sources, so a second run finds them. No GPU is needed:
+folders can be filled elsewhere and copied. Cubins are kept compressed, because Warp's hold megabytes of names.
+
+    python -m benchmarks.speed.builds        # a compiler process: a job on stdin, one line per kernel on stdout
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import lzma
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import warp as wp
+
+from benchmarks.machine import ROOT, source_digest
+from benchmarks.speed.cells import Build, Side
+
+RECORD = "record.json"
+ARCH = 90
+_LARGEST_BATCH = 6
+_WARP_FUNCTION = re.compile(r"\bdot_\w+")  # a product that Warp had cuBLASDx build
+
+
+def import_kernels(path: Path, name: str) -> ModuleType:
+    """The Python module ``name`` from a file; Warp reads the sources of kernels from it."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Shelf:
+    """Folders of finished builds.
+
+    Args:
+        root: Where they are kept.
+        provider: Who builds the products of warp_tiles.
+    """
+
+    def __init__(self, root: Path, provider: str) -> None:
+        self.root = root.resolve()
+        self.provider = provider
+        self._tiles = f"tiles-{provider}-{source_digest()}"
+
+    def side(self, side: Side) -> Path:
+        """Folder of all builds of one side."""
+        return self.root / (self._tiles if side == "tiles" else f"{side}-{wp.__version__}")
+
+    def folder(self, build: Build) -> Path:
+        """Folder of one build."""
+        return self.side(build.side) / build.cell.name
+
+    def record(self, build: Build) -> dict[str, Any] | None:
+        """What the build left behind: its time and sizes, or ``error``; None if there is none yet."""
+        try:
+            record: dict[str, Any] = json.loads((self.folder(build) / RECORD).read_text())
+        except FileNotFoundError:
+            return None
+        return record if (self.folder(build) / f"{build.module}.py").read_text() == build.text else None
+
+    def fill(self, builds: Iterable[Build], workers: int, again: bool = False) -> None:
+        """Build what is missing, one side in a process.
+
+        Args:
+            builds: What is wanted; doubles are built once.
+            workers: Processes side by side.
+            again: Whether failed builds are tried again.
+        """
+        missing = []
+        for build in dict.fromkeys(builds):
+            record = self.record(build)
+            if record is None or (again and "error" in record):
+                missing.append(build)
+        batches = [batch for side in ("warp", "scalar", "tiles") for batch in self._batches(side, missing, workers)]
+        if not batches:
+            return
+        print(f"building {len(missing)} kernels in {workers} processes", file=sys.stderr, flush=True)
+        start, done = time.time(), 0
+        with ThreadPoolExecutor(workers) as pool:
+            for batch in pool.map(self._run, batches):
+                done += len(batch)
+                failed = [build for build in batch if "error" in (self.record(build) or {"error": ""})]
+                for build in failed:
+                    print(f"  {build.module} failed, see {self.folder(build) / RECORD}", file=sys.stderr)
+                print(f"  {done} of {len(missing)} in {time.time() - start:.0f} s", file=sys.stderr, flush=True)
+
+    def _batches(self, side: str, missing: Sequence[Build], workers: int) -> list[list[Build]]:
+        mine = [build for build in missing if build.side == side]
+        size = max(1, min(_LARGEST_BATCH, len(mine) // (2 * workers)))
+        return [mine[start : start + size] for start in range(0, len(mine), size)]
+
+    def _run(self, batch: list[Build]) -> list[Build]:
+        side = batch[0].side
+        items = [{"module": build.module, "folder": str(self.folder(build))} for build in batch]
+        for build in batch:
+            shutil.rmtree(self.folder(build), ignore_errors=True)
+            self.folder(build).mkdir(parents=True)
+            (self.folder(build) / f"{build.module}.py").write_text(build.text)
+        environ = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+            "WARP_CACHE_PATH": str(self.root / "caches" / side),
+            "WARP_TILES_CACHE_DIR": str(self.root / "caches" / "lto"),
+            "WARP_TILES_PROVIDER": self.provider,
+            "WARP_TILES_JOBS": "1",
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.speed.builds"],
+            input=json.dumps({"tiles": side == "tiles", "items": items}),
+            env=environ,
+            capture_output=True,
+            text=True,
+        )
+        for build in batch:
+            if self.record(build) is None:
+                words = (done.stdout + done.stderr)[-2000:]
+                _write(self.folder(build), {"error": f"its process ended with status {done.returncode}: {words}"})
+        return batch
+
+    def unpack(self, build: Build, target: Path) -> Path:
+        """Write a finished build as Warp reads it into a folder, and return the Python file of its kernels."""
+        source = self.folder(build)
+        for path in source.iterdir():
+            if path.suffix == ".xz":
+                (target / path.stem).write_bytes(lzma.decompress(path.read_bytes()))
+            elif path.suffix == ".meta":
+                shutil.copy(path, target)
+        return source / f"{build.module}.py"
+
+
+def _write(folder: Path, record: dict[str, Any]) -> None:
+    (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _build_one(name: str, folder: Path) -> dict[str, Any]:
+    module = import_kernels(folder / f"{name}.py", name)
+    start = time.perf_counter()
+    (cubin,) = wp.compile_aot_module(module, arch=ARCH, module_dir=folder, strip_hash=True)
+    seconds = time.perf_counter() - start
+    data = cubin.read_bytes()
+    cubin.with_name(cubin.name + ".xz").write_bytes(lzma.compress(data, preset=1))
+    cubin.unlink()
+    functions = set(_WARP_FUNCTION.findall(next(folder.glob("*.cu")).read_text()))
+    return {"seconds": round(seconds, 3), "cubin_bytes": len(data), "cublasdx_functions": len(functions)}
+
+
+def main() -> None:
+    """Build the kernels of the job on stdin, each into its folder."""
+    job = json.loads(sys.stdin.read())
+    wp.config.log_level = wp.LOG_WARNING
+    wp.init()
+    if job["tiles"]:
+        import warp_tiles
+
+        warp_tiles.enable()
+    for item in job["items"]:
+        folder = Path(item["folder"])
+        try:
+            record = _build_one(item["module"], folder)
+        except Exception as error:
+            record = {"error": f"{type(error).__name__}: {error}"[:4000]}
+        if job["tiles"]:
+            modules = [module for module in warp_tiles.report()["modules"] if module["name"] == item["module"]]
+            record["builds"] = [product for module in modules for product in module["builds"]]
+        _write(folder, record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""What is measured: the kernels, the cells of every part, and the peers of each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Form = Literal["resident", "loop", "loads"]
+Side = Literal["tiles", "warp", "scalar"]
+Types = Literal["fp16", "bf16", "tf32", "fp32", "fp64"]
+
+DTYPES: dict[Types, tuple[str, str]] = {  # of A and B, and of C
+    "fp16": ("float16", "float32"),
+    "bf16": ("bfloat16", "float32"),
+    "tf32": ("float32", "float32"),
+    "fp32": ("float32", "float32"),
+    "fp64": ("float64", "float64"),
+}
+
+_HEADER = """import warp as wp
+
+wp.set_module_options({options})
+
+
+@wp.kernel
+def gemm({parameters}):
+"""
+_RESIDENT = """    i = wp.tid()
+    a = wp.tile_load(A[i % A.shape[0]], shape=({m}, {k}), storage="shared")
+    b = wp.tile_load(B[i % B.shape[0]], shape=({k}, {n}), storage="shared")
+    c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.{c}, storage="shared")
+    for _ in range(calls):
+        wp.tile_matmul(a, b, c{precision})
+    wp.tile_store(C[i], c)
+"""
+_LOOP = """    i, j = wp.tid()
+    c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.{c}, storage="shared")
+    for step in range(A.shape[1] // {k}):
+        a = wp.tile_load(A, shape=({m}, {k}), offset=(i * {m}, step * {k}), storage="shared")
+        b = wp.tile_load(B, shape=({k}, {n}), offset=(step * {k}, j * {n}), storage="shared")
+{product}    wp.tile_store(C, c, offset=(i * {m}, j * {n}))
+"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kernel, whoever builds its products.
+
+    Attributes:
+        form: ``resident``: A and B stay in shared memory and are multiplied ``calls`` times; ``loop``: tiles of two
+            large matrices are loaded and multiplied; ``loads``: the same without the product.
+        a, b, c: Dtypes.
+        m, n, k: Sizes of the tiles.
+        threads: Threads of a block.
+        tf32: Whether the product has ``precision="tf32"``.
+        backward: Whether the adjoint is built.
+    """
+
+    form: Form
+    a: str
+    b: str
+    c: str
+    m: int
+    n: int
+    k: int
+    threads: int
+    tf32: bool = False
+    backward: bool = False
+
+    @property
+    def name(self) -> str:
+        """A name that is also a file's."""
+        dtypes = f"{self.a}_{self.b}_{self.c}" + ("_tf32" if self.tf32 else "")
+        backward = "_backward" if self.backward else ""
+        return f"{self.form}{backward}_{dtypes}_{self.m}x{self.n}x{self.k}_t{self.threads}"
+
+    def text(self, scalar: bool) -> str:
+        """The Python module with the cell's kernel ``gemm``.
+
+        Args:
+            scalar: Whether Warp's scalar path is asked for by module option.
+        """
+        options: dict[str, object] = {"block_dim": self.threads, "enable_backward": self.backward}
+        if scalar:
+            options["enable_mathdx_gemm"] = False
+        dimensions = "3d" if self.form == "resident" else "2d"
+        types = {"A": self.a, "B": self.b, "C": self.c}
+        parameters = [f"{name}: wp.array{dimensions}(dtype=wp.{dtype})" for name, dtype in types.items()]
+        if self.form == "resident":
+            parameters.append("calls: int")
+        precision = ', precision="tf32"' if self.tf32 else ""
+        product = f"        wp.tile_matmul(a, b, c{precision})\n" if self.form == "loop" else ""
+        body = _RESIDENT if self.form == "resident" else _LOOP
+        return _HEADER.format(options=options, parameters=", ".join(parameters)) + body.format(
+            m=self.m, n=self.n, k=self.k, c=self.c, precision=precision, product=product
+        )
+
+
+@dataclass(frozen=True)
+class Build:
+    """A cell as one side builds it."""
+
+    cell: Cell
+    side: Side
+
+    @property
+    def module(self) -> str:
+        """Name of its Python module."""
+        return f"{self.side}_{self.cell.name}"
+
+    @property
+    def text(self) -> str:
+        """Source of that module."""
+        return self.cell.text(self.side == "scalar")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of a part: our cell, and what it is measured beside.
+
+    Attributes:
+        types: Name of the dtypes, as the tables group them.
+        ours: The cell as warp_tiles builds it.
+        peers: Names and builds of the peers; the fastest of them counts.
+        floor: The kernel that only loads, if it is measured.
+    """
+
+    types: Types
+    ours: Cell
+    peers: tuple[tuple[str, Build], ...]
+    floor: Build | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the row."""
+        cell = self.ours
+        return f"{self.types} {cell.m}x{cell.n}x{cell.k} {cell.threads}"
+
+    @property
+    def builds(self) -> dict[str, Build]:
+        """Everything that is built for the row, by the name that the record gives it."""
+        floor = {"loads": self.floor} if self.floor else {}
+        return {"tiles": Build(self.ours, "tiles"), **dict(self.peers), **floor}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table.
+
+    Attributes:
+        name: As ``--part`` takes it.
+        title: What it measures.
+        entries: Its rows.
+        calls: Products per block (resident).
+        blocks: Blocks (resident).
+        size: Edge of the square matrices (loop).
+    """
+
+    name: str
+    title: str
+    entries: tuple[Entry, ...]
+    calls: int = 64
+    blocks: int = 2112
+    size: int = 4096
+
+
+def _cell(form: Form, types: Types, m: int, n: int, k: int, threads: int, backward: bool = False) -> Cell:
+    ab, c = DTYPES[types]
+    return Cell(form, ab, ab, c, m, n, k, threads, types == "tf32", backward)
+
+
+def _peer(cell: Cell) -> Cell:
+    """What Warp can build in a cell's place: it refuses the adjoint of bfloat16, and float16 costs the same."""
+    if cell.backward and "bfloat16" in (cell.a, cell.b):
+        return replace(cell, a="float16", b="float16")
+    return cell
+
+
+def _entry(types: Types, cell: Cell, *sides: Side, floor: bool = False) -> Entry:
+    peers = tuple((side, Build(_peer(cell), side)) for side in sides)
+    loads = Build(replace(cell, form="loads", tf32=False), "warp") if floor else None
+    return Entry(types, cell, peers, loads)
+
+
+_RESIDENT_SHAPES = (
+    (32, 32, 32, 128),
+    (64, 64, 64, 64),
+    (64, 64, 64, 128),
+    (64, 64, 64, 256),
+    (128, 128, 32, 128),
+    (128, 128, 32, 256),
+)
+_SMALL_SHAPES = (
+    *((size, size, size) for size in (4, 6, 8, 12, 16, 24, 32)),
+    (4, 4, 32),
+    (32, 4, 4),
+    (6, 6, 24),
+    (1, 32, 32),
+    (24, 1, 24),
+    (8, 32, 16),
+)
+_LOOP_SHAPES: dict[Types, tuple[tuple[int, int, int, int], ...]] = {
+    "fp16": (
+        (64, 64, 64, 128),
+        (64, 64, 32, 128),
+        (128, 64, 32, 128),
+        (128, 128, 32, 128),
+        (128, 128, 32, 256),
+        (128, 128, 64, 256),
+    ),
+    "tf32": ((64, 64, 32, 128), (64, 64, 64, 128), (128, 128, 32, 128), (128, 128, 32, 256)),
+    "fp32": ((64, 64, 32, 128), (64, 64, 64, 256), (128, 128, 16, 256), (128, 128, 32, 256)),
+    "fp64": ((64, 64, 16, 128), (64, 64, 32, 128), (64, 64, 32, 64)),
+}
+_LOOP_SHAPES["bf16"] = _LOOP_SHAPES["fp16"]
+_LOOP_BACKWARD_SHAPES: dict[Types, tuple[tuple[int, int, int, int], ...]] = {
+    "fp16": ((64, 64, 64, 128), (64, 64, 32, 128), (128, 64, 32, 128)),
+    "bf16": ((64, 64, 64, 128), (64, 64, 32, 128), (128, 64, 32, 128)),
+    "tf32": ((64, 64, 32, 128), (64, 64, 64, 128)),
+    "fp32": ((64, 64, 32, 128), (64, 64, 64, 256)),
+    "fp64": ((64, 64, 16, 128), (64, 64, 32, 128)),
+}
+
+
+def _resident(backward: bool) -> Iterator[Entry]:
+    for types in DTYPES:
+        for m, n, k, threads in _RESIDENT_SHAPES:
+            if types != "fp64" or (m, n) != (128, 128):  # fp64 tiles of 128x128 do not fit shared memory
+                yield _entry(types, _cell("resident", types, m, n, k, threads, backward), "warp")
+
+
+def _small() -> Iterator[Entry]:
+    for types in ("fp32", "fp64"):
+        for m, n, k in _SMALL_SHAPES:
+            for threads in (32, 64, 128):
+                yield _entry(types, _cell("resident", types, m, n, k, threads), "warp", "scalar")
+
+
+def _loop(shapes: dict[Types, tuple[tuple[int, int, int, int], ...]], backward: bool) -> Iterator[Entry]:
+    for types in DTYPES:
+        for m, n, k, threads in shapes[types]:
+            yield _entry(types, _cell("loop", types, m, n, k, threads, backward), "warp", floor=not backward)
+
+
+PARTS: dict[str, Part] = {
+    part.name: part
+    for part in (
+        Part("resident", "64 products of tiles that stay in shared memory", tuple(_resident(False))),
+        Part("small", "small products of tiles that stay in shared memory", tuple(_small()), calls=1024),
+        Part("loop", "4096 x 4096 x 4096: load, load, multiply", tuple(_loop(_LOOP_SHAPES, False))),
+        Part("backward_resident", "64 products and their adjoints, replayed by Warp", tuple(_resident(True))),
+        Part(
+            "backward_loop",
+            "adjoint of 2048 x 2048 x 2048: load, load, multiply",
+            tuple(_loop(_LOOP_BACKWARD_SHAPES, True)),
+            size=2048,
+        ),
+    )
+}

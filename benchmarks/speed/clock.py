@@ -1,0 +1,25 @@
+"""A kernel that keeps one thread busy for a while and reads the clock of its multiprocessor."""
+
+# mypy: disable-error-code="no-untyped-def,untyped-decorator,valid-type"
+
+import warp as wp
+
+_SPIN = """
+    unsigned long long begin, now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+    const long long clock = clock64();
+    do {
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    } while (now - begin < nanoseconds);
+    clocks[slot] = double(clock64() - clock) / double(now - begin);
+"""
+
+
+@wp.func_native(_SPIN)
+def _spin(clocks: wp.array(dtype=wp.float64), slot: int, nanoseconds: wp.uint64): ...
+
+
+@wp.kernel(enable_backward=False, module="unique")
+def read_clock(clocks: wp.array(dtype=wp.float64), slot: int, nanoseconds: wp.uint64):
+    """Write clocks per nanosecond, which are GHz, into a slot."""
+    _spin(clocks, slot, nanoseconds)

@@ -1,0 +1,102 @@
+"""Draws what ``gemm.py`` measured: bars of Warp and warp_tiles by shape, with the bound or the floor marked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+Row = dict[str, Any]
+COLOURS = {"warp": "#999999", "scalar": "#d5d5d5", "tiles": "#5b8c00"}
+LABELS = {"warp": "unmodified Warp", "scalar": "Warp's scalar path", "tiles": "warp_tiles"}
+_BOUND = "#b03a2e"
+
+
+def _label(row: Row) -> str:
+    return f"{row['m']}x{row['n']}x{row['k']}\n{row['threads']} threads"
+
+
+def _bars(axes: Any, rows: list[Row], types: str, mark: Callable[[Row], float | None], marked: str) -> None:
+    sides = [side for side in COLOURS if any("tflops" in row.get(side, {}) for row in rows)]
+    width = 0.8 / max(1, len(sides))
+    for number, side in enumerate(sides):
+        places = [place + width * (number - (len(sides) - 1) / 2) for place in range(len(rows))]
+        heights = [row.get(side, {}).get("tflops", 0.0) for row in rows]
+        axes.bar(places, heights, width, color=COLOURS[side], label=LABELS[side])
+    marks = [(place, mark(row)) for place, row in enumerate(rows)]
+    known = [(place, value) for place, value in marks if value is not None]
+    if known:
+        left, right = [place - 0.45 for place, _ in known], [place + 0.45 for place, _ in known]
+        axes.hlines([value for _, value in known], left, right, color=_BOUND, label=marked)
+    for place, row in enumerate(rows):
+        if "ratio" in row:
+            axes.text(place, row["tiles"]["tflops"], f"{row['ratio']:.1f}x", ha="center", va="bottom", fontsize=7)
+    axes.set_xticks(range(len(rows)), [_label(row) for row in rows], fontsize=7)
+    axes.set_title(types, fontsize=9)
+    axes.set_ylabel("TFLOP/s", fontsize=8)
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.15)
+
+
+def _grid(part: Row, mark: Callable[[Row], float | None], marked: str) -> Any:
+    rows = [row for row in part["rows"] if "tiles" in row]
+    kinds = list(dict.fromkeys(row["types"] for row in rows))
+    figure, all_axes = pyplot.subplots(max(1, len(kinds)), 1, figsize=(9, 2.3 * len(kinds) + 0.6), squeeze=False)
+    for axes, types in zip(all_axes[:, 0], kinds):
+        _bars(axes, [row for row in rows if row["types"] == types], types, mark, marked)
+    if kinds:
+        all_axes[0, 0].legend(fontsize=7, ncols=4, loc="upper left")
+    return figure
+
+
+def _small(part: Row) -> Any:
+    """Ratios by shape, one mark for each number of threads."""
+    rows = [row for row in part["rows"] if "ratio" in row]
+    kinds = list(dict.fromkeys(row["types"] for row in rows))
+    figure, all_axes = pyplot.subplots(max(1, len(kinds)), 1, figsize=(9, 2.6 * len(kinds) + 0.6), squeeze=False)
+    for axes, types in zip(all_axes[:, 0], kinds):
+        mine = [row for row in rows if row["types"] == types]
+        shapes = list(dict.fromkeys(f"{row['m']}x{row['n']}x{row['k']}" for row in mine))
+        for threads, marker in ((32, "o"), (64, "s"), (128, "^")):
+            points = [row for row in mine if row["threads"] == threads]
+            places = [shapes.index(f"{row['m']}x{row['n']}x{row['k']}") for row in points]
+            axes.plot(
+                places, [row["ratio"] for row in points], marker, label=f"{threads} threads", color=COLOURS["tiles"]
+            )
+        axes.axhline(1, color=_BOUND, linewidth=0.8)
+        axes.set_xticks(range(len(shapes)), shapes, fontsize=7)
+        axes.set_ylabel("times the faster of\nWarp's two paths", fontsize=8)
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.15)
+        axes.set_title(types, fontsize=9)
+    if kinds:
+        all_axes[0, 0].legend(fontsize=7, ncols=4, loc="upper left")
+    return figure
+
+
+def _floor(row: Row) -> float | None:
+    """The rate if the loads alone took the time."""
+    if "median_us" not in row.get("loads", {}) or "tflops" not in row["tiles"]:
+        return None
+    return float(row["tiles"]["tflops"] * row["tiles"]["median_us"] / row["loads"]["median_us"])
+
+
+def draw(data: Row, folder: Path) -> None:
+    """Write one picture for each part into a folder."""
+    for name, part in data["parts"].items():
+        if name == "small":
+            figure = _small(part)
+        elif "loop" in name:
+            figure = _grid(part, _floor, "loads alone")
+        else:
+            figure = _grid(
+                part, lambda row: row.get("bound", {}).get("tflops"), "bound of shared memory and arithmetic"
+            )
+        run = data["runs"][part["rows"][-1]["run"]]
+        figure.suptitle(f"{part['title']}; {run['gpu']}, Warp {run['warp']}", fontsize=10)
+        figure.tight_layout()
+        figure.savefig(folder / f"gemm_{name}.png", dpi=110)
+        pyplot.close(figure)

@@ -1,0 +1,163 @@
+"""One side of a row: a finished build, loaded on the GPU with its operands, and what it computes."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import warp as wp
+
+from benchmarks.speed.arrays import Matrix, draw, to_device, to_host
+from benchmarks.speed.builds import ARCH, Shelf, import_kernels
+from benchmarks.speed.cells import Build, Cell, Part
+
+# unit roundoff of the storage type; tf32 keeps ten bits of the mantissa
+ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53, "tf32": 2.0**-11}
+_ALLOWED = 16.0  # differences between two right results, in units of the roundings that they make
+
+
+class WrongResultError(Exception):
+    """Two sides compute different things."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is timed, and what comes before each time untimed."""
+
+    run: Callable[[], None]
+    prepare: Callable[[], None] | None = None
+
+
+def load_kernel(shelf: Shelf, build: Build, device: str) -> Any:
+    """The kernel of a finished build."""
+    with tempfile.TemporaryDirectory() as folder:
+        module = import_kernels(shelf.unpack(build, Path(folder)), build.module)
+        wp.load_aot_module(module, device=device, arch=ARCH, module_dir=folder, strip_hash=True)
+    return module.gemm
+
+
+@functools.lru_cache(maxsize=8)  # neighbouring rows have the same operands
+def _operand(shape: tuple[int, ...], seed: int, exact: bool, dtype: str, device: str) -> Any:
+    """Random values on the device; of three dimensions, the first repeats one matrix."""
+    if len(shape) == 2:
+        return to_device(draw(shape, seed, exact), dtype, device)
+    result = wp.empty(shape, dtype=getattr(wp, dtype), device=device)
+    size = shape[1] * shape[2]
+    wp.copy(result, to_device(draw((1, *shape[1:]), seed, exact), dtype, device), count=size)
+    filled = 1
+    while filled < shape[0]:
+        more = min(filled, shape[0] - filled)
+        wp.copy(result, result, dest_offset=filled * size, count=more * size)
+        filled += more
+    return result
+
+
+class Side:
+    """A loaded kernel with its arrays.
+
+    Args:
+        shelf: Holds the build.
+        build: What is loaded.
+        part: How it is launched.
+        device: Where.
+        exact: See :func:`draw`.
+    """
+
+    def __init__(self, shelf: Shelf, build: Build, part: Part, device: str, exact: bool) -> None:
+        cell = build.cell
+        self.cell, self.part, self.device = cell, part, device
+        self._kernel = load_kernel(shelf, build, device)
+        shape_a, shape_b, shape_c = self._shapes(cell, part)
+        self.a = _operand(shape_a, 1, exact, cell.a, device)
+        self.b = _operand(shape_b, 2, exact, cell.b, device)
+        self.c = wp.empty(shape_c, dtype=getattr(wp, cell.c), device=device)
+        if cell.backward:
+            self.a, self.b = wp.clone(self.a), wp.clone(self.b)
+            for array in (self.a, self.b):
+                array.grad = wp.zeros_like(array)
+            self._gradient_of_c = _operand(shape_c, 3, exact, cell.c, device)
+            self.c.grad = wp.clone(self._gradient_of_c)
+
+    @staticmethod
+    def _shapes(cell: Cell, part: Part) -> tuple[tuple[int, ...], ...]:
+        if cell.form != "resident":
+            return ((part.size, part.size),) * 3
+        # gradients of a block are its own, or adding to shared ones would take the time
+        shared = part.blocks if cell.backward else 1
+        return (shared, cell.m, cell.k), (shared, cell.k, cell.n), (part.blocks, cell.m, cell.n)
+
+    def command(self, calls: int, adjoint: bool) -> Any:
+        """A launch that is ready to go: of the kernel, or of its adjoint."""
+        resident = self.cell.form == "resident"
+        part, cell = self.part, self.cell
+        grid = [part.blocks] if resident else [part.size // cell.m, part.size // cell.n]
+        keywords: dict[str, Any] = {"dim": grid, "block_dim": cell.threads, "device": self.device, "record_cmd": True}
+        arrays, count = [self.a, self.b, self.c], [calls] if resident else []
+        keywords["inputs"] = [*arrays, *count]
+        if adjoint:
+            keywords |= {"adjoint": True, "adj_inputs": [*(array.grad for array in arrays), *count]}
+        return wp.launch_tiled(self._kernel, **keywords)
+
+    def launch(self, calls: int, adjoint: bool) -> Launch:
+        """The same, and what must come before it: Warp's adjoint of a store leaves zeros in the gradient it read."""
+        restore = functools.partial(wp.copy, self.c.grad, self._gradient_of_c) if adjoint else None
+        return Launch(self.command(calls, adjoint).launch, restore)
+
+    def results(self, calls: int) -> dict[str, Matrix]:
+        """What ``calls`` products compute: a sample of C, or of the gradients of A and B."""
+        if not self.cell.backward:
+            self.c.fill_(float("nan"))
+            self.command(calls, False).launch()
+            return {"c": _sample(self.c)}
+        self.a.grad.zero_()
+        self.b.grad.zero_()
+        wp.copy(self.c.grad, self._gradient_of_c)
+        self.command(calls, True).launch()
+        return {"grad_a": _sample(self.a.grad), "grad_b": _sample(self.b.grad)}
+
+
+def _sample(array: Any) -> Matrix:
+    """A few tiles, or rows in every place that a tile has them."""
+    return to_host(array[::703] if array.ndim == 3 else array[::17])
+
+
+def _unit(cell: Cell, part: Part, name: str) -> float:
+    """Relative size of the roundings of a result: sqrt(K) in the sums, and one for each time that it is stored."""
+    reduced = {"c": cell.k, "grad_a": cell.n, "grad_b": cell.m}[name]
+    stored = {"c": cell.c, "grad_a": cell.a, "grad_b": cell.b}[name]
+    if cell.form == "loop":
+        rounds = part.size / reduced  # tiles, or blocks that add to a gradient
+        reduced = part.size
+    else:
+        rounds = 1.0
+    inner = "tf32" if cell.tf32 else "float64" if cell.c == "float64" else "float32"
+    return float(np.sqrt(reduced) * ROUNDOFF[inner] + np.sqrt(rounds) * ROUNDOFF[stored])
+
+
+def compare(ours: Side, theirs: Side) -> dict[str, dict[str, float]]:
+    """How far the results of one call are apart.
+
+    Returns:
+        By result: ``largest``, the largest difference over the root mean square of the values, and ``units``, the
+        same over the roundings that both make.
+
+    Raises:
+        WrongResultError: More units than two right results can be apart, or a NaN.
+    """
+    first, second = ours.results(1), theirs.results(1)
+    found = {}
+    for name, values in first.items():
+        size = float(np.sqrt(np.mean(second[name] ** 2)))
+        largest = float(np.max(np.abs(values - second[name]))) / size
+        unit = max(_unit(ours.cell, ours.part, name), _unit(theirs.cell, theirs.part, name))
+        found[name] = {"largest": largest, "units": round(largest / unit, 3)}
+        if not largest <= _ALLOWED * unit:
+            raise WrongResultError(
+                f"{name} differs by {largest:.3g} of its size, {largest / unit:.3g} units of rounding"
+            )
+    return found

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Collective loads of 8 x 8 matrices of 16-bit elements.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-load-instruction-ldmatrix
+
+#pragma once
+
+#include "arch/types.cuh"
+
+namespace wt::arch {
+
+// Transposed: lane l gives the address of 16-byte row l % 8 of matrix l / 8 (lanes from 8 * N on are not asked),
+// and gets elements (row 2q, column g) and (row 2q + 1, column g) of matrix i in result[i].
+WT_DEVICE void ldmatrix_transposed(u32 (&result)[2], const void* row)
+{
+    const u32 address = u32(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(result[0]), "=r"(result[1])
+                 : "r"(address)
+                 : "memory");
+}
+
+WT_DEVICE void ldmatrix_transposed(u32 (&result)[4], const void* row)
+{
+    const u32 address = u32(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(result[0]), "=r"(result[1]), "=r"(result[2]), "=r"(result[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+}  // namespace wt::arch

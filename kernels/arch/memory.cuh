@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Shared memory. Operands come as generic pointers; a trip through the shared state space lets the
+// compiler infer it, so that plain loads and stores become ld.shared and st.shared.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvta
+
+#pragma once
+
+#include "arch/types.cuh"
+
+namespace wt::arch {
+
+template <class T>
+WT_DEVICE T* in_shared(void* pointer)
+{
+    return static_cast<T*>(__cvta_shared_to_generic(__cvta_generic_to_shared(pointer)));
+}
+
+// Reads N elements at once; the address is a multiple of their size together.
+template <int N, class T>
+WT_DEVICE Vector<T, N> load(const T* address)
+{
+    return *reinterpret_cast<const Vector<T, N>*>(address);
+}
+
+template <int N, class T>
+WT_DEVICE void store(T* address, const Vector<T, N>& value)
+{
+    *reinterpret_cast<Vector<T, N>*>(address) = value;
+}
+
+}  // namespace wt::arch

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A block GEMM without tensor cores: lanes form a grid over a register tile of C, and each lane multiplies rows of A with
+// columns of B. Lanes may also share the sum over K, which keeps them busy where C is small.
+
+#pragma once
+
+#include "arch/convert.cuh"
+#include "arch/lane.cuh"
+#include "arch/memory.cuh"
+#include "gemm/problem.cuh"
+#include "tile/accumulator.cuh"
+#include "tile/operand.cuh"
+
+namespace wt {
+
+template <class P, class Config>
+struct FmaGemm {
+    using A = typename P::A;
+    using B = typename P::B;
+    using C = typename P::C;
+    using T = Sum<P>;
+
+    static constexpr int lanes_m = Config::lanes_m, lanes_n = Config::lanes_n, lanes_k = Config::lanes_k;
+    static constexpr int rows = Config::tile_m / lanes_m, cols = Config::tile_n / lanes_n;  // of one lane
+    static constexpr int vector = Config::k_vector;
+    static constexpr int step_k = vector * lanes_k;
+    static constexpr bool exact_k = P::k % step_k == 0;
+
+    static_assert(lanes_m * lanes_n * lanes_k == 32, "A warp has 32 lanes");
+    static_assert(Config::tile_m % lanes_m == 0 && Config::tile_n % lanes_n == 0, "Lanes divide the tile");
+
+    // Neighbours across K that are read together
+    static WT_DEVICE constexpr int across(int count, int size, int align, int extent, int ld)
+    {
+        return tile::smaller(tile::smaller(tile::power_of_two_in(count), tile::smaller(16, align) / size),
+                             tile::smaller(tile::power_of_two_in(extent), tile::power_of_two_in(ld)));
+    }
+    static constexpr int pair_m = P::a_row_major ? 1 : across(rows, sizeof(A), P::align_a, P::m, P::lda);
+    static constexpr int pair_n =
+        P::b_row_major ? across(cols, sizeof(B), P::align_b, P::n, P::ldb)
+        : P::c_row_major ? across(cols, sizeof(C), P::align_c, P::n, P::ldc) : 1;
+
+    // Rows and columns of a lane: neighbours in runs of `pair`, and the runs of all lanes in turn
+    template <int Pair, int Lanes>
+    static WT_DEVICE int line(int lane, int index)
+    {
+        return index / Pair * (Pair * Lanes) + lane * Pair + index % Pair;
+    }
+
+    static constexpr int tiles_m = (P::m + Config::tile_m - 1) / Config::tile_m;
+    static constexpr int tiles_n = (P::n + Config::tile_n - 1) / Config::tile_n;
+    static constexpr int warps = P::threads / 32;
+    static constexpr int rounds = (tiles_m * tiles_n + warps - 1) / warps;
+
+    // What a lane holds of C
+    using Sums = T[rounds][rows][cols];
+
+    static WT_DEVICE void run(const void* alpha, const A* a, const B* b, const void* beta, C* c)
+    {
+        const auto scale = tile::scale_of<C, T>(alpha, beta);
+#pragma unroll 1
+        for (int round = 0; round < rounds; ++round) {
+            const Place place(round);
+            if (!place.inside)
+                break;
+            T sums[rows][cols] = {};
+            const bool sums_hold_c = Config::c_first && lanes_k == 1 && scale.alpha == T(1);
+            if (sums_hold_c && scale.beta != T(0))
+                start(sums, scale.beta, c, place);
+            accumulate(sums, a, b, place);
+            store(sums, sums_hold_c ? tile::Scale<T>{T(1), T(0)} : scale, c, place);
+        }
+    }
+
+    // sums += A * B
+    static WT_DEVICE void add(Sums& sums, const A* a, const B* b)
+    {
+#pragma unroll
+        for (int round = 0; round < rounds; ++round) {
+            const Place place(round);
+            if (place.inside)
+                accumulate(sums[round], a, b, place);
+        }
+    }
+
+    // C += sums; lanes that share a sum hold a part of it each.
+    static WT_DEVICE void finish(Sums& sums, C* c)
+    {
+#pragma unroll
+        for (int round = 0; round < rounds; ++round) {
+            const Place place(round);
+            if (place.inside)
+                store(sums[round], {T(1), T(1)}, c, place);
+        }
+    }
+
+private:
+    // Where a lane works in a round: its register tile, and its place in the grid of lanes
+    struct Place {
+        int row, col, lane_m, lane_n, lane_k;
+        bool inside;
+
+        WT_DEVICE explicit Place(int round)
+        {
+            const int tile = arch::thread_index() / 32 + round * warps, lane = arch::thread_index() % 32;
+            row = tile / tiles_n * Config::tile_m;
+            col = tile % tiles_n * Config::tile_n;
+            lane_k = lane % lanes_k;
+            lane_n = lane / lanes_k % lanes_n;
+            lane_m = lane / (lanes_k * lanes_n);
+            inside = tiles_m * tiles_n % warps == 0 || tile < tiles_m * tiles_n;
+        }
+
+        WT_DEVICE int row_of(int i) const { return row + line<pair_m, lanes_m>(lane_m, i); }
+        WT_DEVICE int col_of(int j) const { return col + line<pair_n, lanes_n>(lane_n, j); }
+    };
+
+    static WT_DEVICE void accumulate(T (&sums)[rows][cols], const A* a, const B* b, const Place& place)
+    {
+        // Lanes that read lines along K at the same banks start at different places.
+        const int turn = (place.lane_m & (Config::rotation_a - 1)) ^ (place.lane_n & (Config::rotation_b - 1));
+#pragma unroll(Config::k_unroll)
+        for (int k0 = 0; k0 < P::k; k0 += step_k)
+            step(sums, a, b, place, (k0 ^ turn * step_k) + place.lane_k * vector);
+    }
+
+    static constexpr bool exact_m = P::m % Config::tile_m == 0, exact_n = P::n % Config::tile_n == 0;
+
+    // values[i][e]: element k + e of line i; lines are rows of A or columns of B.
+    template <bool AlongK, int Count, int Pair, int Lanes, int Extent, int LD, int Align, bool ExactExtent, class E>
+    static WT_DEVICE void load(T (&values)[Count][vector], const E* from, int line0, int lane, int k)
+    {
+        constexpr int along = tile::smaller(tile::smaller(tile::power_of_two_in(vector), tile::smaller(16, Align) / int(sizeof(E))),
+                                            tile::smaller(tile::power_of_two_in(P::k), tile::power_of_two_in(LD)));
+        constexpr int step_line = AlongK ? 1 : Pair, step_e = AlongK ? along : 1;
+#pragma unroll
+        for (int i = 0; i < Count; i += step_line) {
+            const int outer = line0 + line<Pair, Lanes>(lane, i);
+#pragma unroll
+            for (int e = 0; e < vector; e += step_e) {
+                Vector<E, step_line * step_e> part{};
+                if ((ExactExtent || outer < Extent) && (exact_k || k + e < P::k))
+                    part = arch::load<step_line * step_e>(from + (AlongK ? outer * LD + k + e : (k + e) * LD + outer));
+#pragma unroll
+                for (int x = 0; x < step_line; ++x) {
+#pragma unroll
+                    for (int y = 0; y < step_e; ++y)
+                        values[i + x][e + y] = arch::Convert<T, E>::of(part.at[x + y]);
+                }
+            }
+        }
+    }
+
+    static WT_DEVICE void step(T (&sums)[rows][cols], const A* a, const B* b, const Place& place, int k)
+    {
+        T as[rows][vector], bs[cols][vector];
+        load<P::a_row_major, rows, pair_m, lanes_m, P::m, P::lda, P::align_a, exact_m>(as, a, place.row, place.lane_m, k);
+        load<!P::b_row_major, cols, pair_n, lanes_n, P::n, P::ldb, P::align_b, exact_n>(bs, b, place.col, place.lane_n, k);
+#pragma unroll
+        for (int e = 0; e < vector; ++e) {
+#pragma unroll
+            for (int i = 0; i < rows; ++i) {
+#pragma unroll
+                for (int j = 0; j < cols; ++j)
+                    sums[i][j] += as[i][e] * bs[j][e];
+            }
+        }
+    }
+
+    static WT_DEVICE void add_lanes(T (&sums)[rows][cols])
+    {
+#pragma unroll
+        for (int mask = 1; mask < lanes_k; mask *= 2) {
+#pragma unroll
+            for (int i = 0; i < rows; ++i) {
+#pragma unroll
+                for (int j = 0; j < cols; ++j)
+                    sums[i][j] += arch::exchange(sums[i][j], mask);
+            }
+        }
+    }
+
+    static constexpr int width = P::c_row_major ? tile::smaller(pair_n, across(cols, sizeof(C), P::align_c, P::n, P::ldc)) : 1;
+
+    // The sums start from beta * C.
+    static WT_DEVICE void start(T (&sums)[rows][cols], T beta, const C* c, const Place& place)
+    {
+#pragma unroll
+        for (int i = 0; i < rows; ++i) {
+#pragma unroll
+            for (int j = 0; j < cols; j += width) {
+                const int row = place.row_of(i), col = place.col_of(j);
+                if ((!exact_m && row >= P::m) || (!exact_n && col >= P::n))
+                    continue;
+                const Vector<C, width> old = arch::load<width>(c + offset(row, col));
+#pragma unroll
+                for (int e = 0; e < width; ++e)
+                    sums[i][j + e] = beta * arch::Convert<T, C>::of(old.at[e]);
+            }
+        }
+    }
+
+    static WT_DEVICE int offset(int row, int col) { return P::c_row_major ? row * P::ldc + col : col * P::ldc + row; }
+
+    // Lanes that share a sum all have it now, and one of them writes.
+    static WT_DEVICE void store(T (&sums)[rows][cols], tile::Scale<T> scale, C* c, const Place& place)
+    {
+        add_lanes(sums);
+#pragma unroll
+        for (int i = 0; i < rows; ++i) {
+            const int row = place.row_of(i);
+#pragma unroll
+            for (int j = 0; j < cols; j += width) {
+                const int col = place.col_of(j);
+                if ((lanes_k > 1 && place.lane_k != (i * cols + j) / width % lanes_k) || (!exact_m && row >= P::m) || (!exact_n && col >= P::n))
+                    continue;
+                C* const to = c + offset(row, col);
+                Vector<C, width> old{}, value;
+                if (scale.beta != T(0))
+                    old = arch::load<width>(to);
+#pragma unroll
+                for (int e = 0; e < width; ++e) {
+                    T sum = scale.alpha * sums[i][j + e];
+                    if (scale.beta != T(0))
+                        sum = scale.beta * arch::Convert<T, C>::of(old.at[e]) + sum;
+                    value.at[e] = arch::Convert<C, T>::of(sum);
+                }
+                arch::store(to, value);
+            }
+        }
+    }
+};
+
+}  // namespace wt

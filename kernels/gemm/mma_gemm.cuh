@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A block GEMM on tensor cores: each warp computes register tiles of C.
+
+#pragma once
+
+#include "arch/lane.cuh"
+#include "gemm/multiply.cuh"
+#include "tile/accumulator.cuh"
+#include "tile/operand.cuh"
+
+namespace wt {
+
+template <class P, class Config>
+struct MmaGemm {
+    using A = typename P::A;
+    using B = typename P::B;
+    using C = typename P::C;
+    using Multiply = Multiplier<P, Config::instruction>;
+    using Value = typename Multiply::Value;
+
+    static constexpr int rows = Config::tile_m / 8, cols = Config::tile_n / 8;  // groups of eight
+    static constexpr int block_k = 4 * Config::k_vector;
+    static constexpr int steps = block_k / Multiply::k;
+    // As many blocks at a time as lanes take turns with, where lines go along K
+    static constexpr int blocks_a = P::a_row_major ? Config::rotation_a : 1;
+    static constexpr int blocks_b = P::b_row_major ? 1 : Config::rotation_b;
+    static constexpr int blocks = blocks_a > blocks_b ? blocks_a : blocks_b;
+
+    static_assert(Config::tile_m % (8 * Multiply::rows) == 0 && Config::tile_n % 8 == 0, "A tile holds whole instructions");
+    static_assert(block_k % Multiply::k == 0, "A block of K holds whole instructions");
+
+    // Interleaved rows let 16-bit neighbours be read together, interleaved columns make C's vectors 16 bytes long.
+    static constexpr bool wide_a = !P::a_row_major, wide_b = !P::b_row_major ? sizeof(C) <= 4 : true;
+    using ShapeA = tile::OperandShape<A, P::m, P::k, P::lda, P::align_a, rows, Config::k_vector, blocks, Config::rotation_a, wide_a>;
+    using ShapeB = tile::OperandShape<B, P::n, P::k, P::ldb, P::align_b, cols, Config::k_vector, blocks, Config::rotation_b, wide_b>;
+    using ReadA = typename tile::OperandReader<P::a_row_major, ShapeA>::Type;
+    using ReadB = typename tile::OperandReader<!P::b_row_major, ShapeB>::Type;
+    using Result = tile::Accumulator<C, Sum<P>, P::m, P::n, P::ldc, P::c_row_major, P::align_c, rows, cols, Config::rotation_c,
+                                     ReadA::placement, ReadB::placement>;
+
+    static constexpr int tiles_m = (P::m + Config::tile_m - 1) / Config::tile_m;
+    static constexpr int tiles_n = (P::n + Config::tile_n - 1) / Config::tile_n;
+    static constexpr int warps = P::threads / 32;
+    static constexpr int rounds = (tiles_m * tiles_n + warps - 1) / warps;
+
+    // What a lane holds of C
+    using Sums = Sum<P>[rounds][rows][cols][2];
+
+    static WT_DEVICE void run(const void* alpha, const A* a, const B* b, const void* beta, C* c)
+    {
+        const auto scale = tile::scale_of<C, Sum<P>>(alpha, beta);
+#pragma unroll 1
+        for (int round = 0; round < rounds; ++round) {
+            const Place place(round);
+            if (!place.inside)
+                break;
+            typename Result::Values old[rows][Result::vectors];
+            if (Config::c_first && scale.beta != Sum<P>(0))
+                Result::fetch(old, c, place.row, place.col, place.g, place.q);
+            Sum<P> sums[rows][cols][2] = {};
+            accumulate(sums, a, b, place);
+            Result::template store<Config::c_first>(sums, scale, old, c, place.row, place.col, place.g, place.q);
+        }
+    }
+
+    // sums += A * B
+    static WT_DEVICE void add(Sums& sums, const A* a, const B* b)
+    {
+#pragma unroll
+        for (int round = 0; round < rounds; ++round) {
+            const Place place(round);
+            if (place.inside)
+                accumulate(sums[round], a, b, place);
+        }
+    }
+
+    // C += sums
+    static WT_DEVICE void finish(const Sums& sums, C* c)
+    {
+#pragma unroll
+        for (int round = 0; round < rounds; ++round) {
+            const Place place(round);
+            typename Result::Values old[rows][Result::vectors];
+            if (place.inside)
+                Result::template store<false>(sums[round], {Sum<P>(1), Sum<P>(1)}, old, c, place.row, place.col, place.g, place.q);
+        }
+    }
+
+private:
+    // Where a lane works in a round: its register tile, and its place in an instruction
+    struct Place {
+        int row, col, g, q;
+        bool inside;
+
+        WT_DEVICE explicit Place(int round)
+        {
+            const int tile = arch::thread_index() / 32 + round * warps, lane = arch::thread_index() % 32;
+            row = tile / tiles_n * Config::tile_m;
+            col = tile % tiles_n * Config::tile_n;
+            g = lane / 4;
+            q = lane % 4;
+            inside = tiles_m * tiles_n % warps == 0 || tile < tiles_m * tiles_n;
+        }
+    };
+
+    static WT_DEVICE void accumulate(Sum<P> (&sums)[rows][cols][2], const A* a, const B* b, const Place& place)
+    {
+#pragma unroll(Config::k_unroll)
+        for (int k0 = 0; k0 < P::k; k0 += block_k * blocks) {
+            tile::Units<ShapeA> units_a;
+            tile::Units<ShapeB> units_b;
+            ReadA::load(units_a, a, place.row, k0, place.g, place.q);
+            ReadB::load(units_b, b, place.col, k0, place.g, place.q);
+#pragma unroll
+            for (int block = 0; block < blocks; ++block)
+                multiply_block(sums, units_a[block], units_b[block]);
+        }
+    }
+
+    static WT_DEVICE void multiply_block(Sum<P> (&sums)[rows][cols][2], const tile::Unit<ShapeA> (&a)[rows][ShapeA::units],
+                                         const tile::Unit<ShapeB> (&b)[cols][ShapeB::units])
+    {
+        if constexpr (Multiply::multiplicand == Multiplicand::half_words) {
+#pragma unroll
+            for (int step = 0; step < steps; ++step)
+                Multiply::multiply(sums, a, b, step);
+        } else {
+            Value values_a[rows][Config::k_vector], values_b[cols][Config::k_vector];
+            convert<ShapeA>(values_a, a);
+            convert<ShapeB>(values_b, b);
+#pragma unroll
+            for (int step = 0; step < steps; ++step)
+                Multiply::multiply(sums, values_a, values_b, step);
+        }
+    }
+
+    template <class Shape, int Groups>
+    static WT_DEVICE void convert(Value (&values)[Groups][Config::k_vector], const tile::Unit<Shape> (&units)[Groups][Shape::units])
+    {
+        using T = typename Shape::Element;
+#pragma unroll
+        for (int group = 0; group < Groups; ++group) {
+#pragma unroll
+            for (int e = 0; e < Config::k_vector; ++e) {
+                if constexpr (Shape::packed)
+                    values[group][e] = arch::Convert<Value, T>::of(T{u16(units[group][e / 2] >> (e % 2 * 16))});
+                else
+                    values[group][e] = arch::Convert<Value, T>::of(units[group][e]);
+            }
+        }
+    }
+};
+
+}  // namespace wt

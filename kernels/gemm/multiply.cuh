@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products of fragments by tensor-core instructions of every kind, seen alike: an instruction takes, for each group of
+// eight rows or columns, `registers` values per lane that follow each other along K.
+
+#pragma once
+
+#include "arch/convert.cuh"
+#include "arch/mma.cuh"
+#include "gemm/problem.cuh"
+
+namespace wt {
+
+// What the tensor cores are given
+enum class Multiplicand { half_words, tf32, tf32_parts, doubles };
+
+template <class P, Instruction I>
+struct Multiplier {
+    using A = typename P::A;
+    using B = typename P::B;
+    static constexpr bool half_words =
+        same<A, B> && sizeof(A) == 2 && !any_double<P> && (I == Instruction::mma_m16n8k16 || P::sm < 80);
+    static constexpr Multiplicand multiplicand = any_double<P> ? Multiplicand::doubles
+        : half_words                                          ? Multiplicand::half_words
+        : (same<A, float> || same<B, float>) && !P::tf32      ? Multiplicand::tf32_parts
+                                                              : Multiplicand::tf32;
+    static constexpr int rows = I == Instruction::mma_m8n8k4 ? 1 : 2;  // groups of eight
+    static constexpr int k = I == Instruction::mma_m16n8k16 ? 16 : I == Instruction::mma_m16n8k8 ? 8 : 4;
+    static constexpr int registers = k / 4 / (half_words ? 2 : 1);
+
+    static_assert(I != Instruction::mma_m16n8k16 || half_words, "m16n8k16 multiplies fp16 or bf16");
+    static_assert(I != Instruction::mma_m8n8k4 || any_double<P>, "m8n8k4 multiplies fp64");
+    static_assert(P::sm >= 80 || (half_words && same<A, f16>), "sm_75 has tensor cores for fp16 alone");
+    static_assert(!any_double<P> || I == Instruction::mma_m8n8k4 || P::sm >= 90, "m16n8k8 of fp64 needs sm_90");
+    static_assert(multiplicand != Multiplicand::tf32_parts || !(same<A, float> && same<B, float>),
+                  "fp32 products of default precision are computed by fma");
+
+    using Value = typename SumOf<any_double<P>>::Type;
+
+    // One instruction for each pair of groups; `step` counts instructions along K within the registers of a block.
+    template <int Rows, int Cols, int Count>
+    static WT_DEVICE void multiply(Sum<P> (&sums)[Rows][Cols][2], const u32 (&a)[Rows][Count], const u32 (&b)[Cols][Count],
+                                   int step)
+    {
+#pragma unroll
+        for (int i = 0; i < Rows; i += 2) {
+#pragma unroll
+            for (int j = 0; j < Cols; ++j) {
+                float d[4] = {sums[i][j][0], sums[i][j][1], sums[i + 1][j][0], sums[i + 1][j][1]};
+                const int r = step * registers;
+                if constexpr (registers == 2) {
+                    const u32 as[4] = {a[i][r], a[i + 1][r], a[i][r + 1], a[i + 1][r + 1]};
+                    const u32 bs[2] = {b[j][r], b[j][r + 1]};
+                    arch::mma_m16n8k16(d, as, bs, A{});
+                } else {
+                    const u32 as[2] = {a[i][r], a[i + 1][r]};
+                    const u32 bs[1] = {b[j][r]};
+                    arch::mma_m16n8k8(d, as, bs, A{});
+                }
+                put(sums, i, j, d);
+            }
+        }
+    }
+
+    template <int Rows, int Cols, int Count>
+    static WT_DEVICE void multiply(float (&sums)[Rows][Cols][2], const float (&a)[Rows][Count], const float (&b)[Cols][Count],
+                                   int step)
+    {
+        if constexpr (multiplicand == Multiplicand::tf32_parts) {
+            if constexpr (same<A, float>) {
+                float rest[Rows][Count];
+                cut(rest, a, step);
+                tf32(sums, rest, b, step);
+            } else {
+                float rest[Cols][Count];
+                cut(rest, b, step);
+                tf32(sums, a, rest, step);
+            }
+        }
+        tf32(sums, a, b, step);
+    }
+
+    template <int Rows, int Cols, int Count>
+    static WT_DEVICE void multiply(double (&sums)[Rows][Cols][2], const double (&a)[Rows][Count], const double (&b)[Cols][Count],
+                                   int step)
+    {
+#pragma unroll
+        for (int i = 0; i < Rows; i += rows) {
+#pragma unroll
+            for (int j = 0; j < Cols; ++j) {
+                const int r = step * registers;
+                if constexpr (rows == 1) {
+                    arch::mma_m8n8k4(sums[i][j], a[i][r], b[j][r]);
+                } else {
+                    double d[4] = {sums[i][j][0], sums[i][j][1], sums[i + 1][j][0], sums[i + 1][j][1]};
+                    const double as[4] = {a[i][r], a[i + 1][r], a[i][r + 1], a[i + 1][r + 1]};
+                    const double bs[2] = {b[j][r], b[j][r + 1]};
+                    arch::mma_m16n8k8(d, as, bs);
+                    put(sums, i, j, d);
+                }
+            }
+        }
+    }
+
+private:
+    template <int Rows, int Cols, int Count>
+    static WT_DEVICE void tf32(float (&sums)[Rows][Cols][2], const float (&a)[Rows][Count], const float (&b)[Cols][Count], int step)
+    {
+#pragma unroll
+        for (int i = 0; i < Rows; i += 2) {
+#pragma unroll
+            for (int j = 0; j < Cols; ++j) {
+                const int r = step * registers;
+                float d[4] = {sums[i][j][0], sums[i][j][1], sums[i + 1][j][0], sums[i + 1][j][1]};
+                const u32 as[4] = {arch::bits_of(a[i][r]), arch::bits_of(a[i + 1][r]), arch::bits_of(a[i][r + 1]),
+                                   arch::bits_of(a[i + 1][r + 1])};
+                const u32 bs[2] = {arch::bits_of(b[j][r]), arch::bits_of(b[j][r + 1])};
+                arch::mma_m16n8k8_tf32(d, as, bs);
+                put(sums, i, j, d);
+            }
+        }
+    }
+
+    // What a float leaves when the tensor cores cut it to tf32; nothing is left of an infinity.
+    template <int Groups, int Count>
+    static WT_DEVICE void cut(float (&rest)[Groups][Count], const float (&values)[Groups][Count], int step)
+    {
+#pragma unroll
+        for (int i = 0; i < Groups; ++i) {
+#pragma unroll
+            for (int r = step * registers; r < (step + 1) * registers; ++r) {
+                const float part = arch::tf32_part(values[i][r]);
+                rest[i][r] = part == values[i][r] ? 0.0f : values[i][r] - part;
+            }
+        }
+    }
+
+    template <int Rows, int Cols, class T>
+    static WT_DEVICE void put(T (&sums)[Rows][Cols][2], int i, int j, const T (&d)[4])
+    {
+        sums[i][j][0] = d[0];
+        sums[i][j][1] = d[1];
+        sums[i + 1][j][0] = d[2];
+        sums[i + 1][j][1] = d[3];
+    }
+};
+
+}  // namespace wt

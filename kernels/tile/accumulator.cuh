@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// C of a tensor-core product: C = alpha * acc + beta * C, or C = alpha * acc where beta is zero, without reading C.
+// A lane holds, of each group of eight rows and each group of eight columns, row g and columns 2q and 2q + 1.
+
+#pragma once
+
+#include "arch/convert.cuh"
+#include "arch/memory.cuh"
+#include "tile/exchange.cuh"
+#include "tile/operand.cuh"
+#include "tile/placement.cuh"
+
+namespace wt::tile {
+
+template <class Sum>
+struct Scale {
+    Sum alpha, beta;
+};
+
+template <class T, class Sum>
+WT_DEVICE Scale<Sum> scale_of(const void* alpha, const void* beta)
+{
+    using To = arch::Convert<Sum, T>;
+    return {To::of(*static_cast<const T*>(alpha)), To::of(*static_cast<const T*>(beta))};
+}
+
+// T            stored type; Sum: float or double
+// M, N, LD     size in elements; LD between the starts of two rows, or of two columns where RowMajor is false
+// Align        bytes to which the start of every contiguous line is aligned
+// Rows, Cols   groups of eight that a warp holds
+template <class T, class Sum, int M, int N, int LD, bool RowMajor, int Align, int Rows, int Cols, int Ways,
+          Placement RowPlacement, Placement ColPlacement>
+struct Accumulator {
+    using Columns = ColumnVector<ColPlacement>;
+    static constexpr int elements = Columns::elements;
+    static constexpr int vectors = Cols / Columns::groups;
+    static constexpr bool exact = M % (8 * Rows) == 0 && N % (8 * Cols) == 0;
+    // Elements per access; all of them or none lie inside the tile.
+    static constexpr int width = !RowMajor ? 1
+        : smaller(smaller(elements, smaller(16, Align) / int(sizeof(T))), smaller(power_of_two_in(N), power_of_two_in(LD)));
+    static constexpr int ways = vectors % Ways == 0 ? Ways : 1;
+    static constexpr int row_distance = RowPlacement == Placement::pairs_along || RowPlacement == Placement::pairs_spread ? 2 : 1;
+    static constexpr int line_bits = rows_apart_bits(row_distance * LD * int(sizeof(T)));
+
+    using Values = Vector<T, elements>;
+
+    // C as it lies in the tile, each lane taking its turn
+    static WT_DEVICE void fetch(Values (&values)[Rows][vectors], const T* tile, int row0, int col0, int g, int q)
+    {
+#pragma unroll
+        for (int group = 0; group < Rows; ++group)
+            fetch(values[group], tile, row0 + position<RowPlacement>(group, g), col0, turn_of(g), q);
+    }
+
+    // Fetched: whether `values` holds C already. They are not used where beta is zero.
+    template <bool Fetched>
+    static WT_DEVICE void store(const Sum (&sums)[Rows][Cols][2], Scale<Sum> scale, Values (&values)[Rows][vectors], T* tile,
+                                int row0, int col0, int g, int q)
+    {
+        const int turn = turn_of(g);
+#pragma unroll
+        for (int group = 0; group < Rows; ++group) {
+            const int row = row0 + position<RowPlacement>(group, g);
+            Vector<Sum, elements> totals[vectors];
+#pragma unroll
+            for (int v = 0; v < vectors; ++v) {
+#pragma unroll
+                for (int e = 0; e < elements; ++e)
+                    totals[v].at[e] =
+                        scale.alpha * sums[group][v * Columns::groups + Columns::group_of(e)][Columns::member_of(e)];
+            }
+            exchange_slots<ways>(totals, turn);
+            if (scale.beta != Sum(0)) {
+                if constexpr (!Fetched)
+                    fetch(values[group], tile, row, col0, turn, q);
+#pragma unroll
+                for (int slot = 0; slot < vectors; ++slot) {
+#pragma unroll
+                    for (int e = 0; e < elements; ++e)
+                        totals[slot].at[e] += scale.beta * arch::Convert<Sum, T>::of(values[group][slot].at[e]);
+                }
+            }
+#pragma unroll
+            for (int slot = 0; slot < vectors; ++slot)
+                write(totals[slot], tile, row, col0 + Columns::column(slot ^ turn, q));
+        }
+    }
+
+private:
+    static WT_DEVICE int turn_of(int g) { return (g >> line_bits) & (ways - 1); }
+
+    static WT_DEVICE int offset(int row, int col) { return RowMajor ? row * LD + col : col * LD + row; }
+
+    static WT_DEVICE void fetch(Values (&values)[vectors], const T* tile, int row, int col0, int turn, int q)
+    {
+#pragma unroll
+        for (int slot = 0; slot < vectors; ++slot) {
+            const int col = col0 + Columns::column(slot ^ turn, q);
+#pragma unroll
+            for (int e = 0; e < elements; e += width) {
+                Vector<T, width> part{};
+                if (exact || (row < M && col + e < N))
+                    part = arch::load<width>(tile + offset(row, col + e));
+#pragma unroll
+                for (int i = 0; i < width; ++i)
+                    values[slot].at[e + i] = part.at[i];
+            }
+        }
+    }
+
+    static WT_DEVICE void write(const Vector<Sum, elements>& totals, T* tile, int row, int col)
+    {
+#pragma unroll
+        for (int e = 0; e < elements; e += width) {
+            Vector<T, width> part;
+#pragma unroll
+            for (int i = 0; i < width; ++i)
+                part.at[i] = arch::Convert<T, Sum>::of(totals.at[e + i]);
+            if (exact || (row < M && col + e < N))
+                arch::store(tile + offset(row, col + e), part);
+        }
+    }
+};
+
+}  // namespace wt::tile

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lanes whose accesses would meet in a memory bank take turns: lane with turn x uses slot s ^ x where the others use
+// slot s. Afterwards each lane's registers are put in order with one select per register and bit of x.
+
+#pragma once
+
+#include "arch/types.cuh"
+
+namespace wt::tile {
+
+template <class T>
+WT_DEVICE T select(bool second, T a, T b)
+{
+    return second ? b : a;
+}
+
+template <class T, int N>
+WT_DEVICE Vector<T, N> select(bool second, const Vector<T, N>& a, const Vector<T, N>& b)
+{
+    if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+        using Words = Vector<u32, N / 2>;
+        const Words chosen = select(second, __builtin_bit_cast(Words, a), __builtin_bit_cast(Words, b));
+        return __builtin_bit_cast(Vector<T, N>, chosen);
+    } else {
+        Vector<T, N> result;
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            result.at[i] = second ? b.at[i] : a.at[i];
+        return result;
+    }
+}
+
+// Slot s becomes slot s ^ turn, for turn < Ways and every s < Slots.
+template <int Ways, int Slots, class T>
+WT_DEVICE void exchange_slots(T (&slots)[Slots], int turn)
+{
+    static_assert((Ways & (Ways - 1)) == 0 && Slots % Ways == 0, "Slots come in whole groups of a power of two");
+#pragma unroll
+    for (int bit = 1; bit < Ways; bit *= 2) {
+        const bool swap = (turn & bit) != 0;
+#pragma unroll
+        for (int s = 0; s < Slots; ++s) {
+            if ((s & bit) == 0) {
+                const T low = slots[s], high = slots[s ^ bit];
+                slots[s] = select(swap, low, high);
+                slots[s ^ bit] = select(swap, high, low);
+            }
+        }
+    }
+}
+
+// Rows in steps of row_bytes: the lowest bits of a row number that do not change its banks take no turns.
+WT_DEVICE constexpr int rows_apart_bits(int row_bytes)
+{
+    return row_bytes % 128 == 0 ? 0 : row_bytes % 64 == 0 ? 1 : row_bytes % 32 == 0 ? 2 : 3;
+}
+
+}  // namespace wt::tile

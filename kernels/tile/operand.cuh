@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reads an operand of a tensor-core product from a dense tile. A lane with g = lane / 4 and q = lane % 4 reads, for each
+// group of eight rows (A) or columns (B), member g, and of each block of 4V elements of K those from Vq on: the order of
+// K is free as long as A and B agree, and this one makes them contiguous.
+
+#pragma once
+
+#include "arch/convert.cuh"
+#include "arch/lane.cuh"
+#include "arch/memory.cuh"
+#include "tile/exchange.cuh"
+#include "tile/placement.cuh"
+
+namespace wt::tile {
+
+WT_DEVICE constexpr int smaller(int a, int b) { return a < b ? a : b; }
+
+// The largest power of two that divides a
+WT_DEVICE constexpr int power_of_two_in(int a) { return a & -a; }
+
+// T           stored type
+// Extent, K   size of the operand across and along K, in elements
+// LD, Align   leading dimension in elements; bytes to which the start of every contiguous line is aligned
+// Groups      groups of eight across that are read at a time
+// V, Blocks   elements of K a lane takes from a block, and blocks that are read at a time
+// Ways        how many lanes take turns
+// Wide        whether two groups may be interleaved, which makes C's vectors four elements long
+template <class T, int Extent, int K, int LD, int Align, int Groups, int V, int Blocks, int Ways, bool Wide>
+struct OperandShape {
+    using Element = T;
+    static constexpr int extent = Extent, k = K, ld = LD, align = Align, groups = Groups, vector = V, blocks = Blocks;
+    static constexpr int ways = Ways;
+    static constexpr bool paired = Wide && Groups % 2 == 0;
+    static constexpr bool exact = Extent % (8 * Groups) == 0 && K % (4 * V * Blocks) == 0;
+    // What moves between registers: a word of two 16-bit neighbours along K, or one element
+    static constexpr bool packed = sizeof(T) == 2 && V % 2 == 0;
+    static constexpr int units = packed ? V / 2 : V;
+};
+
+template <bool Packed, class T>
+struct UnitOf {
+    using Type = T;
+};
+template <class T>
+struct UnitOf<true, T> {
+    using Type = u32;
+};
+
+template <class S>
+using Unit = typename UnitOf<S::packed, typename S::Element>::Type;
+
+template <class S>
+using Units = Unit<S>[S::blocks][S::groups][S::units];
+
+template <class T>
+WT_DEVICE T load_or_zero(bool valid, const T* address)
+{
+    return valid ? arch::load<1>(address).at[0] : T{};
+}
+
+// ---- contiguous along K
+
+template <class S>
+struct AlongK {
+    using T = typename S::Element;
+    static constexpr Placement placement = S::paired ? Placement::pairs_across : Placement::single;
+    // Elements per access; all of them or none lie inside K.
+    static constexpr int width =
+        smaller(smaller(S::vector, S::align / int(sizeof(T))), smaller(power_of_two_in(S::k), power_of_two_in(S::ld)));
+    static constexpr int line_bits = rows_apart_bits(S::ld * int(sizeof(T)));
+
+    static WT_DEVICE void load(Units<S>& units, const T* tile, int outer0, int k0, int g, int q)
+    {
+        const int turn = (g >> line_bits) & (S::ways - 1);
+#pragma unroll
+        for (int group = 0; group < S::groups; ++group) {
+            const int outer = outer0 + position<placement>(group, g);
+#pragma unroll
+            for (int slot = 0; slot < S::blocks; ++slot) {
+                const int k = k0 + 4 * S::vector * (slot ^ turn) + S::vector * q;
+                load_vector(units[slot][group], tile + outer * S::ld + k, outer < S::extent, k);
+            }
+        }
+        exchange_slots<S::ways>(units, turn);
+    }
+
+private:
+    static WT_DEVICE void load_vector(Unit<S> (&units)[S::units], const T* from, bool inside, int k)
+    {
+        constexpr int unit_elements = S::vector / S::units;
+#pragma unroll
+        for (int e = 0; e < S::vector; e += width) {
+            const bool valid = S::exact || (inside && k + e < S::k);
+            if constexpr (width < unit_elements) {
+                const u32 bits = load_or_zero(valid, from + e).bits;
+                units[e / 2] = e % 2 ? units[e / 2] | bits << 16 : bits;
+            } else {
+                constexpr int count = width / unit_elements;
+                Vector<Unit<S>, count> value{};
+                if (valid)
+                    value = arch::load<count>(reinterpret_cast<const Unit<S>*>(from + e));
+#pragma unroll
+                for (int i = 0; i < count; ++i)
+                    units[e / unit_elements + i] = value.at[i];
+            }
+        }
+    }
+
+    // Blocks change places as wholes.
+    template <int Ways>
+    static WT_DEVICE void exchange_slots(Units<S>& units, int turn)
+    {
+#pragma unroll
+        for (int group = 0; group < S::groups; ++group) {
+#pragma unroll
+            for (int u = 0; u < S::units; ++u) {
+                Unit<S> slots[S::blocks];
+#pragma unroll
+                for (int block = 0; block < S::blocks; ++block)
+                    slots[block] = units[block][group][u];
+                tile::exchange_slots<Ways>(slots, turn);
+#pragma unroll
+                for (int block = 0; block < S::blocks; ++block)
+                    units[block][group][u] = slots[block];
+            }
+        }
+    }
+};
+
+// ---- contiguous across K
+
+template <class S>
+struct AcrossK {
+    using T = typename S::Element;
+    static constexpr int size = int(sizeof(T));
+    // Two neighbours at once where they are certain to be aligned and inside the tile
+    static constexpr bool pairs = S::paired && (size == 2 ? S::packed : size == 4) && S::extent % 2 == 0 && S::ld % 2 == 0
+        && S::align >= 2 * size;
+    static constexpr int pair = pairs ? 2 : 1;
+    static constexpr Placement placement = !pairs ? (size == 8 && S::groups % 4 == 0 ? Placement::spread : Placement::single)
+        : size == 2                              ? Placement::pairs_along
+                                                 : Placement::pairs_spread;
+    static constexpr int slots_across = S::groups / pair;
+
+    using Access = typename UnitOf<pairs && size == 2, Vector<T, pair>>::Type;
+
+    static WT_DEVICE void load(Units<S>& units, const T* tile, int outer0, int k0, int g, int q)
+    {
+        const int turn = q & (S::ways - 1);
+#pragma unroll
+        for (int block = 0; block < S::blocks; ++block) {
+            Access slots[S::vector * slots_across];
+#pragma unroll
+            for (int slot = 0; slot < S::vector * slots_across; ++slot) {
+                const int source = slot ^ turn;
+                const int k = k0 + S::vector * (4 * block + q) + source / slots_across;
+                const int outer = outer0 + position<placement>(source % slots_across * pair, g);
+                const bool valid = S::exact || (outer < S::extent && k < S::k);
+                slots[slot] = load_or_zero(valid, reinterpret_cast<const Access*>(tile + k * S::ld + outer));
+            }
+            exchange_slots<S::ways>(slots, turn);
+            sort(units[block], slots);
+        }
+    }
+
+private:
+    // From slots that go along the tile's lines to units that go along K
+    static WT_DEVICE void sort(Unit<S> (&units)[S::groups][S::units], const Access (&slots)[S::vector * slots_across])
+    {
+#pragma unroll
+        for (int u = 0; u < slots_across; ++u) {
+#pragma unroll
+            for (int e = 0; e < S::vector; ++e) {
+                const Access& value = slots[e * slots_across + u];
+                if constexpr (pairs && size == 2) {
+                    if (e % 2 == 0) {
+                        const Access& next = slots[(e + 1) * slots_across + u];
+                        units[2 * u][e / 2] = arch::permute_bytes(value, next, 0x5410);
+                        units[2 * u + 1][e / 2] = arch::permute_bytes(value, next, 0x7632);
+                    }
+                } else if constexpr (S::packed) {
+                    if (e % 2 == 0)
+                        units[u][e / 2] = arch::pack(value.at[0], slots[(e + 1) * slots_across + u].at[0]);
+                } else {
+#pragma unroll
+                    for (int h = 0; h < pair; ++h)
+                        units[pair * u + h][e] = value.at[h];
+                }
+            }
+        }
+    }
+};
+
+template <bool KContiguous, class S>
+struct OperandReader {
+    using Type = AlongK<S>;
+};
+template <class S>
+struct OperandReader<false, S> {
+    using Type = AcrossK<S>;
+};
+
+}  // namespace wt::tile

@@ -1,0 +1,126 @@
+"""An engine with a fake toolchain and compiler, and a real cache; shared by several test modules."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from warp_tiles import engine as module
+from warp_tiles.compiler import Compiled, CompileRequest
+from warp_tiles.dispatch import Target, Tile, products
+from warp_tiles.engine import Engine
+from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
+from warp_tiles.records import Artifact
+from warp_tiles.sources import DeviceSource
+from warp_tiles.toolchain import Toolchain
+from warp_tiles.variant import GemmVariant, Role
+
+TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), None, None, (), "25.6.0")
+REFUSED = 'header.hpp(7): error: static assertion failed with "unsupported alignment"'
+
+
+def variant_of(size: int, dtype: str = "float32", threads: int = 32) -> GemmVariant:
+    tile = Tile(dtype, (size, size), (size, 1), "row_major", True)  # type: ignore[arg-type]
+    found = products(tile, tile, tile, precision="default", target=Target(90, threads))
+    return found.variants[Role.FORWARD]
+
+
+ALIGNED = variant_of(8)
+UNALIGNED = ALIGNED.without_alignment()
+
+
+class FakeStore:
+    """A toolchain that is there, and whose digests a test can change."""
+
+    def __init__(self) -> None:
+        self.source, self.compiler = "source digest", "compiler digest"
+        self.found = TOOLCHAIN
+        self.error: ToolchainError | None = None
+
+    def toolchain(self) -> Toolchain:
+        if self.error is not None:
+            raise self.error
+        return self.found
+
+    def source_digest(self, source: DeviceSource) -> str:
+        return f"{self.source} of {source.path.name}"
+
+    def compiler_digest(self) -> str:
+        self.toolchain()
+        return self.compiler
+
+
+class FakePool:
+    """Compiles at once, or refuses what a test names: ``<symbol>_<provider>``."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        self.refuse: dict[str, WarpTilesError] = {}
+        self.gate: threading.Event | None = None
+        self.lock = threading.Lock()
+
+    def submit(self, request: CompileRequest) -> Future[Compiled]:
+        name = request.name.removesuffix(".cu")
+        with self.lock:
+            self.requests.append(name)
+        if self.gate is not None:
+            assert self.gate.wait(10)
+        future: Future[Compiled] = Future()
+        if name in self.refuse:
+            future.set_exception(self.refuse[name])
+        else:
+            future.set_result(Compiled(f"LTO-IR of {name}".encode(), 0.5, "", "NVRTC 12.9"))
+        return future
+
+    def close(self) -> None:
+        pass
+
+
+def mma(variant: GemmVariant) -> str:
+    """What the provider mma asks the compiler for."""
+    return f"{variant.symbol}_mma"
+
+
+def cublasdx(variant: GemmVariant) -> str:
+    """What the provider cublasdx asks the compiler for."""
+    return f"{variant.symbol}_cublasdx"
+
+
+class Bench:
+    """An engine with a fake toolchain and compiler, and a real cache."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.engine, self.store, self.pool = engine, FakeStore(), FakePool()
+        monkeypatch.setattr(module, "ToolchainStore", lambda folder, shared: self.store)
+        engine._pool = self.pool  # type: ignore[assignment]
+
+    def refuse(self, *names: str) -> None:
+        """Have the compiler refuse sources."""
+        for name in names:
+            self.pool.refuse[name] = BuildError(f"{name} could not be compiled", log=REFUSED)
+
+    def build(self, variant: GemmVariant) -> Artifact:
+        """Build one variant."""
+        return self.engine.start([variant])[variant].result(20)
+
+    def heard(self, variant: GemmVariant) -> tuple[Artifact, list[str]]:
+        """Build one variant; also what the user is told."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            artifact = self.build(variant)
+        assert all(issubclass(warning.category, RuntimeWarning) for warning in caught)
+        return artifact, [str(warning.message) for warning in caught]
+
+
+def libmathdx(variant: GemmVariant) -> tuple[str, bytes]:
+    """Stands for Warp's libmathdx."""
+    return f"dot_{variant.m}", b"libmathdx LTO-IR"
+
+
+def failing_libmathdx(variant: GemmVariant) -> tuple[str, bytes]:
+    """Stands for a libmathdx that refuses."""
+    raise BuildError(f"Warp's libmathdx could not build {variant.describe()}", log="libmathdx error: no")

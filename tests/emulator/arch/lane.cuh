@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who an emulated thread is, and what lanes of a warp tell each other.
+
+#pragma once
+
+#include "arch/types.cuh"
+#include "machine/machine.h"
+
+namespace wt::arch {
+
+// Index of the thread in its block, which Warp makes one-dimensional
+WT_DEVICE int thread_index() { return emulator::thread_index(); }
+
+// Value of the lane whose index differs in the bits of mask; every lane of the warp takes part.
+WT_DEVICE float exchange(float value, int mask)
+{
+    float result;
+    emulator::collective(emulator::Kind::exchange_f32, {&result, &value, nullptr, mask});
+    return result;
+}
+
+WT_DEVICE double exchange(double value, int mask)
+{
+    double result;
+    emulator::collective(emulator::Kind::exchange_f64, {&result, &value, nullptr, mask});
+    return result;
+}
+
+// Four of the eight bytes of two words (b the upper four), chosen by four selector digits.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-prmt
+WT_DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector)
+{
+    const u64 bytes = u64(b) << 32 | a;
+    u32 result = 0;
+    for (int i = 0; i < 4; ++i) {
+        const u32 digit = selector >> (4 * i) & 15u;
+        const u32 byte = u32(bytes >> (8 * (digit & 7u))) & 255u;
+        const u32 replicated_sign = byte & 128u ? 255u : 0u;
+        result |= (digit & 8u ? replicated_sign : byte) << (8 * i);
+    }
+    return result;
+}
+
+// Waits for every thread of the block, and makes their writes to shared memory visible.
+WT_DEVICE void block_barrier() { emulator::collective(emulator::Kind::barrier, {nullptr, nullptr, nullptr, 0}); }
+
+}  // namespace wt::arch

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Collective loads of 8 x 8 matrices of 16-bit elements, emulated by machine/matrix_load.cpp.
+
+#pragma once
+
+#include "arch/types.cuh"
+#include "machine/machine.h"
+
+namespace wt::arch {
+
+WT_DEVICE void ldmatrix_transposed(u32 (&result)[2], const void* row)
+{
+    emulator::collective(emulator::Kind::ldmatrix_x2_trans, {result, row, nullptr, 0});
+}
+
+WT_DEVICE void ldmatrix_transposed(u32 (&result)[4], const void* row)
+{
+    emulator::collective(emulator::Kind::ldmatrix_x4_trans, {result, row, nullptr, 0});
+}
+
+}  // namespace wt::arch

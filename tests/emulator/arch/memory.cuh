@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Shared memory of the emulated block; every access is checked and counted.
+
+#pragma once
+
+#include "arch/types.cuh"
+#include "machine/machine.h"
+
+namespace wt::arch {
+
+template <class T>
+WT_DEVICE T* in_shared(void* pointer)
+{
+    return static_cast<T*>(pointer);
+}
+
+// Reads N elements at once; the address is a multiple of their size together.
+template <int N, class T>
+WT_DEVICE Vector<T, N> load(const T* address)
+{
+    Vector<T, N> result;
+    emulator::load(&result, address, int(sizeof(result)));
+    return result;
+}
+
+template <int N, class T>
+WT_DEVICE void store(T* address, const Vector<T, N>& value)
+{
+    emulator::store(address, &value, int(sizeof(value)));
+}
+
+}  // namespace wt::arch

@@ -1,0 +1,273 @@
+"""Device functions on emulated warps: compiled by the host's compiler, run on one block, checked and counted.
+
+``arch/`` shadows ``kernels/arch``, so that templates compile unchanged; ``machine/`` is the warp. See
+``machine/shared_memory.h`` for what is checked and ``machine/wavefronts.h`` for what is counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tests.emulator.tiles import Matrix, Tile, to_bytes
+
+FOLDER = Path(__file__).resolve().parent
+KERNELS = FOLDER.parents[1] / "kernels"
+ROLES = ("A reads", "B reads", "C reads", "C writes")
+FLAGS = ["-std=c++17", "-ffp-contract=off", "-U_FORTIFY_SOURCE", f"-I{FOLDER}", f"-I{KERNELS}"]
+# GCC 12 and Clang have them. Variables that nobody set, registers above all, hold a pattern that no result survives; an
+# index out of an array's bounds, an oversized shift or an overflow is a trap that the machine reports.
+STRICT_FLAGS = [
+    "-ftrivial-auto-var-init=pattern",
+    "-fsanitize=bounds,shift,signed-integer-overflow,integer-divide-by-zero",
+    "-fsanitize-undefined-trap-on-error",
+]
+SEARCHED = 8  # batches in which to look for the function that does not compile
+SECONDS_A_CASE = 20.0
+
+
+@dataclass(frozen=True)
+class Function:
+    """A device function to emulate.
+
+    Attributes:
+        name: What messages call it.
+        call: C++ expression that takes ``(alpha, a, b, beta, c)``.
+        declarations: C++ text that only this function sees.
+    """
+
+    name: str
+    call: str
+    declarations: str = ""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One call of a function by all threads of a block.
+
+    Attributes:
+        function: What is called.
+        tiles: A, B and C.
+        threads: Threads of the block.
+        arch: Compute capability; instructions that came later are errors.
+        values: A, B and C; where C is None, C is NaN and must not be read before it is written.
+        alpha, beta: Scalars of C's dtype.
+        complete: Whether every element of C must be written.
+    """
+
+    function: Function
+    tiles: tuple[Tile, Tile, Tile]
+    threads: int
+    arch: int
+    values: tuple[Matrix, Matrix, Matrix | None]
+    alpha: float = 1.0
+    beta: float = 0.0
+    complete: bool = True
+
+
+@dataclass(frozen=True)
+class Count:
+    """Shared-memory instructions of warps, the wavefronts they take and the least they could take."""
+
+    instructions: int
+    wavefronts: int
+    ideal: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a launch.
+
+    Attributes:
+        error: What the function did wrong, or "".
+        c: C afterwards.
+        c_bytes: The same as it lies in memory.
+        counts: By role, see ``ROLES``.
+    """
+
+    error: str
+    c: Matrix
+    c_bytes: bytes
+    counts: dict[str, Count]
+
+
+def find_compiler() -> str | None:
+    """The host's C++ compiler, or None."""
+    return next(
+        filter(None, (shutil.which(name) for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++"))), None
+    )
+
+
+def translation_unit(functions: Sequence[Function], includes: Sequence[str]) -> str:
+    """C++ text of a batch: the functions, each in a namespace of its own, and their table."""
+    lines = [f'#include "{include}"' for include in ("machine/machine.h", *includes)]
+    for number, function in enumerate(functions):
+        lines += [f"namespace {{ namespace function_{number} {{", function.declarations]
+        lines.append("void run(void* alpha, void* a, void* b, void* beta, void* c)")
+        lines += [f"{{ {function.call}(alpha, a, b, beta, c); }}", "} }"]
+    table = ", ".join(f"function_{number}::run" for number in range(len(functions)))
+    lines.append(f"namespace wt::emulator {{ const Kernel kernels[] = {{{table}}};")
+    lines += [f"const int kernel_count = {len(functions)}; }}", ""]
+    return "\n".join(lines)
+
+
+class Emulator:
+    """Builds and runs batches of launches, several at a time.
+
+    Args:
+        folder: Where everything built goes; not reused between emulators.
+        compiler: The host's C++ compiler.
+        batch: Launches in a translation unit.
+    """
+
+    def __init__(self, folder: Path, compiler: str, batch: int = 24) -> None:
+        self._folder = folder
+        self._compiler = compiler
+        self._batch = batch
+        self._numbers = itertools.count()
+        self._pool = ThreadPoolExecutor(os.cpu_count())
+        self._uncompiled = 0
+        self._device_flags = ["-O0", "-w", *filter(self._accepts, STRICT_FLAGS)]
+        sources = sorted((FOLDER / "machine").glob("*.cpp"))
+        self._objects = [folder / f"{source.stem}.o" for source in sources]
+        list(self._pool.map(self._compile_machine, sources, self._objects))
+
+    def close(self) -> None:
+        """Wait for what runs."""
+        self._pool.shutdown()
+
+    def run(self, launches: Sequence[Launch], includes: Sequence[str]) -> list[Answer]:
+        """Compile the functions and call them; one that does not compile is an answer with an error.
+
+        Args:
+            launches: What to run.
+            includes: Headers that declare what the functions call.
+        """
+        return [answer for future in self.start(launches, includes) for answer in future.result()]
+
+    def start(self, launches: Sequence[Launch], includes: Sequence[str]) -> list[Future[list[Answer]]]:
+        """The same without waiting: the answers of each batch in order."""
+        # as many translation units as keep all cores busy to the end
+        cores = os.cpu_count() or 1
+        size = max(1, min(self._batch, -(-len(launches) // cores)))
+        batches = [launches[first : first + size] for first in range(0, len(launches), size)]
+        return [self._pool.submit(self._run_batch, batch, list(includes)) for batch in batches]
+
+    def _compile(self, *arguments: str | Path) -> str:
+        """Run the compiler: what it says if it fails, else ""."""
+        done = subprocess.run(
+            [self._compiler, *FLAGS, *map(str, arguments)], capture_output=True, text=True, check=False
+        )
+        return "" if done.returncode == 0 else done.stderr or f"{self._compiler} ends with status {done.returncode}"
+
+    def _compile_machine(self, source: Path, target: Path) -> None:
+        log = self._compile("-O2", "-c", source, "-o", target)
+        if log:
+            raise RuntimeError(f"{source} does not compile:\n{log}")
+
+    def _accepts(self, flag: str) -> bool:
+        return not self._compile(flag, "-Werror", "-fsyntax-only", "-x", "c++", os.devnull)
+
+    def _run_batch(self, launches: Sequence[Launch], includes: list[str]) -> list[Answer]:
+        functions = list(dict.fromkeys(launch.function for launch in launches))
+        folder = self._folder / f"batch_{next(self._numbers)}"
+        folder.mkdir()
+        source, program = folder / "batch.cpp", folder / "batch"
+        source.write_text(translation_unit(functions, includes))
+        log = self._compile(*self._device_flags, source, *self._objects, "-o", program)
+        answers: list[Answer] = []
+        if log and len(launches) > 1 and self._uncompiled < SEARCHED:
+            for first in range(0, len(launches), -(-len(launches) // 2)):
+                answers += self._run_batch(launches[first : first + -(-len(launches) // 2)], includes)
+        elif log:
+            self._uncompiled += 1
+            answers = [_failed(launch, f"does not compile:\n{_errors(log)}") for launch in launches]
+        while len(answers) < len(launches):
+            rest = launches[len(answers) :]
+            answers += _run(program, rest, [functions.index(launch.function) for launch in rest])
+        shutil.rmtree(folder)
+        return answers
+
+
+def _failed(launch: Launch, error: str) -> Answer:
+    """The answer of a launch that never came to an end."""
+    nothing = bytes(launch.tiles[2].span)
+    return Answer(f"{launch.function.name}: {error}", launch.tiles[2].unpack(nothing), nothing, {})
+
+
+def _errors(log: str) -> str:
+    """What matters in a compiler's output."""
+    return "\n".join([line for line in log.splitlines() if "error" in line][:5]) or log[:2000]
+
+
+def _run(program: Path, launches: Sequence[Launch], numbers: Sequence[int]) -> list[Answer]:
+    """Answers up to the first launch that ends the process, which gets one too."""
+    requests, answers = program.with_name("requests"), program.with_name("answers")
+    requests.write_bytes(b"".join(_request(launch, number) for launch, number in zip(launches, numbers)))
+    try:
+        command = [str(program), str(requests), str(answers)]
+        status = subprocess.run(command, check=False, timeout=SECONDS_A_CASE * len(launches)).returncode
+        reason = f"the process ended with status {status}"
+    except subprocess.TimeoutExpired:
+        reason = "the process ran past its time limit"
+    found = _parse(answers.read_bytes(), launches)
+    if len(found) < len(launches):
+        found.append(_failed(launches[len(found)], reason))
+    return found
+
+
+def _request(launch: Launch, number: int) -> bytes:
+    """A launch as ``machine/batch.cpp`` reads it."""
+    a, b, c = launch.values
+    initialised = c is not None
+    parts = [struct.pack("<6i", number, launch.threads, launch.arch, initialised, launch.complete, 0)]
+    for tile in launch.tiles:
+        row_major = tile.arrangement == "row_major"
+        parts.append(
+            struct.pack(
+                "<6i", tile.rows, tile.columns, tile.leading_dimension, tile.element_bytes, tile.alignment, row_major
+            )
+        )
+    for scalar in (launch.alpha, launch.beta):
+        parts.append(to_bytes(_matrix(scalar), launch.tiles[2].dtype).ljust(8, b"\0"))
+    c_tile = launch.tiles[2]
+    contents = (a, b, _matrix(float("nan"), c_tile.rows, c_tile.columns) if c is None else c)
+    parts += [tile.pack(values) for tile, values in zip(launch.tiles, contents)]
+    return b"".join(parts)
+
+
+def _parse(data: bytes, launches: Sequence[Launch]) -> list[Answer]:
+    answers: list[Answer] = []
+    at = 0
+    numbers = struct.Struct(f"<{3 * len(ROLES)}Q")
+    for launch in launches:
+        tile = launch.tiles[2]
+        if at + 4 > len(data):
+            break
+        (length,) = struct.unpack_from("<i", data, at)
+        at += 4
+        if at + length + tile.span + numbers.size > len(data):
+            break
+        error = data[at : at + length].decode()
+        at += length
+        c_bytes = data[at : at + tile.span]
+        at += tile.span
+        values = numbers.unpack_from(data, at)
+        at += numbers.size
+        counts = {role: Count(*values[3 * i : 3 * i + 3]) for i, role in enumerate(ROLES)}
+        name = f"{launch.function.name}: " if error else ""
+        answers.append(Answer(name + error, tile.unpack(c_bytes), c_bytes, counts))
+    return answers
+
+
+def _matrix(value: float, rows: int = 1, columns: int = 1) -> Matrix:
+    return np.full((rows, columns), value, dtype=np.float64)

@@ -1,0 +1,128 @@
+"""A GEMM variant and its tile configuration as a launch, and what may come of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.emulator.emulator import Answer, Function, Launch
+from tests.emulator.tiles import Matrix, Tile, rounded
+from warp_tiles.providers.mma import SOURCE, config_struct, problem_struct
+from warp_tiles.tile_config import TileConfig
+from warp_tiles.variant import DType, GemmVariant, Operand
+
+INCLUDES = [SOURCE]
+# unit roundoff and half the smallest subnormal number
+ROUNDOFF: dict[DType, float] = {
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float32": 2.0**-24,
+    "float64": 2.0**-53,
+}
+UNDERFLOW: dict[DType, float] = {
+    "float16": 2.0**-25,
+    "bfloat16": 2.0**-134,
+    "float32": 2.0**-150,
+    "float64": 2.0**-1075,
+}
+# what the tensor cores drop of one operand that they read as tf32, relative; and of one that is read in two parts
+TF32_CUT = 2.0**-10
+TWO_PARTS_CUT = 2.0**-21
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of ``wt::block_gemm``.
+
+    Attributes:
+        variant, config: What is compiled.
+        alpha, beta: Scalars.
+        seed: Of A, B and C.
+    """
+
+    variant: GemmVariant
+    config: TileConfig
+    alpha: float = 1.0
+    beta: float = 0.0
+    seed: int = 1
+
+    def describe(self) -> str:
+        """Everything that reproduces the case."""
+        scalars = f"alpha {self.alpha}, beta {self.beta}, seed {self.seed}"
+        return f"{self.variant.symbol}, {self.config}, {scalars}"
+
+
+def tiles(variant: GemmVariant) -> tuple[Tile, Tile, Tile]:
+    """A, B and C in shared memory."""
+    m, n, k = variant.m, variant.n, variant.k
+    return (Tile.of(m, k, variant.a), Tile.of(k, n, variant.b), Tile.of(m, n, variant.c))
+
+
+def launch(case: Case) -> Launch:
+    """The case with random values, never zeros; C is NaN and unreadable where beta is zero."""
+    variant = case.variant
+    random = np.random.default_rng(case.seed)
+    a, b, c = (rounded(random.uniform(-1, 1, (tile.rows, tile.columns)), tile.dtype) for tile in tiles(variant))
+    function = Function(
+        case.describe(),
+        "wt::block_gemm<Problem, Config>",
+        f"{problem_struct(variant)}\n{config_struct(case.config)}",
+    )
+    values = (a, b, c if case.beta else None)
+    return Launch(function, tiles(variant), variant.threads, variant.arch, values, case.alpha, case.beta)
+
+
+def bound(case: Case, a: Matrix, b: Matrix, c: Matrix | None) -> Matrix:
+    """How far C may be from the exact result, element by element.
+
+    Sums are fp64 where an operand is, else fp32, with unit roundoff u. K products and as many additions in any order
+    err by at most (K + 1) u sum |a| |b| to first order (Higham, Accuracy and Stability of Numerical Algorithms, section
+    3.1); scaling by alpha and beta and adding both takes three more roundings, and C's dtype one. Tensor cores cut fp32
+    operands: to tf32, or, where the other operand is narrower and the precision not tf32, to two parts of tf32.
+    """
+    variant = case.variant
+    dtypes = (variant.a.dtype, variant.b.dtype, variant.c.dtype)
+    double = "float64" in dtypes
+    u = ROUNDOFF["float64" if double else "float32"]
+    cut = 0.0
+    if case.config.instruction != "fma" and not double:
+        cut = dtypes[:2].count("float32") * (TF32_CUT if variant.precision == "tf32" else TWO_PARTS_CUT)
+    products = abs(case.alpha) * (np.abs(a) @ np.abs(b))
+    added = np.zeros_like(products) if c is None else abs(case.beta) * np.abs(c)
+    # a hundredth more for terms of second order
+    error = 1.01 * (products * ((variant.k + 4) * u + cut) + added * 3 * u)
+    exact = exact_result(case, a, b, c)
+    return np.asarray(error + ROUNDOFF[variant.c.dtype] * (np.abs(exact) + error) + UNDERFLOW[variant.c.dtype])
+
+
+def exact_result(case: Case, a: Matrix, b: Matrix, c: Matrix | None) -> Matrix:
+    """The product in float64, or wider where a float64 sum must be judged."""
+    wide = [x.astype(np.longdouble) for x in (a, b)]
+    product = case.alpha * (wide[0] @ wide[1])
+    return np.asarray(product if c is None else product + case.beta * c.astype(np.longdouble), dtype=np.float64)
+
+
+def wrong(case: Case, launched: Launch, answer: Answer) -> str:
+    """What is wrong with an answer, or ""."""
+    if answer.error:
+        return answer.error
+    a, b, c = launched.values
+    tile = launched.tiles[2]
+    untouched = tile.pack(np.full((tile.rows, tile.columns), np.nan))
+    if tile.gaps(answer.c_bytes) != tile.gaps(untouched):
+        return f"{case.describe()}: the gaps of C changed"
+    expected, allowed = exact_result(case, a, b, c), bound(case, a, b, c)
+    excess = np.abs(answer.c - expected) / allowed
+    if np.all(excess <= 1.0):
+        return ""
+    where = np.unravel_index(int(np.argmax(np.nan_to_num(excess, nan=np.inf))), excess.shape)
+    return (
+        f"{case.describe()}: {np.count_nonzero(~(excess <= 1.0))} of {excess.size} elements err; row {where[0]}, "
+        f"column {where[1]} is {answer.c[where]!r} and not {expected[where]!r}, {excess[where]:.3g} times the bound"
+    )
+
+
+def operand(dtype: DType, row_major: bool, leading_dimension: int, alignment: int) -> Operand:
+    """An operand from a flag for its arrangement."""
+    return Operand(dtype, "row_major" if row_major else "col_major", leading_dimension, alignment)

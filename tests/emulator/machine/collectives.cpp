@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "machine/collectives.h"
+
+#include <cstring>
+#include <vector>
+
+#include "machine/fault.h"
+
+namespace wt::emulator {
+
+const char* name_of(Kind kind)
+{
+    switch (kind) {
+    case Kind::none: return "nothing";
+    case Kind::barrier: return "bar.sync";
+    case Kind::exchange_f32: return "shfl.sync.bfly of a float";
+    case Kind::exchange_f64: return "shfl.sync.bfly of a double";
+    case Kind::ldmatrix_x2_trans: return "ldmatrix.x2.trans";
+    case Kind::ldmatrix_x4_trans: return "ldmatrix.x4.trans";
+    case Kind::mma_m16n8k16_f16: return "mma.m16n8k16.f16";
+    case Kind::mma_m16n8k16_bf16: return "mma.m16n8k16.bf16";
+    case Kind::mma_m16n8k8_f16: return "mma.m16n8k8.f16";
+    case Kind::mma_m16n8k8_tf32: return "mma.m16n8k8.tf32";
+    case Kind::mma_m8n8k4_f64: return "mma.m8n8k4.f64";
+    case Kind::mma_m16n8k8_f64: return "mma.m16n8k8.f64";
+    case Kind::exit: return "the end";
+    }
+    return "?";
+}
+
+int minimum_sm(Kind kind)
+{
+    switch (kind) {
+    case Kind::ldmatrix_x2_trans:
+    case Kind::ldmatrix_x4_trans:
+    case Kind::mma_m16n8k8_f16: return 75;
+    case Kind::mma_m16n8k16_f16:
+    case Kind::mma_m16n8k16_bf16:
+    case Kind::mma_m16n8k8_tf32:
+    case Kind::mma_m8n8k4_f64: return 80;
+    case Kind::mma_m16n8k8_f64: return 90;
+    default: return 0;
+    }
+}
+
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-shfl-sync
+void run_exchange(Kind kind, const WarpOperands& lanes)
+{
+    const std::size_t bytes = kind == Kind::exchange_f32 ? sizeof(float) : sizeof(double);
+    for (int lane = 0; lane < warp_lanes; ++lane) {
+        const int source = lane ^ (lanes[lane]->mask & (warp_lanes - 1));
+        std::memcpy(lanes[lane]->result, lanes[source]->a, bytes);
+    }
+}
+
+// Lane 8 i + r gives the address of row r of matrix i; with .trans the lane gets, of every matrix, the
+// elements in rows 2 (lane % 4) and the next, column lane / 4. Before sm_80 the addresses of all lanes,
+// even of those that are not asked, must be valid.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-load-instruction-ldmatrix
+void run_ldmatrix(
+    Kind kind, const WarpOperands& lanes, int first_thread, int sm, SharedMemory& memory, Wavefronts& wavefronts)
+{
+    constexpr int rows = 8, columns = 8;
+    const int matrices = kind == Kind::ldmatrix_x2_trans ? 2 : 4;
+    unsigned short elements[4][rows][columns];
+    std::vector<std::size_t> offsets;
+    int tile = -1;
+    for (int lane = 0; lane < warp_lanes; ++lane) {
+        const Access access{first_thread + lane, "ldmatrix row", 16};
+        if (lane < rows * matrices) {
+            const int found = memory.read(access, lanes[lane]->a, elements[lane / rows][lane % rows]);
+            if (tile >= 0 && found != tile) throw Fault{access.text() + " is of another tile than the row of lane 0"};
+            tile = found;
+            offsets.push_back(memory.offset_of(lanes[lane]->a));
+        } else if (sm < 80) {
+            unsigned short unused[columns];
+            memory.read(access, lanes[lane]->a, unused);
+        }
+    }
+    wavefronts.count_matrices(tile, offsets);
+    for (int lane = 0; lane < warp_lanes; ++lane) {
+        unsigned int* const result = static_cast<unsigned int*>(lanes[lane]->result);
+        const int group = lane / 4, quarter = lane % 4;
+        for (int i = 0; i < matrices; ++i)
+            result[i] = unsigned(elements[i][2 * quarter][group]) | unsigned(elements[i][2 * quarter + 1][group]) << 16;
+    }
+}
+
+}  // namespace wt::emulator

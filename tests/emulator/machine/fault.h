@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What ends a case: the first thing a thread does that the hardware would not forgive.
+
+#pragma once
+
+#include <string>
+
+namespace wt::emulator {
+
+struct Fault {
+    std::string text;
+};
+
+// "thread 37 (warp 1, lane 5)"
+inline std::string name_of_thread(int thread)
+{
+    return "thread " + std::to_string(thread) + " (warp " + std::to_string(thread / 32) + ", lane "
+         + std::to_string(thread % 32) + ")";
+}
+
+}  // namespace wt::emulator

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the emulated device functions of ../arch ask of the machine. Free of standard headers,
+// because every generated translation unit includes it.
+
+#pragma once
+
+namespace wt::emulator {
+
+// Collective instructions: every lane of a warp, or thread of the block, arrives before any goes on.
+enum class Kind : int {
+    none,
+    barrier,
+    exchange_f32,
+    exchange_f64,
+    ldmatrix_x2_trans,
+    ldmatrix_x4_trans,
+    mma_m16n8k16_f16,
+    mma_m16n8k16_bf16,
+    mma_m16n8k8_f16,
+    mma_m16n8k8_tf32,
+    mma_m8n8k4_f64,
+    mma_m16n8k8_f64,
+    exit,
+};
+
+// One lane's operands, in its own memory
+struct Operands {
+    void* result;
+    const void* a;
+    const void* b;
+    int mask;
+};
+
+void collective(Kind kind, const Operands& operands);
+void load(void* to, const void* address, int bytes);
+void store(void* address, const void* from, int bytes);
+int thread_index();
+
+float float_of_f16(unsigned short bits);
+unsigned short f16_of(double x);
+unsigned short bf16_of(double x);
+float float_of_bits(unsigned int bits);
+unsigned int bits_of_float(float x);
+
+// One function that every thread of a block calls: alpha, A, B, beta, C
+using Kernel = void (*)(void*, void*, void*, void*, void*);
+extern const Kernel kernels[];
+extern const int kernel_count;
+
+}  // namespace wt::emulator

@@ -1,0 +1,214 @@
+"""The templates in ``kernels/`` on random variants: every access checked, every element compared with float64."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.emulator.emulator import Emulator
+from tests.emulator.gemm import INCLUDES, Case, launch, operand, wrong
+from warp_tiles.choose import check, choose, instructions
+from warp_tiles.errors import SettingError
+from warp_tiles.tile_config import TileConfig
+from warp_tiles.variant import DTYPE_BYTES, DType, GemmVariant, Operand, Precision
+
+pytestmark = pytest.mark.slow
+
+PRODUCTS_A_BATCH = 100
+PRODUCTS = 2200  # of which some end in the same configuration
+SHOWN = 12  # failures in a message
+
+dtypes: st.SearchStrategy[DType] = st.sampled_from(["float16", "bfloat16", "float32", "float64"])
+sizes = st.one_of(st.integers(1, 70), st.sampled_from([8, 16, 24, 32, 48, 64]), st.sampled_from([80, 96, 127, 130]))
+powers = st.sampled_from([1, 2, 4])
+
+
+@st.composite
+def operands(draw: st.DrawFn, rows: int, columns: int, dtype: DType) -> Operand:
+    """An operand with any arrangement, padding and alignment that its leading dimension allows."""
+    size = DTYPE_BYTES[dtype]
+    row_major = draw(st.booleans())
+    dense = columns if row_major else rows
+    leading_dimension = draw(
+        st.sampled_from([dense, dense, dense + 1, dense + 5, -(-dense // 8) * 8, dense // 32 * 32 + 40])
+    )
+    widest = next(power for power in (16, 8, 4, 2) if leading_dimension * size % power == 0)
+    alignment = draw(st.sampled_from([size, widest, max(size, widest // 2)]))
+    return operand(dtype, row_major, leading_dimension, alignment)
+
+
+@st.composite
+def variants(draw: st.DrawFn) -> GemmVariant:
+    """Products of all dtypes, more often of those that tensor cores multiply."""
+    a, b = draw(st.one_of(st.tuples(dtypes, dtypes), dtypes.map(lambda dtype: (dtype, dtype))))
+    c = draw(st.one_of(dtypes, st.sampled_from([a, b, "float32", "float16"])))
+    m, n, k = draw(sizes), draw(sizes), draw(sizes)
+    threads = 32 * draw(st.sampled_from([1, 2, 2, 3, 4, 4, 8, 11, 16, 32]))
+    arch = draw(st.sampled_from([90, 80, 75, 86, 120]))
+    precision: Precision = "tf32" if draw(st.booleans()) else "default"
+    return GemmVariant(
+        m, n, k,
+        draw(operands(m, k, a)), draw(operands(k, n, b)), draw(operands(m, n, c)),
+        precision, threads, arch,
+    )  # fmt: skip
+
+
+@st.composite
+def changes(draw: st.DrawFn, variant: GemmVariant) -> TileConfig:
+    """A configuration that the check may refuse."""
+    instruction = draw(st.sampled_from(instructions(variant)))
+    if instruction == "fma":
+        lanes_k = draw(st.sampled_from([1, 1, 2, 4, 8]))
+        lanes_n = draw(st.sampled_from([x for x in (1, 2, 4, 8, 16, 32) if lanes_k * x <= 32]))
+        lanes_m = 32 // (lanes_k * lanes_n)
+        tile_m, tile_n = lanes_m * draw(st.sampled_from([1, 2, 3, 4])), lanes_n * draw(st.sampled_from([1, 2, 4, 5]))
+    else:
+        lanes_m = lanes_n = lanes_k = 1
+        tile_m, tile_n = 16 * draw(st.integers(1, 3)), 8 * draw(st.integers(1, 6))
+    return TileConfig(
+        instruction,
+        tile_m,
+        tile_n,
+        lanes_m,
+        lanes_n,
+        lanes_k,
+        k_vector=draw(st.sampled_from([1, 2, 4, 8])),
+        k_unroll=draw(st.sampled_from([1, 2])),
+        rotation_a=draw(powers),
+        rotation_b=draw(powers),
+        rotation_c=draw(powers),
+        transposed=draw(st.booleans()),
+        c_first=draw(st.booleans()),
+    )
+
+
+def accepted(variant: GemmVariant, config: TileConfig) -> bool:
+    """Whether the check lets a configuration through."""
+    try:
+        check(variant, config)
+    except SettingError:
+        return False
+    return True
+
+
+def settled(variant: GemmVariant, change: TileConfig | None) -> TileConfig:
+    """What the chooser takes, or a change that the check accepts; what it refuses is taken back field by field."""
+    chosen = choose(variant)
+    check(variant, chosen)
+    if change is None:
+        return chosen
+    least: dict[str, Any] = {"c_first": False, "rotation_c": 1, "rotation_b": 1, "rotation_a": 1, "k_vector": 4}
+    least |= {"tile_n": max(8, change.lanes_n), "tile_m": max(16, change.lanes_m)}
+    for name, value in least.items():
+        if accepted(variant, change):
+            return change
+        change = replace(change, **{name: value})
+    return change if accepted(variant, change) else chosen
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A product before its configuration is settled."""
+
+    variant: GemmVariant
+    change: TileConfig | None
+    alpha: float
+    beta: float
+    seed: int
+
+
+@st.composite
+def products(draw: st.DrawFn) -> Drawn:
+    """A product with scalars that every dtype represents; three of four with a changed configuration."""
+    variant = draw(variants())
+    change = draw(changes(variant)) if draw(st.integers(0, 3)) else None
+    alpha, beta = draw(st.sampled_from([1.0, -2.0, 0.5])), draw(st.sampled_from([0.0, 1.0, 0.5]))
+    return Drawn(variant, change, alpha, beta, draw(st.integers(0, 2**16)))
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[Drawn]:
+    """Distinct products, the same in every run."""
+    found: dict[Drawn, None] = {}
+
+    def collect(batch: list[Drawn]) -> None:
+        found.update(dict.fromkeys(batch))
+
+    batches = st.lists(products(), min_size=PRODUCTS_A_BATCH, max_size=PRODUCTS_A_BATCH, unique=True)
+    # The simplest batch and a random one from each seed; of more, most would be that one with a few changes.
+    each = settings(
+        max_examples=2,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],  # nothing fails here, so that nothing needs to shrink
+        suppress_health_check=list(HealthCheck),
+    )
+    for number in itertools.count():
+        seed(number)(each(given(batch=batches)(collect)))()
+        if len(found) >= PRODUCTS:
+            break
+    return list(found)
+
+
+@pytest.fixture(scope="module")
+def cases(drawn: list[Drawn]) -> tuple[list[Case], list[str]]:
+    """The products with their configurations, and what the chooser fails at."""
+    settled_cases: dict[Case, None] = {}
+    failures: list[str] = []
+    for one in drawn:
+        try:
+            config = settled(one.variant, one.change)
+        except Exception as error:
+            failures.append(f"{one.variant.symbol}: {error!r}")
+        else:
+            settled_cases[Case(one.variant, config, one.alpha, one.beta, one.seed)] = None
+    return list(settled_cases), failures
+
+
+def report(failures: list[str], total: int) -> str:
+    """The first failures, each of which reproduces alone."""
+    return f"{len(failures)} of {total} fail:\n" + "\n".join(failures[:SHOWN])
+
+
+def test_every_product_has_a_configuration(drawn: list[Drawn], cases: tuple[list[Case], list[str]]) -> None:
+    failures = cases[1]
+    assert not failures, report(failures, len(drawn))
+
+
+def test_products_are_many_and_of_every_kind(cases: tuple[list[Case], list[str]]) -> None:
+    found = cases[0]
+    assert len(found) >= 2000
+    assert {case.config.instruction for case in found} == {"mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"}
+    assert {case.variant.arch for case in found} == {75, 80, 86, 90, 120}
+    for name in ("rotation_a", "rotation_b", "rotation_c"):
+        assert {getattr(case.config, name) for case in found} == {1, 2, 4}
+    changed = sum(case.config != choose(case.variant) for case in found)
+    assert {case.config.c_first for case in found} == {True, False}
+    assert len(found) / 4 < changed < len(found)
+
+
+def test_every_product_is_right(emulator: Emulator, cases: tuple[list[Case], list[str]]) -> None:
+    found = cases[0]
+    launches = [launch(case) for case in found]
+    answers = emulator.run(launches, INCLUDES)
+    failures = [text for text in map(wrong, found, launches, answers) if text]
+    assert not failures, report(failures, len(found))
+
+
+def test_a_run_repeats_bit_for_bit(emulator: Emulator) -> None:
+    dense = operand("float16", True, 40, 16)
+    variant = GemmVariant(40, 40, 40, dense, dense, dense, "default", 128, 90)
+    fp32 = replace(variant, a=operand("float32", True, 40, 16), b=operand("float32", False, 40, 4))
+    batch = [Case(each, choose(each), 0.5, 0.5) for each in (variant, fp32)]
+    launches = [launch(case) for case in batch]
+    first, second = emulator.run(launches, INCLUDES), emulator.run(launches, INCLUDES)
+    assert [x.error for x in first] == ["", ""]
+    assert [x.c_bytes for x in first] == [x.c_bytes for x in second]
+    assert [x.counts for x in first] == [x.counts for x in second]
+    assert not np.array_equal(first[0].c, first[1].c)

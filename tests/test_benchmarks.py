@@ -1,0 +1,83 @@
+"""What the benchmarks compute without a GPU: bounds, cells and summaries."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from benchmarks import bounds, gemm
+from benchmarks.speed.cells import PARTS
+
+SHARED_MEMORY_BYTES = 227 * 1024  # that a block of sm_90 can have
+CLOCK_GHZ, MULTIPROCESSORS = 1.755, 132  # of the H200 that the figures below were reckoned for
+
+
+@pytest.mark.parametrize(
+    ("ab", "tf32", "tflops"), [("float16", False, 237), ("float32", True, 158)], ids=["fp16", "tf32"]
+)
+def test_bound_of_shared_memory(ab: str, tf32: bool, tflops: float) -> None:
+    product = bounds.Product(64, 64, 64, ab, ab, "float32", tf32)
+    bound = bounds.ideal(product, 128)
+    assert bound.limit == "shared memory"
+    assert bound.tflops(product.flops, MULTIPROCESSORS, CLOCK_GHZ) == pytest.approx(tflops, abs=1)
+
+
+def test_register_tiles_of_the_best_split_reach_the_bound() -> None:
+    product = bounds.Product(64, 64, 64, "float16", "float16", "float32")
+    assert bounds.configured(product, {"tile_m": 32, "tile_n": 32, "transposed": False}) == bounds.ideal(product, 128)
+    tall = bounds.configured(product, {"tile_m": 16, "tile_n": 64, "transposed": True})
+    assert tall == bounds.configured(product, {"tile_m": 64, "tile_n": 16, "transposed": False})
+    assert tall.clocks > bounds.ideal(product, 128).clocks
+
+
+def test_more_warps_than_register_tiles_still_have_a_bound() -> None:
+    assert bounds.ideal(bounds.Product(4, 4, 4, "float64", "float64", "float64"), 128).clocks > 0
+
+
+def test_adjoints_multiply_the_gradient_of_c() -> None:
+    first, second = bounds.Product(16, 32, 64, "float16", "float16", "float32").adjoints()
+    assert (first.m, first.n, first.k, first.a, first.c) == (16, 64, 32, "float32", "float16")
+    assert (second.m, second.n, second.k, second.b, second.c) == (64, 32, 16, "float32", "float16")
+    rates = {"fp16": 8.0, "tf32": 4.0, "fp32": 1.0, "fp64": 1.0}
+    assert first.arithmetic(rates) == first.flops / 2  # two tf32 products in place of one
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=lambda part: part.name)
+def test_cells_have_names_of_their_own_and_fit_shared_memory(part: gemm.Part) -> None:
+    assert len({entry.name for entry in part.entries}) == len(part.entries)
+    for entry in part.entries:
+        cell = entry.ours
+        sizes = (cell.m * cell.k, cell.a), (cell.k * cell.n, cell.b), (cell.m * cell.n, cell.c)
+        used = sum(elements * bounds.BYTES[dtype] for elements, dtype in sizes) * (2 if cell.backward else 1)
+        assert used <= SHARED_MEMORY_BYTES, entry.name
+
+
+def test_modules_are_named_after_side_and_cell() -> None:
+    builds = {build for part in PARTS.values() for entry in part.entries for build in entry.builds.values()}
+    assert len({build.module for build in builds}) == len(builds)
+    for build in itertools.islice(builds, 20):
+        compile(build.text, build.module, "exec")
+
+
+def test_ratio_is_to_the_fastest_peer() -> None:
+    row = {"tiles": {"median_us": 10.0}, "warp": {"median_us": 40.0}, "scalar": {"median_us": 20.0}}
+    gemm.add_ratios(row, ("warp", "scalar"))
+    assert (row["fastest_peer"], row["ratio"]) == ("scalar", 2.0)
+
+
+def test_adjoints_are_compared_without_the_product_that_is_replayed() -> None:
+    row = {"tiles": {"median_us": 30.0, "forward_us": 10.0}, "warp": {"median_us": 100.0, "forward_us": 20.0}}
+    gemm.add_ratios(row, ("warp",))
+    assert row["adjoint_ratio"] == 4.0
+
+
+def test_summary_takes_failed_rows_as_rows_without_a_ratio() -> None:
+    rows = [
+        {"name": "one", "types": "fp16", "ratio": 2.0, "tiles": {"tflops": 4.0}, "warp": {"tflops": 2.0}},
+        {"name": "two", "types": "fp16", "ratio": 8.0, "tiles": {"tflops": 3.0}, "warp": {"tflops": 3.0}},
+        {"name": "three", "types": "fp16", "wrong": "c"},
+    ]
+    line = gemm.summary(rows, loop=True)["fp16"]
+    assert (line["rows"], line["ratios"], line["geometric_mean"], line["least"]) == (3, 2, 4.0, 2.0)
+    assert line["best_ratio"] == round(4.0 / 3.0, 3)

@@ -1,0 +1,110 @@
+"""Which providers are asked for a variant, in which order, and what is said where none can serve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from warp_tiles.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
+from warp_tiles.errors import ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
+from warp_tiles.planning import PlannedVariant
+from warp_tiles.providers.base import Provider, Recipe, Workshop
+from warp_tiles.settings import ProviderChoice
+from warp_tiles.variant import GemmVariant, Role
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A provider's answer to one variant.
+
+    Attributes:
+        provider: Who answers.
+        recipes: Its ways to build the variant, best first; empty if there is an obstacle.
+        obstacle: Why it cannot: UnsupportedVariant, which is normal, or ToolchainError, which the user can remedy.
+    """
+
+    provider: Provider
+    recipes: tuple[Recipe, ...]
+    obstacle: WarpTilesError | None = None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The providers that a setting stands for.
+
+    Attributes:
+        choice: The setting.
+        providers: In the order in which they are asked.
+    """
+
+    choice: ProviderChoice
+    providers: tuple[Provider, ...]
+
+    @property
+    def forced(self) -> bool:
+        """Whether one provider alone is asked, and its failing is an error."""
+        return self.choice.name != "auto"
+
+    def ask(self, provider: Provider, variant: GemmVariant, workshop: Workshop) -> Offer:
+        """Ask one provider of the chain.
+
+        Raises:
+            WorkerError: A compiler process died, which decides nothing.
+        """
+        try:
+            recipes = provider.recipes(variant)
+            provider.require(variant, workshop)
+        except WorkerError:
+            raise
+        except (UnsupportedVariant, ToolchainError) as error:
+            return Offer(provider, (), error)
+        return Offer(provider, recipes)
+
+    def why(self, provider: Provider, obstacles: Sequence[WarpTilesError]) -> str:
+        """Why a provider was taken, for the plan."""
+        if self.forced:
+            cause = f"{self.choice.by} names it"
+        elif obstacles:
+            cause = "; ".join(dict.fromkeys(error.message for error in obstacles))
+        else:
+            cause = "the first that is asked"
+        return f"{provider.name}: {cause}"
+
+    def nobody(self, variant: GemmVariant, obstacles: Sequence[WarpTilesError]) -> UnsupportedVariant:
+        """The error where every provider has an obstacle."""
+        causes = "; ".join(dict.fromkeys(error.message for error in obstacles))
+        return UnsupportedVariant(
+            f"no provider can build {variant.describe()}: {causes}",
+            remedy=f"{self.choice.by} is {self.choice.name!r}"
+            + (", which asks no other; set the provider to auto: WARP_TILES_PROVIDER=auto" if self.forced else ""),
+        )
+
+
+def planned_with(chain: Chain, planned: PlannedVariant, workshop: Workshop) -> tuple[PlannedVariant, Offer]:
+    """A needed variant with the provider that takes it, and that provider's offer.
+
+    Raises:
+        ToolchainError: The one provider that is asked lacks something.
+        UnsupportedVariant: The one provider that is asked cannot serve the variant.
+        TypeError: Nobody can accumulate in bfloat16 here; it says what Warp says.
+    """
+    variant = planned.variant
+    assert variant is not None
+    obstacles: list[WarpTilesError] = []
+    for provider in chain.providers:
+        offer = chain.ask(provider, variant, workshop)
+        if offer.obstacle is None:
+            recipe = offer.recipes[0]
+            reason = f"{planned.reason}; {chain.why(provider, obstacles)}"
+            found = replace(
+                planned, reason=reason, provider=provider.name, symbol=recipe.symbol, tile_config=recipe.tile_config
+            )
+            return found, offer
+        if chain.forced and isinstance(offer.obstacle, ToolchainError):
+            raise offer.obstacle
+        obstacles.append(offer.obstacle)
+    error = chain.nobody(variant, obstacles)
+    if variant.c.dtype == "bfloat16":
+        text = BFLOAT16_OUT_ERROR if planned.role is Role.FORWARD else BFLOAT16_ADJOINT_ERROR
+        raise TypeError(f"In '{planned.function}': {text} Here {error.message}.") from error
+    raise error

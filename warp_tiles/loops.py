@@ -1,0 +1,192 @@
+"""Loops that multiply many tiles into one: their sums stay in registers until the loop ends.
+
+Warp's ``wp.tile_matmul(a, b, c)`` reads and writes ``c`` in shared memory at each call. In a loop over K nobody looks at
+``c`` in between, and the two thirds of the traffic that it causes can be saved: the generated source is edited so that
+each turn adds to registers, and the tile is updated once, behind the loop. In the reverse loop of a backward pass Warp
+repeats the forward product, whose result nothing reads there; it is left out.
+
+All functions are pure, on the text that Warp generates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+_CALL = re.compile(r"^\s*wp::tile_matmul_acc\((?P<arguments>[^()]*)\);\s*$")
+_ADJOINT = "wp::adj_tile_matmul_acc("
+_SITE = re.compile(r"\bwt_site(\d+)_forward\b")
+_START = re.compile(r"^\s*start_for_(\d+):;")
+_ONE = r"const wp::float(?:32|64) {}\s*=\s*1(?:\.0*)?f?;"
+# what may be done with C in the function of a loop: nothing that could leave a second name for its memory
+_HARMLESS = (
+    r"\b{c} = wp::tile_alloc_empty<",
+    r"\b{c} = wp::tile_(?:zeros|ones|full|load)\b",
+    r"^\s*wp::tile_store\b.*\b{c}\);",
+    r"^\s*wp::tile_atomic_add\b.*\b{c}\);",
+    r"^\s*wp::tile_matmul_acc\(",
+)
+
+
+@dataclass(frozen=True)
+class LoopSums:
+    """Functions that keep the sums of one product in registers.
+
+    Attributes:
+        symbol: Of the product; ``_add`` and ``_finish`` follow it.
+        ctype: C++ type of a sum, e.g. ``wp::float32``.
+        count: Sums that each thread holds.
+    """
+
+    symbol: str
+    ctype: str
+    count: int
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A call in a loop, by numbers of lines."""
+
+    site: int
+    call: int
+    start: int
+    end: int
+    declaration: int
+    a: str
+    b: str
+    c: str
+
+
+def sites_in_loops(source: str) -> frozenset[int]:
+    """Sites of which some call can keep its sums in registers."""
+    return frozenset(loop.site for loop in _loops(source.splitlines()))
+
+
+def keep_sums(source: str, sums: Mapping[int, LoopSums], repeated: Collection[int]) -> str:
+    """Edit the source so that the loops around calls of these sites keep their sums in registers.
+
+    Args:
+        source: Generated source with placeholders for functions.
+        sums: By site. Sites without are left as they are.
+        repeated: Sites whose forward product is left out where a reverse loop repeats it in vain.
+    """
+    lines = source.splitlines()
+    before: dict[int, list[str]] = {}
+    after: dict[int, list[str]] = {}
+    for number, loop in enumerate(_loops(lines)):
+        found = sums.get(loop.site)
+        if found is None:
+            continue
+        name = f"wt_sums_{number}"
+        margin = lines[loop.call][: len(lines[loop.call]) - len(lines[loop.call].lstrip())]
+        # declared without a value, because a goto may not jump over one
+        after.setdefault(loop.declaration, []).append(f"        {found.ctype} {name}[{found.count}];")
+        before.setdefault(loop.start, []).append(
+            f"        for (int wt_i = 0; wt_i < {found.count}; ++wt_i) {name}[wt_i] = {found.ctype}(0);"
+        )
+        lines[loop.call] = (
+            f"{margin}{found.symbol}_add({name}, {loop.a}.data.ptr, {loop.b}.data.ptr); WP_TILE_SYNC();"
+            f"  // {lines[loop.call].strip()}"
+        )
+        after.setdefault(loop.end, []).append(
+            f"        WP_TILE_SYNC(); {found.symbol}_finish({name}, {loop.c}.data.ptr); WP_TILE_SYNC();"
+        )
+    for call in _repeated(lines, repeated):
+        lines[call] = f"        WP_TILE_SYNC();  // {lines[call].strip()}"
+    edited = (
+        line
+        for index, original in enumerate(lines)
+        for line in (*before.get(index, ()), original, *after.get(index, ()))
+    )
+    return "\n".join(edited) + ("\n" if source.endswith("\n") else "")
+
+
+def _code(line: str) -> str:
+    return line.split("//", 1)[0]
+
+
+def _functions(lines: list[str]) -> list[range]:
+    """Bodies of functions: Warp closes each with a brace at the start of a line."""
+    bounds = [-1, *(index for index, line in enumerate(lines) if line.startswith("}")), len(lines)]
+    return [range(first + 1, last) for first, last in zip(bounds, bounds[1:])]
+
+
+def _mentions(lines: list[str], where: range, name: str) -> list[int]:
+    pattern = re.compile(rf"\b{name}\b")
+    return [index for index in where if pattern.search(_code(lines[index]))]
+
+
+def _enclosing(lines: list[str], function: range, call: int) -> tuple[int, int] | None:
+    """First and last line of the innermost loop around a call."""
+    for start in range(call, function.start - 1, -1):
+        label = _START.match(lines[start])
+        if label is None:
+            continue
+        end = next((i for i in range(start, function.stop) if lines[i].strip() == f"end_for_{label[1]}:;"), None)
+        if end is not None and end > call:
+            return start, end
+    return None
+
+
+def _arguments(line: str) -> list[str] | None:
+    match = _CALL.match(_code(line))
+    arguments = [text.strip() for text in match["arguments"].split(",")] if match else []
+    return arguments if len(arguments) == 8 else None
+
+
+def _loops(lines: list[str]) -> list[_Loop]:
+    """Calls whose sums may stay in registers."""
+    found = []
+    for function in _functions(lines):
+        for call in function:
+            arguments = _arguments(lines[call])
+            site = _SITE.search(lines[call])
+            if arguments is None or site is None:
+                continue
+            *_, a, b, c, alpha, beta = arguments
+            loop = _enclosing(lines, function, call)
+            if loop is None or not all(_is_one(lines, function, name) for name in (alpha, beta)):
+                continue
+            start, end = loop
+            mentions = _mentions(lines, function, c)
+            declaration = next((i for i in mentions if f"{c} = wp::tile_alloc_empty<" in lines[i]), None)
+            alone = _mentions(lines, range(start, end + 1), c) == [call] and c not in (a, b)
+            harmless = [re.compile(pattern.format(c=c)) for pattern in _HARMLESS]
+            known = all(any(p.search(_code(lines[i])) for p in harmless) for i in mentions)
+            if declaration is not None and alone and known:
+                found.append(_Loop(int(site[1]), call, start, end, declaration, a, b, c))
+    return found
+
+
+def _is_one(lines: list[str], function: range, name: str) -> bool:
+    pattern = re.compile(_ONE.format(name))
+    return any(pattern.search(lines[index]) for index in _mentions(lines, function, name))
+
+
+def _repeated(lines: list[str], sites: Collection[int]) -> list[int]:
+    """Forward products that a reverse loop repeats although nothing reads their result."""
+    found = []
+    for function in _functions(lines):
+        for call in function:
+            arguments = _arguments(lines[call])
+            site = _SITE.search(lines[call])
+            if arguments is None or site is None or int(site[1]) not in sites:
+                continue
+            loop = _enclosing(lines, function, call)
+            if loop is None:
+                continue
+            c = arguments[5]
+            inside = [i for i in _mentions(lines, range(loop[0], loop[1] + 1), c) if i != call]
+            reversed_here = [i for i in inside if _code(lines[i]).lstrip().startswith(_ADJOINT)]
+            # the adjoint of the product takes C, and only C's gradient is read
+            if reversed_here and inside == reversed_here and not _read_later(lines, function, loop[1], c):
+                found.append(call)
+    return found
+
+
+def _read_later(lines: list[str], function: range, end: int, c: str) -> bool:
+    """Whether code behind a reverse loop might read C."""
+    unread = (rf"\badj_tile_(?:zeros|load|store|matmul_acc)\b.*\b{c}\b", rf"\b{c} = wp::tile_(?:zeros|load)\b")
+    later = _mentions(lines, range(end + 1, function.stop), c)
+    return not all(any(re.search(pattern, _code(lines[i])) for pattern in unread) for i in later)

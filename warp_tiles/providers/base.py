@@ -1,0 +1,122 @@
+"""What every provider of GEMM functions is asked: whether it can, in which ways, and to do it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.tile_config import TileConfig
+from warp_tiles.variant import GemmVariant
+
+if TYPE_CHECKING:
+    from warp_tiles.cache import CacheKey
+    from warp_tiles.compiler import Compiled, CompileRequest
+    from warp_tiles.toolchain import Toolchain
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way in which a provider builds a variant.
+
+    Attributes:
+        title: For messages, e.g. ``cuBLASDx without alignment``.
+        variant: What is built: the variant that was asked for, or the same with weaker promises.
+        symbol: Name of the function; empty where there is none.
+        tile_config: How it is computed; None where the provider decides that itself.
+    """
+
+    title: str
+    variant: GemmVariant
+    symbol: str
+    tile_config: TileConfig | None = None
+
+
+@dataclass(frozen=True)
+class Built:
+    """What came of a recipe.
+
+    Attributes:
+        symbol: Name of the function; empty on the scalar path.
+        payload: LTO-IR; empty on the scalar path.
+        key: Digest of its cache key; empty where nothing is cached.
+        hit: Whether the cache held it.
+    """
+
+    symbol: str
+    payload: bytes
+    key: str = ""
+    hit: bool = False
+
+
+class Workshop(Protocol):
+    """What the engine lends to providers."""
+
+    def toolchain(self) -> Toolchain:
+        """The toolchain, checked against Warp's linker; raises ToolchainError."""
+
+    def get_or_compile(
+        self, key: CacheKey, request: CompileRequest, info: Callable[[Compiled], dict[str, object]]
+    ) -> tuple[bytes, bool]:
+        """LTO-IR from the cache or from the compiler, and whether the cache held it.
+
+        Args:
+            key: Its key.
+            request: What to compile if it misses.
+            info: What the cache keeps beside it.
+        """
+
+
+class Provider(ABC):
+    """Builds GEMM variants, or says which field of one it cannot serve.
+
+    Attributes:
+        name: Its value of the setting ``provider``.
+        compiles: Whether it needs NVRTC; where one such provider lacks it, all do.
+    """
+
+    name: ClassVar[str]
+    compiles: ClassVar[bool] = False
+
+    @abstractmethod
+    def recipes(self, variant: GemmVariant) -> tuple[Recipe, ...]:
+        """The ways to build a variant, best first, whatever this machine has.
+
+        Raises:
+            UnsupportedVariant: There is none; the field and its value are named.
+        """
+
+    def require(self, variant: GemmVariant, workshop: Workshop) -> None:  # noqa: B027  most need nothing
+        """Check that this machine has what a build needs.
+
+        Raises:
+            ToolchainError: It has not.
+        """
+
+    def key_of(self, recipe: Recipe) -> CacheKey | None:
+        """Key of what a recipe gives; None where nothing is cached."""
+        return None
+
+    def salt(self) -> dict[str, str]:
+        """What a module that is built with this provider depends on, besides its variants.
+
+        Raises:
+            ToolchainError: There is no toolchain.
+        """
+        return {}
+
+    @abstractmethod
+    def build(self, recipe: Recipe, workshop: Workshop) -> Built:
+        """Build a variant.
+
+        Raises:
+            BuildError: It cannot be built so.
+            ToolchainError: The machine lacks something.
+        """
+
+
+def refusal(provider: str, field: str, value: object, why: str) -> UnsupportedVariant:
+    """The error that says what a provider cannot serve."""
+    return UnsupportedVariant(f"{provider} cannot serve {field}={value}: {why}")

@@ -1,0 +1,190 @@
+"""This project's own device code: the source, the options and the cache key of a variant and its tile configuration."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from warp_tiles import choose as chooser
+from warp_tiles import loops, wavefronts
+from warp_tiles import tile_config as configurations
+from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.loops import LoopSums
+from warp_tiles.providers import nvrtc
+from warp_tiles.providers.base import Recipe
+from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.sources import DeviceSource
+from warp_tiles.tile_config import TileConfig
+from warp_tiles.variant import DTYPE_BYTES, DType, GemmVariant
+
+SOURCE = "gemm/block_gemm.cuh"  # below kernels/
+SOURCE_SCHEMA = 1
+_CXX_TYPES: dict[DType, str] = {
+    "float16": "wt::f16",
+    "bfloat16": "wt::bf16",
+    "float32": "float",
+    "float64": "double",
+}
+
+
+def _constants(kind: str, values: dict[str, Any]) -> str:
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+    return f"    static constexpr {kind} {', '.join(f'{name} = {text}' for name, text in texts.items())};"
+
+
+def problem_struct(variant: GemmVariant) -> str:
+    """C++ of the variant, as ``kernels/gemm/problem.cuh`` reads it."""
+    operands = {"a": variant.a, "b": variant.b, "c": variant.c}
+    types = " ".join(f"using {name.upper()} = {_CXX_TYPES[operand.dtype]};" for name, operand in operands.items())
+    sizes = {"m": variant.m, "n": variant.n, "k": variant.k}
+    sizes |= {f"ld{name}": operand.leading_dimension for name, operand in operands.items()}
+    flags = {f"{name}_row_major": operand.arrangement == "row_major" for name, operand in operands.items()}
+    return "\n".join(
+        [
+            "struct Problem {",
+            f"    {types}",
+            _constants("int", sizes),
+            _constants("int", {f"align_{name}": operand.alignment for name, operand in operands.items()}),
+            _constants("bool", {**flags, "tf32": variant.precision == "tf32"}),
+            _constants("int", {"threads": variant.threads, "sm": variant.arch}),
+            "};",
+        ]
+    )
+
+
+def config_struct(config: TileConfig) -> str:
+    """C++ of the tile configuration."""
+    values = config.to_json()
+    instruction = f"wt::Instruction::{values.pop('instruction')}"
+    flags = {name: value for name, value in values.items() if isinstance(value, bool)}
+    numbers = {name: value for name, value in values.items() if name not in flags}
+    return "\n".join(
+        [
+            "struct Config {",
+            _constants("wt::Instruction", {"instruction": instruction}),
+            _constants("int", numbers),
+            _constants("bool", flags),
+            "};",
+        ]
+    )
+
+
+def translation_unit(variant: GemmVariant, config: TileConfig) -> str:
+    """Source of the variant's device function."""
+    return f"""#include "{SOURCE}"
+
+{problem_struct(variant)}
+{config_struct(config)}
+
+extern "C" __device__ void {variant.symbol}(void* alpha, void* a, void* b, void* beta, void* c)
+{{
+    wt::block_gemm<Problem, Config>(alpha, a, b, beta, c);
+}}
+{_loop_functions(variant, config)}"""
+
+
+def _loop_functions(variant: GemmVariant, config: TileConfig) -> str:
+    if loop_sums(variant, variant.symbol, config) is None:
+        return ""
+    # inlined always: only then do the sums, an array of the caller, become registers
+    return f"""
+extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_add(void* sums, void* a, void* b)
+{{
+    wt::block_gemm_add<Problem, Config>(sums, a, b);
+}}
+
+extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finish(void* sums, void* c)
+{{
+    wt::block_gemm_finish<Problem, Config>(sums, c);
+}}
+"""
+
+
+def loop_sums(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums | None:
+    """How a loop keeps the sums of a variant in registers; None where C rounds them or they are too many."""
+    if DTYPE_BYTES[variant.c.dtype] < 4:
+        return None
+    count = chooser.sums_per_thread(variant, config)
+    if not count:
+        return None
+    return LoopSums(symbol, "wp::float64" if chooser.computes_in_double(variant) else "wp::float32", count)
+
+
+def options(variant: GemmVariant) -> dict[str, Any]:
+    """What decides the code besides the source, as ``cuda.core.ProgramOptions`` names it.
+
+    The optimizer runs at the link: before it, as ``gen_opt_lto`` would, it takes longer than it saves there.
+    """
+    return {"arch": f"sm_{variant.arch}", "std": "c++17"}
+
+
+@functools.lru_cache(maxsize=4096)
+def _chosen(variant: GemmVariant) -> TileConfig:
+    return chooser.choose(variant)
+
+
+@functools.cache
+def _chooser_digest() -> str:
+    texts = (Path(str(module.__file__)).read_bytes() for module in (chooser, configurations, wavefronts, loops))
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()
+
+
+class MmaProvider(NvrtcProvider):
+    """Builds variants from the templates in ``kernels/``, which need no headers but their own.
+
+    Where a method takes a tile configuration, None stands for the one that :func:`warp_tiles.choose.choose` takes.
+
+    Args:
+        store: Finds the compiler and digests files.
+    """
+
+    name = "mma"
+
+    @property
+    def schema(self) -> int:
+        """See :class:`NvrtcProvider`."""
+        return SOURCE_SCHEMA
+
+    def source(self) -> DeviceSource:
+        """See :class:`NvrtcProvider`."""
+        kernels = nvrtc.kernels_folder()
+        return DeviceSource(kernels / SOURCE, kernels, (kernels,))
+
+    def text(self, variant: GemmVariant, config: TileConfig | None) -> str:
+        """See :class:`NvrtcProvider`."""
+        assert config is not None
+        return translation_unit(variant, config)
+
+    def options(self, variant: GemmVariant) -> dict[str, Any]:
+        """See :class:`NvrtcProvider`."""
+        return options(variant)
+
+    def settled(self, variant: GemmVariant, config: TileConfig | None) -> TileConfig:
+        """See :class:`NvrtcProvider`.
+
+        Raises:
+            UnsupportedVariant: No configuration serves the variant.
+            SettingError: The one that is given does not.
+        """
+        if config is None:
+            return _chosen(variant)
+        chooser.check(variant, config)
+        return config
+
+    def recipes(self, variant: GemmVariant) -> tuple[Recipe, ...]:
+        """See :meth:`Provider.recipes`."""
+        try:
+            config = _chosen(variant)
+        except UnsupportedVariant as error:
+            raise UnsupportedVariant(f"{self.name} cannot serve {error.message}") from error
+        return (Recipe("the provider mma", variant, variant.symbol, config),)
+
+    def salt(self) -> dict[str, str]:
+        """See :meth:`Provider.salt`; another chooser can choose otherwise, which no source tells."""
+        return {**self.identity(), "chooser": _chooser_digest()}
+
+    def details(self, config: TileConfig | None) -> dict[str, object]:
+        """See :class:`NvrtcProvider`."""
+        return {"tile_config": config.to_json() if config else None}

@@ -1,0 +1,162 @@
+"""What providers share that compile device sources of ``kernels/`` with NVRTC, through the cache."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warp_tiles.errors import ToolchainError
+from warp_tiles.providers.base import Built, Provider, Recipe, Workshop
+from warp_tiles.sources import DeviceSource
+from warp_tiles.tile_config import TileConfig
+from warp_tiles.toolchain import ToolchainStore, require_arch
+from warp_tiles.variant import GemmVariant
+
+if TYPE_CHECKING:
+    from warp_tiles.cache import CacheKey
+    from warp_tiles.compiler import Compiled, CompileRequest
+
+_MARKERS = ("cublasdx/gemm.cuh", "gemm/block_gemm.cuh")
+
+
+def kernels_folder() -> Path:
+    """Folder of the device sources: inside the installed package, or at the top of a checkout.
+
+    Raises:
+        ToolchainError: Neither is there.
+    """
+    package = Path(__file__).resolve().parent.parent
+    for folder in (package / "kernels", package.parent / "kernels"):
+        if all((folder / marker).is_file() for marker in _MARKERS):
+            return folder
+    raise ToolchainError(
+        f"the device sources were found neither in {package / 'kernels'} nor in {package.parent / 'kernels'}",
+        remedy="install warp-tiles again",
+    )
+
+
+class NvrtcProvider(Provider):
+    """Builds variants with NVRTC.
+
+    Args:
+        store: Finds the toolchain and digests its files.
+    """
+
+    compiles = True
+
+    def __init__(self, store: ToolchainStore) -> None:
+        self._store = store
+
+    # ---- what each provider says
+
+    @property
+    @abstractmethod
+    def schema(self) -> int:
+        """Version of the meaning of the translation unit."""
+
+    @abstractmethod
+    def source(self) -> DeviceSource:
+        """The device source that translation units include.
+
+        Raises:
+            ToolchainError: Headers that it includes are missing.
+        """
+
+    @abstractmethod
+    def text(self, variant: GemmVariant, config: TileConfig | None) -> str:
+        """Translation unit of a variant."""
+
+    @abstractmethod
+    def options(self, variant: GemmVariant) -> dict[str, Any]:
+        """What decides the code besides the source, as ``cuda.core.ProgramOptions`` names it."""
+
+    def settled(self, variant: GemmVariant, config: TileConfig | None) -> TileConfig | None:
+        """The tile configuration that is used where ``config`` is given; None where there is none."""
+        return None
+
+    def details(self, config: TileConfig | None) -> dict[str, object]:
+        """What the cache keeps beside LTO-IR, besides what all providers keep."""
+        return {}
+
+    # ---- what follows from that
+
+    def request(self, variant: GemmVariant, config: TileConfig | None = None) -> CompileRequest:
+        """What to hand to the compiler.
+
+        Raises:
+            ToolchainError: There is no toolchain.
+        """
+        from warp_tiles.compiler import CompileRequest
+
+        config = self.settled(variant, config)
+        paths = [os.fspath(folder) for folder in self.source().include_dirs]
+        return CompileRequest(
+            f"{variant.symbol}_{self.name}.cu",
+            self.text(variant, config),
+            (*self.options(variant).items(), ("include_path", paths)),
+            f"the {self.name} GEMM {variant.describe()}",
+        )
+
+    def identity(self) -> dict[str, str]:
+        """What the LTO-IR depends on besides the variant.
+
+        Raises:
+            ToolchainError: There is no toolchain.
+        """
+        return {
+            "provider": f"{self.name}/{self.schema}",
+            "source": self._store.source_digest(self.source()),
+            "compiler": self._store.compiler_digest(),
+        }
+
+    def salt(self) -> dict[str, str]:
+        """See :meth:`Provider.salt`."""
+        return self.identity()
+
+    def manifest(self, variant: GemmVariant, compiled: Compiled, config: TileConfig | None = None) -> dict[str, object]:
+        """What the cache keeps beside a variant's LTO-IR."""
+        return {
+            "symbol": variant.symbol,
+            "variant": variant.to_json(),
+            "provider": self.name,
+            "build_seconds": round(compiled.seconds, 3),
+            "compiler": compiled.compiler,
+            **self.details(self.settled(variant, config)),
+        }
+
+    def key(self, variant: GemmVariant, config: TileConfig | None = None) -> CacheKey:
+        """Key of a variant's LTO-IR.
+
+        Raises:
+            ToolchainError: There is no toolchain.
+        """
+        from warp_tiles.cache import CacheKey
+
+        config = self.settled(variant, config)
+        fields: dict[str, str] = dict(self.identity())
+        fields.update({f"variant.{name}": str(value) for name, value in variant.to_json().items()})
+        if config is not None:
+            fields.update({f"tile_config.{name}": str(value) for name, value in config.to_json().items()})
+        fields.update({f"option.{name}": str(value) for name, value in self.options(variant).items()})
+        fields["translation_unit"] = self.text(variant, config)
+        return CacheKey.of(fields)
+
+    def require(self, variant: GemmVariant, workshop: Workshop) -> None:
+        """See :meth:`Provider.require`."""
+        require_arch(workshop.toolchain(), variant.arch)
+        self.identity()
+
+    def key_of(self, recipe: Recipe) -> CacheKey:
+        """See :meth:`Provider.key_of`."""
+        return self.key(recipe.variant, recipe.tile_config)
+
+    def build(self, recipe: Recipe, workshop: Workshop) -> Built:
+        """See :meth:`Provider.build`."""
+        variant, config = recipe.variant, recipe.tile_config
+        key = self.key(variant, config)
+        payload, hit = workshop.get_or_compile(
+            key, self.request(variant, config), lambda compiled: self.manifest(variant, compiled, config)
+        )
+        return Built(recipe.symbol, payload, key.digest, hit)

@@ -1,0 +1,54 @@
+"""What Warp itself has for a product: libmathdx, and the scalar path of its templates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.providers.base import Built, Provider, Recipe, Workshop, refusal
+from warp_tiles.providers.cublasdx import require_served
+from warp_tiles.variant import GemmVariant
+
+Libmathdx = Callable[[GemmVariant], tuple[str, bytes]]
+
+
+class LibmathdxProvider(Provider):
+    """Has Warp build a variant, in seconds and megabytes; nothing of it is cached here.
+
+    Args:
+        function: Returns a variant's symbol and LTO-IR; None where this Warp has no libmathdx.
+    """
+
+    name = "libmathdx"
+
+    def __init__(self, function: Libmathdx | None) -> None:
+        self._function = function
+
+    def recipes(self, variant: GemmVariant) -> tuple[Recipe, ...]:
+        """See :meth:`Provider.recipes`."""
+        if self._function is None:
+            raise UnsupportedVariant("libmathdx is not part of this Warp")
+        require_served(self.name, variant)
+        # Warp's own name of the function is known when it is built
+        return (Recipe("Warp's libmathdx", variant, variant.symbol),)
+
+    def build(self, recipe: Recipe, workshop: Workshop) -> Built:
+        """See :meth:`Provider.build`."""
+        assert self._function is not None
+        return Built(*self._function(recipe.variant))
+
+
+class ScalarProvider(Provider):
+    """Leaves a product to Warp's templates, which compute it without a function of its own."""
+
+    name = "scalar"
+
+    def recipes(self, variant: GemmVariant) -> tuple[Recipe, ...]:
+        """See :meth:`Provider.recipes`."""
+        if variant.c.dtype == "bfloat16":
+            raise refusal(self.name, "c_dtype", variant.c.dtype, "Warp's scalar path would accumulate in bfloat16")
+        return (Recipe("Warp's scalar path", variant, ""),)
+
+    def build(self, recipe: Recipe, workshop: Workshop) -> Built:
+        """See :meth:`Provider.build`."""
+        return Built("", b"")

@@ -1,0 +1,53 @@
+"""A device source with everything that it can include."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class DeviceSource:
+    """A header that translation units include, and where its own includes are looked up.
+
+    Attributes:
+        path: The header.
+        folder: Folder of own sources; a change in it has the includes looked up again.
+        include_dirs: Folders in the order in which they are searched.
+    """
+
+    path: Path
+    folder: Path
+    include_dirs: tuple[Path, ...]
+
+
+def include_closure(source: Path, include_dirs: Sequence[Path]) -> dict[str, Path]:
+    """Every file that a source can include, by the name it is included under.
+
+    The preprocessor is not run: an include under a false condition counts, which makes the closure
+    larger than needed and never smaller. Includes whose name is a macro are not followed.
+    """
+    closure: dict[str, Path] = {source.name: source}
+    seen = {os.path.normpath(source)}
+    pending = [(source, "")]
+    while pending:
+        path, prefix = pending.pop()
+        for quote, raw in _INCLUDE.findall(path.read_bytes()):
+            name = raw.decode("utf-8", "replace")
+            places = [(path.parent / name, os.path.normpath(os.path.join(prefix, name)))] if quote == b'"' else []
+            places += [(folder / name, os.path.normpath(name)) for folder in include_dirs]
+            place, label = next(((place, label) for place, label in places if place.is_file()), (None, ""))
+            if place is None or os.path.normpath(place) in seen:
+                continue
+            seen.add(os.path.normpath(place))
+            prefix_of_found = os.path.dirname(label)
+            while label in closure:  # another folder holds a file of this name too
+                label += "'"
+            closure[label] = Path(os.path.normpath(place))
+            pending.append((closure[label], prefix_of_found))
+    return closure

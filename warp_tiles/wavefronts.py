@@ -1,0 +1,35 @@
+"""How many wavefronts, passes of 128 bytes through shared memory, one access of a warp takes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+BANKS = 32
+BANK_BYTES = 4
+_LANES = 32
+
+
+@lru_cache(maxsize=4096)
+def wavefronts_of(addresses: tuple[int, ...], size_bytes: int) -> int:
+    """Wavefronts of one access of every lane.
+
+    Lanes go together as far as 128 bytes reach: all 32 with up to 4 bytes each, halves with 8, quarters with 16;
+    twice as many where every lane shares its address with the lane next to it, or with the next but one. A group
+    takes as many wavefronts as its busiest bank has different words. Found by measuring on an H200 (docs/design.md).
+
+    Args:
+        addresses: Byte offset of each of the 32 lanes.
+        size_bytes: What a lane reads or writes: up to 16.
+    """
+    group = min(_LANES, _LANES * BANK_BYTES // max(size_bytes, BANK_BYTES))
+    shared = any(all(addresses[i] == addresses[i ^ other] for i in range(_LANES)) for other in (1, 2))
+    if shared and group < _LANES:
+        group *= 2
+    total = 0
+    for start in range(0, _LANES, group):
+        words: dict[int, set[int]] = {}
+        for address in addresses[start : start + group]:
+            for word in range(address // BANK_BYTES, (address + size_bytes - 1) // BANK_BYTES + 1):
+                words.setdefault(word % BANKS, set()).add(word)
+        total += max(len(found) for found in words.values())
+    return total
