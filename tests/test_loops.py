@@ -7,10 +7,12 @@ import pytest
 from warp_tiles.loops import LoopSums, keep_sums, sites_in_loops
 
 SUMS = LoopSums("wt_gemm", "wp::float32", 32)
-CALL = "wp::tile_matmul_acc(wt_site0_forward, wt_site0_adjoint_a, wt_site0_adjoint_b, var_2, var_3, var_5, var_8, var_9);"
+CALL = (
+    "wp::tile_matmul_acc(wt_site0_forward, wt_site0_adjoint_a, wt_site0_adjoint_b, var_2, var_3, var_5, var_8, var_9);"
+)
 ADJOINT = (
-    "wp::adj_tile_matmul_acc(wt_site0_forward, wt_site0_adjoint_a, wt_site0_adjoint_b, var_2, var_3, var_5, var_8, var_9, "
-    "adj_1, adj_1, adj_1, adj_2, adj_3, adj_5, adj_8, adj_9);"
+    "wp::adj_tile_matmul_acc(wt_site0_forward, wt_site0_adjoint_a, wt_site0_adjoint_b, "
+    "var_2, var_3, var_5, var_8, var_9, adj_1, adj_1, adj_1, adj_2, adj_3, adj_5, adj_8, adj_9);"
 )
 
 
@@ -46,7 +48,9 @@ def test_a_loop_keeps_its_sums() -> None:
     declared = lines.index("wp::float32 wt_sums_0[32];")
     zeroed = lines.index("for (int wt_i = 0; wt_i < 32; ++wt_i) wt_sums_0[wt_i] = wp::float32(0);")
     start = lines.index("start_for_0:;")
-    added = next(i for i, line in enumerate(lines) if line.startswith("wt_gemm_add(wt_sums_0, var_2.data.ptr, var_3.data.ptr);"))
+    added = next(
+        i for i, line in enumerate(lines) if line.startswith("wt_gemm_add(wt_sums_0, var_2.data.ptr, var_3.data.ptr);")
+    )
     end = lines.index("end_for_0:;")
     finished = lines.index("WP_TILE_SYNC(); wt_gemm_finish(wt_sums_0, var_5.data.ptr); WP_TILE_SYNC();")
     stored = next(i for i, line in enumerate(lines) if "tile_store" in line)
@@ -99,7 +103,9 @@ def test_a_scale_that_is_computed_does_not_qualify() -> None:
 
 
 def test_a_parameter_does_not_qualify() -> None:
-    source = function(CALL).replace("        wp::tile_shared_t<wp::float32> var_5 = wp::tile_alloc_empty<wp::float32>();\n", "")
+    source = function(CALL).replace(
+        "        wp::tile_shared_t<wp::float32> var_5 = wp::tile_alloc_empty<wp::float32>();\n", ""
+    )
     assert sites_in_loops(source) == frozenset()
 
 

@@ -36,13 +36,11 @@ INDEX_NAME = "index.json"
 _NO_LIMIT_BYTES = 2**62
 _CONFIGURE_AGAIN = "configure again: cmake -S ... -B ..."
 # modules that decide the source text, the options or the key of a variant
-_DECIDING_MODULES = tuple(
-    Path(__file__).parent / name
-    for name in (
-        "variant.py", "tile_config.py", "choose.py", "sources.py", "compiler.py",
-        "providers/nvrtc.py", "providers/mma.py", "providers/cublasdx.py",
-    )
-)  # fmt: skip
+_DECIDING_NAMES = (
+    *("variant", "tile_config", "choose", "tile_limits", "tile_access", "tile_cost", "wavefronts", "loops", "sources"),
+    *("compiler", "providers/nvrtc", "providers/mma", "providers/cublasdx"),
+)
+_DECIDING_MODULES = tuple(Path(__file__).parent / f"{name}.py" for name in _DECIDING_NAMES)
 
 
 # ---- files for the build system

@@ -1,8 +1,8 @@
 """Loops that multiply many tiles into one: their sums stay in registers until the loop ends.
 
-Warp's ``wp.tile_matmul(a, b, c)`` reads and writes ``c`` in shared memory at each call. In a loop over K nobody looks at
-``c`` in between, and the two thirds of the traffic that it causes can be saved: the generated source is edited so that
-each turn adds to registers, and the tile is updated once, behind the loop. In the reverse loop of a backward pass Warp
+Warp's ``wp.tile_matmul(a, b, c)`` reads and writes ``c`` in shared memory at each call. In a loop over K nobody looks
+at ``c`` in between, and up to two thirds of the traffic can be saved: the generated source is edited so that each turn
+adds to registers, and the tile is updated once, behind the loop. In the reverse loop of a backward pass Warp
 repeats the forward product, whose result nothing reads there; it is left out.
 
 All functions are pure, on the text that Warp generates.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 _CALL = re.compile(r"^\s*wp::tile_matmul_acc\((?P<arguments>[^()]*)\);\s*$")
 _ADJOINT = "wp::adj_tile_matmul_acc("
@@ -109,7 +110,7 @@ def _code(line: str) -> str:
 def _functions(lines: list[str]) -> list[range]:
     """Bodies of functions: Warp closes each with a brace at the start of a line."""
     bounds = [-1, *(index for index, line in enumerate(lines) if line.startswith("}")), len(lines)]
-    return [range(first + 1, last) for first, last in zip(bounds, bounds[1:])]
+    return [range(first + 1, last) for first, last in pairwise(bounds)]
 
 
 def _mentions(lines: list[str], where: range, name: str) -> list[int]:

@@ -302,7 +302,9 @@ def substitute(
             complete_sites.append(site)
             declarations.update({built[role]: declaration(site.variants[role], built[role]) for role in needed})
     if sums is not None:
-        found = {site.index: sums.get(site.variants[Role.FORWARD]) for site in complete_sites if site.call == "tile_matmul"}
+        found = {
+            site.index: sums.get(site.variants[Role.FORWARD]) for site in complete_sites if site.call == "tile_matmul"
+        }
         source = keep_sums(source, {index: kept for index, kept in found.items() if kept is not None}, found)
         for site in complete_sites:
             kept = found.get(site.index)

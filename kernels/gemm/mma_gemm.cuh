@@ -32,12 +32,14 @@ struct MmaGemm {
 
     // Interleaved rows let 16-bit neighbours be read together, interleaved columns make C's vectors 16 bytes long.
     static constexpr bool wide_a = !P::a_row_major, wide_b = !P::b_row_major ? sizeof(C) <= 4 : true;
-    using ShapeA = tile::OperandShape<A, P::m, P::k, P::lda, P::align_a, rows, Config::k_vector, blocks, Config::rotation_a, wide_a>;
-    using ShapeB = tile::OperandShape<B, P::n, P::k, P::ldb, P::align_b, cols, Config::k_vector, blocks, Config::rotation_b, wide_b>;
+    // Structures of their own, because their names are part of those of all functions.
+    struct ShapeA : tile::OperandShape<A, P::m, P::k, P::lda, P::align_a, rows, Config::k_vector, blocks, Config::rotation_a, wide_a> {};
+    struct ShapeB : tile::OperandShape<B, P::n, P::k, P::ldb, P::align_b, cols, Config::k_vector, blocks, Config::rotation_b, wide_b> {};
     using ReadA = typename tile::OperandReader<P::a_row_major, ShapeA>::Type;
     using ReadB = typename tile::OperandReader<!P::b_row_major, ShapeB>::Type;
-    using Result = tile::Accumulator<C, Sum<P>, P::m, P::n, P::ldc, P::c_row_major, P::align_c, rows, cols, Config::rotation_c,
-                                     ReadA::placement, ReadB::placement>;
+    struct ShapeC : tile::AccumulatorShape<C, Sum<P>, P::m, P::n, P::ldc, P::c_row_major, P::align_c, rows, cols, Multiply::rows, Config::rotation_c,
+                                           ReadA::placement, ReadB::placement> {};
+    using Result = tile::Accumulator<ShapeC>;
 
     static constexpr int tiles_m = (P::m + Config::tile_m - 1) / Config::tile_m;
     static constexpr int tiles_n = (P::n + Config::tile_n - 1) / Config::tile_n;
@@ -45,7 +47,8 @@ struct MmaGemm {
     static constexpr int rounds = (tiles_m * tiles_n + warps - 1) / warps;
 
     // What a lane holds of C
-    using Sums = Sum<P>[rounds][rows][cols][2];
+    using TileSums = typename Multiply::template Sums<rows, cols>;
+    using Sums = TileSums[rounds];
 
     static WT_DEVICE void run(const void* alpha, const A* a, const B* b, const void* beta, C* c)
     {
@@ -58,7 +61,7 @@ struct MmaGemm {
             typename Result::Values old[rows][Result::vectors];
             if (Config::c_first && scale.beta != Sum<P>(0))
                 Result::fetch(old, c, place.row, place.col, place.g, place.q);
-            Sum<P> sums[rows][cols][2] = {};
+            TileSums sums = {};
             accumulate(sums, a, b, place);
             Result::template store<Config::c_first>(sums, scale, old, c, place.row, place.col, place.g, place.q);
         }
@@ -104,7 +107,7 @@ private:
         }
     };
 
-    static WT_DEVICE void accumulate(Sum<P> (&sums)[rows][cols][2], const A* a, const B* b, const Place& place)
+    static WT_DEVICE void accumulate(TileSums& sums, const A* a, const B* b, const Place& place)
     {
 #pragma unroll(Config::k_unroll)
         for (int k0 = 0; k0 < P::k; k0 += block_k * blocks) {
@@ -118,20 +121,20 @@ private:
         }
     }
 
-    static WT_DEVICE void multiply_block(Sum<P> (&sums)[rows][cols][2], const tile::Unit<ShapeA> (&a)[rows][ShapeA::units],
+    static WT_DEVICE void multiply_block(TileSums& sums, const tile::Unit<ShapeA> (&a)[rows][ShapeA::units],
                                          const tile::Unit<ShapeB> (&b)[cols][ShapeB::units])
     {
         if constexpr (Multiply::multiplicand == Multiplicand::half_words) {
 #pragma unroll
             for (int step = 0; step < steps; ++step)
-                Multiply::multiply(sums, a, b, step);
+                Multiply::template multiply<rows>(sums, a, b, step);
         } else {
             Value values_a[rows][Config::k_vector], values_b[cols][Config::k_vector];
             convert<ShapeA>(values_a, a);
             convert<ShapeB>(values_b, b);
 #pragma unroll
             for (int step = 0; step < steps; ++step)
-                Multiply::multiply(sums, values_a, values_b, step);
+                Multiply::template multiply<rows>(sums, values_a, values_b, step);
         }
     }
 

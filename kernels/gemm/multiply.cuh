@@ -37,66 +37,66 @@ struct Multiplier {
 
     using Value = typename SumOf<any_double<P>>::Type;
 
-    // One instruction for each pair of groups; `step` counts instructions along K within the registers of a block.
+    // Sums of a register tile: a lane's four values (two, with eight rows) of each instruction
+    template <int Rows, int Cols>
+    using Sums = Sum<P>[Rows / rows][Cols][2 * rows];
+
+    // One instruction for each of them; `step` counts instructions along K within the registers of a block.
     template <int Rows, int Cols, int Count>
-    static WT_DEVICE void multiply(Sum<P> (&sums)[Rows][Cols][2], const u32 (&a)[Rows][Count], const u32 (&b)[Cols][Count],
+    static WT_DEVICE void multiply(float (&sums)[Rows / 2][Cols][4], const u32 (&a)[Rows][Count], const u32 (&b)[Cols][Count],
                                    int step)
     {
+        const int r = step * registers;
 #pragma unroll
         for (int i = 0; i < Rows; i += 2) {
 #pragma unroll
             for (int j = 0; j < Cols; ++j) {
-                float d[4] = {sums[i][j][0], sums[i][j][1], sums[i + 1][j][0], sums[i + 1][j][1]};
-                const int r = step * registers;
                 if constexpr (registers == 2) {
                     const u32 as[4] = {a[i][r], a[i + 1][r], a[i][r + 1], a[i + 1][r + 1]};
                     const u32 bs[2] = {b[j][r], b[j][r + 1]};
-                    arch::mma_m16n8k16(d, as, bs, A{});
+                    arch::mma_m16n8k16(sums[i / 2][j], as, bs, A{});
                 } else {
                     const u32 as[2] = {a[i][r], a[i + 1][r]};
                     const u32 bs[1] = {b[j][r]};
-                    arch::mma_m16n8k8(d, as, bs, A{});
+                    arch::mma_m16n8k8(sums[i / 2][j], as, bs, A{});
                 }
-                put(sums, i, j, d);
             }
         }
     }
 
     template <int Rows, int Cols, int Count>
-    static WT_DEVICE void multiply(float (&sums)[Rows][Cols][2], const float (&a)[Rows][Count], const float (&b)[Cols][Count],
+    static WT_DEVICE void multiply(float (&sums)[Rows / 2][Cols][4], const float (&a)[Rows][Count], const float (&b)[Cols][Count],
                                    int step)
     {
         if constexpr (multiplicand == Multiplicand::tf32_parts) {
             if constexpr (same<A, float>) {
                 float rest[Rows][Count];
                 cut(rest, a, step);
-                tf32(sums, rest, b, step);
+                tf32<Rows>(sums, rest, b, step);
             } else {
                 float rest[Cols][Count];
                 cut(rest, b, step);
-                tf32(sums, a, rest, step);
+                tf32<Rows>(sums, a, rest, step);
             }
         }
-        tf32(sums, a, b, step);
+        tf32<Rows>(sums, a, b, step);
     }
 
     template <int Rows, int Cols, int Count>
-    static WT_DEVICE void multiply(double (&sums)[Rows][Cols][2], const double (&a)[Rows][Count], const double (&b)[Cols][Count],
-                                   int step)
+    static WT_DEVICE void multiply(double (&sums)[Rows / rows][Cols][2 * rows], const double (&a)[Rows][Count],
+                                   const double (&b)[Cols][Count], int step)
     {
+        const int r = step * registers;
 #pragma unroll
         for (int i = 0; i < Rows; i += rows) {
 #pragma unroll
             for (int j = 0; j < Cols; ++j) {
-                const int r = step * registers;
                 if constexpr (rows == 1) {
                     arch::mma_m8n8k4(sums[i][j], a[i][r], b[j][r]);
                 } else {
-                    double d[4] = {sums[i][j][0], sums[i][j][1], sums[i + 1][j][0], sums[i + 1][j][1]};
                     const double as[4] = {a[i][r], a[i + 1][r], a[i][r + 1], a[i + 1][r + 1]};
                     const double bs[2] = {b[j][r], b[j][r + 1]};
-                    arch::mma_m16n8k8(d, as, bs);
-                    put(sums, i, j, d);
+                    arch::mma_m16n8k8(sums[i / 2][j], as, bs);
                 }
             }
         }
@@ -104,19 +104,18 @@ struct Multiplier {
 
 private:
     template <int Rows, int Cols, int Count>
-    static WT_DEVICE void tf32(float (&sums)[Rows][Cols][2], const float (&a)[Rows][Count], const float (&b)[Cols][Count], int step)
+    static WT_DEVICE void tf32(float (&sums)[Rows / 2][Cols][4], const float (&a)[Rows][Count], const float (&b)[Cols][Count],
+                               int step)
     {
+        const int r = step * registers;
 #pragma unroll
         for (int i = 0; i < Rows; i += 2) {
 #pragma unroll
             for (int j = 0; j < Cols; ++j) {
-                const int r = step * registers;
-                float d[4] = {sums[i][j][0], sums[i][j][1], sums[i + 1][j][0], sums[i + 1][j][1]};
                 const u32 as[4] = {arch::bits_of(a[i][r]), arch::bits_of(a[i + 1][r]), arch::bits_of(a[i][r + 1]),
                                    arch::bits_of(a[i + 1][r + 1])};
                 const u32 bs[2] = {arch::bits_of(b[j][r]), arch::bits_of(b[j][r + 1])};
-                arch::mma_m16n8k8_tf32(d, as, bs);
-                put(sums, i, j, d);
+                arch::mma_m16n8k8_tf32(sums[i / 2][j], as, bs);
             }
         }
     }
@@ -133,15 +132,6 @@ private:
                 rest[i][r] = part == values[i][r] ? 0.0f : values[i][r] - part;
             }
         }
-    }
-
-    template <int Rows, int Cols, class T>
-    static WT_DEVICE void put(T (&sums)[Rows][Cols][2], int i, int j, const T (&d)[4])
-    {
-        sums[i][j][0] = d[0];
-        sums[i][j][1] = d[1];
-        sums[i + 1][j][0] = d[2];
-        sums[i + 1][j][1] = d[3];
     }
 };
 

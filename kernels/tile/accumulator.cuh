@@ -28,47 +28,63 @@ WT_DEVICE Scale<Sum> scale_of(const void* alpha, const void* beta)
 // T            stored type; Sum: float or double
 // M, N, LD     size in elements; LD between the starts of two rows, or of two columns where RowMajor is false
 // Align        bytes to which the start of every contiguous line is aligned
-// Rows, Cols   groups of eight that a warp holds
-template <class T, class Sum, int M, int N, int LD, bool RowMajor, int Align, int Rows, int Cols, int Ways,
-          Placement RowPlacement, Placement ColPlacement>
+// Rows, Cols   groups of eight that a warp holds, of which Together rows are one instruction's
+template <class T, class Total, int M, int N, int LD, bool RowMajor, int Align, int Rows, int Cols, int Together,
+          int Ways, Placement RowPlacement, Placement ColPlacement>
+struct AccumulatorShape {
+    using Element = T;
+    using Sum = Total;
+    static constexpr int m = M, n = N, ld = LD, align = Align, rows = Rows, cols = Cols, together = Together, ways = Ways;
+    static constexpr bool row_major = RowMajor;
+    static constexpr Placement row_placement = RowPlacement, col_placement = ColPlacement;
+};
+
+template <class S>
 struct Accumulator {
-    using Columns = ColumnVector<ColPlacement>;
+    using T = typename S::Element;
+    using Sum = typename S::Sum;
+    using Columns = ColumnVector<S::col_placement>;
     static constexpr int elements = Columns::elements;
-    static constexpr int vectors = Cols / Columns::groups;
-    static constexpr bool exact = M % (8 * Rows) == 0 && N % (8 * Cols) == 0;
+    static constexpr int vectors = S::cols / Columns::groups;
+    static constexpr bool exact = S::m % (8 * S::rows) == 0 && S::n % (8 * S::cols) == 0;
     // Elements per access; all of them or none lie inside the tile.
-    static constexpr int width = !RowMajor ? 1
-        : smaller(smaller(elements, smaller(16, Align) / int(sizeof(T))), smaller(power_of_two_in(N), power_of_two_in(LD)));
-    static constexpr int ways = vectors % Ways == 0 ? Ways : 1;
-    static constexpr int row_distance = RowPlacement == Placement::pairs_along || RowPlacement == Placement::pairs_spread ? 2 : 1;
-    static constexpr int line_bits = rows_apart_bits(row_distance * LD * int(sizeof(T)));
+    static constexpr int width = !S::row_major
+        ? 1
+        : smaller(smaller(elements, smaller(16, S::align) / int(sizeof(T))),
+                  smaller(power_of_two_in(S::n), power_of_two_in(S::ld)));
+    static constexpr int ways = vectors % S::ways == 0 ? S::ways : 1;
+    static constexpr bool rows_paired =
+        S::row_placement == Placement::pairs_along || S::row_placement == Placement::pairs_spread;
+    static constexpr int line_bits = rows_apart_bits((rows_paired ? 2 : 1) * S::ld * int(sizeof(T)));
 
     using Values = Vector<T, elements>;
+    using Sums = Sum[S::rows / S::together][S::cols][2 * S::together];
 
     // C as it lies in the tile, each lane taking its turn
-    static WT_DEVICE void fetch(Values (&values)[Rows][vectors], const T* tile, int row0, int col0, int g, int q)
+    static WT_DEVICE void fetch(Values (&values)[S::rows][vectors], const T* tile, int row0, int col0, int g, int q)
     {
 #pragma unroll
-        for (int group = 0; group < Rows; ++group)
-            fetch(values[group], tile, row0 + position<RowPlacement>(group, g), col0, turn_of(g), q);
+        for (int group = 0; group < S::rows; ++group)
+            fetch(values[group], tile, row0 + position<S::row_placement>(group, g), col0, turn_of(g), q);
     }
 
     // Fetched: whether `values` holds C already. They are not used where beta is zero.
     template <bool Fetched>
-    static WT_DEVICE void store(const Sum (&sums)[Rows][Cols][2], Scale<Sum> scale, Values (&values)[Rows][vectors], T* tile,
+    static WT_DEVICE void store(const Sums& sums, Scale<Sum> scale, Values (&values)[S::rows][vectors], T* tile,
                                 int row0, int col0, int g, int q)
     {
         const int turn = turn_of(g);
 #pragma unroll
-        for (int group = 0; group < Rows; ++group) {
-            const int row = row0 + position<RowPlacement>(group, g);
+        for (int group = 0; group < S::rows; ++group) {
+            const int row = row0 + position<S::row_placement>(group, g);
             Vector<Sum, elements> totals[vectors];
 #pragma unroll
             for (int v = 0; v < vectors; ++v) {
 #pragma unroll
                 for (int e = 0; e < elements; ++e)
-                    totals[v].at[e] =
-                        scale.alpha * sums[group][v * Columns::groups + Columns::group_of(e)][Columns::member_of(e)];
+                    totals[v].at[e] = scale.alpha
+                        * sums[group / S::together][v * Columns::groups + Columns::group_of(e)]
+                              [2 * (group % S::together) + Columns::member_of(e)];
             }
             exchange_slots<ways>(totals, turn);
             if (scale.beta != Sum(0)) {
@@ -90,7 +106,7 @@ struct Accumulator {
 private:
     static WT_DEVICE int turn_of(int g) { return (g >> line_bits) & (ways - 1); }
 
-    static WT_DEVICE int offset(int row, int col) { return RowMajor ? row * LD + col : col * LD + row; }
+    static WT_DEVICE int offset(int row, int col) { return S::row_major ? row * S::ld + col : col * S::ld + row; }
 
     static WT_DEVICE void fetch(Values (&values)[vectors], const T* tile, int row, int col0, int turn, int q)
     {
@@ -100,7 +116,7 @@ private:
 #pragma unroll
             for (int e = 0; e < elements; e += width) {
                 Vector<T, width> part{};
-                if (exact || (row < M && col + e < N))
+                if (exact || (row < S::m && col + e < S::n))
                     part = arch::load<width>(tile + offset(row, col + e));
 #pragma unroll
                 for (int i = 0; i < width; ++i)
@@ -117,7 +133,7 @@ private:
 #pragma unroll
             for (int i = 0; i < width; ++i)
                 part.at[i] = arch::Convert<T, Sum>::of(totals.at[e + i]);
-            if (exact || (row < M && col + e < N))
+            if (exact || (row < S::m && col + e < S::n))
                 arch::store(tile + offset(row, col + e), part);
         }
     }

@@ -33,12 +33,13 @@ TWO_PARTS_CUT = 2.0**-21
 
 @dataclass(frozen=True)
 class Case:
-    """One call of ``wt::block_gemm``.
+    """One call of ``wt::block_gemm``, or of its parts in a loop.
 
     Attributes:
         variant, config: What is compiled.
         alpha, beta: Scalars.
         seed: Of A, B and C.
+        loop: How many products a loop adds to C, ``block_gemm_add`` and at the end ``block_gemm_finish``; 0: no loop.
     """
 
     variant: GemmVariant
@@ -46,10 +47,15 @@ class Case:
     alpha: float = 1.0
     beta: float = 0.0
     seed: int = 1
+    loop: int = 0
+
+    def __post_init__(self) -> None:
+        if self.loop and (self.alpha, self.beta) != (self.loop, 1.0):
+            raise ValueError(f"a loop computes C += {self.loop} * A * B: {self}")
 
     def describe(self) -> str:
         """Everything that reproduces the case."""
-        scalars = f"alpha {self.alpha}, beta {self.beta}, seed {self.seed}"
+        scalars = f"alpha {self.alpha}, beta {self.beta}, seed {self.seed}, loop {self.loop}"
         return f"{self.variant.symbol}, {self.config}, {scalars}"
 
 
@@ -64,17 +70,27 @@ def launch(case: Case) -> Launch:
     variant = case.variant
     random = np.random.default_rng(case.seed)
     a, b, c = (rounded(random.uniform(-1, 1, (tile.rows, tile.columns)), tile.dtype) for tile in tiles(variant))
-    function = Function(
-        case.describe(),
-        "wt::block_gemm<Problem, Config>",
-        f"{problem_struct(variant)}\n{config_struct(case.config)}",
-    )
+    structs = f"{problem_struct(variant)}\n{config_struct(case.config)}"
+    if case.loop:
+        function = Function(case.describe(), "loop", f"{structs}\n{_LOOP.format(count=case.loop)}")
+    else:
+        function = Function(case.describe(), "wt::block_gemm<Problem, Config>", structs)
     values = (a, b, c if case.beta else None)
     return Launch(function, tiles(variant), variant.threads, variant.arch, values, case.alpha, case.beta)
 
 
+_LOOP = """
+void loop(void*, void* a, void* b, void*, void* c)
+{{
+    wt::BlockGemm<Problem, Config>::Sums sums = {{}};
+    for (int i = 0; i < {count}; ++i) wt::block_gemm_add<Problem, Config>(sums, a, b);
+    wt::block_gemm_finish<Problem, Config>(sums, c);
+}}
+"""
+
+
 def bound(case: Case, a: Matrix, b: Matrix, c: Matrix | None) -> Matrix:
-    """How far C may be from the exact result, element by element.
+    """How far C may be from the exact result, element by element; a loop sums as many more products.
 
     Sums are fp64 where an operand is, else fp32, with unit roundoff u. K products and as many additions in any order
     err by at most (K + 1) u sum |a| |b| to first order (Higham, Accuracy and Stability of Numerical Algorithms, section
@@ -91,7 +107,7 @@ def bound(case: Case, a: Matrix, b: Matrix, c: Matrix | None) -> Matrix:
     products = abs(case.alpha) * (np.abs(a) @ np.abs(b))
     added = np.zeros_like(products) if c is None else abs(case.beta) * np.abs(c)
     # a hundredth more for terms of second order
-    error = 1.01 * (products * ((variant.k + 4) * u + cut) + added * 3 * u)
+    error = 1.01 * (products * ((variant.k * max(1, case.loop) + 4) * u + cut) + added * 3 * u)
     exact = exact_result(case, a, b, c)
     return np.asarray(error + ROUNDOFF[variant.c.dtype] * (np.abs(exact) + error) + UNDERFLOW[variant.c.dtype])
 

@@ -82,8 +82,8 @@ std::string run(Kernel kernel, int threads, int sm, const Buffer<A>& a, const Bu
 
 std::string difference(int row, int column, double got, double expected)
 {
-    return "row " + std::to_string(row) + ", column " + std::to_string(column) + " is " + std::to_string(got) + " and not "
-         + std::to_string(expected);
+    return "row " + std::to_string(row) + ", column " + std::to_string(column) + " is " + std::to_string(got)
+         + " and not " + std::to_string(expected);
 }
 
 int product(int row, int column, int k)
@@ -127,14 +127,14 @@ void check_instruction(const char* name, Kernel kernel, int m, int n, int k, Lay
     report(name, error);
 }
 
-template <class T, class TC, int Size, int Sm, bool Tf32>
-struct SquareProblem {
+template <class T, class TC, int Sm>
+struct FixedProblem {
     using A = T;
     using B = T;
     using C = TC;
-    static constexpr int m = Size, n = Size + 8, k = Size - 8, lda = k, ldb = k + 8, ldc = n;
+    static constexpr int m = 40, n = 48, k = 32, lda = k, ldb = k + 8, ldc = n;
     static constexpr int align_a = 16, align_b = 16, align_c = 16;
-    static constexpr bool a_row_major = true, b_row_major = false, c_row_major = true, tf32 = Tf32;
+    static constexpr bool a_row_major = true, b_row_major = false, c_row_major = true, tf32 = true;
     static constexpr int threads = 64, sm = Sm;
 };
 
@@ -202,12 +202,12 @@ int main()
     check_instruction<double, double>("mma.m8n8k4.f64", mma_m8n8k4_f64<1>, 8, 8, 4, a_4, b_4, c_8);
     check_instruction<double, double>("mma.m16n8k8.f64", mma_m16n8k8_f64<1>, 16, 8, 8, a_8, b_8, c_16);
 
-    check_gemm<SquareProblem<f16, float, 40, 80, false>, FixedConfig<Instruction::mma_m16n8k16, 8>>("GEMM fp16, m16n8k16");
-    check_gemm<SquareProblem<bf16, float, 40, 90, false>, FixedConfig<Instruction::mma_m16n8k16, 4>>("GEMM bf16, m16n8k16");
-    check_gemm<SquareProblem<f16, float, 40, 75, false>, FixedConfig<Instruction::mma_m16n8k8, 2>>("GEMM fp16, m16n8k8");
-    check_gemm<SquareProblem<float, float, 40, 80, true>, FixedConfig<Instruction::mma_m16n8k8, 4>>("GEMM tf32, m16n8k8");
-    check_gemm<SquareProblem<double, double, 40, 80, false>, FixedConfig<Instruction::mma_m8n8k4, 2>>("GEMM fp64, m8n8k4");
-    check_gemm<SquareProblem<double, double, 40, 90, false>, FixedConfig<Instruction::mma_m16n8k8, 2>>("GEMM fp64, m16n8k8");
-    check_gemm<SquareProblem<float, float, 40, 75, false>, FixedConfig<Instruction::fma, 2>>("GEMM fp32, fma");
+    check_gemm<FixedProblem<f16, float, 80>, FixedConfig<Instruction::mma_m16n8k16, 8>>("GEMM fp16, m16n8k16");
+    check_gemm<FixedProblem<bf16, float, 90>, FixedConfig<Instruction::mma_m16n8k16, 4>>("GEMM bf16, m16n8k16");
+    check_gemm<FixedProblem<f16, float, 75>, FixedConfig<Instruction::mma_m16n8k8, 2>>("GEMM fp16, m16n8k8");
+    check_gemm<FixedProblem<float, float, 80>, FixedConfig<Instruction::mma_m16n8k8, 4>>("GEMM tf32, m16n8k8");
+    check_gemm<FixedProblem<double, double, 80>, FixedConfig<Instruction::mma_m8n8k4, 2>>("GEMM fp64, m8n8k4");
+    check_gemm<FixedProblem<double, double, 90>, FixedConfig<Instruction::mma_m16n8k8, 2>>("GEMM fp64, m16n8k8");
+    check_gemm<FixedProblem<float, float, 75>, FixedConfig<Instruction::fma, 2>>("GEMM fp32, fma");
     return failures;
 }

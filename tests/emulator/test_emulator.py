@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.emulator.emulator import Answer, Count, Emulator, Function, Launch
-from tests.emulator.tiles import Matrix, Tile, from_bytes, rounded, to_bytes
-from warp_tiles.variant import DTYPE_BYTES, DType
+from tests.emulator.tiles import Matrix, Tile
+from warp_tiles.wavefronts import wavefronts_of
 
 A_TILE = Tile(8, 7, "float32", "row_major", 12, 8)
 FAULTS: dict[str, list[str]] = {
@@ -134,11 +132,11 @@ BANKS: dict[str, tuple[str, Count]] = {
     "banks::load<float, 2, 2>": ("A reads", Count(1, 2, 2)),
     "banks::load<float, 2, 4>": ("A reads", Count(1, 4, 2)),
     "banks::load<double, 1, 16>": ("A reads", Count(1, 32, 2)),
-    "banks::load<double, 1, 0>": ("A reads", Count(1, 2, 2)),
+    "banks::load<double, 1, 0>": ("A reads", Count(1, 1, 1)),
     "banks::load<float, 4, 4>": ("A reads", Count(1, 4, 4)),
     "banks::load<float, 4, 8>": ("A reads", Count(1, 8, 4)),
     "banks::load<float, 4, 32>": ("A reads", Count(1, 32, 4)),
-    "banks::load<float, 4, 0>": ("A reads", Count(1, 4, 4)),
+    "banks::load<float, 4, 0>": ("A reads", Count(1, 2, 2)),
     "banks::load<float, 4, 4, 8>": ("A reads", Count(1, 4, 4)),
     "banks::load<float, 4, 4, 16>": ("A reads", Count(1, 2, 2)),
     "banks::store<float, 1, 1>": ("C writes", Count(1, 1, 1)),
@@ -176,229 +174,22 @@ def test_known_bank_conflicts_are_counted(counts: dict[str, Answer], name: str) 
     assert all(count == Count(0, 0, 0) for other, count in counts[name].counts.items() if other != role)
 
 
-# ---- collectives
-
-# rows of A and columns of B; elements of K; which element the i-th of lane (g, q) is, as kernels/arch/mma.cuh has it
-Position = Callable[[int, int, int], tuple[int, int]]
-Layout = tuple[DType, int, int, int, Position, Position, Position]
-C_16: Position = lambda g, q, i: (g + 8 * (i // 2), 2 * q + i % 2)  # noqa: E731
-A_8_TF32: Position = lambda g, q, i: (g + 8 * (i % 2), q + 4 * (i // 2))  # noqa: E731
-B_8_TF32: Position = lambda g, q, i: (q + 4 * i, g)  # noqa: E731
-A_16: Position = lambda g, q, i: (g + 8 * (i // 2 % 2), 2 * q + i % 2 + 8 * (i // 4))  # noqa: E731
-B_16: Position = lambda g, q, i: (2 * q + i % 2 + 8 * (i // 2), g)  # noqa: E731
-LAYOUTS: dict[str, Layout] = {
-    "mma_m16n8k16_f16": ("float16", 16, 8, 16, A_16, B_16, C_16),
-    "mma_m16n8k16_bf16": ("bfloat16", 16, 8, 16, A_16, B_16, C_16),
-    "mma_m16n8k8_f16": (
-        "float16",
-        16,
-        8,
-        8,
-        lambda g, q, i: (g + 8 * (i // 2), 2 * q + i % 2),
-        lambda g, q, i: (2 * q + i, g),
-        C_16,
-    ),
-    "mma_m16n8k8_tf32": ("float32", 16, 8, 8, A_8_TF32, B_8_TF32, C_16),
-    "mma_m8n8k4_f64": (
-        "float64",
-        8,
-        8,
-        4,
-        lambda g, q, i: (g, q),
-        lambda g, q, i: (q, g),
-        lambda g, q, i: (g, 2 * q + i),
-    ),
-    "mma_m16n8k8_f64": ("float64", 16, 8, 8, A_8_TF32, B_8_TF32, C_16),
-}
-
-
-def to_registers(matrix: Matrix, position: Position) -> Matrix:
-    """A line of fragment elements for each lane."""
-    count = matrix.size // 32
-    return np.array([[matrix[position(lane // 4, lane % 4, i)] for i in range(count)] for lane in range(32)])
-
-
-def from_registers(registers: Matrix, shape: tuple[int, int], position: Position) -> Matrix:
-    """The reverse of :func:`to_registers`."""
-    matrix = np.full(shape, np.nan)
-    for lane, i in itertools.product(range(32), range(registers.shape[1])):
-        matrix[position(lane // 4, lane % 4, i)] = registers[lane, i]
-    return matrix
-
-
-def dense(values: Matrix, dtype: DType, alignment: int) -> Tile:
-    """A packed tile for a matrix."""
-    rows, columns = values.shape
-    return replace(Tile.dense(rows, columns, dtype), alignment=alignment)
-
-
-def mma_launch(name: str, a: list[Matrix], b: Matrix, c: Matrix) -> Launch:
-    """One instruction for each A, all with the same B and C."""
-    dtype, _, _, _, place_a, place_b, place_c = LAYOUTS[name]
-    lines_a = np.vstack([to_registers(one, place_a) for one in a])
-    lines_b = to_registers(b, place_b)
-    lines_c = np.vstack([to_registers(c, place_c)] * len(a))
-    result: DType = "float64" if dtype == "float64" else "float32"
-    # two 16-bit elements are a register
-    tiles = (
-        dense(lines_a, dtype, max(4, DTYPE_BYTES[dtype])),
-        dense(lines_b, dtype, max(4, DTYPE_BYTES[dtype])),
-        dense(lines_c, result, DTYPE_BYTES[result]),
-    )
-    return Launch(Function(name, f"registers::{name}<{len(a)}>"), tiles, 32, 90, (lines_a, lines_b, lines_c))
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_fragments_of_a_one_hot_product(emulator: Emulator, name: str) -> None:
-    _, m, n, k, _, _, place_c = LAYOUTS[name]
-    hots = list(itertools.product(range(m), range(k)))
-    one_hot = []
-    for i, j in hots:
-        a = np.zeros((m, k))
-        a[i, j] = 1.0
-        one_hot.append(a)
-    b = np.arange(1.0, 1 + k * n).reshape(k, n)
-    c = np.arange(0.0, 1000 * m * n, 1000).reshape(m, n)
-    (answer,) = emulator.run([mma_launch(name, one_hot, b, c)], ["kernels/registers.cuh"])
-    assert answer.error == ""
-    for number, a in enumerate(one_hot):
-        got = from_registers(answer.c[32 * number : 32 * (number + 1)], (m, n), place_c)
-        assert np.array_equal(got, a @ b + c), hots[number]
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_an_instruction_rounds_once(emulator: Emulator, name: str) -> None:
-    dtype, m, n, k, _, _, place_c = LAYOUTS[name]
+def test_wavefronts_are_those_that_the_chooser_counts_on(emulator: Emulator) -> None:
+    tile = Tile(1, 4352, "float32", "row_major", 4352, 16)
+    values = np.zeros((1, 4352))
     random = np.random.default_rng(1)
-    a, b = (rounded(random.uniform(-1, 1, shape), dtype) for shape in ((m, k), (k, n)))
-    if dtype == "float32":
-        cut_a, cut_b = ((x.astype(np.float32).view(np.uint32) & 0xFFFFE000).view(np.float32) for x in (a, b))
-        exact = cut_a.astype(np.float64) @ cut_b.astype(np.float64)
-    else:
-        exact = np.asarray(a @ b, dtype=np.float64)
-    c = rounded(random.uniform(-1, 1, (m, n)), "float64" if dtype == "float64" else "float32")
-    (answer,) = emulator.run([mma_launch(name, [a], b, c)], ["kernels/registers.cuh"])
-    got = from_registers(answer.c, (m, n), place_c)
-    wanted = exact + c
-    if dtype == "float64":
-        assert np.allclose(got, wanted, rtol=1e-14, atol=1e-15)
-    else:
-        assert np.array_equal(got, rounded(wanted, "float32"))
-
-
-@pytest.mark.parametrize("matrices", [2, 4])
-def test_ldmatrix_transposes_each_matrix(emulator: Emulator, matrices: int) -> None:
-    values = np.arange(256.0).reshape(32, 8)
-    tiles = (
-        replace(Tile.dense(32, 8, "float16"), alignment=16),
-        Tile.dense(1, 1, "float16"),
-        replace(Tile.dense(32, 2 * matrices, "float16"), alignment=4),
-    )
-    function = Function("ldmatrix", f"registers::ldmatrix<{matrices}>")
-    (answer,) = emulator.run(
-        [Launch(function, tiles, 32, 90, (values, np.zeros((1, 1)), None))], ["kernels/registers.cuh"]
-    )
-    assert answer.error == ""
-    for lane, matrix, half in itertools.product(range(32), range(matrices), range(2)):
-        row, column = 2 * (lane % 4) + half, lane // 4
-        assert answer.c[lane, 2 * matrix + half] == values[8 * matrix + row, column]
-
-
-@pytest.mark.parametrize(
-    ("matrices", "arch", "rows", "alignment", "error"),
-    [
-        (
-            4,
-            90,
-            31,
-            16,
-            "thread 31 (warp 0, lane 31): ldmatrix row of 16 bytes out of tile at 1 byte past the end of A",
-        ),
-        (2, 90, 16, 16, ""),
-        (2, 75, 16, 16, "thread 16 (warp 0, lane 16): ldmatrix row"),
-        (4, 90, 32, 8, "thread 0 (warp 0, lane 0): ldmatrix row of 16 bytes misaligned at A row 0, column 0"),
-    ],
-)
-def test_ldmatrix_rows_are_checked(
-    emulator: Emulator, matrices: int, arch: int, rows: int, alignment: int, error: str
-) -> None:
-    tiles = (
-        replace(Tile.dense(rows, 8, "float16"), alignment=alignment),
-        Tile.dense(1, 1, "float16"),
-        replace(Tile.dense(32, 2 * matrices, "float16"), alignment=4),
-    )
-    function = Function("rows", f"registers::ldmatrix<{matrices}>")
-    values = (np.zeros((rows, 8)), np.zeros((1, 1)), None)
-    (answer,) = emulator.run([Launch(function, tiles, 32, arch, values)], ["kernels/registers.cuh"])
-    assert error in answer.error
-    assert bool(error) == bool(answer.error)
-
-
-def elementwise(emulator: Emulator, call: str, a: Matrix, source: DType, target: DType, count: int) -> Answer:
-    """A function whose thread i writes element i of C."""
-    tiles = (
-        replace(Tile.dense(1, a.size, source), alignment=8),
-        Tile.dense(1, 1, source),
-        Tile.dense(1, count, target),
-    )
-    launch = Launch(Function(call, call), tiles, count, 90, (a.reshape(1, -1), np.zeros((1, 1)), None), 0.5, -2.0)
-    (answer,) = emulator.run([launch], ["kernels/registers.cuh"])
-    assert answer.error == ""
-    return answer
-
-
-@pytest.mark.parametrize("mask", [1, 4, 16, 31])
-@pytest.mark.parametrize(("dtype", "cxx"), [("float32", "float"), ("float64", "double")])
-def test_exchange(emulator: Emulator, dtype: DType, cxx: str, mask: int) -> None:
-    values = np.arange(32.0)
-    answer = elementwise(emulator, f"registers::exchange<{cxx}, {mask}>", values, dtype, dtype, 32)
-    assert np.array_equal(answer.c[0], values[np.arange(32) ^ mask])
-
-
-def test_scalars_reach_every_thread(emulator: Emulator) -> None:
-    answer = elementwise(emulator, "registers::scalars<float>", np.zeros(1), "float32", "float32", 96)
-    assert np.array_equal(answer.c, np.full((1, 96), -1.5))
-
-
-@pytest.mark.parametrize(
-    ("selector", "order"), [(0x5410, [0, 1, 4, 5]), (0x7632, [2, 3, 6, 7]), (0x0246, [6, 4, 2, 0])]
-)
-def test_permute_bytes(emulator: Emulator, selector: int, order: list[int]) -> None:
-    halves = np.random.default_rng(1).uniform(1, 2, 128)
-    answer = elementwise(emulator, f"registers::permute<{selector}>", halves, "float16", "float32", 32)
-    pairs = np.frombuffer(to_bytes(halves, "float16"), np.uint8).reshape(32, 8)
-    assert np.array_equal(np.frombuffer(answer.c_bytes, np.uint8).reshape(32, 4), pairs[:, order])
-
-
-NARROW: list[tuple[str, DType]] = [("wt::f16", "float16"), ("wt::bf16", "bfloat16")]
-WIDE: list[tuple[str, DType]] = [("float", "float32"), ("double", "float64")]
-
-
-@pytest.mark.parametrize(("to", "target"), NARROW)
-@pytest.mark.parametrize(("source", "dtype"), WIDE)
-def test_narrowing_rounds_to_nearest_even(
-    emulator: Emulator, to: str, target: DType, source: str, dtype: DType
-) -> None:
-    step = 2.0**-10 if target == "float16" else 2.0**-7
-    smallest = 2.0**-24 if target == "float16" else 2.0**-133
-    largest = 65504.0 if target == "float16" else 2.0**128 - 2.0**120
-    ties = [1 + step * (i + 0.5) for i in range(4)]
-    values = [*ties, *(np.nextafter(np.array(ties), 0)), *(np.nextafter(np.array(ties), 2))]
-    values += [smallest * x for x in (0.25, 0.5, 0.75, 1, 1.5, 2.5, 1023.5)] + [largest, largest * (1 + step / 4)]
-    values += [0.0, -0.0, -1.3, np.inf, -np.inf, np.nan, largest * 1.5]
-    random = np.random.default_rng(1)
-    values += list(random.uniform(-2, 2, 600) * 2.0 ** random.integers(-30, 15, 600))
-    with np.errstate(over="ignore"):
-        exact = rounded(np.array(values + [1.0] * (-len(values) % 32)), dtype)
-        wanted = rounded(exact, target)
-    answer = elementwise(emulator, f"registers::convert<{to}, {source}>", exact, dtype, target, exact.size)
-    assert np.array_equal(answer.c[0], wanted, equal_nan=True)
-
-
-@pytest.mark.parametrize(("source", "dtype"), NARROW)
-@pytest.mark.parametrize(("to", "target"), WIDE)
-def test_widening_is_exact(emulator: Emulator, to: str, target: DType, source: str, dtype: DType) -> None:
-    patterns = np.arange(0, 65536, 64, dtype=np.uint16) + np.arange(1024, dtype=np.uint16) % 61
-    values = from_bytes(patterns.tobytes(), dtype)
-    answer = elementwise(emulator, f"registers::convert<{to}, {source}>", values, dtype, target, values.size)
-    assert np.array_equal(answer.c[0], values, equal_nan=True)
+    launches, expected = [], []
+    for _ in range(60):
+        elements = int(random.choice([1, 2, 4]))
+        lanes = np.arange(32) & int(random.choice([31, 31, 30, 29, 28, 24, 3]))
+        stride, step = random.choice([1, 2, 4, 8, 9, 32], 2)
+        offsets = elements * ((lanes // 4) * stride + lanes % 4 * step)
+        call = f"banks::gather<float, {elements}, {', '.join(map(str, offsets))}>"
+        launches.append(
+            Launch(Function(call, call), (tile, tile, tile), 32, 90, (values, values, None), complete=False)
+        )
+        expected.append(wavefronts_of(tuple(4 * int(offset) for offset in offsets), 4 * elements))
+    answers = emulator.run(launches, ["kernels/banks.cuh"])
+    assert [answer.error for answer in answers] == [""] * len(answers)
+    assert [answer.counts["A reads"].wavefronts for answer in answers] == expected
+    assert len(set(expected)) > 6

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from tests.emulator.emulator import Emulator
 from tests.emulator.gemm import INCLUDES, Case, launch, operand, wrong
-from warp_tiles.choose import check, choose, instructions
+from warp_tiles.choose import choose
 from warp_tiles.errors import SettingError
+from warp_tiles.providers.mma import loop_sums
 from warp_tiles.tile_config import TileConfig
+from warp_tiles.tile_limits import check, instructions
 from warp_tiles.variant import DTYPE_BYTES, DType, GemmVariant, Operand, Precision
 
 pytestmark = pytest.mark.slow
@@ -121,6 +123,14 @@ class Drawn:
     alpha: float
     beta: float
     seed: int
+    loop: int
+
+    def case(self) -> Case:
+        """With its configuration; a loop where sums fit registers, as the provider offers it."""
+        config = settled(self.variant, self.change)
+        if self.loop and loop_sums(self.variant, self.variant.symbol, config):
+            return Case(self.variant, config, self.loop, 1.0, self.seed, self.loop)
+        return Case(self.variant, config, self.alpha, self.beta, self.seed)
 
 
 @st.composite
@@ -129,7 +139,7 @@ def products(draw: st.DrawFn) -> Drawn:
     variant = draw(variants())
     change = draw(changes(variant)) if draw(st.integers(0, 3)) else None
     alpha, beta = draw(st.sampled_from([1.0, -2.0, 0.5])), draw(st.sampled_from([0.0, 1.0, 0.5]))
-    return Drawn(variant, change, alpha, beta, draw(st.integers(0, 2**16)))
+    return Drawn(variant, change, alpha, beta, draw(st.integers(0, 2**16)), draw(st.sampled_from([0, 0, 0, 1, 2, 3])))
 
 
 @pytest.fixture(scope="module")
@@ -163,11 +173,9 @@ def cases(drawn: list[Drawn]) -> tuple[list[Case], list[str]]:
     failures: list[str] = []
     for one in drawn:
         try:
-            config = settled(one.variant, one.change)
+            settled_cases[one.case()] = None
         except Exception as error:
             failures.append(f"{one.variant.symbol}: {error!r}")
-        else:
-            settled_cases[Case(one.variant, config, one.alpha, one.beta, one.seed)] = None
     return list(settled_cases), failures
 
 
@@ -189,6 +197,7 @@ def test_products_are_many_and_of_every_kind(cases: tuple[list[Case], list[str]]
     for name in ("rotation_a", "rotation_b", "rotation_c"):
         assert {getattr(case.config, name) for case in found} == {1, 2, 4}
     changed = sum(case.config != choose(case.variant) for case in found)
+    assert {case.loop for case in found} == {0, 1, 2, 3}
     assert {case.config.c_first for case in found} == {True, False}
     assert len(found) / 4 < changed < len(found)
 

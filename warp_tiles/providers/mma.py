@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles import choose as chooser
-from warp_tiles import loops, wavefronts
+from warp_tiles import loops, tile_access, tile_cost, tile_limits, wavefronts
 from warp_tiles import tile_config as configurations
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.loops import LoopSums
@@ -106,10 +106,10 @@ def loop_sums(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums
     """How a loop keeps the sums of a variant in registers; None where C rounds them or they are too many."""
     if DTYPE_BYTES[variant.c.dtype] < 4:
         return None
-    count = chooser.sums_per_thread(variant, config)
+    count = tile_limits.sums_per_thread(variant, config)
     if not count:
         return None
-    return LoopSums(symbol, "wp::float64" if chooser.computes_in_double(variant) else "wp::float32", count)
+    return LoopSums(symbol, "wp::float64" if tile_limits.computes_in_double(variant) else "wp::float32", count)
 
 
 def options(variant: GemmVariant) -> dict[str, Any]:
@@ -127,7 +127,10 @@ def _chosen(variant: GemmVariant) -> TileConfig:
 
 @functools.cache
 def _chooser_digest() -> str:
-    texts = (Path(str(module.__file__)).read_bytes() for module in (chooser, configurations, wavefronts, loops))
+    texts = (
+        Path(str(module.__file__)).read_bytes()
+        for module in (chooser, configurations, tile_limits, tile_access, tile_cost, wavefronts, loops)
+    )
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 
@@ -170,7 +173,7 @@ class MmaProvider(NvrtcProvider):
         """
         if config is None:
             return _chosen(variant)
-        chooser.check(variant, config)
+        tile_limits.check(variant, config)
         return config
 
     def recipes(self, variant: GemmVariant) -> tuple[Recipe, ...]:

@@ -4,9 +4,9 @@
 
 #pragma once
 
+#include "arch/lane.cuh"
 #include "arch/ldmatrix.cuh"
 #include "arch/memory.cuh"
-#include "arch/lane.cuh"
 
 namespace banks {
 
@@ -23,6 +23,14 @@ template <class T, int N, int Stride>
 void store(void*, void*, void*, void*, void* c)
 {
     wt::arch::store(wt::arch::in_shared<T>(c) + wt::arch::thread_index() * Stride, wt::Vector<T, N>{});
+}
+
+// Lane l reads N elements of A from the l-th offset on.
+template <class T, int N, int... Offsets>
+void gather(void*, void* a, void*, void*, void*)
+{
+    const int offsets[] = {Offsets...};
+    wt::arch::load<N>(wt::arch::in_shared<const T>(a) + offsets[wt::arch::thread_index()]);
 }
 
 // Lane l gives the address of the row that starts at element l * Stride of A.

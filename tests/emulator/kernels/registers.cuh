@@ -32,36 +32,44 @@ void repeat(int count, void* a, void* b, void* c, Instruction instruction)
     }
 }
 
-#define WT_REGISTERS(name) template <int Count> void name(void*, void* a, void* b, void*, void* c)
+#define WT_REGISTERS(name) \
+    template <int Count>   \
+    void name(void*, void* a, void* b, void*, void* c)
 
 WT_REGISTERS(mma_m16n8k16_f16)
 {
-    repeat<wt::u32, 4, 2, float, 4>(Count, a, b, c, [](auto& d, auto& x, auto& y) { wt::arch::mma_m16n8k16(d, x, y, wt::f16{}); });
+    repeat<wt::u32, 4, 2, float, 4>(Count, a, b, c,
+        [](auto& d, auto& x, auto& y) { wt::arch::mma_m16n8k16(d, x, y, wt::f16{}); });
 }
 
 WT_REGISTERS(mma_m16n8k16_bf16)
 {
-    repeat<wt::u32, 4, 2, float, 4>(Count, a, b, c, [](auto& d, auto& x, auto& y) { wt::arch::mma_m16n8k16(d, x, y, wt::bf16{}); });
+    repeat<wt::u32, 4, 2, float, 4>(Count, a, b, c,
+        [](auto& d, auto& x, auto& y) { wt::arch::mma_m16n8k16(d, x, y, wt::bf16{}); });
 }
 
 WT_REGISTERS(mma_m16n8k8_f16)
 {
-    repeat<wt::u32, 2, 1, float, 4>(Count, a, b, c, [](auto& d, auto& x, auto& y) { wt::arch::mma_m16n8k8(d, x, y, wt::f16{}); });
+    repeat<wt::u32, 2, 1, float, 4>(Count, a, b, c,
+        [](auto& d, auto& x, auto& y) { wt::arch::mma_m16n8k8(d, x, y, wt::f16{}); });
 }
 
 WT_REGISTERS(mma_m16n8k8_tf32)
 {
-    repeat<wt::u32, 4, 2, float, 4>(Count, a, b, c, [](auto& d, auto& x, auto& y) { wt::arch::mma_m16n8k8_tf32(d, x, y); });
+    repeat<wt::u32, 4, 2, float, 4>(Count, a, b, c,
+        [](auto& d, auto& x, auto& y) { wt::arch::mma_m16n8k8_tf32(d, x, y); });
 }
 
 WT_REGISTERS(mma_m8n8k4_f64)
 {
-    repeat<double, 1, 1, double, 2>(Count, a, b, c, [](auto& d, auto& x, auto& y) { wt::arch::mma_m8n8k4(d, x[0], y[0]); });
+    repeat<double, 1, 1, double, 2>(Count, a, b, c,
+        [](auto& d, auto& x, auto& y) { wt::arch::mma_m8n8k4(d, x[0], y[0]); });
 }
 
 WT_REGISTERS(mma_m16n8k8_f64)
 {
-    repeat<double, 4, 2, double, 4>(Count, a, b, c, [](auto& d, auto& x, auto& y) { wt::arch::mma_m16n8k8(d, x, y); });
+    repeat<double, 4, 2, double, 4>(Count, a, b, c,
+        [](auto& d, auto& x, auto& y) { wt::arch::mma_m16n8k8(d, x, y); });
 }
 
 #undef WT_REGISTERS
@@ -73,7 +81,8 @@ void ldmatrix(void*, void* a, void*, void*, void* c)
     const int lane = wt::arch::thread_index();
     wt::u32 words[Matrices];
     wt::arch::ldmatrix_transposed(words, wt::arch::in_shared<const wt::f16>(a) + 8 * lane);
-    for (int i = 0; i < Matrices; ++i) wt::arch::store<1>(wt::arch::in_shared<wt::u32>(c) + Matrices * lane + i, {words[i]});
+    wt::u32* const to = wt::arch::in_shared<wt::u32>(c) + Matrices * lane;
+    for (int i = 0; i < Matrices; ++i) wt::arch::store<1>(to + i, {words[i]});
 }
 
 template <class T, int Mask>
@@ -107,7 +116,8 @@ void permute(void*, void* a, void*, void*, void* c)
 {
     const wt::u32* const from = wt::arch::in_shared<const wt::u32>(a);
     const int thread = wt::arch::thread_index();
-    const wt::u32 low = wt::arch::load<1>(from + 2 * thread).at[0], high = wt::arch::load<1>(from + 2 * thread + 1).at[0];
+    const wt::u32 low = wt::arch::load<1>(from + 2 * thread).at[0];
+    const wt::u32 high = wt::arch::load<1>(from + 2 * thread + 1).at[0];
     wt::arch::store<1>(wt::arch::in_shared<wt::u32>(c) + thread, {wt::arch::permute_bytes(low, high, Selector)});
 }
 

@@ -111,11 +111,12 @@ std::string SharedMemory::where(const Tile& tile, std::size_t offset) const
     const int line = element / tile.leading_dimension, position = element % tile.leading_dimension;
     const std::string name(1, tile.name);
     if (position >= tile.line_length()) {
-        return "the gap after " + std::string(tile.row_major ? "row " : "column ") + std::to_string(line) + " of " + name
-             + ", byte " + std::to_string(byte);
+        const std::string after = (tile.row_major ? "row " : "column ") + std::to_string(line);
+        return "the gap after " + after + " of " + name + ", byte " + std::to_string(byte);
     }
     const int row = tile.row_major ? line : position, column = tile.row_major ? position : line;
-    return name + " row " + std::to_string(row) + ", column " + std::to_string(column) + ", byte " + std::to_string(byte);
+    return name + " row " + std::to_string(row) + ", column " + std::to_string(column) + ", byte "
+         + std::to_string(byte);
 }
 
 int SharedMemory::locate(const Access& access, std::ptrdiff_t offset) const

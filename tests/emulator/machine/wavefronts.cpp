@@ -34,20 +34,34 @@ void Wavefronts::match()
             if (!touched_[role][size]) continue;
             touched_[role][size] = false;
             auto& lanes = pending_[role][size];
-            const int bytes = 1 << size, group_lanes = std::min(warp_lanes, bytes_at_once / bytes);
             std::size_t longest = 0;
             for (const auto& lane : lanes) longest = std::max(longest, lane.size());
             counts_[role].instructions += longest;
-            for (std::size_t k = 0; k < longest; ++k)
-                for (int first = 0; first < warp_lanes; first += group_lanes) {
-                    std::array<std::size_t, warp_lanes> offsets;
-                    int count = 0;
-                    for (int lane = first; lane < first + group_lanes; ++lane)
-                        if (k < lanes[lane].size()) offsets[count++] = lanes[lane][k];
-                    count_group(role, offsets.data(), count, bytes);
-                }
+            for (std::size_t k = 0; k < longest; ++k) count_instruction(role, lanes, k, 1 << size);
             for (auto& lane : lanes) lane.clear();
         }
+}
+
+void Wavefronts::count_instruction(int role, const Lanes& lanes, std::size_t k, int bytes)
+{
+    const auto share = [&](int a, int b) {
+        const bool active = k < lanes[a].size();
+        return active == (k < lanes[b].size()) && (!active || lanes[a][k] == lanes[b][k]);
+    };
+    bool neighbours = true, next_but_one = true;
+    for (int lane = 0; lane < warp_lanes; ++lane) {
+        neighbours = neighbours && share(lane, lane ^ 1);
+        next_but_one = next_but_one && share(lane, lane ^ 2);
+    }
+    int group_lanes = std::min(warp_lanes, bytes_at_once / bytes);
+    if (neighbours || next_but_one) group_lanes = std::min(warp_lanes, 2 * group_lanes);
+    for (int first = 0; first < warp_lanes; first += group_lanes) {
+        std::array<std::size_t, warp_lanes> offsets;
+        int count = 0;
+        for (int lane = first; lane < first + group_lanes; ++lane)
+            if (k < lanes[lane].size()) offsets[count++] = lanes[lane][k];
+        count_group(role, offsets.data(), count, bytes);
+    }
 }
 
 void Wavefronts::count_matrices(int role, const std::vector<std::size_t>& rows)
@@ -59,7 +73,7 @@ void Wavefronts::count_matrices(int role, const std::vector<std::size_t>& rows)
 void Wavefronts::count_group(int role, const std::size_t* offsets, int count, int bytes)
 {
     if (count == 0) return;
-    std::array<std::size_t, banks> words;  // no group asks for more
+    std::array<std::size_t, 2 * banks> words;  // no group asks for more
     std::size_t total = 0;
     for (int i = 0; i < count; ++i)
         for (int byte = 0; byte < bytes; byte += bank_bytes) words[total++] = (offsets[i] + byte) / bank_bytes;

@@ -2,12 +2,12 @@
 //
 // How many passes over the banks of shared memory the instructions of a warp take.
 //
-// Model: 32 banks, successive 4-byte words in successive banks; a pass serves one word of every bank, to
-// all lanes that ask for it (CUDA C++ Programming Guide, "Shared Memory" of compute capabilities 5.x to
-// 9.x). Accesses of 16 bytes are served a quarter-warp at a time, of 8 bytes a half-warp, ldmatrix an 8 x 8
-// matrix; each such group takes at least one pass, as many as the fullest bank has distinct words. Nsight
-// Compute calls a pass a wavefront (Profiling Guide, "Metrics Decoder"), and reports the same ideal: the
-// group's distinct words divided by 32, rounded up.
+// Model: 32 banks, successive 4-byte words in successive banks; a pass serves one word of every bank, to all lanes that
+// ask for it (CUDA C++ Programming Guide, "Shared Memory" of compute capabilities 5.x to 9.x). Accesses of 16 bytes are
+// served a quarter-warp at a time, of 8 bytes a half-warp, twice as many lanes where each shares its address with the
+// lane next to it or the next but one (measured on an H200), and ldmatrix an 8 x 8 matrix. Each such group takes at
+// least one pass, as many as the fullest bank has distinct words. Nsight Compute calls a pass a wavefront (Profiling
+// Guide, "Metrics Decoder"), and reports the same ideal: the group's distinct words divided by 32, rounded up.
 
 #pragma once
 
@@ -45,10 +45,12 @@ public:
 
 private:
     static constexpr int size_count = 5;  // 1, 2, 4, 8, 16 bytes
+    using Lanes = std::array<std::vector<std::size_t>, warp_lanes>;  // offsets of each lane's accesses
 
+    void count_instruction(int role, const Lanes& lanes, std::size_t k, int bytes);
     void count_group(int role, const std::size_t* offsets, int count, int bytes);
 
-    std::array<std::array<std::array<std::vector<std::size_t>, warp_lanes>, size_count>, role_count> pending_;
+    std::array<std::array<Lanes, size_count>, role_count> pending_;
     std::array<std::array<bool, size_count>, role_count> touched_{};
     Counts counts_;
 };

@@ -1,0 +1,115 @@
+"""An estimate of what a tile configuration costs: cycles of one multiprocessor for one call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from warp_tiles.tile_access import accesses
+from warp_tiles.tile_config import Instruction, TileConfig
+from warp_tiles.tile_limits import (
+    INSTRUCTION_MNK,
+    LANES,
+    REGISTERS,
+    computes_in_double,
+    line_bytes,
+    registers,
+)
+from warp_tiles.variant import DTYPE_BYTES, GemmVariant
+from warp_tiles.wavefronts import wavefronts_of
+
+_SHARED_BYTES = 227 * 1024
+_MMA_CYCLES: dict[Instruction, int] = {"mma_m16n8k16": 6, "mma_m16n8k8": 6, "mma_m8n8k4": 16}
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """What the estimate's parts count, fitted to the times of some 2,500 kernels on an H200 (docs/design.md).
+
+    Attributes:
+        busy: Of what shared memory, selects or arithmetic are busy with.
+        start, wavefront, select, cycle: Of the latency of one register tile, its wavefronts, selects and arithmetic.
+        registers: Registers in use for each estimated one.
+    """
+
+    busy: float
+    start: float
+    wavefront: float
+    select: float
+    cycle: float
+    registers: float
+
+
+_MMA_WEIGHTS = _Weights(busy=0.8, start=1350, wavefront=6.1, select=15.4, cycle=1.4, registers=0.2)
+_FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35, registers=1.2)
+
+
+def _resident_blocks(view: GemmVariant, registers_used: float) -> int:
+    """Blocks of one multiprocessor, if shared memory holds A, B and C alone."""
+    sizes = (view.m * view.k, view.k * view.n, view.m * view.n)
+    tiles = sum(n * DTYPE_BYTES[o.dtype] for n, o in zip(sizes, (view.a, view.b, view.c)))
+    by_registers = int(REGISTERS / (min(255, registers_used) * view.threads))
+    return max(1, min(_SHARED_BYTES // (tiles + 1024), by_registers, 2048 // view.threads, 32))
+
+
+def cost(view: GemmVariant, config: TileConfig) -> float:
+    """Estimated cycles: what shared memory, selects and arithmetic need, and latency that few blocks cannot hide."""
+    tiles = -(-view.m // config.tile_m) * -(-view.n // config.tile_n)
+    rounds = -(-tiles // (view.threads // LANES))
+    lanewise = config.instruction == "fma"
+    weights, estimate = (_FMA_WEIGHTS, _fma_estimate) if lanewise else (_MMA_WEIGHTS, _mma_estimate)
+    wavefronts, selects, arithmetic = estimate(view, config)
+    busy = tiles * max(wavefronts, selects / 2, arithmetic / 4)
+    serial = weights.start + weights.wavefront * wavefronts + weights.select * selects + weights.cycle * arithmetic
+    return weights.busy * busy + rounds * serial / _resident_blocks(view, weights.registers * registers(view, config))
+
+
+def wavefront_ratio(view: GemmVariant, config: TileConfig) -> float:
+    """Wavefronts of a product on tensor cores relative to the fewest that as many bytes take."""
+    a, b, c = accesses(view, config)
+    return (a.wavefronts + b.wavefronts + 2 * c.wavefronts) / (a.ideal + b.ideal + 2 * c.ideal)
+
+
+def _mma_estimate(view: GemmVariant, config: TileConfig) -> tuple[float, float, float]:
+    """Of one register tile: wavefronts, selects a lane, and cycles of its tensor core."""
+    m, n, k = INSTRUCTION_MNK[config.instruction]
+    a, b, c = accesses(view, config)
+    wavefronts = a.wavefronts + b.wavefronts + 2 * c.wavefronts
+    selects = c.ideal * (config.rotation_c.bit_length() - 1)
+    for operand, access, along, turns in (
+        (view.a, a, view.a.arrangement == "row_major", config.rotation_a),
+        (view.b, b, view.b.arrangement == "col_major", config.rotation_b),
+    ):
+        packs = 1 if not along and DTYPE_BYTES[operand.dtype] == 2 else 0
+        selects += access.ideal * (turns.bit_length() - 1 + packs)
+    count = config.tile_m / m * config.tile_n / n * -(-view.k // k)
+    cycles = 32 if computes_in_double(view) and k == 8 else _MMA_CYCLES[config.instruction]
+    return wavefronts, selects, count * cycles
+
+
+def _fma_estimate(view: GemmVariant, config: TileConfig) -> tuple[float, float, float]:
+    """Of one register tile: wavefronts, selects a lane, and cycles of its scheduler."""
+    word = 2 if computes_in_double(view) else 1
+    rows, cols = config.tile_m // config.lanes_m, config.tile_n // config.lanes_n
+    steps = -(-view.k // (config.k_vector * config.lanes_k))
+    lanes = [(i // (config.lanes_n * config.lanes_k), i // config.lanes_k % config.lanes_n) for i in range(LANES)]
+    loads, wavefronts = 0, 0.0
+    for operand, along, count, side in (
+        (view.a, view.a.arrangement == "row_major", rows, 0),
+        (view.b, view.b.arrangement == "col_major", cols, 1),
+    ):
+        size, line = DTYPE_BYTES[operand.dtype], line_bytes(operand)
+        most = max(1, min(16, operand.alignment) // size)
+        wide = min(config.k_vector if along else count & -count, most)
+        places = []
+        for number, place in enumerate(lanes):
+            k = (number % config.lanes_k) * config.k_vector + (place[1] & (config.rotation_b - 1)) * config.k_vector
+            places.append(place[side] * line + k * size if along else k * line + place[side] * wide * size)
+        one = wavefronts_of(tuple(places), wide * size)
+        number_of_loads = steps * count * config.k_vector // wide
+        loads += number_of_loads
+        wavefronts += number_of_loads * one
+    products = steps * rows * cols * config.k_vector * word * 1.2
+    shuffles = rows * cols * 4 * word * (config.lanes_k.bit_length() - 1)
+    wide_c = max(1, min(cols & -cols, 16 // DTYPE_BYTES[view.c.dtype]))
+    accesses = 2 * rows * cols // wide_c
+    return wavefronts + accesses * wide_c * word, 0.0, products + shuffles + 2 * (loads + accesses) + 2 * rows * cols
