@@ -275,10 +275,12 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "cache_shared": "1",
         "jobs": "3",
         "progress": "off",
+        "loop_sums": "0",
     }
     assert set(values) == set(settings.defaults())
     found = from_environment({settings.ENVIRONMENT[name]: value for name, value in values.items()})
-    assert found == {**values, "cache_dir": Path("/x"), "cache_max_bytes": 10**6, "cache_shared": True, "jobs": 3}
+    typed = {"cache_dir": Path("/x"), "cache_max_bytes": 10**6, "cache_shared": True, "jobs": 3, "loop_sums": False}
+    assert found == {**values, **typed}
 
 
 def test_a_listener_hears_every_change_by_code_once() -> None:

@@ -39,8 +39,10 @@ def choose(variant: GemmVariant) -> TileConfig:
     require_supported(variant)
     flip = variant.c.arrangement == "col_major"
     view = transposed(variant) if flip else variant
-    costs = {config: cost(view, config) for config in candidates(view) if not problem_of(view, config)}
-    best = min(costs, key=costs.__getitem__)
+    fitting = [config for config in candidates(view) if not problem_of(view, config)]
+    if not fitting:  # too few registers for tensor cores, with as many threads
+        fitting = [config for config in fma_candidates(view) if not problem_of(view, config)]
+    best = min(fitting, key=lambda config: cost(view, config))
     return replace(best, transposed=flip)
 
 

@@ -60,7 +60,12 @@ def cost(view: GemmVariant, config: TileConfig) -> float:
     wavefronts, selects, arithmetic = estimate(view, config)
     busy = tiles * max(wavefronts, selects / 2, arithmetic / 4)
     serial = weights.start + weights.wavefront * wavefronts + weights.select * selects + weights.cycle * arithmetic
-    return weights.busy * busy + rounds * serial / _resident_blocks(view, weights.registers * registers(view, config))
+    estimate_of_time = weights.busy * busy + rounds * serial / _resident_blocks(
+        view, weights.registers * registers(view, config)
+    )
+    # of two that are about as fast, the one without conflicts
+    rough = 1.0 if lanewise else max(1.0, wavefront_ratio(view, config) / 1.25)
+    return float(estimate_of_time * rough**0.3)
 
 
 def wavefront_ratio(view: GemmVariant, config: TileConfig) -> float:

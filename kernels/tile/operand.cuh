@@ -8,6 +8,7 @@
 
 #include "arch/convert.cuh"
 #include "arch/lane.cuh"
+#include "arch/ldmatrix.cuh"
 #include "arch/memory.cuh"
 #include "tile/exchange.cuh"
 #include "tile/placement.cuh"
@@ -142,6 +143,9 @@ struct AcrossK {
         : size == 2                              ? Placement::pairs_along
                                                  : Placement::pairs_spread;
     static constexpr int slots_across = S::groups / pair;
+    // Single groups of 16-bit elements come as whole matrices, if their lines are aligned.
+    static constexpr bool matrices = size == 2 && S::packed && !pairs && S::exact && S::align >= 16 && S::ld % 8 == 0
+        && (S::units == 2 || S::units == 4);
 
     using Access = typename UnitOf<pairs && size == 2, Vector<T, pair>>::Type;
 
@@ -150,6 +154,10 @@ struct AcrossK {
         const int turn = q & (S::ways - 1);
 #pragma unroll
         for (int block = 0; block < S::blocks; ++block) {
+            if constexpr (matrices) {
+                load_matrices(units[block], tile, outer0, k0 + 4 * S::vector * block, 4 * g + q);
+                continue;
+            }
             Access slots[S::vector * slots_across];
 #pragma unroll
             for (int slot = 0; slot < S::vector * slots_across; ++slot) {
@@ -165,6 +173,16 @@ struct AcrossK {
     }
 
 private:
+    // Matrix i holds elements 2i and 2i + 1 of every lane's vector, in rows 2q and 2q + 1.
+    static WT_DEVICE void load_matrices(Unit<S> (&units)[S::groups][S::units], const T* tile, int outer0, int k0, int lane)
+    {
+        const int row = lane % 8, matrix = lane / 8 % S::units;
+        const int k = k0 + S::vector * (row / 2) + 2 * matrix + row % 2;
+#pragma unroll
+        for (int group = 0; group < S::groups; ++group)
+            arch::ldmatrix_transposed(units[group], tile + k * S::ld + outer0 + 8 * group);
+    }
+
     // From slots that go along the tile's lines to units that go along K
     static WT_DEVICE void sort(Unit<S> (&units)[S::groups][S::units], const Access (&slots)[S::vector * slots_across])
     {

@@ -72,11 +72,17 @@ def config_struct(config: TileConfig) -> str:
 
 
 def translation_unit(variant: GemmVariant, config: TileConfig) -> str:
-    """Source of the variant's device function."""
+    """Source of the variant's device function.
+
+    The structures have no linkage: templates are instantiated under their names, and the linker would take those of
+    one variant for those of all.
+    """
     return f"""#include "{SOURCE}"
 
+namespace {{
 {problem_struct(variant)}
 {config_struct(config)}
+}}  // namespace
 
 extern "C" __device__ void {variant.symbol}(void* alpha, void* a, void* b, void* beta, void* c)
 {{
