@@ -266,6 +266,11 @@ def test_max_registers(threads: int, registers: int | None) -> None:
     assert max_registers(threads) == registers
 
 
+@pytest.mark.parametrize(("threads", "registers"), [(128, None), (129, 128), (192, 128), (256, 128)])
+def test_max_registers_of_two_blocks(threads: int, registers: int | None) -> None:
+    assert max_registers(threads, 2) == registers
+
+
 @given(st.integers(1, 1024))
 def test_a_block_with_that_many_registers_launches(threads: int) -> None:
     registers = max_registers(threads)

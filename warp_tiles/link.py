@@ -85,14 +85,14 @@ def module_options(module: ModuleSource, nvrtc_version: Version) -> dict[str, An
     return options
 
 
-def max_registers(threads: int) -> int | None:
-    """Registers per thread with which a block of ``threads`` still launches; None if any number does.
+def max_registers(threads: int, blocks: int = 1) -> int | None:
+    """Registers per thread with which ``blocks`` blocks of ``threads`` fit a multiprocessor; None if any number does.
 
     A multiprocessor has 65,536 registers and a thread at most 255; warps are given theirs in groups
     of four, one to each quarter of it. Warp sets no limit, so that its kernels of large blocks can
     fail to launch; a kernel's own launch bounds take precedence.
     """
-    warps = -(-threads // 128) * 4
+    warps = -(-threads // 128) * 4 * blocks
     available = 65_536 // (32 * warps) // 8 * 8
     return available if available < 255 else None
 

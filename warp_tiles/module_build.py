@@ -148,7 +148,7 @@ class ModuleBuild:
         """Link here; on failure the reason for leaving it to Warp."""
         try:
             compiled = result_of(early or self._compile(module, source_path))
-            registers = max_registers(self.plan.block_dim) if module.output == "cubin" else None
+            registers = max_registers(self.plan.block_dim, self._blocks()) if module.output == "cubin" else None
             inputs = (compiled.payload, *payloads)
             threads = settings.current().jobs
             request = LinkRequest(module.name, inputs, module.target, module.output, threads, registers)
@@ -164,6 +164,11 @@ class ModuleBuild:
             )
             return error.message
         return ""
+
+    def _blocks(self) -> int:
+        """Blocks that a multiprocessor shall hold: with 129 to 256 threads and own templates two, to hide latency."""
+        own = any(planned.provider == "mma" for planned in self.plan.needed)
+        return 2 if own and 128 < self.plan.block_dim <= 256 else 1
 
     def _refuse_scalar(self, artifacts: Sequence[Artifact]) -> None:
         """Refuse Warp's scalar path, which a call takes as a whole, where it has none or a lossy one."""

@@ -14,6 +14,7 @@ WIDE_DOUBLES_ARCH = 90  # m16n8k8 of fp64
 LANES = 32
 BANK_LINE_BYTES = 128
 REGISTERS = 65536
+LOOP_THREADS = 128  # up to so many, one block may use all registers for the sums of a loop
 INSTRUCTION_MNK: dict[Instruction, tuple[int, int, int]] = {
     "mma_m16n8k16": (16, 8, 16),
     "mma_m16n8k8": (16, 8, 8),
@@ -116,7 +117,11 @@ def sums_per_thread(variant: GemmVariant, config: TileConfig) -> int:
     sums = config.tile_m * config.tile_n * config.lanes_k // LANES
     word = 2 if computes_in_double(variant) else 1
     needed = registers(variant, replace(config, c_first=False)) + (rounds - 1) * sums * word
-    return rounds * sums if needed <= min(255, REGISTERS // variant.threads) else 0
+    # as the module is linked: two blocks of up to 256 threads; the estimate is from above
+    limit = (
+        REGISTERS // variant.threads if variant.threads <= LOOP_THREADS else 11 * REGISTERS // (20 * variant.threads)
+    )
+    return rounds * sums if needed <= min(255, limit) else 0
 
 
 def check(variant: GemmVariant, config: TileConfig) -> None:
