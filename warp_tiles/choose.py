@@ -48,7 +48,8 @@ def choose(variant: GemmVariant) -> TileConfig:
 
 def candidates(view: GemmVariant) -> Iterator[TileConfig]:
     """Configurations worth comparing for a row-major C: on tensor cores wherever they multiply what is given."""
-    on_tensor_cores = [instruction for instruction in instructions(view) if instruction != "fma"]
+    vector = min(view.m, view.n) < 4  # which leaves most of a tensor core idle
+    on_tensor_cores = [i for i in instructions(view) if i != "fma" and not (vector and computes_in_double(view))]
     for instruction in on_tensor_cores:
         yield from mma_candidates(view, instruction)
     if not on_tensor_cores:
@@ -123,6 +124,12 @@ def with_turns(view: GemmVariant, config: TileConfig) -> TileConfig:
     return replace(config, rotation_a=turns["rotation_a"], rotation_b=turns["rotation_b"], rotation_c=ways)
 
 
+def _shares(extent: int, most: int) -> list[int]:
+    """Rows or columns of C that one lane may hold: powers of two, and three times them where they divide C."""
+    found = [share for share in (1, 2, 4, 8, 16) if share <= most]
+    return sorted([*found, *(3 * share for share in found if extent % (3 * share) == 0 and 3 * share <= most)])
+
+
 def fma_candidates(view: GemmVariant) -> Iterator[TileConfig]:
     """Configurations worth comparing without tensor cores."""
     widest = 2 if computes_in_double(view) else 4
@@ -133,7 +140,7 @@ def fma_candidates(view: GemmVariant) -> Iterator[TileConfig]:
             vector //= 2
         if lanes_m < 1 or lanes_k > max(1, view.k // 4):
             continue
-        for rows, cols in product((1, 2, 4, 8, 16), (1, 2, 4, 8)):
+        for rows, cols in product(_shares(view.m, 16), _shares(view.n, 8)):
             tile_m, tile_n = rows * lanes_m, cols * lanes_n
             if tile_m >= 2 * view.m + lanes_m or tile_n >= 2 * view.n + lanes_n:
                 continue

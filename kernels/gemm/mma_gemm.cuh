@@ -84,9 +84,13 @@ struct MmaGemm {
 #pragma unroll
         for (int round = 0; round < rounds; ++round) {
             const Place place(round);
-            typename Result::Values old[rows][Result::vectors];
-            if (place.inside)
-                Result::template store<false>(sums[round], {Sum<P>(1), Sum<P>(1)}, old, c, place.row, place.col, place.g, place.q);
+            if (place.inside) {
+                typename Result::Values old[rows][Result::vectors];
+                if (Config::c_first)
+                    Result::fetch(old, c, place.row, place.col, place.g, place.q);
+                Result::template store<Config::c_first>(sums[round], {Sum<P>(1), Sum<P>(1)}, old, c, place.row, place.col,
+                                                        place.g, place.q);
+            }
         }
     }
 
@@ -124,7 +128,10 @@ private:
     static WT_DEVICE void multiply_block(TileSums& sums, const tile::Unit<ShapeA> (&a)[rows][ShapeA::units],
                                          const tile::Unit<ShapeB> (&b)[cols][ShapeB::units])
     {
-        if constexpr (Multiply::multiplicand == Multiplicand::half_words) {
+        using UnitA = tile::Unit<ShapeA>;
+        using UnitB = tile::Unit<ShapeB>;
+        constexpr bool as_stored = same<UnitA, Value> && same<UnitB, Value>;
+        if constexpr (Multiply::multiplicand == Multiplicand::half_words || as_stored) {
 #pragma unroll
             for (int step = 0; step < steps; ++step)
                 Multiply::template multiply<rows>(sums, a, b, step);

@@ -86,7 +86,8 @@ struct Accumulator {
                         * sums[group / S::together][v * Columns::groups + Columns::group_of(e)]
                               [2 * (group % S::together) + Columns::member_of(e)];
             }
-            exchange_slots<ways>(totals, turn);
+            if constexpr (ways > 1)
+                exchange_slots<ways>(totals, turn);
             if (scale.beta != Sum(0)) {
                 if constexpr (!Fetched)
                     fetch(values[group], tile, row, col0, turn, q);

@@ -83,7 +83,8 @@ struct AlongK {
                 load_vector(units[slot][group], tile + outer * S::ld + k, outer < S::extent, k);
             }
         }
-        exchange_slots<S::ways>(units, turn);
+        if constexpr (S::ways > 1)
+            exchange_blocks(units, turn);
     }
 
 private:
@@ -109,8 +110,7 @@ private:
     }
 
     // Blocks change places as wholes.
-    template <int Ways>
-    static WT_DEVICE void exchange_slots(Units<S>& units, int turn)
+    static WT_DEVICE void exchange_blocks(Units<S>& units, int turn)
     {
 #pragma unroll
         for (int group = 0; group < S::groups; ++group) {
@@ -120,7 +120,7 @@ private:
 #pragma unroll
                 for (int block = 0; block < S::blocks; ++block)
                     slots[block] = units[block][group][u];
-                tile::exchange_slots<Ways>(slots, turn);
+                exchange_slots<S::ways>(slots, turn);
 #pragma unroll
                 for (int block = 0; block < S::blocks; ++block)
                     units[block][group][u] = slots[block];
@@ -167,7 +167,8 @@ struct AcrossK {
                 const bool valid = S::exact || (outer < S::extent && k < S::k);
                 slots[slot] = load_or_zero(valid, reinterpret_cast<const Access*>(tile + k * S::ld + outer));
             }
-            exchange_slots<S::ways>(slots, turn);
+            if constexpr (S::ways > 1)
+                exchange_slots<S::ways>(slots, turn);
             sort(units[block], slots);
         }
     }

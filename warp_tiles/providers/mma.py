@@ -74,15 +74,18 @@ def config_struct(config: TileConfig) -> str:
 def translation_unit(variant: GemmVariant, config: TileConfig) -> str:
     """Source of the variant's device function.
 
-    The structures have no linkage: templates are instantiated under their names, and the linker would take those of
-    one variant for those of all.
+    The structures have names of their own: templates are instantiated under them, and the linker would take those of
+    one variant for those of all. An unnamed namespace would do, with names that fill a seventh of the LTO-IR.
     """
+    structs = f"{problem_struct(variant)}\n{config_struct(config)}"
+    own = f"wt_{hashlib.sha256((variant.symbol + structs).encode()).hexdigest()[:10]}"
     return f"""#include "{SOURCE}"
 
-namespace {{
-{problem_struct(variant)}
-{config_struct(config)}
-}}  // namespace
+namespace {own} {{
+{structs}
+}}  // namespace {own}
+using {own}::Config;
+using {own}::Problem;
 
 extern "C" __device__ void {variant.symbol}(void* alpha, void* a, void* b, void* beta, void* c)
 {{
@@ -96,12 +99,12 @@ def _loop_functions(variant: GemmVariant, config: TileConfig) -> str:
         return ""
     # inlined always: only then do the sums, an array of the caller, become registers
     return f"""
-extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_add(void* sums, void* a, void* b)
+extern "C" __device__ __forceinline__ __attribute__((used)) void {variant.symbol}_add(void* sums, void* a, void* b)
 {{
     wt::block_gemm_add<Problem, Config>(sums, a, b);
 }}
 
-extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finish(void* sums, void* c)
+extern "C" __device__ __forceinline__ __attribute__((used)) void {variant.symbol}_finish(void* sums, void* c)
 {{
     wt::block_gemm_finish<Problem, Config>(sums, c);
 }}
