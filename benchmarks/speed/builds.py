@@ -69,7 +69,8 @@ class Shelf:
     def record(self, build: Build) -> dict[str, Any] | None:
         """What the build left behind: its time and sizes, or ``error``; None if there is none yet."""
         try:
-            record: dict[str, Any] = json.loads((self.folder(build) / RECORD).read_text())
+            text = (self.folder(build) / RECORD).read_text()
+            record: dict[str, Any] = json.loads(text.replace(f"{self.root}{os.sep}", ""))  # messages name files
         except FileNotFoundError:
             return None
         return record if (self.folder(build) / f"{build.module}.py").read_text() == build.text else None
