@@ -7,8 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 import types
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -436,3 +439,25 @@ def test_an_architecture_that_nvrtc_does_not_know_is_named() -> None:
     require_arch(toolchain, 90)
     with pytest.raises(ToolchainError, match=r"NVRTC 12\.9 does not compile for sm_110, but for sm_80, sm_90"):
         require_arch(toolchain, 110)
+
+
+def test_threads_that_ask_at_once_all_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remembered, files_state = ToolchainStore._remembered_toolchain, module._files_state
+    first, just_found = iter([True]), threading.Event()
+
+    def late(store: ToolchainStore) -> Toolchain | None:
+        if not next(first, False):
+            just_found.wait(30)  # then the second thread learns that nothing is remembered
+        return None if not just_found.is_set() else remembered(store)
+
+    def slow(toolchain: Toolchain) -> Any:
+        just_found.set()
+        time.sleep(0.3)
+        return files_state(toolchain)
+
+    monkeypatch.setattr(ToolchainStore, "_remembered_toolchain", late)
+    monkeypatch.setattr(module, "_files_state", slow)
+    store = ToolchainStore(tmp_path)
+    with ThreadPoolExecutor(2) as pool:
+        found = [future.result() for future in [pool.submit(store.toolchain) for _ in range(2)]]
+    assert found[0] == found[1] == store.toolchain()

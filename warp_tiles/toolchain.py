@@ -287,13 +287,14 @@ class ToolchainStore:
         Raises:
             ToolchainError: See :func:`find_toolchain`.
         """
-        if self._toolchain is None:
-            self._toolchain = self._remembered_toolchain()
-        if self._toolchain is None:
-            self._toolchain = find_toolchain()
-            value = {"toolchain": self._toolchain.to_json(), "files": _files_state(self._toolchain)}
-            if self._toolchain.missing_headers is None:  # those of a toolkit can appear without a trace in the state
-                self._write("toolchain", search_state(), value)
+        if self._toolchain is None:  # builds ask from threads of their own: nothing unfinished is left for another
+            found = self._remembered_toolchain()
+            if found is None:
+                found = find_toolchain()
+                value = {"toolchain": found.to_json(), "files": _files_state(found)}
+                if found.missing_headers is None:  # those of a toolkit can appear without a trace in the state
+                    self._write("toolchain", search_state(), value)
+            self._toolchain = found
         return self._toolchain
 
     def _remembered_toolchain(self) -> Toolchain | None:
