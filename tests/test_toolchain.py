@@ -443,7 +443,7 @@ def test_an_architecture_that_nvrtc_does_not_know_is_named() -> None:
 
 def test_threads_that_ask_at_once_all_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remembered, files_state = ToolchainStore._remembered_toolchain, module._files_state
-    first, just_found = iter([True]), threading.Event()
+    first, just_found, search = iter([True]), threading.Event(), module.find_toolchain
 
     def late(store: ToolchainStore) -> Toolchain | None:
         if not next(first, False):
@@ -455,6 +455,12 @@ def test_threads_that_ask_at_once_all_get_it(tmp_path: Path, monkeypatch: pytest
         time.sleep(0.3)
         return files_state(toolchain)
 
+    def long() -> Toolchain:
+        if just_found.is_set():
+            time.sleep(0.6)
+        return search()
+
+    monkeypatch.setattr(module, "find_toolchain", long)
     monkeypatch.setattr(ToolchainStore, "_remembered_toolchain", late)
     monkeypatch.setattr(module, "_files_state", slow)
     store = ToolchainStore(tmp_path)
