@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -276,10 +277,17 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "jobs": "3",
         "progress": "off",
         "loop_sums": "0",
+        "policy": "fast",
+        "background": "on",
+        "record_paths": os.pathsep.join(("/a", "/b")),
+        "stale_records": "retune",
+        "record_gpu": "NVIDIA H200",
+        "tune_budget_s": "2.5",
     }
     assert set(values) == set(settings.defaults())
     found = from_environment({settings.ENVIRONMENT[name]: value for name, value in values.items()})
     typed = {"cache_dir": Path("/x"), "cache_max_bytes": 10**6, "cache_shared": True, "jobs": 3, "loop_sums": False}
+    typed |= {"background": True, "record_paths": (Path("/a"), Path("/b")), "tune_budget_s": 2.5}
     assert found == {**values, **typed}
 
 

@@ -21,6 +21,7 @@ from warp_tiles.errors import SettingError
 
 PREFIX = "WARP_TILES_"
 PROVIDERS = ("auto", "mma", "cublasdx", "libmathdx", "scalar")
+POLICIES = ("off", "scalar", "fast", "auto", "max", "locked")
 MODULE_OPTION = "warp_tiles_provider"  # of wp.set_module_options()
 LINKERS = ("auto", "own", "warp")
 SWITCHES = ("auto", "on", "off")
@@ -43,6 +44,12 @@ class Settings:
         jobs: Compiler processes that run side by side, read at the first build; 0 means one per core.
         progress: Progress bar: ``auto`` on a terminal, ``on``, ``off``.
         loop_sums: Keep the sums of a loop of products in registers, and write C behind the loop.
+        policy: What may be built and tuned; docs/policy.md.
+        background: Run on what builds in milliseconds while a slow build goes on in another process.
+        record_paths: Folders of tuning records that are read before the user's own, and never written.
+        stale_records: Records of another driver or Warp patch release: ``reuse`` or ``retune``.
+        record_gpu: Name of the GPU whose records are used where there is none, as ``warp-tiles tune list`` shows it.
+        tune_budget_s: Seconds that one search may take, in which it stops with the best so far; 0 for no limit.
     """
 
     provider: str = "auto"
@@ -53,6 +60,12 @@ class Settings:
     jobs: int = 0
     progress: str = "auto"
     loop_sums: bool = True
+    policy: str = "auto"
+    background: bool = False
+    record_paths: tuple[Path, ...] = ()
+    stale_records: str = "reuse"
+    record_gpu: str = ""
+    tune_budget_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -113,6 +126,28 @@ def _count(name: str, value: Any) -> int:
     return int(value)
 
 
+def _paths(name: str, value: Any) -> tuple[Path, ...]:
+    if isinstance(value, str):
+        value = value.split(os.pathsep)
+    if isinstance(value, os.PathLike):
+        value = [value]
+    if not isinstance(value, Iterable):
+        raise SettingError(f"{name} is {value!r}", remedy=f"give paths of folders, with {os.pathsep!r} between them")
+    return tuple(path for path in (_path(name, item) for item in value) if path is not None)
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise SettingError(f"{name} is {value!r}", remedy="give a text")
+    return value
+
+
+def _seconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not re.fullmatch(r"\d+(\.\d*)?", str(value)):
+        raise SettingError(f"{name} is {value!r}", remedy="give seconds, 0 for no limit")
+    return float(value)
+
+
 _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "provider": _choice(*PROVIDERS),
     "linker": _choice(*LINKERS),
@@ -122,6 +157,12 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "jobs": _count,
     "progress": _choice(*SWITCHES),
     "loop_sums": _flag,
+    "policy": _choice(*POLICIES),
+    "background": _flag,
+    "record_paths": _paths,
+    "stale_records": _choice("reuse", "retune"),
+    "record_gpu": _text,
+    "tune_budget_s": _seconds,
 }
 ENVIRONMENT = {name: PREFIX + name.upper() for name in _PARSERS}
 

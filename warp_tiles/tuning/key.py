@@ -1,0 +1,104 @@
+"""What a tuning record is for: the question, by name, and the machine on which it was answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from warp_tiles.cache import CacheKey
+
+MEASUREMENT_VERSION = 1  # of how candidates are measured; timings of another version are not compared
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where something is measured.
+
+    Attributes:
+        device: Name of the GPU, or of the processor.
+        arch: Compute capability, e.g. ``90``; None on the CPU.
+        multiprocessors: Of the GPU; cores on the CPU.
+        warp: Version of Warp.
+        driver: CUDA version of the driver, e.g. ``13.0``; empty on the CPU.
+        warp_tiles: Version of this package.
+        measurement: Version of the way of measuring.
+    """
+
+    device: str
+    arch: int | None
+    multiprocessors: int
+    warp: str
+    driver: str
+    warp_tiles: str
+    measurement: int = MEASUREMENT_VERSION
+
+    def hard(self) -> dict[str, Scalar]:
+        """What must be equal for a record to count: it is part of the key."""
+        series = ".".join(self.warp.split(".")[:2])
+        fields = asdict(self) | {"warp": series}
+        del fields["driver"]
+        return fields
+
+    def soft(self) -> dict[str, Scalar]:
+        """What is noted with each timing, and may differ: the driver, and Warp's patch release."""
+        return {"driver": self.driver, "warp": self.warp}
+
+
+@dataclass(frozen=True)
+class TuningKey:
+    """The question that a record answers.
+
+    Attributes:
+        subject: What is tuned: ``gemm``, or ``kernel:`` and the qualified name of what makes the kernel.
+        values: What the user names as deciding (shapes, dtypes, layouts), sorted by name.
+        source: SHA-256 of the source that the candidates are made from, and of the constants it closes over.
+        environment: The machine.
+    """
+
+    subject: str
+    values: tuple[tuple[str, Scalar], ...]
+    source: str
+    environment: Environment
+
+    @classmethod
+    def of(cls, subject: str, values: Mapping[str, Scalar], source: str, environment: Environment) -> TuningKey:
+        """The key of these values, whatever their order."""
+        return cls(subject, tuple(sorted(values.items())), source, environment)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, over every labelled field; soft parts of the environment do not count."""
+        fields = {f"value {name}": repr(value) for name, value in self.values}
+        fields |= {f"environment {name}": repr(value) for name, value in self.environment.hard().items()}
+        return CacheKey.of({**fields, "subject": self.subject, "source": self.source}).digest
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields by name."""
+        return {
+            "subject": self.subject,
+            "values": dict(self.values),
+            "source": self.source,
+            "environment": asdict(self.environment),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> TuningKey:
+        """The key that :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: A field is missing or of another type.
+        """
+        try:
+            environment = Environment(**data["environment"])
+            key = cls.of(data["subject"], data["values"], data["source"], environment)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a tuning key, {error!r}: {data!r}") from error
+        texts = (key.subject, key.source, environment.device, environment.warp, environment.driver)
+        scalars = all(value is None or isinstance(value, (str, int, float, bool)) for _, value in key.values)
+        if not scalars or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"not a tuning key, a field has another type: {data!r}")
+        return key

@@ -1,0 +1,156 @@
+"""What a search found: every candidate's timing or failure, and which one wins."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from warp_tiles.tuning.key import TuningKey
+
+SCHEMA_VERSION = 1  # of the file; a later one is left alone
+Config = Mapping[str, Any]  # JSON values by name
+Status = Literal["ok", "dropped", "failed"]
+
+
+def identity(config: Config) -> str:
+    """A configuration as text, the same whatever the order of its names.
+
+    Raises:
+        TypeError: It holds something that JSON does not.
+    """
+    return json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What is known of one candidate.
+
+    Attributes:
+        config: The candidate.
+        status: ``ok`` if it was measured to the end, ``dropped`` if it was given up as hopeless, ``failed``.
+        median_us: Median of one launch, in microseconds; NaN where it failed.
+        low_us, high_us: 95 % confidence interval of the median; NaN where it failed.
+        samples: Measured launches.
+        shared_bytes: Shared memory of a block; decides between equals.
+        reason: Why it was dropped or failed.
+        soft: The soft part of the environment (:meth:`Environment.soft`).
+    """
+
+    config: Config
+    status: Status
+    median_us: float = math.nan
+    low_us: float = math.nan
+    high_us: float = math.nan
+    samples: int = 0
+    shared_bytes: int = 0
+    reason: str = ""
+    soft: Mapping[str, Any] | None = None
+
+    @property
+    def identity(self) -> str:
+        """See :func:`identity`."""
+        return identity(self.config)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields by name; what was not measured is null."""
+        numbers = {name: getattr(self, name) for name in ("median_us", "low_us", "high_us")}
+        return {
+            "config": dict(self.config),
+            "status": self.status,
+            **{name: None if math.isnan(value) else value for name, value in numbers.items()},
+            "samples": self.samples,
+            "shared_bytes": self.shared_bytes,
+            "reason": self.reason,
+            "soft": dict(self.soft or {}),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Timing:
+        """The timing that :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: A field is missing, unknown or of another type.
+        """
+        try:
+            numbers = {
+                name: math.nan if data[name] is None else float(data[name])
+                for name in ("median_us", "low_us", "high_us")
+            }
+            timing = cls(**{**data, **numbers})
+            valid = (
+                isinstance(timing.config, dict)
+                and isinstance(timing.soft, dict)
+                and timing.status in ("ok", "dropped", "failed")
+                and isinstance(timing.samples, int)
+                and isinstance(timing.shared_bytes, int)
+                and isinstance(timing.reason, str)
+                and (timing.status != "ok" or math.isfinite(timing.median_us))
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not a timing, {error!r}: {data!r}") from error
+        if not valid:
+            raise ValueError(f"not a timing, a field has an unknown value: {data!r}")
+        return timing
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything that was measured for one key.
+
+    Attributes:
+        key: The question.
+        timings: One per configuration.
+    """
+
+    key: TuningKey
+    timings: tuple[Timing, ...] = ()
+
+    def timing(self, config: Config) -> Timing | None:
+        """What is known of a configuration."""
+        return next((timing for timing in self.timings if timing.identity == identity(config)), None)
+
+    def merged(self, timings: Iterable[Timing]) -> Record:
+        """The record with newer timings in place of older ones of the same configuration."""
+        found = {timing.identity: timing for timing in (*self.timings, *timings)}
+        return replace(self, timings=tuple(found.values()))
+
+    def winner(self, configs: Iterable[Config] | None = None) -> Timing | None:
+        """The fastest candidate by median; among those whose intervals overlap with its, the least shared memory.
+
+        Args:
+            configs: Candidates that count; None for all.
+        """
+        wanted = None if configs is None else {identity(config) for config in configs}
+        measured = [
+            timing for timing in self.timings if timing.status == "ok" and (wanted is None or timing.identity in wanted)
+        ]
+        if not measured:
+            return None
+        best = min(measured, key=lambda timing: timing.median_us)
+        equals = [timing for timing in measured if timing.low_us <= best.high_us and timing.median_us <= best.high_us]
+        return min([best, *equals], key=lambda timing: (timing.shared_bytes, timing.median_us))
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as its file holds it."""
+        return {
+            "schema": SCHEMA_VERSION,
+            "key": self.key.to_json(),
+            "timings": [timing.to_json() for timing in self.timings],
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Record:
+        """The record that :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: It is not such a record, or of another schema.
+        """
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA_VERSION:
+            raise ValueError(f"not a tuning record of schema {SCHEMA_VERSION}")
+        timings = data.get("timings")
+        if not isinstance(timings, list):
+            raise ValueError("not a tuning record, timings is not a list")
+        return cls(TuningKey.from_json(data.get("key")), tuple(Timing.from_json(timing) for timing in timings))
