@@ -140,7 +140,7 @@ def _choice(options: Mapping[str, Any]) -> settings.ProviderChoice:
 def _deciding_settings() -> tuple[object, ...]:
     """What decides about code; a provider that code names counts even if it is the default, as it beats options."""
     now = settings.current()
-    return settings.provider_choice(), now.linker, now.cache_dir, now.loop_sums
+    return settings.provider_choice(), now.linker, now.cache_dir, now.loop_sums, now.wide_moves
 
 
 class _LinkInputs(list):  # type: ignore[type-arg]

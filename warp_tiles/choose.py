@@ -26,7 +26,8 @@ from warp_tiles.variant import DTYPE_BYTES, GemmVariant
 
 __all__ = ["candidates", "check", "choose", "instructions"]
 _UNROLLED_PRODUCTS = 64 * 64 * 16  # of a register tile, in elements of C times elements of K a lane holds
-_UNROLLED_FMAS = 1024
+_UNROLLED_FMAS, _UNROLLED_FMAS_OF_LARGE_TILES = 2048, 1024
+_LARGE_SUMS = 64  # a lane
 _C_FIRST_REGISTERS = 128
 
 
@@ -145,7 +146,8 @@ def fma_candidates(view: GemmVariant) -> Iterator[TileConfig]:
             if tile_m >= 2 * view.m + lanes_m or tile_n >= 2 * view.n + lanes_n:
                 continue
             steps = -(-view.k // (vector * lanes_k))
-            unroll = min(steps, max(1, _UNROLLED_FMAS // (rows * cols * vector)))
+            most = _UNROLLED_FMAS if rows * cols <= _LARGE_SUMS else _UNROLLED_FMAS_OF_LARGE_TILES
+            unroll = min(steps, max(1, most // (rows * cols * vector)))
             both_along = view.a.arrangement == "row_major" and view.b.arrangement == "col_major"
             turns = 1
             while (

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles import settings
+from warp_tiles import pipeline, settings
 from warp_tiles.asked import AskedKeys
 from warp_tiles.cache import default_root
 from warp_tiles.chain import Chain, planned_with
@@ -178,6 +178,7 @@ class Engine:
         choice = choice or settings.provider_choice()
         now = settings.current()
         parts = ["warp_tiles", __version__, choice.name, now.linker, f"loop_sums={now.loop_sums}"]
+        parts.append(f"wide_moves={pipeline.digest() if now.wide_moves else None}")
         chain = self.chain(choice)
         for provider in chain.providers:
             try:

@@ -103,22 +103,24 @@ def keep_sums(source: str, sums: Mapping[int, LoopSums], repeated: Collection[in
     return "\n".join(edited) + ("\n" if source.endswith("\n") else "")
 
 
-def _code(line: str) -> str:
+def code_of(line: str) -> str:
+    """A line without its comment."""
     return line.split("//", 1)[0]
 
 
-def _functions(lines: list[str]) -> list[range]:
+def functions(lines: list[str]) -> list[range]:
     """Bodies of functions: Warp closes each with a brace at the start of a line."""
     bounds = [-1, *(index for index, line in enumerate(lines) if line.startswith("}")), len(lines)]
     return [range(first + 1, last) for first, last in pairwise(bounds)]
 
 
-def _mentions(lines: list[str], where: range, name: str) -> list[int]:
+def mentions(lines: list[str], where: range, name: str) -> list[int]:
+    """Lines that mention a variable, comments aside."""
     pattern = re.compile(rf"\b{name}\b")
-    return [index for index in where if pattern.search(_code(lines[index]))]
+    return [index for index in where if pattern.search(code_of(lines[index]))]
 
 
-def _enclosing(lines: list[str], function: range, call: int) -> tuple[int, int] | None:
+def enclosing_loop(lines: list[str], function: range, call: int) -> tuple[int, int] | None:
     """First and last line of the innermost loop around a call."""
     for start in range(call, function.start - 1, -1):
         label = _START.match(lines[start])
@@ -131,7 +133,7 @@ def _enclosing(lines: list[str], function: range, call: int) -> tuple[int, int] 
 
 
 def _arguments(line: str) -> list[str] | None:
-    match = _CALL.match(_code(line))
+    match = _CALL.match(code_of(line))
     arguments = [text.strip() for text in match["arguments"].split(",")] if match else []
     return arguments if len(arguments) == 8 else None
 
@@ -139,22 +141,22 @@ def _arguments(line: str) -> list[str] | None:
 def _loops(lines: list[str]) -> list[_Loop]:
     """Calls whose sums may stay in registers."""
     found = []
-    for function in _functions(lines):
+    for function in functions(lines):
         for call in function:
             arguments = _arguments(lines[call])
             site = _SITE.search(lines[call])
             if arguments is None or site is None:
                 continue
             *_, a, b, c, alpha, beta = arguments
-            loop = _enclosing(lines, function, call)
+            loop = enclosing_loop(lines, function, call)
             if loop is None or not all(_is_one(lines, function, name) for name in (alpha, beta)):
                 continue
             start, end = loop
-            mentions = _mentions(lines, function, c)
-            declaration = next((i for i in mentions if f"{c} = wp::tile_alloc_empty<" in lines[i]), None)
-            alone = _mentions(lines, range(start, end + 1), c) == [call] and c not in (a, b)
+            mentioned = mentions(lines, function, c)
+            declaration = next((i for i in mentioned if f"{c} = wp::tile_alloc_empty<" in lines[i]), None)
+            alone = mentions(lines, range(start, end + 1), c) == [call] and c not in (a, b)
             harmless = [re.compile(pattern.format(c=c)) for pattern in _HARMLESS]
-            known = all(any(p.search(_code(lines[i])) for p in harmless) for i in mentions)
+            known = all(any(p.search(code_of(lines[i])) for p in harmless) for i in mentioned)
             if declaration is not None and alone and known:
                 found.append(_Loop(int(site[1]), call, start, end, declaration, a, b, c))
     return found
@@ -162,24 +164,24 @@ def _loops(lines: list[str]) -> list[_Loop]:
 
 def _is_one(lines: list[str], function: range, name: str) -> bool:
     pattern = re.compile(_ONE.format(name))
-    return any(pattern.search(lines[index]) for index in _mentions(lines, function, name))
+    return any(pattern.search(lines[index]) for index in mentions(lines, function, name))
 
 
 def _repeated(lines: list[str], sites: Collection[int]) -> list[int]:
     """Forward products that a reverse loop repeats although nothing reads their result."""
     found = []
-    for function in _functions(lines):
+    for function in functions(lines):
         for call in function:
             arguments = _arguments(lines[call])
             site = _SITE.search(lines[call])
             if arguments is None or site is None or int(site[1]) not in sites:
                 continue
-            loop = _enclosing(lines, function, call)
+            loop = enclosing_loop(lines, function, call)
             if loop is None:
                 continue
             c = arguments[5]
-            inside = [i for i in _mentions(lines, range(loop[0], loop[1] + 1), c) if i != call]
-            reversed_here = [i for i in inside if _code(lines[i]).lstrip().startswith(_ADJOINT)]
+            inside = [i for i in mentions(lines, range(loop[0], loop[1] + 1), c) if i != call]
+            reversed_here = [i for i in inside if code_of(lines[i]).lstrip().startswith(_ADJOINT)]
             # the adjoint of the product takes C, and only C's gradient is read
             if reversed_here and inside == reversed_here and not _read_later(lines, function, loop[1], c):
                 found.append(call)
@@ -189,5 +191,5 @@ def _repeated(lines: list[str], sites: Collection[int]) -> list[int]:
 def _read_later(lines: list[str], function: range, end: int, c: str) -> bool:
     """Whether code behind a reverse loop might read C."""
     unread = (rf"\badj_tile_(?:zeros|load|store|matmul_acc)\b.*\b{c}\b", rf"\b{c} = wp::tile_(?:zeros|load)\b")
-    later = _mentions(lines, range(end + 1, function.stop), c)
-    return not all(any(re.search(pattern, _code(lines[i])) for pattern in unread) for i in later)
+    later = mentions(lines, range(end + 1, function.stop), c)
+    return not all(any(re.search(pattern, code_of(lines[i])) for pattern in unread) for i in later)

@@ -44,7 +44,9 @@ class ModuleBuild:
         self._source = source
         self._futures: Mapping[GemmVariant, Future[Artifact]] = {}
         self._started = time.perf_counter()
-        self._keeps_sums = settings.current().loop_sums
+        now = settings.current()
+        self._keeps_sums = now.loop_sums
+        self._wide_moves = now.wide_moves and plan.arch is not None
 
     def text(self, built: Sequence[Artifact] | None = None) -> str:
         """The source that calls what was built, or, by default, what the plan intends."""
@@ -56,7 +58,7 @@ class ModuleBuild:
             functions = [(a.variant, a.symbol, a.tile_config) for a in built if a.payload]
         symbols = {variant: symbol for variant, symbol, _ in functions}
         sums = {v: s for v, symbol, config in functions if config and (s := loop_sums(v, symbol, config))}
-        return substitute(self._source, self._session, symbols, sums if self._keeps_sums else None)
+        return substitute(self._source, self._session, symbols, sums if self._keeps_sums else None, self._wide_moves)
 
     def start(self) -> None:
         """Start the variants without waiting for them."""

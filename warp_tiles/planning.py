@@ -16,8 +16,10 @@ from typing import Any
 
 from warp_tiles.dispatch import BFLOAT16_ADJOINT_ERROR
 from warp_tiles.loops import LoopSums, keep_sums
+from warp_tiles.pipeline import pipeline
 from warp_tiles.settings import ProviderChoice, provider_choice
 from warp_tiles.tile_config import TileConfig
+from warp_tiles.tile_moves import move_wide
 from warp_tiles.variant import GemmVariant, Role
 
 SCALAR_FUNCTION = "0"  # Warp's entry templates take the scalar path when given an int for a function
@@ -275,6 +277,7 @@ def substitute(
     session: Session,
     symbols: Mapping[GemmVariant, str],
     sums: Mapping[GemmVariant, LoopSums] | None = None,
+    wide_moves: bool = False,
 ) -> str:
     """Replace placeholders by function names.
 
@@ -285,6 +288,7 @@ def substitute(
             is missing here takes the scalar path as a whole, because Warp's templates decide by
             the forward function alone.
         sums: Of the variants that can keep their sums in registers over a loop; None leaves loops as they are.
+        wide_moves: Whether tiles are loaded side by side, see :mod:`warp_tiles.tile_moves`.
     """
     called = adjoints_called(source)
     names: dict[str, str] = {}
@@ -310,5 +314,7 @@ def substitute(
             kept = found.get(site.index)
             if kept is not None and f"{kept.symbol}_add(" in source:
                 declarations[f"{kept.symbol}_add"] = loop_declarations(site.variants[Role.FORWARD], kept)
+    if wide_moves and complete_sites:
+        source = pipeline(move_wide(source))
     text = _PLACEHOLDER.sub(lambda match: names[match.group(0)], source)
     return text.replace(DECLARATIONS, "\n".join(declarations[name] for name in sorted(declarations)))

@@ -44,6 +44,7 @@ class Settings:
         jobs: Compiler processes that run side by side, read at the first build; 0 means one per core.
         progress: Progress bar: ``auto`` on a terminal, ``on``, ``off``.
         loop_sums: Keep the sums of a loop of products in registers, and write C behind the loop.
+        wide_moves: In functions with products, load tiles side by side and add gradients to arrays as vectors.
         policy: What may be built and tuned; docs/policy.md.
         background: Run on what builds in milliseconds while a slow build goes on in another process.
         record_paths: Folders of tuning records that are read before the user's own, and never written.
@@ -60,6 +61,7 @@ class Settings:
     jobs: int = 0
     progress: str = "auto"
     loop_sums: bool = True
+    wide_moves: bool = True
     policy: str = "auto"
     background: bool = False
     record_paths: tuple[Path, ...] = ()
@@ -157,6 +159,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "jobs": _count,
     "progress": _choice(*SWITCHES),
     "loop_sums": _flag,
+    "wide_moves": _flag,
     "policy": _choice(*POLICIES),
     "background": _flag,
     "record_paths": _paths,
