@@ -277,6 +277,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "jobs": "3",
         "progress": "off",
         "loop_sums": "0",
+        "wide_moves": "0",
         "policy": "fast",
         "background": "on",
         "record_paths": os.pathsep.join(("/a", "/b")),
@@ -286,7 +287,14 @@ def test_every_setting_can_come_from_the_environment() -> None:
     }
     assert set(values) == set(settings.defaults())
     found = from_environment({settings.ENVIRONMENT[name]: value for name, value in values.items()})
-    typed = {"cache_dir": Path("/x"), "cache_max_bytes": 10**6, "cache_shared": True, "jobs": 3, "loop_sums": False}
+    typed = {
+        "cache_dir": Path("/x"),
+        "cache_max_bytes": 10**6,
+        "cache_shared": True,
+        "jobs": 3,
+        "loop_sums": False,
+        "wide_moves": False,
+    }
     typed |= {"background": True, "record_paths": (Path("/a"), Path("/b")), "tune_budget_s": 2.5}
     assert found == {**values, **typed}
 

@@ -1,0 +1,161 @@
+"""Loops of products on a GPU: sums in registers, tiles loaded ahead, gradients added as vectors; against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import warp as wp
+
+import warp_tiles
+
+pytestmark = pytest.mark.gpu
+
+TM, TN, TK = wp.constant(32), wp.constant(64), wp.constant(32)
+FORMS = ("zeros", "loaded", "break", "skipped", "shared")
+# relative to the sum of the magnitudes of what is added
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e-14}
+
+
+def make_kernel(dtype: Any, out: Any, form: str) -> wp.Kernel:
+    """A kernel that multiplies ``A`` and ``B`` in a loop over K.
+
+    ``zeros`` is pipelined. ``loaded`` adds to C, ``break`` leaves the loop early, ``skipped`` leaves out odd turns, and
+    ``shared`` multiplies one tile of A by two of B.
+    """
+
+    @wp.kernel(module="unique")
+    def zeros(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=out)):
+        i, j = wp.tid()
+        c = wp.tile_zeros(shape=(TM, TN), dtype=out, storage="shared")
+        for step in range((A.shape[1] + TK - 1) // TK):
+            a = wp.tile_load(A, shape=(TM, TK), offset=(i * TM, step * TK), storage="shared")
+            b = wp.tile_load(B, shape=(TK, TN), offset=(step * TK, j * TN), storage="shared")
+            wp.tile_matmul(a, b, c)
+        wp.tile_store(C, c, offset=(i * TM, j * TN))
+
+    @wp.kernel(module="unique")
+    def loaded(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=out)):
+        i, j = wp.tid()
+        c = wp.tile_load(C, shape=(TM, TN), offset=(i * TM, j * TN), storage="shared")
+        for step in range((A.shape[1] + TK - 1) // TK):
+            a = wp.tile_load(A, shape=(TM, TK), offset=(i * TM, step * TK), storage="shared")
+            b = wp.tile_load(B, shape=(TK, TN), offset=(step * TK, j * TN), storage="shared")
+            wp.tile_matmul(a, b, c)
+        wp.tile_store(C, c, offset=(i * TM, j * TN))
+
+    @wp.kernel(module="unique", enable_backward=False)
+    def leaves(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=out)):
+        i, j = wp.tid()
+        c = wp.tile_zeros(shape=(TM, TN), dtype=out, storage="shared")
+        for step in range((A.shape[1] + TK - 1) // TK):
+            if step == 2:
+                break
+            a = wp.tile_load(A, shape=(TM, TK), offset=(i * TM, step * TK), storage="shared")
+            b = wp.tile_load(B, shape=(TK, TN), offset=(step * TK, j * TN), storage="shared")
+            wp.tile_matmul(a, b, c)
+        wp.tile_store(C, c, offset=(i * TM, j * TN))
+
+    @wp.kernel(module="unique", enable_backward=False)
+    def skips(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=out)):
+        i, j = wp.tid()
+        c = wp.tile_zeros(shape=(TM, TN), dtype=out, storage="shared")
+        for step in range((A.shape[1] + TK - 1) // TK):
+            a = wp.tile_load(A, shape=(TM, TK), offset=(i * TM, step * TK), storage="shared")
+            b = wp.tile_load(B, shape=(TK, TN), offset=(step * TK, j * TN), storage="shared")
+            if step % 2 == 0:
+                wp.tile_matmul(a, b, c)
+        wp.tile_store(C, c, offset=(i * TM, j * TN))
+
+    @wp.kernel(module="unique")
+    def shares(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=out)):
+        i, j = wp.tid()
+        c = wp.tile_zeros(shape=(TM, TN), dtype=out, storage="shared")
+        d = wp.tile_zeros(shape=(TM, TN), dtype=out, storage="shared")
+        for step in range((A.shape[1] + TK - 1) // TK):
+            a = wp.tile_load(A, shape=(TM, TK), offset=(i * TM, step * TK), storage="shared")
+            b = wp.tile_load(B, shape=(TK, TN), offset=(step * TK, j * 2 * TN), storage="shared")
+            wp.tile_matmul(a, b, c)
+            e = wp.tile_load(B, shape=(TK, TN), offset=(step * TK, (j * 2 + 1) * TN), storage="shared")
+            wp.tile_matmul(a, e, d)
+        wp.tile_store(C, c, offset=(i * TM, j * 2 * TN))
+        wp.tile_store(C, d, offset=(i * TM, (j * 2 + 1) * TN))
+
+    return {"zeros": zeros, "loaded": loaded, "break": leaves, "skipped": skips, "shared": shares}[form]
+
+
+def draw(shape: tuple[int, int], dtype: Any, gpu: str, seed: int, pad: int = 0) -> wp.array:
+    """An array of random numbers; with ``pad``, the middle of one that is wider by so many columns on each side."""
+    values = np.random.default_rng(seed).uniform(-1, 1, (shape[0], shape[1] + 2 * pad)).astype(np.float32)
+    whole = wp.array(values, dtype=wp.float32, device=gpu)
+    typed = wp.empty(whole.shape, dtype=dtype, device=gpu, requires_grad=True)
+    wp.utils.array_cast(whole, typed)
+    return typed[:, pad : pad + shape[1]] if pad else typed
+
+
+def as_double(array: wp.array) -> np.ndarray:
+    wide = wp.empty(array.shape, dtype=wp.float32 if array.dtype is not wp.float64 else wp.float64, device=array.device)
+    wp.utils.array_cast(array.contiguous(), wide)
+    return wide.numpy().astype(np.float64)
+
+
+def turns_of(form: str, k: int) -> np.ndarray:
+    """Which elements of K count."""
+    turn = np.arange(k) // 32
+    return {"break": turn < 2, "skipped": turn % 2 == 0}.get(form, turn >= 0)
+
+
+def assert_sum(got: np.ndarray, a: np.ndarray, b: np.ndarray, dtype: str, start: np.ndarray | float = 0.0) -> None:
+    bound = TOLERANCE[dtype] * (np.abs(a) @ np.abs(b) + np.abs(start) + 1)
+    assert np.all(np.abs(got - (a @ b + start)) <= bound)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 128, 160), (40, 136, 72), (33, 129, 65), (32, 128, 0), (32, 128, 32)])
+def test_forward(gpu: str, form: str, dtype: str, m: int, n: int, k: int) -> None:
+    out = wp.float64 if dtype == "float64" else wp.float32
+    with warp_tiles.enabled():
+        a, b = draw((m, k), getattr(wp, dtype), gpu, 1), draw((k, n), getattr(wp, dtype), gpu, 2)
+        c = draw((m, n), out, gpu, 3)
+        start = as_double(c) if form == "loaded" else 0.0
+        columns = 2 * 64 if form == "shared" else 64
+        kernel = make_kernel(getattr(wp, dtype), out, form)
+        grid = [-(-m // 32), -(-n // columns)]
+        wp.launch_tiled(kernel, dim=grid, inputs=[a, b], outputs=[c], block_dim=128, device=gpu)
+    counted = turns_of(form, k)
+    exact = "float64" if dtype == "float64" else "float32"
+    assert_sum(as_double(c), as_double(a)[:, counted], as_double(b)[counted], exact, start)
+
+
+@pytest.mark.parametrize("pad", [0, 1, 8])
+@pytest.mark.parametrize("form", ["zeros", "loaded", "shared"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_backward(gpu: str, form: str, dtype: str, pad: int) -> None:
+    m, n, k = 72, 192, 96
+    out = wp.float64 if dtype == "float64" else wp.float32
+    with warp_tiles.enabled():
+        a, b = (draw(s, getattr(wp, dtype), gpu, i, pad) for i, s in enumerate([(m, k), (k, n)]))
+        c, g = draw((m, n), out, gpu, 3), draw((m, n), out, gpu, 4)
+        kernel = make_kernel(getattr(wp, dtype), out, form)
+        grid = [-(-m // 32), -(-n // (128 if form == "shared" else 64))]
+        tape = wp.Tape()
+        with tape:
+            wp.launch_tiled(kernel, dim=grid, inputs=[a, b], outputs=[c], block_dim=128, device=gpu)
+        tape.backward(grads={c: g})
+    x, y, upper = as_double(a), as_double(b), as_double(g)
+    assert_sum(as_double(a.grad), upper, y.T, dtype)
+    assert_sum(as_double(b.grad), x.T, upper, dtype)
+
+
+def test_a_pipelined_loop_gives_the_same_in_every_run(gpu: str) -> None:
+    with warp_tiles.enabled():
+        a, b = draw((256, 512), wp.float16, gpu, 1), draw((512, 256), wp.float16, gpu, 2)
+        kernel = make_kernel(wp.float16, wp.float32, "zeros")
+        results = []
+        for _ in range(5):
+            c = wp.empty((256, 256), dtype=wp.float32, device=gpu)
+            wp.launch_tiled(kernel, dim=[8, 4], inputs=[a, b], outputs=[c], block_dim=128, device=gpu)
+            results.append(c.numpy())
+    assert all(np.array_equal(results[0], other) for other in results[1:])

@@ -1,0 +1,52 @@
+"""Loops of products as they are compiled: for every generation, with the instructions that it has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.integration.helpers import compile_module, load
+from warp_tiles import settings
+
+KERNEL = """
+import warp as wp
+
+
+@wp.kernel
+def gemm(A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), C: wp.array2d(dtype=wp.float32)):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    for step in range(A.shape[1] // 32):
+        a = wp.tile_load(A, shape=(64, 32), offset=(i * 64, step * 32), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, j * 64), storage="shared")
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c, offset=(i * 64, j * 64))
+"""
+ASYNC = re.compile(r"cp\.async\.cg\.shared\.global")
+VECTOR_ADD = re.compile(r"red\.\S*global\.\S*v4\.(?:f32|f16x2|bf16x2)")
+
+
+def ptx_of(tmp_path: Path, dtype: str, arch: int) -> str:
+    module = load(KERNEL.format(dtype=dtype), block_dim=128)
+    output, record = compile_module(module, tmp_path, arch, use_ptx=True)
+    assert record["linker"] == "warp_tiles", record
+    return output.read_text()
+
+
+@pytest.mark.usefixtures("enabled")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("arch", [75, 80, 90, 120])
+def test_instructions(tmp_path: Path, dtype: str, arch: int) -> None:
+    text = ptx_of(tmp_path, dtype, arch)
+    assert bool(ASYNC.search(text)) is (arch >= 80)
+    assert bool(VECTOR_ADD.search(text)) is (arch >= 90)
+
+
+@pytest.mark.usefixtures("enabled")
+def test_the_setting_leaves_loads_to_warp(tmp_path: Path) -> None:
+    with settings.override(wide_moves=False):
+        text = ptx_of(tmp_path, "float16", 90)
+    assert not ASYNC.search(text)
+    assert not VECTOR_ADD.search(text)
