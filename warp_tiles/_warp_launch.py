@@ -318,13 +318,16 @@ def record(
         record_tape=False,
         **options,
     )
-    kind = Replay
-    if type(launch) is _internal("context.Launch"):  # one of a subclass has work of its own to do
-        if not device.is_cpu:
-            kind = _CudaReplay
-        elif launch.block_dim == 1:
-            kind = _CpuReplay
-    return kind(launch, stream)
+    return replay_of(launch, stream)
+
+
+def replay_of(launch: Any, stream: Any) -> Replay:
+    """The fastest way to launch what Warp recorded."""
+    if type(launch) is not _internal("context.Launch"):  # one of a subclass has work of its own to do
+        return Replay(launch, stream)
+    if not launch.device.is_cpu:
+        return _CudaReplay(launch, stream)
+    return _CpuReplay(launch, stream) if launch.block_dim == 1 else Replay(launch, stream)
 
 
 def watched(values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
