@@ -329,6 +329,45 @@ def test_a_gradient_that_appears_later_is_followed() -> None:
     np.testing.assert_array_equal(arguments[2].grad.numpy(), np.full(5, 0.5, dtype=np.float32))
 
 
+def test_a_gradient_inside_a_struct_is_followed() -> None:
+    weights, arguments = struct_arguments()
+    pair = record(weighted, 4, arguments, device=CPU)
+    old = weights.values.grad
+    weights.values.grad = wp.zeros_like(old)
+    arguments[3].grad.fill_(1.0)
+    pair.adjoint()
+    assert not np.any(old.numpy())
+    np.testing.assert_allclose(weights.values.grad.numpy(), arguments[0].numpy() * 2, rtol=1e-6)
+
+
+def test_gradients_of_numbers_are_taken_and_lead_nowhere() -> None:
+    arguments = blend_arguments()
+    pair = record(blend, 5, arguments, adj_inputs=[None, None, None, 0.0, 0.0, None], device=CPU)
+    with wp.Tape() as tape:
+        pair.forward()
+    tape.backward(grads={arguments[5]: random(5, 4, grad=False)})
+    assert set(tape.gradients) == {value for value in arguments if isinstance(value, wp.array)}
+    tape.zero()
+
+
+def test_a_build_that_fails_leaves_no_recording_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = blend_arguments()
+    pair = record(blend, 5, arguments, device=CPU)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("the compiler is away")
+
+    for change in (blend.module.mark_modified, lambda: setattr(arguments[0], "requires_grad", True)):
+        change()
+        with monkeypatch.context() as patch:
+            patch.setattr(wp, "launch", fail)
+            with pytest.raises(RuntimeError, match="the compiler is away"):
+                pair.adjoint()
+        arguments[5].zero_()
+        pair.forward()
+        np.testing.assert_allclose(arguments[5].numpy(), expected_blend(arguments), rtol=1e-6)
+
+
 def test_a_kernel_without_an_adjoint_runs_forward_alone() -> None:
     x, out = random(3), random(3)
     pair = record(forward_only, 3, [x], [out], device=CPU)

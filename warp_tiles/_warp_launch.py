@@ -6,7 +6,7 @@ import copy
 import ctypes
 import functools
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -149,6 +149,11 @@ def shape(kernel: Any, index: int, structure: Any) -> tuple[int, ...] | None:
         return None
     dense = structure.data if hasattr(structure, "indices") else structure
     return tuple(structure.shape[: dense.ndim]) if hasattr(dense, "ndim") else None
+
+
+def can_have_gradient(value: Any) -> bool:
+    """Whether a tape keeps a gradient of this argument."""
+    return isinstance(value, warp.array) or bool(_internal("types.is_struct")(value))
 
 
 def own_gradient(value: Any, found: dict[Any, Any] | None = None) -> Any:
@@ -330,11 +335,15 @@ def replay_of(launch: Any, stream: Any) -> Replay:
     return _CpuReplay(launch, stream) if launch.block_dim == 1 else Replay(launch, stream)
 
 
-def watched(values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+def watched(values: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     """Arrays with their C structure, which an array replaces when its gradient is replaced."""
     for value in values:
         if isinstance(value, warp.array):
             yield value, value.ctype
+        elif isinstance(value, warp.indexedarray):
+            yield from watched([value.data])
+        elif _internal("types.is_struct")(value):
+            yield from watched(getattr(value, name) for name in value._cls.vars)
 
 
 class Definition:

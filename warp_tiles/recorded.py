@@ -60,34 +60,36 @@ class _Packed:
         self.kernel = kernel
         self.place = place
         self.values = list(values)  # as given, which keeps arrays alive
+        self.gradients = list(gradients)
         self.is_on_tape = False
         self._definition: Any = None
-        self._concrete = _warp_launch.overload_for(kernel, self.values)
-        self._kept, self.gradients = (
-            [_warp_launch.kept(self._concrete, index, value) for index, value in enumerate(given)]
-            for given in (self.values, gradients)
-        )
+        self._forward: Any = None
+        self._adjoint: Any = None
+        self._kept = self.values
         self._record()
 
     def _record(self) -> None:
         warp, place = self._warp, self.place
         self._concrete = kernel = warp.overload_for(self.kernel, self._kept)
+        self._kept, self.gradients = (
+            [warp.kept(kernel, index, value) for index, value in enumerate(values)]
+            for values in (self._kept, self.gradients)
+        )
         self.has_adjoint = warp.has_adjoint(kernel)
         self._shapes = [
             warp.shape(kernel, index, self._checked(index, value)) for index, value in enumerate(self._kept)
         ]
         adjoints = [self._gradient(index) for index in range(len(self._kept))] if self.has_adjoint else None
-        self._forward: Any = None
-        self._adjoint: Any = None
-        block_dim = None
+        forward = adjoint = block_dim = None
         if math.prod(place.dim):
-            self._forward = warp.record(kernel, self._kept, None, **vars(place))
-            block_dim = self._forward.launch.block_dim
+            forward = warp.record(kernel, self._kept, None, **vars(place))
+            block_dim = forward.launch.block_dim
             if adjoints is not None:
-                self._adjoint = warp.record(kernel, self._kept, adjoints, **vars(place))
-        self._watched = tuple(warp.watched(self._kept))
+                adjoint = warp.record(kernel, self._kept, adjoints, **vars(place))
         was_named = self._definition.is_named if self._definition is not None else None
         self._definition = warp.Definition(self.kernel, kernel.module, block_dim, was_named)
+        self._watched = tuple(warp.watched(self._kept))
+        self._forward, self._adjoint = forward, adjoint
 
     def _checked(self, index: int, value: Any, *, adjoint: bool = False) -> Any:
         return self._warp.packed(self._concrete, index, value, self.place.device, adjoint=adjoint)
@@ -207,8 +209,9 @@ class _Packed:
         found: dict[Any, Any] = {}
         for value, kept, given in zip(self.values, self._kept, self.gradients):
             own = self._warp.own_gradient(kept, found)
-            if given is not None or (kept is not value and own is not None):
-                found[value] = own if given is None else given
+            gradient = own if given is None else given
+            if gradient is not None and self._warp.can_have_gradient(value):
+                found[value] = gradient
         return found
 
 
