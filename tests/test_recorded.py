@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import timeit
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -525,6 +526,25 @@ def test_tiles_need_a_block_dim() -> None:
 def test_a_generic_kernel_that_cannot_be_inferred() -> None:
     with pytest.raises(RecordingError):
         record(twice, 4, [None, random(4)], device=CPU)
+
+
+def test_a_stream_of_another_device() -> None:
+    stream = types.SimpleNamespace(device="cuda:7")
+    with pytest.raises(RecordingError, match="device is cpu, and the stream is of cuda:7"):
+        record(blend, 5, blend_arguments(), device=CPU, stream=stream)
+
+
+def test_an_array_that_the_device_cannot_access(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = record(blend, 5, blend_arguments(), device=CPU)
+    asked = []
+    monkeypatch.setattr(wp, "can_access", lambda device, value: asked.append((device, value)))
+    elsewhere, own = random(5, 90), random(5, 91)
+    elsewhere.device = "cuda:7"
+    for adjoint in (False, True):
+        with pytest.raises(RecordingError, match="'a' of kernel blend is on cuda:7, which cpu cannot access"):
+            pair.set("a", elsewhere, adjoint=adjoint)
+    pair.set("a", own)
+    assert asked == [(wp.get_device(CPU), elsewhere)] * 2, "an array of the device itself is not asked about"
 
 
 # ---- tuned kernels
