@@ -37,27 +37,45 @@ def source_digest() -> str:
     return digest.hexdigest()[:12]
 
 
+def _processor() -> str:
+    names = (
+        line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "name" in line
+    )
+    return next(names, platform.processor())
+
+
+def cpu_record() -> dict[str, Any]:
+    """Date, processor and versions, as JSON values."""
+    import warp as wp
+
+    import warp_tiles
+
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "cpu": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "warp": wp.__version__,
+        "warp_tiles": warp_tiles.__version__,
+        "sources": source_digest(),
+    }
+
+
 def gpu_record(provider: str) -> dict[str, Any]:
     """Date, GPU, driver and versions, as JSON values."""
     import warp as wp
 
-    import warp_tiles
     from warp_tiles.toolchain import dotted, find_toolchain
 
     toolchain = find_toolchain()
     device = wp.get_device("cuda:0")
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        **cpu_record(),
         "gpu": device.name,
         "multiprocessors": device.sm_count,
         "largest_clock_ghz": largest_clock_ghz(),
         "driver": driver_version(),
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "warp": wp.__version__,
         "warp_cuda": dotted(wp.get_cuda_toolkit_version() or (0, 0)),
-        "warp_tiles": warp_tiles.__version__,
-        "sources": source_digest(),
         "provider": provider,
         "nvrtc": dotted(toolchain.nvrtc_version),
         "nvjitlink": dotted(toolchain.nvjitlink_version),

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from benchmarks import bounds, gemm
+from benchmarks import bounds, gemm, recorded
 from benchmarks.speed.cells import PARTS
 
 SHARED_MEMORY_BYTES = 227 * 1024  # that a block of sm_90 can have
@@ -81,3 +81,40 @@ def test_summary_takes_failed_rows_as_rows_without_a_ratio() -> None:
     line = gemm.summary(rows, loop=True)["fp16"]
     assert (line["rows"], line["ratios"], line["geometric_mean"], line["least"]) == (3, 2, 4.0, 2.0)
     assert line["best_ratio"] == round(4.0 / 3.0, 3)
+
+
+def test_a_recorded_launch_is_held_to_its_bounds() -> None:
+    times = {"wp.launch": 10.0, "Launch.launch()": 2.0, "recorded": 2.5}
+    found = recorded.compared(times)
+    assert (found["ratio_to_wp_launch"], found["us_above_launch"], found["within_bounds"]) == (0.25, 0.5, True)
+    assert not recorded.compared({**times, "recorded": 2.6})["within_bounds"]
+    assert not recorded.compared({**times, "wp.launch": 7.0})["within_bounds"]
+
+
+def test_host_times_of_launches_on_the_cpu() -> None:
+    import warp as wp
+
+    result = recorded.measure(wp.get_device("cpu"), bursts=3, calls=20)
+    for part in (result["forward"], result["adjoint"]):
+        assert 0 < part["us"]["recorded"] < part["us"]["wp.launch"]
+    steps = result["training_step_us"]
+    assert steps["recorded pairs"] < steps["wp.launch + Tape"]
+    assert steps["CUDA graph of recorded pairs"] == recorded.NOT_RUN
+    assert result["cpu"]
+    assert "training step, recorded pairs:" in recorded.table(result)
+
+
+def test_the_ways_of_a_training_step_compute_the_same() -> None:
+    import warp as wp
+
+    found = []
+    for name in ("wp.launch + Tape", "recorded pairs"):
+        problem = recorded.Problem(wp.get_device("cpu"))
+        step = problem.steps()[name]
+        for _ in range(3):
+            step()
+        found.append(
+            [value.numpy().tolist() for value in (problem.weight, problem.bias, problem.y, problem.weight.grad)]
+        )
+    assert found[0] == found[1]
+    assert found[0][0] != recorded.Problem(wp.get_device("cpu")).weight.numpy().tolist()

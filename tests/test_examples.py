@@ -58,6 +58,16 @@ def test_mlp_train_draws_its_loss(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_recorded_training() -> None:
+    text = run(sys.executable, "examples/recorded_training.py", "--steps", "100", "--device", "cpu")
+    assert "gradients of the recorded launches equal wp.Tape's bit for bit" in text
+    first, last = map(float, re.findall(r": ([\d.]+) -> ([\d.]+) in 100 steps", text)[0])
+    assert last < 0.1 * first
+    times = dict(re.findall(r"^  (.+?) +([\d.]+) us$", text, re.MULTILINE))
+    assert float(times["recorded pairs"]) < float(times["wp.launch + Tape"])
+    assert "CUDA graph        not run: no GPU" in text
+
+
 @pytest.mark.slow
 def test_skip_adjoints() -> None:
     text = run(sys.executable, "examples/skip_adjoints.py", "--size", "8")

@@ -15,6 +15,7 @@ from warp_tiles.errors import (
     CacheError,
     LinkError,
     PlanError,
+    RecordingError,
     ScriptError,
     SeamError,
     SettingError,
@@ -24,6 +25,7 @@ from warp_tiles.errors import (
     WorkerError,
 )
 from warp_tiles.planning import ModulePlan, PlannedVariant
+from warp_tiles.recorded import RecordedLaunch, RecordingTarget, record
 from warp_tiles.settings import Settings, configure, override
 from warp_tiles.variant import GemmVariant, Operand, Role
 from warp_tiles.version import __version__
@@ -38,6 +40,9 @@ __all__ = [
     "Operand",
     "PlanError",
     "PlannedVariant",
+    "RecordedLaunch",
+    "RecordingError",
+    "RecordingTarget",
     "Role",
     "ScriptError",
     "SeamError",
@@ -55,5 +60,6 @@ __all__ = [
     "is_enabled",
     "override",
     "plan",
+    "record",
     "report",
 ]

@@ -8,6 +8,7 @@
     ├── PlanError           a kernel cannot be planned
     ├── BuildError          a GEMM variant could not be compiled
     │   └── UnsupportedVariant  a provider cannot serve a GEMM variant; the field and its value are named
+    ├── RecordingError      a launch cannot be recorded as asked, or an argument does not fit what was recorded
     ├── LinkError           a module could not be compiled or linked
     ├── CacheError          the cache was asked for something it refuses or does not hold
     │   └── BundleError     a bundle is malformed or names a path outside the cache
@@ -73,6 +74,10 @@ class BuildError(WarpTilesError, RuntimeError):
 
 class UnsupportedVariant(BuildError):  # noqa: N818  named for what it says, as StopIteration is
     """A provider cannot serve a GEMM variant; the field and its value are named."""
+
+
+class RecordingError(WarpTilesError, ValueError):
+    """A launch cannot be recorded as asked, or an argument does not fit what was recorded."""
 
 
 class LinkError(WarpTilesError, RuntimeError):

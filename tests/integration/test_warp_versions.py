@@ -38,6 +38,29 @@ print("result " + json.dumps({{
     "counts": [[record["lto_builds"], record["lto_hits"], record["linker"]] for record in records],
 }}))
 """
+RECORDED = """
+import warp as wp
+import warp_tiles
+
+@wp.kernel
+def scaled(x: wp.array(dtype=wp.float32), s: wp.float32, out: wp.array(dtype=wp.float32)):
+    i = wp.tid()
+    out[i] = s * x[i]
+
+x, other, out = (wp.full(2, value, dtype=wp.float32, device="cpu", requires_grad=True) for value in (1.0, 5.0, 0.0))
+pair = warp_tiles.record(scaled, 2, [x, 3.0], [out], device="cpu")
+with wp.Tape() as tape:
+    pair.forward()
+tape.backward(grads={out: wp.ones_like(out)})
+found = [out.numpy()[0], x.grad.numpy()[1]]
+pair.set("x", other)
+pair.set("s", 4.0)
+scaled.module.mark_modified()
+pair.forward()
+out.grad.fill_(1.0)
+pair.adjoint()
+print("result", wp.__version__, *found, out.numpy()[1], other.grad.numpy()[0], type(pair._packed._forward).__name__)
+"""
 # what pip says where no index can be asked
 UNREACHABLE = ("connection", "name resolution", "proxy", "no matching distribution", "timed out", "network")
 
@@ -55,21 +78,39 @@ def install(version: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("version", ["1.17.0", "1.18.0"])
-def test_another_warp_plans_builds_and_links(version: str, tmp_path: Path) -> None:
-    install(version, tmp_path / "packages")
+@pytest.fixture(scope="module", params=["1.17.0", "1.18.0"])
+def other_warp(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """Version of another Warp, and the folder that it was put into."""
+    folder = tmp_path_factory.mktemp("packages")
+    install(request.param, folder)
+    return request.param, folder
+
+
+def test_another_warp_records_launches(other_warp: tuple[str, Path], tmp_path: Path) -> None:
+    version, packages = other_warp
+    (tmp_path / "script.py").write_text(RECORDED)
+    done = run_python(
+        [str(tmp_path / "script.py")], first_on_path=[packages], environment={"WARP_CACHE_PATH": str(tmp_path / "warp")}
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = (text for text in done.stdout.splitlines() if text.startswith("result "))
+    assert line.split()[1:] == [version, "3.0", "3.0", "20.0", "4.0", "_CpuReplay"]
+
+
+def test_another_warp_plans_builds_and_links(other_warp: tuple[str, Path], tmp_path: Path) -> None:
+    version, packages = other_warp
     (tmp_path / "script.py").write_text(SCRIPT.format(kernel=gemm(m=8, n=16, k=24)))
     caches = {"WARP_TILES_CACHE_DIR": str(tmp_path / "lto"), "WARP_CACHE_PATH": str(tmp_path / "warp")}
     done = run_python(
         [str(tmp_path / "script.py"), str(tmp_path / "cold"), str(tmp_path / "warm")],
-        first_on_path=[tmp_path / "packages"],
+        first_on_path=[packages],
         environment=caches,
     )
     assert done.returncode == 0, done.stderr
     (line,) = (text for text in done.stdout.splitlines() if text.startswith("result "))
     result = json.loads(line.removeprefix("result "))
     assert result["version"] == version
-    assert Path(result["place"]).is_relative_to(tmp_path / "packages")
+    assert Path(result["place"]).is_relative_to(packages)
     assert result["roles"] == ["forward", "adjoint_a", "adjoint_b"]
     assert result["counts"] == [[3, 0, "warp_tiles"], [0, 3, "warp_tiles"]]
 

@@ -1,0 +1,199 @@
+"""Recorded launches on a wp.Tape: its backward pass replays their adjoints."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import warp as wp
+
+from warp_tiles import record
+
+CPU = "cpu"
+
+
+@wp.struct
+class Spring:
+    stiffness: wp.array(dtype=wp.float32)
+    dt: wp.float32
+
+
+@wp.kernel
+def step(x: wp.array(dtype=wp.float32), spring: Spring, next: wp.array(dtype=wp.float32)):
+    i = wp.tid()
+    next[i] = x[i] - spring.dt * spring.stiffness[i] * wp.sin(x[i])
+
+
+@wp.kernel
+def energy(x: wp.array(dtype=wp.float32), loss: wp.array(dtype=wp.float32)):
+    i = wp.tid()
+    wp.atomic_add(loss, 0, x[i] * x[i])
+
+
+@wp.kernel(enable_backward=False)
+def copied(x: wp.array(dtype=wp.float32), out: wp.array(dtype=wp.float32)):
+    i = wp.tid()
+    out[i] = x[i]
+
+
+SIZE, STEPS = 7, 6
+
+
+class Simulation:
+    """States of a chain of steps, and its loss; launched by Warp or replayed."""
+
+    def __init__(self) -> None:
+        random = np.random.default_rng(4)
+        self.states = [self.array(random.normal(size=SIZE)) for _ in range(STEPS + 1)]
+        self.spring = Spring()
+        self.spring.stiffness = self.array(random.uniform(1, 2, SIZE))
+        self.spring.dt = 0.1
+        self.loss = self.array([0.0])
+        self.step = record(step, SIZE, [self.states[0], self.spring], [self.states[1]], device=CPU)
+        self.energy = record(energy, SIZE, [self.states[-1]], [self.loss], device=CPU)
+
+    @staticmethod
+    def array(values: Any) -> Any:
+        return wp.array(values, dtype=wp.float32, device=CPU, requires_grad=True)
+
+    def launch(self) -> None:
+        for before, after in zip(self.states, self.states[1:]):
+            wp.launch(step, dim=SIZE, inputs=[before, self.spring], outputs=[after], device=CPU)
+        wp.launch(energy, dim=SIZE, inputs=[self.states[-1]], outputs=[self.loss], device=CPU)
+
+    def replay(self) -> None:
+        for before, after in zip(self.states, self.states[1:]):
+            self.step.set("x", before)
+            self.step.set("next", after)
+            self.step.forward()
+        self.energy.forward()
+
+    def arrays(self) -> list[Any]:
+        return [*self.states, self.spring.stiffness, self.loss]
+
+
+def taped(simulation: Simulation, forward: Any) -> tuple[Any, list[np.ndarray]]:
+    simulation.loss.zero_()
+    with wp.Tape() as tape:
+        forward()
+    tape.backward(simulation.loss)
+    return tape, [value.grad.numpy().copy() for value in simulation.arrays()]
+
+
+def test_a_simulation_has_warps_gradients_bit_for_bit() -> None:
+    simulation = Simulation()
+    tape, expected = taped(simulation, simulation.launch)
+    loss = simulation.loss.numpy()[0]
+    tape.zero()
+    for _ in range(2):
+        recorded_tape, got = taped(simulation, simulation.replay)
+        assert simulation.loss.numpy()[0] == loss
+        for mine, warps in zip(got, expected):
+            np.testing.assert_array_equal(mine, warps)
+        assert np.any(got[0])
+        recorded_tape.zero()
+        assert not any(np.any(value.grad.numpy()) for value in simulation.arrays())
+
+
+def test_the_tape_has_the_gradients() -> None:
+    simulation = Simulation()
+    warps, _ = taped(simulation, simulation.launch)
+    ours, _ = taped(simulation, simulation.replay)
+    assert set(ours.gradients) == set(warps.gradients)
+    for value in simulation.arrays():
+        assert ours.gradients[value] is value.grad
+    assert ours.gradients[simulation.spring].stiffness is simulation.spring.stiffness.grad
+
+
+def test_recorded_and_ordinary_launches_share_a_tape() -> None:
+    simulation = Simulation()
+    tape, expected = taped(simulation, simulation.launch)
+    tape.zero()
+
+    def mixed() -> None:
+        half = STEPS // 2
+        states = simulation.states
+        for index in range(STEPS):
+            if index < half:
+                simulation.step.set("x", states[index])
+                simulation.step.set("next", states[index + 1])
+                simulation.step.forward()
+            else:
+                wp.launch(
+                    step, SIZE, inputs=[states[index], simulation.spring], outputs=[states[index + 1]], device=CPU
+                )
+        simulation.energy.forward()
+
+    _, got = taped(simulation, mixed)
+    for mine, warps in zip(got, expected):
+        np.testing.assert_array_equal(mine, warps)
+
+
+def test_a_tape_keeps_the_arguments_of_the_forward_pass() -> None:
+    x, y, loss = (Simulation.array(values) for values in ([2.0], [5.0], [0.0]))
+    pair = record(energy, 1, [x], [loss], device=CPU)
+    with wp.Tape() as tape:
+        pair.forward()
+    pair.set("x", y)
+    tape.backward(loss)
+    assert x.grad.numpy()[0] == 4.0
+    assert y.grad.numpy()[0] == 0.0
+    pair.forward()
+    assert loss.numpy()[0] == 29.0
+
+
+def test_a_gradient_in_place_of_the_arrays_own_is_the_tapes() -> None:
+    x, loss = Simulation.array([2.0]), Simulation.array([0.0])
+    mine = wp.zeros_like(x.grad)
+    pair = record(energy, 1, [x], [loss], [mine], device=CPU)
+    with wp.Tape() as tape:
+        pair.forward()
+    tape.backward(loss)
+    assert mine.numpy()[0] == 4.0
+    assert tape.gradients[x] is mine
+    tape.zero()
+    assert mine.numpy()[0] == 0.0
+
+
+def test_a_gradient_that_backward_is_given_reaches_an_array_without_one() -> None:
+    x = Simulation.array([2.0])
+    out = wp.zeros(1, dtype=wp.float32, device=CPU)
+    pair = record(energy, 1, [x], [out], device=CPU)
+    with wp.Tape() as tape:
+        pair.forward()
+    tape.backward(grads={out: wp.array([3.0], dtype=wp.float32, device=CPU)})
+    assert x.grad.numpy()[0] == 12.0
+    assert tape.gradients[out] is out.grad
+
+
+def test_only_forward_inside_the_tape_is_recorded() -> None:
+    x, loss = Simulation.array([2.0]), Simulation.array([0.0])
+    with wp.Tape() as tape:
+        pair = record(energy, 1, [x], [loss], device=CPU)
+        pair.adjoint()
+    pair.forward()
+    assert tape.launches == []
+
+
+def test_a_kernel_without_an_adjoint_is_warned_about_by_the_tape() -> None:
+    x, out = Simulation.array([2.0]), Simulation.array([0.0])
+    pair = record(copied, 1, [x], [out], device=CPU)
+    with wp.Tape() as tape:
+        pair.forward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="copied is configured with the option 'enable_backward=False'"):
+            tape.backward(grads={out: wp.ones_like(out)})
+    assert len(tape.launches) == 1
+
+
+def test_warps_check_of_overwritten_arrays_sees_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(wp.config, "verify_autograd_array_access", True)
+    monkeypatch.setattr(wp.Tape, "_check_kernel_array_access", lambda tape, kernel, args: seen.append(kernel.key))
+    pair = record(energy, 1, [Simulation.array([2.0])], [Simulation.array([0.0])], device=CPU)
+    with wp.Tape():
+        pair.forward()
+    assert seen == ["energy"]

@@ -1,0 +1,391 @@
+"""What a recorded launch needs below Warp's public names: packed arguments, loaded modules, the active tape."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import functools
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import warp
+
+from warp_tiles._warp import _missing, find
+from warp_tiles.errors import RecordingError
+
+# what must exist below warp._src, and the parameters that it must take
+_REQUIRED = {
+    "codegen.Struct": "",
+    "codegen.StructInstance.assign": "value",
+    "context.Kernel.add_overload": "arg_types",
+    "context.Kernel.infer_argument_types": "args",
+    "context.Launch": "kernel hooks params params_addr bounds block_dim adjoint",
+    "context.Launch.launch": "stream",
+    "context.Launch.set_param_at_index": "index value adjoint",
+    "context.Module.mark_modified": "",
+    "context.can_access": "device resource",
+    "context.init": "",
+    "context.launch": "record_cmd record_tape adj_inputs max_blocks block_dim",
+    "context.pack_arg": "kernel arg_type arg_name value device adjoint",
+    "types.is_array": "",
+    "types.is_struct": "",
+}
+_RUNTIME = ("_apic_capture", "captures", "tape")
+_NATIVE_PARAMETERS = 11  # of wp_cuda_launch_kernel
+
+
+@functools.cache
+def runtime() -> Any:
+    """Warp's runtime, when everything that recorded launches rely on has been found.
+
+    Raises:
+        SeamError: This Warp lacks something, which is named.
+    """
+    for path, parameters in _REQUIRED.items():
+        target = find(path)
+        known = inspect.signature(target).parameters if parameters else {}
+        for name in parameters.split():
+            if name not in known:
+                raise _missing(f"parameter '{name}' of warp._src.{path}")
+    find("context.init")()
+    found = find("context.runtime")
+    for name in _RUNTIME:
+        if not hasattr(found, name):
+            raise _missing(f"warp._src.context.runtime.{name}")
+    if len(found.core.wp_cuda_launch_kernel.argtypes or ()) != _NATIVE_PARAMETERS:
+        raise _missing(f"wp_cuda_launch_kernel of {_NATIVE_PARAMETERS} parameters")
+    return found
+
+
+def device_of(device: Any, stream: Any) -> Any:
+    """Warp's device for a launch; a stream's own, if there is one.
+
+    Raises:
+        RecordingError: The stream is of another device.
+    """
+    if stream is None:
+        return warp.get_device(device)
+    if device is not None and warp.get_device(device) != stream.device:
+        raise RecordingError(f"device is {device}, and the stream is of {stream.device}", remedy="give one of the two")
+    return stream.device
+
+
+_internal = functools.cache(find)  # of what nobody replaces
+
+
+# ---- kernels and their arguments
+
+
+def is_kernel(value: Any) -> bool:
+    """Whether this is what ``@wp.kernel`` makes."""
+    return isinstance(value, warp.Kernel)
+
+
+def argument_names(kernel: Any) -> tuple[str, ...]:
+    """Names of a kernel's arguments."""
+    return tuple(argument.label for argument in kernel.adj.args)
+
+
+def overload_for(kernel: Any, values: Sequence[Any]) -> Any:
+    """The kernel itself, or the instance of a generic kernel that these arguments need.
+
+    Raises:
+        RecordingError: The arguments do not fit the kernel's.
+    """
+    if not kernel.is_generic:
+        return kernel
+    try:
+        return kernel.add_overload(kernel.infer_argument_types(list(values)))
+    except (TypeError, RuntimeError, ValueError) as error:
+        raise RecordingError(str(error)) from error
+
+
+def has_adjoint(kernel: Any) -> bool:
+    """Whether an adjoint is generated; the kernel's option counts before its module's."""
+    option = kernel.options.get("enable_backward")
+    return bool(kernel.module.options["enable_backward"] if option is None else option)
+
+
+def kept(kernel: Any, index: int, value: Any) -> Any:
+    """The value itself where it is immutable or an array, else a copy that nobody else can change."""
+    if _internal("types.is_struct")(value):
+        instance = value._cls()
+        instance.assign(value)
+        return instance
+    if _internal("types.is_array")(kernel.adj.args[index].type):
+        return value
+    if isinstance(value, ctypes.Array):
+        return type(value).from_buffer_copy(value)
+    return copy.deepcopy(value) if isinstance(value, (list, np.ndarray)) else value
+
+
+def packed(kernel: Any, index: int, value: Any, device: Any, *, adjoint: bool) -> Any:
+    """A value as the C structure or number that the kernel takes.
+
+    Raises:
+        RecordingError: Its type, dtype or number of dimensions is not the argument's, or the device cannot access it.
+    """
+    argument = kernel.adj.args[index]
+    what = f"{'the gradient of ' if adjoint else ''}argument '{argument.label}' of kernel {kernel.key}"
+    expected = argument.type
+    if isinstance(expected, _internal("codegen.Struct")):
+        given = getattr(value, "_cls", None)
+        if given is None or given.hash != expected.hash:
+            raise RecordingError(f"{what} is {value!r}", remedy=f"give an instance of {expected.key}")
+    owner = getattr(value, "device", None)
+    if _internal("types.is_array")(value) and owner != device and not warp.can_access(device, value):
+        raise RecordingError(f"{what} is on {owner}, which {device} cannot access", remedy=f"move it to {device}")
+    try:
+        return _internal("context.pack_arg")(kernel, expected, argument.label, value, device, adjoint)
+    except (TypeError, RuntimeError, ValueError) as error:
+        raise RecordingError(f"{what} does not fit: {error}") from error
+
+
+def shape(kernel: Any, index: int, structure: Any) -> tuple[int, ...] | None:
+    """Shape of a packed argument; None for what is no array."""
+    if not _internal("types.is_array")(kernel.adj.args[index].type):
+        return None
+    dense = structure.data if hasattr(structure, "indices") else structure
+    return tuple(structure.shape[: dense.ndim]) if hasattr(dense, "ndim") else None
+
+
+def can_have_gradient(value: Any) -> bool:
+    """Whether a tape keeps a gradient of this argument."""
+    return isinstance(value, warp.array) or bool(_internal("types.is_struct")(value))
+
+
+def own_gradient(value: Any, found: dict[Any, Any] | None = None) -> Any:
+    """What Tape takes as the gradient of an argument: an array's own, a struct of those; else None.
+
+    Args:
+        value: The argument.
+        found: Takes each array that has a gradient, with it.
+    """
+    if _internal("types.is_struct")(value):
+        mirror = value._cls()
+        for name in value._cls.vars:
+            gradient = own_gradient(getattr(value, name), found)
+            if gradient is not None:
+                setattr(mirror, name, gradient)
+        return mirror
+    gradient = value.grad if isinstance(value, warp.array) else None
+    if gradient is not None and found is not None:
+        found[value] = gradient
+    return gradient
+
+
+def check_array_access(tape: Any, kernel: Any, values: Sequence[Any]) -> None:
+    """Warp's own check for arrays that are overwritten before the backward pass has read them, where it is on."""
+    if warp.config.verify_autograd_array_access:
+        tape._check_kernel_array_access(kernel, values)
+
+
+# ---- launches
+
+
+@functools.lru_cache(maxsize=1024)
+def _structure(fields: tuple[tuple[str, type], ...]) -> type[ctypes.Structure]:
+    return type("Arguments", (ctypes.Structure,), {"_fields_": list(fields)})
+
+
+def _filled(names: Sequence[str], values: Sequence[Any]) -> ctypes.Structure:
+    structure = _structure(tuple((name, type(value)) for name, value in zip(names, values)))()
+    for name, value in zip(names, values):
+        setattr(structure, name, value)
+    return structure
+
+
+class Replay:
+    """A launch that Warp recorded, launched by Warp.
+
+    Args:
+        launch: Warp's ``Launch``.
+        stream: Where to launch; None takes the device's current stream at each launch.
+    """
+
+    def __init__(self, launch: Any, stream: Any) -> None:
+        self.launch = launch
+        self.stream = stream
+        self._runtime = runtime()
+        self._pack()
+
+    def run(self) -> None:
+        """Launch it."""
+        self.launch.launch(self.stream)
+
+    def set(self, index: int, value: Any, *, adjoint: bool) -> None:
+        """Change an argument, or the gradient of one."""
+        self.launch.set_param_at_index(index, value, adjoint)
+
+    def copy(self) -> Replay:
+        """The same launch, whose arguments are its own."""
+        launch = copy.copy(self.launch)
+        launch.params = list(launch.params)
+        launch.fwd_args = list(launch.fwd_args)
+        launch.adj_args = None if launch.adj_args is None else list(launch.adj_args)
+        if launch.params_addr is not None:
+            launch.params_addr = type(launch.params_addr)(*launch.params_addr)
+        return type(self)(launch, self.stream)
+
+    def _pack(self) -> None:
+        """Prepare what :meth:`run` passes on."""
+
+
+class _CpuReplay(Replay):
+    """Calls the compiled function with structures that were filled once; Warp fills them at every launch."""
+
+    def _pack(self) -> None:
+        launch = self.launch
+        self._names = argument_names(launch.kernel)
+        count = len(self._names)
+        self._structures = [
+            _filled(self._names, launch.params[1 + start : 1 + start + count])
+            for start in ((0, count) if launch.adjoint else (0,))
+        ]
+        self._function = launch.hooks.backward if launch.adjoint else launch.hooks.forward
+        self._arguments = tuple(ctypes.byref(structure) for structure in (launch.bounds, *self._structures))
+
+    def set(self, index: int, value: Any, *, adjoint: bool) -> None:
+        super().set(index, value, adjoint=adjoint)
+        packed = self.launch.params[1 + index + (len(self._names) if adjoint else 0)]
+        try:
+            setattr(self._structures[adjoint], self._names[index], packed)
+        except TypeError:  # the gradient of an indexed array is a plain one
+            self._pack()
+
+    def run(self) -> None:
+        if self._runtime._apic_capture is None:
+            self._function(*self._arguments)
+        else:
+            self.launch.launch()
+
+
+class _CudaReplay(Replay):
+    """Calls Warp's native launch with numbers that were looked up once."""
+
+    def _pack(self) -> None:
+        launch, hooks = self.launch, self.launch.hooks
+        entry, shared_bytes = (
+            (hooks.backward, hooks.backward_smem_bytes) if launch.adjoint else (hooks.forward, hooks.forward_smem_bytes)
+        )
+        self._native = self._runtime.core.wp_cuda_launch_kernel
+        self._device = launch.device
+        self._numbers = (
+            launch.device.context,
+            entry,
+            launch.bounds.size,
+            launch.max_blocks,
+            launch.block_dim,
+            int(launch.grid_stride),
+            launch.cluster_dim,
+            shared_bytes,
+            launch.params_addr,
+        )
+
+    def run(self) -> None:
+        known = self._runtime
+        stream = self._device.stream if self.stream is None else self.stream
+        # while a graph is captured, Warp notes which module it must keep; where a launch fails, Warp says why
+        if known.captures or known._apic_capture is not None or self._native(*self._numbers, stream.cuda_stream, None):
+            self.launch.launch(stream)
+
+
+def record(
+    kernel: Any,
+    values: Sequence[Any],
+    gradients: Sequence[Any] | None,
+    *,
+    dim: Sequence[int],
+    block_dim: int | None,
+    tiled: bool,
+    max_blocks: int,
+    device: Any,
+    stream: Any,
+) -> Replay:
+    """Have Warp record a launch, of the adjoint where gradients are given.
+
+    Raises:
+        Exception: Whatever ``wp.launch`` raises for a bad dimension or a module that does not build.
+    """
+    options: dict[str, Any] = {} if block_dim is None else {"block_dim": block_dim}
+    launch = (warp.launch_tiled if tiled else warp.launch)(
+        kernel,
+        dim=list(dim),
+        inputs=list(values),
+        adj_inputs=list(gradients or ()),
+        adjoint=gradients is not None,
+        device=device,
+        stream=stream,
+        max_blocks=max_blocks,
+        record_cmd=True,
+        record_tape=False,
+        **options,
+    )
+    return replay_of(launch, stream)
+
+
+def replay_of(launch: Any, stream: Any) -> Replay:
+    """The fastest way to launch what Warp recorded."""
+    if type(launch) is not _internal("context.Launch"):  # one of a subclass has work of its own to do
+        return Replay(launch, stream)
+    if not launch.device.is_cpu:
+        return _CudaReplay(launch, stream)
+    return _CpuReplay(launch, stream) if launch.block_dim == 1 else Replay(launch, stream)
+
+
+def watched(values: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Arrays with their C structure, which an array replaces when its gradient is replaced."""
+    for value in values:
+        if isinstance(value, warp.array):
+            yield value, value.ctype
+        elif isinstance(value, warp.indexedarray):
+            yield from watched([value.data])
+        elif _internal("types.is_struct")(value):
+            yield from watched(getattr(value, name) for name in value._cls.vars)
+
+
+class Definition:
+    """The kernel and the build of its module that a recording was made of.
+
+    Args:
+        kernel: The kernel as the user has it.
+        module: Its Warp module.
+        block_dim: Threads per block with which it was loaded; None if it was not.
+        is_named: Whether the kernel is what its function's name stands for; None asks.
+    """
+
+    def __init__(self, kernel: Any, module: Any, block_dim: int | None, is_named: bool | None = None) -> None:
+        self._kernel = kernel
+        self._names: dict[str, Any] = kernel.func.__globals__
+        self._name = str(kernel.func.__name__)
+        self._bound = self._names.get(self._name)
+        named = is_kernel(self._bound) and self._bound in (kernel, kernel.generic_parent)
+        self.is_named = named if is_named is None else is_named
+        self._module = module
+        self._block_dim = block_dim
+        # a module that is modified forgets its hashes, and has others when it is next loaded
+        self._hasher = module.hashers.get(block_dim, None if block_dim is None else self)
+
+    def is_current(self) -> bool:
+        """Whether neither the module nor what the kernel's name stands for has changed."""
+        return self._module.hashers.get(self._block_dim) is self._hasher and self._names.get(self._name) is self._bound
+
+    def newest(self) -> Any:
+        """The kernel, or its edited definition where its name stands for that now.
+
+        Raises:
+            RecordingError: The edited definition has other arguments.
+        """
+        candidate: Any = self._names.get(self._name)
+        if not (self.is_named and is_kernel(candidate)) or candidate.adj.source == self._kernel.adj.source:
+            return self._kernel
+        names, now = argument_names(self._kernel), argument_names(candidate)
+        if names != now:
+            raise RecordingError(
+                f"kernel {self._kernel.key} was redefined, with the arguments {', '.join(now)} "
+                f"in place of {', '.join(names)}",
+                remedy="record it again",
+            )
+        return candidate
