@@ -8,6 +8,7 @@ import pickle
 import stat
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -304,6 +305,15 @@ class TestUnusable:
         assert [item.record for item in again.records("kernel:")] == [Record(key(), (A, B))]
         assert again.find(key().digest[:8]).record.key == key()
         assert RecordStore(stuck.root.with_name("elsewhere")).load(key()) is None
+
+    def test_threads_lose_nothing(self, stuck: RecordStore) -> None:
+        with quiet():
+            stuck.merge(key(), [A])  # so that threads have nothing to tell
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda number: stuck.merge(key(), [timing({"y": number})]), range(200)))
+        record = stuck.load(key())
+        assert record is not None
+        assert len(record.timings) == 201
 
     def test_they_are_written_once_that_is_possible(self, stuck: RecordStore) -> None:
         with quiet():

@@ -175,7 +175,9 @@ class TestSingleFlight:
             assert (one, other) == (True, True)
 
 
-def test_a_timeout_holds_between_processes(records: RecordStore, log: Path) -> None:
+def test_a_timeout_holds_between_processes_and_a_killed_search_is_taken_over_by_who_waits(
+    records: RecordStore, log: Path
+) -> None:
     process = SPAWN.Process(target=tune, args=(str(records.root), str(log), 0.0, 5.0))
     process.start()
     deadline = time.monotonic() + 20
@@ -187,10 +189,10 @@ def test_a_timeout_holds_between_processes(records: RecordStore, log: Path) -> N
         with records.single_flight(key(), timeout_s) as may_search:
             assert not may_search
         assert timeout_s <= time.monotonic() - begin < timeout_s + 5
-    process.kill()
-    process.join(10)
-    with records.single_flight(key(), 10.0) as may_search:
+    threading.Timer(0.2, process.kill).start()
+    with records.single_flight(key(), 20.0) as may_search:  # waits for a search that never ends
         assert may_search
+    process.join(10)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")

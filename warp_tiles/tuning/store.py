@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from warp_tiles.tuning.record import Record, Timing
 
 # what could not be written, by the file's path; in a forked child as well
 _unwritten: dict[Path, Record] = {}
+_keeping = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ class RecordStore:
 
     def _keep(self, key: TuningKey, timings: Sequence[Timing]) -> None:
         path = self._own.path(key)
-        _unwritten[path] = replace(_unwritten.get(path, Record(key)), key=key).merged(timings)
+        with _keeping:
+            _unwritten[path] = replace(_unwritten.get(path, Record(key)), key=key).merged(timings)
 
     @contextmanager
     def single_flight(self, key: TuningKey, timeout_s: float | None = None) -> Iterator[bool]:
