@@ -9,8 +9,6 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from warp_tiles import settings
-
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -30,18 +28,23 @@ class BuildProgress:
         self._task: TaskID | None = None
         self._timer: threading.Timer | None = None
 
-    def _wanted(self) -> bool:
-        choice = settings.current().progress
+    @staticmethod
+    def _wanted(choice: str) -> bool:
         return choice == "on" or (choice == "auto" and sys.stderr is not None and sys.stderr.isatty())
 
     @contextlib.contextmanager
-    def variant(self, what: str) -> Iterator[None]:
-        """Count one variant for as long as the block runs."""
+    def variant(self, what: str, wanted: str = "auto") -> Iterator[None]:
+        """Count one variant for as long as the block runs.
+
+        Args:
+            what: What is built.
+            wanted: The setting ``progress``; that of the first variant under way decides.
+        """
         with self._lock:
             if not self._running:
                 self._done = self._total = 0
                 self._since = time.monotonic()
-                if self._wanted():
+                if self._wanted(wanted):
                     self._timer = threading.Timer(_SHOW_AFTER_SECONDS, self._show)
                     self._timer.daemon = True
                     self._timer.start()

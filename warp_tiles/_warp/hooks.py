@@ -46,15 +46,17 @@ if TYPE_CHECKING:
     from warp_tiles.module_build import ModuleBuild
 
 
-def _choice(options: Mapping[str, Any]) -> settings.ProviderChoice:
-    """The provider in force for a module of these options."""
-    return settings.provider_choice(options.get(settings.MODULE_OPTION))
+_UNDECIDING = {"cache_max_bytes", "cache_shared", "jobs", "progress", "tune_budget_s"}  # they leave code as it is
 
 
 def _deciding_settings() -> tuple[object, ...]:
-    """What decides about code; a provider that code names counts even if it is the default, as it beats options."""
+    """What decides about code; a value that code names counts even if it is the default, as it beats options."""
     now = settings.current()
-    return settings.provider_choice(), now.linker, now.cache_dir, now.loop_sums
+    return tuple((getattr(now, name), now.layer(name)) for name in settings.defaults() if name not in _UNDECIDING)
+
+
+def _module_name(kernels: Any) -> str:
+    return str(next((kernel.module.name for kernel in kernels), ""))
 
 
 class _LinkInputs(list):  # type: ignore[type-arg]
@@ -102,8 +104,9 @@ class Hooks:
         try:
             matmul = find("context.builtin_functions")[MATMUL]
             for overload in (matmul, *matmul.overloads):
-                if overload.lto_dispatch_func is not None:
-                    self._replace(overload, "lto_dispatch_func", self._dispatch_matmul, key="")
+                original = overload.lto_dispatch_func
+                if original is not None:
+                    self._replace(overload, "lto_dispatch_func", functools.partial(self._dispatch_matmul, original))
             for name, hook in (("build_lto_dot", self._build_lto_dot), ("build_cuda", self._build_cuda)):
                 self._replace(find("build"), name, _as_function(hook, find(f"build.{name}")))
             self._wrap(find("codegen.Adjoint"), "build", self._adjoint_build)
@@ -131,9 +134,9 @@ class Hooks:
             self._restore.pop()()
         rehash_modules()
 
-    def _replace(self, owner: Any, name: str, value: Any, key: str | None = None) -> None:
+    def _replace(self, owner: Any, name: str, value: Any) -> None:
         original = getattr(owner, name)
-        self._originals[name if key is None else f"{name}{len(self._originals)}"] = original
+        self._originals[name] = original
         self._restore.append(lambda: setattr(owner, name, original))
         setattr(owner, name, value)
 
@@ -162,8 +165,9 @@ class Hooks:
         state = self._sessions.get(builder)
         if state is None:
             options = builder.options
+            name = builder.module.name
             session = Session(
-                builder.module.name, options.get("output_arch"), int(options["block_dim"]), choice=_choice(options)
+                name, options.get("output_arch"), int(options["block_dim"]), settings=settings.current(options, name)
             )
             state = self._sessions[builder] = BuilderState(session)
         return state
@@ -172,19 +176,26 @@ class Hooks:
         stack = self._building.__dict__.get("stack")
         return stack[-1] if stack else None
 
-    def _target(self, options: Mapping[str, Any]) -> Target:
+    def _settings(self, options: Mapping[str, Any], builder: Any = None) -> settings.Settings:
+        """The settings of the module that is being generated; of its options where there is no builder."""
+        return settings.current(options) if builder is None else self._state(builder).session.settings
+
+    def _target(self, options: Mapping[str, Any], resolved: settings.Settings) -> Target:
         reason = ""
         if options["output_arch"] is not None:
             if not mathdx_enabled():
                 reason = "this Warp was built without MathDx, and its kernels can call no GEMM function"
             elif not options.get("enable_mathdx_gemm", True):
                 reason = "the option enable_mathdx_gemm is off"
-            elif _choice(options).name == "scalar":
-                reason = f"{_choice(options).by} is 'scalar'"
+            elif resolved.policy == "scalar":
+                reason = f"{resolved.named('policy')} is 'scalar'"
+            elif resolved.provider == "scalar":
+                reason = f"{resolved.named('provider')} is 'scalar'"
         return Target(options["output_arch"], int(options["block_dim"]), reason)
 
     def _dispatch_matmul(
         self,
+        original: Callable[..., tuple[Any, ...]],
         arg_types: Mapping[str, Any],
         return_type: Any,
         return_values: list[Any],
@@ -193,6 +204,9 @@ class Hooks:
         builder: Any,
     ) -> tuple[Any, ...]:
         """Stands in for Warp's ``tile_matmul_lto_dispatch_func``: same checks, placeholders for names."""
+        resolved = self._settings(options, builder)
+        if resolved.policy == "off":
+            return original(arg_types, return_type, return_values, arg_values, options, builder)
         a, b, alpha = arg_values["a"], arg_values["b"], arg_values["alpha"]
         # a fresh result is not read; an accumulator is, unless beta is zero
         out, beta = (return_values[0], 0.0) if return_values else (arg_values["out"], arg_values["beta"])
@@ -201,7 +215,9 @@ class Hooks:
         # Warp 1.19 knows ``precision``; older versions compute in the operands' own
         asked = find("codegen.get_arg_value")(arg_values["precision"]) if "precision" in arg_values else "default"
         precision = precision_of(asked)
-        found = products(tile_of(a), tile_of(b), tile_of(out), precision=precision, target=self._target(options))
+        found = products(
+            tile_of(a), tile_of(b), tile_of(out), precision=precision, target=self._target(options, resolved)
+        )
         for operand in (a, b, out):
             operand.type.storage = "shared"
         names: tuple[Any, ...] = (0, 0, 0)
@@ -238,7 +254,8 @@ class Hooks:
         bound = inspect.signature(original).bind(*args, **kwargs)
         bound.apply_defaults()
         builder = bound.arguments["builder"]
-        if not hasattr(builder, "module") or _choice(builder.options).name == "scalar":
+        resolved = self._settings(builder.options, builder) if hasattr(builder, "module") else None
+        if resolved is None or resolved.policy == "off" or resolved.provider == "scalar":
             return cast("tuple[str, bytes]", original(*args, **kwargs))
         variant = variant_of_call(bound.arguments)
         names = self._add_site(builder, CHOLESKY, {Role.ADJOINT_A: variant}, "", ())
@@ -262,7 +279,8 @@ class Hooks:
     def _refuse_stale_hash(self, builder: Any) -> None:
         """A module is never built under other settings than those in its hash."""
         hasher = builder.module.hashers.get(builder.options["block_dim"])
-        if getattr(hasher, "warp_tiles_salt", None) not in (None, self.engine.salt(_choice(builder.options))):
+        salt = getattr(hasher, "warp_tiles_salt", None)
+        if salt is not None and salt != self.engine.salt(self._state(builder).session.settings):
             builder.module.mark_modified()
             raise PlanError(
                 f"the settings changed while module {builder.module.name} was being built",
@@ -300,15 +318,28 @@ class Hooks:
     # ---- hashing
 
     def _hasher_init(self, original: Callable[..., None], hasher: Any, kernels: Any, options: Any) -> None:
-        hasher.warp_tiles_option = options.get(settings.MODULE_OPTION)
+        """Hash a module; one with products also over what its code depends on here.
+
+        Names of kernels stay Warp's: the module's hash alone tells builds apart.
+        """
+        module = _module_name(kernels)
+        hashed = options
+        if settings.from_options(options, module) and settings.current(options, module).policy != "off":
+            hashed = {name: value for name, value in options.items() if not name.startswith(settings.OPTION_PREFIX)}
         hasher.warp_tiles_names = {MATMUL, CHOLESKY} if options.get("enable_backward") else {MATMUL}
-        original(hasher, kernels, options)
+        hasher.warp_tiles_has_products = False
+        original(hasher, kernels, hashed)
+        if not hasher.warp_tiles_has_products:
+            return
+        resolved = settings.current(options, module)
+        if not resolved.providers:  # Warp is left alone
+            hasher.warp_tiles_has_products = False
+            return
+        hasher.warp_tiles_salt = salt = self.engine.salt(resolved)
+        hasher.hash = hashlib.sha256(hasher.hash + salt.encode("utf-8")).digest()
 
     def _hash_adjoint(self, original: Callable[..., bytes], hasher: Any, adjoint: Any) -> bytes:
-        digest = original(hasher, adjoint)
-        if mentions(adjoint, getattr(hasher, "warp_tiles_names", {MATMUL}), warp, find("context.builtin_functions")):
-            choice = settings.provider_choice(getattr(hasher, "warp_tiles_option", None))
-            hasher.warp_tiles_salt = salt = self.engine.salt(choice)
-            digest = hashlib.sha256(digest + salt.encode("utf-8")).digest()
+        names = getattr(hasher, "warp_tiles_names", {MATMUL})
+        if mentions(adjoint, names, warp, find("context.builtin_functions")):
             hasher.warp_tiles_has_products = True
-        return digest
+        return original(hasher, adjoint)
