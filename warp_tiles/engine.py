@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from warp_tiles import settings
 from warp_tiles.asked import AskedKeys
 from warp_tiles.chain import Chain, planned_with
-from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.errors import BuildError, LockedError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.locked import require_cached
 from warp_tiles.planning import ModulePlan, PlannedVariant
 from warp_tiles.progress import BuildProgress
 from warp_tiles.providers import (
@@ -55,6 +56,8 @@ class Engine:
     Attributes:
         tune_missing: Called under the policy ``max``, before they are built, with the variants of a module that
             have a GEMM function, and its settings; tunes those without a record.
+        linked_ahead: Of modules, by name, architecture and block size, that were linked before they are needed: a
+            digest of what was linked, and the cubin.
     """
 
     def __init__(
@@ -70,15 +73,17 @@ class Engine:
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.Lock()
         self._in_flight: dict[tuple[GemmVariant, Settings], Future[Artifact]] = {}
+        self._ahead: dict[tuple[GemmVariant, Settings], Future[Artifact]] = {}
+        self.linked_ahead: dict[tuple[str, int | None, int], tuple[str, bytes]] = {}
         self._told: set[str] = set()
 
     def use_libmathdx(self, build: Libmathdx) -> None:
         """Name Warp's own libmathdx build, which returns a variant's symbol and LTO-IR, as a provider."""
         self._libmathdx = build
 
-    def at(self, settings: Settings) -> SettledWorkshop:
+    def at(self, settings: Settings, patient: bool = False) -> SettledWorkshop:
         """The cache, the toolchain and the compiler processes under some settings."""
-        return SettledWorkshop(self.resources, settings)
+        return SettledWorkshop(self.resources, settings, patient)
 
     @property
     def cache(self) -> Cache:
@@ -162,36 +167,55 @@ class Engine:
         key = offer.provider.key_of(offer.recipes[0])
         if key is None:
             return found
-        cached = workshop.cache.manifest(key) is not None
+        cached = workshop.is_cached(key)
         if not cached:
             AskedKeys(workshop.root / "asked").note(key)
         return replace(found, key=key.digest, cached=cached)
 
+    def require_cached(self, plan: ModulePlan) -> None:
+        """Check that nothing has to be built for a module; raises LockedError, which names what is missing."""
+        require_cached(plan, self.chain(plan.settings), self.at(plan.settings))
+
     # ---- building
 
     def start(
-        self, variants: Iterable[GemmVariant], resolved: Settings | None = None
+        self, variants: Iterable[GemmVariant], resolved: Settings | None = None, *, patient: bool = False
     ) -> dict[GemmVariant, Future[Artifact]]:
-        """Start building variants; one that another module already waits for is shared."""
+        """Start building variants; one that another module already waits for is shared.
+
+        Args:
+            variants: What to build.
+            resolved: The settings; None for those of the process.
+            patient: Whether nobody waits for them.
+        """
         resolved = resolved or settings.current()
         futures: dict[GemmVariant, Future[Artifact]] = {}
         for variant in variants:
             identity = (variant, resolved)
             with self._lock:
-                known = self._in_flight.get(identity)
+                known = self._in_flight.get(identity) or self._ahead.pop(identity, None)
                 if known is None:
-                    future = self._in_flight[identity] = self.resources.waiters.submit(self._build, variant, resolved)
+                    future = self.resources.waiters.submit(self._build, variant, resolved, patient)
+                    self._in_flight[identity] = future
             if known is None:  # outside the lock: a build that has ended already runs its callback here and now
                 future.add_done_callback(functools.partial(self._landed, identity))
             futures[variant] = future if known is None else _shared(known)
         return futures
 
+    def keep(self, artifacts: Iterable[Artifact], resolved: Settings) -> None:
+        """Have the next :meth:`start` find what was built before it was needed, cached or not."""
+        for artifact in artifacts:
+            known: Future[Artifact] = Future()
+            known.set_result(artifact)
+            with self._lock:
+                self._ahead[artifact.variant, resolved] = known
+
     def _landed(self, identity: tuple[GemmVariant, Settings], _: Future[Artifact]) -> None:
         with self._lock:
             self._in_flight.pop(identity, None)
 
-    def _build(self, variant: GemmVariant, resolved: Settings) -> Artifact:
-        chain, workshop = self.chain(resolved), self.at(resolved)
+    def _build(self, variant: GemmVariant, resolved: Settings, patient: bool = False) -> Artifact:
+        chain, workshop = self.chain(resolved), self.at(resolved, patient)
         obstacles: list[WarpTilesError] = []
         failures: list[WarpTilesError] = []
         untold: list[WarpTilesError] = []
@@ -216,12 +240,16 @@ class Engine:
                     )
                 except WorkerError:
                     raise  # an accident decides nothing: the scalar path would stay in Warp's cache for good
+                except LockedError as error:
+                    failures.append(error)  # the next recipe of this provider may be there, another provider may not
                 except (ToolchainError, BuildError) as error:
                     failures.append(error)
                     untold = [error]
                     if isinstance(error, ToolchainError):
                         lacking = True
                         break
+            if failures and isinstance(failures[0], LockedError):
+                break
         raise failures[0] if failures else chain.nobody(variant, obstacles)
 
     def _tell(self, variant: GemmVariant, failure: WarpTilesError, instead: str) -> str:
@@ -242,6 +270,8 @@ class Engine:
 
     def _made(self, variant: GemmVariant, provider: Provider, recipe: Recipe, workshop: SettledWorkshop) -> Artifact:
         start = time.perf_counter()
+        if recipe.symbol and not workshop.settings.rules.builds and provider.key_of(recipe) is None:
+            raise LockedError(f"{recipe.title} builds {variant.describe()}, of which nothing is cached")
         wanted = workshop.settings.progress
         with self.progress.variant(recipe.variant.describe(), wanted) if recipe.symbol else contextlib.nullcontext():
             built = provider.build(recipe, workshop)

@@ -8,10 +8,10 @@
     ├── PlanError           a kernel cannot be planned
     ├── BuildError          a GEMM variant could not be compiled
     │   └── UnsupportedVariant  a provider cannot serve a GEMM variant; the field and its value are named
-    ├── LockedError         the policy 'locked' forbids a build or a search that would be needed; all of it is named
     ├── LinkError           a module could not be compiled or linked
     ├── CacheError          the cache was asked for something it refuses or does not hold
     │   └── BundleError     a bundle is malformed or names a path outside the cache
+    ├── LockedError         the policy is locked, and something is neither in the cache nor in the records
     └── ScriptError         a script given to the command line could not be run
 
 A mistake in a kernel itself (unknown dtype, mismatched shapes) raises what Warp raises:
@@ -76,10 +76,6 @@ class UnsupportedVariant(BuildError):  # noqa: N818  named for what it says, as 
     """A provider cannot serve a GEMM variant; the field and its value are named."""
 
 
-class LockedError(WarpTilesError, RuntimeError):
-    """The policy 'locked' forbids a build or a search that would be needed; all of it is named."""
-
-
 class LinkError(WarpTilesError, RuntimeError):
     """A module could not be compiled or linked."""
 
@@ -90,6 +86,10 @@ class CacheError(WarpTilesError):
 
 class BundleError(CacheError, ValueError):
     """A bundle is malformed or names a path outside the cache."""
+
+
+class LockedError(WarpTilesError):
+    """The policy is locked, and something is neither in the cache nor in the records."""
 
 
 class ScriptError(WarpTilesError, RuntimeError):

@@ -101,6 +101,12 @@ class Settings:
             )
         return (self.provider,)
 
+    def fast_path(self) -> Settings:
+        """What a module runs on while a slow build goes on in the background: the policy ``fast``."""
+        kept = tuple(item for item in self.layers if item[0] not in ("policy", "provider", "background"))
+        layers = (*kept, ("policy", "while it is built in the background"))
+        return dataclasses.replace(self, policy="fast", provider="auto", background=False, layers=layers)
+
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Value and layer of every setting, as JSON values."""
         return {name: {"value": _plain(getattr(self, name)), "layer": self.layer(name)} for name in _PARSERS}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warp_tiles.cache import default_root
-from warp_tiles.errors import BuildError, ToolchainError, WorkerError
+from warp_tiles.errors import BuildError, LockedError, ToolchainError, WorkerError
 from warp_tiles.files import make_private_folders, write_atomic
 from warp_tiles.settings import Settings
 from warp_tiles.threads import DaemonThreads
@@ -39,7 +39,7 @@ class Resources:
         self._closed = False
         self._stores: dict[tuple[Path, bool], ToolchainStore] = {}
         self._caches: dict[tuple[Path, int, bool], Cache] = {}
-        self._pools: dict[int, CompilerPool] = {}
+        self._pools: dict[tuple[int, bool], CompilerPool] = {}
         self._waiters: DaemonThreads | None = None
 
     def cache(self, settings: Settings) -> Cache:
@@ -60,8 +60,8 @@ class Resources:
                 self._stores[identity] = ToolchainStore(identity[0] / "toolchain", shared=identity[1])
             return self._stores[identity]
 
-    def pool(self, settings: Settings) -> CompilerPool:
-        """Compiler processes, as many as the setting ``jobs`` says.
+    def pool(self, settings: Settings, patient: bool = False) -> CompilerPool:
+        """Compiler processes, as many as the setting ``jobs`` says; those of patient callers have a low priority.
 
         Raises:
             WorkerError: warp_tiles was disabled.
@@ -71,9 +71,10 @@ class Resources:
         with self._lock:
             if self._closed:
                 raise WorkerError("warp_tiles was disabled in the middle of a build", "enable it again and retry")
-            if settings.jobs not in self._pools:
-                self._pools[settings.jobs] = CompilerPool(settings.jobs, self._executor)
-            return self._pools[settings.jobs]
+            identity = (settings.jobs, patient)
+            if identity not in self._pools:
+                self._pools[identity] = CompilerPool(settings.jobs, self._executor, low_priority=patient)
+            return self._pools[identity]
 
     @property
     def waiters(self) -> DaemonThreads:
@@ -112,10 +113,12 @@ class SettledWorkshop:
     Attributes:
         resources: Where they come from.
         settings: The settings.
+        patient: Whether nobody waits: compiler processes of low priority, apart from the others.
     """
 
     resources: Resources
     settings: Settings
+    patient: bool = False
 
     @property
     def root(self) -> Path:
@@ -135,7 +138,7 @@ class SettledWorkshop:
     @property
     def pool(self) -> CompilerPool:
         """Compiler processes; raises WorkerError where warp_tiles was disabled."""
-        return self.resources.pool(self.settings)
+        return self.resources.pool(self.settings, self.patient)
 
     def toolchain(self) -> Toolchain:
         """The toolchain, checked against Warp's linker.
@@ -154,6 +157,10 @@ class SettledWorkshop:
         except ToolchainError:
             return None
 
+    def is_cached(self, key: CacheKey) -> bool:
+        """Whether the cache holds a key."""
+        return self.cache.manifest(key) is not None
+
     def get_or_compile(
         self, key: CacheKey, request: CompileRequest, info: Callable[[Compiled], dict[str, object]]
     ) -> tuple[bytes, bool]:
@@ -162,10 +169,13 @@ class SettledWorkshop:
         Raises:
             BuildError: The compiler refused it; the rejected source is kept.
             ToolchainError: There is no toolchain, or a compiler process failed.
+            LockedError: It is not in the cache, and the policy is ``locked``.
         """
         from warp_tiles.pool import result_of
 
         def build() -> tuple[bytes, dict[str, object]]:
+            if not self.settings.rules.builds:
+                raise LockedError(f"{request.subject} is not in the cache: {key.digest}")
             try:
                 compiled = result_of(self.pool.submit(request))
             except BuildError as error:

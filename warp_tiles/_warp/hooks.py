@@ -27,6 +27,7 @@ import warp
 from warp_tiles import settings
 from warp_tiles._warp.libmathdx import libmathdx_build
 from warp_tiles._warp.modules import rehash_modules
+from warp_tiles._warp.reload import LoadAgain, Reloads
 from warp_tiles._warp.seams import CHOLESKY, MATMUL, check_seams, find, mathdx_enabled
 from warp_tiles.dispatch import Target, products
 from warp_tiles.engine import Engine
@@ -55,16 +56,13 @@ def _deciding_settings() -> tuple[object, ...]:
     return tuple((getattr(now, name), now.layer(name)) for name in settings.defaults() if name not in _UNDECIDING)
 
 
-def _module_name(kernels: Any) -> str:
-    return str(next((kernel.module.name for kernel in kernels), ""))
-
-
 class _LinkInputs(list):  # type: ignore[type-arg]
     """Warp's list of LTO-IR, with the build that belongs to it, on its way to build_cuda()."""
 
-    def __init__(self, inputs: list[bytes], build: ModuleBuild) -> None:
+    def __init__(self, inputs: list[bytes], build: ModuleBuild, module: Any) -> None:
         super().__init__(inputs)
         self.build = build
+        self.module = module
 
 
 def _as_function(hook: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,6 +88,7 @@ class Hooks:
         self._originals: dict[str, Any] = {}
         self._deciding = _deciding_settings()
         self._building = threading.local()
+        self.reloads = Reloads(engine)
         self._sessions: weakref.WeakKeyDictionary[Any, BuilderState] = weakref.WeakKeyDictionary()
 
     # ---- install and take back
@@ -112,6 +111,9 @@ class Hooks:
             self._wrap(find("codegen.Adjoint"), "build", self._adjoint_build)
             self._wrap(find("context.ModuleBuilder"), "codegen", self._codegen)
             self._wrap(find("context.ModuleBuilder"), "get_link_inputs", self._get_link_inputs)
+            module = find("context.Module")
+            self._replace(module, "load", self.reloads.wrapped_load(module.load))
+            self._wrap(module, "_compile", self.reloads.compile)
             self._wrap(find("context.ModuleHasher"), "__init__", self._hasher_init)
             self._wrap(find("context.ModuleHasher"), "hash_adjoint", self._hash_adjoint)
             if mathdx_enabled():
@@ -130,6 +132,7 @@ class Hooks:
 
     def uninstall(self) -> None:
         """Give Warp back as it was."""
+        self.reloads.reset()
         while self._restore:
             self._restore.pop()()
         rehash_modules()
@@ -166,9 +169,8 @@ class Hooks:
         if state is None:
             options = builder.options
             name = builder.module.name
-            session = Session(
-                name, options.get("output_arch"), int(options["block_dim"]), settings=settings.current(options, name)
-            )
+            resolved = self.reloads.settings_of(options, builder.module)
+            session = Session(name, options.get("output_arch"), int(options["block_dim"]), settings=resolved)
             state = self._sessions[builder] = BuilderState(session)
         return state
 
@@ -269,11 +271,13 @@ class Hooks:
         self._refuse_stale_hash(builder)
         kernels = [kernel.key for kernel in builder.kernels]
         plan = resolve(state.session, source, kernels, list(function_uses(builder, state)))
-        plan = self.engine.annotate(plan)
-        self.engine.recorder.add_plan(plan)
         from warp_tiles.module_build import ModuleBuild
 
-        state.build = ModuleBuild(self.engine, state.session, source, plan)
+        prepared = functools.partial(ModuleBuild, self.engine, state.session, source)
+        bare, plan = plan, self.engine.annotate(plan)
+        self.reloads.before_build(builder.module, builder.options, bare, plan, prepared)
+        self.engine.recorder.add_plan(plan)
+        state.build = prepared(plan)
         return state.build.text()
 
     def _refuse_stale_hash(self, builder: Any) -> None:
@@ -281,10 +285,11 @@ class Hooks:
         hasher = builder.module.hashers.get(builder.options["block_dim"])
         salt = getattr(hasher, "warp_tiles_salt", None)
         if salt is not None and salt != self.engine.salt(self._state(builder).session.settings):
+            if not self.reloads.is_planning:
+                raise LoadAgain
             builder.module.mark_modified()
             raise PlanError(
-                f"the settings changed while module {builder.module.name} was being built",
-                "change them with warp_tiles.configure() or override(), between launches; then launch again",
+                f"the settings changed while module {builder.module.name} was being planned", "plan it again"
             )
 
     def _get_link_inputs(self, original: Callable[..., Any], builder: Any) -> tuple[list[bytes], list[bytes]]:
@@ -293,7 +298,7 @@ class Hooks:
         if state is None or state.build is None or not state.build.plan.needed:
             return ltoirs, fatbins
         state.build.start()
-        return _LinkInputs(ltoirs, state.build), fatbins
+        return _LinkInputs(ltoirs, state.build, builder.module), fatbins
 
     def _build_cuda(self, cu_path: str, arch: int, output_path: str, **keywords: Any) -> None:
         original = self._originals["build_cuda"]
@@ -314,6 +319,7 @@ class Hooks:
             keywords=keywords,
             warp_build=warp_build,
         )
+        self.reloads.fast_path_built(inputs.module, inputs.build)
 
     # ---- hashing
 
@@ -322,16 +328,18 @@ class Hooks:
 
         Names of kernels stay Warp's: the module's hash alone tells builds apart.
         """
-        module = _module_name(kernels)
+        module = next((kernel.module for kernel in kernels), None)
         hashed = options
-        if settings.from_options(options, module) and settings.current(options, module).policy != "off":
+        if settings.from_options(options, module.name if module else "") and (
+            self.reloads.settings_of(options, module).policy != "off"
+        ):
             hashed = {name: value for name, value in options.items() if not name.startswith(settings.OPTION_PREFIX)}
         hasher.warp_tiles_names = {MATMUL, CHOLESKY} if options.get("enable_backward") else {MATMUL}
         hasher.warp_tiles_has_products = False
         original(hasher, kernels, hashed)
         if not hasher.warp_tiles_has_products:
             return
-        resolved = settings.current(options, module)
+        resolved = self.reloads.settings_of(options, module)
         if not resolved.providers:  # Warp is left alone
             hasher.warp_tiles_has_products = False
             return

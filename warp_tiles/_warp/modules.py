@@ -37,7 +37,8 @@ def plan_module(hooks: Hooks, module: Any, arch: int | None, block_dim: int | No
         extra = {"target": target} if "target" in known else {}
         # with the module's own hasher the names of kernels stay those of what is loaded
         builder = context.ModuleBuilder(module, options, hasher=module.hashers[threads], **extra)
-        builder.codegen(target)
+        with hooks.reloads.planning():
+            builder.codegen(target)
     state = hooks._sessions.get(builder)
     return state.build.plan if state is not None and state.build is not None else None
 
@@ -72,6 +73,6 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
     """
     module.get_module_hash(block_dim)
     options = module.resolve_options(warp.config, block_dim=block_dim)
+    module._compile(None, folder, output_arch=arch, use_ptx=False, options=options)
     name = module._get_compile_output_name(None, output_arch=arch, use_ptx=False, block_dim=block_dim)
-    module._compile(None, folder, output_name=name, output_arch=arch, use_ptx=False, options=options)
     return folder / str(name)
