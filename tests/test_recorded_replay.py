@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import warp as wp
 
-from warp_tiles import SeamError, _warp_launch, record
+from warp_tiles import SeamError, record
 from warp_tiles._warp import find
+from warp_tiles._warp import launch as warp_launch
 
 CPU = "cpu"
 HAS_CPU_BLOCKS = hasattr(wp.config, "enable_cpu_blocks")
@@ -62,7 +63,7 @@ class FakeGpu:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     fake = FakeGpu()
-    monkeypatch.setattr(_warp_launch.runtime().core, "wp_cuda_launch_kernel", fake.native)
+    monkeypatch.setattr(warp_launch.runtime().core, "wp_cuda_launch_kernel", fake.native)
     return fake
 
 
@@ -71,7 +72,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
 def test_a_replay_passes_on_what_warp_passes_on(gpu: FakeGpu, adjoint: bool, given: bool) -> None:
     launch = gpu.launch(adjoint=adjoint)
     stream = types.SimpleNamespace(cuda_stream=0xABBA) if given else None
-    _warp_launch._CudaReplay(launch, stream).run()
+    warp_launch._CudaReplay(launch, stream).run()
     launch.launch(stream)
     ours, warps = gpu.calls
     assert ours == warps
@@ -80,7 +81,7 @@ def test_a_replay_passes_on_what_warp_passes_on(gpu: FakeGpu, adjoint: bool, giv
 
 
 def test_the_current_stream_is_that_of_the_replay(gpu: FakeGpu) -> None:
-    replay = _warp_launch._CudaReplay(gpu.launch(adjoint=False), None)
+    replay = warp_launch._CudaReplay(gpu.launch(adjoint=False), None)
     replay.run()
     gpu.stream = types.SimpleNamespace(cuda_stream=0xBEEF)
     replay.run()
@@ -88,7 +89,7 @@ def test_the_current_stream_is_that_of_the_replay(gpu: FakeGpu) -> None:
 
 
 def test_a_launch_that_fails_raises_what_warp_says(gpu: FakeGpu) -> None:
-    replay = _warp_launch._CudaReplay(gpu.launch(adjoint=False), None)
+    replay = warp_launch._CudaReplay(gpu.launch(adjoint=False), None)
     gpu.failures = 2
     with pytest.raises(RuntimeError, match="Error launching kernel: scaled"):
         replay.run()
@@ -96,17 +97,17 @@ def test_a_launch_that_fails_raises_what_warp_says(gpu: FakeGpu) -> None:
 
 def test_a_captured_launch_goes_through_warp(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     launch = gpu.launch(adjoint=False)
-    replay = _warp_launch._CudaReplay(launch, None)
+    replay = warp_launch._CudaReplay(launch, None)
     seen: list[Any] = []
     monkeypatch.setattr(launch, "launch", seen.append)
-    monkeypatch.setattr(_warp_launch.runtime(), "captures", {1: object()})
+    monkeypatch.setattr(warp_launch.runtime(), "captures", {1: object()})
     replay.run()
     assert seen == [gpu.stream]
     assert gpu.calls == []
 
 
 def test_a_copy_has_arguments_of_its_own(gpu: FakeGpu) -> None:
-    first = _warp_launch._CudaReplay(gpu.launch(adjoint=True), None)
+    first = warp_launch._CudaReplay(gpu.launch(adjoint=True), None)
     second = first.copy()
     (other,) = arrays(1)
     second.launch.device = wp.get_device(CPU)  # packs for real
@@ -124,10 +125,10 @@ def test_other_kinds_of_launches_are_left_to_warp() -> None:
 
     x, out = arrays()
     pair = record(scaled, 3, [x, 4.0], [out], device=CPU)
-    assert type(pair._packed._forward) is _warp_launch._CpuReplay
+    assert type(pair._packed._forward) is warp_launch._CpuReplay
     launch = pair._packed._forward.launch
     launch.__class__ = Deterministic
-    assert type(_warp_launch.replay_of(launch, None)) is _warp_launch.Replay
+    assert type(warp_launch.replay_of(launch, None)) is warp_launch.Replay
 
 
 @pytest.mark.skipif(not HAS_CPU_BLOCKS, reason="this Warp has no blocks of threads on the CPU")
@@ -135,7 +136,7 @@ def test_blocks_of_threads_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wp.config, "enable_cpu_blocks", True)
     x, out = arrays()
     pair = record(scaled, 3, [x, 4.0], [out], device=CPU, block_dim=2)
-    assert type(pair._packed._forward) is _warp_launch.Replay
+    assert type(pair._packed._forward) is warp_launch.Replay
     pair.forward()
     np.testing.assert_array_equal(out.numpy(), np.full(3, 8.0))
     out.grad.fill_(1.0)
@@ -156,9 +157,9 @@ def test_a_graph_that_is_captured_on_the_cpu() -> None:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    _warp_launch.runtime.cache_clear()
+    warp_launch.runtime.cache_clear()
     yield
-    _warp_launch.runtime.cache_clear()
+    warp_launch.runtime.cache_clear()
 
 
 @pytest.mark.parametrize("path", ["context.Launch", "context.pack_arg", "types.is_struct"])

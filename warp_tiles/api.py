@@ -94,6 +94,7 @@ def _settings_changed() -> None:
 def _after_fork() -> None:
     if _hooks is not None:
         _hooks.engine.after_fork()
+        _hooks.reloads.after_fork()
 
 
 def _require_hooks(what: str) -> Hooks:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from warp_tiles.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
 from warp_tiles.errors import ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
 from warp_tiles.planning import PlannedVariant
+from warp_tiles.policy import PROVIDER_ORDER
 from warp_tiles.providers.base import Provider, Recipe, Workshop
-from warp_tiles.settings import ProviderChoice
+from warp_tiles.settings import Settings
 from warp_tiles.variant import GemmVariant, Role
 
 
@@ -33,17 +34,17 @@ class Chain:
     """The providers that a setting stands for.
 
     Attributes:
-        choice: The setting.
+        settings: The settings.
         providers: In the order in which they are asked.
     """
 
-    choice: ProviderChoice
+    settings: Settings
     providers: tuple[Provider, ...]
 
     @property
     def forced(self) -> bool:
         """Whether one provider alone is asked, and its failing is an error."""
-        return self.choice.name != "auto"
+        return self.settings.provider != "auto"
 
     def ask(self, provider: Provider, variant: GemmVariant, workshop: Workshop) -> Offer:
         """Ask one provider of the chain.
@@ -63,7 +64,7 @@ class Chain:
     def why(self, provider: Provider, obstacles: Sequence[WarpTilesError]) -> str:
         """Why a provider was taken, for the plan."""
         if self.forced:
-            cause = f"{self.choice.by} names it"
+            cause = f"{self.settings.named('provider')} names it"
         elif obstacles:
             cause = "; ".join(dict.fromkeys(error.message for error in obstacles))
         else:
@@ -73,11 +74,13 @@ class Chain:
     def nobody(self, variant: GemmVariant, obstacles: Sequence[WarpTilesError]) -> UnsupportedVariant:
         """The error where every provider has an obstacle."""
         causes = "; ".join(dict.fromkeys(error.message for error in obstacles))
-        return UnsupportedVariant(
-            f"no provider can build {variant.describe()}: {causes}",
-            remedy=f"{self.choice.by} is {self.choice.name!r}"
-            + (", which asks no other; set the provider to auto: WARP_TILES_PROVIDER=auto" if self.forced else ""),
-        )
+        named = self.settings.named
+        remedy = f"{named('provider')} is {self.settings.provider!r}"
+        if self.forced:
+            remedy += ", which asks no other; set the provider to auto: WARP_TILES_PROVIDER=auto"
+        elif self.settings.rules.providers != PROVIDER_ORDER:
+            remedy = f"{named('policy')} is {self.settings.policy!r}, which asks {', '.join(self.settings.providers)}"
+        return UnsupportedVariant(f"no provider can build {variant.describe()}: {causes}", remedy)
 
 
 def planned_with(chain: Chain, planned: PlannedVariant, workshop: Workshop) -> tuple[PlannedVariant, Offer]:

@@ -13,6 +13,7 @@
     ├── CacheError          the cache was asked for something it refuses or does not hold
     │   └── BundleError     a bundle is malformed or names a path outside the cache
     ├── RecordError         tuning records were asked for something that they refuse or do not hold
+    ├── LockedError         the policy is locked, and something is neither in the cache nor in the records
     └── ScriptError         a script given to the command line could not be run
 
 A mistake in a kernel itself (unknown dtype, mismatched shapes) raises what Warp raises:
@@ -95,6 +96,10 @@ class BundleError(CacheError, ValueError):
 
 class RecordError(WarpTilesError, ValueError):
     """Tuning records were asked for something that they refuse or do not hold."""
+
+
+class LockedError(WarpTilesError):
+    """The policy is locked, and something is neither in the cache nor in the records."""
 
 
 class ScriptError(WarpTilesError, RuntimeError):

@@ -34,26 +34,32 @@ def run_request(request: CompileRequest | LinkRequest) -> Compiled:
     return guarded(link_module, request)
 
 
+_LOW_PRIORITY = 10  # as ``nice`` has it
 _BOOTSTRAP = "import sys; del sys.path[0]; from warp_tiles.worker import main; sys.exit(main([]))"
 
 
 class _Process:
     """One compiler process, started at its first request."""
 
-    def __init__(self) -> None:
+    def __init__(self, low_priority: bool = False) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._low_priority = low_priority
 
     def _start(self) -> subprocess.Popen[bytes]:
         # the search path of this process, and never the current folder, whose files are anybody's
         path = [entry for entry in sys.path if entry]
         package_root = str(Path(__file__).resolve().parent.parent)
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-c", _BOOTSTRAP],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*path, package_root]))},
             start_new_session=True,  # an interrupt at the terminal stops the script, whose end closes the pipe
         )
+        if self._low_priority and hasattr(os, "setpriority"):
+            with contextlib.suppress(OSError):  # where that is not allowed it runs as the others do
+                os.setpriority(os.PRIO_PROCESS, process.pid, _LOW_PRIORITY)
+        return process
 
     def ask(self, kind: str, request: object) -> Compiled:
         if self._process is not None and self._process.poll() is not None:
@@ -118,9 +124,11 @@ class CompilerPool:
     Args:
         jobs: Processes at most; 0 means one per core that this process may use.
         executor: Runs :func:`run_request` in place of own processes; it is not shut down here.
+        low_priority: Whether own processes give way to others.
     """
 
-    def __init__(self, jobs: int = 0, executor: Executor | None = None) -> None:
+    def __init__(self, jobs: int = 0, executor: Executor | None = None, *, low_priority: bool = False) -> None:
+        self._low_priority = low_priority
         self.jobs = jobs or available_cores()
         self._executor = executor
         self._threads: DaemonThreads | None = None
@@ -139,7 +147,7 @@ class CompilerPool:
 
     def _run(self, request: CompileRequest | LinkRequest) -> Compiled:
         with self._lock:
-            process = self._idle.pop() if self._idle else _Process()
+            process = self._idle.pop() if self._idle else _Process(self._low_priority)
             if process not in self._processes:
                 self._processes.append(process)
         try:

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 _SHOW_AFTER_SECONDS = 0.3  # a cache hit is over long before, and should not flash
 
 
-def wanted() -> bool:
-    """Whether progress is drawn: as the setting says, by default on a terminal."""
-    choice = settings.current().progress
+def wanted(choice: str | None = None) -> bool:
+    """Whether progress is drawn: as the setting says, by default on a terminal.
+
+    Args:
+        choice: A value of the setting ``progress``; None for the one in force.
+    """
+    choice = choice or settings.current().progress
     return choice == "on" or (choice == "auto" and sys.stderr is not None and sys.stderr.isatty())
 
 
@@ -37,13 +41,18 @@ class BuildProgress:
         self._timer: threading.Timer | None = None
 
     @contextlib.contextmanager
-    def variant(self, what: str) -> Iterator[None]:
-        """Count one variant for as long as the block runs."""
+    def variant(self, what: str, choice: str = "auto") -> Iterator[None]:
+        """Count one variant for as long as the block runs.
+
+        Args:
+            what: What is built.
+            choice: The setting ``progress``; that of the first variant under way decides.
+        """
         with self._lock:
             if not self._running:
                 self._done = self._total = 0
                 self._since = time.monotonic()
-                if wanted():
+                if wanted(choice):
                     self._timer = threading.Timer(_SHOW_AFTER_SECONDS, self._show)
                     self._timer.daemon = True
                     self._timer.start()

@@ -54,9 +54,9 @@ class _Packed:
     """
 
     def __init__(self, kernel: Any, place: _Place, values: Sequence[Any], gradients: Sequence[Any]) -> None:
-        from warp_tiles import _warp_launch
+        from warp_tiles._warp import launch as warp_launch
 
-        self._warp = _warp_launch
+        self._warp = warp_launch
         self.kernel = kernel
         self.place = place
         self.values = list(values)  # as given, which keeps arrays alive
@@ -334,10 +334,10 @@ def record(
         SeamError: The installed Warp lacks something that recordings rely on.
         Exception: What ``wp.launch`` raises when the module does not build.
     """
-    from warp_tiles import _warp_launch
+    from warp_tiles._warp import launch as warp_launch
 
-    runtime = _warp_launch.runtime()
-    place = _warp_launch.device_of(device, stream)
+    runtime = warp_launch.runtime()
+    place = warp_launch.device_of(device, stream)
     values = [*inputs, *outputs]
     if hasattr(kernel, "recording_target"):
         if dim is not None or block_dim is not None or tiled:
@@ -346,13 +346,13 @@ def record(
             )
         target = kernel.recording_target(values, place)
         kernel, dim, block_dim, tiled = target.kernel, target.dim, target.block_dim, target.tiled
-    if not _warp_launch.is_kernel(kernel):
+    if not warp_launch.is_kernel(kernel):
         raise RecordingError(f"{kernel!r} is no kernel", remedy="give what @wp.kernel makes, or a tuned kernel")
     if tiled and block_dim is None:
         raise RecordingError(
             f"kernel {kernel.key} is launched in tiles without block_dim", remedy="give the threads per block"
         )
-    names = _warp_launch.argument_names(kernel)
+    names = warp_launch.argument_names(kernel)
     if len(values) != len(names):
         raise RecordingError(
             f"kernel {kernel.key} takes {len(names)} arguments, and {len(values)} were given",

@@ -57,6 +57,9 @@ class Workshop(Protocol):
     def toolchain(self) -> Toolchain:
         """The toolchain, checked against Warp's linker; raises ToolchainError."""
 
+    def is_cached(self, key: CacheKey) -> bool:
+        """Whether the cache holds a key."""
+
     def get_or_compile(
         self, key: CacheKey, request: CompileRequest, info: Callable[[Compiled], dict[str, object]]
     ) -> tuple[bytes, bool]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import warp
 
-from warp_tiles._warp import _missing, find
+from warp_tiles._warp.seams import find, missing
 from warp_tiles.errors import RecordingError
 
 # what must exist below warp._src, and the parameters that it must take
@@ -48,14 +48,14 @@ def runtime() -> Any:
         known = inspect.signature(target).parameters if parameters else {}
         for name in parameters.split():
             if name not in known:
-                raise _missing(f"parameter '{name}' of warp._src.{path}")
+                raise missing(f"parameter '{name}' of warp._src.{path}")
     find("context.init")()
     found = find("context.runtime")
     for name in _RUNTIME:
         if not hasattr(found, name):
-            raise _missing(f"warp._src.context.runtime.{name}")
+            raise missing(f"warp._src.context.runtime.{name}")
     if len(found.core.wp_cuda_launch_kernel.argtypes or ()) != _NATIVE_PARAMETERS:
-        raise _missing(f"wp_cuda_launch_kernel of {_NATIVE_PARAMETERS} parameters")
+        raise missing(f"wp_cuda_launch_kernel of {_NATIVE_PARAMETERS} parameters")
     return found
 
 

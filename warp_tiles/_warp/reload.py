@@ -1,0 +1,270 @@
+"""Modules that are loaded again: after something was measured for them, or when a background build is ready.
+
+A module that waits for a background build is in its early stage: it is planned, hashed and built under the fast path's
+settings. The stage ends at the start of a launch, when no other thread is loading the module and no graph is captured.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import warp
+
+from warp_tiles import settings
+from warp_tiles._warp.seams import find
+from warp_tiles.background import BackgroundBuild
+from warp_tiles.errors import PlanError, WarpTilesError
+from warp_tiles.planning import ModulePlan
+from warp_tiles.settings import Settings
+from warp_tiles.variant import GemmVariant
+
+if TYPE_CHECKING:
+    from warp_tiles.engine import Engine
+    from warp_tiles.module_build import ModuleBuild
+
+_ATTEMPTS = 4  # of one load: tuned, set back to the fast path, and settings that change meanwhile
+
+
+class LoadAgain(Exception):  # noqa: N818  it is no error
+    """A module has to be hashed and loaded again, once ``first`` has been called outside Warp's lock."""
+
+    def __init__(self, first: Callable[[], None] = lambda: None) -> None:
+        super().__init__("the module is loaded again")
+        self.first = first
+
+
+class Reloads:
+    """Sees to it that modules are loaded again.
+
+    Args:
+        engine: Plans, tunes and builds.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._early: weakref.WeakKeyDictionary[Any, dict[int, BackgroundBuild]] = weakref.WeakKeyDictionary()
+        self._ready: dict[tuple[int, int], Any] = {}  # modules by identity and block size
+        self._attempted: set[tuple[GemmVariant, Settings]] = set()
+        self._this_thread = threading.local()
+
+    # ---- settings
+
+    def settings_of(self, options: Mapping[str, Any], module: Any) -> Settings:
+        """The settings of a module at its present stage; of its options alone where there is no module."""
+        resolved = settings.current(options, getattr(module, "name", ""))
+        early = resolved.background and module is not None and options["block_dim"] in self._early.get(module, ())
+        return resolved.fast_path() if early else resolved
+
+    # ---- around Warp's own loading
+
+    def wrapped_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """``Module.load``, which every launch calls."""
+        ready = self._ready
+
+        @functools.wraps(original)
+        def load(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if ready:
+                self._end_early_stage(module)
+            try:
+                return original(module, *args, **kwargs)
+            except LoadAgain as again:
+                return self._again(again, module, lambda: original(module, *args, **kwargs))
+
+        return load
+
+    def compile(self, original: Callable[..., bool], module: Any, *args: Any, **kwargs: Any) -> bool:
+        """``Module._compile``: ahead of time, where nothing is launched and so nothing hurries, if no name is given."""
+        given = inspect.signature(original).bind(module, *args, **kwargs).arguments
+        if given.get("output_name") is not None:
+            return original(module, *args, **kwargs)
+        with self._mark("ahead_of_time"):
+            try:
+                return original(module, *args, **kwargs)
+            except LoadAgain as again:
+                return bool(self._again(again, module, lambda: original(module, *args, **kwargs)))
+
+    def planning(self) -> Any:
+        """A with-block in which code is generated for its plan alone."""
+        return self._mark("planning")
+
+    @contextmanager
+    def _mark(self, name: str) -> Iterator[None]:
+        before = getattr(self._this_thread, name, False)
+        setattr(self._this_thread, name, True)
+        try:
+            yield
+        finally:
+            setattr(self._this_thread, name, before)
+
+    def _again(self, again: LoadAgain, module: Any, load: Callable[[], Any]) -> Any:
+        for _ in range(_ATTEMPTS):
+            again.first()
+            while not _hash_again(module):
+                time.sleep(0.005)  # another thread is loading it
+            try:
+                return load()
+            except LoadAgain as another:
+                again = another
+            finally:
+                for build in self._early.get(module, {}).values():
+                    build.fast_path_loaded(None)
+        raise PlanError(
+            f"the settings changed again and again while module {module.name} was being loaded",
+            "change them between launches; then launch again",
+        )
+
+    # ---- before a build
+
+    @property
+    def is_planning(self) -> bool:
+        """Whether this thread generates code for its plan alone."""
+        return bool(getattr(self._this_thread, "planning", False))
+
+    def before_build(self, module: Any, options: Mapping[str, Any], bare: ModulePlan, plan: ModulePlan,
+                     prepared: Callable[[ModulePlan], ModuleBuild]) -> None:  # fmt: skip
+        """Called with a module's plan before anything is built.
+
+        Args:
+            module: Warp's module.
+            options: The options that it is built with.
+            bare: The plan without providers.
+            plan: The plan.
+            prepared: Makes the build of a plan.
+
+        Raises:
+            LoadAgain: Something is tuned first, or the module is to be had on the fast path first.
+        """
+        if self.is_planning:
+            return
+        resolved = plan.settings
+        new = [v for v in plan.needed if v.variant is not None and (v.variant, resolved) not in self._attempted]
+        tuned = [v.variant for v in new if v.variant is not None and v.provider != "scalar"]
+        if not resolved.rules.tunes or capturing():  # nothing can be measured while a graph is captured
+            tuned = []
+        slow = [v for v in new if v.provider in ("cublasdx", "libmathdx") and not v.cached]
+        if not slow and not tuned:
+            return
+
+        def tune() -> None:
+            if tuned:
+                self._engine.tune_missing(tuned, resolved)
+
+        self._attempted.update((v.variant, resolved) for v in new if v.variant is not None)
+        hurried = not getattr(self._this_thread, "ahead_of_time", False) and not options.get("strip_hash")
+        if resolved.background and hurried and self._has_fast_path(bare):
+
+            def prepare() -> ModuleBuild:
+                tune()
+                return prepared(self._engine.annotate(bare))
+
+            self._begin_early_stage(module, int(options["block_dim"]), prepare)
+            raise LoadAgain
+        if tuned:
+            raise LoadAgain(tune)
+
+    def _has_fast_path(self, bare: ModulePlan) -> bool:
+        try:
+            fast = self._engine.annotate(replace(bare, settings=bare.settings.fast_path()))
+        except (TypeError, WarpTilesError):
+            return False
+        return not any(v.provider == "scalar" and v.call == "tile_cholesky" for v in fast.needed)
+
+    # ---- the early stage
+
+    def _begin_early_stage(self, module: Any, block_dim: int, prepare: Callable[[], ModuleBuild]) -> None:
+        key = (id(module), block_dim)
+        owner = weakref.ref(module)
+
+        def ended(ready: bool) -> None:
+            held = owner()
+            if ready and held is not None and self._early.get(held, {}).get(block_dim) is build:
+                self._ready[key] = held
+
+        stages = self._early.setdefault(module, {})
+        build = BackgroundBuild(module.name, prepare, ended)
+        if stages.setdefault(block_dim, build) is build:
+            build.start()
+
+    def fast_path_built(self, module: Any, build: ModuleBuild) -> None:
+        """Tell a module's background build how its fast path was compiled."""
+        waiting = self._early.get(module, {}).get(build.plan.block_dim)
+        if waiting is not None:
+            waiting.fast_path_loaded(build.module_source)
+
+    def _end_early_stage(self, module: Any) -> None:
+        block_dims = [block_dim for identity, block_dim in tuple(self._ready) if identity == id(module)]
+        if not block_dims or capturing():
+            return
+
+        def leave() -> None:
+            for block_dim in block_dims:
+                self._ready.pop((id(module), block_dim), None)
+                self._early.get(module, {}).pop(block_dim, None)
+
+        _hash_again(module, leave)
+
+    def after_fork(self) -> None:
+        """In a forked child, which has none of the threads: modules wait for their builds."""
+        self._this_thread = threading.local()
+        modules = list(self._early)
+        self.reset()
+        for module in modules:
+            module.mark_modified()
+
+    def reset(self) -> None:
+        """Forget stages and builds."""
+        for stages in tuple(self._early.values()):
+            for build in stages.values():
+                build.cancel()
+        self._early.clear()
+        self._ready.clear()
+        self._attempted.clear()
+
+
+def capturing() -> bool:
+    """Whether a graph is being captured on any device."""
+    return any(device.is_capturing for device in warp.get_devices())
+
+
+def _hash_again(module: Any, before: Callable[[], None] | None = None) -> bool:
+    """Have a module hashed again at its next use, unless another thread is loading it.
+
+    Whoever begins to load it needs the lock that is held here, and whoever has begun is seen.
+    """
+    with find("codegen._codegen_lock"):
+        if _loaded_elsewhere(module):
+            return False
+        if before is not None:
+            before()
+        module.mark_modified()
+        return True
+
+
+def _loaded_elsewhere(module: Any) -> bool:
+    """Whether a frame of another thread is in the middle of a method of Warp's that reads the module's hashes twice."""
+    codes = {
+        inspect.unwrap(find(path)).__code__
+        for path in ("context.Module.load", "context.Module._compile", "context.ModuleExec.get_kernel_hooks")
+    }
+    for thread, frame in sys._current_frames().items():
+        here: FrameType | None = frame if thread != threading.get_ident() else None
+        while here is not None:
+            if here.f_code in codes and _concerns(here, module):
+                return True
+            here = here.f_back
+    return False
+
+
+def _concerns(frame: FrameType, module: Any) -> bool:
+    owner = frame.f_locals.get("self")
+    return owner is module or getattr(frame.f_locals.get("kernel"), "module", None) is module
