@@ -35,6 +35,7 @@ from warp_tiles.records import Artifact, Recorder
 from warp_tiles.settings import ProviderChoice
 from warp_tiles.threads import DaemonThreads
 from warp_tiles.toolchain import Toolchain, ToolchainStore, Version, dotted, require_linkable
+from warp_tiles.tuned import TunedSnapshots
 from warp_tiles.variant import GemmVariant
 from warp_tiles.version import __version__
 
@@ -63,6 +64,7 @@ class Engine:
     ) -> None:
         self.recorder = Recorder()
         self.progress = BuildProgress()
+        self.tuned = TunedSnapshots()
         self._warp_toolkit = warp_toolkit
         self._libmathdx: Libmathdx | None = None
         self._executor = executor
@@ -157,8 +159,9 @@ class Engine:
 
     def chain(self, choice: ProviderChoice) -> Chain:
         """The providers that are asked under a choice of the setting."""
+        tuned = self.tuned.at(settings.current(), self.store)
         make: dict[str, Callable[[], Provider]] = {
-            "mma": lambda: MmaProvider(self.store),
+            "mma": lambda: MmaProvider(self.store, tuned),
             "cublasdx": lambda: CublasdxProvider(self.store),
             "libmathdx": lambda: LibmathdxProvider(self._libmathdx),
             "scalar": ScalarProvider,
@@ -166,7 +169,20 @@ class Engine:
         names = [choice.name] if choice.name != "auto" else list(make)
         if choice.name == "auto" and self._libmathdx is None:
             names.remove("libmathdx")
-        return Chain(choice, tuple(make[name]() for name in names))
+        return Chain(choice, tuple(make[name]() for name in names), tuned)
+
+    def tune_missing(self, variants: Iterable[GemmVariant], now: settings.Settings) -> None:
+        """Measure the variants that have no record, where there is a GPU for which they are meant.
+
+        Modules that were hashed before have to be hashed again.
+
+        Args:
+            variants: What is about to be built.
+            now: The settings; the search takes as long as ``tune_budget_s`` allows.
+        """
+        from warp_tiles.tuning.gemm import tune_missing
+
+        tune_missing(self, tuple(variants), now)
 
     # ---- planning
 
@@ -179,6 +195,8 @@ class Engine:
         now = settings.current()
         parts = ["warp_tiles", __version__, choice.name, now.linker, f"loop_sums={now.loop_sums}"]
         chain = self.chain(choice)
+        if chain.tuned is not None:
+            parts.append(f"tuned={chain.tuned.fingerprint}")
         for provider in chain.providers:
             try:
                 parts += [f"{provider.name} {name}={value}" for name, value in provider.salt().items()]
@@ -248,13 +266,13 @@ class Engine:
         failures: list[WarpTilesError] = []
         untold: list[WarpTilesError] = []
         told: list[str] = []
-        lacking = False  # what one provider that compiles lacks, the others lack too
-        for provider in chain.providers:
+        lacking = False  # what the first provider that compiles lacks, the others lack too
+        for provider in chain.order(variant):
             if lacking and provider.compiles:
                 continue
             offer = chain.ask(provider, variant, self)
             if isinstance(offer.obstacle, ToolchainError):
-                lacking = True
+                lacking = lacking or provider is chain.providers[0]
                 failures.append(offer.obstacle)
                 untold.append(offer.obstacle)
             elif offer.obstacle is not None:
@@ -272,7 +290,7 @@ class Engine:
                     failures.append(error)
                     untold = [error]
                     if isinstance(error, ToolchainError):
-                        lacking = True
+                        lacking = lacking or provider is chain.providers[0]
                         break
         raise failures[0] if failures else chain.nobody(variant, obstacles)
 
