@@ -11,6 +11,7 @@
     ├── LinkError           a module could not be compiled or linked
     ├── CacheError          the cache was asked for something it refuses or does not hold
     │   └── BundleError     a bundle is malformed or names a path outside the cache
+    ├── RecordError         tuning records were asked for something that they refuse or do not hold
     └── ScriptError         a script given to the command line could not be run
 
 A mistake in a kernel itself (unknown dtype, mismatched shapes) raises what Warp raises:
@@ -85,6 +86,10 @@ class CacheError(WarpTilesError):
 
 class BundleError(CacheError, ValueError):
     """A bundle is malformed or names a path outside the cache."""
+
+
+class RecordError(WarpTilesError, ValueError):
+    """Tuning records were asked for something that they refuse or do not hold."""
 
 
 class ScriptError(WarpTilesError, RuntimeError):

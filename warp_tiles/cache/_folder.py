@@ -9,21 +9,19 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from warp_tiles.cache._manifest import Entry, Manifest
-from warp_tiles.cache._place import LAYOUT, foreign_writers, is_digest
+from warp_tiles.cache._place import LAYOUT, foreign_writers, is_digest, modes_in
 from warp_tiles.cache._report import Problem, Problems
 from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.errors import CacheError
 from warp_tiles.files import TEMP_PREFIX, make_private_folders, read_whole, write_atomic
+from warp_tiles.locks import file_lock
 
 STORE_LOCK = "store"
 
@@ -77,13 +75,7 @@ class Folder:
 
     def modes(self) -> tuple[int, int]:
         """Permissions for new folders and files: the owner's alone, or those of a root that is shared."""
-        if not self.allow_shared:
-            return 0o700, 0o600
-        try:
-            mode = stat.S_IMODE(os.stat(self.root).st_mode)
-        except FileNotFoundError:
-            return 0o700, 0o600
-        return mode | 0o700, (mode & 0o666) | 0o600
+        return modes_in(self.root, self.allow_shared)
 
     @contextmanager
     def lock(self, name: str, timeout_s: float) -> Iterator[None]:
@@ -94,18 +86,8 @@ class Folder:
         """
         folder_mode, file_mode = self.modes()
         make_private_folders(self.locks, folder_mode)
-        try:
-            held = FileLock(str(self.locks / f"{name}.lock"), mode=file_mode)
-            held.acquire(timeout=timeout_s, poll_interval=0.02)
-        except Timeout:
-            raise TimeoutError(f"the lock {name} was held elsewhere for {timeout_s:g} s") from None
-        except (NotImplementedError, RuntimeError) as error:
-            raise OSError(f"no lock on this file system: {error}") from error
-        try:
+        with file_lock(self.locks / f"{name}.lock", timeout_s, file_mode):
             yield
-        finally:
-            with suppress(OSError):
-                held.release()
 
     def read_manifest(self, digest: str) -> Manifest:
         """Read a key's manifest.

@@ -37,3 +37,18 @@ def foreign_writers(path: Path) -> str | None:
     if status.st_mode & 0o022:
         return f"its permissions {stat.S_IMODE(status.st_mode):#o} let group or others write"
     return None
+
+
+def modes_in(root: Path, shared: bool) -> tuple[int, int]:
+    """Permissions of new folders and files under a root: the owner's alone, or those of a root that is shared.
+
+    Raises:
+        OSError: The root of a shared cache cannot be examined.
+    """
+    if not shared:
+        return 0o700, 0o600
+    try:
+        mode = stat.S_IMODE(os.stat(root).st_mode)
+    except FileNotFoundError:
+        return 0o700, 0o600
+    return mode | 0o700, (mode & 0o666) | 0o600

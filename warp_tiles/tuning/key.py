@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -66,14 +68,27 @@ class TuningKey:
 
     @classmethod
     def of(cls, subject: str, values: Mapping[str, Scalar], source: str, environment: Environment) -> TuningKey:
-        """The key of these values, whatever their order."""
+        """The key of these values, whatever their order.
+
+        Raises:
+            TypeError: A value is neither text nor a number, truth value or None.
+            ValueError: A number is not finite.
+        """
+        for name, value in values.items():
+            if not (value is None or isinstance(value, (str, int, float))):
+                raise TypeError(
+                    f"the key value {name!r} is {value!r}; it must be text, a number, a truth value or None"
+                )
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"the key value {name!r} is {value!r}; it must be finite")
         return cls(subject, tuple(sorted(values.items())), source, environment)
 
     @cached_property
     def digest(self) -> str:
         """SHA-256, in hexadecimal, over every labelled field; soft parts of the environment do not count."""
-        fields = {f"value {name}": repr(value) for name, value in self.values}
-        fields |= {f"environment {name}": repr(value) for name, value in self.environment.hard().items()}
+        # as JSON, so that a key has the digest of the key that is read back
+        fields = {f"value {name}": json.dumps(value) for name, value in self.values}
+        fields |= {f"environment {name}": json.dumps(value) for name, value in self.environment.hard().items()}
         return CacheKey.of({**fields, "subject": self.subject, "source": self.source}).digest
 
     def to_json(self) -> dict[str, Any]:
@@ -96,9 +111,11 @@ class TuningKey:
             environment = Environment(**data["environment"])
             key = cls.of(data["subject"], data["values"], data["source"], environment)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a tuning key, {error!r}: {data!r}") from error
-        texts = (key.subject, key.source, environment.device, environment.warp, environment.driver)
-        scalars = all(value is None or isinstance(value, (str, int, float, bool)) for _, value in key.values)
-        if not scalars or not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"not a tuning key, a field has another type: {data!r}")
+            raise ValueError(f"not a tuning key, {error!r}: {data!r:.300}") from error
+        texts = [key.subject, key.source, environment.device, environment.warp, environment.driver]
+        texts += [environment.warp_tiles, *(name for name, _ in key.values)]
+        counts = [environment.multiprocessors, environment.measurement]
+        counts += [] if environment.arch is None else [environment.arch]
+        if not all(isinstance(text, str) for text in texts) or not all(type(count) is int for count in counts):
+            raise ValueError(f"not a tuning key, a field has another type: {data!r:.300}")
         return key

@@ -60,7 +60,7 @@ class Timing:
         return {
             "config": dict(self.config),
             "status": self.status,
-            **{name: None if math.isnan(value) else value for name, value in numbers.items()},
+            **{name: value if math.isfinite(value) else None for name, value in numbers.items()},
             "samples": self.samples,
             "shared_bytes": self.shared_bytes,
             "reason": self.reason,
@@ -89,10 +89,10 @@ class Timing:
                 and isinstance(timing.reason, str)
                 and (timing.status != "ok" or math.isfinite(timing.median_us))
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"not a timing, {error!r}: {data!r}") from error
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"not a timing, {error!r}: {data!r:.300}") from error
         if not valid:
-            raise ValueError(f"not a timing, a field has an unknown value: {data!r}")
+            raise ValueError(f"not a timing, a field has an unknown value: {data!r:.300}")
         return timing
 
 
@@ -118,7 +118,9 @@ class Record:
         return replace(self, timings=tuple(found.values()))
 
     def winner(self, configs: Iterable[Config] | None = None) -> Timing | None:
-        """The fastest candidate by median; among those whose intervals overlap with its, the least shared memory.
+        """The fastest candidate by median; among those whose median its interval holds, the least shared memory.
+
+        It does not depend on the order of the timings.
 
         Args:
             configs: Candidates that count; None for all.
@@ -129,9 +131,9 @@ class Record:
         ]
         if not measured:
             return None
-        best = min(measured, key=lambda timing: timing.median_us)
+        best = min(measured, key=lambda timing: (timing.median_us, timing.identity))
         equals = [timing for timing in measured if timing.low_us <= best.high_us and timing.median_us <= best.high_us]
-        return min([best, *equals], key=lambda timing: (timing.shared_bytes, timing.median_us))
+        return min([best, *equals], key=lambda timing: (timing.shared_bytes, timing.median_us, timing.identity))
 
     def to_json(self) -> dict[str, Any]:
         """The record as its file holds it."""

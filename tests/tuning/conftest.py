@@ -1,0 +1,23 @@
+"""Fixtures of the tuner's tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from warp_tiles.tuning import folder, store
+from warp_tiles.tuning.store import RecordStore
+
+
+@pytest.fixture(autouse=True)
+def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what the process has warned of and could not write, so that each test sees its own."""
+    monkeypatch.setattr(folder, "_told", set())
+    monkeypatch.setattr(store, "_unwritten", {})
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> RecordStore:
+    """An empty store."""
+    return RecordStore(tmp_path / "tuning")

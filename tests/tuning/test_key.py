@@ -1,0 +1,157 @@
+"""Keys: every hard field counts, no soft one does, the order of names never, and JSON gives the same key back."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tuning_records import ENVIRONMENT, key
+
+from warp_tiles.tuning.key import Environment, TuningKey
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+TEXT = st.text(st.characters(codec="utf-8"))
+ENVIRONMENTS = st.builds(
+    Environment,
+    TEXT,
+    st.none() | st.integers(50, 130),
+    st.integers(1, 200),
+    st.from_regex(r"\A\d\.\d{1,2}\.\d\Z"),
+    TEXT,
+    TEXT,
+    st.integers(1, 9),
+)
+KEYS = st.builds(TuningKey.of, TEXT, st.dictionaries(TEXT, SCALARS, max_size=5), TEXT, ENVIRONMENTS)
+OTHER_ENVIRONMENT: dict[str, Any] = {
+    "device": "NVIDIA B200",
+    "arch": 100,
+    "multiprocessors": 114,
+    "warp": "1.18.0",
+    "warp_tiles": "0.3.0",
+    "measurement": 2,
+}
+SOFT = {"driver": "13.1", "warp": "1.19.5"}
+
+
+def test_every_field_of_the_environment_is_perturbed_here() -> None:
+    assert {field.name for field in fields(Environment)} == OTHER_ENVIRONMENT.keys() | SOFT.keys()
+
+
+@pytest.mark.parametrize("name", OTHER_ENVIRONMENT)
+def test_each_hard_field_of_the_environment_makes_another_key(name: str) -> None:
+    other = replace(ENVIRONMENT, **{name: OTHER_ENVIRONMENT[name]})
+    assert key(environment=other).digest != key().digest
+
+
+@pytest.mark.parametrize("name", SOFT)
+def test_soft_fields_keep_the_key_and_are_noted(name: str) -> None:
+    other = replace(ENVIRONMENT, **{name: SOFT[name]})
+    assert key(environment=other).digest == key().digest
+    assert other.soft() != ENVIRONMENT.soft()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(key(), subject="gemm"),
+        replace(key(), source="6" * 64),
+        key(m=512, dtype="float32"),
+        key(m=513, dtype="float16"),
+        key(m=512.0, dtype="float16"),
+        key(m="512", dtype="float16"),
+        key(n=512, dtype="float16"),
+        key(m=512),
+        key(m=512, dtype="float16", n=None),
+        replace(key(), environment=replace(ENVIRONMENT, arch=None)),
+    ],
+)
+def test_each_part_of_the_question_makes_another_key(other: TuningKey) -> None:
+    assert other.digest != key().digest
+
+
+def test_values_of_different_types_make_different_keys() -> None:
+    values = [1, 1.0, True, "1", "true", None, "null", "None", 0, False, ""]
+    assert len({key(x=value).digest for value in values}) == len(values)
+
+
+def test_a_value_is_not_confused_with_a_field_of_the_same_name() -> None:
+    assert TuningKey.of("a", {"subject": "b"}, "s", ENVIRONMENT) != TuningKey.of(
+        "b", {"subject": "a"}, "s", ENVIRONMENT
+    )
+    named = {TuningKey.of(subject, {"subject": value}, "s", ENVIRONMENT).digest for subject, value in ("ab", "ba")}
+    assert len(named) == 2
+
+
+@given(st.dictionaries(TEXT, SCALARS, min_size=2, max_size=6), st.randoms())
+def test_the_order_of_names_does_not_matter(values: dict[str, Any], random: Any) -> None:
+    shuffled = list(values.items())
+    random.shuffle(shuffled)
+    first = TuningKey.of("gemm", values, "s", ENVIRONMENT)
+    assert TuningKey.of("gemm", dict(shuffled), "s", ENVIRONMENT).digest == first.digest
+
+
+@given(KEYS)
+def test_json_gives_the_same_key_back(one: TuningKey) -> None:
+    back = TuningKey.from_json(json.loads(json.dumps(one.to_json())))
+    assert back == one
+    assert back.digest == one.digest
+
+
+@pytest.mark.parametrize("value", [(64, 64), [1], {"a": 1}, b"x", object()])
+def test_a_value_that_is_no_scalar_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match="'tile' is"):
+        key(tile=value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_json_lacks_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match=r"'scale' is .*finite"):
+        key(scale=value)
+
+
+def _without(path: str) -> Any:
+    data = key().to_json()
+    *parents, last = path.split(".")
+    place = data
+    for parent in parents:
+        place = place[parent]
+    del place[last]
+    return data
+
+
+def _with(path: str, value: Any) -> Any:
+    data = key().to_json()
+    *parents, last = path.split(".")
+    place = data
+    for parent in parents:
+        place = place[parent]
+    place[last] = value
+    return data
+
+
+PATHS = ["subject", "values", "source", "environment", *(f"environment.{field.name}" for field in fields(Environment))]
+OPTIONAL = {"environment.measurement"}
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path not in OPTIONAL])
+def test_json_that_lacks_a_field_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="not a tuning key"):
+        TuningKey.from_json(_without(path))
+
+
+@pytest.mark.parametrize("path", [*PATHS, "values.m", "environment.unknown"])
+@pytest.mark.parametrize("value", [[], {"a": [1]}, ["b"]])
+def test_json_with_a_field_of_another_type_is_refused(path: str, value: Any) -> None:
+    with pytest.raises(ValueError, match="not a tuning key"):
+        TuningKey.from_json(_with(path, value))
+
+
+@pytest.mark.parametrize("rubbish", [None, 3, "text", [], {}, [1, 2], True])
+def test_rubbish_is_refused(rubbish: Any) -> None:
+    with pytest.raises(ValueError, match="not a tuning key"):
+        TuningKey.from_json(rubbish)

@@ -1,0 +1,176 @@
+"""Records: the winner, ties, merging, and JSON both ways."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tuning_records import failure, key, timing
+
+from warp_tiles.tuning.record import Record, Timing, identity
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+CONFIGS = st.dictionaries(TEXT, JSON, max_size=4)
+MEDIANS = st.floats(1.0, 100.0)
+MEASURED = st.builds(
+    lambda config, median_us, width, shared: timing(
+        config, median_us, low_us=median_us * (1 - width), high_us=median_us * (1 + width), shared_bytes=shared
+    ),
+    CONFIGS,
+    MEDIANS,
+    st.floats(0.0, 0.3),
+    st.sampled_from([0, 1024, 4096]),
+)
+DROPPED = st.builds(lambda config, median_us: timing(config, median_us, status="dropped"), CONFIGS, MEDIANS)
+TIMINGS = MEASURED | DROPPED | st.builds(failure, CONFIGS, TEXT)
+RECORDS = st.builds(
+    lambda timings: Record(key()).merged(timings),
+    st.lists(TIMINGS, max_size=6, unique_by=lambda item: identity(item.config)),
+)
+
+
+def record(*timings: Timing) -> Record:
+    return Record(key(), timings)
+
+
+def winner(*timings: Timing) -> Any:
+    found = record(*timings).winner()
+    return None if found is None else found.config["x"]
+
+
+def test_the_fastest_median_wins() -> None:
+    assert winner(timing({"x": 1}, 30.0), timing({"x": 2}, 10.0), timing({"x": 3}, 20.0)) == 2
+
+
+def test_nothing_wins_where_nothing_was_measured() -> None:
+    assert record().winner() is None
+    assert winner(failure({"x": 1}), timing({"x": 2}, 1.0, status="dropped")) is None
+
+
+def test_a_dropped_candidate_never_wins() -> None:
+    assert winner(timing({"x": 1}, 1.0, status="dropped"), timing({"x": 2}, 10.0)) == 2
+
+
+def test_of_equals_the_least_shared_memory_wins() -> None:
+    fast = timing({"x": 1}, 10.0, low_us=9.0, high_us=11.0, shared_bytes=4096)
+    equal = timing({"x": 2}, 10.5, low_us=10.0, high_us=11.5, shared_bytes=2048)
+    behind = timing({"x": 3}, 11.1, low_us=10.0, high_us=12.0, shared_bytes=0)  # its median lies outside
+    assert winner(fast, equal, behind) == 2
+    assert winner(fast, replace(equal, shared_bytes=4096), behind) == 1
+
+
+def test_of_equals_with_the_same_shared_memory_the_faster_wins() -> None:
+    assert winner(timing({"x": 1}, 10.2), timing({"x": 2}, 10.0), timing({"x": 3}, 10.1)) == 2
+
+
+@given(st.lists(MEASURED, min_size=1, max_size=4, unique_by=lambda item: identity(item.config)))
+def test_the_winner_does_not_depend_on_the_order(timings: list[Timing]) -> None:
+    winners = [record(*order).winner() for order in itertools.permutations(timings)]
+    assert all(found == winners[0] for found in winners)
+
+
+@given(st.lists(MEASURED, min_size=1, max_size=6, unique_by=lambda item: identity(item.config)))
+def test_no_candidate_is_clearly_faster_than_the_winner(timings: list[Timing]) -> None:
+    found = record(*timings).winner()
+    assert found is not None
+    assert not any(other.high_us < found.median_us for other in timings)
+
+
+def test_only_candidates_that_are_asked_for_count() -> None:
+    both = record(timing({"x": 1, "y": 1}, 10.0), timing({"x": 2, "y": 1}, 20.0))
+    found = both.winner([{"y": 1, "x": 2}])
+    assert found is not None
+    assert found.config == {"x": 2, "y": 1}
+    assert both.winner([]) is None
+    assert both.winner([{"x": 3}]) is None
+
+
+def test_merging_replaces_by_configuration_and_keeps_the_rest() -> None:
+    merged = record(timing({"x": 1}, 10.0), failure({"x": 2})).merged([timing({"x": 2}, 5.0), timing({"x": 3}, 7.0)])
+    assert [(item.config["x"], item.status) for item in merged.timings] == [(1, "ok"), (2, "ok"), (3, "ok")]
+
+
+@given(RECORDS, RECORDS)
+def test_merging_loses_no_configuration(one: Record, other: Record) -> None:
+    merged = one.merged(other.timings)
+    names = [item.identity for item in merged.timings]
+    assert len(names) == len(set(names))
+    assert set(names) == {item.identity for item in (*one.timings, *other.timings)}
+    assert all(merged.timing(item.config) == item for item in other.timings)
+
+
+def test_an_identity_does_not_depend_on_order_or_on_tuples() -> None:
+    assert identity({"a": 1, "b": (1, 2)}) == identity({"b": [1, 2], "a": 1})
+    assert identity({"a": 1}) != identity({"a": "1"})
+    with pytest.raises(TypeError):
+        identity({"a": object()})
+
+
+@given(RECORDS)
+def test_json_gives_the_same_record_back(one: Record) -> None:
+    text = json.dumps(one.to_json(), allow_nan=False)
+    back = Record.from_json(json.loads(text))
+    assert back.key == one.key
+    assert json.dumps(back.to_json()) == text
+    assert (back.winner() is None) == (one.winner() is None)
+
+
+def test_what_is_not_finite_becomes_null() -> None:
+    data = timing({"x": 1}, 3.0, low_us=-math.inf, high_us=math.inf).to_json()
+    assert (data["low_us"], data["median_us"], data["high_us"]) == (None, 3.0, None)
+
+
+FIELDS = ["config", "status", "median_us", "low_us", "high_us", "samples", "shared_bytes", "reason", "soft"]
+
+
+def test_every_field_of_a_timing_is_perturbed_here() -> None:
+    assert list(timing({"x": 1}).to_json()) == FIELDS
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("value", [["?"], object(), {1, 2}])
+def test_a_timing_with_a_field_of_another_type_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match="not a timing"):
+        Timing.from_json(timing({"x": 1}).to_json() | {name: value})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"status": "fast"}, {"median_us": None}, {"median_us": 10**400}, {"unknown": 1}, {"samples": 1.5}],
+)
+def test_a_timing_with_an_unknown_value_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not a timing"):
+        Timing.from_json(timing({"x": 1}).to_json() | change)
+
+
+@pytest.mark.parametrize("name", ["config", "status", "median_us", "low_us", "high_us"])
+def test_a_timing_that_lacks_a_field_is_refused(name: str) -> None:
+    data = timing({"x": 1}).to_json()
+    del data[name]
+    with pytest.raises(ValueError, match="not a timing"):
+        Timing.from_json(data)
+
+
+@pytest.mark.parametrize("change", [{"schema": 2}, {"schema": None}, {"key": None}, {"timings": {}}, {"timings": [3]}])
+def test_a_record_with_an_unknown_value_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not a t"):
+        Record.from_json(record(timing({"x": 1})).to_json() | change)
+
+
+@pytest.mark.parametrize("rubbish", [None, 3, "text", [], {}, True])
+def test_rubbish_is_refused(rubbish: Any) -> None:
+    with pytest.raises(ValueError, match="not a tuning record"):
+        Record.from_json(rubbish)
+    with pytest.raises(ValueError, match="not a timing"):
+        Timing.from_json(rubbish)

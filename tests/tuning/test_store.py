@@ -1,0 +1,545 @@
+"""Records on disk: looked up folder by folder, merged, set aside, left alone, exported and imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import stat
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tuning_records import ENVIRONMENT, failure, key, timing
+
+from warp_tiles import settings
+from warp_tiles.errors import RecordError
+from warp_tiles.tuning import encoding
+from warp_tiles.tuning.folder import RecordFolder, slug
+from warp_tiles.tuning.key import TuningKey
+from warp_tiles.tuning.record import Record
+from warp_tiles.tuning.store import RecordStore, open_store
+
+A, B, C = timing({"x": 1}, 10.0), timing({"x": 2}, 20.0), failure({"x": 3})
+
+
+def file_of(store: RecordStore, asked: TuningKey) -> Path:
+    return store.root / slug(asked.subject) / f"{asked.digest}.json"
+
+
+def future(asked: TuningKey) -> bytes:
+    return json.dumps({"schema": 2, "key": asked.to_json(), "measurements": {}}).encode()
+
+
+def write(path: Path, data: bytes) -> bytes:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return data
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def unwritable(folder: Path) -> Iterator[None]:
+    """A folder in which nothing can be made, also for root: a file is in its way."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("in the way")
+    yield
+
+
+def test_nothing_is_created_until_something_is_written(records: RecordStore, tmp_path: Path) -> None:
+    assert records.load(key()) is None
+    assert records.records() == []
+    assert len(records.fingerprint("")) == 64
+    assert records.remove() == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_merged_is_loaded_by_a_store_of_its_own(records: RecordStore) -> None:
+    merged = records.merge(key(), [A, C])
+    loaded = RecordStore(records.root).load(key())
+    assert merged == loaded
+    assert loaded is not None
+    assert loaded.timing({"x": 1}) == A
+    assert [item.status for item in loaded.timings] == ["ok", "failed"]
+    assert loaded.timing({"x": 3}).reason == C.reason  # type: ignore[union-attr]
+
+
+def test_merging_adds_and_replaces_by_configuration(records: RecordStore) -> None:
+    records.merge(key(), [A, C])
+    newer = timing({"x": 3}, 5.0)
+    assert records.merge(key(), [B, newer]).timings == (A, newer, B)
+
+
+def test_files_are_readable_json_named_after_subject_and_key(records: RecordStore) -> None:
+    records.merge(key("kernel:pkg.mod.<locals>.make"), [A])
+    (path,) = records.root.rglob("*.json")
+    assert path.parent.name == "kernel-pkg.mod.-locals-.make"
+    assert path.stem == key("kernel:pkg.mod.<locals>.make").digest
+    data = json.loads(path.read_text())
+    assert (data["schema"], data["key"]["subject"]) == (1, "kernel:pkg.mod.<locals>.make")
+    assert path.read_text().count("\n") > 10
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions are those of POSIX")
+def test_folders_and_files_are_private(records: RecordStore) -> None:
+    records.merge(key(), [A])
+    with records.single_flight(key()):
+        made = [records.root, *records.root.rglob("*")]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made if path.is_dir()} == {0o700}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made if path.is_file()} == {0o600}
+
+
+def test_a_configuration_that_json_lacks_is_refused_and_changes_nothing(records: RecordStore) -> None:
+    records.merge(key(), [A])
+    before = file_of(records, key()).read_bytes()
+    with pytest.raises(TypeError):
+        records.merge(key(), [B, timing({"x": object()})])
+    with pytest.raises(ValueError, match="JSON"):
+        records.merge(key(), [B, timing({"x": float("nan")})])
+    assert file_of(records, key()).read_bytes() == before
+
+
+def test_a_record_of_another_driver_is_loaded_with_its_own_soft_part(records: RecordStore) -> None:
+    records.merge(key(), [A])
+    later = key(environment=replace(ENVIRONMENT, driver="13.9"))
+    loaded = records.load(later)
+    assert loaded is not None
+    assert loaded.key == later
+    assert loaded.timings[0].soft == {"driver": "13.0", "warp": "1.19.0"}
+
+
+class TestFolders:
+    """The order of looking up: read-only folders as they are named, then the user's own."""
+
+    @pytest.fixture
+    def shipped(self, tmp_path: Path) -> list[Path]:
+        return [tmp_path / "first", tmp_path / "second"]
+
+    @pytest.fixture
+    def store(self, tmp_path: Path, shipped: list[Path]) -> RecordStore:
+        return RecordStore(tmp_path / "tuning", shipped)
+
+    def test_earlier_folders_win_for_a_configuration_and_all_are_united(
+        self, store: RecordStore, shipped: list[Path]
+    ) -> None:
+        def configs(folder: float, *names: int) -> list[Any]:
+            return [timing({"x": name}, folder) for name in names]
+
+        RecordStore(shipped[0]).merge(key(), configs(1.0, 1))
+        RecordStore(shipped[1]).merge(key(), configs(2.0, 1, 2))
+        RecordStore(store.root).merge(key(), configs(3.0, 1, 2, 3))
+        loaded = store.load(key())
+        assert loaded is not None
+        assert {item.config["x"]: item.median_us for item in loaded.timings} == {1: 1.0, 2: 2.0, 3: 3.0}
+
+    def test_a_timing_with_the_present_driver_wins_over_an_earlier_one_without(
+        self, store: RecordStore, shipped: list[Path]
+    ) -> None:
+        later = key(environment=replace(ENVIRONMENT, driver="13.9"))
+        RecordStore(shipped[0]).merge(key(), [timing({"x": 1}, 1.0), timing({"x": 2}, 1.0)])
+        retuned = timing({"x": 1}, 2.0, soft=later.environment.soft())
+        assert store.merge(later, [retuned]).timing({"x": 1}) == retuned
+        now, before = store.load(later), store.load(key())
+        assert now is not None
+        assert before is not None
+        assert {item.config["x"]: item.median_us for item in now.timings} == {1: 2.0, 2: 1.0}
+        assert before.timing({"x": 1}).median_us == 1.0  # type: ignore[union-attr]
+
+    def test_read_only_folders_are_never_written(self, store: RecordStore, shipped: list[Path]) -> None:
+        RecordStore(shipped[0]).merge(key(), [A])
+        path = shipped[0] / slug(key().subject) / f"{key().digest}.json"
+        damaged = write(path.with_name("0" * 64 + ".json"), b"{")
+        before = {item: item.stat().st_mtime_ns for item in shipped[0].rglob("*")}
+        with pytest.warns(RuntimeWarning, match="damaged and not used"):
+            store.records()
+        merged = store.merge(key(), [timing({"x": 1}, 1.0), B])
+        store.remove()
+        assert merged.timings == (A, B)
+        assert {item: item.stat().st_mtime_ns for item in shipped[0].rglob("*")} == before
+        assert path.with_name("0" * 64 + ".json").read_bytes() == damaged
+        assert not shipped[1].exists()
+
+    def test_links_are_followed_in_read_only_folders(self, store: RecordStore, shipped: list[Path]) -> None:
+        RecordStore(shipped[1]).merge(key(), [A])
+        real = shipped[1] / slug(key().subject) / f"{key().digest}.json"
+        link = shipped[0] / slug(key().subject) / real.name
+        link.parent.mkdir(parents=True)
+        link.symlink_to(real)
+        assert RecordStore(store.root, shipped[:1]).load(key()) == Record(key(), (A,))
+
+    def test_records_and_find_name_the_folder(self, store: RecordStore, shipped: list[Path]) -> None:
+        RecordStore(shipped[0]).merge(key(), [A])
+        store.merge(key(), [B])
+        assert [(item.read_only, item.record.timings) for item in store.records()] == [(True, (A,)), (False, (B,))]
+        assert store.find(key().digest[:10]).path.is_relative_to(shipped[0])
+
+    def test_a_folder_that_is_missing_is_told_of(self, tmp_path: Path) -> None:
+        with settings.override(cache_dir=tmp_path, record_paths=[tmp_path / "typo"]):
+            with pytest.warns(RuntimeWarning, match=r"no folder .*typo.*record_paths"):
+                store = open_store()
+            assert store.load(key()) is None
+
+
+class TestDamage:
+    @pytest.fixture(
+        params=[
+            b"",
+            b"{",
+            b"\xff\xfe",
+            b"[]",
+            b"null",
+            b'{"schema": "2"}',
+            b'{"schema": true}',
+            b'{"schema": 0}',
+            b"[" * 5_000,
+            b'{"schema": 1, "timings": [NaN]}',
+            "another key",
+            "a cut",
+            "a pickle",
+        ],
+        ids=lambda value: repr(value)[:24],
+    )
+    def damaged(self, request: pytest.FixtureRequest) -> bytes:
+        whole = encoding.encode_record(Record(key(), (A,)))
+        made = {
+            "another key": encoding.encode_record(Record(key(m=1), (A,))),
+            "a cut": whole[: len(whole) // 2],
+            "a pickle": pickle.dumps(Exploding()),
+        }
+        return made[request.param] if isinstance(request.param, str) else request.param
+
+    def test_a_damaged_record_is_set_aside_once_and_told_of(self, records: RecordStore, damaged: bytes) -> None:
+        path = file_of(records, key())
+        write(path, damaged)
+        with pytest.warns(RuntimeWarning, match=f"{path.name}.*set aside"):
+            assert records.load(key()) is None
+        assert not path.exists()
+        assert path.with_suffix(".damaged").read_bytes() == damaged
+        assert records.load(key()) is None  # and says nothing
+        assert records.merge(key(), [A]).timings == (A,)
+        assert path.with_suffix(".damaged").read_bytes() == damaged
+
+    def test_merging_sets_aside_too(self, records: RecordStore) -> None:
+        path = file_of(records, key())
+        write(path, b"{")
+        with pytest.warns(RuntimeWarning, match="set aside"):
+            assert records.merge(key(), [A]).timings == (A,)
+        assert path.with_suffix(".damaged").read_bytes() == b"{"
+
+    def test_a_damaged_record_of_a_folder_that_cannot_be_changed_is_told_of(self, records: RecordStore) -> None:
+        write(file_of(records, key()), b"{")
+        (records.root / ".locks").write_text("no lock can be made")
+        with pytest.warns(RuntimeWarning, match="damaged .* cannot be set aside"):
+            assert records.load(key()) is None
+        assert file_of(records, key()).read_bytes() == b"{"
+
+
+class Exploding:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("a record was unpickled",))
+
+
+class TestFutureSchema:
+    def test_it_is_ignored_with_one_message_and_never_overwritten(self, records: RecordStore) -> None:
+        path = file_of(records, key())
+        data = write(path, future(key()))
+        with pytest.warns(RuntimeWarning, match=r"left alone.*schema 2.*reads schema 1"):
+            assert records.load(key()) is None
+        assert records.load(key()) is None  # and says nothing more: warnings are errors here
+        assert records.records() == []
+        with pytest.warns(RuntimeWarning, match="nothing is written"):
+            assert records.merge(key(), [A]).timings == (A,)
+        assert records.merge(key(), [B]).timings == (A, B)
+        assert RecordStore(records.root).load(key()) == Record(key(), (A, B))  # for this process
+        assert records.remove() == 1  # what this process keeps
+        assert records.load(key()) is None
+        assert path.read_bytes() == data
+        assert list(path.parent.iterdir()) == [path]
+
+    def test_other_keys_are_not_touched_by_it(self, records: RecordStore) -> None:
+        write(file_of(records, key()), future(key()))
+        records.merge(key(m=1), [A])
+        with quiet():
+            assert [item.record.key for item in records.records()] == [key(m=1)]
+
+    def test_a_bundle_of_it_or_for_it_is_refused_whole(self, records: RecordStore, tmp_path: Path) -> None:
+        bundle = tmp_path / "bundle.json"
+        other = RecordStore(tmp_path / "other")
+        other.merge(key(m=1), [A])
+        other.merge(key(), [A])
+        other.export(bundle)
+        data = write(file_of(records, key()), future(key()))
+        with pytest.raises(RecordError, match="would be overwritten"):
+            records.import_(bundle)
+        assert [path.read_bytes() for path in records.root.rglob("*.json")] == [data]
+        bundle.write_bytes(b'{"schema": 2, "records": []}')
+        with pytest.raises(RecordError, match="schema 2"):
+            records.import_(bundle)
+
+
+class TestUnusable:
+    """Where nothing can be written, results live in the process."""
+
+    @pytest.fixture
+    def stuck(self, tmp_path: Path) -> Iterator[RecordStore]:
+        with unwritable(tmp_path / "tuning"):
+            yield RecordStore(tmp_path / "tuning")
+
+    def test_results_live_in_the_process_and_it_is_said_once(self, stuck: RecordStore) -> None:
+        with pytest.warns(RuntimeWarning, match="cannot be written"):
+            assert stuck.merge(key(), [A]).timings == (A,)
+        assert stuck.merge(key(), [B]).timings == (A, B)
+        again = RecordStore(stuck.root)
+        assert again.load(key()) == Record(key(), (A, B))
+        assert [item.record for item in again.records("kernel:")] == [Record(key(), (A, B))]
+        assert again.find(key().digest[:8]).record.key == key()
+        assert RecordStore(stuck.root.with_name("elsewhere")).load(key()) is None
+
+    def test_they_are_written_once_that_is_possible(self, stuck: RecordStore) -> None:
+        with quiet():
+            stuck.merge(key(), [A])
+        stuck.root.unlink()
+        assert stuck.merge(key(), [B]).timings == (A, B)
+        assert json.loads(file_of(stuck, key()).read_text())["timings"][0]["config"] == A.config
+
+    def test_they_change_the_fingerprint(self, stuck: RecordStore) -> None:
+        before = stuck.fingerprint("kernel:")
+        with quiet():
+            stuck.merge(key(), [A])
+        assert stuck.fingerprint("kernel:") != before
+        assert stuck.fingerprint("gemm") == RecordStore(stuck.root.with_name("elsewhere")).fingerprint("gemm")
+
+    def test_a_search_may_go_on(self, stuck: RecordStore) -> None:
+        with pytest.warns(RuntimeWarning, match="not coordinated"), stuck.single_flight(key()) as may_search:
+            assert may_search
+
+    def test_commands_say_so(self, stuck: RecordStore, tmp_path: Path) -> None:
+        with pytest.raises(RecordError, match="cannot be exported"):
+            stuck.export(tmp_path / "missing" / "bundle.json")
+        bundle = tmp_path / "bundle.json"
+        assert stuck.export(bundle, [Record(key(), (A,))]) == 1
+        with pytest.raises(RecordError, match="cannot be changed"):
+            stuck.import_(bundle)
+
+    @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions are those of POSIX")
+    def test_a_folder_that_others_can_write_is_not_used_unless_shared(self, records: RecordStore) -> None:
+        records.merge(key(), [A])
+        records.root.chmod(0o777)
+        with pytest.warns(RuntimeWarning, match=r"not used.*0o777.*chmod 700"):
+            assert records.load(key()) is None
+        with pytest.warns(RuntimeWarning, match="cannot be written"):
+            assert records.merge(key(m=1), [B]).timings == (B,)
+        shared = RecordStore(records.root, shared=True)
+        assert shared.load(key()) == Record(key(), (A,))
+        shared.merge(key("gemm"), [A])
+        assert stat.S_IMODE(file_of(shared, key("gemm")).stat().st_mode) == 0o666
+
+
+class TestFind:
+    def test_the_beginning_of_a_key_is_enough(self, records: RecordStore) -> None:
+        records.merge(key(), [A])
+        records.merge(key(m=1), [A])
+        assert records.find(key().digest[:12]).record.key == key()
+
+    def test_an_ambiguous_beginning_names_the_candidates(self, records: RecordStore) -> None:
+        keys = [key(m=number) for number in range(17)]  # two of seventeen share their first digit
+        for one in keys:
+            records.merge(one, [A])
+        digits = [one.digest[0] for one in keys]
+        twice = next(digit for digit in digits if digits.count(digit) > 1)
+        with pytest.raises(RecordError, match="begin with") as raised:
+            records.find(twice)
+        named = [one for one in keys if one.digest[:12] in raised.value.message]
+        assert len(named) == digits.count(twice)
+        assert "more digits" in raised.value.remedy
+
+    @pytest.mark.parametrize("prefix", ["", "zz", "0" * 64])
+    def test_an_unknown_key_names_what_there_is(self, records: RecordStore, prefix: str) -> None:
+        with pytest.raises(RecordError, match="there are none"):
+            records.find(prefix)
+        records.merge(key(), [A])
+        with pytest.raises(RecordError, match=key().digest[:12]):
+            records.find(prefix)
+
+    def test_records_are_listed_by_the_beginning_of_their_subject(self, records: RecordStore) -> None:
+        subjects = ["gemm", "gemm2", "kernel:a.b", "kernel:a-b", ".hidden", ""]
+        for subject in subjects:
+            records.merge(key(subject), [A])
+        assert sorted(item.record.key.subject for item in records.records()) == sorted(subjects)
+        assert [item.record.key.subject for item in records.records("kernel:a.")] == ["kernel:a.b"]
+        assert {item.record.key.subject for item in records.records("gemm")} == {"gemm", "gemm2"}
+        assert records.records("kernel:a.b.c") == []
+
+
+class TestRemove:
+    def test_named_keys_are_removed_and_the_rest_stays(self, records: RecordStore) -> None:
+        for number in range(3):
+            records.merge(key(m=number), [A])
+        assert records.remove([key(m=0).digest, key(m=2).digest, "f" * 64]) == 2
+        assert [item.record.key for item in records.records()] == [key(m=1)]
+        assert records.remove([]) == 0
+
+    def test_all_are_removed_and_what_was_set_aside_as_well(self, records: RecordStore) -> None:
+        records.merge(key(), [A])
+        write(file_of(records, key(m=1)), b"{")
+        with quiet():
+            assert records.load(key(m=1)) is None
+            assert records.remove() == 1
+        assert [path.name for path in records.root.rglob("*") if path.is_file()] == ["store.lock"]
+
+
+class TestBundle:
+    def test_export_and_import_carry_every_record(self, records: RecordStore, tmp_path: Path) -> None:
+        bundle, other = tmp_path / "bundle.json", RecordStore(tmp_path / "other")
+        records.merge(key(), [A, C])
+        records.merge(key("gemm"), [B])
+        assert records.export(bundle) == 2
+        assert json.loads(bundle.read_text())["schema"] == 1
+        assert other.import_(bundle) == 2
+        assert {item.path.name: item.path.read_bytes() for item in other.records()} == {
+            item.path.name: item.path.read_bytes() for item in records.records()
+        }
+
+    def test_export_unites_folders_or_takes_what_it_is_given(self, records: RecordStore, tmp_path: Path) -> None:
+        records.merge(key(), [A])
+        both = RecordStore(tmp_path / "own", [records.root])
+        both.merge(key(), [B])
+        both.merge(key(m=1), [B])
+        assert both.export(tmp_path / "all.json") == 2
+        imported = RecordStore(tmp_path / "imported")
+        imported.import_(tmp_path / "all.json")
+        assert imported.load(key()) == Record(key(), (A, B))
+        assert both.export(tmp_path / "one.json", [Record(key(m=1), (B,))]) == 1
+
+    def test_importing_adds_and_keeps_what_is_known(self, records: RecordStore, tmp_path: Path) -> None:
+        other = RecordStore(tmp_path / "other")
+        other.merge(key(), [timing({"x": 1}, 99.0), B])
+        other.export(tmp_path / "bundle.json")
+        records.merge(key(), [A])
+        assert records.import_(tmp_path / "bundle.json") == 1
+        loaded = records.load(key())
+        assert loaded is not None
+        assert {item.config["x"]: item.median_us for item in loaded.timings} == {1: 10.0, 2: 20.0}
+
+    def test_two_records_of_one_key_are_united(self, records: RecordStore, tmp_path: Path) -> None:
+        records.export(tmp_path / "bundle.json", [Record(key(), (A,)), Record(key(), (B,))])
+        assert records.import_(tmp_path / "bundle.json") == 2
+        assert records.find(key().digest).record.winner() == A
+        assert len(records.find(key().digest).record.timings) == 2
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            (b"", "Expecting value"),
+            (b"\x80\x04rubbish", "decode"),
+            (b"[1]", "no export"),
+            (b'{"schema": 1}', "no export"),
+            (b'{"schema": 1, "records": {}}', "no export"),
+            (b'{"records": []}', "no export"),
+            (b'{"schema": 1, "records": [7]}', "record 0: not a tuning record"),
+            (b'{"schema": 3, "records": []}', "schema 3"),
+            (b'{"schema": 1, "records": [{"schema": 4}]}', "record 0: it is of schema 4"),
+        ],
+    )
+    def test_rubbish_is_an_error(self, records: RecordStore, tmp_path: Path, content: bytes, said: str) -> None:
+        (tmp_path / "bundle.json").write_bytes(content)
+        with pytest.raises(RecordError, match=said) as raised:
+            records.import_(tmp_path / "bundle.json")
+        assert str(tmp_path / "bundle.json") in raised.value.message
+        assert raised.value.remedy
+        assert not records.root.exists()
+
+    def test_one_bad_record_keeps_the_good_ones_out(self, records: RecordStore, tmp_path: Path) -> None:
+        good = Record(key(), (A,)).to_json()
+        bad = Record(key(m=1), (A,)).to_json() | {"timings": [{"config": 3}]}
+        (tmp_path / "bundle.json").write_text(json.dumps({"schema": 1, "records": [good, bad]}))
+        with pytest.raises(RecordError, match="record 1"):
+            records.import_(tmp_path / "bundle.json")
+        assert records.records() == []
+
+    def test_a_file_that_is_missing_is_an_error(self, records: RecordStore, tmp_path: Path) -> None:
+        with pytest.raises(RecordError, match=r"gone\.json"):
+            records.import_(tmp_path / "gone.json")
+
+    def test_a_full_disk_half_way_leaves_everything_as_it_was(
+        self, records: RecordStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        records.merge(key(m=0), [A])
+        before = file_of(records, key(m=0)).read_bytes()
+        incoming = [Record(key(m=number), (B,)) for number in range(3)]
+        records.export(tmp_path / "bundle.json", incoming)
+        whole, written = RecordFolder.write, []
+
+        def write_two(folder: RecordFolder, record: Record) -> None:
+            if len(written) == 2:
+                raise OSError(28, "No space left on device")
+            written.append(record)
+            whole(folder, record)
+
+        monkeypatch.setattr(RecordFolder, "write", write_two)
+        with pytest.raises(RecordError, match="No space left"):
+            records.import_(tmp_path / "bundle.json")
+        assert len(written) == 2
+        assert [item.record.key for item in records.records()] == [key(m=0)]
+        assert file_of(records, key(m=0)).read_bytes() == before
+
+
+class TestFingerprint:
+    def test_it_changes_with_the_records_of_its_subject_alone(self, records: RecordStore) -> None:
+        records.merge(key("gemm"), [A])
+        gemm, kernels = records.fingerprint("gemm"), records.fingerprint("kernel:")
+        records.merge(key("kernel:a"), [A])
+        assert records.fingerprint("gemm") == gemm
+        assert records.fingerprint("kernel:") != kernels
+        records.merge(key("gemm"), [B])
+        assert records.fingerprint("gemm") != gemm
+
+    def test_it_stays_where_nothing_new_is_written(self, records: RecordStore) -> None:
+        records.merge(key("gemm"), [A, B])
+        before = records.fingerprint("gemm")
+        records.merge(key("gemm"), [A])
+        records.load(key("gemm"))
+        with records.single_flight(key("gemm")):
+            pass
+        assert RecordStore(records.root).fingerprint("gemm") == before
+
+    def test_it_sees_read_only_folders_and_removals(self, records: RecordStore, tmp_path: Path) -> None:
+        shipped = tmp_path / "shipped"
+        both = RecordStore(records.root, [shipped])
+        empty = both.fingerprint("gemm")
+        RecordStore(shipped).merge(key("gemm"), [A])
+        with_shipped = both.fingerprint("gemm")
+        records.merge(key("gemm"), [A])
+        assert len({empty, with_shipped, both.fingerprint("gemm")}) == 3
+        records.remove()
+        assert both.fingerprint("gemm") == with_shipped
+
+
+def test_the_settings_name_the_folders(tmp_path: Path) -> None:
+    (tmp_path / "shipped").mkdir()
+    RecordStore(tmp_path / "shipped").merge(key(), [A])
+    with settings.override(cache_dir=tmp_path / "cache", record_paths=[tmp_path / "shipped"]) as now:
+        assert open_store().load(key()) == open_store(now).load(key()) == Record(key(), (A,))
+        open_store().merge(key(m=1), [B])
+    assert file_of(RecordStore(tmp_path / "cache" / "tuning"), key(m=1)).is_file()
+
+
+@pytest.mark.parametrize("subject", ["kernel:a/../b", "..", ".", "a\\b", "x" * 500, "ünï", "", "con:"])
+def test_any_subject_makes_a_safe_folder(records: RecordStore, subject: str) -> None:
+    records.merge(key(subject), [A])
+    (path,) = records.root.rglob("*.json")
+    assert path.parent.parent == records.root
+    assert set(path.parent.name) <= set("abcdefghijklmnopqrstuvwxyz-.")
+    assert not path.parent.name.startswith(".")
+    assert records.load(key(subject)) == Record(key(subject), (A,))
+    assert [item.record.key.subject for item in records.records(subject)] == [subject]

@@ -1,0 +1,49 @@
+"""Locks between processes, as files. A process that dies lets go of its locks."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+class NoLocksError(OSError):
+    """The file system has no locks."""
+
+
+@contextmanager
+def file_lock(path: Path, timeout_s: float, mode: int = 0o600, poll_s: float = 0.02) -> Iterator[None]:
+    """Hold a lock across processes and threads.
+
+    Args:
+        path: The lock's file; its folder exists. It stays when the lock is released.
+        timeout_s: How long to wait; negative for as long as it takes.
+        mode: Permissions of the file.
+        poll_s: Seconds between two attempts.
+
+    Raises:
+        TimeoutError: It is held elsewhere for too long.
+        NoLocksError: The file system has no locks.
+        OSError: The file cannot be opened.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        held = FileLock(str(path), mode=mode)
+        held.acquire(timeout=timeout_s, poll_interval=poll_s)
+    except Timeout:
+        raise TimeoutError(f"the lock {path.stem} was held elsewhere for {timeout_s:g} s") from None
+    except (NotImplementedError, RuntimeError) as error:
+        raise NoLocksError(errno.ENOTSUP, f"no lock on this file system: {error}") from error
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            raise NoLocksError(error.errno, f"no lock on this file system: {error}") from error
+        raise
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            held.release()

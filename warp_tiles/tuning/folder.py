@@ -1,0 +1,204 @@
+"""One folder of tuning records: ``<root>/<subject>/<key digest>.json``, and locks under ``<root>/.locks``."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from warp_tiles.cache._place import foreign_writers, is_digest, modes_in
+from warp_tiles.files import make_private_folders, read_whole, write_atomic
+from warp_tiles.locks import NoLocksError, file_lock
+from warp_tiles.tuning.encoding import FutureSchemaError, decode_record, encode_record
+from warp_tiles.tuning.key import TuningKey
+from warp_tiles.tuning.record import Record
+
+LOCK_TIMEOUT_S = 60.0  # a change of the folder takes milliseconds
+DAMAGED_SUFFIX = ".damaged"
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_SLUG_LENGTH = 100
+
+_told: set[str] = set()
+
+
+def tell(text: str) -> None:
+    """Warn about something that cost tuning results, once in a process."""
+    if text not in _told:
+        _told.add(text)
+        warnings.warn(f"warp_tiles: {text}", RuntimeWarning, stacklevel=2)
+
+
+def slug(subject: str) -> str:
+    """A subject as the name of a folder; the beginning of a subject gives the beginning of its folder's name."""
+    text = _UNSAFE.sub("-", subject)[:_SLUG_LENGTH]
+    return f"-{text[1:]}" if text.startswith(".") else text
+
+
+class RecordFolder:
+    """The files of one folder.
+
+    Args:
+        root: The folder; nothing is created until something is written.
+        read_only: It was shipped: only ever read.
+        shared: Accept a folder that other users can write, and let them read and write what is new.
+    """
+
+    def __init__(self, root: Path, *, read_only: bool, shared: bool = False) -> None:
+        self.root = root
+        self.read_only = read_only
+        self.shared = shared
+
+    def path(self, key: TuningKey) -> Path:
+        """The file of a key."""
+        return self.root / (slug(key.subject) or "-") / f"{key.digest}.json"
+
+    def lock_path(self, digest: str) -> Path:
+        """The lock of whoever searches for a key."""
+        return self.root / ".locks" / f"{digest}.lock"
+
+    def modes(self) -> tuple[int, int]:
+        """Permissions of new folders and files.
+
+        Raises:
+            OSError: See :meth:`check_trust`.
+        """
+        self.check_trust()
+        return modes_in(self.root, self.shared)
+
+    def check_trust(self) -> None:
+        """Refuse a folder that others can write; a missing one passes.
+
+        Raises:
+            PermissionError: Others can write it, and that was not allowed.
+            OSError: The folder cannot be examined.
+        """
+        if self.shared or self.read_only:
+            return
+        try:
+            reason = foreign_writers(self.root)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if reason is not None:
+            raise PermissionError(f"{reason}; chmod 700 it, or set WARP_TILES_CACHE_SHARED=1")
+
+    def files(self, subject_prefix: str = "") -> Iterator[tuple[Path, os.stat_result]]:
+        """Records of subjects that begin so, sorted by name; a few whose subject only looks alike may be among them.
+
+        Raises:
+            OSError: The folder cannot be listed.
+        """
+        self.check_trust()
+        wanted = slug(subject_prefix)
+        for subject in _entries(self.root):
+            if subject.name.startswith(wanted) and not subject.name.startswith(".") and subject.is_dir():
+                for file in _entries(subject.path):
+                    if file.name.endswith(".json") and is_digest(file.name[:-5]):
+                        with suppress(FileNotFoundError):
+                            yield Path(file.path), file.stat(follow_symlinks=self.read_only)
+
+    def read(self, path: Path) -> Record | None:
+        """The record in a file; None where there is none that can be read.
+
+        A damaged file is told of, and set aside unless the folder is only read; one of a later schema is told of.
+        """
+        try:
+            self.check_trust()
+        except OSError as error:
+            tell(f"the tuning records in {self.root} are not used: {reason_of(error)}")
+            return None
+        try:
+            return self._decode(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except FutureSchemaError as error:
+            tell(f"the tuning record {path} is left alone: {error}")
+        except ValueError as error:
+            if self.read_only:
+                tell(f"the tuning record {path} is damaged and not used: {error}")
+            else:
+                return self._set_aside(path, error)
+        except OSError as error:
+            tell(f"the tuning record {path} is not used: {reason_of(error)}")
+        return None
+
+    def _decode(self, path: Path) -> Record:
+        # links are followed in shipped folders alone, which package managers fill with them
+        data, _ = read_whole(os.path.realpath(path) if self.read_only else path)
+        return decode_record(data, path.stem)
+
+    def _set_aside(self, path: Path, error: ValueError) -> Record | None:
+        try:
+            with self.changing():
+                return self.read_for_change(path)
+        except FutureSchemaError:
+            return None
+        except OSError as problem:
+            tell(f"the tuning record {path} is damaged ({error}) and cannot be set aside: {reason_of(problem)}")
+            return None
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Hold the folder's lock; where the file system has none, that is told and the change is made all the same.
+
+        Raises:
+            OSError: The folder cannot be used, or is locked for too long.
+        """
+        folder_mode, file_mode = self.modes()
+        lock = self.root / ".locks" / "store.lock"
+        make_private_folders(lock.parent, folder_mode)
+        with ExitStack() as held:
+            try:
+                held.enter_context(file_lock(lock, LOCK_TIMEOUT_S, file_mode))
+            except NoLocksError as error:
+                tell(f"records in {self.root} can be lost when several processes tune: {reason_of(error)}")
+            yield
+
+    def read_for_change(self, path: Path) -> Record | None:
+        """The record in a file, or None; the caller holds the lock, so that what is damaged can be set aside.
+
+        Raises:
+            FutureSchemaError: It is of a later schema.
+            OSError: It cannot be read or set aside.
+        """
+        try:
+            return self._decode(path)
+        except FileNotFoundError:
+            return None
+        except FutureSchemaError:
+            raise
+        except ValueError as error:
+            aside = path.with_suffix(DAMAGED_SUFFIX)
+            os.replace(path, aside)
+            tell(f"the tuning record {path} is damaged ({error}); it was set aside as {aside.name}")
+            return None
+
+    def write(self, record: Record) -> None:
+        """Write a record's file, unless it holds just that; the caller holds the lock.
+
+        Raises:
+            OSError: It cannot be written.
+            TypeError, ValueError: A configuration has no JSON form.
+        """
+        path, data = self.path(record.key), encode_record(record)
+        with suppress(OSError):
+            if read_whole(path)[0] == data:  # a new file would change fingerprints
+                return
+        folder_mode, file_mode = self.modes()
+        make_private_folders(path.parent, folder_mode)
+        write_atomic(path, data, file_mode)
+
+
+def reason_of(error: OSError) -> str:
+    """What the operating system says, without path and number."""
+    return error.strerror or str(error) or type(error).__name__
+
+
+def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
