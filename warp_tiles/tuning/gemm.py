@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from warp_tiles.errors import ToolchainError, UnsupportedVariant
 from warp_tiles.settings import Settings, current
-from warp_tiles.tuning.gemm_key import environment_of, key_of, source_of
+from warp_tiles.tuning.gemm_key import key_of, source_of
 from warp_tiles.tuning.gemm_space import LIMIT, candidates
 from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.record import Config, Record, Timing
@@ -68,6 +69,7 @@ class Tuner:
         environment: The GPU that is measured on.
         measurer: Measures on it.
         source: See :func:`warp_tiles.tuning.gemm_key.source_of`.
+        arch: What is compiled for, e.g. ``90``.
         limit: Tile configurations of ``mma`` that are looked at, for each variant.
         reuse_stale: Whether timings of another driver or Warp patch release count.
     """
@@ -76,6 +78,7 @@ class Tuner:
     environment: Environment
     measurer: Measurer
     source: str
+    arch: int
     limit: int = LIMIT
     reuse_stale: bool = True
 
@@ -189,7 +192,7 @@ def tune_variant(
         ToolchainError: There is no GPU or no compiler.
     """
     measurer = measurer or _measurer(engine, present_device())
-    tuner = Tuner(store, environment, measurer, source_of(engine.store))
+    tuner = Tuner(store, environment, measurer, source_of(engine.store), variant.arch)
     found = tuner.tune(variant, time.monotonic() + budget_s if budget_s else math.inf)
     engine.tuned.forget()
     return found.record
@@ -233,9 +236,8 @@ def tune_script(
     engine, now = api.engine(), current()
     found_tuner = (tuner or default_tuner)(engine, now)
     variants: list[GemmVariant] = []
-    arch = found_tuner.environment.arch
     for target in discover(script, arguments, block_dim).targets:
-        plan = warp_tiles.plan(target.module, arch=arch, block_dim=target.block_dim)
+        plan = warp_tiles.plan(target.module, arch=found_tuner.arch, block_dim=target.block_dim)
         variants += [v.variant for v in plan.needed if v.variant is not None]
     found = found_tuner.tune_all(variants, budget_s, progress)
     if any(item.measured for item in found):
@@ -247,18 +249,19 @@ def tune_script(
 def tune_missing(engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:
     """What the policy ``max`` does before a module is built: tune variants for this machine's GPU that have no record.
 
-    Without a GPU, and for another GPU's architecture, nothing happens. A GPU that was lost is told of, not raised: the
+    Without a GPU, and for another architecture, nothing happens. What the machine lacks is told of, not raised: the
     build goes on with what is known.
     """
     device = _device()
-    if device is None:
-        return
-    meant = [variant for variant in variants if variant.arch == compile_arch(device)]
+    meant = [variant for variant in variants if device is not None and variant.arch == compile_arch(device)]
     if not meant:
         return
-    tuner = default_tuner(engine, now)
-    if any(tuner.missing(variant, tuner.record(variant)) for variant in meant if tuner._is_served(variant)):
-        tuner.tune_all(meant, now.tune_budget_s)
+    try:
+        tuned = default_tuner(engine, now).tune_all(meant, now.tune_budget_s)
+    except ToolchainError as error:
+        warnings.warn(f"warp_tiles: {error.message}; building with what is known", RuntimeWarning, stacklevel=2)
+        tuned = []
+    if any(item.measured for item in tuned):
         engine.tuned.forget()
 
 
@@ -268,13 +271,15 @@ def default_tuner(engine: Engine, now: Settings) -> Tuner:
     Raises:
         ToolchainError: There is no GPU or no compiler.
     """
+    from warp_tiles.tuning.environment import environment_of
+
     device = present_device()
-    environment = replace(environment_of(device), arch=compile_arch(device))
     return Tuner(
         open_store(now),
-        environment,
+        environment_of(device),
         _measurer(engine, device),
         source_of(engine.store),
+        compile_arch(device),
         reuse_stale=now.stale_records == "reuse",
     )
 

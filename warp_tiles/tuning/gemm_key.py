@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import warp as wp
 
@@ -53,25 +52,15 @@ def key_of(variant: GemmVariant, source: str, environment: Environment) -> Tunin
     return TuningKey.of(SUBJECT, values_of(variant), source, environment)
 
 
-def environment_of(device: Any) -> Environment:
-    """The environment of one of Warp's CUDA devices."""
-    from warp_tiles import _warp
-
-    driver = _warp.driver_version() or ()
-    return Environment(
-        str(device.name),
-        int(device.arch),
-        int(device.sm_count),
-        wp.__version__,
-        ".".join(map(str, driver)),
-        __version__,
-    )
-
-
 def present_environments() -> tuple[Environment, ...]:
     """Those of this machine's GPUs, each once."""
     wp.init()
-    return tuple(dict.fromkeys(environment_of(device) for device in wp.get_cuda_devices()))
+    devices = wp.get_cuda_devices()
+    if not devices:
+        return ()
+    from warp_tiles.tuning.environment import environment_of
+
+    return tuple(dict.fromkeys(environment_of(device) for device in devices))
 
 
 def named_environment(gpu: str) -> Environment:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from warp_tiles.choose import choose
 from warp_tiles.errors import ToolchainError, UnsupportedVariant
 from warp_tiles.providers.base import TunedChoice
 from warp_tiles.tile_limits import problem_of
+from warp_tiles.tuning.folder import tell
 from warp_tiles.tuning.gemm_key import SUBJECT, named_environment, present_environments, source_of, values_of
 from warp_tiles.tuning.gemm_space import config_of, tile_config_of
 from warp_tiles.tuning.key import Environment, Scalar
@@ -66,7 +66,7 @@ class TunedGemms:
         except ValueError as error:
             config, problem = None, str(error)
         if problem:
-            _tell(
+            tell(
                 f"the tuning record {record.key.digest[:12]} of {variant.describe()} is ignored: {problem}. "
                 f"Remedy: warp-tiles tune clear {record.key.digest[:12]}, then tune again"
             )
@@ -101,15 +101,6 @@ class TunedGemms:
         if other:
             text += f", measured with {', '.join(f'{name} {value}' for name, value in other.items())}"
         return text
-
-
-_told: set[str] = set()
-
-
-def _tell(text: str) -> None:
-    if text not in _told:
-        _told.add(text)
-        warnings.warn(f"warp_tiles: {text}", RuntimeWarning, stacklevel=2)
 
 
 def snapshot(
