@@ -271,9 +271,9 @@ def default_tuner(engine: Engine, now: Settings) -> Tuner:
     Raises:
         ToolchainError: There is no GPU or no compiler.
     """
+    device = present_device()
     from warp_tiles.tuning.environment import environment_of
 
-    device = present_device()
     return Tuner(
         open_store(now),
         environment_of(device),
