@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tuning_records import ENVIRONMENT, key
 
+from tests.tuning.tuning_records import ENVIRONMENT, key
 from warp_tiles.tuning.key import Environment, TuningKey
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

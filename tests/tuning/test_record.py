@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tuning_records import failure, key, timing
 
+from tests.tuning.tuning_records import failure, key, timing
 from warp_tiles.tuning.record import Record, Timing, identity
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -74,12 +74,14 @@ def test_of_equals_with_the_same_shared_memory_the_faster_wins() -> None:
     assert winner(timing({"x": 1}, 10.2), timing({"x": 2}, 10.0), timing({"x": 3}, 10.1)) == 2
 
 
+@settings(max_examples=40)
 @given(st.lists(MEASURED, min_size=1, max_size=4, unique_by=lambda item: identity(item.config)))
 def test_the_winner_does_not_depend_on_the_order(timings: list[Timing]) -> None:
     winners = [record(*order).winner() for order in itertools.permutations(timings)]
     assert all(found == winners[0] for found in winners)
 
 
+@settings(max_examples=40)
 @given(st.lists(MEASURED, min_size=1, max_size=6, unique_by=lambda item: identity(item.config)))
 def test_no_candidate_is_clearly_faster_than_the_winner(timings: list[Timing]) -> None:
     found = record(*timings).winner()
@@ -101,6 +103,7 @@ def test_merging_replaces_by_configuration_and_keeps_the_rest() -> None:
     assert [(item.config["x"], item.status) for item in merged.timings] == [(1, "ok"), (2, "ok"), (3, "ok")]
 
 
+@settings(max_examples=40)
 @given(RECORDS, RECORDS)
 def test_merging_loses_no_configuration(one: Record, other: Record) -> None:
     merged = one.merged(other.timings)
@@ -117,6 +120,7 @@ def test_an_identity_does_not_depend_on_order_or_on_tuples() -> None:
         identity({"a": object()})
 
 
+@settings(max_examples=40)
 @given(RECORDS)
 def test_json_gives_the_same_record_back(one: Record) -> None:
     text = json.dumps(one.to_json(), allow_nan=False)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tuning_records import ENVIRONMENT, failure, key, timing
 
+from tests.tuning.tuning_records import ENVIRONMENT, failure, key, timing
 from warp_tiles import settings
 from warp_tiles.errors import RecordError
 from warp_tiles.tuning import encoding

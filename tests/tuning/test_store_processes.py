@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tuning_records import CONFIGS, key, merge_many, read_damaged, timing, tune
 
+from tests.tuning.tuning_records import CONFIGS, key, merge_many, read_damaged, timing, tune
 from warp_tiles.tuning.folder import slug
 from warp_tiles.tuning.store import RecordStore
 

@@ -1,0 +1,301 @@
+"""``warp-tiles tune``: what it prints and refuses, with a search that is made up."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.tuning.tuning_records import failure, key, timing
+from warp_tiles import settings
+from warp_tiles.cli import commands
+from warp_tiles.errors import RecordError, ScriptError, SettingError
+from warp_tiles.tuning.record import Record
+from warp_tiles.tuning.store import RecordStore, open_store
+from warp_tiles.variant import GemmVariant, Operand
+
+FAST = timing({"provider": "mma", "tile": {"m": 64}}, 10.0, shared_bytes=8192)
+SLOW = timing({"provider": "mma", "tile": {"m": 16}}, 25.0)
+VARIANT = GemmVariant(
+    64, 32, 16,
+    Operand("float16", "row_major", 16, 16), Operand("float16", "row_major", 32, 16),
+    Operand("float32", "row_major", 32, 16), "default", 128, 90,
+)  # fmt: skip
+BROKEN = failure({"provider": "cublasdx"}, "needs [bold] 300 kB of [/shared] memory")
+
+
+@dataclass
+class Search:
+    """Stands for the search over GEMM variants, and notes how it was called."""
+
+    asked: list[tuple[Path, tuple[str, ...], float]] = field(default_factory=list)
+    found: tuple[Any, ...] = ()
+
+    def tune_script(self, script: Path, arguments: tuple[str, ...], *, budget_s: float, progress: Any) -> list[Any]:
+        self.asked.append((script, arguments, budget_s))
+        os.write(1, b"the script prints")
+        for item in self.found:
+            progress(item.variant, item.record)
+        return list(self.found)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    variant: GemmVariant
+    record: Record
+    winner: Any
+    measured: int
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> Search:
+    made, module = Search(), ModuleType("warp_tiles.tuning.gemm")
+    module.tune_script = made.tune_script  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "warp_tiles.tuning.gemm", module)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working folder, with a script and a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text("")
+    with settings.override(cache_dir=tmp_path / "cache"):
+        yield tmp_path
+
+
+@pytest.fixture
+def two(folder: Path) -> RecordStore:
+    """Two records: three configurations of one key, one of another."""
+    store = open_store()
+    store.merge(key("gemm", m=64, n=32), [SLOW, FAST, BROKEN])
+    store.merge(key(), [SLOW])
+    return store
+
+
+GEMM = key("gemm", m=64, n=32).digest
+
+
+def tune(*words: object) -> Result:
+    return CliRunner().invoke(commands, ["tune", *map(str, words)], prog_name="warp-tiles")
+
+
+def parsed(*words: object) -> Any:
+    """The JSON of a command, which is all that it prints on standard output."""
+    result = tune(*words, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def table(*words: object) -> str:
+    result = tune(*words)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+class TestScript:
+    @pytest.mark.parametrize(
+        ("words", "arguments", "budget_s"),
+        [
+            (["script.py"], (), 0.0),
+            (["script.py", "a", "-x", "--flag=1"], ("a", "-x", "--flag=1"), 0.0),
+            (["--budget", "5", "script.py"], (), 5.0),
+            (["script.py", "--budget", "2.5", "a"], ("a",), 2.5),
+            (["--budget", "5", "script.py", "--budget", "6"], (), 6.0),
+            (["script.py", "--", "--budget", "7", "--json"], ("--budget", "7", "--json"), 0.0),
+        ],
+    )
+    def test_options_are_the_commands_and_the_rest_is_the_scripts(
+        self, search: Search, words: list[str], arguments: tuple[str, ...], budget_s: float
+    ) -> None:
+        assert tune(*words).exit_code == 0
+        assert search.asked == [(Path("script.py"), arguments, budget_s)]
+
+    def test_without_an_option_the_budget_is_the_settings(self, search: Search) -> None:
+        with settings.override(tune_budget_s=12):
+            tune("script.py")
+            tune("script.py", "--budget", "0")
+        assert [budget_s for _, _, budget_s in search.asked] == [12.0, 0.0]
+
+    def test_a_script_may_have_a_commands_name(self, search: Search) -> None:
+        Path("list").write_text("")
+        assert tune("./list", "all").exit_code == 0
+        assert search.asked == [(Path("list"), ("all",), 0.0)]
+        assert json.loads(tune("--json", "list").stdout) == {"records": []}
+
+    def test_winners_are_printed(self, search: Search) -> None:
+        made = Record(key("gemm", m=64, n=32), (FAST, SLOW, BROKEN))
+        lost = Record(key("gemm", m=1), (BROKEN,))
+        search.found = (Tuned(VARIANT, made, FAST, 2), Tuned(VARIANT, lost, None, 1))
+        (first, second) = parsed("script.py")["variants"]
+        assert (first["key"], first["measured"]) == (GEMM, 2)
+        assert first["winner"]["config"] == FAST.config
+        assert first["variant"]["m"] == VARIANT.m
+        assert second["winner"] is None
+        text = table("script.py")
+        assert "tile.m=64" in text
+        assert "2 of 3" in text
+        assert "every candidate failed" in text
+
+    def test_what_the_script_prints_does_not_mix_with_json(
+        self, search: Search, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        assert parsed("script.py") == {"variants": []}
+        assert capfd.readouterr() == ("", "the script prints")
+        table("script.py")
+        assert capfd.readouterr() == ("the script prints", "")
+
+    def test_progress_goes_to_standard_error_where_it_is_wanted(self, search: Search) -> None:
+        search.found = (Tuned(VARIANT, Record(key("gemm"), (SLOW, FAST)), FAST, 2),)
+        with settings.override(progress="on"):
+            assert "best 10 µs, provider=mma tile.m=64" in tune("script.py").stderr
+        with settings.override(progress="off"):
+            assert tune("script.py").stderr == ""
+
+    def test_a_script_without_products_is_said(self, search: Search) -> None:
+        assert "no product" in tune("script.py").stderr
+
+    @pytest.mark.parametrize("words", [["gone.py"], ["lst"], ["--json", "folder"]])
+    def test_a_script_that_is_missing_is_an_error_that_names_the_commands(
+        self, search: Search, words: list[str]
+    ) -> None:
+        result = tune(*words)
+        assert isinstance(result.exception, ScriptError)
+        assert "list" in result.exception.remedy
+        assert search.asked == []
+
+    @pytest.mark.parametrize("value", ["-1", "soon", ""])
+    def test_a_budget_that_is_none_is_refused(self, search: Search, value: str) -> None:
+        result = tune("--budget", value, "script.py")
+        assert (result.exit_code, search.asked) == (2, [])
+        assert "--budget" in result.stderr
+
+    def test_a_wrong_setting_is_said_first(self, search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WARP_TILES_TUNE_BUDGET_S", "soon")
+        assert isinstance(tune("gone.py").exception, SettingError)
+
+
+class TestList:
+    def test_every_record_is_listed_with_its_winner(self, two: RecordStore) -> None:
+        rows = {row["key"]: row for row in parsed("list")["records"]}
+        assert rows.keys() == {GEMM, key().digest}
+        assert rows[GEMM]["configurations"] == {"ok": 2, "dropped": 0, "failed": 1}
+        assert rows[GEMM]["winner"]["config"] == FAST.config
+        assert rows[GEMM]["values"] == {"m": 64, "n": 32}
+        text = table("list")
+        assert GEMM[:12] in text
+        assert "m=64, n=32" in text
+
+    def test_read_only_folders_are_named(self, two: RecordStore, folder: Path) -> None:
+        with settings.override(cache_dir=folder / "empty", record_paths=[two.root]):
+            assert [row["read_only"] for row in parsed("list")["records"]] == [True, True]
+            folded = [line.split("│")[-2].strip() for line in table("list").splitlines() if "│" in line]
+            assert str(two.root) in "".join(folded)
+
+    def test_nothing_is_a_list_too(self) -> None:
+        assert parsed("list") == {"records": []}
+        assert "key" in table("list")
+
+
+class TestShow:
+    def test_timings_are_sorted_and_the_winner_is_marked(self, two: RecordStore) -> None:
+        lines = table("show", GEMM[:8]).splitlines()
+        (winner,) = [place for place, line in enumerate(lines) if "winner" in line]
+        (slow,) = [place for place, line in enumerate(lines) if "25 µs" in line]
+        (failed,) = [place for place, line in enumerate(lines) if "failed" in line]
+        assert winner < slow < failed
+        assert "tile.m=64" in lines[winner]
+        assert "9.5 µs to 10.5 µs" in lines[winner]
+        assert "needs [bold] 300 kB of [/shared] memory" in lines[failed]
+        assert any("NVIDIA H200" in line for line in lines)
+        assert any(GEMM in line for line in lines)
+
+    def test_json_holds_everything(self, two: RecordStore) -> None:
+        shown = parsed("show", GEMM[:8])
+        assert [item["status"] for item in shown["timings"]] == ["ok", "ok", "failed"]
+        assert shown["winner"] == FAST.to_json()
+        assert shown["environment"]["device"] == "NVIDIA H200"
+
+    def test_what_all_folders_know_is_united(self, two: RecordStore, folder: Path) -> None:
+        with settings.override(cache_dir=folder / "own", record_paths=[two.root]):
+            open_store().merge(key("gemm", m=64, n=32), [timing({"provider": "scalar"}, 1.0)])
+            shown = parsed("show", GEMM)
+        assert len(shown["timings"]) == 4
+        assert shown["winner"]["config"] == {"provider": "scalar"}
+
+    def test_the_picture_is_drawn(self, two: RecordStore, folder: Path) -> None:
+        table("show", GEMM, "--plot", folder / "search.png")
+        assert (folder / "search.png").read_bytes().startswith(b"\x89PNG")
+
+    @pytest.mark.parametrize("words", [["show", "f00"], ["export", "out.json", "f00"], ["clear", "f00"]])
+    def test_an_unknown_key_is_an_error_that_names_what_there_is(self, two: RecordStore, words: list[str]) -> None:
+        assert not GEMM.startswith("f00")
+        result = tune(*words)
+        assert isinstance(result.exception, RecordError)
+        assert GEMM[:12] in result.exception.message
+        assert len(open_store().records()) == 2
+
+
+class TestExportAndImport:
+    def test_records_travel_in_one_file(self, two: RecordStore, folder: Path) -> None:
+        assert parsed("export", "all.json")["records"] == 2
+        assert "1 record written" in table("export", "one.json", GEMM[:10])
+        with settings.override(cache_dir=folder / "other"):
+            assert parsed("import", "one.json")["records"] == 1
+            assert [row["key"] for row in parsed("list")["records"]] == [GEMM]
+            assert "2 records added" in table("import", "all.json")
+            assert open_store().load(key()) == two.load(key())
+
+    def test_a_folder_to_ship_is_made_readable_for_others(self, two: RecordStore, folder: Path) -> None:
+        tune("export", "all.json")
+        (folder / "shipped").mkdir(mode=0o755)
+        assert parsed("import", "all.json", "--into", "shipped")["records"] == 2
+        with settings.override(cache_dir=folder / "empty", record_paths=[folder / "shipped"]):
+            assert open_store().load(key()) == two.load(key())
+        files = list((folder / "shipped").rglob("*.json"))
+        assert {path.stat().st_mode & 0o777 for path in files} == {0o644}
+        assert {path.parent.stat().st_mode & 0o777 for path in files} == {0o755}
+
+    @pytest.mark.parametrize("content", [b"", b"PNG", b"[]", b'{"schema": 9, "records": []}'])
+    def test_rubbish_is_an_error_and_changes_nothing(self, two: RecordStore, content: bytes) -> None:
+        Path("bad.json").write_bytes(content)
+        result = tune("import", "bad.json")
+        assert isinstance(result.exception, RecordError)
+        assert "bad.json" in result.exception.message
+        assert len(open_store().records()) == 2
+
+
+class TestClear:
+    def test_keys_or_all(self, two: RecordStore) -> None:
+        assert parsed("clear", GEMM[:8]) == {"removed": 1}
+        assert [row["key"] for row in parsed("list")["records"]] == [key().digest]
+        assert "1 record removed" in table("clear", "--all")
+        assert parsed("clear", "--all") == {"removed": 0}
+
+    @pytest.mark.parametrize("words", [[], ["--all", GEMM]])
+    def test_either_keys_or_all_must_be_said(self, two: RecordStore, words: list[str]) -> None:
+        assert tune("clear", *words).exit_code == 2
+        assert len(open_store().records()) == 2
+
+    def test_a_read_only_record_is_refused(self, two: RecordStore, folder: Path) -> None:
+        with settings.override(cache_dir=folder / "empty", record_paths=[two.root]):
+            result = tune("clear", GEMM)
+            assert isinstance(result.exception, RecordError)
+            assert str(two.root) in result.exception.message
+            assert parsed("clear", "--all") == {"removed": 0}
+        assert len(open_store().records()) == 2
+
+
+def test_the_group_shows_its_commands() -> None:
+    result = tune("--help")
+    assert result.exit_code == 0
+    assert all(name in result.output for name in ("SCRIPT", "list", "show", "export", "import", "clear", "--budget"))
+    assert tune().exit_code in (0, 2)

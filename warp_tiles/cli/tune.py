@@ -1,0 +1,269 @@
+"""``warp-tiles tune``: measure a script's products, and look after the records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from warp_tiles.cli.output import human_bytes, json_option, print_json, print_table, script_output_to_stderr
+from warp_tiles.errors import RecordError, ScriptError
+from warp_tiles.progress import wanted
+from warp_tiles.tuning.labels import label, microseconds
+from warp_tiles.tuning.record import Record, Timing
+from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
+from warp_tiles.variant import GemmVariant
+
+KEY_DIGITS = 12
+
+_budget_option = click.option(
+    "--budget",
+    "budget_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Stop each search with the best so far after so long; 0 for no limit. Default: the setting tune_budget_s.",
+)
+
+
+class _ScriptOrCommand(click.Group):
+    """A group whose first word is a script unless it names a command."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None:
+            return "", _script, args
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_ScriptOrCommand, subcommand_metavar="SCRIPT [ARGUMENTS]... | COMMAND [ARGS]...")
+@_budget_option
+@json_option
+@click.pass_context
+def tune(context: click.Context, budget_s: float | None, as_json: bool) -> None:
+    """Tune the products of SCRIPT, or look after the tuning records.
+
+    The products of wp.tile_matmul that SCRIPT launches are measured with every provider and tile configuration that
+    can serve them, unless records have them. Options before and behind SCRIPT are this command's; those behind "--"
+    belong to the script. A script that has a command's name is given as ./list.
+    """
+    given = {"as_json": as_json, "budget_s": budget_s}
+    context.default_map = dict.fromkeys(["", *tune.commands], given)
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
+@_budget_option
+@json_option
+@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def _script(script: Path, arguments: tuple[str, ...], budget_s: float | None, as_json: bool) -> None:
+    """Tune the products of SCRIPT."""
+    from warp_tiles import settings
+    from warp_tiles.tuning.gemm import tune_script
+
+    now = settings.current()
+    if not script.is_file():
+        raise ScriptError(
+            f"there is no script {script}",
+            remedy=f"give the path of a Python file, or a command: {', '.join(sorted(tune.commands))}",
+        )
+    budget_s = now.tune_budget_s if budget_s is None else budget_s
+    with script_output_to_stderr(as_json):
+        tuned = tune_script(script, arguments, budget_s=budget_s, progress=_say_best)
+    if as_json:
+        rows = [
+            {
+                "variant": item.variant.to_json(),
+                "key": item.record.key.digest,
+                "measured": item.measured,
+                "winner": None if item.winner is None else item.winner.to_json(),
+            }
+            for item in tuned
+        ]
+        print_json({"variants": rows})
+        return
+    if not tuned:
+        click.echo(f"warp-tiles: {script} launches no product that can be tuned", err=True)
+    table = [
+        (
+            item.variant.describe(),
+            "every candidate failed" if item.winner is None else label(item.winner.config),
+            "-" if item.winner is None else microseconds(item.winner.median_us),
+            f"{item.measured} of {len(item.record.timings)}",
+            item.record.key.digest[:KEY_DIGITS],
+        )
+        for item in tuned
+    ]
+    print_table("", ("product", "winner", "time", "measured now", "key"), table)
+
+
+def _say_best(variant: GemmVariant, record: Record) -> None:
+    """One line on standard error for each batch that was measured."""
+    if wanted():
+        winner = record.winner()
+        best = "none so far" if winner is None else f"{microseconds(winner.median_us)}, {label(winner.config)}"
+        click.echo(f"{variant.describe()}: {len(record.timings)} candidates, best {best}", err=True)
+
+
+@tune.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """Every record, in the order of looking up: read-only folders first."""
+    found = open_store().records()
+    if as_json:
+        print_json({"records": [_summary(stored) for stored in found]})
+        return
+    rows = []
+    for stored in found:
+        key, winner = stored.record.key, stored.record.winner()
+        rows.append(
+            (
+                key.digest[:KEY_DIGITS],
+                key.subject,
+                _values(stored.record),
+                key.environment.device,
+                len(stored.record.timings),
+                "none" if winner is None else label(winner.config),
+                "-" if winner is None else microseconds(winner.median_us),
+                str(stored.path.parents[1]) if stored.read_only else "own",
+            )
+        )
+    print_table("", ("key", "subject", "values", "device", "configurations", "winner", "time", "folder"), rows)
+
+
+def _values(record: Record) -> str:
+    return ", ".join(f"{name}={value}" for name, value in record.key.values)
+
+
+def _summary(stored: StoredRecord) -> dict[str, Any]:
+    record = stored.record
+    winner = record.winner()
+    return {
+        "key": record.key.digest,
+        **record.key.to_json(),
+        "path": str(stored.path),
+        "read_only": stored.read_only,
+        "configurations": {
+            status: sum(timing.status == status for timing in record.timings) for status in ("ok", "dropped", "failed")
+        },
+        "winner": None if winner is None else winner.to_json(),
+    }
+
+
+def _united(store: RecordStore, prefix: str) -> tuple[StoredRecord, Record]:
+    """A record by the beginning of its key: where it lies first, and with what all folders know."""
+    stored = store.find(prefix)
+    return stored, store.load(stored.record.key) or stored.record
+
+
+@tune.command()
+@click.argument("key")
+@click.option("--plot", "picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this PNG file.")
+@json_option
+def show(key: str, picture: Path | None, as_json: bool) -> None:
+    """Every timing and failure of one record, the winner marked.
+
+    A KEY may be shortened to its first digits.
+    """
+    stored, record = _united(open_store(), key)
+    if picture is not None:
+        from warp_tiles.tuning.picture import draw
+
+        draw(record, picture)
+    if as_json:
+        summary = _summary(StoredRecord(stored.path, record, stored.read_only))
+        print_json({**summary, "timings": record.to_json()["timings"]})
+        return
+    asked = record.key.to_json()
+    facts = [("subject", asked["subject"]), *asked["values"].items(), ("source", asked["source"])]
+    facts += [(name, "-" if value is None else value) for name, value in asked["environment"].items()]
+    print_table(f"key {record.key.digest}", ("what", "value"), [*facts, ("file", stored.path)])
+    winner = record.winner()
+    rows = [_row(timing, timing is winner) for timing in sorted(record.timings, key=_order)]
+    headings = ("configuration", "", "median", "95 % interval", "launches", "shared memory", "reason")
+    print_table("", headings, rows)
+
+
+def _order(timing: Timing) -> tuple[int, float, str]:
+    """Measured ones by time, then dropped ones, then failures."""
+    place = ("ok", "dropped", "failed").index(timing.status)
+    return place, timing.median_us if timing.median_us == timing.median_us else float("inf"), timing.identity
+
+
+def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
+    measured = timing.samples > 0
+    return (
+        label(timing.config),
+        "winner" if wins else timing.status,
+        microseconds(timing.median_us),
+        f"{microseconds(timing.low_us)} to {microseconds(timing.high_us)}" if measured else "-",
+        timing.samples or "-",
+        human_bytes(timing.shared_bytes) if measured else "-",
+        timing.reason,
+    )
+
+
+@tune.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("keys", nargs=-1)
+@json_option
+def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
+    """Write records into one FILE: those of KEYS, or all."""
+    store = open_store()
+    count = store.export(file, [_united(store, key)[1] for key in keys] if keys else None)
+    _say(as_json, f"{_records(count)} written to {file}", records=count, file=str(file))
+
+
+@tune.command("import")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--into",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Add them to this folder, to be shipped with an application, in place of your own.",
+)
+@json_option
+def import_(file: Path, folder: Path | None, as_json: bool) -> None:
+    """Add the records of an exported FILE to your own; timings that are there stay."""
+    store = open_store()
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        store = RecordStore(folder, shared=True)  # readable by whom the folder is
+    count = store.import_(file)
+    _say(as_json, f"{_records(count)} added to {store.root}", records=count, folder=str(store.root))
+
+
+@tune.command()
+@click.argument("keys", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All of your own records.")
+@json_option
+def clear(keys: tuple[str, ...], everything: bool, as_json: bool) -> None:
+    """Remove your own records of KEYS. Read-only folders are left alone."""
+    if bool(keys) == everything:
+        raise click.UsageError("give KEYS, or --all for all records")
+    store = open_store()
+    count = store.remove(None if everything else [_own_digest(store, key) for key in keys])
+    _say(as_json, f"{_records(count)} removed", removed=count)
+
+
+def _own_digest(store: RecordStore, prefix: str) -> str:
+    found = store.find(prefix)
+    digest = found.record.key.digest
+    if not any(stored.record.key.digest == digest and not stored.read_only for stored in store.records()):
+        raise RecordError(
+            f"the record {digest[:KEY_DIGITS]} lies in a read-only folder, {found.path.parents[1]}",
+            remedy="take the folder out of the setting record_paths, or remove the file yourself",
+        )
+    return digest
+
+
+def _records(count: int) -> str:
+    return f"{count} record{'' if count == 1 else 's'}"
+
+
+def _say(as_json: bool, text: str, **data: object) -> None:
+    if as_json:
+        print_json(data)
+    else:
+        click.echo(text)
