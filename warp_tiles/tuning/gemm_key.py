@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 
-import warp as wp
-
 from warp_tiles.errors import ToolchainError
 from warp_tiles.providers import CublasdxProvider, MmaProvider
 from warp_tiles.toolchain import ToolchainStore
@@ -54,6 +52,8 @@ def key_of(variant: GemmVariant, source: str, environment: Environment) -> Tunin
 
 def present_environments() -> tuple[Environment, ...]:
     """Those of this machine's GPUs, each once."""
+    import warp as wp
+
     wp.init()
     devices = wp.get_cuda_devices()
     if not devices:
@@ -65,4 +65,6 @@ def present_environments() -> tuple[Environment, ...]:
 
 def named_environment(gpu: str) -> Environment:
     """What the environment of a GPU that is not here must be like; its architecture and size are open."""
+    import warp as wp
+
     return Environment(gpu, None, 0, wp.__version__, "", __version__)
