@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from warp_tiles import engine as module
+from warp_tiles import workshop as module
 from warp_tiles.compiler import Compiled, CompileRequest
 from warp_tiles.dispatch import Target, Tile, products
 from warp_tiles.engine import Engine
@@ -96,7 +96,7 @@ class Bench:
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine, self.store, self.pool = engine, FakeStore(), FakePool()
         monkeypatch.setattr(module, "ToolchainStore", lambda folder, shared: self.store)
-        engine._pool = self.pool  # type: ignore[assignment]
+        monkeypatch.setattr(engine.resources, "pool", lambda settings: self.pool)
 
     def refuse(self, *names: str) -> None:
         """Have the compiler refuse sources."""

@@ -11,7 +11,7 @@ from tests.bench import ALIGNED, TOOLCHAIN, Bench, cublasdx, libmathdx, mma, var
 from warp_tiles import settings
 from warp_tiles.errors import BuildError, ToolchainError, UnsupportedVariant
 from warp_tiles.planning import ModulePlan, PlannedVariant, Session, resolve
-from warp_tiles.settings import ProviderChoice
+from warp_tiles.settings import Settings
 from warp_tiles.variant import GemmVariant, Role
 
 ODD = replace(ALIGNED, threads=48)
@@ -19,7 +19,7 @@ FEW = replace(ALIGNED, threads=16)
 OLD = replace(ALIGNED, arch=70)
 B = replace(ALIGNED.c, dtype="bfloat16")
 NARROW = replace(ALIGNED, c=B)
-AUTO = ProviderChoice("auto", "the default of the setting provider")
+AUTO = Settings()
 
 
 def plan_of(variant: GemmVariant, role: Role = Role.FORWARD) -> ModulePlan:
@@ -51,7 +51,7 @@ def test_a_warp_without_libmathdx_is_not_asked_for_it(bench: Bench) -> None:
 
 @pytest.mark.parametrize("name", settings.PROVIDERS[1:])
 def test_a_named_provider_is_asked_alone(bench: Bench, name: str) -> None:
-    chain = bench.engine.chain(ProviderChoice(name, "the setting provider"))
+    chain = bench.engine.chain(Settings(provider=name))
     assert [provider.name for provider in chain.providers] == [name]
     assert chain.forced
 
@@ -128,7 +128,7 @@ def test_a_named_provider_names_the_field_that_it_cannot_serve(
 
 def test_the_plan_says_what_names_the_provider(bench: Bench) -> None:
     with settings.override(provider="cublasdx"):
-        assert planned(bench, ALIGNED).reason.endswith("; cublasdx: the setting provider names it")
+        assert planned(bench, ALIGNED).reason.endswith("; cublasdx: the setting provider (override()) names it")
 
 
 @pytest.mark.parametrize("name", ["mma", "cublasdx"])
@@ -162,7 +162,7 @@ def test_without_headers_what_mma_cannot_serve_goes_on_with_a_warning(bench: Ben
 
 def test_the_salt_follows_the_providers_that_are_asked(bench: Bench) -> None:
     every = bench.engine.salt(AUTO)
-    one = {name: bench.engine.salt(ProviderChoice(name, "")) for name in ("mma", "cublasdx", "scalar")}
+    one = {name: bench.engine.salt(Settings(provider=name)) for name in ("mma", "cublasdx", "scalar")}
     assert len({every, *one.values()}) == 4
     assert "block_gemm.cuh" in every
     assert "gemm.cuh" in every
@@ -170,12 +170,12 @@ def test_the_salt_follows_the_providers_that_are_asked(bench: Bench) -> None:
     assert "cublasdx source=" not in one["mma"]
     bench.store.compiler = "another"
     assert bench.engine.salt(AUTO) != every
-    assert bench.engine.salt(ProviderChoice("mma", "")) != one["mma"]
-    assert bench.engine.salt(ProviderChoice("scalar", "")) == one["scalar"]
+    assert bench.engine.salt(Settings(provider="mma")) != one["mma"]
+    assert bench.engine.salt(Settings(provider="scalar")) == one["scalar"]
 
 
 def test_two_choices_do_not_share_a_build(bench: Bench) -> None:
-    choices = [ProviderChoice(name, "") for name in ("mma", "cublasdx", "scalar")]
+    choices = [Settings(provider=name) for name in ("mma", "cublasdx", "scalar")]
     built = [bench.engine.start([ALIGNED], choice)[ALIGNED].result(20) for choice in choices]
     assert [artifact.provider for artifact in built] == ["mma", "cublasdx", "scalar"]
     assert len({artifact.key for artifact in built}) == 3
@@ -197,7 +197,7 @@ def test_a_bfloat16_result_is_built_by_mma(bench: Bench, role: Role) -> None:
 )
 def test_no_other_provider_accumulates_in_bfloat16(bench: Bench, name: str, role: Role, words: str) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    found = replace(plan_of(NARROW, role), choice=ProviderChoice(name, "the setting provider"))
+    found = replace(plan_of(NARROW, role), settings=Settings(provider=name))
     alone = replace(found, variants=tuple(v for v in found.variants if v.variant == NARROW and v.role is role))
     with pytest.raises(TypeError, match=words) as caught:
         bench.engine.annotate(alone)

@@ -22,7 +22,9 @@ from warp_tiles.errors import BuildError, ToolchainError, WorkerError
 from warp_tiles.planning import ModulePlan, Session, resolve
 from warp_tiles.providers import CublasdxProvider
 from warp_tiles.records import Artifact
+from warp_tiles.settings import current
 from warp_tiles.variant import GemmVariant, Role
+from warp_tiles.workshop import SettledWorkshop
 
 # ---- builds and hits
 
@@ -103,7 +105,7 @@ def test_a_build_that_ends_before_start_returns_does_not_lock_up(bench: Bench, m
     done = threading.Event()
     artifact = Artifact(ALIGNED, "", b"", "scalar", "", False, 0.0)
     monkeypatch.setattr(bench.engine, "_build", lambda variant, provider: artifact)
-    bench.engine._waiters = Immediate()  # type: ignore[assignment]
+    bench.engine.resources._waiters = Immediate()  # type: ignore[assignment]
 
     def ask() -> None:
         assert bench.engine.start([ALIGNED])[ALIGNED].result(1) is artifact
@@ -245,9 +247,9 @@ def test_an_nvrtc_newer_than_warps_linker_is_a_missing_toolchain(
     with settings.override(cache_dir=tmp_path, provider="auto"):
         engine = Engine(warp_toolkit=(12, 8))
         bench = Bench(engine, monkeypatch)
-        assert engine.try_toolchain() is None
+        assert engine.at(current()).try_toolchain() is None
         with pytest.raises(ToolchainError, match=r"12\.9.*12\.8"):
-            engine.toolchain()
+            engine.at(current()).toolchain()
         artifact, told = bench.heard(ALIGNED)
         assert artifact.provider == "scalar"
         assert "12.9" in told[0]
@@ -276,8 +278,8 @@ def test_an_architecture_that_the_compiler_does_not_know_goes_to_libmathdx(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    toolchain = replace(bench.engine.toolchain(), archs=(80, 90))
-    monkeypatch.setattr(bench.engine, "toolchain", lambda: toolchain)
+    toolchain = replace(bench.engine.at(current()).toolchain(), archs=(80, 90))
+    monkeypatch.setattr(SettledWorkshop, "toolchain", lambda self: toolchain)
     unknown = replace(ALIGNED, arch=110)
     artifact, told = bench.heard(unknown)
     assert artifact.provider == "libmathdx"
@@ -469,10 +471,10 @@ def test_the_cache_follows_the_settings(bench: Bench, tmp_path: Path) -> None:
 def test_the_toolchains_memory_follows_the_setting_of_a_shared_folder(tmp_path: Path) -> None:
     with settings.override(cache_dir=tmp_path, cache_shared=False):
         engine = Engine()
-        private = engine.store
-        assert engine.store is private
+        private = engine.at(current()).store
+        assert engine.at(current()).store is private
         with settings.override(cache_shared=True):
-            assert engine.store is not private
+            assert engine.at(current()).store is not private
         engine.close()
 
 

@@ -17,7 +17,7 @@ from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesEr
 from warp_tiles.module_build import ModuleBuild
 from warp_tiles.planning import FunctionUse, Session, resolve
 from warp_tiles.records import Artifact, ModuleRecord, Recorder
-from warp_tiles.settings import ProviderChoice
+from warp_tiles.settings import Settings
 from warp_tiles.toolchain import Toolchain
 from warp_tiles.variant import GemmVariant, Role
 
@@ -70,6 +70,9 @@ class FakeEngine:
     recorder: Recorder = field(default_factory=Recorder)
     started: list[GemmVariant] = field(default_factory=list)
 
+    def at(self, resolved: Settings) -> FakeEngine:
+        return self
+
     def toolchain(self) -> Toolchain:
         if self.found is None:
             raise ToolchainError("there is none")
@@ -78,7 +81,7 @@ class FakeEngine:
     def try_toolchain(self) -> Toolchain | None:
         return self.found
 
-    def start(self, variants: Any, choice: ProviderChoice) -> dict[GemmVariant, Future[Artifact]]:
+    def start(self, variants: Any, resolved: Settings) -> dict[GemmVariant, Future[Artifact]]:
         self.started += list(variants)
         return {variant: done(self.results.get(variant, artifact(variant))) for variant in self.started}
 
@@ -97,6 +100,7 @@ class Case:
     def build(
         self, output: str = "module.cubin", *, warp_inputs: tuple[bytes, ...] = (), **keywords: Any
     ) -> ModuleRecord:
+        self.session.settings = settings.current()
         plan = resolve(self.session, self.generated, ["k"], [FunctionUse("k", "k", False, "")])
         build = ModuleBuild(self.engine, self.session, self.generated, plan)  # type: ignore[arg-type]
         self.path, self.output = self.folder / "module.cu", self.folder / output
@@ -309,7 +313,7 @@ def test_the_setting_leaves_the_link_to_warp(case: Case) -> None:
     with settings.override(linker="warp"):
         record = case.build()
     assert record.linker == "warp"
-    assert "linker is 'warp'" in record.linker_reason
+    assert record.linker_reason == "the setting linker (override()) is 'warp'"
     assert case.engine.pool.requests == []
 
 

@@ -264,7 +264,8 @@ def test_a_plan_prints_the_fields_that_the_issue_lists() -> None:
 
 def test_a_plan_prints_who_was_asked_and_how_it_is_computed() -> None:
     plan = resolve(session(("k", BIG)), source(forward(0)), ["k"], [])
-    assert plan.to_json()["provider"] == plan.choice.name
+    assert plan.to_json()["provider"] == plan.settings.provider == "auto"
+    assert plan.to_json()["policy"] == "auto"
     config = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
     planned = replace(plan.needed[0], provider="mma", symbol="f", tile_config=config)
     data = json.loads(json.dumps(planned.to_json()))

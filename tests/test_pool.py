@@ -360,10 +360,12 @@ from warp_tiles.compiler import CompileRequest
 good = CompileRequest("f.cu", "__device__ int f() { return 1; }", (("arch", "sm_90"),), "f")
 enable()
 engine = api._hooks.engine
-assert engine.pool.submit(good).result(60).payload
+from warp_tiles.settings import current
+engine_settings = current()
+assert engine.at(engine_settings).pool.submit(good).result(60).payload
 child = os.fork()
 if not child:
-    assert engine.pool.submit(good).result(60).payload
+    assert engine.at(engine_settings).pool.submit(good).result(60).payload
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

@@ -48,7 +48,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, choice: str, terminal: bool, seconds:
     stream = Terminal(terminal)
     monkeypatch.setattr(sys, "stderr", stream)
     bar = BuildProgress()
-    with settings.override(progress=choice), bar.variant("8x8x8 float32"):
+    with bar.variant("8x8x8 float32", choice):
         time.sleep(seconds)
     assert bar._bar is None
     return stream.getvalue()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,25 +13,19 @@ from hypothesis import strategies as st
 
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
-from warp_tiles.settings import (
-    ProviderChoice,
-    configure,
-    current,
-    from_environment,
-    override,
-    parse_size,
-    provider_choice,
-)
+from warp_tiles.setting_values import parse_size
+from warp_tiles.settings import configure, current, from_environment, override
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No setting from the environment, from code or from another test."""
     for variable in settings.ENVIRONMENT.values():
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(settings, "_configured", {})
     monkeypatch.setattr(settings, "_overrides", [])
     monkeypatch.setattr(settings, "_listeners", [])
+    monkeypatch.chdir(tmp_path)  # and none from a project file
     yield
     assert settings._overrides == []  # no test leaves a layer behind
 
@@ -101,40 +96,245 @@ def test_equal_override_layers_are_told_apart() -> None:
         assert current().jobs == 5
 
 
-# ---- the provider of a module
+# ---- every layer
+
+SAMPLES: dict[str, list[Any]] = {
+    "provider": list(settings.PROVIDERS),
+    "linker": list(settings.LINKERS),
+    "cache_dir": ["/a", "/b", "/c"],
+    "cache_max_bytes": ["1MB", 2_000_000, "3GiB"],
+    "cache_shared": [True, False],
+    "jobs": [1, "2", 3, 4, 5],
+    "progress": list(settings.SWITCHES),
+    "loop_sums": [True, False],
+    "policy": list(settings.POLICIES),
+    "background": [True, False],
+    "record_paths": ["/a", "/b"],
+    "stale_records": ["reuse", "retune"],
+    "record_gpu": ["one GPU", "another"],
+    "tune_budget_s": [1, "2.5", 30],
+}
+LAYERS = ("override()", "configure()", "module option", "environment variable", "pyproject.toml")
 
 
-def test_the_provider_of_a_module_lies_between_code_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert provider_choice() == ProviderChoice("auto", "the default of the setting provider")
-    assert provider_choice("mma") == ProviderChoice("mma", "the module option warp_tiles_provider")
-    monkeypatch.setenv("WARP_TILES_PROVIDER", "scalar")
-    assert provider_choice() == ProviderChoice("scalar", "the setting provider (WARP_TILES_PROVIDER)")
-    assert provider_choice("mma").name == "mma"
-    configure(provider="cublasdx")
-    assert provider_choice("mma") == ProviderChoice("cublasdx", "the setting provider")
-    with override(jobs=2):
-        assert provider_choice("mma").name == "cublasdx", "a block that does not name it changes nothing"
-    with override(provider="libmathdx"):
-        assert provider_choice("mma") == ProviderChoice("libmathdx", "the setting provider")
-        with override(provider="auto"):
-            assert provider_choice("mma").name == "auto", "code that asks for the default overrides the option too"
-    configure(provider=None)
-    assert provider_choice("mma").name == "mma"
+@st.composite
+def layered(draw: st.DrawFn) -> dict[str, dict[str, Any]]:
+    """For some settings, a value in some of the layers."""
+    names = draw(st.lists(st.sampled_from(sorted(SAMPLES)), unique=True, max_size=4))
+    found = {}
+    for name in names:
+        layers = draw(st.lists(st.sampled_from(LAYERS), unique=True))
+        found[name] = {layer: draw(st.sampled_from(SAMPLES[name])) for layer in layers}
+    return found
+
+
+def toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, (bool, int)) else f'"{value}"'
+
+
+@given(layered())
+def test_the_innermost_layer_that_names_a_setting_decides(
+    tmp_path_factory: pytest.TempPathFactory, given_values: dict[str, dict[str, Any]]
+) -> None:
+    def of(layer: str) -> dict[str, Any]:
+        return {name: values[layer] for name, values in given_values.items() if layer in values}
+
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "below").mkdir()
+    lines = [f"{name} = {toml(value)}" for name, value in of("pyproject.toml").items()]
+    (folder / "pyproject.toml").write_text("\n".join(["[tool.warp_tiles]", *lines]))
+    options = {"enable_backward": True, **{f"warp_tiles_{name}": value for name, value in of("module option").items()}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder / "below")
+        for name, value in of("environment variable").items():
+            patch.setenv(settings.ENVIRONMENT[name], str(value))
+        configure(**of("configure()"))
+        try:
+            with override(**of("override()")):
+                now = current(options, "m")
+                process = current()
+        finally:
+            configure(**dict.fromkeys(SAMPLES))
+    for name, default in settings.defaults().items():
+        values = given_values.get(name, {})
+        inner = next((layer for layer in LAYERS if layer in values), None)
+        expected = default if inner is None else settings._PARSERS[name](name, values[inner])
+        assert getattr(now, name) == expected
+        assert now.layer(name).startswith("default" if inner is None else inner.replace("pyproject.toml", str(folder)))
+        inner = next((layer for layer in LAYERS if layer in values and layer != "module option"), None)
+        assert getattr(process, name) == (default if inner is None else settings._PARSERS[name](name, values[inner]))
+
+
+def test_layers_are_named_in_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.warp_tiles]\npolicy = "fast"\n')
+    monkeypatch.chdir(tmp_path)
+    assert current().named("policy") == f"the setting policy ({tmp_path / 'pyproject.toml'})"
+    monkeypatch.setenv("WARP_TILES_POLICY", "max")
+    assert current().named("policy") == "the setting policy (environment variable WARP_TILES_POLICY)"
+    option = {"warp_tiles_policy": "locked"}
+    assert current(option, "m").named("policy") == "the setting policy (module option warp_tiles_policy of module m)"
+    configure(policy="auto")
+    assert current(option, "m").named("policy") == "the setting policy (configure())"
+    with override(policy="scalar"):
+        assert current(option, "m").named("policy") == "the setting policy (override())"
+    configure(policy=None)
+    assert current().to_json()["policy"] == {"value": "max", "layer": "environment variable WARP_TILES_POLICY"}
+    assert current().to_json()["linker"] == {"value": "auto", "layer": "default"}
+
+
+def test_settings_of_equal_values_are_equal_whatever_their_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARP_TILES_JOBS", "3")
+    of_environment = current()
+    with override(jobs=3):
+        assert current() == of_environment
+        assert hash(current()) == hash(of_environment)
+        assert current().layers != of_environment.layers
+
+
+# ---- options of a module
+
+
+def test_an_option_that_is_none_names_nothing() -> None:
+    assert current({"warp_tiles_provider": None}).layer("provider") == "default"
 
 
 @pytest.mark.parametrize("option", ["cutlass", 3, "", ["mma"], True])
 def test_an_unknown_provider_of_a_module_lists_the_valid_ones(option: object) -> None:
-    with pytest.raises(SettingError, match="the module option warp_tiles_provider is ") as caught:
-        provider_choice(option)
+    with pytest.raises(SettingError, match="module m: option warp_tiles_provider is ") as caught:
+        current({"warp_tiles_provider": option}, "m")
     assert "auto, mma, cublasdx, libmathdx, scalar" in caught.value.remedy
     with override(provider="mma"), pytest.raises(SettingError):
-        provider_choice(option)
+        current({"warp_tiles_provider": option})
 
 
-@pytest.mark.parametrize("name", settings.PROVIDERS)
-def test_the_provider_of_a_module_is_that_of_the_settings_where_it_has_no_option(name: str) -> None:
-    with override(provider=name):
-        assert provider_choice().name == current().provider == name
+def test_an_unknown_option_of_a_module_lists_the_valid_ones() -> None:
+    with pytest.raises(SettingError, match="module m: option warp_tiles_polcy is unknown") as caught:
+        current({"warp_tiles_polcy": "fast", "max_unroll": 3}, "m")
+    assert all(f"warp_tiles_{name}" in caught.value.remedy for name in settings.defaults())
+
+
+# ---- the project file
+
+
+def project(folder: Path, text: str) -> Path:
+    file = folder / "pyproject.toml"
+    file.write_text(text)
+    return file
+
+
+def test_the_nearest_file_with_the_table_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    project(tmp_path, "[tool.warp_tiles]\njobs = 1\n")
+    project(tmp_path / "a", "[tool.other]\njobs = 2\n")
+    monkeypatch.chdir(inner)
+    assert current().jobs == 1
+    middle = project(tmp_path / "a", "[tool.warp_tiles]\njobs = 3\nlinker = 'warp'\n")
+    assert (current().jobs, current().layer("jobs")) == (3, str(middle))
+    project(inner, "[tool.warp_tiles]\n")
+    assert current() == settings.Settings(), "an empty table is one too"
+
+
+def test_the_file_is_read_when_it_changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = project(tmp_path, "[tool.warp_tiles]\njobs = 1\n")
+    assert current().jobs == 1
+    reads: list[Path] = []
+    original = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or original(path))
+    assert current().jobs == 1
+    assert reads == []
+    project(tmp_path, "[tool.warp_tiles]\njobs = 22\n")
+    assert current().jobs == 22
+    assert reads == [file]
+    file.unlink()
+    assert current().jobs == 0
+
+
+def test_folders_are_relative_to_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    project(tmp_path, '[tool.warp_tiles]\ncache_dir = "c"\nrecord_paths = ["r", "/s"]\n')
+    monkeypatch.chdir(tmp_path / "below")
+    assert current().cache_dir == tmp_path / "c"
+    assert current().record_paths == (tmp_path / "r", Path("/s"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[tool.warp_tiles]\npolcy = 'fast'\n", r"unknown setting polcy in \[tool.warp_tiles\] of .*pyproject.toml"),
+        ("[tool.warp_tiles]\npolicy = 'quick'\n", r"policy in \[tool.warp_tiles\] of .*pyproject.toml is 'quick'"),
+        ("[tool.warp_tiles]\njobs = -1\n", r"jobs in \[tool.warp_tiles\] of .*pyproject.toml is -1"),
+        ("[tool]\nwarp_tiles = 3\n", r"tool.warp_tiles in .*pyproject.toml is 3"),
+        ("[tool.warp_tiles\n", r"pyproject.toml cannot be read"),
+        ("tool = 3\n", r"pyproject.toml cannot be read"),
+    ],
+)
+def test_a_bad_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, message: str) -> None:
+    project(tmp_path, text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingError, match=message) as caught:
+        current()
+    assert caught.value.remedy
+
+
+def test_a_file_that_somebody_else_left_in_a_common_folder_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    project(tmp_path, "[tool.warp_tiles]\njobs = 1\n")
+    monkeypatch.chdir(tmp_path)
+    owner = os.stat("pyproject.toml").st_uid
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    if owner == 0:  # root's files count for everybody
+        os.chown("pyproject.toml", 1234, -1)
+    assert current().jobs == 1, "a folder that only its owner can write is as good as the owner"
+    tmp_path.chmod(0o1777)
+    assert current().jobs == 0
+
+
+def test_a_working_directory_that_is_gone_has_no_project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert current() == settings.Settings()
+
+
+# ---- policy and provider
+
+
+@pytest.mark.parametrize(
+    ("policy", "provider"),
+    [
+        *((policy, provider) for policy in ("off", "scalar") for provider in ("mma", "cublasdx", "libmathdx")),
+        ("off", "scalar"),
+        ("fast", "cublasdx"),
+        ("fast", "libmathdx"),
+    ],
+)
+def test_a_provider_that_the_policy_forbids_is_named_with_it(
+    policy: str, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARP_TILES_POLICY", policy)
+    configure(provider=provider)
+    with pytest.raises(SettingError) as caught:
+        _ = current().providers
+    assert f"{policy!r} (environment variable WARP_TILES_POLICY)" in caught.value.message
+    assert f"{provider!r} (configure())" in caught.value.message
+
+
+@pytest.mark.parametrize("policy", settings.POLICIES)
+def test_every_policy_goes_with_the_default_provider(policy: str) -> None:
+    for named in ({}, {"provider": "auto"}):
+        with override(policy=policy, **named):
+            assert current().providers == settings.POLICIES[policy].providers
+
+
+@pytest.mark.parametrize("policy", ["auto", "max", "locked"])
+@pytest.mark.parametrize("provider", settings.PROVIDERS[1:])
+def test_a_named_provider_is_asked_alone_under_any_policy_that_allows_it(policy: str, provider: str) -> None:
+    with override(policy=policy, provider=provider):
+        assert current().providers == (provider,)
 
 
 # ---- what is refused

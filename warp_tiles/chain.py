@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from warp_tiles.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
 from warp_tiles.errors import ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
 from warp_tiles.planning import PlannedVariant
+from warp_tiles.policy import PROVIDER_ORDER
 from warp_tiles.providers.base import Provider, Recipe, Tuned, TunedChoice, Workshop
-from warp_tiles.settings import ProviderChoice
+from warp_tiles.settings import Settings
 from warp_tiles.variant import GemmVariant, Role
 
 
@@ -33,19 +34,19 @@ class Chain:
     """The providers that a setting stands for.
 
     Attributes:
-        choice: The setting.
+        settings: The settings.
         providers: In the order in which they are asked.
         tuned: What was measured; None if nothing was, or if it does not count.
     """
 
-    choice: ProviderChoice
+    settings: Settings
     providers: tuple[Provider, ...]
     tuned: Tuned | None = None
 
     @property
     def forced(self) -> bool:
         """Whether one provider alone is asked, and its failing is an error."""
-        return self.choice.name != "auto"
+        return self.settings.provider != "auto"
 
     def order(self, variant: GemmVariant) -> tuple[Provider, ...]:
         """The providers in the order in which they are asked for a variant: the one that was measured fastest first."""
@@ -77,7 +78,7 @@ class Chain:
             best = self.tuned.best(variant, [provider.name]) if self.tuned else None
         causes = [error.message for error in obstacles]
         if self.forced:
-            causes.append(f"{self.choice.by} names it")
+            causes.append(f"{self.settings.named('provider')} names it")
         if best is not None:
             causes.append(best.reason)
         return f"{provider.name}: {'; '.join(dict.fromkeys(causes)) or 'the first that is asked'}"
@@ -85,11 +86,13 @@ class Chain:
     def nobody(self, variant: GemmVariant, obstacles: Sequence[WarpTilesError]) -> UnsupportedVariant:
         """The error where every provider has an obstacle."""
         causes = "; ".join(dict.fromkeys(error.message for error in obstacles))
-        return UnsupportedVariant(
-            f"no provider can build {variant.describe()}: {causes}",
-            remedy=f"{self.choice.by} is {self.choice.name!r}"
-            + (", which asks no other; set the provider to auto: WARP_TILES_PROVIDER=auto" if self.forced else ""),
-        )
+        named = self.settings.named
+        remedy = f"{named('provider')} is {self.settings.provider!r}"
+        if self.forced:
+            remedy += ", which asks no other; set the provider to auto: WARP_TILES_PROVIDER=auto"
+        elif self.settings.rules.providers != PROVIDER_ORDER:
+            remedy = f"{named('policy')} is {self.settings.policy!r}, which asks {', '.join(self.settings.providers)}"
+        return UnsupportedVariant(f"no provider can build {variant.describe()}: {causes}", remedy)
 
 
 def planned_with(chain: Chain, planned: PlannedVariant, workshop: Workshop) -> tuple[PlannedVariant, Offer]:

@@ -128,7 +128,10 @@ def _gpus() -> Finding:
 def _settings() -> Finding:
     from warp_tiles import settings
 
-    return Finding("settings", "ok", str(settings.current()))
+    now = settings.current()
+    _ = now.providers  # a provider that the policy forbids is a problem
+    named = [f"{name}={getattr(now, name)} ({layer})" for name, layer in now.layers]
+    return Finding("settings", "ok", ", ".join(named) or "all have their defaults")
 
 
 def _cache() -> Finding:

@@ -8,6 +8,7 @@
     ├── PlanError           a kernel cannot be planned
     ├── BuildError          a GEMM variant could not be compiled
     │   └── UnsupportedVariant  a provider cannot serve a GEMM variant; the field and its value are named
+    ├── LockedError         the policy 'locked' forbids a build or a search that would be needed; all of it is named
     ├── LinkError           a module could not be compiled or linked
     ├── CacheError          the cache was asked for something it refuses or does not hold
     │   └── BundleError     a bundle is malformed or names a path outside the cache
@@ -74,6 +75,10 @@ class BuildError(WarpTilesError, RuntimeError):
 
 class UnsupportedVariant(BuildError):  # noqa: N818  named for what it says, as StopIteration is
     """A provider cannot serve a GEMM variant; the field and its value are named."""
+
+
+class LockedError(WarpTilesError, RuntimeError):
+    """The policy 'locked' forbids a build or a search that would be needed; all of it is named."""
 
 
 class LinkError(WarpTilesError, RuntimeError):

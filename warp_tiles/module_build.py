@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from warp_tiles import settings
 from warp_tiles.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.engine import Engine
 from warp_tiles.errors import BuildError, LinkError, WarpTilesError
@@ -44,7 +43,8 @@ class ModuleBuild:
         self._source = source
         self._futures: Mapping[GemmVariant, Future[Artifact]] = {}
         self._started = time.perf_counter()
-        self._keeps_sums = settings.current().loop_sums
+        self._settings = plan.settings
+        self._workshop = engine.at(plan.settings)
 
     def text(self, built: Sequence[Artifact] | None = None) -> str:
         """The source that calls what was built, or, by default, what the plan intends."""
@@ -56,13 +56,13 @@ class ModuleBuild:
             functions = [(a.variant, a.symbol, a.tile_config) for a in built if a.payload]
         symbols = {variant: symbol for variant, symbol, _ in functions}
         sums = {v: s for v, symbol, config in functions if config and (s := loop_sums(v, symbol, config))}
-        return substitute(self._source, self._session, symbols, sums if self._keeps_sums else None)
+        return substitute(self._source, self._session, symbols, sums if self._settings.loop_sums else None)
 
     def start(self) -> None:
         """Start the variants without waiting for them."""
         self._started = time.perf_counter()
         needed = (v.variant for v in self.plan.needed if v.variant is not None)
-        self._futures = self._engine.start(needed, self.plan.choice)
+        self._futures = self._engine.start(needed, self._settings)
 
     def finish(
         self,
@@ -120,10 +120,10 @@ class ModuleBuild:
         return record
 
     def _why_warp(self, module: ModuleSource, foreign: Sequence[str]) -> str:
-        choice = settings.current().linker
+        choice = self._settings.linker
         if choice == "warp":
-            return "the setting linker is 'warp'"
-        reason = why_warp_links(module, toolchain=self._engine.try_toolchain(), foreign_inputs=foreign)
+            return f"{self._settings.named('linker')} is 'warp'"
+        reason = why_warp_links(module, toolchain=self._workshop.try_toolchain(), foreign_inputs=foreign)
         if reason and choice == "own":
             raise LinkError(
                 f"module {self.plan.name} has to be linked by Warp: {reason}", remedy="set linker to 'auto'"
@@ -131,11 +131,11 @@ class ModuleBuild:
         return reason
 
     def _compile(self, module: ModuleSource, source_path: Path) -> Future[Compiled]:
-        options = module_options(module, self._engine.toolchain().nvrtc_version)
+        options = module_options(module, self._workshop.toolchain().nvrtc_version)
         request = CompileRequest(
             module.name, source_path.read_text("utf-8"), tuple(options.items()), f"module {self.plan.name}"
         )
-        return self._engine.pool.submit(request)
+        return self._workshop.pool.submit(request)
 
     def _link(
         self,
@@ -152,11 +152,11 @@ class ModuleBuild:
             blocks = resident_blocks(self.plan.block_dim, own)
             registers = max_registers(self.plan.block_dim, blocks) if module.output == "cubin" else None
             inputs = (compiled.payload, *payloads)
-            threads = settings.current().jobs
+            threads = self._settings.jobs
             request = LinkRequest(module.name, inputs, module.target, module.output, threads, registers)
-            write_atomic(output_path, result_of(self._engine.pool.submit(request)).payload)
+            write_atomic(output_path, result_of(self._workshop.pool.submit(request)).payload)
         except WarpTilesError as error:
-            if settings.current().linker == "own":
+            if self._settings.linker == "own":
                 raise
             warnings.warn(
                 f"warp_tiles: {error.message}; Warp links module {self.plan.name} itself, into a larger file. "

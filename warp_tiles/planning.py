@@ -16,7 +16,7 @@ from typing import Any
 
 from warp_tiles.dispatch import BFLOAT16_ADJOINT_ERROR
 from warp_tiles.loops import LoopSums, keep_sums
-from warp_tiles.settings import ProviderChoice, provider_choice
+from warp_tiles.settings import Settings, current
 from warp_tiles.tile_config import TileConfig
 from warp_tiles.variant import GemmVariant, Role
 
@@ -132,7 +132,7 @@ class ModulePlan:
         kernels: Keys of all kernels of the module.
         variants: Every product of every site, needed or not; equal ones of one role appear once, and
             equal ones of several roles are built once.
-        choice: The provider in force for the module.
+        settings: The settings in force for the module.
     """
 
     name: str
@@ -140,7 +140,7 @@ class ModulePlan:
     block_dim: int
     kernels: tuple[str, ...]
     variants: tuple[PlannedVariant, ...]
-    choice: ProviderChoice = field(default_factory=ProviderChoice)
+    settings: Settings = field(default_factory=Settings)
 
     @property
     def needed(self) -> tuple[PlannedVariant, ...]:
@@ -154,7 +154,8 @@ class ModulePlan:
             "arch": self.arch,
             "block_dim": self.block_dim,
             "kernels": list(self.kernels),
-            "provider": self.choice.name,
+            "provider": self.settings.provider,
+            "policy": self.settings.policy,
             "variants": [v.to_json() for v in self.variants],
         }
 
@@ -167,7 +168,7 @@ class Session:
     arch: int | None
     block_dim: int
     sites: list[Site] = field(default_factory=list)
-    choice: ProviderChoice = field(default_factory=provider_choice)
+    settings: Settings = field(default_factory=current)
 
     def add(
         self,
@@ -254,7 +255,9 @@ def resolve(session: Session, source: str, kernels: Sequence[str], uses: Sequenc
             raise TypeError(f"In '{site.function}': {BFLOAT16_ADJOINT_ERROR} Here {site.scalar_reason}.")
         roles = (Role.ADJOINT_A,) if site.call == "tile_cholesky" else tuple(Role)
         planned.extend(_decide(site, role, called, uses) for role in roles)
-    return ModulePlan(session.module, session.arch, session.block_dim, tuple(kernels), _merge(planned), session.choice)
+    return ModulePlan(
+        session.module, session.arch, session.block_dim, tuple(kernels), _merge(planned), session.settings
+    )
 
 
 def declaration(variant: GemmVariant, symbol: str) -> str:

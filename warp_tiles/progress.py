@@ -19,7 +19,11 @@ _SHOW_AFTER_SECONDS = 0.3  # a cache hit is over long before, and should not fla
 
 def wanted() -> bool:
     """Whether progress is drawn: as the setting says, by default on a terminal."""
-    choice = settings.current().progress
+    return wants(settings.current().progress)
+
+
+def wants(choice: str) -> bool:
+    """Whether a value of the setting ``progress`` has it drawn here."""
     return choice == "on" or (choice == "auto" and sys.stderr is not None and sys.stderr.isatty())
 
 
@@ -37,13 +41,18 @@ class BuildProgress:
         self._timer: threading.Timer | None = None
 
     @contextlib.contextmanager
-    def variant(self, what: str) -> Iterator[None]:
-        """Count one variant for as long as the block runs."""
+    def variant(self, what: str, wanted: str = "auto") -> Iterator[None]:
+        """Count one variant for as long as the block runs.
+
+        Args:
+            what: What is built.
+            wanted: The setting ``progress``; that of the first variant under way decides.
+        """
         with self._lock:
             if not self._running:
                 self._done = self._total = 0
                 self._since = time.monotonic()
-                if wanted():
+                if wants(wanted):
                     self._timer = threading.Timer(_SHOW_AFTER_SECONDS, self._show)
                     self._timer.daemon = True
                     self._timer.start()

@@ -1,8 +1,8 @@
-"""Every setting and environment variable of warp_tiles, typed, in one place.
+"""Every setting of warp_tiles, typed, in one place, and the layers that a value can come from.
 
-A setting is looked up when it is used: first in the innermost :func:`override` block, then in what
-:func:`configure` set, then in the environment; otherwise it has its default. For ``provider`` a Warp
-module can have an option of its own, which lies between code and environment.
+A setting is looked up when it is used, from the inside out: the innermost :func:`override` block, what
+:func:`configure` set, the option ``warp_tiles_<name>`` of a Warp module, the environment variable
+``WARP_TILES_<NAME>``, ``[tool.warp_tiles]`` of the nearest pyproject.toml, the default.
 """
 
 from __future__ import annotations
@@ -10,26 +10,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from decimal import Decimal
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from warp_tiles import project_file
+from warp_tiles import setting_values as values
 from warp_tiles.errors import SettingError
+from warp_tiles.policy import POLICIES, PROVIDER_ORDER, Policy
 
 PREFIX = "WARP_TILES_"
-PROVIDERS = ("auto", "mma", "cublasdx", "libmathdx", "scalar")
-POLICIES = ("off", "scalar", "fast", "auto", "max", "locked")
-MODULE_OPTION = "warp_tiles_provider"  # of wp.set_module_options()
+OPTION_PREFIX = "warp_tiles_"  # of wp.set_module_options()
+PROVIDERS = ("auto", *PROVIDER_ORDER)
 LINKERS = ("auto", "own", "warp")
 SWITCHES = ("auto", "on", "off")
+DEFAULT = "default"  # the layer below all others
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One consistent set of settings.
+    """One consistent set of settings, and where each value comes from.
 
     Attributes:
         provider: Who builds GEMM variants. ``auto`` tries own templates (``mma``), then the cuBLASDx
@@ -41,7 +42,7 @@ class Settings:
         cache_dir: Folder of the LTO-IR cache.
         cache_max_bytes: Size above which least recently used entries are dropped.
         cache_shared: Accept a cache folder that other users can write.
-        jobs: Compiler processes that run side by side, read at the first build; 0 means one per core.
+        jobs: Compiler processes that run side by side; 0 means one per core.
         progress: Progress bar: ``auto`` on a terminal, ``on``, ``off``.
         loop_sums: Keep the sums of a loop of products in registers, and write C behind the loop.
         policy: What may be built and tuned; docs/policy.md.
@@ -50,6 +51,7 @@ class Settings:
         stale_records: Records of another driver or Warp patch release: ``reuse`` or ``retune``.
         record_gpu: Name of the GPU whose records are used where there is none, as ``warp-tiles tune list`` shows it.
         tune_budget_s: Seconds that one search may take, in which it stops with the best so far; 0 for no limit.
+        layers: The layer of each value that is no default, by name. Settings of equal values are equal.
     """
 
     provider: str = "auto"
@@ -66,103 +68,65 @@ class Settings:
     stale_records: str = "reuse"
     record_gpu: str = ""
     tune_budget_s: float = 0.0
+    layers: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
+
+    def layer(self, name: str) -> str:
+        """Where the value of a setting comes from, e.g. ``configure()`` or the path of a pyproject.toml."""
+        return dict(self.layers).get(name, DEFAULT)
+
+    def named(self, name: str) -> str:
+        """A setting and its layer, for messages."""
+        return f"the setting {name} ({self.layer(name)})"
+
+    @property
+    def rules(self) -> Policy:
+        """What the policy allows."""
+        return POLICIES[self.policy]
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """Who is asked for a GEMM variant, in this order.
+
+        Raises:
+            SettingError: A provider is named that the policy forbids.
+        """
+        if self.provider == "auto":
+            return self.rules.providers
+        if self.provider not in self.rules.providers:
+            allowed = ", ".join(("auto", *self.rules.providers))
+            raise SettingError(
+                f"the policy {self.policy!r} ({self.layer('policy')}) does not allow the provider "
+                f"{self.provider!r} ({self.layer('provider')})",
+                remedy=f"change one of the two; with this policy the provider can be {allowed}",
+            )
+        return (self.provider,)
+
+    def to_json(self) -> dict[str, dict[str, Any]]:
+        """Value and layer of every setting, as JSON values."""
+        return {name: {"value": _plain(getattr(self, name)), "layer": self.layer(name)} for name in _PARSERS}
 
 
-@dataclass(frozen=True)
-class ProviderChoice:
-    """The provider that is asked for, and by what.
-
-    Attributes:
-        name: A value of the setting ``provider``.
-        by: What names it, for messages.
-    """
-
-    name: str = "auto"
-    by: str = "the default of the setting provider"
-
-
-def _choice(*valid: str) -> Callable[[str, Any], str]:
-    def parse(name: str, value: Any) -> str:
-        if value not in valid:
-            raise SettingError(f"{name} is {value!r}", remedy=f"valid values are {', '.join(valid)}")
-        return str(value)
-
-    return parse
-
-
-def _path(name: str, value: Any) -> Path | None:
-    if value is None or value == "":
-        return None
-    if not isinstance(value, (str, os.PathLike)):
-        raise SettingError(f"{name} is {value!r}", remedy="give the path of a folder")
-    return Path(value).expanduser()
-
-
-def _flag(name: str, value: Any) -> bool:
-    known = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False, "": False}
-    if isinstance(value, bool):
-        return value
-    if str(value).lower() not in known:
-        raise SettingError(f"{name} is {value!r}", remedy="valid values are 1, 0, true, false, on, off")
-    return known[str(value).lower()]
-
-
-def parse_size(name: str, value: Any) -> int:
-    """Bytes from a number or a text such as ``500MB`` or ``4GiB``.
-
-    Raises:
-        SettingError: The text is not a size.
-    """
-    units = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip().lower())
-    if isinstance(value, bool) or match is None or match.group(2) not in units:
-        raise SettingError(f"{name} is {value!r}", remedy="give bytes, or a number with kB, MB, GB, KiB, MiB or GiB")
-    return int(Decimal(match.group(1)) * units[match.group(2)])
-
-
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not re.fullmatch(r"\d+", str(value)):
-        raise SettingError(f"{name} is {value!r}", remedy="give a whole number, 0 for one per core")
-    return int(value)
-
-
-def _paths(name: str, value: Any) -> tuple[Path, ...]:
-    if isinstance(value, str):
-        value = value.split(os.pathsep)
-    if isinstance(value, os.PathLike):
-        value = [value]
-    if not isinstance(value, Iterable):
-        raise SettingError(f"{name} is {value!r}", remedy=f"give paths of folders, with {os.pathsep!r} between them")
-    return tuple(path for path in (_path(name, item) for item in value) if path is not None)
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise SettingError(f"{name} is {value!r}", remedy="give a text")
-    return value
-
-
-def _seconds(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not re.fullmatch(r"\d+(\.\d*)?", str(value)):
-        raise SettingError(f"{name} is {value!r}", remedy="give seconds, 0 for no limit")
-    return float(value)
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 _PARSERS: dict[str, Callable[[str, Any], Any]] = {
-    "provider": _choice(*PROVIDERS),
-    "linker": _choice(*LINKERS),
-    "cache_dir": _path,
-    "cache_max_bytes": parse_size,
-    "cache_shared": _flag,
-    "jobs": _count,
-    "progress": _choice(*SWITCHES),
-    "loop_sums": _flag,
-    "policy": _choice(*POLICIES),
-    "background": _flag,
-    "record_paths": _paths,
-    "stale_records": _choice("reuse", "retune"),
-    "record_gpu": _text,
-    "tune_budget_s": _seconds,
+    "provider": values.choice(*PROVIDERS),
+    "linker": values.choice(*LINKERS),
+    "cache_dir": values.path,
+    "cache_max_bytes": values.parse_size,
+    "cache_shared": values.flag,
+    "jobs": values.count,
+    "progress": values.choice(*SWITCHES),
+    "loop_sums": values.flag,
+    "policy": values.choice(*POLICIES),
+    "background": values.flag,
+    "record_paths": values.paths,
+    "stale_records": values.choice("reuse", "retune"),
+    "record_gpu": values.text,
+    "tune_budget_s": values.seconds,
 }
 ENVIRONMENT = {name: PREFIX + name.upper() for name in _PARSERS}
 
@@ -178,9 +142,9 @@ def _refuse_unknown(names: Iterable[str]) -> None:
         raise SettingError(f"unknown setting {', '.join(unknown)}", remedy=f"valid settings are {', '.join(_PARSERS)}")
 
 
-def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
-    _refuse_unknown(values)
-    return {name: _PARSERS[name](name, value) for name, value in values.items()}
+def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    _refuse_unknown(given)
+    return {name: _PARSERS[name](name, value) for name, value in given.items()}
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -191,50 +155,86 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
     """
     environ = os.environ if environ is None else environ
     names = {variable: name for name, variable in ENVIRONMENT.items()}
-    found = {variable: value for variable, value in environ.items() if variable.startswith(PREFIX)}
+    found = [variable for variable in environ if variable.startswith(PREFIX)]
     unknown = sorted(set(found) - set(names))
     if unknown:
         raise SettingError(
             f"unknown environment variable {', '.join(unknown)}", remedy=f"valid ones are {', '.join(names)}"
         )
-    return {names[variable]: _PARSERS[names[variable]](variable, value) for variable, value in found.items()}
+    return {names[variable]: _PARSERS[names[variable]](variable, environ[variable]) for variable in found}
 
 
-def current() -> Settings:
-    """The settings in force here and now.
-
-    Raises:
-        SettingError: An environment variable is unknown or has an unknown value.
-    """
-    values = {**from_environment(), **_configured}
-    for layer in tuple(_overrides):
-        values.update(layer)
-    return Settings(**values)
-
-
-def provider_choice(option: object = None) -> ProviderChoice:
-    """The provider in force for a Warp module.
-
-    Code (:func:`override`, :func:`configure`) comes before the module's option, which comes before
-    the environment.
+def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]:
+    """Settings that the options of a Warp module name; those that are None name nothing.
 
     Args:
-        option: The module's option ``warp_tiles_provider``; None if it has none.
+        options: All options of the module.
+        module: Its name, for messages.
 
     Raises:
-        SettingError: The option or an environment variable has an unknown value.
+        SettingError: An option that begins with ``warp_tiles_`` is unknown or has an unknown value.
     """
-    if option is not None:
-        option = _PARSERS["provider"](f"the module option {MODULE_OPTION}", option)
-    for layer in (*reversed(tuple(_overrides)), _configured):
-        if "provider" in layer:
-            return ProviderChoice(layer["provider"], "the setting provider")
-    if option is not None:
-        return ProviderChoice(str(option), f"the module option {MODULE_OPTION}")
-    found = from_environment()
-    if "provider" in found:
-        return ProviderChoice(found["provider"], f"the setting provider ({ENVIRONMENT['provider']})")
-    return ProviderChoice()
+    found = {name[len(OPTION_PREFIX) :]: value for name, value in options.items() if name.startswith(OPTION_PREFIX)}
+    where = f"module {module}: option {OPTION_PREFIX}" if module else f"the module option {OPTION_PREFIX}"
+    unknown = sorted(set(found) - set(_PARSERS))
+    if unknown:
+        raise SettingError(
+            f"{where}{unknown[0]} is unknown",
+            remedy=f"valid ones are {', '.join(OPTION_PREFIX + name for name in _PARSERS)}",
+        )
+    return {name: _PARSERS[name](f"{where}{name}", value) for name, value in found.items() if value is not None}
+
+
+def from_project() -> tuple[str, dict[str, Any]]:
+    """The nearest pyproject.toml with a table ``[tool.warp_tiles]``, and what it sets; empty where there is none.
+
+    Relative paths are relative to the file.
+
+    Raises:
+        SettingError: The file cannot be read, or a name or value in the table is unknown.
+    """
+    found = project_file.find()
+    if found is None:
+        return "", {}
+    path, table = found
+    unknown = sorted(set(table) - set(_PARSERS))
+    if unknown:
+        raise SettingError(
+            f"unknown setting {', '.join(unknown)} in [tool.warp_tiles] of {path}",
+            remedy=f"valid settings are {', '.join(_PARSERS)}",
+        )
+    typed = {name: _PARSERS[name](f"{name} in [tool.warp_tiles] of {path}", value) for name, value in table.items()}
+    return str(path), {name: _below(path.parent, value) for name, value in typed.items()}
+
+
+def _below(folder: Path, value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_below(folder, item) for item in value)
+    return folder / value if isinstance(value, Path) else value
+
+
+def current(options: Mapping[str, Any] | None = None, module: str = "") -> Settings:
+    """The settings in force here and now.
+
+    Args:
+        options: Options of the Warp module that they are for; None for the process.
+        module: Its name, for messages.
+
+    Raises:
+        SettingError: A layer holds an unknown name or value.
+    """
+    file, of_project = from_project()
+    of_module = f" of module {module}" if module else ""
+    found: dict[str, tuple[Any, str]] = {name: (value, file) for name, value in of_project.items()}
+    for name, value in from_environment().items():
+        found[name] = value, f"environment variable {ENVIRONMENT[name]}"
+    for name, value in from_options(options or {}, module).items():
+        found[name] = value, f"module option {OPTION_PREFIX}{name}{of_module}"
+    found.update({name: (value, "configure()") for name, value in tuple(_configured.items())})
+    for block in tuple(_overrides):
+        found.update({name: (value, "override()") for name, value in block.items()})
+    layers = tuple((name, layer) for name, (_, layer) in found.items())
+    return Settings(**{name: value for name, (value, _) in found.items()}, layers=layers)
 
 
 def on_change(listener: Callable[[], None]) -> None:
@@ -248,14 +248,14 @@ def _changed() -> None:
         listener()
 
 
-def configure(**values: Any) -> None:
-    """Set settings for the process, above the environment; ``None`` takes one back.
+def configure(**given: Any) -> None:
+    """Set settings for the process, above those of modules; ``None`` takes one back.
 
     Raises:
         SettingError: A name or value is unknown; nothing is changed then.
     """
-    checked = _checked({name: value for name, value in values.items() if value is not None})
-    removed = [name for name, value in values.items() if value is None]
+    checked = _checked({name: value for name, value in given.items() if value is not None})
+    removed = [name for name, value in given.items() if value is None]
     _refuse_unknown(removed)
     for name in removed:
         _configured.pop(name, None)
@@ -264,13 +264,13 @@ def configure(**values: Any) -> None:
 
 
 @contextlib.contextmanager
-def override(**values: Any) -> Iterator[Settings]:
+def override(**given: Any) -> Iterator[Settings]:
     """Settings for a with-block, above all others, for every thread of the process.
 
     Raises:
         SettingError: A name or value is unknown.
     """
-    layer = _checked(values)
+    layer = _checked(given)
     _overrides.append(layer)
     _changed()
     try:
@@ -282,4 +282,4 @@ def override(**values: Any) -> Iterator[Settings]:
 
 def defaults() -> dict[str, Any]:
     """Every setting with its default."""
-    return {item.name: item.default for item in dataclasses.fields(Settings)}
+    return {item.name: item.default for item in dataclasses.fields(Settings) if item.name in _PARSERS}

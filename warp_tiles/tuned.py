@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from warp_tiles.settings import Settings
     from warp_tiles.toolchain import ToolchainStore
 
-_POLICIES = frozenset({"auto", "max", "locked"})  # under which records count
-
 
 class TunedSnapshots:
     """What was measured of GEMM variants, as it was when first asked for: a process does not change its mind."""
@@ -30,7 +28,7 @@ class TunedSnapshots:
             now: The settings.
             store: Digests what candidates are made from.
         """
-        if now.policy not in _POLICIES:
+        if not now.rules.records:
             return None
         root = now.cache_dir or default_root()
         identity = (root, now.cache_shared, now.record_paths, now.record_gpu, now.stale_records)

@@ -214,7 +214,7 @@ def test_plan_with_another_provider(folder: Path) -> None:
     assert module["provider"] == "cublasdx"
     for variant in module["variants"]:
         assert (variant["provider"], variant["tile_config"]) == ("cublasdx", None)
-        assert "cublasdx: the setting provider (WARP_TILES_PROVIDER) names it" in variant["reason"]
+        assert "cublasdx: the setting provider (environment variable WARP_TILES_PROVIDER) names it" in variant["reason"]
 
 
 def test_a_provider_that_cannot_serve_a_plan_is_one_message(folder: Path) -> None:

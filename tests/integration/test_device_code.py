@@ -19,6 +19,7 @@ from warp_tiles import _warp, enabled, plan
 from warp_tiles.compiler import CompileRequest, LinkRequest, compile_to_ltoir, link_module
 from warp_tiles.engine import Engine
 from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider
+from warp_tiles.settings import current
 from warp_tiles.variant import GemmVariant
 
 H, B, F, D = "float16", "bfloat16", "float32", "float64"
@@ -73,7 +74,7 @@ both = pytest.mark.parametrize("name", PROVIDERS)
 
 @functools.cache
 def provider(name: str) -> NvrtcProvider:
-    return PROVIDERS[name](Engine(warp_toolkit=_warp.toolkit_version()).store)
+    return PROVIDERS[name](Engine(warp_toolkit=_warp.toolkit_version()).at(current()).store)
 
 
 def planned(case: Case, arch: int) -> GemmVariant:

@@ -280,7 +280,7 @@ def test_importing_changes_nothing() -> None:
 
 # ---- seams
 
-SEAMS = list(_warp._REQUIRED)
+SEAMS = list(_warp.REQUIRED)
 
 
 @pytest.mark.parametrize("path", SEAMS)

@@ -256,11 +256,15 @@ def test_an_architecture_that_is_too_old() -> None:
 
 def test_the_module_option_warp_tiles_provider() -> None:
     found = plan(gemm(), warp_tiles_provider="cublasdx")
-    assert (found.choice.name, found.choice.by) == ("cublasdx", "the module option warp_tiles_provider")
+    assert found.settings.provider == "cublasdx"
+    assert found.settings.layer("provider") == f"module option warp_tiles_provider of module {found.name}"
     assert {v.provider for v in found.variants} == {"cublasdx"}
     scalar = plan(gemm(), warp_tiles_provider="scalar")
     assert {v.provider for v in scalar.variants} == {"scalar"}
-    assert all("the module option warp_tiles_provider is 'scalar'" in v.reason for v in scalar.variants)
+    assert all(
+        "(module option warp_tiles_provider of module " in v.reason and "is 'scalar'" in v.reason
+        for v in scalar.variants
+    )
     with pytest.raises(warp_tiles.SettingError, match="warp_tiles_provider is 'cutlass'"):
         plan(gemm(), warp_tiles_provider="cutlass")
 

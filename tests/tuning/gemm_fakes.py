@@ -45,7 +45,7 @@ def remember(
     bench: Bench, variant: GemmVariant, timings: Sequence[Timing], environment: Environment = H200, source: str = ""
 ) -> Record:
     """Store what was measured, and have the engine look."""
-    key = key_of(variant, source or source_of(bench.engine.store), environment)
+    key = key_of(variant, source or source_of(bench.store), environment)
     record = store_of(bench).merge(key, timings)
     bench.engine.tuned.forget()
     return record
@@ -99,4 +99,4 @@ class FakeMeasurer:
 
 def tuner_of(bench: Bench, measurer: FakeMeasurer, limit: int = 12) -> Tuner:
     """What measures for the bench's engine."""
-    return Tuner(store_of(bench), H200, measurer, source_of(bench.engine.store), 90, limit)
+    return Tuner(store_of(bench), H200, measurer, source_of(bench.store), 90, limit)

@@ -44,7 +44,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
 def test_benchmarks_are_built_to_the_end(engine: Engine, variant: GemmVariant) -> None:
     wanted = candidates(variant, 3)
-    found = list(build_side_by_side(engine, variant, wanted))
+    found = list(build_side_by_side(engine.at(settings.current()), variant, wanted))
     assert [item.config for item in found] == list(wanted)
     for item in found:
         assert isinstance(item, Benchmark), item
@@ -62,7 +62,7 @@ def test_a_candidate_that_cannot_be_built_says_why(engine: Engine) -> None:
     assert config is not None
     narrow = config_of("mma", replace(config, tile_n=7))
     damaged = {"provider": "mma", "tile_config": {}}
-    first, second = build_side_by_side(engine, HALF, [narrow, damaged])
+    first, second = build_side_by_side(engine.at(settings.current()), HALF, [narrow, damaged])
     assert isinstance(first, Unbuilt)
     assert "tile_m and tile_n must be multiples of 16 and 8" in first.reason
     assert isinstance(second, Unbuilt)
@@ -71,12 +71,12 @@ def test_a_candidate_that_cannot_be_built_says_why(engine: Engine) -> None:
 
 def test_what_is_not_ready_in_time_is_left_out(engine: Engine) -> None:
     start = time.monotonic()
-    assert list(build_side_by_side(engine, HALF, candidates(HALF, 8), deadline=start)) == []
+    assert list(build_side_by_side(engine.at(settings.current()), HALF, candidates(HALF, 8), deadline=start)) == []
     assert time.monotonic() - start < 2
 
 
 def test_the_winners_function_is_in_the_cache_afterwards(engine: Engine) -> None:
-    (built,) = build_side_by_side(engine, HALF, candidates(HALF, 1)[:1])
+    (built,) = build_side_by_side(engine.at(settings.current()), HALF, candidates(HALF, 1)[:1])
     assert isinstance(built, Benchmark)
     artifact = engine.start([HALF])[HALF].result(60)
     assert artifact.hit

@@ -46,7 +46,7 @@ def planned(bench: Bench, variant: GemmVariant) -> PlannedVariant:
 
 
 def best(bench: Bench, variant: GemmVariant) -> TunedChoice | None:
-    tuned = bench.engine.tuned.at(settings.current(), bench.engine.store)
+    tuned = bench.engine.tuned.at(settings.current(), bench.store)
     return tuned.best(variant, ("mma", "cublasdx")) if tuned else None
 
 
@@ -176,7 +176,7 @@ def test_policies_without_records(bench: Bench, policy: str) -> None:
     remember(bench, HALF, tuned_to(HALF))
     with settings.override(policy=policy):
         assert best(bench, HALF) is None
-        assert bench.engine.chain(settings.provider_choice()).tuned is None
+        assert bench.engine.chain(settings.current()).tuned is None
     assert bench.engine.salt() != without
 
 

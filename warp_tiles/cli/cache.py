@@ -115,7 +115,7 @@ def explain(key: str, as_json: bool) -> None:
 @json_option
 def gc(max_size: str | None, as_json: bool) -> None:
     """Drop least recently used entries above a size, and leftovers of processes that were killed."""
-    from warp_tiles.settings import parse_size
+    from warp_tiles.setting_values import parse_size
 
     _report(_open().gc(None if max_size is None else parse_size("--max-size", max_size)), as_json)
 

@@ -25,6 +25,7 @@ from warp_tiles.variant import GemmVariant
 
 if TYPE_CHECKING:
     from warp_tiles.engine import Engine
+    from warp_tiles.tuning.gemm_build import Shop
 
 log = logging.getLogger("warp_tiles")
 
@@ -191,8 +192,9 @@ def tune_variant(
         UnsupportedVariant: Neither provider serves the variant.
         ToolchainError: There is no GPU or no compiler.
     """
-    measurer = measurer or _measurer(engine, present_device())
-    tuner = Tuner(store, environment, measurer, source_of(engine.store), variant.arch)
+    shop = engine.at(current())
+    measurer = measurer or _measurer(shop, present_device())
+    tuner = Tuner(store, environment, measurer, source_of(shop.store), variant.arch)
     found = tuner.tune(variant, time.monotonic() + budget_s if budget_s else math.inf)
     engine.tuned.forget()
     return found.record
@@ -272,13 +274,14 @@ def default_tuner(engine: Engine, now: Settings) -> Tuner:
         ToolchainError: There is no GPU or no compiler.
     """
     device = present_device()
+    shop = engine.at(now)
     from warp_tiles.tuning.environment import environment_of
 
     return Tuner(
         open_store(now),
         environment_of(device),
-        _measurer(engine, device),
-        source_of(engine.store),
+        _measurer(shop, device),
+        source_of(shop.store),
         compile_arch(device),
         reuse_stale=now.stale_records == "reuse",
     )
@@ -317,7 +320,7 @@ def compile_arch(device: Any) -> int:
     return int(device.get_cuda_compile_arch())
 
 
-def _measurer(engine: Engine, device: Any) -> Measurer:
+def _measurer(shop: Shop, device: Any) -> Measurer:
     from warp_tiles.tuning.gemm_device import GpuMeasurer
 
-    return GpuMeasurer(engine, device)
+    return GpuMeasurer(shop, device)

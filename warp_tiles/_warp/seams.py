@@ -1,0 +1,98 @@
+"""What warp_tiles needs of Warp's internals, and the way to it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import warp
+
+from warp_tiles.errors import SeamError
+from warp_tiles.toolchain import Version
+
+SUPPORTED_VERSIONS = ((1, 17), (1, 19))
+MATMUL, CHOLESKY = "tile_matmul", "tile_cholesky"
+
+# what must exist below warp._src, and the parameters that it must take
+REQUIRED = {
+    "build.build_cuda": "cu_path arch output_path ltoirs fatbins",
+    "build.build_lto_dot": "M N K adtype bdtype cdtype alayout blayout clayout arch num_threads builder lda ldb ldc",
+    "codegen.Adjoint.build": "builder",
+    "codegen.Adjoint.reference_nodes": "",
+    "codegen.Adjoint.resolve_static_expression": "root_node eval_types",
+    "codegen.Var": "label type requires_grad constant prefix",
+    "codegen.get_arg_value": "",
+    "codegen._codegen_lock": "",
+    "context.ModuleBuilder": "module options hasher",
+    "context.ModuleBuilder.codegen": "device",
+    "context.ModuleBuilder.get_link_inputs": "",
+    "context.ModuleHasher": "kernels options",
+    "context.ModuleHasher.hash_adjoint": "adj",
+    "context.Module.mark_modified": "",
+    "context.Module.resolve_options": "",
+    "context.Function": "lto_dispatch_func",
+    "context.builtin_functions": "",
+    "context.user_modules": "",
+    "context.init": "",
+    "logger.log_warning": "",
+    "types.is_tile": "",
+}
+
+
+def find(path: str) -> Any:
+    """The object at ``warp._src.<path>``.
+
+    Raises:
+        SeamError: This Warp does not have it.
+    """
+    here: Any = getattr(warp, "_src", None)
+    for name in path.split("."):
+        here = getattr(here, name, None)
+        if here is None:
+            raise _missing(f"warp._src.{path}")
+    return here
+
+
+def _missing(what: str) -> SeamError:
+    low, high = (".".join(map(str, version)) for version in SUPPORTED_VERSIONS)
+    return SeamError(
+        f"Warp {warp.__version__} has no {what}, which warp_tiles hooks into",
+        remedy=f"use warp-lang {low} to {high}, or a newer warp-tiles",
+    )
+
+
+def check_seams() -> list[str]:
+    """Names of all seams, each of which was found.
+
+    Raises:
+        SeamError: One is missing or takes other parameters; Warp's version and the name are given.
+    """
+    for path, parameters in REQUIRED.items():
+        target = find(path)
+        known = inspect.signature(target).parameters if parameters else {}
+        for name in parameters.split():
+            if name not in known:
+                raise _missing(f"parameter '{name}' of warp._src.{path}")
+    if MATMUL not in find("context.builtin_functions"):
+        raise _missing(f"builtin '{MATMUL}'")
+    return [f"warp._src.{path}" for path in REQUIRED]
+
+
+def toolkit_version() -> Version | None:
+    """CUDA version of Warp's compiler and linker; None where Warp has none."""
+    find("context.init")()
+    version = getattr(find("context.runtime"), "toolkit_version", None)
+    return (int(version[0]), int(version[1])) if version else None
+
+
+def driver_version() -> Version | None:
+    """CUDA version of the driver; None where there is none."""
+    find("context.init")()
+    version = getattr(find("context.runtime"), "driver_version", None)
+    return (int(version[0]), int(version[1])) if version else None
+
+
+def mathdx_enabled() -> bool:
+    """Whether this Warp can link GEMM functions at all."""
+    find("context.init")()
+    return bool(find("context.runtime").core.wp_is_mathdx_enabled())

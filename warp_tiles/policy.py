@@ -1,0 +1,39 @@
+"""What each compile policy allows. Pure; docs/policy.md says what each costs and gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PROVIDER_ORDER = ("mma", "cublasdx", "libmathdx", "scalar")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A short name for what may happen to a module.
+
+    Attributes:
+        name: A value of the setting ``policy``.
+        providers: Who is asked for a GEMM variant, in this order; nobody where Warp is left alone.
+        records: Whether tuning records decide about a variant's tile configuration.
+        tunes: Whether what has no record is measured.
+        builds: Whether what is not cached is built; otherwise it is an error.
+    """
+
+    name: str
+    providers: tuple[str, ...] = PROVIDER_ORDER
+    records: bool = True
+    tunes: bool = False
+    builds: bool = True
+
+
+POLICIES = {
+    policy.name: policy
+    for policy in (
+        Policy("off", (), records=False),
+        Policy("scalar", ("scalar",), records=False),
+        Policy("fast", ("mma", "scalar"), records=False),
+        Policy("auto"),
+        Policy("max", tunes=True),
+        Policy("locked", builds=False),
+    )
+}

@@ -1,0 +1,81 @@
+"""``[tool.warp_tiles]`` of the nearest pyproject.toml."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from warp_tiles.errors import SettingError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_FILE = "pyproject.toml"
+# by path: modification time and size, and the table of that state
+_read: dict[str, tuple[tuple[int, int], Mapping[str, Any] | None]] = {}
+
+
+def find(folder: str | None = None) -> tuple[Path, Mapping[str, Any]] | None:
+    """The first pyproject.toml with a table ``[tool.warp_tiles]``, from a folder upwards.
+
+    A file of somebody else in a folder that everybody can write, such as /tmp, does not count: it could name a cache
+    whose code is then run.
+
+    Args:
+        folder: Where to begin; None for the working directory.
+
+    Returns:
+        The file and its table, or None.
+
+    Raises:
+        SettingError: A file on the way is not TOML, or its table is something else.
+    """
+    try:
+        here = os.path.abspath(folder or os.getcwd())
+    except FileNotFoundError:  # the working directory was removed
+        return None
+    while True:
+        path = os.path.join(here, _FILE)
+        table = _table(path)
+        if table is not None:
+            return Path(path), table
+        parent = os.path.dirname(here)
+        if parent == here:
+            return None
+        here = parent
+
+
+def _table(path: str) -> Mapping[str, Any] | None:
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode) or _foreign(path, status):
+            return None
+        identity = (status.st_mtime_ns, status.st_size)
+        known = _read.get(path)
+        if known is None or known[0] != identity:
+            _read[path] = known = (identity, _parsed(path, Path(path).read_bytes()))
+    except OSError:  # none there, or none that may be read
+        return None
+    return known[1]
+
+
+def _foreign(path: str, status: os.stat_result) -> bool:
+    if not hasattr(os, "getuid") or status.st_uid in (0, os.getuid()):
+        return False
+    return bool(os.stat(os.path.dirname(path)).st_mode & stat.S_IWOTH)
+
+
+def _parsed(path: str, data: bytes) -> Mapping[str, Any] | None:
+    try:
+        table = tomllib.loads(data.decode("utf-8")).get("tool", {}).get("warp_tiles")
+    except (ValueError, AttributeError) as error:
+        raise SettingError(f"{path} cannot be read: {error}", remedy="make it valid TOML, in UTF-8") from error
+    if table is not None and not isinstance(table, dict):
+        raise SettingError(f"tool.warp_tiles in {path} is {table!r}", remedy="make it a table of settings")
+    return table

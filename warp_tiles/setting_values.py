@@ -1,0 +1,79 @@
+"""From what a layer of the settings holds to a typed value, or an error that says what is valid."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from warp_tiles.errors import SettingError
+
+
+def choice(*valid: str) -> Callable[[str, Any], str]:
+    def parse(name: str, value: Any) -> str:
+        if value not in valid:
+            raise SettingError(f"{name} is {value!r}", remedy=f"valid values are {', '.join(valid)}")
+        return str(value)
+
+    return parse
+
+
+def path(name: str, value: Any) -> Path | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, (str, os.PathLike)):
+        raise SettingError(f"{name} is {value!r}", remedy="give the path of a folder")
+    return Path(value).expanduser()
+
+
+def flag(name: str, value: Any) -> bool:
+    known = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False, "": False}
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() not in known:
+        raise SettingError(f"{name} is {value!r}", remedy="valid values are 1, 0, true, false, on, off")
+    return known[str(value).lower()]
+
+
+def parse_size(name: str, value: Any) -> int:
+    """Bytes from a number or a text such as ``500MB`` or ``4GiB``.
+
+    Raises:
+        SettingError: The text is not a size.
+    """
+    units = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip().lower())
+    if isinstance(value, bool) or match is None or match.group(2) not in units:
+        raise SettingError(f"{name} is {value!r}", remedy="give bytes, or a number with kB, MB, GB, KiB, MiB or GiB")
+    return int(Decimal(match.group(1)) * units[match.group(2)])
+
+
+def count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not re.fullmatch(r"\d+", str(value)):
+        raise SettingError(f"{name} is {value!r}", remedy="give a whole number, 0 for one per core")
+    return int(value)
+
+
+def paths(name: str, value: Any) -> tuple[Path, ...]:
+    if isinstance(value, str):
+        value = value.split(os.pathsep)
+    if isinstance(value, os.PathLike):
+        value = [value]
+    if not isinstance(value, Iterable):
+        raise SettingError(f"{name} is {value!r}", remedy=f"give paths of folders, with {os.pathsep!r} between them")
+    return tuple(folder for folder in (path(name, item) for item in value) if folder is not None)
+
+
+def text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise SettingError(f"{name} is {value!r}", remedy="give a text")
+    return value
+
+
+def seconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not re.fullmatch(r"\d+(\.\d*)?", str(value)):
+        raise SettingError(f"{name} is {value!r}", remedy="give seconds, 0 for no limit")
+    return float(value)
