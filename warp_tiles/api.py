@@ -16,6 +16,7 @@ from warp_tiles.planning import ModulePlan
 
 if TYPE_CHECKING:
     from warp_tiles._warp import Hooks
+    from warp_tiles.engine import Engine
 
 _lock = threading.RLock()
 _hooks: Hooks | None = None
@@ -101,6 +102,15 @@ def _require_hooks(what: str) -> Hooks:
     if _hooks is None:
         raise PlanError(f"{what} needs warp_tiles to be enabled", remedy="call warp_tiles.enable() first")
     return _hooks
+
+
+def engine() -> Engine:
+    """What plans and builds.
+
+    Raises:
+        PlanError: warp_tiles is not enabled.
+    """
+    return _require_hooks("engine()").engine
 
 
 def plan(module: Any, *, arch: int | None = None, block_dim: int | None = None) -> ModulePlan:

@@ -9,7 +9,7 @@ from warp_tiles.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
 from warp_tiles.errors import ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
 from warp_tiles.planning import PlannedVariant
 from warp_tiles.policy import PROVIDER_ORDER
-from warp_tiles.providers.base import Provider, Recipe, Workshop
+from warp_tiles.providers.base import Provider, Recipe, Tuned, TunedChoice, Workshop
 from warp_tiles.settings import Settings
 from warp_tiles.variant import GemmVariant, Role
 
@@ -36,15 +36,25 @@ class Chain:
     Attributes:
         settings: The settings.
         providers: In the order in which they are asked.
+        tuned: What was measured; None if nothing was, or if it does not count.
     """
 
     settings: Settings
     providers: tuple[Provider, ...]
+    tuned: Tuned | None = None
 
     @property
     def forced(self) -> bool:
         """Whether one provider alone is asked, and its failing is an error."""
         return self.settings.provider != "auto"
+
+    def order(self, variant: GemmVariant) -> tuple[Provider, ...]:
+        """The providers in the order in which they are asked for a variant: the one that was measured fastest first."""
+        best = self._best(variant)
+        return tuple(sorted(self.providers, key=lambda provider: best is None or provider.name != best.provider))
+
+    def _best(self, variant: GemmVariant) -> TunedChoice | None:
+        return self.tuned.best(variant, [provider.name for provider in self.providers]) if self.tuned else None
 
     def ask(self, provider: Provider, variant: GemmVariant, workshop: Workshop) -> Offer:
         """Ask one provider of the chain.
@@ -61,15 +71,17 @@ class Chain:
             return Offer(provider, (), error)
         return Offer(provider, recipes)
 
-    def why(self, provider: Provider, obstacles: Sequence[WarpTilesError]) -> str:
-        """Why a provider was taken, for the plan."""
+    def why(self, provider: Provider, variant: GemmVariant, obstacles: Sequence[WarpTilesError]) -> str:
+        """Why a provider was taken for a variant, and why it computes it as it does, for the plan."""
+        best = self._best(variant)
+        if best is not None and best.provider != provider.name:  # what it was measured to do itself
+            best = self.tuned.best(variant, [provider.name]) if self.tuned else None
+        causes = [error.message for error in obstacles]
         if self.forced:
-            cause = f"{self.settings.named('provider')} names it"
-        elif obstacles:
-            cause = "; ".join(dict.fromkeys(error.message for error in obstacles))
-        else:
-            cause = "the first that is asked"
-        return f"{provider.name}: {cause}"
+            causes.append(f"{self.settings.named('provider')} names it")
+        if best is not None:
+            causes.append(best.reason)
+        return f"{provider.name}: {'; '.join(dict.fromkeys(causes)) or 'the first that is asked'}"
 
     def nobody(self, variant: GemmVariant, obstacles: Sequence[WarpTilesError]) -> UnsupportedVariant:
         """The error where every provider has an obstacle."""
@@ -94,11 +106,11 @@ def planned_with(chain: Chain, planned: PlannedVariant, workshop: Workshop) -> t
     variant = planned.variant
     assert variant is not None
     obstacles: list[WarpTilesError] = []
-    for provider in chain.providers:
+    for provider in chain.order(variant):
         offer = chain.ask(provider, variant, workshop)
         if offer.obstacle is None:
             recipe = offer.recipes[0]
-            reason = f"{planned.reason}; {chain.why(provider, obstacles)}"
+            reason = f"{planned.reason}; {chain.why(provider, variant, obstacles)}"
             found = replace(
                 planned, reason=reason, provider=provider.name, symbol=recipe.symbol, tile_config=recipe.tile_config
             )

@@ -32,6 +32,7 @@ from warp_tiles.providers.warps import Libmathdx
 from warp_tiles.records import Artifact, Recorder
 from warp_tiles.settings import Settings
 from warp_tiles.toolchain import Version
+from warp_tiles.tuned import TunedSnapshots
 from warp_tiles.variant import GemmVariant
 from warp_tiles.version import __version__
 from warp_tiles.workshop import Resources, SettledWorkshop
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("warp_tiles")
 
 
-def _tune_nothing(variants: Sequence[GemmVariant], settings: Settings) -> None:
-    """Stands where nothing can tune GEMM variants."""
-
-
 class Engine:
     """Everything between a plan and its LTO-IR.
 
@@ -54,8 +51,6 @@ class Engine:
         executor: Runs the compilers in place of own processes.
 
     Attributes:
-        tune_missing: Called under the policy ``max``, before they are built, with the variants of a module that
-            have a GEMM function, and its settings; tunes those without a record.
         linked_ahead: Of modules, by name, architecture and block size, that were linked before they are needed: a
             digest of what was linked, and the cubin.
     """
@@ -68,8 +63,8 @@ class Engine:
     ) -> None:
         self.recorder = Recorder()
         self.progress = BuildProgress()
+        self.tuned = TunedSnapshots()
         self.resources = Resources(warp_toolkit, executor)
-        self.tune_missing: Callable[[Sequence[GemmVariant], Settings], None] = _tune_nothing
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.Lock()
         self._in_flight: dict[tuple[GemmVariant, Settings], Future[Artifact]] = {}
@@ -109,14 +104,35 @@ class Engine:
             SettingError: A provider is named that the policy forbids.
         """
         store = self.at(resolved).store
+        tuned = self.tuned.at(resolved, store)
         make: dict[str, Callable[[], Provider]] = {
-            "mma": lambda: MmaProvider(store),
+            "mma": lambda: MmaProvider(store, tuned),
             "cublasdx": lambda: CublasdxProvider(store),
             "libmathdx": lambda: LibmathdxProvider(self._libmathdx),
             "scalar": ScalarProvider,
         }
         absent = {"libmathdx"} if self._libmathdx is None and resolved.provider == "auto" else set()
-        return Chain(resolved, tuple(make[name]() for name in resolved.providers if name not in absent))
+        return Chain(resolved, tuple(make[name]() for name in resolved.providers if name not in absent), tuned)
+
+    def records_changed(self) -> None:
+        """Have tuning records read again; what was built ahead may be another choice now."""
+        self.tuned.forget()
+        with self._lock:
+            self._ahead.clear()
+        self.linked_ahead.clear()
+
+    def tune_missing(self, variants: Sequence[GemmVariant], resolved: Settings) -> None:
+        """Measure the variants that have no record, where there is a GPU for which they are meant.
+
+        Modules that were hashed before have to be hashed again.
+
+        Args:
+            variants: What is about to be built.
+            resolved: The settings; the search takes as long as ``tune_budget_s`` allows.
+        """
+        from warp_tiles.tuning.gemm import tune_missing
+
+        tune_missing(self, variants, resolved)
 
     # ---- planning
 
@@ -135,6 +151,8 @@ class Engine:
         parts = ["warp_tiles", __version__, resolved.provider, asked, resolved.linker]
         parts.append(f"loop_sums={resolved.loop_sums}")
         parts.append(f"wide_moves={pipeline.digest() if resolved.wide_moves else None}")
+        if chain.tuned is not None:
+            parts.append(f"tuned={chain.tuned.fingerprint}")
         for provider in chain.providers:
             try:
                 parts += [f"{provider.name} {name}={value}" for name, value in provider.salt().items()]
@@ -221,13 +239,13 @@ class Engine:
         failures: list[WarpTilesError] = []
         untold: list[WarpTilesError] = []
         told: list[str] = []
-        lacking = False  # what one provider that compiles lacks, the others lack too
-        for provider in chain.providers:
+        lacking = False  # what the first provider that compiles lacks, the others lack too
+        for provider in chain.order(variant):
             if lacking and provider.compiles:
                 continue
             offer = chain.ask(provider, variant, workshop)
             if isinstance(offer.obstacle, ToolchainError):
-                lacking = True
+                lacking = lacking or provider is chain.providers[0]
                 failures.append(offer.obstacle)
                 untold.append(offer.obstacle)
             elif offer.obstacle is not None:
@@ -247,7 +265,7 @@ class Engine:
                     failures.append(error)
                     untold = [error]
                     if isinstance(error, ToolchainError):
-                        lacking = True
+                        lacking = lacking or provider is chain.providers[0]
                         break
             if failures and isinstance(failures[0], LockedError):
                 break

@@ -97,6 +97,11 @@ def max_registers(threads: int, blocks: int = 1) -> int | None:
     return available if available < 255 else None
 
 
+def resident_blocks(threads: int, own_templates: bool) -> int:
+    """Blocks that a multiprocessor shall hold: with 129 to 256 threads and own templates two, to hide latency."""
+    return 2 if own_templates and 128 < threads <= 256 else 1
+
+
 def why_warp_links(
     module: ModuleSource,
     *,

@@ -17,7 +17,7 @@ from warp_tiles.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.engine import Engine
 from warp_tiles.errors import BuildError, LinkError, WarpTilesError
 from warp_tiles.files import write_atomic
-from warp_tiles.link import ModuleSource, max_registers, module_options, why_warp_links
+from warp_tiles.link import ModuleSource, max_registers, module_options, resident_blocks, why_warp_links
 from warp_tiles.planning import ModulePlan, Session, substitute
 from warp_tiles.pool import result_of
 from warp_tiles.providers.mma import loop_sums
@@ -213,7 +213,9 @@ class ModuleBuild:
         return CompileRequest(module.name, text, tuple(options.items()), f"module {self.plan.name}")
 
     def _link_request(self, module: ModuleSource, inputs: tuple[bytes, ...]) -> LinkRequest:
-        registers = max_registers(self.plan.block_dim, self._blocks()) if module.output == "cubin" else None
+        own = any(planned.provider == "mma" for planned in self.plan.needed)
+        blocks = resident_blocks(self.plan.block_dim, own)
+        registers = max_registers(self.plan.block_dim, blocks) if module.output == "cubin" else None
         return LinkRequest(module.name, inputs, module.target, module.output, self._settings.jobs, registers)
 
     def _link(
@@ -240,11 +242,6 @@ class ModuleBuild:
             )
             return error.message
         return ""
-
-    def _blocks(self) -> int:
-        """Blocks that a multiprocessor shall hold: with 129 to 256 threads and own templates two, to hide latency."""
-        own = any(planned.provider == "mma" for planned in self.plan.needed)
-        return 2 if own and 128 < self.plan.block_dim <= 256 else 1
 
     def _refuse_scalar(self, artifacts: Sequence[Artifact]) -> None:
         """Refuse Warp's scalar path, which a call takes as a whole, where it has none or a lossy one."""

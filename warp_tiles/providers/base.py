@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -70,6 +70,32 @@ class Workshop(Protocol):
             request: What to compile if it misses.
             info: What the cache keeps beside it.
         """
+
+
+@dataclass(frozen=True)
+class TunedChoice:
+    """What was measured to be the fastest way to compute a variant.
+
+    Attributes:
+        provider: Who builds it.
+        tile_config: How the provider ``mma`` computes it; None with others.
+        reason: How fast it is, and against what, for the plan.
+    """
+
+    provider: str
+    tile_config: TileConfig | None
+    reason: str
+
+
+class Tuned(Protocol):
+    """What was measured of GEMM variants."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with every winner."""
+
+    def best(self, variant: GemmVariant, providers: Sequence[str]) -> TunedChoice | None:
+        """The fastest measured way among these providers; None if nothing usable was measured."""
 
 
 class Provider(ABC):

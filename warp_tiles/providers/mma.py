@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from warp_tiles import tile_config as configurations
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.loops import LoopSums
 from warp_tiles.providers import nvrtc
-from warp_tiles.providers.base import Recipe
+from warp_tiles.providers.base import Recipe, Tuned
 from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.sources import DeviceSource
 from warp_tiles.tile_config import TileConfig
+from warp_tiles.toolchain import ToolchainStore
 from warp_tiles.variant import DTYPE_BYTES, DType, GemmVariant
 
 SOURCE = "gemm/block_gemm.cuh"  # below kernels/
@@ -150,9 +152,14 @@ class MmaProvider(NvrtcProvider):
 
     Args:
         store: Finds the compiler and digests files.
+        tuned: What was measured; None leaves every choice to the chooser.
     """
 
     name = "mma"
+
+    def __init__(self, store: ToolchainStore, tuned: Tuned | None = None) -> None:
+        super().__init__(store)
+        self._tuned = tuned
 
     @property
     def schema(self) -> int:
@@ -186,12 +193,20 @@ class MmaProvider(NvrtcProvider):
         return config
 
     def recipes(self, variant: GemmVariant) -> tuple[Recipe, ...]:
-        """See :meth:`Provider.recipes`."""
+        """See :meth:`Provider.recipes`: as measured to be fastest, then as the chooser takes it."""
         try:
             config = _chosen(variant)
         except UnsupportedVariant as error:
             raise UnsupportedVariant(f"{self.name} cannot serve {error.message}") from error
-        return (Recipe("the provider mma", variant, variant.symbol, config),)
+        usual = self.recipe(variant, config)
+        tuned = self._tuned.best(variant, (self.name,)) if self._tuned else None
+        if tuned is None or tuned.tile_config == config:
+            return (usual,)
+        return (replace(usual, title="the provider mma as tuned", tile_config=tuned.tile_config), usual)
+
+    def recipe(self, variant: GemmVariant, config: TileConfig) -> Recipe:
+        """The way to build a variant with a tile configuration."""
+        return Recipe("the provider mma", variant, variant.symbol, config)
 
     def salt(self) -> dict[str, str]:
         """See :meth:`Provider.salt`; another chooser can choose otherwise, which no source tells."""

@@ -1,0 +1,102 @@
+"""Records of GEMM variants as a GPU would leave them, and a measurer that needs none."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import warp as wp
+
+from tests.bench import Bench
+from warp_tiles import settings
+from warp_tiles.choose import choose
+from warp_tiles.tile_config import TileConfig
+from warp_tiles.tuning.gemm import Tuner
+from warp_tiles.tuning.gemm_key import key_of, source_of
+from warp_tiles.tuning.gemm_space import config_of, tile_candidates
+from warp_tiles.tuning.key import Environment
+from warp_tiles.tuning.record import Config, Record, Timing
+from warp_tiles.tuning.store import RecordStore, open_store
+from warp_tiles.variant import GemmVariant
+from warp_tiles.version import __version__
+
+GPU = "NVIDIA H200"
+H200 = Environment(GPU, 90, 132, wp.__version__, "12.9", __version__)
+
+
+def timing(config: Config, median_us: float, **fields: Any) -> Timing:
+    """A candidate that was measured to the end, in an interval that meets no other's."""
+    return Timing(config, "ok", median_us, median_us - 0.01, median_us + 0.01, 50, soft=H200.soft(), **fields)
+
+
+def another_tile(variant: GemmVariant) -> TileConfig:
+    """A configuration that the chooser does not take."""
+    return tile_candidates(variant)[1]
+
+
+def store_of(bench: Bench) -> RecordStore:
+    """The records that the bench's engine reads."""
+    return open_store(settings.current())
+
+
+def remember(
+    bench: Bench, variant: GemmVariant, timings: Sequence[Timing], environment: Environment = H200, source: str = ""
+) -> Record:
+    """Store what was measured, and have the engine look."""
+    key = key_of(variant, source or source_of(bench.store), environment)
+    record = store_of(bench).merge(key, timings)
+    bench.engine.tuned.forget()
+    return record
+
+
+def tuned_to(variant: GemmVariant, config: TileConfig | None = None) -> list[Timing]:
+    """Timings after which another tile than the chooser's wins."""
+    usual = config_of("mma", choose(variant))
+    return [timing(usual, 14.1), timing(config_of("mma", config or another_tile(variant)), 12.3)]
+
+
+class FakeMeasurer:
+    """Knows how long everything takes.
+
+    Args:
+        time_us: Of a configuration; an error makes it a failure.
+        batch: Candidates in a batch.
+        batch_s: Time that a batch takes.
+    """
+
+    def __init__(self, time_us: Callable[[Config], float], batch: int = 8, batch_s: float = 0.0) -> None:
+        self.time_us, self.batch, self.batch_s = time_us, batch, batch_s
+        self.asked: list[tuple[GemmVariant, list[Config]]] = []
+        self.stop_after: int | None = None  # batches, as an interruption would
+
+    def measure(
+        self,
+        variant: GemmVariant,
+        configs: Sequence[Config],
+        *,
+        deadline: float = math.inf,
+        seen: Callable[[Sequence[Timing]], None],
+    ) -> None:
+        self.asked.append((variant, list(configs)))
+        for first in range(0, len(configs), self.batch):
+            if time.monotonic() >= deadline:
+                return
+            if self.stop_after is not None:
+                self.stop_after -= 1
+                if self.stop_after < 0:
+                    raise KeyboardInterrupt
+            time.sleep(self.batch_s)
+            seen([self._timing(config) for config in configs[first : first + self.batch]])
+
+    def _timing(self, config: Config) -> Timing:
+        try:
+            return timing(config, self.time_us(config))
+        except ValueError as error:
+            return Timing(config, "failed", reason=str(error))
+
+
+def tuner_of(bench: Bench, measurer: FakeMeasurer, limit: int = 12) -> Tuner:
+    """What measures for the bench's engine."""
+    return Tuner(store_of(bench), H200, measurer, source_of(bench.store), 90, limit)

@@ -1,0 +1,326 @@
+"""Tunes what lies below a kernel: provider and tile configuration of the GEMM variants of ``wp.tile_matmul``.
+
+Records are looked up when modules are built (:mod:`warp_tiles.tuning.gemm_records`), so that a script stays as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from warp_tiles.errors import ToolchainError, UnsupportedVariant
+from warp_tiles.settings import Settings, current
+from warp_tiles.tuning.gemm_key import key_of, source_of
+from warp_tiles.tuning.gemm_space import LIMIT, candidates
+from warp_tiles.tuning.key import Environment
+from warp_tiles.tuning.record import Config, Record, Timing
+from warp_tiles.tuning.store import RecordStore, open_store
+from warp_tiles.variant import GemmVariant
+
+if TYPE_CHECKING:
+    from warp_tiles.engine import Engine
+    from warp_tiles.tuning.gemm_build import Shop
+
+log = logging.getLogger("warp_tiles")
+
+
+class Measurer(Protocol):
+    """Takes the time of candidates; see :class:`warp_tiles.tuning.gemm_device.GpuMeasurer`."""
+
+    def measure(
+        self,
+        variant: GemmVariant,
+        configs: Sequence[Config],
+        *,
+        deadline: float = math.inf,
+        seen: Callable[[Sequence[Timing]], None],
+    ) -> None:
+        """Measure candidates against each other, and call ``seen`` whenever something is known of some."""
+
+
+@dataclass(frozen=True)
+class TunedVariant:
+    """What is known of a variant after tuning.
+
+    Attributes:
+        variant: What was tuned.
+        record: Everything that was measured, now or before.
+        winner: The fastest candidate; None if none was measured.
+        measured: Candidates that were measured now.
+    """
+
+    variant: GemmVariant
+    record: Record
+    winner: Timing | None
+    measured: int
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Where records of GEMM variants come from, and where they go.
+
+    Attributes:
+        store: Records.
+        environment: The GPU that is measured on.
+        measurer: Measures on it.
+        source: See :func:`warp_tiles.tuning.gemm_key.source_of`.
+        arch: What is compiled for, e.g. ``90``.
+        limit: Tile configurations of ``mma`` that are looked at, for each variant.
+        reuse_stale: Whether timings of another driver or Warp patch release count.
+    """
+
+    store: RecordStore
+    environment: Environment
+    measurer: Measurer
+    source: str
+    arch: int
+    limit: int = LIMIT
+    reuse_stale: bool = True
+
+    def record(self, variant: GemmVariant) -> Record:
+        """What is known of a variant."""
+        key = key_of(variant, self.source, self.environment)
+        return self.store.load(key) or Record(key)
+
+    def missing(self, variant: GemmVariant, record: Record) -> list[Config]:
+        """Candidates of which nothing is known that counts."""
+        known = {
+            timing.identity
+            for timing in record.timings
+            if self.reuse_stale or dict(timing.soft or {}) == self.environment.soft()
+        }
+        found: list[Config] = list(candidates(variant, self.limit))
+        return [config for config in found if Timing(config, "failed").identity not in known]
+
+    def tune(
+        self,
+        variant: GemmVariant,
+        deadline: float = math.inf,
+        progress: Callable[[GemmVariant, Record], None] = lambda variant, record: None,
+    ) -> TunedVariant:
+        """Measure the candidates of which nothing is known; each batch is stored at once, so nothing is lost.
+
+        Args:
+            variant: What is tuned.
+            deadline: When to stop, by ``time.monotonic()``.
+            progress: Called with what is known after each batch.
+
+        Raises:
+            UnsupportedVariant: Neither provider serves the variant.
+            ToolchainError: Nothing can be built or measured here.
+        """
+        key = key_of(variant, self.source, self.environment)
+        measured: set[str] = set()
+        wait_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+        with self.store.single_flight(key, wait_s) as may_search:
+            record = self.record(variant)
+            missing = self.missing(variant, record)
+            if may_search and missing and time.monotonic() < deadline:
+                asked = {Timing(config, "failed").identity for config in missing}
+                best = record.winner()  # races again, so that it and the new ones are compared under one clock
+
+                def seen(timings: Sequence[Timing]) -> None:
+                    soft = self.environment.soft()
+                    known = self.store.merge(key, [replace(timing, soft=soft) for timing in timings])
+                    measured.update(timing.identity for timing in timings if timing.identity in asked)
+                    progress(variant, known)
+
+                configs = [*([best.config] if best and best.identity not in asked else []), *missing]
+                self.measurer.measure(variant, configs, deadline=deadline, seen=seen)
+                record = self.record(variant)
+        return TunedVariant(variant, record, record.winner(), len(measured))
+
+    def tune_all(
+        self,
+        variants: Iterable[GemmVariant],
+        budget_s: float = 0.0,
+        progress: Callable[[GemmVariant, Record], None] = lambda variant, record: None,
+    ) -> list[TunedVariant]:
+        """Tune variants one after the other; what one leaves of its share of the time, the next ones have.
+
+        Args:
+            variants: What is tuned; what neither provider serves is left out.
+            budget_s: Seconds for all of them; 0 for no limit.
+            progress: Called with what is known after each batch.
+
+        Raises:
+            ToolchainError: Nothing can be built or measured here.
+        """
+        wanted = [variant for variant in dict.fromkeys(variants) if self._is_served(variant)]
+        end = time.monotonic() + budget_s if budget_s else math.inf
+        found = []
+        for place, variant in enumerate(wanted):
+            now = time.monotonic()
+            share = math.inf if end == math.inf else now + max(0.0, end - now) / (len(wanted) - place)
+            found.append(self.tune(variant, share, progress))
+        return found
+
+    def _is_served(self, variant: GemmVariant) -> bool:
+        try:
+            return bool(candidates(variant, 1))
+        except UnsupportedVariant as error:
+            log.info("%s is not tuned: %s", variant.describe(), error.message)
+            return False
+
+
+def tune_variant(
+    engine: Engine,
+    variant: GemmVariant,
+    store: RecordStore,
+    environment: Environment,
+    *,
+    measurer: Measurer | None = None,
+    budget_s: float = 0.0,
+) -> Record:
+    """Measure the candidates of one variant of which nothing is known, and store them.
+
+    Args:
+        engine: Builds them.
+        variant: What is tuned.
+        store: Where timings go.
+        environment: The GPU that is measured on.
+        measurer: Takes times; None for the GPU that Warp takes by default.
+        budget_s: Seconds that it may take; 0 for no limit.
+
+    Raises:
+        UnsupportedVariant: Neither provider serves the variant.
+        ToolchainError: There is no GPU or no compiler.
+    """
+    shop = engine.at(current())
+    measurer = measurer or _measurer(shop, present_device())
+    tuner = Tuner(store, environment, measurer, source_of(shop.store), variant.arch)
+    found = tuner.tune(variant, time.monotonic() + budget_s if budget_s else math.inf)
+    engine.records_changed()
+    return found.record
+
+
+def tune_script(
+    script: Path,
+    arguments: tuple[str, ...] = (),
+    *,
+    budget_s: float = 0.0,
+    block_dim: int | None = None,
+    tuner: Callable[[Engine, Settings], Tuner] | None = None,
+    progress: Callable[[GemmVariant, Record], None] = lambda variant, record: None,
+) -> list[TunedVariant]:
+    """Tune every variant that a script's kernels need on this machine's GPU and that has no complete record.
+
+    The script runs with its launches noted instead of made, as ``warp-tiles plan`` runs it. What was measured before
+    an interruption is kept, and the next call goes on from there.
+
+    Args:
+        script: A Python file.
+        arguments: Its command line.
+        budget_s: Seconds for all variants, 0 for no limit; each has an equal share of what is left.
+        block_dim: Use this block size instead of those that the script launches with.
+        tuner: Makes what measures and remembers; None for the GPU that Warp takes by default.
+        progress: Called with what is known of a variant after each batch.
+
+    Returns:
+        The variants in the order in which the script needs them.
+
+    Raises:
+        ScriptError: The script is missing, or has no kernels.
+        ToolchainError: There is no GPU or no compiler.
+    """
+    import warp_tiles
+    from warp_tiles import _warp, api
+    from warp_tiles.script import discover, require_script
+
+    require_script(script)
+    warp_tiles.enable()
+    engine, now = api.engine(), current()
+    found_tuner = (tuner or default_tuner)(engine, now)
+    variants: list[GemmVariant] = []
+    for target in discover(script, arguments, block_dim).targets:
+        plan = warp_tiles.plan(target.module, arch=found_tuner.arch, block_dim=target.block_dim)
+        variants += [v.variant for v in plan.needed if v.variant is not None]
+    found = found_tuner.tune_all(variants, budget_s, progress)
+    if any(item.measured for item in found):
+        engine.records_changed()
+        _warp.rehash_modules()
+    return found
+
+
+def tune_missing(engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:
+    """What the policy ``max`` does before a module is built: tune variants for this machine's GPU that have no record.
+
+    Without a GPU, and for another architecture, nothing happens. What the machine lacks is told of, not raised: the
+    build goes on with what is known.
+    """
+    device = _device()
+    meant = [variant for variant in variants if device is not None and variant.arch == compile_arch(device)]
+    if not meant:
+        return
+    try:
+        tuned = default_tuner(engine, now).tune_all(meant, now.tune_budget_s)
+    except ToolchainError as error:
+        warnings.warn(f"warp_tiles: {error.message}; building with what is known", RuntimeWarning, stacklevel=2)
+        tuned = []
+    if any(item.measured for item in tuned):
+        engine.records_changed()
+
+
+def default_tuner(engine: Engine, now: Settings) -> Tuner:
+    """The tuner of the GPU that Warp takes by default.
+
+    Raises:
+        ToolchainError: There is no GPU or no compiler.
+    """
+    device = present_device()
+    shop = engine.at(now)
+    from warp_tiles.tuning.environment import environment_of
+
+    return Tuner(
+        open_store(now),
+        environment_of(device),
+        _measurer(shop, device),
+        source_of(shop.store),
+        compile_arch(device),
+        reuse_stale=now.stale_records == "reuse",
+    )
+
+
+def present_device() -> Any:
+    """Warp's default CUDA device.
+
+    Raises:
+        ToolchainError: There is none.
+    """
+    import warp as wp
+
+    device = _device()
+    if device is None:
+        names = ", ".join(f"{device.alias} ({device.name})" for device in wp.get_devices())
+        raise ToolchainError(
+            f"tuning GEMM variants needs an NVIDIA GPU, and Warp found none: {names}",
+            remedy="run it on the machine whose GPU is to be tuned, and copy its records with `warp-tiles tune export`",
+        )
+    return device
+
+
+def _device() -> Any:
+    import warp as wp
+
+    wp.init()
+    if wp.get_device().is_cuda:
+        return wp.get_device()
+    devices = wp.get_cuda_devices()
+    return devices[0] if devices else None
+
+
+def compile_arch(device: Any) -> int:
+    """Architecture that Warp compiles for on a GPU: its own, or the newest that Warp's compiler knows."""
+    return int(device.get_cuda_compile_arch())
+
+
+def _measurer(shop: Shop, device: Any) -> Measurer:
+    from warp_tiles.tuning.gemm_device import GpuMeasurer
+
+    return GpuMeasurer(shop, device)

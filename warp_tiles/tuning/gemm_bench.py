@@ -1,0 +1,257 @@
+"""The kernel that a GEMM variant is measured with: its source, its inputs, and what must come out.
+
+A, B and C lie in dynamic shared memory, with the variant's leading dimensions and no better aligned than it promises.
+Every block copies them there and multiplies them again and again; as many blocks run as fit, so that a configuration
+that needs fewer registers is paid for it.
+
+All of it is pure and runs without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from warp_tiles.compiler import CompileRequest, LinkRequest
+from warp_tiles.link import max_registers, resident_blocks
+from warp_tiles.loops import LoopSums
+from warp_tiles.variant import DTYPE_BYTES, DType, GemmVariant, Operand
+
+KERNEL = "wt_benchmark"  # each product reads and writes C
+LOOP_KERNEL = "wt_benchmark_loop"  # the sums stay in registers, as in a loop over K
+_SEED = 20_240_229
+_VECTOR_BYTES = 16
+_SHARES = 48  # products of a launch are a multiple of it: divisible by most numbers of blocks of a multiprocessor
+_MOST_PRODUCTS = 4800
+_LAUNCH_WORK = 2e8  # fp16 operations of a multiprocessor in about 150 us of an H200
+_START_WORK = 20_000  # of a product, however small
+_SLOWNESS: dict[DType, int] = {"float16": 1, "bfloat16": 1, "float32": 3, "float64": 8}
+_STORAGE: dict[DType, tuple[str, str]] = {  # C++ type of an element and its one; no header is needed
+    "float16": ("unsigned short", "0x3C00"),
+    "bfloat16": ("unsigned short", "0x3F80"),
+    "float32": ("float", "1.0f"),
+    "float64": ("double", "1.0"),
+}
+_CTYPES = {"wp::float32": "float", "wp::float64": "double"}
+# unit roundoff, https://en.wikipedia.org/wiki/Machine_epsilon
+_ROUNDOFF: dict[DType, float] = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+_TF32_TRUNCATION = 2.0**-10
+
+Matrix = npt.NDArray[np.float64]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where A, B and C lie in shared memory, in bytes.
+
+    Attributes:
+        offsets: Of A, B and C.
+        size_bytes: Of all three.
+    """
+
+    offsets: tuple[int, int, int]
+    size_bytes: int
+
+
+def layout(variant: GemmVariant) -> Layout:
+    """A, B and C one behind the other, each at an address that is aligned as promised and no better."""
+    offsets, end = [], 0
+    for operand, shape in zip((variant.a, variant.b, variant.c), _shapes(variant)):
+        start = end + operand.alignment % _VECTOR_BYTES
+        offsets.append(start)
+        end = _rounded_up(start + _extent(operand, shape) * DTYPE_BYTES[operand.dtype], _VECTOR_BYTES)
+    a, b, c = offsets
+    return Layout((a, b, c), end)
+
+
+def products_per_launch(variant: GemmVariant) -> int:
+    """Products that each multiprocessor computes in one launch, so that it takes some hundred microseconds."""
+    slowness = max(_SLOWNESS[operand.dtype] for operand in (variant.a, variant.b, variant.c))
+    work = slowness * (2 * variant.m * variant.n * variant.k + _START_WORK)
+    return min(_MOST_PRODUCTS, _rounded_up(max(1, int(_LAUNCH_WORK / work)), _SHARES))
+
+
+def text(variant: GemmVariant, symbol: str, sums: LoopSums | None) -> str:
+    """Source of the kernels: one for each form of product that the candidate has.
+
+    Args:
+        variant: What is multiplied.
+        symbol: The function that multiplies.
+        sums: Functions that keep sums in registers; None if there are none.
+    """
+    one = f"{symbol}(&alpha, a, b, &beta, c);"
+    functions = [f"{symbol}(void* alpha, void* a, void* b, void* beta, void* c)"]
+    kernels = [_kernel(variant, KERNEL, "", one, "")]
+    if sums is not None:
+        functions += [f"{sums.symbol}_add(void* sums, void* a, void* b)", f"{sums.symbol}_finish(void* sums, void* c)"]
+        kind = _CTYPES[sums.ctype]
+        before = f"{kind} sums[{sums.count}];\n    for (int i = 0; i < {sums.count}; ++i) sums[i] = 0;"
+        add, finish = f"{sums.symbol}_add(sums, a, b);", f"{sums.symbol}_finish(sums, c);\n    __syncthreads();"
+        kernels.append(_kernel(variant, LOOP_KERNEL, before, add, finish))
+    declarations = (f'extern "C" __device__ void {function};' for function in functions)
+    return "\n".join([*declarations, *kernels])
+
+
+def _kernel(variant: GemmVariant, name: str, before: str, product: str, after: str) -> str:
+    found = layout(variant)
+    element, one = _STORAGE[variant.c.dtype]
+    a, b, c = found.offsets
+    copy = f"for (int i = threadIdx.x; i < {found.size_bytes // _VECTOR_BYTES}; i += {variant.threads})"
+    return f"""
+// products of each block, one more in the first blocks; the first block writes what it holds to result
+extern "C" __global__ void {name}(const uint4* image, uint4* result, int products, int blocks_with_one_more)
+{{
+    extern __shared__ uint4 memory[];
+    {copy} memory[i] = image[i];
+    __syncthreads();
+    char* tiles = reinterpret_cast<char*>(memory);
+    void *a = tiles + {a}, *b = tiles + {b}, *c = tiles + {c};
+    {element} alpha = {one}, beta = {one};
+    if (blockIdx.x < blocks_with_one_more) ++products;
+    {before}
+    for (int i = 0; i < products; ++i) {{
+        {product}
+        __syncthreads();
+    }}
+    {after}
+    if (blockIdx.x == 0) {copy} result[i] = memory[i];
+}}
+"""
+
+
+def compile_request(variant: GemmVariant, symbol: str, sums: LoopSums | None) -> CompileRequest:
+    """What to hand to the compiler for the kernel."""
+    options: dict[str, Any] = {"arch": f"sm_{variant.arch}", "std": "c++17"}
+    return CompileRequest(
+        f"{symbol}_benchmark.cu",
+        text(variant, symbol, sums),
+        tuple(options.items()),
+        f"the benchmark of {variant.describe()}",
+    )
+
+
+def link_request(variant: GemmVariant, inputs: Sequence[bytes], own_templates: bool) -> LinkRequest:
+    """What to hand to the linker: the kernel and a candidate's LTO-IR, linked as modules are.
+
+    Args:
+        variant: What is multiplied.
+        inputs: LTO-IR.
+        own_templates: Whether the candidate is one of this package's templates.
+    """
+    registers = max_registers(variant.threads, resident_blocks(variant.threads, own_templates))
+    return LinkRequest(f"{variant.symbol}_benchmark", tuple(inputs), f"sm_{variant.arch}", "cubin", 1, registers)
+
+
+# ---- inputs, and what must come out
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What C holds after a number of products, and by how much it may differ.
+
+    Attributes:
+        values: M x N.
+        bound: The largest error of each element.
+    """
+
+    values: Matrix
+    bound: Matrix
+
+
+@lru_cache(maxsize=8)
+def image(variant: GemmVariant) -> Bytes:
+    """What lies in shared memory before the first product: random values, none of them small, in gaps as well."""
+    random = np.random.default_rng(_SEED)
+    found = layout(variant)
+    memory = np.zeros(found.size_bytes, dtype=np.uint8)
+    for operand, shape, offset in zip((variant.a, variant.b, variant.c), _shapes(variant), found.offsets):
+        count = _extent(operand, shape)
+        values = random.uniform(0.125, 1.0, count) * random.choice((-1.0, 1.0), count)
+        stored = _encoded(values, operand.dtype)
+        memory[offset : offset + stored.nbytes] = stored.view(np.uint8)
+    memory.setflags(write=False)
+    return memory
+
+
+def expected(variant: GemmVariant, products: int) -> Expected:
+    """C + products * A B in float64 from the values of :func:`image`.
+
+    Source of the bound: Higham, Accuracy and Stability of Numerical Algorithms, section 3.1: a sum of K products errs
+    by at most about K u sum |a| |b|, u being the roundoff of what accumulates.
+    """
+    a, b, c = (matrix(variant, image(variant), index) for index in range(3))
+    magnitude = abs(c) + products * abs(a) @ abs(b)
+    tf32 = (
+        2 * _TF32_TRUNCATION if "float32" in (variant.a.dtype, variant.b.dtype) and variant.precision == "tf32" else 0
+    )
+    roundoff = max(_ROUNDOFF[variant.c.dtype], _ROUNDOFF["float64"])
+    return Expected(c + products * a @ b, (products * (variant.k + 4) * roundoff + tf32) * magnitude)
+
+
+def problem_with(variant: GemmVariant, result: Bytes, products: int) -> str:
+    """What is wrong with shared memory after a number of products; empty if nothing is."""
+    wanted = expected(variant, products)
+    got = matrix(variant, result, 2)
+    wrong = ~(abs(got - wanted.values) <= wanted.bound)  # NaN is wrong
+    if wrong.any():
+        row, col = (int(index) for index in np.argwhere(wrong)[0])
+        return (
+            f"wrong result: C[{row}, {col}] is {got[row, col]:.8g} in place of {wanted.values[row, col]:.8g}, "
+            f"{int(wrong.sum())} of {wrong.size} elements err by more than the dtype allows"
+        )
+    changed = result != image(variant)
+    changed[_places(variant, 2)] = False
+    if changed.any():
+        return f"wrote outside C: byte {int(np.argmax(changed))} of shared memory changed"
+    return ""
+
+
+def matrix(variant: GemmVariant, memory: Bytes, index: int) -> Matrix:
+    """Values of A, B or C (0, 1, 2) in shared memory."""
+    operand = (variant.a, variant.b, variant.c)[index]
+    width = DTYPE_BYTES[operand.dtype]
+    stored = np.ascontiguousarray(memory[_places(variant, index)]).reshape(-1, width)
+    return _decoded(stored, operand.dtype).reshape(_shapes(variant)[index])
+
+
+def _places(variant: GemmVariant, index: int) -> npt.NDArray[np.intp]:
+    """Addresses of the bytes of an operand's elements, row by row."""
+    operand, (rows, cols) = (variant.a, variant.b, variant.c)[index], _shapes(variant)[index]
+    row, col = np.indices((rows, cols))
+    line, place = (row, col) if operand.arrangement == "row_major" else (col, row)
+    width = DTYPE_BYTES[operand.dtype]
+    first = layout(variant).offsets[index] + (line * operand.leading_dimension + place) * width
+    return np.asarray((first[..., None] + np.arange(width)).reshape(-1), dtype=np.intp)
+
+
+def _encoded(values: Matrix, dtype: DType) -> npt.NDArray[Any]:
+    if dtype != "bfloat16":
+        return values.astype(dtype)
+    # NumPy has no bfloat16: the upper half of a float32, which 8 bits of the fraction fill exactly
+    return (np.asarray(np.round(values * 256) / 256, dtype=np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def _decoded(stored: Bytes, dtype: DType) -> Matrix:
+    if dtype != "bfloat16":
+        return stored.view(dtype).astype(np.float64)
+    return (stored.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def _shapes(variant: GemmVariant) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    return (variant.m, variant.k), (variant.k, variant.n), (variant.m, variant.n)
+
+
+def _extent(operand: Operand, shape: tuple[int, int]) -> int:
+    """Elements from the first to the last."""
+    lines, length = shape if operand.arrangement == "row_major" else shape[::-1]
+    return (lines - 1) * operand.leading_dimension + length
+
+
+def _rounded_up(value: int, step: int) -> int:
+    return -(-value // step) * step

@@ -1,0 +1,131 @@
+"""Candidates of a GEMM variant as finished cubins: built through the cache, linked as modules are, side by side."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import wait
+from dataclasses import dataclass
+from typing import Protocol
+
+from warp_tiles.errors import BuildError, WarpTilesError, WorkerError
+from warp_tiles.pool import CompilerPool, result_of
+from warp_tiles.providers import CublasdxProvider, MmaProvider
+from warp_tiles.providers.base import Built, Workshop
+from warp_tiles.providers.mma import loop_sums
+from warp_tiles.threads import DaemonThreads
+from warp_tiles.toolchain import ToolchainStore
+from warp_tiles.tuning.gemm_bench import compile_request, link_request
+from warp_tiles.tuning.gemm_space import tile_config_of
+from warp_tiles.tuning.record import Config
+from warp_tiles.variant import GemmVariant
+
+_WAITING_THREADS = 64
+
+
+class Shop(Workshop, Protocol):
+    """What the engine lends, and the compiler processes themselves."""
+
+    @property
+    def store(self) -> ToolchainStore:
+        """Toolchain and digests."""
+
+    @property
+    def pool(self) -> CompilerPool:
+        """Compiler processes."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A candidate that can be launched.
+
+    Attributes:
+        config: The candidate.
+        cubin: Its kernels, see :mod:`warp_tiles.tuning.gemm_bench`.
+        has_loop: Whether it can keep the sums of a loop in registers.
+    """
+
+    config: Config
+    cubin: bytes
+    has_loop: bool
+
+
+@dataclass(frozen=True)
+class Unbuilt:
+    """A candidate that could not be built, and why."""
+
+    config: Config
+    reason: str
+
+
+def build(shop: Shop, variant: GemmVariant, config: Config) -> Benchmark:
+    """Build and link one candidate.
+
+    Raises:
+        BuildError, LinkError: It cannot be built.
+        ToolchainError: The machine lacks something.
+        ValueError: The configuration is not one.
+    """
+    tile_config = tile_config_of(config)
+    built = _built(shop, variant, config)
+    sums = loop_sums(variant, built.symbol, tile_config) if tile_config else None
+    own_templates = tile_config is not None
+    main = result_of(shop.pool.submit(compile_request(variant, built.symbol, sums)))
+    linked = shop.pool.submit(link_request(variant, (main.payload, built.payload), own_templates))
+    return Benchmark(config, result_of(linked).payload, sums is not None)
+
+
+def _built(shop: Shop, variant: GemmVariant, config: Config) -> Built:
+    tile_config = tile_config_of(config)
+    if tile_config is not None:
+        own = MmaProvider(shop.store)
+        return own.build(own.recipe(variant, tile_config), shop)
+    provider = CublasdxProvider(shop.store)
+    recipes = provider.recipes(variant)
+    for recipe in recipes[:-1]:
+        try:
+            return provider.build(recipe, shop)
+        except BuildError:
+            continue
+    return provider.build(recipes[-1], shop)
+
+
+def build_side_by_side(
+    shop: Shop, variant: GemmVariant, configs: Sequence[Config], deadline: float = math.inf
+) -> Iterator[Benchmark | Unbuilt]:
+    """Build candidates, and yield each in the order of ``configs``; those that are not ready in time are left out.
+
+    Args:
+        shop: What the engine lends.
+        variant: What is multiplied.
+        configs: The candidates.
+        deadline: When to stop waiting, by ``time.monotonic()``.
+
+    Raises:
+        WorkerError: A compiler process died twice, which says nothing about the candidate.
+    """
+    threads = DaemonThreads(_WAITING_THREADS, "warp_tiles_tune")
+    try:
+        futures = [threads.submit(_attempt, shop, variant, config) for config in configs]
+        limit = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+        done, _ = wait(futures, limit)
+        for future in futures:
+            if future in done:
+                yield future.result()
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _attempt(shop: Shop, variant: GemmVariant, config: Config) -> Benchmark | Unbuilt:
+    try:
+        try:
+            return build(shop, variant, config)
+        except WorkerError:
+            return build(shop, variant, config)
+    except WorkerError:
+        raise
+    except (WarpTilesError, ValueError) as error:
+        log = getattr(error, "log", "")
+        cause = next((line.strip() for line in log.splitlines() if "error" in line), "")
+        return Unbuilt(config, f"{getattr(error, 'message', error)}{f': {cause}' if cause else ''}")

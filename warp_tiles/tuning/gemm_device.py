@@ -1,0 +1,222 @@
+"""Measures candidates of a GEMM variant on a GPU. The only module of tuning that launches something itself."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from warp_tiles.errors import BuildError, ToolchainError
+from warp_tiles.tuning import gemm_bench
+from warp_tiles.tuning.gemm_build import Benchmark, Shop, Unbuilt, build_side_by_side
+from warp_tiles.tuning.measure import Clock, EventClock, Runner, race
+from warp_tiles.tuning.record import Config, Timing
+from warp_tiles.variant import GemmVariant
+
+if TYPE_CHECKING:
+    from warp_tiles.tuning.measure import Candidate
+
+_LEADERS = 3  # candidates that stay in the race when the next ones join it
+_LEAST_BATCH = 8
+_CHECKED_PRODUCTS = 2
+
+
+class GpuMeasurer:
+    """Builds, checks and times candidates on one of Warp's CUDA devices.
+
+    Args:
+        shop: Builds candidates.
+        device: Warp's device.
+    """
+
+    def __init__(self, shop: Shop, device: Any) -> None:
+        self._shop = shop
+        self._gpu = _Gpu(device)
+
+    def measure(
+        self,
+        variant: GemmVariant,
+        configs: Sequence[Config],
+        *,
+        deadline: float = math.inf,
+        seen: Callable[[Sequence[Timing]], None],
+    ) -> None:
+        """Measure candidates against each other, a batch at a time; the best of a batch race the next one too.
+
+        Args:
+            variant: What is multiplied.
+            configs: The candidates.
+            deadline: When to stop, by ``time.monotonic()``; what is not measured by then has no timing.
+            seen: Called after each batch with what is known of it, and of those that raced it.
+
+        Raises:
+            ToolchainError: The GPU was lost to a candidate, which has a timing that says so.
+        """
+        size = max(_LEAST_BATCH, self._shop.pool.jobs)
+        clock = _GuardedClock(EventClock(self._gpu.device), self._gpu)
+        leaders: list[Runner] = []
+        for first in range(0, len(configs), size):
+            if time.monotonic() >= deadline:
+                return
+            ready = list(build_side_by_side(self._shop, variant, configs[first : first + size], deadline))
+            failed = [Timing(item.config, "failed", reason=item.reason) for item in ready if isinstance(item, Unbuilt)]
+            launches = [_Launches(variant, item, self._gpu) for item in ready if isinstance(item, Benchmark)]
+            runners = [*leaders, *(Runner(gemm_bench.KERNEL, launch) for launch in launches)]
+            race(runners, clock, deadline=deadline)
+            lost = self._gpu.lost_to
+            timings = [timing_of(runner, variant) for runner in runners if lost is None or runner.candidate is lost]
+            seen([*failed, *(timing for timing in timings if timing is not None)])
+            if lost is not None:
+                raise ToolchainError(
+                    f"the GPU cannot be used any more since {variant.describe()} ran with {dict(lost.config)}",
+                    remedy="run the same command again: it goes on behind that candidate",
+                )
+            measured = [runner for runner in runners if runner.status == "ok"]
+            leaders = sorted(measured, key=lambda runner: runner.statistics().median_us)[:_LEADERS]
+
+
+def timing_of(runner: Runner, variant: GemmVariant) -> Timing | None:
+    """What a race found out; None if it never had its turn."""
+    candidate = runner.candidate
+    assert isinstance(candidate, _Launches)
+    if runner.status == "running":
+        return None
+    shared_bytes = gemm_bench.layout(variant).size_bytes
+    if runner.status == "failed" or not runner.samples_us:
+        return Timing(candidate.config, "failed", shared_bytes=shared_bytes, reason=runner.reason)
+    found = runner.statistics()
+    return Timing(
+        candidate.config, runner.status, found.median_us, found.low_us, found.high_us, found.samples,
+        shared_bytes, runner.reason,
+    )  # fmt: skip
+
+
+class _Gpu:
+    """One GPU: its limits, and whether a candidate has broken it."""
+
+    def __init__(self, device: Any) -> None:
+        from cuda.core import Device
+
+        self.device = device
+        self.multiprocessors = int(device.sm_count)
+        properties = Device(device.ordinal).properties
+        self.shared_bytes = int(properties.max_shared_memory_per_block_optin)
+        self.lost_to: _Launches | None = None
+
+    @contextmanager
+    def watched(self, candidate: _Launches) -> Iterator[None]:
+        """Note the candidate after which the GPU does not answer: nothing that follows says anything about others."""
+        if self.lost_to is not None:
+            raise BuildError("not measured: the GPU was lost to another candidate")
+        try:
+            yield
+        except Exception:
+            if not self._is_usable():
+                self.lost_to = candidate
+            raise
+
+    def _is_usable(self) -> bool:
+        import warp as wp
+
+        try:
+            return bool(wp.ones(1, dtype=wp.int32, device=self.device).numpy()[0] == 1)
+        except Exception:
+            return False
+
+
+class _GuardedClock:
+    """A clock that notes which candidate broke the GPU."""
+
+    def __init__(self, clock: Clock, gpu: _Gpu) -> None:
+        self._clock, self._gpu = clock, gpu
+
+    def sample_us(self, candidate: Candidate, runs: int) -> list[float]:
+        assert isinstance(candidate, _Launches)
+        with self._gpu.watched(candidate):
+            return self._clock.sample_us(candidate, runs)
+
+
+class _Launches:
+    """Launches of one candidate: half of the products in a loop, if it can keep its sums, and half of them apart."""
+
+    def __init__(self, variant: GemmVariant, benchmark: Benchmark, gpu: _Gpu) -> None:
+        self.config = benchmark.config
+        self._variant, self._benchmark, self._gpu = variant, benchmark, gpu
+        self._kernels: list[Any] = []
+        self._launches: list[tuple[Any, Any, tuple[Any, ...]]] = []
+
+    def prepare(self) -> None:
+        """Load the kernels, and check what they compute.
+
+        Raises:
+            BuildError: They do not fit, or the result is wrong.
+        """
+        with self._gpu.watched(self):
+            self._load()
+            self._check()
+
+    def _load(self) -> None:
+        import warp as wp
+        from cuda.bindings import driver
+        from cuda.core import Device, LaunchConfig, ObjectCode
+
+        variant, gpu = self._variant, self._gpu
+        needed = gemm_bench.layout(variant).size_bytes
+        if needed > gpu.shared_bytes:
+            raise BuildError(f"A, B and C take {needed} bytes of shared memory, and a block has {gpu.shared_bytes}")
+        Device(gpu.device.ordinal).set_current()
+        code = ObjectCode.from_cubin(self._benchmark.cubin, name=f"{variant.symbol}_benchmark")
+        names = [gemm_bench.KERNEL, gemm_bench.LOOP_KERNEL if self._benchmark.has_loop else gemm_bench.KERNEL]
+        self._kernels = [code.get_kernel(name) for name in names]
+        self._image = wp.array(gemm_bench.image(variant), dtype=wp.uint8, device=gpu.device)
+        self._result = wp.empty_like(self._image)
+        pointers = (int(self._image.ptr), int(self._result.ptr))
+        products = gemm_bench.products_per_launch(variant) // len(names)
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        for kernel in self._kernels:
+            (status,) = driver.cuKernelSetAttribute(attribute, needed, kernel.handle, gpu.device.ordinal)
+            if status != driver.CUresult.CUDA_SUCCESS:
+                raise BuildError(f"{needed} bytes of dynamic shared memory were refused: {status.name}")
+            blocks = kernel.occupancy.max_active_blocks_per_multiprocessor(variant.threads, needed)
+            if blocks < 1:
+                raise BuildError(f"no block fits: {kernel.attributes.num_regs} registers for {variant.threads} threads")
+            share, left = divmod(products, blocks)
+            grid = LaunchConfig(grid=blocks * gpu.multiprocessors, block=variant.threads, shmem_size=needed)
+            arguments = (*pointers, np.int32(share), np.int32(left * gpu.multiprocessors))
+            self._launches.append((grid, kernel, arguments))
+
+    def _check(self) -> None:
+        import warp as wp
+        from cuda.core import LaunchConfig, launch
+
+        stream = self._stream()
+        needed = gemm_bench.layout(self._variant).size_bytes
+        once = LaunchConfig(grid=1, block=self._variant.threads, shmem_size=needed)
+        for kernel in self._kernels:
+            self._result.zero_()
+            arguments = (int(self._image.ptr), int(self._result.ptr), np.int32(_CHECKED_PRODUCTS), np.int32(0))
+            launch(stream, once, kernel, *arguments)
+            wp.synchronize_stream(self._gpu.device.stream)
+            problem = gemm_bench.problem_with(self._variant, self._result.numpy(), _CHECKED_PRODUCTS)
+            if problem:
+                raise BuildError(problem)
+
+    def _stream(self) -> Any:
+        from cuda.core import Stream
+
+        return Stream.from_handle(int(self._gpu.device.stream.cuda_stream))
+
+    def run(self) -> None:
+        """All products of a launch, on the device's current stream."""
+        from cuda.core import launch
+
+        stream = self._stream()
+        for grid, kernel, arguments in self._launches:
+            launch(stream, grid, kernel, *arguments)
+
+    def restore(self) -> None:
+        """Nothing: blocks read their tiles anew in each launch."""

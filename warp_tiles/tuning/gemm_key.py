@@ -1,0 +1,70 @@
+"""The question that a record of a GEMM variant answers, and the machines it may have been answered on."""
+
+from __future__ import annotations
+
+import hashlib
+
+from warp_tiles.errors import ToolchainError
+from warp_tiles.providers import CublasdxProvider, MmaProvider
+from warp_tiles.toolchain import ToolchainStore
+from warp_tiles.tuning.key import Environment, Scalar, TuningKey
+from warp_tiles.variant import GemmVariant
+from warp_tiles.version import __version__
+
+SUBJECT = "gemm"
+
+
+def values_of(variant: GemmVariant) -> dict[str, Scalar]:
+    """The fields of a variant by name, those of A, B and C apart."""
+    found: dict[str, Scalar] = {}
+    for name, value in variant.to_json().items():
+        if isinstance(value, list):
+            found |= {f"{name}_{operand}": item for operand, item in zip("abc", value)}
+        else:
+            found[name] = value
+    return found
+
+
+def source_of(store: ToolchainStore) -> str:
+    """SHA-256 of what candidates are made from: device sources with their headers, and the compiler; not the chooser.
+
+    Raises:
+        ToolchainError: There is no compiler.
+    """
+    parts = [f"{name}={value}" for name, value in MmaProvider(store).identity().items()]
+    try:
+        parts += [f"{name}={value}" for name, value in CublasdxProvider(store).identity().items()]
+    except ToolchainError:
+        parts.append("no cublasdx")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def key_of(variant: GemmVariant, source: str, environment: Environment) -> TuningKey:
+    """The key of a variant's record.
+
+    Args:
+        variant: What is tuned.
+        source: See :func:`source_of`.
+        environment: Where it is measured.
+    """
+    return TuningKey.of(SUBJECT, values_of(variant), source, environment)
+
+
+def present_environments() -> tuple[Environment, ...]:
+    """Those of this machine's GPUs, each once."""
+    import warp as wp
+
+    wp.init()
+    devices = wp.get_cuda_devices()
+    if not devices:
+        return ()
+    from warp_tiles.tuning.environment import environment_of
+
+    return tuple(dict.fromkeys(environment_of(device) for device in devices))
+
+
+def named_environment(gpu: str) -> Environment:
+    """What the environment of a GPU that is not here must be like; its architecture and size are open."""
+    import warp as wp
+
+    return Environment(gpu, None, 0, wp.__version__, "", __version__)

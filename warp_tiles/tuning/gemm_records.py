@@ -1,0 +1,167 @@
+"""What was measured of GEMM variants, as builds use it: one snapshot, so that a process never changes its mind."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from warp_tiles.choose import choose
+from warp_tiles.errors import ToolchainError, UnsupportedVariant
+from warp_tiles.providers.base import TunedChoice
+from warp_tiles.tile_limits import problem_of
+from warp_tiles.tuning.folder import tell
+from warp_tiles.tuning.gemm_key import SUBJECT, named_environment, present_environments, source_of, values_of
+from warp_tiles.tuning.gemm_space import config_of, tile_config_of
+from warp_tiles.tuning.key import Environment, Scalar
+from warp_tiles.tuning.record import Record, Timing
+from warp_tiles.variant import GemmVariant
+
+if TYPE_CHECKING:
+    from warp_tiles.settings import Settings
+    from warp_tiles.toolchain import ToolchainStore
+    from warp_tiles.tuning.store import RecordStore
+
+_Values = tuple[tuple[str, Scalar], ...]
+
+
+@dataclass(frozen=True)
+class TunedGemms:
+    """A snapshot of records.
+
+    Attributes:
+        records: By the values of their keys, see :func:`warp_tiles.tuning.gemm_key.values_of`.
+        soft: Soft part of the present environment; None where it is unknown.
+        reuse_stale: Whether timings of another driver or Warp patch release count.
+    """
+
+    records: Mapping[_Values, Record]
+    soft: Mapping[str, Scalar] | None = None
+    reuse_stale: bool = True
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over the winners, for Warp's module hash; empty without records."""
+        digest = hashlib.sha256()
+        for values, record in sorted(self.records.items(), key=lambda item: repr(item[0])):
+            for providers in (("mma", "cublasdx"), ("mma",)):
+                winner = self._winner(record, providers)
+                digest.update(f"{values!r} {winner.identity if winner else ''}\n".encode())
+        return digest.hexdigest() if self.records else ""
+
+    def best(self, variant: GemmVariant, providers: Sequence[str]) -> TunedChoice | None:
+        """The fastest measured configuration of these providers; None if nothing usable was measured.
+
+        A record that does not fit the variant is told of once, and ignored.
+        """
+        record = self.records.get(tuple(sorted(values_of(variant).items())))
+        winner = self._winner(record, providers) if record is not None else None
+        if record is None or winner is None:
+            return None
+        try:
+            config = tile_config_of(winner.config)
+            problem = problem_of(variant, config) if config else ""
+        except ValueError as error:
+            config, problem = None, str(error)
+        if problem:
+            tell(
+                f"the tuning record {record.key.digest[:12]} of {variant.describe()} is ignored: {problem}. "
+                f"Remedy: warp-tiles tune clear {record.key.digest[:12]}, then tune again"
+            )
+            return None
+        return TunedChoice(str(winner.config["provider"]), config, self._reason(variant, record, winner))
+
+    def _counts(self, timing: Timing) -> bool:
+        return self.reuse_stale or self.soft is None or dict(timing.soft or {}) == dict(self.soft)
+
+    def _winner(self, record: Record, providers: Sequence[str]) -> Timing | None:
+        measured = [
+            timing
+            for timing in record.timings
+            if timing.status == "ok" and timing.config.get("provider") in providers and self._counts(timing)
+        ]
+        if not measured:
+            return None
+        fastest_us = min(timing.median_us for timing in measured)
+        most_us = max(timing.high_us for timing in measured if timing.median_us == fastest_us)
+        # the rest cannot win, and comparing configurations costs more than comparing times
+        return replace(record, timings=tuple(t for t in measured if t.median_us <= most_us)).winner()
+
+    def _reason(self, variant: GemmVariant, record: Record, winner: Timing) -> str:
+        try:
+            usual = record.timing(config_of("mma", choose(variant)))
+        except UnsupportedVariant:
+            usual = None
+        text = f"tuned: {winner.median_us:.1f} us"
+        if usual is winner:
+            text += ", the chooser's own"
+        elif usual is not None and usual.status != "failed":
+            text += f" against {usual.median_us:.1f} us of the chooser's"
+        elif usual is not None:
+            text += ", and the chooser's failed"
+        other = {
+            name: value for name, value in (winner.soft or {}).items() if value != (self.soft or {}).get(name, value)
+        }
+        if other:
+            text += f", measured with {', '.join(f'{name} {value}' for name, value in other.items())}"
+        return text
+
+
+def snapshot(
+    records: RecordStore,
+    toolchain: ToolchainStore,
+    now: Settings,
+    environments: Sequence[Environment] | None = None,
+) -> TunedGemms | None:
+    """The records that count here and now.
+
+    Args:
+        records: Where they are kept.
+        toolchain: Digests what candidates are made from.
+        now: The settings.
+        environments: The GPUs of this machine; None to ask Warp.
+
+    Returns:
+        None if there are none, or if nothing can be built here.
+    """
+    present = present_environments() if environments is None else tuple(environments)
+    ranks = {_hard(environment, named=not present): rank for rank, environment in enumerate(_wanted(present, now))}
+    if not ranks:
+        return None
+    stored: dict[str, list[Record]] = {}
+    for item in records.records(SUBJECT):
+        stored.setdefault(item.record.key.digest, []).append(item.record)
+    if not stored:
+        return None
+    try:
+        source = source_of(toolchain)
+    except ToolchainError:
+        return None
+    found: dict[_Values, tuple[int, int, str, Record]] = {}
+    for digest, (first, *others) in sorted(stored.items()):
+        key = first.key
+        rank = ranks.get(_hard(key.environment, named=not present))
+        if key.subject != SUBJECT or key.source != source or rank is None:
+            continue
+        record = records.load(key) if others else first
+        if record is not None:  # of a GPU that was only named, the one with the most multiprocessors
+            candidate = (rank, -key.environment.multiprocessors, digest, record)
+            found[key.values] = min(candidate, found.get(key.values, candidate), key=lambda item: item[:3])
+    if not found:
+        return None
+    soft = present[0].soft() if present else None
+    return TunedGemms({values: item[-1] for values, item in found.items()}, soft, now.stale_records == "reuse")
+
+
+def _wanted(present: Sequence[Environment], now: Settings) -> tuple[Environment, ...]:
+    if present:
+        return tuple(present)
+    return (named_environment(now.record_gpu),) if now.record_gpu else ()
+
+
+def _hard(environment: Environment, named: bool) -> tuple[tuple[str, Scalar], ...]:
+    """What must be equal; of a GPU that is only named, its architecture and size are unknown."""
+    fields = environment.hard()
+    return tuple((name, value) for name, value in fields.items() if not (named and name in ("arch", "multiprocessors")))

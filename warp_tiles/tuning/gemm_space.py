@@ -1,0 +1,144 @@
+"""Which configurations of a GEMM variant are worth measuring. Pure, and the same on every machine.
+
+A configuration names the provider and, with ``mma``, its tile configuration; it is what a record's timings are kept by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from warp_tiles import choose as chooser
+from warp_tiles.choose import fma_candidates, mma_candidates
+from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.providers.cublasdx import require_served
+from warp_tiles.tile_config import TileConfig
+from warp_tiles.tile_cost import cost
+from warp_tiles.tile_limits import INSTRUCTION_MNK, LANES, instructions, problem_of, transposed
+from warp_tiles.tuning.record import Config
+from warp_tiles.variant import GemmVariant
+
+LIMIT = 40
+_HOPELESS = 2.5  # times the pick's estimate, which is on average within a few per cent
+_SEEDS = 4  # candidates whose neighbours are looked at
+_UNROLLED = 2 * 64 * 64 * 16  # multiplications of a lane's steps that are unrolled; more of them build slowly
+
+
+def config_of(provider: str, tile_config: TileConfig | None = None) -> dict[str, Any]:
+    """The configuration as a record holds it."""
+    return {"provider": provider} | ({"tile_config": tile_config.to_json()} if tile_config else {})
+
+
+def tile_config_of(config: Config) -> TileConfig | None:
+    """The tile configuration that a configuration of a record names; None with providers that have none.
+
+    Raises:
+        ValueError: It is not one.
+    """
+    return TileConfig.from_json(config.get("tile_config")) if config.get("provider") == "mma" else None
+
+
+def candidates(variant: GemmVariant, limit: int = LIMIT) -> tuple[dict[str, Any], ...]:
+    """What is measured: the chooser's pick first, then at most ``limit`` - 1 others of ``mma``, then ``cublasdx``.
+
+    Raises:
+        UnsupportedVariant: Neither provider can compute the variant.
+    """
+    found = [config_of("mma", config) for config in tile_candidates(variant, limit)]
+    try:
+        require_served("cublasdx", variant)
+    except UnsupportedVariant:
+        if not found:
+            raise
+    else:
+        found.append(config_of("cublasdx"))
+    return tuple(found)
+
+
+def tile_candidates(variant: GemmVariant, limit: int = LIMIT) -> tuple[TileConfig, ...]:
+    """Tile configurations that fit: the chooser's pick, the best estimated ones, and neighbours of both.
+
+    Half of the places go to the best by estimate, whatever they are; the others to configurations that differ from the
+    best in one field, because the estimate does not know how k_unroll and c_first meet the compiler's scheduling.
+    """
+    try:
+        picked = chooser.choose(variant)
+    except UnsupportedVariant:
+        return ()
+    most = _HOPELESS * estimated_cycles(variant, picked)
+    ranked = _ranked(variant, _all(variant), most)
+    best = list(dict.fromkeys([picked, *ranked]))[: max(1, limit // 2)]
+    near = chain.from_iterable(_ranked(variant, neighbours(seed), most) for seed in best[:_SEEDS])
+    return tuple(dict.fromkeys([*best, *near, *ranked]))[:limit]
+
+
+def estimated_cycles(variant: GemmVariant, config: TileConfig) -> float:
+    """The chooser's estimate of a configuration in either orientation."""
+    view = transposed(variant) if config.transposed else variant
+    return cost(view, replace(config, transposed=False))
+
+
+def neighbours(config: TileConfig) -> Iterator[TileConfig]:
+    """Configurations that differ from one in one field, or in how lanes share the tile; not all of them fit."""
+    yield _with(config, c_first=not config.c_first)
+    for unroll in (2 * config.k_unroll, config.k_unroll // 2, 1):
+        yield _with(config, k_unroll=unroll)
+    for name in ("tile_m", "tile_n", "k_vector"):
+        value = getattr(config, name)
+        yield from (_with(config, **{name: other}) for other in (2 * value, value // 2))
+    for name in ("rotation_a", "rotation_b", *(() if config.instruction == "fma" else ("rotation_c",))):
+        yield from (_with(config, **{name: ways}) for ways in (1, 2, 4))
+    # the same product from the other side: rows and columns change places in every field
+    yield _with(
+        config,
+        transposed=not config.transposed,
+        tile_m=config.tile_n,
+        tile_n=config.tile_m,
+        lanes_m=config.lanes_n,
+        lanes_n=config.lanes_m,
+        rotation_a=config.rotation_b,
+        rotation_b=config.rotation_a,
+    )
+    if config.instruction == "fma":
+        for more, fewer in (("lanes_m", "lanes_n"), ("lanes_n", "lanes_m"), ("lanes_k", "lanes_m")):
+            yield _with(config, **{more: 2 * getattr(config, more), fewer: getattr(config, fewer) // 2})
+
+
+def _with(config: TileConfig, **changes: Any) -> TileConfig:
+    return replace(config, **changes)
+
+
+def _all(variant: GemmVariant) -> Iterator[TileConfig]:
+    """What the chooser compares, in both orientations, and what it leaves out: every instruction that is allowed."""
+    for flip in (False, True):
+        view = transposed(variant) if flip else variant
+        for instruction in instructions(view):
+            found = fma_candidates(view) if instruction == "fma" else mma_candidates(view, instruction)
+            yield from (replace(config, transposed=flip) for config in found)
+
+
+def _ranked(variant: GemmVariant, configs: Iterable[TileConfig], most_cycles: float) -> list[TileConfig]:
+    """Those that fit and may be fast, best first."""
+    fitting = (config for config in dict.fromkeys(configs) if is_sensible(variant, config))
+    estimates = {config: estimated_cycles(variant, config) for config in fitting if not problem_of(variant, config)}
+    return sorted((config for config, cycles in estimates.items() if cycles <= most_cycles), key=estimates.__getitem__)
+
+
+def is_sensible(variant: GemmVariant, config: TileConfig) -> bool:
+    """Whether a configuration does what it says: no steps beyond K, no tile of which most lies outside C."""
+    sizes = ("tile_m", "tile_n", "lanes_m", "lanes_n", "lanes_k", "k_vector", "k_unroll")
+    if min(getattr(config, name) for name in sizes) < 1:
+        return False
+    view = transposed(variant) if config.transposed else variant
+    if config.instruction == "fma":
+        rows, cols, along_k, across = config.lanes_m, config.lanes_n, config.lanes_k, config.lanes_m * config.lanes_n
+    else:
+        rows, cols, _ = INSTRUCTION_MNK[config.instruction]
+        along_k, across = 4, LANES
+    if config.tile_m >= 2 * view.m + rows or config.tile_n >= 2 * view.n + cols:
+        return False
+    steps = -(-view.k // (config.k_vector * along_k))
+    unrolled = config.k_unroll * config.k_vector * config.tile_m * config.tile_n * LANES // across
+    return config.k_unroll == 1 or (config.k_unroll <= steps and unrolled <= _UNROLLED)
