@@ -14,17 +14,23 @@ from warp_tiles.errors import (
     BundleError,
     CacheError,
     LinkError,
+    LockedError,
     PlanError,
     ScriptError,
     SeamError,
     SettingError,
     ToolchainError,
+    TuningError,
     UnsupportedVariant,
     WarpTilesError,
     WorkerError,
 )
 from warp_tiles.planning import ModulePlan, PlannedVariant
 from warp_tiles.settings import Settings, configure, override
+from warp_tiles.tuning.autotune import autotune
+from warp_tiles.tuning.kernel import TunedKernel
+from warp_tiles.tuning.measure import Effort
+from warp_tiles.tuning.space import Halving, Random, Space
 from warp_tiles.variant import GemmVariant, Operand, Role
 from warp_tiles.version import __version__
 
@@ -32,22 +38,30 @@ __all__ = [
     "BuildError",
     "BundleError",
     "CacheError",
+    "Effort",
     "GemmVariant",
+    "Halving",
     "LinkError",
+    "LockedError",
     "ModulePlan",
     "Operand",
     "PlanError",
     "PlannedVariant",
+    "Random",
     "Role",
     "ScriptError",
     "SeamError",
     "SettingError",
     "Settings",
+    "Space",
     "ToolchainError",
+    "TunedKernel",
+    "TuningError",
     "UnsupportedVariant",
     "WarpTilesError",
     "WorkerError",
     "__version__",
+    "autotune",
     "configure",
     "disable",
     "enable",

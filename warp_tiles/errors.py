@@ -11,6 +11,8 @@
     ├── LinkError           a module could not be compiled or linked
     ├── CacheError          the cache was asked for something it refuses or does not hold
     │   └── BundleError     a bundle is malformed or names a path outside the cache
+    ├── TuningError         a search cannot begin, or no candidate came through it; each one's reason is given
+    ├── LockedError         the policy is locked, and something is neither in the cache nor in the records
     └── ScriptError         a script given to the command line could not be run
 
 A mistake in a kernel itself (unknown dtype, mismatched shapes) raises what Warp raises:
@@ -85,6 +87,14 @@ class CacheError(WarpTilesError):
 
 class BundleError(CacheError, ValueError):
     """A bundle is malformed or names a path outside the cache."""
+
+
+class TuningError(WarpTilesError, RuntimeError):
+    """A search cannot begin, or no candidate came through it; each one's reason is given."""
+
+
+class LockedError(WarpTilesError):
+    """The policy is locked, and something is neither in the cache nor in the records."""
 
 
 class ScriptError(WarpTilesError, RuntimeError):

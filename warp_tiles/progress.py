@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 _SHOW_AFTER_SECONDS = 0.3  # a cache hit is over long before, and should not flash
 
 
+def wanted() -> bool:
+    """Whether progress is drawn: as the setting says, by default on a terminal."""
+    choice = settings.current().progress
+    return choice == "on" or (choice == "auto" and sys.stderr is not None and sys.stderr.isatty())
+
+
 class BuildProgress:
     """Counts the variants under way and draws them: done, total, elapsed."""
 
@@ -30,10 +36,6 @@ class BuildProgress:
         self._task: TaskID | None = None
         self._timer: threading.Timer | None = None
 
-    def _wanted(self) -> bool:
-        choice = settings.current().progress
-        return choice == "on" or (choice == "auto" and sys.stderr is not None and sys.stderr.isatty())
-
     @contextlib.contextmanager
     def variant(self, what: str) -> Iterator[None]:
         """Count one variant for as long as the block runs."""
@@ -41,7 +43,7 @@ class BuildProgress:
             if not self._running:
                 self._done = self._total = 0
                 self._since = time.monotonic()
-                if self._wanted():
+                if wanted():
                     self._timer = threading.Timer(_SHOW_AFTER_SECONDS, self._show)
                     self._timer.daemon = True
                     self._timer.start()

@@ -1,0 +1,34 @@
+"""A store of records in memory, as a fake of the one on disk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from warp_tiles.tuning.key import TuningKey
+from warp_tiles.tuning.record import Record, Timing
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self.records: dict[str, Record] = {}
+        self.merges: list[int] = []
+        self.flight = threading.Lock()
+
+    def load(self, key: TuningKey) -> Record | None:
+        return self.records.get(key.digest)
+
+    def merge(self, key: TuningKey, timings: Sequence[Timing]) -> Record:
+        self.merges.append(len(timings))
+        self.records[key.digest] = self.records.get(key.digest, Record(key)).merged(timings)
+        return self.records[key.digest]
+
+    @contextmanager
+    def single_flight(self, key: TuningKey, timeout_s: float | None = None) -> Iterator[bool]:
+        free = self.flight.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        try:
+            yield free
+        finally:
+            if free:
+                self.flight.release()
