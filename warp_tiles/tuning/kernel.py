@@ -187,10 +187,24 @@ class TunedKernel:
         wp = self._wp or self._prepare()
         device = wp.get_device(device)
         values = self._listed(args)
-        chosen = self._choose(None, values, device, None, None)
-        dim = self._dim(chosen.config, namespace(self._names, values))
+        kernel, dim, block_dim = self.launch_of(self._choose(None, values, device, None, None).config, values)
         target = import_module("warp_tiles.recorded").RecordingTarget
-        return target(kernel=chosen.kernel, dim=dim, block_dim=chosen.block_dim, tiled=self._how.tiled)
+        return target(kernel=kernel, dim=dim, block_dim=block_dim, tiled=self._how.tiled)
+
+    def launch_of(self, config: Config, args: Any) -> tuple[Any, Any, int | None]:
+        """Kernel, dimensions and threads per block of a configuration, to launch it by hand.
+
+        Args:
+            config: Any that the maker accepts.
+            args: Arguments by name, or in order.
+
+        Raises:
+            TuningError: The maker refuses it.
+        """
+        self._maker.check(config)
+        values = self._listed(args)
+        launch = self._maker.launch_of(config)
+        return launch.kernel, self._dim(config, namespace(self._names, values)), launch.block_dim
 
     # ---- records
 

@@ -127,6 +127,7 @@ def race(
     effort: Effort | None = None,
     *,
     deadline: float = math.inf,
+    drop: bool = True,
     seen: Callable[[Runner], None] = lambda runner: None,
     now: Callable[[], float] = time.monotonic,
 ) -> None:
@@ -139,6 +140,7 @@ def race(
         clock: Takes the times.
         effort: How much is measured.
         deadline: When to stop, by ``now``; each runner that had no turn by then stays ``running``.
+        drop: Give up those that cannot win.
         seen: Called with each runner after its turn.
         now: Seconds, monotonic.
     """
@@ -156,8 +158,9 @@ def race(
                 continue
             _turn(runner, partial(_sample, runner, clock, effort), now)
             seen(runner)
-        _drop(runners)
-        if now() >= deadline or _decided(runners, effort):
+        if drop:
+            _drop(runners)
+        if now() >= deadline or (drop and _decided(runners, effort)):
             break
     for runner in runners:
         if runner.status == "running" and runner.samples_us:
