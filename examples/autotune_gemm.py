@@ -7,8 +7,6 @@
 A second run finds the records and measures nothing. Without a GPU it runs on the CPU, with smaller shapes.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

@@ -143,7 +143,7 @@ class Maker:
                 self.launch_of(config)
                 break
             except TuningError as error:
-                reasons.append(f"{dict(config)}: {error.message}")
+                reasons.append(error.message)
         if not self._names:
             raise TuningError(
                 f"{self.function.__qualname__} accepts no configuration",
