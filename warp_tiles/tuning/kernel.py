@@ -59,12 +59,15 @@ class Counters:
         searches: Searches that were begun.
         builds: Candidates that were built, or failed to.
         measurements: Candidates that had at least one timed run.
+        build_s, measure_s: What searches spent waiting for builds, and measuring.
     """
 
     lookups: int = 0
     searches: int = 0
     builds: int = 0
     measurements: int = 0
+    build_s: float = 0.0
+    measure_s: float = 0.0
 
 
 _every: weakref.WeakSet[TunedKernel] = weakref.WeakSet()
@@ -464,6 +467,8 @@ class TunedKernel:
         )
         self.counters.builds += found.builds
         self.counters.measurements += found.measured
+        self.counters.build_s += found.build_s
+        self.counters.measure_s += found.measure_s
 
     def _listed(self, args: Any) -> list[Any]:
         if self._wp is None:

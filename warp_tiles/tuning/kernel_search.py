@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from warp_tiles.tuning.arguments import namespace
-from warp_tiles.tuning.candidate import KernelCandidate, Reference, Workspace
+from warp_tiles.tuning.candidate import FirstReference, KernelCandidate, Reference, Workspace
 from warp_tiles.tuning.making import Maker
 from warp_tiles.tuning.measure import Effort, clock_for
 from warp_tiles.tuning.record import Config, Timing
@@ -106,15 +107,12 @@ def search_kernels(
 
 def _reference(
     how: Measurement, space: Workspace, first: Sequence[Config], built: Callable[[Config], KernelCandidate]
-) -> Reference | None:
+) -> Reference | FirstReference | None:
     if how.reference is None:
         return None
-    if how.reference != "first":
-        return Reference.called(how.reference, space, how.rtol, how.atol)
-    for config in first:
-        with contextlib.suppress(Exception):  # the search records why
-            return Reference(built(config).results(), how.rtol, how.atol)
-    return None
+    if how.reference == "first":
+        return FirstReference([partial(built, config) for config in first], how.rtol, how.atol)
+    return Reference.called(how.reference, space, how.rtol, how.atol)
 
 
 @contextlib.contextmanager

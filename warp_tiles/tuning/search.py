@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from warp_tiles.tuning.record import Config, Timing, identity
 from warp_tiles.tuning.search_progress import SearchProgress
 from warp_tiles.tuning.space import All, Strategy
 
-_LEAST_BATCH = 8  # built, measured and remembered together
+_LEAST_BATCH = 16  # built, measured and remembered together
 
 
 class Built(Candidate, Protocol):
@@ -53,12 +53,15 @@ class Found:
         builds: Configurations that were built, or failed to.
         measured: Candidates that had at least one timed run.
         out_of_time: Whether the budget ended it.
+        build_s, measure_s: What it spent waiting for builds, and measuring.
     """
 
     timings: tuple[Timing, ...]
     builds: int
     measured: int
     out_of_time: bool
+    build_s: float = 0.0
+    measure_s: float = 0.0
 
 
 def search(
@@ -115,6 +118,7 @@ class _Search:
         self.config_of = {identity(config): config for config in configs}
         self.timings: dict[str, Timing] = {}
         self.builds = 0
+        self.build_s = self.measure_s = 0.0
         self.runners: list[Runner] = []
 
     def run(self, strategy: Strategy) -> Found:
@@ -122,7 +126,8 @@ class _Search:
         effort = replace(self.effort, rounds=strategy.rounds(0, self.effort.rounds))
         steps = strategy.keep(0, len(self.configs)) > 0
         leaders: list[Runner] = []
-        with _Builder(self.jobs) as builder:
+        builder = DaemonThreads(self.jobs, "warp_tiles_tune")
+        try:
             for start in range(0, len(self.configs), size):
                 if time.monotonic() >= self.deadline:
                     break
@@ -131,19 +136,23 @@ class _Search:
                 if not steps:
                     leaders = self._leaders([*leaders, *batch])
                     self._finish([*leaders, *batch])
+        finally:  # builds that the budget cut off end in the background, unheard
+            builder.shutdown(wait=False, cancel_futures=True)
         if steps:
             self._narrow(strategy)
         measured = sum(bool(runner.samples_us) for runner in self.runners)
         out_of_time = len(self.timings) < len(self.configs)
-        return Found(tuple(self.timings.values()), self.builds, measured, out_of_time)
+        return Found(tuple(self.timings.values()), self.builds, measured, out_of_time, self.build_s, self.measure_s)
 
-    def _build(self, builder: _Builder, configs: Sequence[Config]) -> list[Runner]:
+    def _build(self, builder: DaemonThreads, configs: Sequence[Config]) -> list[Runner]:
+        start = time.monotonic()
         self.progress.say(f"building {len(configs)}")
         futures = {identity(config): builder.submit(self.lane_of[identity(config)].build, config) for config in configs}
         left_s = None if self.deadline == math.inf else max(0.0, self.deadline - time.monotonic())
         for future in futures.values():
             future.add_done_callback(lambda done: self.progress.built() if not done.cancelled() else None)
         wait(futures.values(), timeout=left_s)
+        self.build_s += time.monotonic() - start
         runners, failed = [], []
         for name, future in futures.items():
             if future.cancel() or not future.done():
@@ -169,18 +178,19 @@ class _Search:
         def measure(lane: Lane, its: list[Runner]) -> None:
             race(its, lane.clock, effort, deadline=self.deadline, seen=self._seen)
 
+        start = time.monotonic()
         for runner in runners:
             runner.spent_s = 0.0
         if len(lanes) == 1:
             measure(*lanes[0])
-            return
-        threads = DaemonThreads(len(lanes), "warp_tiles_measure") if lanes else None
-        if threads is not None:
+        elif lanes:
+            threads = DaemonThreads(len(lanes), "warp_tiles_measure")
             try:
                 for future in [threads.submit(measure, lane, its) for lane, its in lanes]:
                     future.result()
             finally:
                 threads.shutdown(wait=False)
+        self.measure_s += time.monotonic() - start
 
     def _seen(self, runner: Runner) -> None:
         if runner.samples_us:
@@ -240,19 +250,3 @@ class _Search:
 def _fastest(runners: Sequence[Runner]) -> list[Runner]:
     ok = [runner for runner in runners if runner.status == "ok"]
     return sorted(ok, key=lambda runner: runner.statistics().median_us)
-
-
-class _Builder:
-    """Build threads of one search; builds that the budget cut off end in the background, unheard."""
-
-    def __init__(self, jobs: int) -> None:
-        self._threads = DaemonThreads(jobs, "warp_tiles_tune")
-
-    def __enter__(self) -> _Builder:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def submit(self, build: Callable[[Config], Built], config: Config) -> Future[Built]:
-        return self._threads.submit(build, config)
