@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 from warp_tiles.errors import TuningError
+from warp_tiles.settings import Settings
 from warp_tiles.tuning.kernel import Dim, Store, TunedKernel
-from warp_tiles.tuning.kernel_search import Measurement
-from warp_tiles.tuning.making import Maker
+from warp_tiles.tuning.making import Maker, Measurement
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config
 from warp_tiles.tuning.space import Space, checked_configs, strategy_of
+
+_NEEDED_AT_LAUNCH = ("warp_tiles.tuning.source", "warp_tiles.tuning.environment", "warp_tiles.tuning.store")
 
 
 def autotune(
@@ -35,7 +39,7 @@ def autotune(
     jobs: int = 0,
     effort: Effort | None = None,
     devices: Sequence[Any] = (),
-    store: Callable[[], Store] | None = None,
+    store: Callable[[Settings], Store] | None = None,
 ) -> Callable[[Callable[..., Any]], TunedKernel]:
     """Make a tuned kernel of a function that makes a kernel from a configuration.
 
@@ -70,11 +74,14 @@ def autotune(
         jobs: Builds side by side; 0 for one per core.
         effort: How much is measured.
         devices: Further GPUs of the same name that share the work.
-        store: Gives the records; None for the user's own.
+        store: Gives the records for settings; None for those that the settings name.
 
     Raises:
         TuningError: There are no configurations, one occurs twice, or the function cannot be called with one.
     """
+    for name in _NEEDED_AT_LAUNCH:  # so that the first launch does not pay for it
+        with suppress(ModuleNotFoundError):
+            import_module(name)
     if (configs is None) == (space is None):
         raise TuningError("autotune() takes configs or space", remedy="give one of them")
     if reference is not None and reference != "first" and not callable(reference):

@@ -8,7 +8,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.toolchain import dotted
 from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.space import CPU_LIMITS, Limits
 from warp_tiles.version import __version__
@@ -28,7 +27,7 @@ def environment_of(device: Any) -> Environment:
     found = wp.get_device(device)
     if found.is_cpu:
         return Environment(processor(), None, os.cpu_count() or 1, wp.__version__, "", __version__)
-    driver = dotted(wp.get_cuda_driver_version() or (0, 0))
+    driver = ".".join(map(str, wp.get_cuda_driver_version() or ()))
     return Environment(found.name, found.arch, found.sm_count, wp.__version__, driver, __version__)
 
 

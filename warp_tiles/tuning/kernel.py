@@ -16,18 +16,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from warp_tiles import settings
 from warp_tiles.errors import LockedError, TuningError
 from warp_tiles.tuning.arguments import checked_key, in_order, is_array, key_values, namespace, refuse_unknown
 from warp_tiles.tuning.key import TuningKey
-from warp_tiles.tuning.making import Maker, TunedLaunch
-from warp_tiles.tuning.record import Config, Record, Timing
+from warp_tiles.tuning.making import Maker, Measurement, TunedLaunch
+from warp_tiles.tuning.record import Config, Record, Timing, identity
 from warp_tiles.tuning.space import Strategy, checked_configs
-
-if TYPE_CHECKING:
-    from warp_tiles.tuning.kernel_search import Measurement
 
 log = logging.getLogger("warp_tiles")
 SUBJECT = "kernel:"
@@ -96,7 +93,7 @@ class TunedKernel:
         *,
         restore: tuple[str, ...] | None = None,
         wait: bool = True,
-        store: Callable[[], Store] | None = None,
+        store: Callable[[settings.Settings], Store] | None = None,
     ) -> None:
         self.maker = maker.function
         self.counters = Counters()
@@ -221,20 +218,22 @@ class TunedKernel:
         Raises:
             TuningError: Something that the maker refers to, or an argument that the key names, has no stable text.
         """
+        return self._key_of(self._listed(args), device, settings.current())
+
+    def _key_of(self, values: Sequence[Any], device: Any, now: settings.Settings) -> TuningKey:
         from warp_tiles.tuning.environment import environment_of
         from warp_tiles.tuning.source import source_digest
 
-        wp = self._wp or self._prepare()
-        values = self._listed(args)
         if not self._source:
             self._source = source_digest(self.maker, self._dim)
         named = key_values(self._key, self._names, values)
         subject = f"{SUBJECT}{self.maker.__module__}.{self.maker.__qualname__}"
-        return TuningKey.of(subject, named | self._built_with(wp), self._source, environment_of(device))
+        return TuningKey.of(subject, named | self._built_with(now), self._source, environment_of(device))
 
     def record(self, args: Any, device: Any = None) -> Record | None:
         """Everything that is known for these arguments; nothing is measured."""
-        return self._open_store().load(self.key(args, device))
+        now = settings.current()
+        return self._open_store(now).load(self._key_of(self._listed(args), device, now))
 
     def best(self, args: Any, device: Any = None) -> Timing | None:
         """The winner among the configurations, if one is known; nothing is measured."""
@@ -263,12 +262,13 @@ class TunedKernel:
             wanted = checked_configs(configs)
             for config in wanted:
                 self._maker.check(config)
-        key, store = self.key(values, device), self._open_store()
+        now = settings.current()
+        key, store = self._key_of(values, device, now), self._open_store(now)
         with store.single_flight(key) as may_search:
             record = store.load(key) or Record(key)
-            pending = wanted if again else self._pending(record, wanted, settings.current())
+            pending = wanted if again else self._pending(record, wanted, now)
             if pending and (may_search or configs is not None or again):
-                self._search(store, key, pending, values, device, None, settings.current())
+                self._search(store, key, pending, values, device, None, now)
         with self._lock:
             self.forget()
         found = store.load(key) or Record(key)
@@ -344,7 +344,7 @@ class TunedKernel:
         now = settings.current()
         if now.policy in UNTUNED:
             return self._maker.default
-        key, store = self.key(values, device), self._open_store()
+        key, store = self._key_of(values, device, now), self._open_store(now)
         self.counters.lookups += 1
         record = store.load(key) or Record(key)
         wanted = self._strategy.candidates(self.configs(device))
@@ -408,9 +408,10 @@ class TunedKernel:
         """What has no timing, an outdated one, or was given up for one that is not wanted now."""
         winner = record.winner(wanted)
         soft = record.key.environment.soft()
+        known = {timing.identity: timing for timing in record.timings}
         pending = []
         for config in wanted:
-            timing = record.timing(config)
+            timing = known.get(identity(config))
             missing = timing is None
             if timing is not None:
                 stale = now.stale_records == "retune" and dict(timing.soft or {}) != soft
@@ -479,16 +480,18 @@ class TunedKernel:
             return in_order(self._names, (), (), vars(args))
         return in_order(self._names, tuple(args), (), {})
 
-    def _built_with(self, wp: Any) -> dict[str, Any]:
+    def _built_with(self, now: settings.Settings) -> dict[str, Any]:
         """Settings outside the source that change what is built."""
         from warp_tiles.api import is_enabled
 
-        products = settings.current().provider if is_enabled() else "warp"
-        return {"build.products": products, "build.mode": str(wp.config.mode)}
+        return {
+            "build.products": now.provider if is_enabled() else "warp",
+            "build.mode": str(self._wp.config.mode),
+        }
 
 
-def _user_store() -> Store:
-    store: Store = import_module("warp_tiles.tuning.store").open_store()
+def _user_store(now: settings.Settings) -> Store:
+    store: Store = import_module("warp_tiles.tuning.store").open_store(now)
     return store
 
 

@@ -4,42 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from warp_tiles.tuning.arguments import namespace
 from warp_tiles.tuning.candidate import FirstReference, KernelCandidate, Reference, Workspace
-from warp_tiles.tuning.making import Maker
-from warp_tiles.tuning.measure import Effort, clock_for
+from warp_tiles.tuning.making import Maker, Measurement
+from warp_tiles.tuning.measure import clock_for
 from warp_tiles.tuning.record import Config, Timing
 from warp_tiles.tuning.search import Found, Lane, search
 from warp_tiles.tuning.space import Strategy
 from warp_tiles.tuning.warp_internals import without_tape
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """How candidates are launched and measured; see :func:`warp_tiles.autotune`.
-
-    Attributes:
-        tiled: Launch as ``wp.launch_tiled`` does.
-        reference: ``first``, a function of the arguments, or None.
-        rtol, atol: How close results must be.
-        flush_l2: Measure with inputs that are not in the L2 cache.
-        jobs: Builds side by side; 0 for one per core.
-        effort: How much is measured.
-        devices: Further GPUs of the same name that share the work.
-    """
-
-    tiled: bool = False
-    reference: Any = None
-    rtol: float = 1e-2
-    atol: float = 1e-3
-    flush_l2: bool = False
-    jobs: int = 0
-    effort: Effort | None = None
-    devices: tuple[Any, ...] = ()
 
 
 def search_kernels(

@@ -11,10 +11,35 @@ from dataclasses import dataclass
 from typing import Any
 
 from warp_tiles.errors import TuningError
+from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config, identity
 from warp_tiles.tuning.space import CPU_LIMITS, Limits, Space
 
 OPTION_PREFIX = "warp_tiles_"  # configuration names that are options of the kernel's Warp module
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How candidates are launched and measured; see :func:`warp_tiles.autotune`.
+
+    Attributes:
+        tiled: Launch as ``wp.launch_tiled`` does.
+        reference: ``first``, a function of the arguments, or None.
+        rtol, atol: How close results must be.
+        flush_l2: Measure with inputs that are not in the L2 cache.
+        jobs: Builds side by side; 0 for one per core.
+        effort: How much is measured.
+        devices: Further GPUs of the same name that share the work.
+    """
+
+    tiled: bool = False
+    reference: Any = None
+    rtol: float = 1e-2
+    atol: float = 1e-3
+    flush_l2: bool = False
+    jobs: int = 0
+    effort: Effort | None = None
+    devices: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

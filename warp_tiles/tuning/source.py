@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -22,12 +23,13 @@ import sysconfig
 import textwrap
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from warp_tiles.cache import CacheKey
 from warp_tiles.errors import TuningError
 
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
+_VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 _SCALARS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -257,23 +259,48 @@ def _package(function: types.FunctionType) -> str:
 
 def _tree(function: types.FunctionType) -> ast.AST | None:
     """Syntax tree of a function, or None if its source cannot be had."""
+    lines = linecache.getlines(function.__code__.co_filename, function.__globals__)
     if function.__name__ == "<lambda>":
-        return _lambda(function)
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    except (OSError, TypeError, SyntaxError, IndexError):
+        return _lambda(function.__code__, lines)
+    return _definition(function.__code__, lines)
+
+
+def _definition(code: types.CodeType, lines: list[str]) -> ast.AST | None:
+    """The function that begins in the first line of its code; only its own lines are read."""
+    first = code.co_firstlineno - 1
+    if not lines[first : first + 1]:
         return None
-    return tree if isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
-
-
-def _lambda(function: types.FunctionType) -> ast.AST | None:
-    """The only lambda that begins in the line of its code, and takes its arguments."""
-    code = function.__code__
+    margin = len(lines[first]) - len(lines[first].lstrip())
+    end = _last_line(code)
+    while end < len(lines):
+        line = lines[end]
+        if line.strip() and len(line) - len(line.lstrip()) <= margin and line.lstrip()[0] not in ")]}":
+            break
+        end += 1
     try:
-        tree = ast.parse("".join(linecache.getlines(code.co_filename, function.__globals__)))
+        tree = ast.parse(textwrap.dedent("".join(lines[first:end]))).body[0]
+    except (SyntaxError, IndexError):
+        return None
+    is_it = isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef)) and tree.name == code.co_name
+    return tree if is_it else None
+
+
+def _last_line(code: types.CodeType) -> int:
+    inner = [_last_line(item) for item in code.co_consts if isinstance(item, types.CodeType)]
+    return max([line for _, _, line in code.co_lines() if line is not None] + inner)
+
+
+def _lambda(code: types.CodeType, lines: list[str]) -> ast.AST | None:
+    """A lambda by the columns of its code (Python 3.11); else the only one of its line that takes its arguments."""
+    arguments = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    if hasattr(code, "co_positions") and not (code.co_kwonlyargcount or code.co_flags & _VARIADIC):
+        body = _segment(code, lines)
+        with contextlib.suppress(SyntaxError, ValueError):
+            return ast.parse(f"lambda {', '.join(arguments)}: (\n{body}\n)", mode="eval").body
+    try:
+        tree = ast.parse("".join(lines))
     except SyntaxError:
         return None
-    arguments = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
     found = [
         node
         for node in ast.walk(tree)
@@ -282,6 +309,24 @@ def _lambda(function: types.FunctionType) -> ast.AST | None:
         and [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)] == arguments
     ]
     return found[0] if len(found) == 1 else None
+
+
+def _segment(code: types.CodeType, lines: list[str]) -> str:
+    """The text that the instructions of an expression cover.
+
+    Raises:
+        ValueError: The code does not say.
+    """
+    positions = code.co_positions()
+    known = [(a, c, b, d) for a, b, c, d in positions if None not in (a, b, c, d) and (c, d) != (0, 0)]
+    if not known:
+        raise ValueError("no positions")
+    first, start = min((a, c) for a, c, _, _ in known)
+    last, end = max((b, d) for _, _, b, d in known)
+    text = [line.encode() for line in lines[first - 1 : last]]  # columns count bytes
+    text[-1] = text[-1][:end]
+    text[0] = text[0][start:]
+    return b"".join(text).decode()
 
 
 def _references(tree: ast.AST, text: str) -> Iterator[tuple[str, list[list[str]]]]:
