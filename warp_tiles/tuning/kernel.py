@@ -110,6 +110,7 @@ class TunedKernel:
         self._source = ""
         self._chosen: dict[Any, TunedLaunch] = {}
         self._waiting: dict[Any, float] = {}
+        self._candidates: dict[str, dict[str, Config]] = {}
         self._lock = threading.RLock()
         self._wp: Any = None
         self.__doc__ = self.maker.__doc__
@@ -257,23 +258,23 @@ class TunedKernel:
         wp = self._wp or self._prepare()
         device = wp.get_device(device)
         values = self._listed(args)
-        wanted = self._strategy.candidates(self.configs(device))
+        wanted: Mapping[str, Config] = self._wanted(device)
         if configs is not None:
-            wanted = checked_configs(configs)
-            for config in wanted:
+            wanted = {identity(config): config for config in checked_configs(configs)}
+            for config in wanted.values():
                 self._maker.check(config)
         now = settings.current()
         key, store = self._key_of(values, device, now), self._open_store(now)
         with store.single_flight(key) as may_search:
-            record = store.load(key) or Record(key)
-            pending = wanted if again else self._pending(record, wanted, now)
+            record = _relevant(store.load(key), key, wanted)
+            pending = tuple(wanted.values()) if again else self._pending(record, wanted, now)
             if pending and (may_search or configs is not None or again):
                 self._search(store, key, pending, values, device, None, now)
         with self._lock:
             self.forget()
         found = store.load(key) or Record(key)
-        if found.winner(wanted) is None:
-            raise _all_failed(self, found, wanted)
+        if _relevant(found, key, wanted).winner() is None:
+            raise _all_failed(self, _relevant(found, key, wanted))
         return found
 
     def configs(self, device: Any = None) -> tuple[Config, ...]:
@@ -346,9 +347,9 @@ class TunedKernel:
             return self._maker.default
         key, store = self._key_of(values, device, now), self._open_store(now)
         self.counters.lookups += 1
-        record = store.load(key) or Record(key)
-        wanted = self._strategy.candidates(self.configs(device))
-        winner = record.winner(wanted)
+        wanted = self._wanted(device)
+        record = _relevant(store.load(key), key, wanted)
+        winner = record.winner()
         if now.policy == "locked":
             if winner is None:
                 raise LockedError(
@@ -359,7 +360,7 @@ class TunedKernel:
         pending = self._pending(record, wanted, now)
         if not pending:
             if winner is None:
-                raise _all_failed(self, record, wanted)
+                raise _all_failed(self, record)
             self._say_if_stale(key, winner)
             return winner.config
         if _launches_nothing(self._dim(self._maker.default, namespace(self._names, values))):
@@ -377,7 +378,7 @@ class TunedKernel:
         self,
         store: Store,
         key: TuningKey,
-        wanted: Sequence[Config],
+        wanted: Mapping[str, Config],
         values: Sequence[Any],
         device: Any,
         written: frozenset[str] | None,
@@ -386,40 +387,42 @@ class TunedKernel:
         """The winner after a search, here or in another process; None if another one still searches."""
         while True:
             with store.single_flight(key, None if self._wait else 0.0) as may_search:
-                record = store.load(key) or Record(key)
+                record = _relevant(store.load(key), key, wanted)
                 pending = self._pending(record, wanted, now)
                 if may_search and pending:
                     self._search(store, key, pending, values, device, written, now)
-                    record = store.load(key) or Record(key)
+                    record = _relevant(store.load(key), key, wanted)
                     pending = ()
             if may_search or not pending:
                 break
             if not self._wait:
                 return None
-        winner = record.winner(wanted)
+        winner = record.winner()
         if winner is not None:
             return winner.config
         if len(record.timings) < len(wanted):  # the budget ended before anything was measured
             log.warning("tuning %r: the budget of %g s ended before a measurement", self, now.tune_budget_s)
             return None
-        raise _all_failed(self, record, wanted)
+        raise _all_failed(self, record)
 
-    def _pending(self, record: Record, wanted: Sequence[Config], now: settings.Settings) -> tuple[Config, ...]:
+    def _wanted(self, device: Any) -> dict[str, Config]:
+        """What a search on a device looks at, by identity."""
+        if device.alias not in self._candidates:
+            candidates = self._strategy.candidates(self.configs(device))
+            self._candidates[device.alias] = {identity(config): config for config in candidates}
+        return self._candidates[device.alias]
+
+    def _pending(self, record: Record, wanted: Mapping[str, Config], now: settings.Settings) -> tuple[Config, ...]:
         """What has no timing, an outdated one, or was given up for one that is not wanted now."""
-        winner = record.winner(wanted)
-        soft = record.key.environment.soft()
         known = {timing.identity: timing for timing in record.timings}
-        pending = []
-        for config in wanted:
-            timing = known.get(identity(config))
-            missing = timing is None
-            if timing is not None:
-                stale = now.stale_records == "retune" and dict(timing.soft or {}) != soft
-                promising = timing.status == "dropped" and (winner is None or timing.median_us < winner.median_us)
-                missing = stale or promising
-            if missing:
-                pending.append(config)
-        return tuple(pending)
+        winner, soft = record.winner(), record.key.environment.soft()
+
+        def is_known(timing: Timing | None) -> bool:
+            if timing is None or (now.stale_records == "retune" and dict(timing.soft or {}) != soft):
+                return False
+            return timing.status != "dropped" or (winner is not None and timing.median_us >= winner.median_us)
+
+        return tuple(config for name, config in wanted.items() if not is_known(known.get(name)))
 
     def _say_if_stale(self, key: TuningKey, winner: Timing) -> None:
         soft = key.environment.soft()
@@ -503,11 +506,15 @@ def _named(key: TuningKey) -> str:
     return ", ".join(f"{name}={value}" for name, value in key.values)
 
 
-def _all_failed(tuned: TunedKernel, record: Record, wanted: Sequence[Config]) -> TuningError:
-    found = [(config, record.timing(config)) for config in wanted]
-    reasons = [f"{dict(config)}: {timing.reason}" for config, timing in found if timing is not None]
+def _relevant(record: Record | None, key: TuningKey, wanted: Mapping[str, Config]) -> Record:
+    """What a record knows of configurations, under the key of here and now."""
+    known = record.timings if record is not None else ()
+    return Record(key, tuple(timing for timing in known if timing.identity in wanted))
+
+
+def _all_failed(tuned: TunedKernel, record: Record) -> TuningError:
     return TuningError(
         f"no configuration of {tuned!r} works for {_named(record.key)}",
         remedy="see each one's reason; tune(..., again=True) tries them once more",
-        log="\n".join(reasons),
+        log="\n".join(f"{dict(timing.config)}: {timing.reason}" for timing in record.timings),
     )

@@ -1,14 +1,14 @@
 """Digest of a function's source and of everything that it refers to: two functions of one digest make the same kernel.
 
-What counts is the syntax tree, so that comments and layout do not; then, recursively, the values of variables that the
-function closes over and of globals that it names: helper functions, ``wp.func``, structures, constants, arrays. What an
-installed package or the standard library defines counts by name and version.
+Recursively: its text; the values of variables that it closes over and of globals that it names: helper functions,
+``wp.func``, structures, constants, arrays. What an installed package or the standard library defines counts by name and
+version.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
-import builtins
 import contextlib
 import dataclasses
 import enum
@@ -17,19 +17,17 @@ import hashlib
 import inspect
 import linecache
 import re
-import symtable
 import sys
 import sysconfig
 import textwrap
 import types
-from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 from warp_tiles.cache import CacheKey
 from warp_tiles.errors import TuningError
 
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
-_VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 _SCALARS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -81,38 +79,26 @@ class _Walk:
     def function(self, path: str, function: types.FunctionType, *, decorators: bool = True) -> None:
         if not self._is_new(path, function):
             return
-        tree = _tree(function)
-        if tree is None:
-            self.found[path] = _bytecode(function.__code__)
-            names: Iterator[tuple[str, list[list[str]]]] = ((name, []) for name in _code_names(function.__code__))
-        else:
-            if not decorators and isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                tree.decorator_list = []
-            self.found[path] = text = ast.unparse(tree)
-            names = iter(_references(tree, text))
+        code = function.__code__
+        text = function_text(function, decorators)
+        self.found[path] = _bytecode(code) if text is None else text
         for position, default in enumerate(function.__defaults__ or ()):
             self.value(f"{path} default {position}", default)
         for name, default in (function.__kwdefaults__ or {}).items():
             self.value(f"{path} default {name}", default)
-        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
-        for name, chains in names:
-            here = f"{path} > {name}"
-            if name in cells:
-                try:
-                    value = cells[name].cell_contents
-                except ValueError:  # not assigned yet
-                    continue
-            elif name in function.__globals__:
-                value = function.__globals__[name]
-            elif hasattr(builtins, name):
-                continue
-            else:
-                self.found[here] = "undefined"
-                continue
-            if isinstance(value, types.ModuleType):
-                self.module(here, value, chains)
-            else:
-                self.value(here, value)
+        for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+            with contextlib.suppress(ValueError):  # not assigned yet
+                self._named(f"{path} > {name}", name, cell.cell_contents, text)
+        for name in _global_names(code, text):
+            if name in function.__globals__ and function.__globals__[name] is not function:
+                self._named(f"{path} > {name}", name, function.__globals__[name], text)
+
+    def _named(self, path: str, name: str, value: Any, text: str | None) -> None:
+        if isinstance(value, types.ModuleType):
+            chains = re.findall(rf"(?<![\w.]){name}((?:\s*\.\s*\w+)+)", text or "")
+            self.module(path, value, [[part.strip() for part in chain.split(".")[1:]] for chain in sorted(set(chains))])
+        else:
+            self.value(path, value)
 
     def module(self, path: str, module: types.ModuleType, chains: list[list[str]]) -> None:
         """A module counts by name; of one's own, also what is taken from it."""
@@ -185,6 +171,9 @@ class _Walk:
         called = getattr(value, "__qualname__", None) or getattr(value, "key", None)
         if isinstance(called, str):
             self.found[path] = f"{name} {version} {called} {shape} {scalar}"
+        elif hasattr(value, "dtype") and not hasattr(value, "tobytes"):  # the annotation of an array of Warp
+            self.found[path] = f"{type(value).__name__} of {getattr(value, 'ndim', '')} dimensions"
+            self.value(f"{path} dtype", value.dtype)
         elif hasattr(value, "tobytes") and hasattr(value, "dtype"):
             digest = hashlib.sha256(value.tobytes()).hexdigest()
             self.found[path] = f"array {value.dtype} {getattr(value, 'shape', ())} {digest}"
@@ -208,7 +197,10 @@ class _Walk:
             snippet = getattr(value, name, None)
             if snippet:
                 self.found[f"{path} {name}"] = str(snippet)
-        self.value(f"{path} python", python)
+        if isinstance(python, type):
+            self.value(f"{path} fields", dict(python.__annotations__))
+        else:
+            self.value(f"{path} python", python)
         for name in ("custom_grad_func", "custom_replay_func"):
             if getattr(value, name, None) is not None:
                 self.value(f"{path} {name}", getattr(value, name))
@@ -257,32 +249,30 @@ def _package(function: types.FunctionType) -> str:
     return str(function.__module__ or "").split(".")[0]
 
 
-def _tree(function: types.FunctionType) -> ast.AST | None:
-    """Syntax tree of a function, or None if its source cannot be had."""
-    lines = linecache.getlines(function.__code__.co_filename, function.__globals__)
+def function_text(function: types.FunctionType, decorators: bool = True) -> str | None:
+    """The lines of a function without margin and blank lines, of a lambda its body; None if they cannot be had.
+
+    Nothing is parsed: this is on the way to the first launch.
+    """
+    code = function.__code__
+    lines = linecache.getlines(code.co_filename, function.__globals__)
     if function.__name__ == "<lambda>":
-        return _lambda(function.__code__, lines)
-    return _definition(function.__code__, lines)
-
-
-def _definition(code: types.CodeType, lines: list[str]) -> ast.AST | None:
-    """The function that begins in the first line of its code; only its own lines are read."""
+        return _lambda_text(code, lines)
     first = code.co_firstlineno - 1
     if not lines[first : first + 1]:
         return None
-    margin = len(lines[first]) - len(lines[first].lstrip())
+    margin = _margin(lines[first])
     end = _last_line(code)
-    while end < len(lines):
-        line = lines[end]
-        if line.strip() and len(line) - len(line.lstrip()) <= margin and line.lstrip()[0] not in ")]}":
-            break
+    while end < len(lines) and (_margin(lines[end]) > margin or lines[end].strip()[:1] in ("", ")", "]", "}")):
         end += 1
-    try:
-        tree = ast.parse(textwrap.dedent("".join(lines[first:end]))).body[0]
-    except (SyntaxError, IndexError):
-        return None
-    is_it = isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef)) and tree.name == code.co_name
-    return tree if is_it else None
+    if not decorators:
+        while first < end and not re.match(r"\s*(async\s+)?def\s", lines[first]):
+            first += 1
+    return "\n".join(line.rstrip() for line in textwrap.dedent("".join(lines[first:end])).splitlines() if line.strip())
+
+
+def _margin(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _last_line(code: types.CodeType) -> int:
@@ -290,77 +280,52 @@ def _last_line(code: types.CodeType) -> int:
     return max([line for _, _, line in code.co_lines() if line is not None] + inner)
 
 
-def _lambda(code: types.CodeType, lines: list[str]) -> ast.AST | None:
-    """A lambda by the columns of its code (Python 3.11); else the only one of its line that takes its arguments."""
-    arguments = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
-    if hasattr(code, "co_positions") and not (code.co_kwonlyargcount or code.co_flags & _VARIADIC):
-        body = _segment(code, lines)
-        with contextlib.suppress(SyntaxError, ValueError):
-            return ast.parse(f"lambda {', '.join(arguments)}: (\n{body}\n)", mode="eval").body
+def _lambda_text(code: types.CodeType, lines: list[str]) -> str | None:
+    """A lambda's body by the columns of its code (Python 3.11); else that of the only one that begins in its line."""
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    body = _segment(code, lines) if hasattr(code, "co_positions") else _only_lambda(code, "".join(lines))
+    return None if body is None else f"lambda {', '.join(arguments)}: {' '.join(body.split())}"
+
+
+def _only_lambda(code: types.CodeType, text: str) -> str | None:
     try:
-        tree = ast.parse("".join(lines))
+        nodes = ast.walk(ast.parse(text))
     except SyntaxError:
         return None
-    found = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Lambda)
-        and node.lineno == code.co_firstlineno
-        and [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)] == arguments
-    ]
-    return found[0] if len(found) == 1 else None
+    found = [node for node in nodes if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno]
+    return ast.get_source_segment(text, found[0].body) if len(found) == 1 else None
 
 
-def _segment(code: types.CodeType, lines: list[str]) -> str:
-    """The text that the instructions of an expression cover.
-
-    Raises:
-        ValueError: The code does not say.
-    """
-    positions = code.co_positions()
-    known = [(a, c, b, d) for a, b, c, d in positions if None not in (a, b, c, d) and (c, d) != (0, 0)]
-    if not known:
-        raise ValueError("no positions")
-    first, start = min((a, c) for a, c, _, _ in known)
-    last, end = max((b, d) for _, _, b, d in known)
+def _segment(code: Any, lines: list[str]) -> str | None:
+    """The text that the instructions of an expression cover."""
+    known = [position for position in code.co_positions() if None not in position and position[2:] != (0, 0)]
+    if not known or not lines:
+        return None
+    first, start = min((line, column) for line, _, column, _ in known)
+    last, end = max((line, column) for _, line, _, column in known)
     text = [line.encode() for line in lines[first - 1 : last]]  # columns count bytes
     text[-1] = text[-1][:end]
     text[0] = text[0][start:]
     return b"".join(text).decode()
 
 
-def _references(tree: ast.AST, text: str) -> Iterator[tuple[str, list[list[str]]]]:
-    """Names that a function takes from outside, with the attributes that follow each."""
-    chains: dict[str, list[list[str]]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            chain: list[str] = []
-            inner: ast.AST = node
-            while isinstance(inner, ast.Attribute):
-                chain.insert(0, inner.attr)
-                inner = inner.value
-            if isinstance(inner, ast.Name):
-                chains.setdefault(inner.id, []).append(chain)
-    names: set[str] = set()
-    tables = [symtable.symtable(text, "source", "exec")]
-    while tables:
-        table = tables.pop()
-        tables += table.get_children()
-        if table.get_type() != "module":
-            names |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}
-        else:  # decorators, defaults and annotations of the function itself
-            names |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
-    own = getattr(tree, "name", None)
-    for name in sorted(names - {own}):
-        yield name, chains.get(name, [])
+def _global_names(code: types.CodeType, text: str | None) -> list[str]:
+    """Names of globals that a function may use: attributes do not count where the text tells them apart."""
+    used = _code_names(code)
+    if text is None:
+        return sorted(used)
+    plain = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
+    if code.co_flags & __future__.annotations.compiler_flag:
+        return sorted(plain - set(code.co_freevars))  # annotations are in the text alone
+    return sorted(plain & used)
 
 
-def _code_names(code: types.CodeType) -> list[str]:
-    names = {*code.co_names, *code.co_freevars}
+def _code_names(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names |= set(_code_names(constant))
-    return sorted(names)
+            names |= _code_names(constant)
+    return names
 
 
 def _bytecode(code: types.CodeType) -> str:
