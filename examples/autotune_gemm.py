@@ -52,6 +52,7 @@ def tuned_gemm(precision: str, **options: Any) -> warp_tiles.TunedKernel:
         key=("a", "b"),
         dim=lambda c, args: (-(-args.c.shape[0] // c["tile_m"]), -(-args.c.shape[1] // c["tile_n"])),
         tiled=True,
+        restore=("c",),
         reference="first",
         **options,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 import time
 import weakref
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -228,7 +230,7 @@ class TunedKernel:
         if not self._source:
             self._source = source_digest(self.maker, self._dim)
         named = key_values(self._key, self._names, values)
-        subject = f"{SUBJECT}{self.maker.__module__}.{self.maker.__qualname__}"
+        subject = f"{SUBJECT}{_module_name(self.maker)}.{self.maker.__qualname__}"
         return TuningKey.of(subject, named | self._built_with(now), self._source, environment_of(device))
 
     def record(self, args: Any, device: Any = None) -> Record | None:
@@ -496,6 +498,15 @@ class TunedKernel:
 def _user_store(now: settings.Settings) -> Store:
     store: Store = import_module("warp_tiles.tuning.store").open_store(now)
     return store
+
+
+def _module_name(maker: Callable[..., Any]) -> str:
+    """The name of a maker's module, the same whether its file is run or imported."""
+    if maker.__module__ != "__main__":
+        return maker.__module__
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    return str(spec.name) if spec is not None else Path(getattr(main, "__file__", None) or "__main__").stem
 
 
 def _launches_nothing(dim: Any) -> bool:
