@@ -22,6 +22,7 @@ from warp_tiles.errors import (
     SeamError,
     SettingError,
     ToolchainError,
+    TuningError,
     UnsupportedVariant,
     WarpTilesError,
     WorkerError,
@@ -29,6 +30,10 @@ from warp_tiles.errors import (
 from warp_tiles.planning import ModulePlan, PlannedVariant
 from warp_tiles.recorded import RecordedLaunch, RecordingTarget, record
 from warp_tiles.settings import Settings, configure, override
+from warp_tiles.tuning.autotune import autotune
+from warp_tiles.tuning.kernel import TunedKernel
+from warp_tiles.tuning.measure import Effort
+from warp_tiles.tuning.space import Halving, Random, Space
 from warp_tiles.variant import GemmVariant, Operand, Role
 from warp_tiles.version import __version__
 
@@ -36,13 +41,16 @@ __all__ = [
     "BuildError",
     "BundleError",
     "CacheError",
+    "Effort",
     "GemmVariant",
+    "Halving",
     "LinkError",
     "LockedError",
     "ModulePlan",
     "Operand",
     "PlanError",
     "PlannedVariant",
+    "Random",
     "RecordError",
     "RecordedLaunch",
     "RecordingError",
@@ -52,11 +60,15 @@ __all__ = [
     "SeamError",
     "SettingError",
     "Settings",
+    "Space",
     "ToolchainError",
+    "TunedKernel",
+    "TuningError",
     "UnsupportedVariant",
     "WarpTilesError",
     "WorkerError",
     "__version__",
+    "autotune",
     "configure",
     "disable",
     "enable",

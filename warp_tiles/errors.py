@@ -13,6 +13,7 @@
     ├── CacheError          the cache was asked for something it refuses or does not hold
     │   └── BundleError     a bundle is malformed or names a path outside the cache
     ├── RecordError         tuning records were asked for something that they refuse or do not hold
+    ├── TuningError         a search cannot begin, or no candidate came through it; each one's reason is given
     ├── LockedError         the policy is locked, and something is neither in the cache nor in the records
     └── ScriptError         a script given to the command line could not be run
 
@@ -96,6 +97,10 @@ class BundleError(CacheError, ValueError):
 
 class RecordError(WarpTilesError, ValueError):
     """Tuning records were asked for something that they refuse or do not hold."""
+
+
+class TuningError(WarpTilesError, RuntimeError):
+    """A search cannot begin, or no candidate came through it; each one's reason is given."""
 
 
 class LockedError(WarpTilesError):

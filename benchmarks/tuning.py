@@ -1,0 +1,168 @@
+"""What tuned kernels cost: a search with and without builds side by side, and the look-up of a record.
+
+    python benchmarks/tuning.py --json benchmarks/results/tuning.json
+
+Everything runs on Warp's CPU device, in processes of their own with empty caches. The look-up is compared with
+``wp.launch_tiled`` of the same kernel with the same dimensions, in the same run, by turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.machine import ROOT, source_digest
+
+SHAPE = (64, 64, 64)
+_BEGIN = """
+import json, sys, time
+sys.path.insert(0, "examples")
+import warp as wp
+wp.config.log_level = wp.LOG_WARNING
+import autotune_gemm
+wp.init()
+args = autotune_gemm.operands({shape}, "fp32", "cpu")
+lists = {{"inputs": [args["a"], args["b"]], "outputs": [args["c"]], "device": "cpu"}}
+"""
+_SEARCH = """
+gemm = autotune_gemm.tuned_gemm("fp32", jobs={jobs})
+start = time.perf_counter()
+gemm.launch(**lists)
+total_s = time.perf_counter() - start
+print(json.dumps({{"total_s": total_s, **vars(gemm.counters)}}))
+"""
+_PLAIN = """
+config = {config}
+make = autotune_gemm.tuned_gemm("fp32").maker
+start = time.perf_counter()
+kernel = make(config["tile_m"], config["tile_n"], config["tile_k"])
+wp.launch_tiled(kernel, dim={dim}, block_dim=config["block_dim"], **lists)
+print(json.dumps({{"total_s": time.perf_counter() - start}}))
+"""
+_LATER = """
+gemm = autotune_gemm.tuned_gemm("fp32")
+config = gemm.best(args, "cpu").config
+kernel, dim, block_dim = gemm.launch_of(config, args)
+def tuned():
+    gemm.launch(**lists)
+def plain():
+    wp.launch_tiled(kernel, dim=dim, block_dim=block_dim, **lists)
+times = {{"tuned": [], "plain": []}}
+for turn in range({turns}):
+    for name, launch in (("tuned", tuned), ("plain", plain)):
+        start = time.perf_counter()
+        for _ in range(20):
+            launch()
+        times[name].append((time.perf_counter() - start) / 20 * 1e6)
+print(json.dumps({{name: sorted(values)[len(values) // 2] for name, values in times.items()}}))
+"""
+
+
+def child(code: str, folder: Path, **values: Any) -> dict[str, Any]:
+    """The JSON that a fresh process prints last, with caches in ``folder``."""
+    text = (_BEGIN + code).format(shape=SHAPE, **values)
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+        "WARP_CACHE_PATH": str(folder / "warp"),
+        "WARP_TILES_CACHE_DIR": str(folder / "tiles"),
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", text], env=environ, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    found: dict[str, Any] = json.loads(run.stdout.strip().splitlines()[-1])
+    return found
+
+
+def overlap(scratch: Path, repeats: int) -> dict[str, Any]:
+    """24 configurations without a record: builds one by one, and one per core."""
+    times: dict[str, list[dict[str, Any]]] = {"serial": [], "side_by_side": []}
+    for repeat in range(repeats):
+        for name, jobs in (("serial", 1), ("side_by_side", 0)):
+            found = child(_SEARCH, scratch / f"{name}_{repeat}", jobs=jobs)
+            assert (found["builds"], found["measurements"]) == (24, 24), found
+            times[name].append(found)
+    result: dict[str, Any] = {"configurations": 24}
+    for part in ("build_s", "total_s"):
+        medians = {name: statistics.median(found[part] for found in runs) for name, runs in times.items()}
+        result[part] = {name: round(value, 2) for name, value in medians.items()}
+        result[part]["ratio"] = round(medians["serial"] / medians["side_by_side"], 2)
+    print(f"search: {json.dumps(result)}; builds at least 1.6 times faster", flush=True)
+    return result
+
+
+def first_launch(scratch: Path, repeats: int) -> dict[str, Any]:
+    """The first launch of a process with a record, beside that of the winner's kernel; everything is built."""
+    folder = scratch / "first"
+    child(_SEARCH, folder, jobs=0)
+    code = 'gemm = autotune_gemm.tuned_gemm("fp32")\nbest = dict(gemm.best(args, "cpu").config)\n'
+    code += 'print(json.dumps({{"config": best, "dim": gemm.launch_of(best, args)[1]}}))'
+    winner = child(code, folder)
+    times: dict[str, list[float]] = {"tuned": [], "plain": []}
+    for _ in range(repeats):
+        found = child(_SEARCH, folder, jobs=0)
+        assert (found["builds"], found["measurements"]) == (0, 0), found
+        times["tuned"].append(found["total_s"] * 1e3)
+        times["plain"].append(child(_PLAIN, folder, **winner)["total_s"] * 1e3)
+    medians = {f"{name}_ms": round(statistics.median(values), 2) for name, values in times.items()}
+    result = {**medians, "added_ms": round(medians["tuned_ms"] - medians["plain_ms"], 2), "builds": 0, "measured": 0}
+    print(f"first launch with a record: {json.dumps(result)}, at most 2 ms added", flush=True)
+    return result
+
+
+def later_launches(scratch: Path, turns: int) -> dict[str, Any]:
+    """Every launch after the first."""
+    found = child(_LATER, scratch / "first", turns=turns)
+    result = {f"{name}_us": round(value, 2) for name, value in found.items()}
+    result["added_us"] = round(found["tuned"] - found["plain"], 2)
+    print(f"later launches: {json.dumps(result)}, at most 5 us added", flush=True)
+    return result
+
+
+def machine() -> dict[str, Any]:
+    """Date, processor and versions."""
+    import warp as wp
+
+    import warp_tiles
+    from warp_tiles.tuning.environment import processor
+
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "cpu": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "warp": wp.__version__,
+        "warp_tiles": warp_tiles.__version__,
+        "sources": source_digest(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--repeats", type=int, default=5, help="processes of each kind")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="warp_tiles_tuning_") as folder:
+        scratch = Path(folder)
+        result = {
+            "machine": machine(),
+            "first_launch": first_launch(scratch, arguments.repeats),
+            "later_launches": later_launches(scratch, 2000),
+            "search": overlap(scratch, arguments.repeats),
+        }
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

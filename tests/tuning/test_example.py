@@ -1,0 +1,54 @@
+"""The example and the documentation's code, with records on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+pytest.importorskip("warp_tiles.tuning.store", reason="this state of the package has no store of records")
+
+
+def run(folder: Path, *command: str) -> str:
+    """Standard output of a Python program with records of its own."""
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    env = {**os.environ, "PYTHONPATH": paths, "WARP_TILES_CACHE_DIR": str(folder / "tiles")}
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, f"{command}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_second_run_measures_nothing(tmp_path: Path) -> None:
+    command = ("examples/autotune_gemm.py", "--precision", "fp32", "--shape", "48x33x70")
+    assert "builds=24, measurements=24" in run(tmp_path, *command)
+    assert "searches=0, builds=0, measurements=0" in run(tmp_path, *command)
+
+
+@pytest.mark.slow
+def test_default_beside_tuned(tmp_path: Path) -> None:
+    result = tmp_path / "compare.json"
+    shapes = ("--shape", "16x16x16", "--shape", "100x20x30")
+    text = run(
+        tmp_path, "examples/autotune_gemm.py", "--compare", "--precision", "tf32", *shapes, "--json", str(result)
+    )
+    assert "geometric mean" in text
+    found = json.loads(result.read_text())
+    assert [row["shape"] for row in found["rows"]] == [[16, 16, 16], [100, 20, 30]]
+    assert all(row["ratio"] > 0 and row["error"] < 5e-3 and not row["failed"] for row in found["rows"])
+    assert found["machine"]["warp"]
+
+
+def test_the_documented_kernel_runs(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "tuning_kernels.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 1
+    program = tmp_path / "documented.py"
+    program.write_text(blocks[0])
+    assert "Timing(config={'tile'" in run(tmp_path, str(program))

@@ -1,0 +1,511 @@
+"""Tuned kernels on Warp's CPU device."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.tuning.fake_stores import MemoryStore
+from warp_tiles import LockedError, TuningError, settings
+from warp_tiles.tuning.measure import Effort
+from warp_tiles.tuning.record import Config, Record
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+QUICK = Effort(warmup=1, runs=2, rounds=3)
+SIZE = 64
+CONFIGS = [{"tile": tile, "block_dim": 32} for tile in (8, 16, 32)]
+FACTOR = 1.0
+
+
+def scaled_add(tile: int, factor: float = 1.0) -> Any:
+    """c += factor (a + b): it accumulates, so that a run that is not restored shows."""
+
+    @wp.kernel(module="unique", enable_backward=False)
+    def kernel(a: wp.array(dtype=float), b: wp.array(dtype=float), n: int, c: wp.array(dtype=float)):
+        i = wp.tid()
+        x = wp.tile_load(a, shape=tile, offset=i * tile)
+        y = wp.tile_load(b, shape=tile, offset=i * tile)
+        z = wp.tile_load(c, shape=tile, offset=i * tile)
+        wp.tile_store(c, z + (x + y) * float(factor), offset=i * tile)
+
+    return kernel
+
+
+def dim(config: Config, args: Any) -> tuple[int, ...]:
+    return (args.n // config["tile"],)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+def tuned(store: MemoryStore, configs: Any = None, maker: Callable[..., Any] = scaled_add, **options: Any) -> Any:
+    given = {"key": ("a", "n"), "dim": dim, "tiled": True, "effort": QUICK, "store": lambda now: store, **options}
+    if "space" not in given:
+        given["configs"] = CONFIGS if configs is None else configs
+    return warp_tiles.autotune(**given)(maker)
+
+
+def arguments(size: int = SIZE) -> dict[str, Any]:
+    random = np.random.default_rng(1)
+    a, b, c = (random.uniform(1, 2, size).astype(np.float32) for _ in range(3))
+    arrays = (wp.array(values, dtype=float, device="cpu") for values in (a, b, c))
+    return dict(zip(("a", "b", "c"), arrays), n=size)
+
+
+def lists(args: dict[str, Any]) -> dict[str, Any]:
+    return {"inputs": [args["a"], args["b"], args["n"]], "outputs": [args["c"]], "device": "cpu"}
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_search_changes_nothing_but_by_the_one_launch(store: MemoryStore, by_name: bool) -> None:
+    add, args = tuned(store), arguments()
+    before = {name: value.numpy().copy() for name, value in args.items() if name != "n"}
+    add.launch(**(dict(args, device="cpu") if by_name else lists(args)))
+    np.testing.assert_array_equal(args["a"].numpy(), before["a"])
+    np.testing.assert_array_equal(args["b"].numpy(), before["b"])
+    np.testing.assert_allclose(args["c"].numpy(), before["a"] + before["b"] + before["c"], rtol=1e-6)
+    assert (add.counters.searches, add.counters.builds, add.counters.measurements) == (1, 3, 3)
+
+
+def test_tune_launches_nothing(store: MemoryStore) -> None:
+    add, args = tuned(store), arguments()
+    before = args["c"].numpy().copy()
+    record = add.tune(args, "cpu")
+    np.testing.assert_array_equal(args["c"].numpy(), before)
+    assert {timing.config["tile"] for timing in record.timings} == {8, 16, 32}
+    assert add.best(args, "cpu") == record.winner()
+
+
+def test_a_record_is_used_by_whoever_finds_it(store: MemoryStore) -> None:
+    first, second, args = tuned(store), tuned(store), arguments()
+    first.launch(**lists(args))
+    second.launch(**lists(args))
+    second.launch(**lists(args))
+    assert (second.counters.lookups, second.counters.searches, second.counters.builds) == (1, 0, 0)
+
+
+def test_one_more_configuration_is_measured_alone(store: MemoryStore) -> None:
+    args = arguments()
+    tuned(store).launch(**lists(args))
+    wider = tuned(store, [*CONFIGS, {"tile": 64, "block_dim": 32}])
+    wider.launch(**lists(args))
+    assert (wider.counters.builds, wider.counters.measurements) == (1, 1)
+    assert len(wider.record(args, "cpu").timings) == 4
+
+
+def test_another_shape_or_scalar_is_another_key(store: MemoryStore) -> None:
+    add = tuned(store)
+    for size in (64, 128, 64):
+        add.launch(**lists(arguments(size)))
+    assert add.counters.searches == 2
+    assert len(store.records) == 2
+    key = add.key(arguments(), "cpu")
+    assert dict(key.values)["a.shape"] == "64"
+    assert dict(key.values)["a.dtype"] == "float32"
+    assert dict(key.values)["n"] == 64
+    assert "b.shape" not in dict(key.values)
+
+
+def test_layout_counts(store: MemoryStore) -> None:
+    add, args = tuned(store), arguments()
+    every_other = wp.array(np.ones(2 * SIZE, np.float32), dtype=float, device="cpu")[::2]
+    strided = dict(args, a=every_other)
+    assert add.key(args, "cpu").digest != add.key(strided, "cpu").digest
+    assert dict(add.key(strided, "cpu").values)["a.layout"] == "2"
+    before = strided["c"].numpy().copy()
+    add.launch(**strided, device="cpu")
+    np.testing.assert_allclose(strided["c"].numpy(), before + 1 + args["b"].numpy(), rtol=1e-6)
+
+
+def test_the_order_of_names_is_no_part_of_the_key(store: MemoryStore) -> None:
+    args = arguments()
+    keys = [tuned(store, key=names).key(args, "cpu").digest for names in (("a", "n"), ("n", "a"))]
+    assert keys[0] == keys[1]
+
+
+def test_a_key_of_a_function(store: MemoryStore) -> None:
+    add = tuned(store, key=lambda args: {"bucket": args.n // 128})
+    add.launch(**lists(arguments(64)))
+    add.launch(**lists(arguments(96)))
+    assert add.counters.searches == 1
+    add.launch(**lists(arguments(128)))
+    assert add.counters.searches == 2
+
+
+def test_constants_that_the_maker_closes_over_count(store: MemoryStore) -> None:
+    def closing(factor: float) -> Any:
+        def maker(tile: int) -> Any:
+            return scaled_add(tile, factor)
+
+        return tuned(store, maker=maker)
+
+    args = arguments()
+    assert closing(1.0).key(args, "cpu").source == closing(1.0).key(args, "cpu").source
+    assert closing(1.0).key(args, "cpu").source != closing(2.0).key(args, "cpu").source
+
+
+# ---- results
+
+
+def wrong_for_16(tile: int) -> Any:
+    return scaled_add(tile, 3.0 if tile == 16 else 1.0)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "first",
+        lambda args: args.c.numpy() + args.a.numpy() + args.b.numpy(),
+        lambda args: {"c": args.c.numpy() + args.a.numpy() + args.b.numpy()},
+    ],
+    ids=["first", "array", "by name"],
+)
+def test_a_wrong_result_is_a_recorded_failure(store: MemoryStore, reference: Any) -> None:
+    add, args = tuned(store, maker=wrong_for_16, reference=reference), arguments()
+    add.launch(**lists(args))
+    failed = [timing for timing in add.record(args, "cpu").timings if timing.status == "failed"]
+    assert [timing.config["tile"] for timing in failed] == [16]
+    assert "wrong result: c differs by up to" in failed[0].reason
+
+
+def test_a_reference_that_does_not_fit(store: MemoryStore) -> None:
+    args = arguments()
+    for reference, text in ((lambda args: [1, 2], "2 results for c"), (lambda args: {"a": 1}, "a, which is not writ")):
+        with pytest.raises(TuningError, match=text):
+            tuned(store, reference=reference).launch(**lists(args))
+
+
+def refuses_16(tile: int) -> Any:
+    if tile == 16:
+        raise ValueError("16 is not supported")
+    return scaled_add(tile)
+
+
+def test_a_configuration_that_the_maker_refuses(store: MemoryStore) -> None:
+    add, args = tuned(store, maker=refuses_16), arguments()
+    add.launch(**lists(args))
+    timing = add.record(args, "cpu").timing(CONFIGS[1])
+    assert timing.status == "failed"
+    assert "ValueError: 16 is not supported" in timing.reason
+
+
+def does_not_build(tile: int) -> Any:
+    @wp.kernel(module="unique")
+    def kernel(a: wp.array(dtype=float), b: wp.array(dtype=float), n: int, c: wp.array(dtype=float)):
+        c[0] = wp.no_such_function(a[tile])
+
+    return kernel
+
+
+def test_all_failing_is_an_error_with_each_reason(store: MemoryStore) -> None:
+    add, args = tuned(store, maker=does_not_build), arguments()
+    for _ in range(2):  # found, then from the record
+        with pytest.raises(TuningError, match="no configuration of <tuned kernel") as caught:
+            add.launch(**lists(args))
+        assert all(f"'tile': {tile}" in caught.value.log for tile in (8, 16, 32))
+        assert "no_such_function" in caught.value.log
+    assert add.counters.searches == 1
+    with pytest.raises(TuningError):
+        add.tune(args, "cpu", again=True)
+    assert add.counters.searches == 2
+
+
+def test_zeros_are_measured_as_random_numbers(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Any] = []
+
+    def reference(args: Any) -> Any:
+        seen.append(args.a.numpy().copy())
+        return args.c.numpy() + args.a.numpy() + args.b.numpy()
+
+    add, args = tuned(store, reference=reference), arguments()
+    args["a"].zero_()
+    with caplog.at_level(logging.WARNING, "warp_tiles"):
+        add.launch(**lists(args))
+    assert "the input a is all zeros" in caplog.text
+    assert np.all(seen[0] != 0)
+    assert not args["a"].numpy().any()
+
+
+# ---- what a kernel may be
+
+
+def test_a_kernel_of_a_shared_module_gets_one_of_its_own(store: MemoryStore) -> None:
+    def shared(tile: int) -> Any:
+        @wp.kernel(enable_backward=False)
+        def kernel(a: wp.array(dtype=float), b: wp.array(dtype=float), n: int, c: wp.array(dtype=float)):
+            i = wp.tid()
+            wp.tile_store(c, wp.tile_load(a, shape=tile, offset=i * tile), offset=i * tile)
+
+        return kernel
+
+    add, args = tuned(store, maker=shared), arguments()
+    kernels = [add.launch_of(config, args)[0] for config in CONFIGS]
+    assert len({kernel.module.name for kernel in kernels}) == 3
+    assert __name__ not in {kernel.module.name for kernel in kernels}
+    assert all(kernel.options["enable_backward"] is False for kernel in kernels)
+    add.launch(**lists(args))
+    np.testing.assert_array_equal(args["c"].numpy(), args["a"].numpy())
+
+
+def test_a_name_of_a_module_option_goes_to_the_module(store: MemoryStore) -> None:
+    configs = [{"tile": 8, "block_dim": 32, "warp_tiles_provider": name} for name in ("scalar", "mma")]
+    add, args = tuned(store, configs), arguments()
+    kernels = [add.launch_of(config, args)[0] for config in configs]
+    assert [kernel.module.options["warp_tiles_provider"] for kernel in kernels] == ["scalar", "mma"]
+    assert kernels[0].module is not kernels[1].module
+    add.launch(**lists(args))
+
+
+def test_only_block_dim_varies(store: MemoryStore) -> None:
+    add, args = tuned(store, [{"tile": 8, "block_dim": size} for size in (32, 64)]), arguments()
+    add.launch(**lists(args))
+    assert add.counters.measurements == 2
+
+
+def test_generic_kernels(store: MemoryStore) -> None:
+    def generic(tile: int) -> Any:
+        @wp.kernel(module="unique", enable_backward=False)
+        def kernel(a: wp.array(dtype=Any), b: wp.array(dtype=Any), n: int, c: wp.array(dtype=Any)):
+            i = wp.tid()
+            c[i] = a[i] + b[i]
+
+        return kernel
+
+    add = tuned(store, maker=generic, dim=lambda c, args: args.n, tiled=False)
+    for dtype in (wp.float32, wp.float64):
+        arrays = [wp.array(np.arange(1.0, 9.0), dtype=dtype, device="cpu") for _ in range(3)]
+        add.launch(inputs=[*arrays[:2], 8], outputs=arrays[2:], device="cpu")
+        np.testing.assert_array_equal(arrays[2].numpy(), 2 * np.arange(1.0, 9.0))
+    assert add.counters.searches == 2
+
+
+def test_a_tape_records_the_winning_launch_alone(store: MemoryStore) -> None:
+    def squares(tile: int) -> Any:
+        @wp.kernel(module="unique")
+        def kernel(a: wp.array(dtype=float), n: int, c: wp.array(dtype=float)):
+            i = wp.tid()
+            c[i] = a[i] * a[i]
+
+        return kernel
+
+    square = tuned(store, maker=squares, dim=lambda c, args: args.n, tiled=False)
+    a = wp.array(np.arange(1.0, 9.0), dtype=float, device="cpu", requires_grad=True)
+    c = wp.zeros(8, dtype=float, device="cpu", requires_grad=True)
+    with wp.Tape() as tape:
+        square.launch(inputs=[a, 8], outputs=[c], device="cpu")
+    assert len(tape.launches) == 1
+    tape.backward(grads={c: wp.ones_like(c)})
+    np.testing.assert_allclose(a.grad.numpy(), 2 * np.arange(1.0, 9.0))
+
+
+def test_a_launch_of_nothing_is_not_tuned(store: MemoryStore) -> None:
+    add, args = tuned(store), arguments()
+    add.launch(**lists(dict(args, n=0)))
+    assert add.counters.searches == 0
+
+
+# ---- policies, records, waiting
+
+
+@pytest.mark.parametrize("policy", ["off", "scalar", "fast"])
+def test_policies_without_tuning_take_the_default(store: MemoryStore, policy: str) -> None:
+    add, args = tuned(store, default=1), arguments()
+    with settings.override(policy=policy):
+        before = args["c"].numpy().copy()
+        add.launch(**lists(args))
+        assert np.any(args["c"].numpy() != before)
+    assert (add.counters.lookups, add.counters.searches) == (0, 0)
+    with settings.override(policy="max"):
+        add.launch(**lists(args))
+    assert add.counters.searches == 1
+
+
+def test_locked_needs_a_record(store: MemoryStore) -> None:
+    add, args = tuned(store), arguments()
+    with settings.override(policy="locked"):
+        with pytest.raises(LockedError, match="no tuning record for"):
+            add.launch(**lists(args))
+        assert store.records == {}
+    add.tune(args, "cpu")
+    with settings.override(policy="locked"):
+        add.launch(**lists(args))
+    assert add.counters.searches == 1
+
+
+@pytest.mark.parametrize(("choice", "searches"), [("reuse", 0), ("retune", 1)])
+def test_timings_of_another_driver(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture, choice: str, searches: int
+) -> None:
+    args = arguments()
+    record = tuned(store).tune(args, "cpu")
+    old = tuple(replace(timing, soft={"driver": "12.0", "warp": "1.19.0"}) for timing in record.timings)
+    store.records[record.key.digest] = Record(record.key, old)
+    add = tuned(store)
+    with settings.override(stale_records=choice), caplog.at_level(logging.WARNING, "warp_tiles"):
+        add.launch(**lists(args))
+    assert add.counters.searches == searches
+    assert ("was measured with" in caplog.text) == (choice == "reuse")
+
+
+def test_while_another_process_searches_the_default_is_taken(store: MemoryStore) -> None:
+    add, args = tuned(store, wait=False, default={"tile": 64, "block_dim": 32}), arguments()
+    with store.busy:
+        add.launch(**lists(args))
+        add.launch(**lists(args))
+    assert (add.counters.searches, add.counters.lookups) == (0, 1)
+    add.forget()
+    add.launch(**lists(args))
+    assert add.counters.searches == 1
+
+
+def test_waiting_for_another_search(store: MemoryStore) -> None:
+    add, other, args = tuned(store), tuned(store), arguments()
+    store.busy.acquire()
+    waiting = threading.Thread(target=lambda: add.launch(**lists(args)))
+    waiting.start()
+    record = Record(other.key(args, "cpu"))
+    found = MemoryStore()
+    timings = tuned(found).tune(args, "cpu").timings
+    store.records[record.key.digest] = record.merged(timings)
+    store.busy.release()
+    waiting.join(30)
+    assert add.counters.searches == 0
+
+
+def test_threads_that_launch_at_once_search_once(store: MemoryStore) -> None:
+    add = tuned(store)
+    threads = [threading.Thread(target=lambda: add.launch(**lists(arguments()))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert add.counters.searches == 1
+
+
+def test_an_exhausted_budget_continues_later(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    add, args = tuned(store), arguments()
+    with settings.override(tune_budget_s=0.001), caplog.at_level(logging.WARNING, "warp_tiles"):
+        add.launch(**lists(args))
+    assert "budget" in caplog.text
+    assert store.records == {}
+    add.launch(**lists(args))
+    assert len(store.load(add.key(args, "cpu")).timings) == 3
+
+
+def test_a_space_with_a_random_search(store: MemoryStore) -> None:
+    space = warp_tiles.Space(tile=[8, 16, 32, 64], block_dim=[32], constraints=[lambda c: c["tile"] < 64])
+    add, args = tuned(store, space=space, search=warp_tiles.Random(2, seed=3)), arguments()
+    add.launch(**lists(args))
+    assert add.counters.builds == 2
+    assert {timing.config["tile"] for timing in add.record(args, "cpu").timings} < {8, 16, 32}
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"configs": []}, "are empty"),
+        ({"configs": [CONFIGS[0], CONFIGS[0]]}, "twice"),
+        ({"configs": [{"tile": 8, "block_dim": 32, "depth": 2}]}, "names depth, which it does not take"),
+        ({"configs": [{"block_dim": 32}]}, "lacks tile"),
+        ({"configs": [{"tile": 8}]}, "has no block_dim"),
+        ({"configs": CONFIGS, "default": 3}, "default is 3"),
+        ({"configs": CONFIGS, "default": {"til": 3}}, "names til"),
+        ({"configs": CONFIGS, "key": ()}, "key is"),
+        ({"configs": CONFIGS, "key": ("a", "a")}, "key is"),
+        ({"configs": CONFIGS, "search": "some"}, "search is"),
+        ({"configs": CONFIGS, "reference": 3}, "reference is 3"),
+        ({"configs": CONFIGS, "space": warp_tiles.Space(tile=[8])}, "configs or space"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_tuned_is_refused_at_once(store: MemoryStore, options: dict[str, Any], text: str) -> None:
+    given = {"key": ("a",), "dim": dim, "tiled": True, **options}
+    with pytest.raises(TuningError, match=text):
+        warp_tiles.autotune(**given)(scaled_add)
+
+
+@pytest.mark.parametrize("option", ["key", "restore"])
+def test_an_unknown_name_lists_the_arguments(store: MemoryStore, option: str) -> None:
+    add = tuned(store, **{option: ("a", "m")})
+    with pytest.raises(TuningError, match=f"{option} names m, which the kernel does not take") as caught:
+        add.launch(**lists(arguments()))
+    assert "its arguments are a, b, n, c" in str(caught.value)
+
+
+def test_launches_with_wrong_arguments(store: MemoryStore) -> None:
+    add, args = tuned(store), arguments()
+    for change, text in (
+        ({"d": 1}, "names d"),
+        ({"inputs": [args["a"]]}, "a twice"),
+    ):
+        with pytest.raises(TuningError, match=text):
+            add.launch(**{**args, **change}, device="cpu")
+    with pytest.raises(TuningError, match="no b, c"):
+        add.launch(a=args["a"], n=SIZE, device="cpu")
+    with pytest.raises(TuningError, match="no b, n, c"):
+        add.launch(inputs=[args["a"]], device="cpu")
+
+
+def test_something_else_than_a_function(store: MemoryStore) -> None:
+    with pytest.raises(TuningError, match="give a function that makes a kernel"):
+        tuned(store, maker=3)  # type: ignore[arg-type]
+
+
+def test_a_maker_that_makes_no_kernel(store: MemoryStore) -> None:
+    def nothing(tile: int) -> None:
+        return None
+
+    with pytest.raises(TuningError, match="accepts no configuration") as caught:
+        tuned(store, maker=nothing).launch(**lists(arguments()))
+    assert "gives None" in caught.value.log
+
+
+# ---- a new process
+
+_CHILD = """
+import json, sys
+from pathlib import Path
+import warp as wp
+wp.config.log_level = wp.LOG_WARNING
+sys.path.insert(0, "examples")
+import autotune_gemm
+from tests.tuning.fake_stores import FileStore
+from warp_tiles.tuning.measure import Effort
+store = FileStore(Path(sys.argv[1]))
+gemm = autotune_gemm.tuned_gemm("fp32", store=lambda now: store, effort=Effort(warmup=1, runs=2, rounds=2))
+args = autotune_gemm.operands((40, 24, 50), "fp32", "cpu")
+gemm.launch(**args, device="cpu")
+print(json.dumps({**vars(gemm.counters), "error": autotune_gemm.error_of(args)}))
+"""
+
+
+@pytest.mark.slow
+def test_a_new_process_with_a_record_builds_and_measures_nothing(tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found = []
+    for _ in range(2):
+        command = [sys.executable, "-c", _CHILD, str(tmp_path / "records.json")]
+        run = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=True)
+        found.append(json.loads(run.stdout.splitlines()[-1]))
+    assert (found[0]["searches"], found[0]["builds"], found[0]["measurements"]) == (1, 24, 24)
+    assert (found[1]["searches"], found[1]["builds"], found[1]["measurements"]) == (0, 0, 0)
+    assert found[1]["lookups"] == 1
+    assert max(run["error"] for run in found) < 1e-5

@@ -1,0 +1,194 @@
+"""Candidates with known times against a fake clock."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import statistics as standard
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warp_tiles.tuning.measure import Effort, Runner, WallClock, describe_error, race, statistics
+
+
+class Fake:
+    """A candidate that takes a given time, and notes what is done with it."""
+
+    def __init__(self, time_us: Callable[[], float], log: list[str] | None = None, name: str = "") -> None:
+        self.time_us = time_us
+        self.log = log if log is not None else []
+        self.name = name
+
+    def prepare(self) -> None:
+        self.log.append(f"prepare {self.name}")
+
+    def run(self) -> None:
+        self.log.append(f"run {self.name}")
+
+    def restore(self) -> None:
+        self.log.append(f"restore {self.name}")
+
+
+class FakeClock:
+    """Gives each candidate's own time; time passes as it says."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.turns: list[str] = []
+
+    def now(self) -> float:
+        return self.now_s
+
+    def sample_us(self, candidate: Fake, runs: int) -> list[float]:
+        self.turns.append(candidate.name)
+        samples = []
+        for _ in range(runs):
+            candidate.restore()
+            candidate.run()
+            samples.append(candidate.time_us())
+            self.now_s += samples[-1] / 1e6
+        return samples
+
+
+def noisy(median_us: float, share: float = 0.01, seed: int = 0) -> Callable[[], float]:
+    source = random.Random(f"{median_us} {seed}")
+    return lambda: median_us * (1 + source.uniform(-share, share))
+
+
+def contest(times: dict[str, Callable[[], float]], **options: object) -> tuple[dict[str, Runner], FakeClock]:
+    clock = FakeClock()
+    runners = {name: Runner(name, Fake(time, name=name)) for name, time in times.items()}
+    race(list(runners.values()), clock, now=clock.now, **options)  # type: ignore[arg-type]
+    return runners, clock
+
+
+@given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=60))
+def test_the_interval_holds_the_median(samples: list[float]) -> None:
+    found = statistics(samples)
+    assert found.median_us == pytest.approx(standard.median(samples))
+    assert min(samples) <= found.low_us <= found.median_us * (1 + 1e-12)
+    assert found.median_us <= found.high_us * (1 + 1e-12) <= max(samples) * (1 + 1e-9)
+    assert found.samples == len(samples)
+
+
+@pytest.mark.parametrize("count", [6, 7, 10, 25, 60])
+def test_the_interval_is_the_narrowest_of_95_percent(count: int) -> None:
+    found = statistics(list(range(count)))
+    rank = int(found.low_us)
+
+    def covered(rank: int) -> float:
+        return 1 - 2 * sum(math.comb(count, below) for below in range(rank + 1)) / 2**count
+
+    assert covered(rank) >= 0.95
+    assert rank + 1 > (count - 1) // 2 or covered(rank + 1) < 0.95
+    assert found.high_us == count - 1 - rank
+
+
+def test_the_interval_covers_the_true_median_as_often_as_it_says() -> None:
+    source = random.Random(7)
+    hits = 0
+    for _ in range(2000):
+        found = statistics([source.expovariate(1.0) + 0.01 for _ in range(20)])
+        hits += found.low_us <= math.log(2) + 0.01 <= found.high_us
+    assert hits / 2000 > 0.94
+
+
+def test_no_samples_have_no_median() -> None:
+    with pytest.raises(ValueError, match="no samples"):
+        statistics([])
+
+
+def test_the_fastest_is_measured_to_the_end_and_the_hopeless_given_up_early() -> None:
+    runners, _ = contest({"slow": noisy(900), "fast": noisy(100), "near": noisy(101)})
+    assert runners["fast"].status == runners["near"].status == "ok"
+    assert runners["slow"].status == "dropped"
+    assert len(runners["slow"].samples_us) == 5
+    assert "times the best after 5 runs" in runners["slow"].reason
+    assert len(runners["fast"].samples_us) >= 10
+
+
+def test_somewhat_slower_ones_are_given_up_once_the_intervals_are_apart() -> None:
+    runners, _ = contest({"fast": noisy(100), "slower": noisy(120)})
+    assert runners["slower"].status == "dropped"
+    assert len(runners["slower"].samples_us) >= 6
+
+
+def test_candidates_take_turns_and_nobody_always_follows_the_same() -> None:
+    _, clock = contest({name: noisy(100, seed=seed) for seed, name in enumerate("abc")})
+    turns = clock.turns[3:]  # behind the warm-up
+    rounds = [turns[start : start + 3] for start in range(0, len(turns), 3)]
+    assert len(rounds) == 10
+    assert all(sorted(turn) == ["a", "b", "c"] for turn in rounds)
+    assert {turn[0] for turn in rounds} == {"a", "b", "c"}
+
+
+def test_each_run_is_preceded_by_restoring() -> None:
+    log: list[str] = []
+    clock = FakeClock()
+    race([Runner("x", Fake(noisy(5), log))], clock, Effort(warmup=2, runs=3, rounds=2), now=clock.now)
+    assert log[0] == "prepare "
+    assert all(pair == ("restore ", "run ") for pair in itertools.zip_longest(log[1::2], log[2::2]))
+
+
+def test_what_fails_is_a_failure_and_the_others_go_on() -> None:
+    def broken() -> float:
+        raise RuntimeError("illegal\n  address")
+
+    runners, _ = contest({"broken": broken, "fine": noisy(10)})
+    assert (runners["broken"].status, runners["broken"].reason) == ("failed", "RuntimeError: illegal address")
+    assert runners["fine"].status == "ok"
+
+
+def test_a_failure_in_the_middle_of_the_race() -> None:
+    times = iter([10.0] * 12)
+    runners, _ = contest({"dies": lambda: next(times), "fine": noisy(10)})
+    assert runners["dies"].status == "failed"
+    assert runners["fine"].status == "ok"
+
+
+def test_the_deadline_stops_and_keeps_what_there_is() -> None:
+    runners, clock = contest({name: noisy(1e6, seed=seed) for seed, name in enumerate("abcd")}, deadline=12.0)
+    assert clock.now_s < 12 + 6
+    assert {runner.status for runner in runners.values()} == {"ok", "running"}
+    assert all(bool(runner.samples_us) == (runner.status == "ok") for runner in runners.values())
+
+
+def test_long_launches_get_fewer_turns() -> None:
+    runners, _ = contest({"long": noisy(400_000), "longer": noisy(401_000)}, effort=Effort(candidate_s=1.0))
+    assert all(len(runner.samples_us) == 10 for runner in runners.values())
+
+
+def test_without_dropping_all_are_measured_alike() -> None:
+    runners, _ = contest({"fast": noisy(1), "slow": noisy(100)}, drop=False, effort=Effort(rounds=4, runs=3))
+    assert [len(runner.samples_us) for runner in runners.values()] == [12, 12]
+
+
+def test_a_leader_of_an_earlier_race_keeps_its_samples() -> None:
+    leader = Runner("leader", Fake(noisy(50)), samples_us=[50.0] * 10, status="ok")
+    clock = FakeClock()
+    race([leader, Runner("new", Fake(noisy(200)))], clock, now=clock.now)
+    assert leader.status == "ok"
+    assert len(leader.samples_us) > 10
+    assert not any(entry.startswith("prepare") for entry in leader.candidate.log)  # type: ignore[attr-defined]
+
+
+def test_wall_time_is_of_the_run_alone() -> None:
+    import time
+
+    class Slow(Fake):
+        def restore(self) -> None:
+            time.sleep(0.02)
+
+    samples = WallClock(flush_l2=True).sample_us(Slow(lambda: 0.0), 3)
+    assert len(samples) == 3
+    assert max(samples) < 15_000
+
+
+def test_errors_are_described_in_a_line() -> None:
+    assert describe_error(ValueError("a\nb")) == "ValueError: a b"
+    assert describe_error(KeyError()) == "KeyError: no message"
+    assert len(describe_error(ValueError("x" * 5000))) < 500

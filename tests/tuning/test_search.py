@@ -1,0 +1,175 @@
+"""Searches over candidates that are not kernels."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from warp_tiles import settings
+from warp_tiles.tuning.measure import Effort, WallClock
+from warp_tiles.tuning.record import Config, Timing
+from warp_tiles.tuning.search import Found, Lane, search
+from warp_tiles.tuning.space import Halving
+
+CONFIGS = [{"x": number} for number in range(20)]
+
+
+class Candidate:
+    def __init__(self, config: Config, time_us: float) -> None:
+        self.config = config
+        self.time_us = time_us
+        self.shared_bytes = 1000 + config["x"]
+        self.runs = 0
+
+    def prepare(self) -> None:
+        if self.config["x"] == 13:
+            raise RuntimeError("wrong result")
+
+    def run(self) -> None:
+        self.runs += 1
+
+    def restore(self) -> None:
+        pass
+
+
+class Clock:
+    def sample_us(self, candidate: Any, runs: int) -> list[float]:
+        for _ in range(runs):
+            candidate.run()
+        return [candidate.time_us * (1 + 0.001 * (run % 3)) for run in range(runs)]
+
+
+class Builder:
+    """Builds in a given time, refuses configuration 7, and notes how many builds there were at once."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.lock = threading.Lock()
+        self.now = self.most = 0
+        self.built: list[Candidate] = []
+
+    def __call__(self, config: Config) -> Candidate:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        time.sleep(self.seconds)
+        with self.lock:
+            self.now -= 1
+        if config["x"] == 7:
+            raise MemoryError("ptxas wants too much")
+        candidate = Candidate(config, 100.0 + abs(config["x"] - 11) * 10)
+        self.built.append(candidate)
+        return candidate
+
+
+def run(configs: Sequence[Config] = CONFIGS, build: Callable[[Config], Any] | None = None, **options: Any) -> Found:
+    return search(configs, [Lane(build or Builder(), Clock())], **options)
+
+
+def test_every_configuration_gets_a_timing_and_failures_their_reason() -> None:
+    found = run(soft={"driver": "13.0"})
+    by_number = {timing.config["x"]: timing for timing in found.timings}
+    assert sorted(by_number) == list(range(20))
+    assert by_number[7].status == by_number[13].status == "failed"
+    assert by_number[7].reason == "MemoryError: ptxas wants too much"
+    assert by_number[13].reason == "RuntimeError: wrong result"
+    best = min((timing for timing in found.timings if timing.status == "ok"), key=lambda timing: timing.median_us)
+    assert best.config == {"x": 11}
+    assert best.low_us <= best.median_us <= best.high_us
+    assert best.shared_bytes == 1011
+    assert {timing.soft["driver"] for timing in found.timings if timing.soft} == {"13.0"}
+    assert by_number[0].status == "dropped"
+    assert (found.builds, found.measured, found.out_of_time) == (20, 18, False)
+
+
+@pytest.mark.parametrize("jobs", [1, 4])
+def test_builds_run_side_by_side(jobs: int) -> None:
+    builder = Builder(0.02)
+    run(CONFIGS[:8], builder, jobs=jobs)
+    assert builder.most == jobs
+
+
+def test_timings_are_handed_on_as_they_come() -> None:
+    parts: list[list[int]] = []
+
+    def finished(timings: Sequence[Timing]) -> None:
+        parts.append([timing.config["x"] for timing in timings])
+
+    many = [{"x": 100 + number} for number in range(50)]
+    found = run(many, finished=finished, jobs=1)
+    assert len(parts) >= 3
+    assert {number for part in parts for number in part} == {config["x"] for config in many}
+    assert len(found.timings) == 50
+
+
+def test_an_interruption_keeps_what_was_handed_on() -> None:
+    kept: dict[str, Timing] = {}
+
+    def build(config: Config) -> Candidate:
+        if config["x"] == 140:
+            raise KeyboardInterrupt
+        return Candidate(config, 100.0)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(
+            [{"x": 100 + number} for number in range(50)],
+            build,
+            jobs=1,
+            finished=lambda timings: kept.update({timing.identity: timing for timing in timings}),
+        )
+    assert 16 <= len(kept) < 50
+
+
+def test_the_budget_ends_a_search_with_what_it_has() -> None:
+    start = time.monotonic()
+    found = run([{"x": 100 + number} for number in range(200)], Builder(0.05), jobs=2, budget_s=1.0)
+    assert time.monotonic() - start < 3
+    assert found.out_of_time
+    assert 16 <= len(found.timings) < 200
+    assert found.builds < 200
+
+
+def test_a_budget_that_ends_within_the_first_builds() -> None:
+    found = run(CONFIGS, Builder(0.5), jobs=1, budget_s=0.1)
+    assert found.out_of_time
+    assert found.timings == ()
+
+
+def test_halving_measures_the_fastest_longer() -> None:
+    builder = Builder()
+    found = run(CONFIGS, builder, strategy=Halving(factor=3), effort=Effort(rounds=9, runs=4))
+    ok = [timing for timing in found.timings if timing.status == "ok"]
+    assert [timing.config["x"] for timing in ok] == [11]
+    dropped = {timing.config["x"]: timing for timing in found.timings if timing.status == "dropped"}
+    assert "fastest of step 1" in dropped[0].reason or "times the best" in dropped[0].reason
+    assert ok[0].samples > dropped[0].samples
+    assert len(found.timings) == 20
+
+
+def test_several_lanes_share_the_configurations() -> None:
+    builders = [Builder(), Builder()]
+    found = search(CONFIGS, [Lane(builder, Clock()) for builder in builders])
+    assert len(found.timings) == 20
+    numbers = [sorted(candidate.config["x"] for candidate in builder.built) for builder in builders]
+    assert numbers[0] == list(range(0, 20, 2))
+    assert set(numbers[0]).isdisjoint(numbers[1])
+
+
+def test_candidates_of_wall_time() -> None:
+    found = search(CONFIGS[:3], [Lane(Builder(), WallClock())], effort=Effort(rounds=2))
+    assert {timing.status for timing in found.timings} <= {"ok", "dropped"}
+
+
+def test_progress_shows_the_best_so_far_on_a_terminal_only(capsys: pytest.CaptureFixture[str]) -> None:
+    with settings.override(progress="auto"):
+        run(what="gemm")
+    assert capsys.readouterr().err == ""
+    with settings.override(progress="on"):
+        run(what="gemm")
+    shown = capsys.readouterr().err
+    assert "tuning gemm" in shown
+    assert "20/20" in shown

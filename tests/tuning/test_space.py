@@ -1,0 +1,109 @@
+"""Which configurations a search looks at."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warp_tiles.errors import TuningError
+from warp_tiles.tuning.record import identity
+from warp_tiles.tuning.space import All, Halving, Limits, Random, Space, checked_configs, strategy_of
+
+NUMBERS = [{"x": number} for number in range(40)]
+
+
+def test_a_space_holds_every_combination_in_order() -> None:
+    assert Space(a=[1, 2], b=["x", "y"]).configs() == (
+        {"a": 1, "b": "x"},
+        {"a": 1, "b": "y"},
+        {"a": 2, "b": "x"},
+        {"a": 2, "b": "y"},
+    )
+
+
+@given(st.lists(st.integers(), min_size=1, max_size=6, unique=True), st.lists(st.integers(), min_size=1, unique=True))
+def test_constraints_keep_what_they_are_true_of(first: list[int], second: list[int]) -> None:
+    wanted = [{"a": a, "b": b} for a, b in itertools.product(first, second) if a <= b]
+    space = Space(a=first, b=second, constraints=[lambda c: c["a"] <= c["b"]])
+    if wanted:
+        assert list(space.configs()) == wanted
+    else:
+        with pytest.raises(TuningError, match="no configuration"):
+            space.configs()
+
+
+def test_a_constraint_can_ask_for_the_devices_limits() -> None:
+    space = Space(tile=[32, 64, 128], constraints=[lambda c, limits: c["tile"] ** 2 * 4 <= limits.shared_bytes])
+    assert [config["tile"] for config in space.configs(Limits(shared_bytes=16_384))] == [32, 64]
+    assert len(space.configs()) == 3
+
+
+def test_a_constraint_that_fails_is_named_with_its_configuration() -> None:
+    with pytest.raises(TuningError, match=r"a constraint failed for \{'a': 1\}: KeyError"):
+        Space(a=[1], constraints=[lambda c: c["b"]]).configs()
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"a": []}, {"a": [1, 1]}, {"a": "text"}, {"a": 3}, {"a": range(1001), "b": range(1000)}], ids=str
+)
+def test_spaces_that_make_no_sense_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(TuningError):
+        Space(**values)
+
+
+@pytest.mark.parametrize(
+    ("configs", "text"),
+    [
+        ([], "are empty"),
+        ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], "twice"),
+        ([{"a": object()}], "no JSON form"),
+        ([{"a": float("nan")}], "no JSON form"),
+        ([3], "hold 3"),
+        ([{1: 2}], "hold {1: 2}"),
+    ],
+)
+def test_configurations_that_cannot_be_tuned(configs: list[Any], text: str) -> None:
+    with pytest.raises(TuningError, match=text):
+        checked_configs(configs)
+
+
+@given(st.integers(1, 60), st.integers(0, 5))
+def test_a_random_subset_is_the_same_each_time(n: int, seed: int) -> None:
+    chosen = Random(n, seed).candidates(NUMBERS)
+    assert chosen == Random(n, seed).candidates(NUMBERS)
+    assert len({identity(config) for config in chosen}) == len(chosen) == min(n, len(NUMBERS))
+    assert all(config in NUMBERS for config in chosen)
+
+
+def test_another_seed_picks_others() -> None:
+    assert len({tuple(map(identity, Random(5, seed).candidates(NUMBERS))) for seed in range(5)}) > 1
+
+
+def test_halving_keeps_a_share_and_measures_it_longer() -> None:
+    halving = Halving(factor=3)
+    assert halving.candidates(NUMBERS) == tuple(NUMBERS)
+    assert len(Halving(n=9).candidates(NUMBERS)) == 9
+    counts = [27]
+    while counts[-1] > 1:
+        counts.append(halving.keep(0, counts[-1]))
+    assert counts == [27, 9, 3, 1]
+    assert halving.keep(3, 1) == 0
+    assert [halving.rounds(step, 10) for step in range(4)] == [1, 3, 9, 10]
+
+
+def test_strategies_by_name() -> None:
+    assert strategy_of("all") == All()
+    assert strategy_of(Random(3)) == Random(3)
+    for wrong in ("some", None, Random):
+        with pytest.raises(TuningError, match="search is"):
+            strategy_of(wrong)
+
+
+@pytest.mark.parametrize("make", [lambda: Random(0), lambda: Halving(n=0), lambda: Halving(factor=1)])
+def test_strategies_that_make_no_sense_are_refused(make: Any) -> None:
+    with pytest.raises(TuningError):
+        make()

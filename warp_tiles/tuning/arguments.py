@@ -1,0 +1,139 @@
+"""Arguments of a kernel by name, and which of their properties a key holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from warp_tiles.errors import TuningError
+from warp_tiles.tuning.key import Scalar
+
+Key = tuple[str, ...] | Callable[[SimpleNamespace], Mapping[str, Scalar]]
+
+
+def checked_key(key: Any) -> Key:
+    """Names of arguments, or a function of them.
+
+    Raises:
+        TuningError: It is neither, or a name occurs twice.
+    """
+    if callable(key):
+        function: Key = key
+        return function
+    names = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Iterable) else ()
+    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names) or not names:
+        raise TuningError(f"key is {key!r}", remedy="name the kernel's arguments that decide, each once")
+    return names
+
+
+def refuse_unknown(names: Iterable[str], arguments: Sequence[str], what: str) -> None:
+    """Raise if a name is no argument.
+
+    Raises:
+        TuningError: The names that are none, and those that are.
+    """
+    unknown = [name for name in names if name not in arguments]
+    if unknown:
+        raise TuningError(
+            f"{what} names {', '.join(unknown)}, which the kernel does not take",
+            remedy=f"its arguments are {', '.join(arguments)}",
+        )
+
+
+def in_order(
+    arguments: Sequence[str], inputs: Sequence[Any], outputs: Sequence[Any], named: Mapping[str, Any]
+) -> list[Any]:
+    """Values in the order of the kernel's arguments; positional ones come first.
+
+    Raises:
+        TuningError: An argument is missing, unknown or given twice.
+    """
+    positional = [*inputs, *outputs]
+    refuse_unknown(named, arguments, "the launch")
+    twice = [name for name in arguments[: len(positional)] if name in named]
+    missing = [name for name in arguments[len(positional) :] if name not in named]
+    if twice or missing or len(positional) > len(arguments):
+        problems = [f"{', '.join(twice)} twice"] if twice else []
+        problems += [f"no {', '.join(missing)}"] if missing else []
+        problems += [f"{len(positional)} values in lists"] if len(positional) > len(arguments) else []
+        raise TuningError(
+            f"the launch gives {' and '.join(problems)}", remedy=f"the kernel's arguments are {', '.join(arguments)}"
+        )
+    return positional + [named[name] for name in arguments[len(positional) :]]
+
+
+def namespace(arguments: Sequence[str], values: Sequence[Any]) -> SimpleNamespace:
+    """Values by name, as attributes."""
+    return SimpleNamespace(**dict(zip(arguments, values)))
+
+
+def key_values(key: Key, arguments: Sequence[str], values: Sequence[Any]) -> dict[str, Scalar]:
+    """What a tuning key holds: of an array shape, dtype and layout, of anything else its value.
+
+    Raises:
+        TuningError: A value is neither an array nor a scalar, vector or matrix.
+    """
+    if callable(key):
+        given = dict(key(namespace(arguments, values)))
+        wrong = [name for name, value in given.items() if not isinstance(value, Scalar)]
+        if wrong or not all(isinstance(name, str) for name in given):
+            raise TuningError(f"the key function gives {given!r}", remedy="give texts, numbers, truth values or None")
+        return given
+    found: dict[str, Scalar] = {}
+    by_name = dict(zip(arguments, values))
+    for name in key:
+        found.update(_described(name, by_name[name]))
+    return found
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a Warp array or something like it."""
+    return hasattr(value, "shape") and hasattr(value, "strides") and hasattr(value, "dtype")
+
+
+def _described(name: str, value: Any) -> dict[str, Scalar]:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {name: value}
+    if is_array(value) and hasattr(value, "ndim") and value.ndim:
+        return {
+            f"{name}.shape": "x".join(map(str, value.shape)),
+            f"{name}.dtype": getattr(value.dtype, "__name__", None) or str(value.dtype),
+            f"{name}.layout": _layout(value),
+        }
+    if hasattr(value, "item"):  # a scalar of NumPy
+        return {name: value.item()}
+    if hasattr(value, "value") and isinstance(value.value, (bool, int, float)):  # a scalar of Warp
+        return {name: value.value}
+    if hasattr(value, "__len__") and hasattr(value, "_length_"):  # a vector, matrix or quaternion of Warp
+        return {name: f"{type(value).__name__}{[float(item) for item in _flat(value)]}"}
+    if hasattr(value, "_cls"):
+        raise TuningError(
+            f"the key names {name}, which is a structure",
+            remedy="name scalars and arrays, or give key=lambda args: {...}",
+        )
+    raise TuningError(
+        f"the key names {name}, which is {value!r}", remedy="name scalars and arrays, or give key=lambda args: {...}"
+    )
+
+
+def _flat(value: Any) -> Iterable[Any]:
+    for item in value:
+        if hasattr(item, "__len__"):
+            yield from _flat(item)
+        else:
+            yield item
+
+
+def _layout(array: Any) -> str:
+    """``contiguous``, or the strides in elements."""
+    size, expected = getattr(array, "itemsize", 0) or 0, 1
+    if not size:
+        import warp as wp
+
+        size = wp.types.type_size_in_bytes(array.dtype)
+    contiguous = True
+    for extent, stride in zip(reversed(array.shape), reversed(array.strides)):
+        contiguous = contiguous and (extent == 1 or stride == expected * size)
+        expected *= extent
+    return "contiguous" if contiguous else "x".join(f"{stride / size:g}" for stride in array.strides)

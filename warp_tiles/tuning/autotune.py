@@ -1,0 +1,100 @@
+"""The decorator that makes a tuned kernel."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+from warp_tiles.errors import TuningError
+from warp_tiles.settings import Settings
+from warp_tiles.tuning.kernel import Dim, Store, TunedKernel
+from warp_tiles.tuning.making import Maker, Measurement
+from warp_tiles.tuning.measure import Effort
+from warp_tiles.tuning.record import Config
+from warp_tiles.tuning.space import Space, checked_configs, strategy_of
+
+_NEEDED_AT_LAUNCH = ("warp_tiles.tuning.source", "warp_tiles.tuning.environment", "warp_tiles.tuning.store")
+
+
+def autotune(
+    configs: Sequence[Config] | None = None,
+    *,
+    key: Sequence[str] | str | Callable[[SimpleNamespace], Mapping[str, Any]],
+    dim: Dim,
+    space: Space | None = None,
+    search: Any = "all",
+    default: int | Config | None = None,
+    tiled: bool = False,
+    block_dim: int | None = None,
+    restore: Sequence[str] | None = None,
+    reference: Callable[..., Any] | str | None = None,
+    rtol: float = 1e-2,
+    atol: float = 1e-3,
+    flush_l2: bool = False,
+    wait: bool = True,
+    jobs: int = 0,
+    effort: Effort | None = None,
+    devices: Sequence[Any] = (),
+    store: Callable[[Settings], Store] | None = None,
+) -> Callable[[Callable[..., Any]], TunedKernel]:
+    """Make a tuned kernel of a function that makes a kernel from a configuration.
+
+        @warp_tiles.autotune(configs, key=("a", "b"), tiled=True,
+                             dim=lambda c, args: (args.c.shape[0] // c["tile_m"], args.c.shape[1] // c["tile_n"]))
+        def gemm(tile_m, tile_n):
+            @wp.kernel(module="unique")
+            def kernel(a: wp.array2d(dtype=float), b: wp.array2d(dtype=float), c: wp.array2d(dtype=float)):
+                ...
+            return kernel
+
+        gemm.launch(inputs=[a, b], outputs=[c])
+
+    Args:
+        configs: Dictionaries that the function is called with; ``block_dim`` goes to the launch as well. A name that
+            begins with ``warp_tiles_`` and that the function does not take is an option of the kernel's Warp module.
+        key: Names of the kernel's arguments that decide which configuration is best: of an array its shape, dtype and
+            layout count, of a scalar its value. Or a function of the arguments that gives values by name.
+        dim: Launch dimensions, from a configuration and the arguments as attributes.
+        space: In place of ``configs``, combinations of values.
+        search: ``"all"``, ``Random(n)`` or ``Halving(n)``.
+        default: What is launched where nothing may be tuned: a configuration, or the number of one.
+        tiled: Launch as ``wp.launch_tiled`` does.
+        block_dim: Threads per block of configurations that do not say.
+        restore: Names of the arrays that the kernel writes; they are restored before each run. None takes the outputs
+            of the launch, or all arrays if it has none. A search works on copies and never changes an array of yours.
+        reference: Checks results: ``"first"`` compares with the first configuration that works, a function is called
+            with the arguments and returns what must come out. A wrong result is a failure of its configuration.
+        rtol, atol: How close results must be, as of ``numpy.allclose``.
+        flush_l2: Measure with inputs that are not in the L2 cache.
+        wait: While another process tunes the same key: True waits, False launches the default meanwhile.
+        jobs: Builds side by side; 0 for one per core.
+        effort: How much is measured.
+        devices: Further GPUs of the same name that share the work.
+        store: Gives the records for settings; None for those that the settings name.
+
+    Raises:
+        TuningError: There are no configurations, one occurs twice, or the function cannot be called with one.
+    """
+    for name in _NEEDED_AT_LAUNCH:  # so that the first launch does not pay for it
+        with suppress(ModuleNotFoundError):
+            import_module(name)
+    if (configs is None) == (space is None):
+        raise TuningError("autotune() takes configs or space", remedy="give one of them")
+    if reference is not None and reference != "first" and not callable(reference):
+        raise TuningError(f"reference is {reference!r}", remedy='give a function, "first" or None')
+    chosen: tuple[Config, ...] | Space = space if space is not None else checked_configs(configs or ())
+    strategy = strategy_of(search)
+    how = Measurement(tiled, reference, rtol, atol, flush_l2, jobs, effort, tuple(devices))
+    names = None if restore is None else (restore,) if isinstance(restore, str) else tuple(restore)
+
+    def decorate(function: Callable[..., Any]) -> TunedKernel:
+        if not inspect.isfunction(function):
+            raise TuningError(f"autotune() was given {function!r}", remedy="give a function that makes a kernel")
+        maker = Maker(function, chosen, default, block_dim, needs_block_dim=tiled)
+        return TunedKernel(maker, key, dim, strategy, how, restore=names, wait=wait, store=store)
+
+    return decorate

@@ -1,0 +1,283 @@
+"""Kernels as candidates of a search: launched on copies, checked, restored."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from warp_tiles.errors import TuningError
+from warp_tiles.tuning.arguments import is_array, namespace
+from warp_tiles.tuning.making import TunedLaunch
+from warp_tiles.tuning.warp_internals import share_precompiled_headers
+
+log = logging.getLogger("warp_tiles")
+_SEED = 4
+
+
+class Workspace:
+    """Arguments of a search on one device; what a launch may write is a copy, so that the user's stay as they are.
+
+    Args:
+        names: Of the arguments.
+        values: The arguments, in order.
+        written: Names of arrays that launches write; None if it is not known, then all arrays are copied.
+        device: Warp's device; arrays of another are copied there.
+    """
+
+    def __init__(
+        self, names: Sequence[str], values: Sequence[Any], written: frozenset[str] | None, device: Any
+    ) -> None:
+        import warp as wp
+
+        self.names = tuple(names)
+        self.device = device
+        self.pristine: list[Any] = []  # in the order of the arguments
+        self.values: list[Any] = []
+        self._pairs: list[tuple[Any, Any]] = []
+        copies: dict[int, Any] = {}
+        for name, value in zip(names, values):
+            if not is_array(value):
+                self.pristine.append(value)
+                self.values.append(value)
+                continue
+            if not isinstance(value, wp.array):
+                raise TuningError(
+                    f"the argument {name} is a {type(value).__name__}", remedy="tune with Warp arrays; wrap it first"
+                )
+            source = value if value.device == device else _copy_of(value, device)
+            if written is not None and name not in written:
+                source = _not_zero(name, source)
+                self.values.append(source)
+            else:
+                if id(value) not in copies:
+                    copies[id(value)] = _copy_of(source, device)
+                    self._pairs.append((copies[id(value)], source))
+                self.values.append(copies[id(value)])
+            self.pristine.append(source)
+        copied = {id(copy) for copy in copies.values()}
+        self.written = tuple(name for name, value in zip(names, self.values) if id(value) in copied)
+
+    def restore(self) -> None:
+        """Give every copy the user's values again."""
+        import warp as wp
+
+        for copy, source in self._pairs:
+            wp.copy(copy, source)
+
+    def results(self) -> dict[str, Any]:
+        """What the last launch wrote, as NumPy arrays by name."""
+        by_name = dict(zip(self.names, self.values))
+        return {name: by_name[name].numpy().copy() for name in self.written}
+
+
+def _copy_of(array: Any, device: Any) -> Any:
+    """A copy with the same strides, which are part of what is measured."""
+    import warp as wp
+
+    if array.is_contiguous:
+        return wp.clone(array, device=device, requires_grad=False)
+    item_bytes = wp.types.type_size_in_bytes(array.dtype)
+    if any(stride < 0 for stride in array.strides):
+        raise TuningError(
+            f"an argument has the strides {array.strides}", remedy="tune with strides that are not negative"
+        )
+    size_bytes = item_bytes + sum((extent - 1) * stride for extent, stride in zip(array.shape, array.strides))
+    buffer = wp.empty(max(size_bytes, item_bytes), dtype=wp.uint8, device=device)
+    copy = wp.array(ptr=buffer.ptr, dtype=array.dtype, shape=array.shape, strides=array.strides, device=device)
+    copy.warp_tiles_buffer = buffer  # lives as long as what points into it
+    wp.copy(copy, array)
+    return copy
+
+
+def _not_zero(name: str, array: Any) -> Any:
+    """An input, or random numbers in place of nothing but zeros, which would draw less power and run faster."""
+    import numpy as np
+    import warp as wp
+
+    scalar = getattr(array.dtype, "_wp_scalar_type_", array.dtype)
+    if not array.size or scalar not in (wp.float16, wp.float32, wp.float64, getattr(wp, "bfloat16", None)):
+        return array
+    if np.any(array.numpy()):
+        return array
+    log.warning("tuning: the input %s is all zeros; random numbers are measured in its place", name)
+    random = np.random.default_rng(_SEED).uniform(-1, 1, (*array.shape, *getattr(array.dtype, "_shape_", ())))
+    copy = _copy_of(array, array.device)
+    copy.assign(random.astype(np.float32) if scalar is not wp.float64 else random)
+    return copy
+
+
+class Reference:
+    """What results must be close to.
+
+    Args:
+        expected: NumPy arrays by name.
+        rtol, atol: As of ``numpy.allclose``.
+    """
+
+    def __init__(self, expected: Mapping[str, Any], rtol: float, atol: float) -> None:
+        self.expected = expected
+        self.rtol = rtol
+        self.atol = atol
+
+    @classmethod
+    def called(cls, reference: Callable[..., Any], workspace: Workspace, rtol: float, atol: float) -> Reference:
+        """From a function of the arguments, which gives one result, several in order, or several by name.
+
+        Raises:
+            TuningError: What it gives does not fit what is written.
+        """
+        given = reference(namespace(workspace.names, workspace.pristine))
+        if not isinstance(given, Mapping):
+            results = list(given) if isinstance(given, (tuple, list)) else [given]
+            if len(results) != len(workspace.written):
+                raise TuningError(
+                    f"the reference gives {len(results)} results for {', '.join(workspace.written) or 'nothing'}",
+                    remedy="give one for each array that is written, or a dictionary by name",
+                )
+            given = dict(zip(workspace.written, results))
+        unknown = [name for name in given if name not in workspace.written]
+        if unknown:
+            raise TuningError(
+                f"the reference gives {', '.join(unknown)}, which is not written",
+                remedy=f"written are {', '.join(workspace.written) or 'none'}",
+            )
+        return cls({name: _numpy(value) for name, value in given.items()}, rtol, atol)
+
+    def check(self, results: Mapping[str, Any]) -> None:
+        """Compare.
+
+        Raises:
+            TuningError: A result is not close; it is named, with the largest difference.
+        """
+        import numpy as np
+
+        for name, expected in self.expected.items():
+            actual = np.asarray(results[name], dtype=np.float64)
+            wanted = np.asarray(expected, dtype=np.float64)
+            if actual.shape != wanted.shape:
+                raise TuningError(f"wrong result: {name} has the shape {actual.shape}, the reference {wanted.shape}")
+            if not np.allclose(actual, wanted, rtol=self.rtol, atol=self.atol, equal_nan=True):
+                worst = np.nanmax(np.abs(actual - wanted))
+                raise TuningError(
+                    f"wrong result: {name} differs by up to {worst:.3g} (rtol {self.rtol:g}, atol {self.atol:g})"
+                )
+
+
+def _numpy(value: Any) -> Any:
+    import numpy as np
+
+    return np.array(value.numpy() if hasattr(value, "numpy") else value)
+
+
+class FirstReference:
+    """The results of the first configuration that works, taken when something is to be compared with them.
+
+    Args:
+        candidates: Build the configurations, one after the other.
+        rtol, atol: As of ``numpy.allclose``.
+    """
+
+    def __init__(self, candidates: Sequence[Callable[[], KernelCandidate]], rtol: float, atol: float) -> None:
+        self._candidates = candidates
+        self._tolerances = rtol, atol
+        self._found: Reference | None = None
+        self._lock = threading.Lock()
+
+    def check(self, results: Mapping[str, Any]) -> None:
+        """See :meth:`Reference.check`; where no configuration works, every result passes."""
+        with self._lock:
+            for build in () if self._found is not None else self._candidates:
+                with contextlib.suppress(Exception):  # the search records why
+                    self._found = Reference(build().results(), *self._tolerances)
+                    break
+        if self._found is not None:
+            self._found.check(results)
+
+
+class KernelCandidate:
+    """A configuration's kernel on a workspace.
+
+    Args:
+        launch: Kernel and block.
+        dim: Launch dimensions.
+        tiled: Whether it is launched as by ``wp.launch_tiled``.
+        workspace: Arguments.
+    """
+
+    def __init__(self, launch: TunedLaunch, dim: Any, tiled: bool, workspace: Workspace) -> None:
+        self._launch = launch
+        self._dim = dim
+        self._tiled = tiled
+        self._workspace = workspace
+        self._command: Any = None
+        self.reference: Reference | FirstReference | None = None
+
+    def build(self) -> KernelCandidate:
+        """Build and load the kernel, and pack its arguments.
+
+        Raises:
+            TuningError: It needs more shared memory than the device has.
+            Exception: What Warp raises.
+        """
+        import warp as wp
+
+        if self._workspace.device.is_cpu:
+            share_precompiled_headers()
+        launch = wp.launch_tiled if self._tiled else wp.launch
+        with _lock_of(self._launch, self._workspace.device):
+            self._command = launch(
+                self._launch.kernel,
+                dim=self._dim,
+                inputs=self._workspace.values,
+                device=self._workspace.device,
+                block_dim=self._launch.block_dim,
+                record_cmd=True,
+            )
+        if self._command is None:
+            raise TuningError(f"{dict(self._launch.config)} launches nothing, dim is {self._dim}")
+        lacking = getattr(self._command.hooks, "forward_smem_shortfall", None)
+        if lacking:
+            raise TuningError(f"{self.shared_bytes} bytes of shared memory are needed, {lacking}")
+        return self
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block; 0 on the CPU."""
+        return int(getattr(self._command.hooks, "forward_smem_bytes", 0)) if self._command is not None else 0
+
+    def prepare(self) -> None:
+        """Check the result, where there is a reference.
+
+        Raises:
+            TuningError: It is wrong.
+        """
+        if self.reference is not None:
+            self.reference.check(self.results())
+
+    def results(self) -> dict[str, Any]:
+        """What one launch writes, as NumPy arrays by name."""
+        self.restore()
+        self.run()
+        return self._workspace.results()
+
+    def run(self) -> None:
+        """One launch."""
+        self._command.launch()
+
+    def restore(self) -> None:
+        """Give every array that is written the user's values again."""
+        self._workspace.restore()
+
+
+_locks: dict[tuple[str, str, int | None], threading.Lock] = {}
+_locks_guard = threading.Lock()
+
+
+def _lock_of(launch: TunedLaunch, device: Any) -> threading.Lock:
+    """Candidates that share a module are built one after the other; the second finds what the first built."""
+    name = (launch.kernel.module.name, str(device), None if device.is_cpu else launch.block_dim)
+    with _locks_guard:
+        return _locks.setdefault(name, threading.Lock())

@@ -1,0 +1,243 @@
+"""Configurations to kernels: what the maker of a tuned kernel is called with, and what it must give back."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import sys
+import threading
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from warp_tiles.errors import TuningError
+from warp_tiles.tuning.measure import Effort
+from warp_tiles.tuning.record import Config, identity
+from warp_tiles.tuning.source import function_text
+from warp_tiles.tuning.space import CPU_LIMITS, Limits, Space
+
+OPTION_PREFIX = "warp_tiles_"  # configuration names that are options of the kernel's Warp module
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How candidates are launched and measured; see :func:`warp_tiles.autotune`.
+
+    Attributes:
+        tiled: Launch as ``wp.launch_tiled`` does.
+        reference: ``first``, a function of the arguments, or None.
+        rtol, atol: How close results must be.
+        flush_l2: Measure with inputs that are not in the L2 cache.
+        jobs: Builds side by side; 0 for one per core.
+        effort: How much is measured.
+        devices: Further GPUs of the same name that share the work.
+    """
+
+    tiled: bool = False
+    reference: Any = None
+    rtol: float = 1e-2
+    atol: float = 1e-3
+    flush_l2: bool = False
+    jobs: int = 0
+    effort: Effort | None = None
+    devices: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class TunedLaunch:
+    """A configuration's kernel, ready to be launched.
+
+    Attributes:
+        config: The configuration.
+        kernel: Warp's kernel.
+        block_dim: Threads per block; None for Warp's default.
+    """
+
+    config: Config
+    kernel: Any
+    block_dim: int | None
+
+
+def argument_names(kernel: Any) -> tuple[str, ...]:
+    """Names of a kernel's arguments, in order."""
+    return tuple(inspect.signature(kernel.func).parameters)
+
+
+def _kernel_arguments(function: types.FunctionType) -> tuple[str, ...]:
+    """Arguments of the kernels that are defined inside a function, if all are the same; else nothing."""
+    text = function_text(function, decorators=False) or ""
+    kernels = re.findall(r"^\s+@[\w.]*kernel\b.*(?:\n\s*@.*)*\n\s*def\s+(\w+)", text, re.MULTILINE)
+    inner = [item for item in function.__code__.co_consts if isinstance(item, types.CodeType)]
+    found = {code.co_varnames[: code.co_argcount] for code in inner if code.co_name in kernels}
+    return found.pop() if len(found) == 1 else ()
+
+
+def make_kernel(maker: Callable[..., Any], config: Config) -> Any:
+    """The kernel of a configuration, in a Warp module of its own.
+
+    Other kernels of a shared module would be built with each candidate, so a kernel of one is made again in another.
+
+    Raises:
+        TuningError: The maker refused the configuration, or gave no kernel.
+    """
+    import warp as wp
+
+    taken = inspect.signature(maker).parameters.values()
+    every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken)
+    names = {parameter.name for parameter in taken}
+    try:
+        kernel = maker(**{name: value for name, value in config.items() if every or name in names})
+    except Exception as error:
+        raise TuningError(f"{maker.__qualname__} refuses {dict(config)}: {type(error).__name__}: {error}") from error
+    if not isinstance(kernel, wp.Kernel):
+        raise TuningError(
+            f"{maker.__qualname__} gives {kernel!r} for {dict(config)}", remedy="return what @wp.kernel makes"
+        )
+    options = {
+        name: value
+        for name, value in config.items()
+        if name.startswith(OPTION_PREFIX) and not every and name not in names
+    }
+    return _in_own_module(kernel, options)
+
+
+def _in_own_module(kernel: Any, options: Mapping[str, Any]) -> Any:
+    import warp as wp
+
+    changed = dict(options)
+    original = kernel
+    if original.module.name in sys.modules:
+        kernel = wp.kernel(original.func, module="unique", **original.options)
+        own = kernel.module.options
+        changed = {name: value for name, value in original.module.options.items() if own.get(name) != value} | changed
+    if not changed:
+        return kernel
+    digest = hashlib.sha256(repr(sorted(changed.items())).encode()).hexdigest()[:8]
+    name = f"{kernel.module.name}_{digest}"
+    kernel = wp.kernel(kernel.func, module=name, **kernel.options)
+    kernel.module.options.update(changed)
+    kernel.module.mark_modified()
+    return kernel
+
+
+class Maker:
+    """A function that makes kernels, its configurations, and the kernels it has made. Safe for threads.
+
+    Args:
+        function: What makes a kernel from the values of a configuration.
+        configs: A list or a space.
+        default: A configuration, or the number of one; None for the first.
+        block_dim: Threads per block of configurations that do not say.
+        needs_block_dim: Whether each configuration must have it.
+
+    Raises:
+        TuningError: The function cannot be called with a configuration, or there is no such default.
+    """
+
+    def __init__(
+        self,
+        function: types.FunctionType,
+        configs: tuple[Config, ...] | Space,
+        default: int | Config | None,
+        block_dim: int | None,
+        needs_block_dim: bool,
+    ) -> None:
+        self.function = function
+        self._configs = configs
+        self._block_dim = block_dim
+        self._needs_block_dim = needs_block_dim
+        self._names: tuple[str, ...] = ()
+        self._made: dict[str, TunedLaunch] = {}
+        self._lock = threading.RLock()
+        every = self.configs()
+        for config in every[:1] if isinstance(configs, Space) else every:
+            self.check(config)
+        if isinstance(default, Mapping):
+            self.check(default)
+            self.default: Config = default
+        elif default is None or (type(default) is int and -len(every) <= default < len(every)):
+            self.default = every[default or 0]
+        else:
+            raise TuningError(
+                f"default is {default!r}", remedy=f"give a configuration, or the number of one of {len(every)}"
+            )
+
+    def configs(self, limits: Limits = CPU_LIMITS) -> tuple[Config, ...]:
+        """The configurations, of a space those that fulfil its constraints."""
+        return self._configs.configs(limits) if isinstance(self._configs, Space) else self._configs
+
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the kernels' arguments.
+
+        Raises:
+            TuningError: The function accepts no configuration.
+        """
+        if not self._names:
+            self._names = _kernel_arguments(self.function)  # known without making a kernel, which takes 0.5 ms
+        reasons = []
+        for config in () if self._names else (self.default, *self.configs()):
+            try:
+                self.launch_of(config)
+                break
+            except TuningError as error:
+                reasons.append(error.message)
+        if not self._names:
+            raise TuningError(
+                f"{self.function.__qualname__} accepts no configuration",
+                remedy="correct it, or the configurations",
+                log="\n".join(reasons[1:]),
+            )
+        return self._names
+
+    def check(self, config: Config) -> None:
+        """Whether the function can be called with a configuration.
+
+        Raises:
+            TuningError: A name is missing or unknown.
+        """
+        identity(config)
+        parameters = inspect.signature(self.function).parameters
+        every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        known = {"block_dim", *parameters}
+        unknown = [name for name in config if name not in known and not name.startswith(OPTION_PREFIX) and not every]
+        missing = [
+            name
+            for name, parameter in parameters.items()
+            if parameter.default is parameter.empty
+            and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            and name not in config
+        ]
+        if unknown or missing:
+            problems = [f"names {', '.join(unknown)}, which it does not take"] if unknown else []
+            problems += [f"lacks {', '.join(missing)}"] if missing else []
+            raise TuningError(
+                f"the configuration {dict(config)} of {self.function.__qualname__} {' and '.join(problems)}",
+                remedy=f"it takes {', '.join(parameters) or 'nothing'}, and block_dim goes to the launch",
+            )
+        block_dim = config.get("block_dim", self._block_dim)
+        if self._needs_block_dim and block_dim is None:
+            raise TuningError(
+                f"the configuration {dict(config)} has no block_dim", remedy="give it there, or autotune(block_dim=...)"
+            )
+
+    def launch_of(self, config: Config) -> TunedLaunch:
+        """The kernel of a configuration, made once.
+
+        Raises:
+            TuningError: The maker refuses it, or makes a kernel with other arguments.
+        """
+        with self._lock:
+            name = identity(config)
+            if name not in self._made:
+                kernel = make_kernel(self.function, config)
+                names = argument_names(kernel)
+                if self._names and names != self._names:
+                    raise TuningError(
+                        f"the kernel of {dict(config)} takes {', '.join(names)}",
+                        remedy=f"let every configuration's kernel take {', '.join(self._names)}",
+                    )
+                self._names = names
+                self._made[name] = TunedLaunch(config, kernel, config.get("block_dim", self._block_dim))
+            return self._made[name]

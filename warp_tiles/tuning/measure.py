@@ -1,0 +1,308 @@
+"""Times candidates against each other; knows nothing of what they launch.
+
+Candidates take turns, so that clocks and temperature change for all of them alike. After each round those that cannot
+win any more are given up. The statistic is the median; its 95 % confidence interval comes from order statistics and
+assumes no distribution (https://en.wikipedia.org/wiki/Median#Confidence_interval, the sign test's interval).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, Protocol
+
+HOPELESS = 1.5  # times slower than the leader, even in its best run of the first round
+L2_SCRATCH_BYTES = 256 * 1024**2  # larger than the L2 cache of any GPU
+_CUSHION_FILLS = 4  # of the scratch buffer: some 250 us of an H200, in which the host queues the runs
+_LEAST_FOR_INTERVAL = 6  # the least and largest of fewer samples hold the median with less than 95 %
+
+
+class Candidate(Protocol):
+    """What can be measured."""
+
+    def prepare(self) -> None:
+        """Get ready, outside any timing; what it raises makes the candidate a failure."""
+
+    def run(self) -> None:
+        """One launch."""
+
+    def restore(self) -> None:
+        """Put back what a launch changes; called before each, untimed."""
+
+
+class Clock(Protocol):
+    """Takes the time of launches on one device."""
+
+    def sample_us(self, candidate: Candidate, runs: int) -> list[float]:
+        """Restore and run a candidate ``runs`` times; the time of each run alone, in microseconds."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured.
+
+    Attributes:
+        warmup: Runs of each candidate before any counts.
+        runs: Of each candidate in each of its turns.
+        rounds: Turns of each candidate at most.
+        candidate_s: Seconds after which a candidate gets no more turns, once it has six samples.
+        precision: Half width of the leader's confidence interval, as a share of its median, that is good enough.
+    """
+
+    warmup: int = 2
+    runs: int = 5
+    rounds: int = 10
+    candidate_s: float = 1.0
+    precision: float = 0.005
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Median of samples with its 95 % confidence interval, in microseconds."""
+
+    median_us: float
+    low_us: float
+    high_us: float
+    samples: int
+
+
+def statistics(samples_us: Sequence[float]) -> Statistics:
+    """The median of samples, and the narrowest symmetric pair of order statistics that holds it with 95 %.
+
+    Fewer than six samples hold it with less; then the interval goes from the least to the largest.
+
+    Raises:
+        ValueError: There are no samples.
+    """
+    if not samples_us:
+        raise ValueError("no samples")
+    ordered = sorted(samples_us)
+    count = len(ordered)
+    middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+    rank, below = 0, 2.0**-count  # P(at most `rank` of the samples lie below the median)
+    while True:
+        following = below + math.comb(count, rank + 1) * 2.0**-count
+        if following > 0.025 or rank + 1 > (count - 1) // 2:
+            break
+        rank, below = rank + 1, following
+    return Statistics(middle, ordered[rank], ordered[count - 1 - rank], count)
+
+
+@dataclass(eq=False)
+class Runner:
+    """A candidate in a race.
+
+    Attributes:
+        name: For messages.
+        candidate: What is run.
+        samples_us: One per timed run.
+        status: ``running`` until the race has decided: ``ok``, ``dropped`` or ``failed``.
+        reason: Why it was dropped or failed.
+        spent_s: Time that its turns took.
+    """
+
+    name: str
+    candidate: Candidate
+    samples_us: list[float] = field(default_factory=list)
+    status: Literal["running", "ok", "dropped", "failed"] = "running"
+    reason: str = ""
+    spent_s: float = 0.0
+
+    def statistics(self) -> Statistics:
+        """See :func:`statistics`."""
+        return statistics(self.samples_us)
+
+
+def describe_error(error: BaseException) -> str:
+    """An error in one line, for a record."""
+    text = " ".join(str(getattr(error, "message", error)).split()) or "no message"
+    return f"{type(error).__name__}: {text:.400}"
+
+
+def race(
+    runners: Sequence[Runner],
+    clock: Clock,
+    effort: Effort | None = None,
+    *,
+    deadline: float = math.inf,
+    drop: bool = True,
+    seen: Callable[[Runner], None] = lambda runner: None,
+    now: Callable[[], float] = time.monotonic,
+) -> None:
+    """Measure runners against each other, and set their status.
+
+    A runner that has samples already, the leader of an earlier race, keeps them and is not warmed up again.
+
+    Args:
+        runners: In the order of their turns.
+        clock: Takes the times.
+        effort: How much is measured.
+        deadline: When to stop, by ``now``; each runner that had no turn by then stays ``running``.
+        drop: Give up those that cannot win.
+        seen: Called with each runner after its turn.
+        now: Seconds, monotonic.
+    """
+    effort = effort or Effort()
+    for runner in runners:
+        if now() >= deadline:
+            return
+        if not runner.samples_us and runner.status == "running":
+            _turn(runner, partial(_warm_up, runner, clock, effort), now)
+    for turn in range(effort.rounds):
+        live = [runner for runner in runners if runner.status in ("running", "ok")]
+        offset = turn % len(live) if live else 0  # nobody always runs behind the same one
+        for runner in (*live[offset:], *live[:offset]):
+            if now() >= deadline or _has_enough(runner, effort):
+                continue
+            _turn(runner, partial(_sample, runner, clock, effort), now)
+            seen(runner)
+        if drop:
+            _drop(runners)
+        if now() >= deadline or (drop and _decided(runners, effort)):
+            break
+    for runner in runners:
+        if runner.status == "running" and runner.samples_us:
+            runner.status = "ok"
+
+
+def _warm_up(runner: Runner, clock: Clock, effort: Effort) -> None:
+    runner.candidate.prepare()
+    if effort.warmup:
+        clock.sample_us(runner.candidate, effort.warmup)
+
+
+def _sample(runner: Runner, clock: Clock, effort: Effort) -> None:
+    runner.samples_us += clock.sample_us(runner.candidate, effort.runs)
+
+
+def _turn(runner: Runner, action: Callable[[], Any], now: Callable[[], float]) -> None:
+    start = now()
+    try:
+        action()
+    except Exception as error:  # whatever a candidate does is a finding about it
+        runner.status, runner.reason = "failed", describe_error(error)
+    runner.spent_s += now() - start
+
+
+def _has_enough(runner: Runner, effort: Effort) -> bool:
+    return runner.spent_s >= effort.candidate_s and len(runner.samples_us) >= _LEAST_FOR_INTERVAL
+
+
+def _measured(runners: Sequence[Runner]) -> list[Runner]:
+    return [runner for runner in runners if runner.samples_us and runner.status in ("running", "ok")]
+
+
+def _drop(runners: Sequence[Runner]) -> None:
+    """Give up runners whose interval lies above the leader's, or whose best run is far slower than its median."""
+    measured = _measured(runners)
+    if not measured:
+        return
+    found = {runner: runner.statistics() for runner in measured}
+    best = min(found.values(), key=lambda value: value.median_us)
+    for runner, value in found.items():
+        hopeless = min(runner.samples_us) > HOPELESS * best.median_us
+        slower = value.samples >= _LEAST_FOR_INTERVAL and value.low_us > best.high_us * 1.05
+        if hopeless or slower:
+            runner.status = "dropped"
+            runner.reason = f"{value.median_us / best.median_us:.2f} times the best after {value.samples} runs"
+
+
+def _decided(runners: Sequence[Runner], effort: Effort) -> bool:
+    """Whether more turns would change nothing that matters."""
+    measured = _measured(runners)
+    if all(_has_enough(runner, effort) for runner in measured):
+        return True
+    found = sorted((runner.statistics() for runner in measured), key=lambda value: value.median_us)
+    if any(value.samples < _LEAST_FOR_INTERVAL for value in found):
+        return False
+    best = found[0]
+    precise = best.high_us - best.low_us <= 2 * effort.precision * best.median_us
+    return len(found) == 1 or (precise and all(value.low_us > best.high_us for value in found[1:]))
+
+
+class WallClock:
+    """Wall time of launches that have ended when they return, as on Warp's CPU device.
+
+    Args:
+        flush_l2: Read a large buffer before each run, so that nothing of the inputs is in a cache.
+    """
+
+    def __init__(self, *, flush_l2: bool = False) -> None:
+        self._flush_l2 = flush_l2
+        self._buffer: Any = None
+
+    def sample_us(self, candidate: Candidate, runs: int) -> list[float]:
+        """See :class:`Clock`."""
+        samples = []
+        for _ in range(runs):
+            candidate.restore()
+            if self._flush_l2:
+                self._flush()
+            start = time.perf_counter_ns()
+            candidate.run()
+            samples.append((time.perf_counter_ns() - start) / 1e3)
+        return samples
+
+    def _flush(self) -> None:
+        import numpy as np
+
+        if self._buffer is None:
+            self._buffer = np.zeros(L2_SCRATCH_BYTES // 4, dtype=np.uint8)
+        self._buffer += np.uint8(1)
+
+
+class EventClock:
+    """Time between CUDA events around each launch, on a device's current stream.
+
+    The device first gets work enough to keep it busy while the host queues the runs: otherwise short kernels would be
+    timed with the host's launch time in them.
+
+    Args:
+        device: Warp's device.
+        flush_l2: Overwrite a buffer larger than L2 before each run.
+    """
+
+    def __init__(self, device: Any, *, flush_l2: bool = False) -> None:
+        import warp as wp
+
+        self._wp = wp
+        self._device = wp.get_device(device)
+        self._flush_l2 = flush_l2
+        self._scratch: Any = None
+        self._events: list[tuple[Any, Any]] = []
+
+    def sample_us(self, candidate: Candidate, runs: int) -> list[float]:
+        """See :class:`Clock`."""
+        wp = self._wp
+        stream = self._device.stream
+        if self._scratch is None:
+            self._scratch = wp.empty(L2_SCRATCH_BYTES, dtype=wp.uint8, device=self._device)
+        while len(self._events) < runs:
+            start, end = (wp.Event(device=self._device, enable_timing=True) for _ in range(2))
+            self._events.append((start, end))
+        events = self._events[:runs]
+        if not self._flush_l2:
+            for _ in range(_CUSHION_FILLS):
+                self._scratch.zero_()
+            candidate.restore()
+            candidate.run()  # puts into L2 what the next run finds there
+        for start, end in events:
+            candidate.restore()
+            if self._flush_l2:
+                self._scratch.zero_()
+            stream.record_event(start)
+            candidate.run()
+            stream.record_event(end)
+        wp.synchronize_event(events[-1][1])
+        return [wp.get_event_elapsed_time(*pair, synchronize=False) * 1e3 for pair in events]
+
+
+def clock_for(device: Any, *, flush_l2: bool = False) -> Clock:
+    """The clock of a Warp device: events on a GPU, wall time on the CPU."""
+    import warp as wp
+
+    device = wp.get_device(device)
+    return WallClock(flush_l2=flush_l2) if device.is_cpu else EventClock(device, flush_l2=flush_l2)

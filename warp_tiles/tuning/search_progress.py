@@ -1,0 +1,63 @@
+"""How far a search is, and the best so far: on a terminal, and nowhere else."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from warp_tiles import progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+class SearchProgress:
+    """A progress bar for one search; safe for threads.
+
+    Args:
+        what: What is tuned.
+        total: Configurations.
+    """
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what = what
+        self._total = total
+        self._lock = threading.Lock()
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._best: tuple[float, str] | None = None
+
+    def __enter__(self) -> SearchProgress:
+        if progress.wanted():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (TextColumn(f"tuning {self._what}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._bar = Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True))
+            self._task = self._bar.add_task("", total=self._total)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            if self._bar is not None:
+                self._bar.stop()
+                self._bar = self._task = None
+
+    def built(self) -> None:
+        """One more configuration was built, or failed to."""
+        with self._lock:
+            if self._bar is not None and self._task is not None:
+                self._bar.advance(self._task)
+
+    def measured(self, name: str, median_us: float) -> None:
+        """A candidate had a turn."""
+        if self._best is None or median_us < self._best[0]:
+            self._best = (median_us, name)
+            self.say(f"best {median_us:.1f} us {name}")
+
+    def say(self, text: str) -> None:
+        """Show what goes on."""
+        with self._lock:
+            if self._bar is not None and self._task is not None:
+                self._bar.update(self._task, description=text)

@@ -1,0 +1,333 @@
+"""Digest of a function's source and of everything that it refers to: two functions of one digest make the same kernel.
+
+Recursively: its text; the values of variables that it closes over and of globals that it names: helper functions,
+``wp.func``, structures, constants, arrays. What an installed package or the standard library defines counts by name and
+version.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import contextlib
+import dataclasses
+import enum
+import functools
+import hashlib
+import inspect
+import linecache
+import re
+import sys
+import sysconfig
+import textwrap
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from warp_tiles.cache import CacheKey
+from warp_tiles.errors import TuningError
+
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
+_SCALARS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
+_INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def source_digest(*roots: Any) -> str:
+    """SHA-256, in hexadecimal, over functions and what they refer to. Decorators of the roots do not count.
+
+    Args:
+        roots: Functions or values.
+
+    Raises:
+        TuningError: Something that is referred to has no stable text; it is named.
+    """
+    return CacheKey.of(transcript(*roots)).digest
+
+
+def transcript(*roots: Any) -> dict[str, str]:
+    """What :func:`source_digest` goes over: text by path of reference.
+
+    Raises:
+        TuningError: See :func:`source_digest`.
+    """
+    walk = _Walk({_package(root) for root in roots if isinstance(root, types.FunctionType)} - {"warp_tiles"})
+    for root in roots:
+        function = inspect.unwrap(root) if isinstance(root, types.FunctionType) else root
+        name = getattr(function, "__qualname__", type(function).__name__)
+        if isinstance(function, types.FunctionType):
+            walk.function(name, function, decorators=False)
+        else:
+            walk.value(name, function)
+    return walk.found
+
+
+class _Walk:
+    def __init__(self, own: set[str]) -> None:
+        self.own = own  # packages whose objects count by source wherever they lie
+        self.found: dict[str, str] = {}
+        self._met: dict[int, str] = {}
+        self._alive: list[Any] = []  # or an id could be given out twice
+
+    def _is_new(self, path: str, value: Any) -> bool:
+        if id(value) in self._met:
+            self.found[path] = f"as {self._met[id(value)]}"
+            return False
+        self._met[id(value)] = path
+        self._alive.append(value)
+        return True
+
+    def function(self, path: str, function: types.FunctionType, *, decorators: bool = True) -> None:
+        if not self._is_new(path, function):
+            return
+        code = function.__code__
+        text = function_text(function, decorators)
+        self.found[path] = _bytecode(code) if text is None else text
+        for position, default in enumerate(function.__defaults__ or ()):
+            self.value(f"{path} default {position}", default)
+        for name, default in (function.__kwdefaults__ or {}).items():
+            self.value(f"{path} default {name}", default)
+        for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+            with contextlib.suppress(ValueError):  # not assigned yet
+                self._named(f"{path} > {name}", name, cell.cell_contents, text)
+        for name in _global_names(code, text):
+            if name in function.__globals__ and function.__globals__[name] is not function:
+                self._named(f"{path} > {name}", name, function.__globals__[name], text)
+
+    def _named(self, path: str, name: str, value: Any, text: str | None) -> None:
+        if isinstance(value, types.ModuleType):
+            chains = re.findall(rf"(?<![\w.]){name}((?:\s*\.\s*\w+)+)", text or "")
+            self.module(path, value, [[part.strip() for part in chain.split(".")[1:]] for chain in sorted(set(chains))])
+        else:
+            self.value(path, value)
+
+    def module(self, path: str, module: types.ModuleType, chains: list[list[str]]) -> None:
+        """A module counts by name; of one's own, also what is taken from it."""
+        self.found[path] = f"module {module.__name__}"
+        if self._installed(module.__name__):
+            return
+        for chain in chains:
+            value: Any = module
+            for depth, attribute in enumerate(chain, 1):
+                value = getattr(value, attribute, None)
+                if not isinstance(value, types.ModuleType):
+                    self.value(".".join([path, *chain[:depth]]), value)
+                    break
+
+    def value(self, path: str, value: Any) -> None:
+        wrapped = _python_of(value)
+        if isinstance(value, _SCALARS) and not isinstance(value, enum.Enum):
+            self.found[path] = f"{type(value).__name__} {value!r}"
+        elif isinstance(value, enum.Enum):
+            self.found[path] = f"{type(value).__qualname__}.{value.name} {value.value!r}"
+        elif isinstance(value, types.ModuleType):
+            self.module(path, value, [])
+        elif isinstance(value, (tuple, list)):
+            self.found[path] = f"{type(value).__name__} of {len(value)}"
+            for position, item in enumerate(value):
+                self.value(f"{path}[{position}]", item)
+        elif isinstance(value, Mapping):
+            self.found[path] = f"mapping of {len(value)}"
+            for key, item in value.items():
+                self.value(f"{path}[{key!r}]", item)
+        elif isinstance(value, (set, frozenset)):
+            self.found[path] = f"set {sorted(map(repr, value))}"
+        elif isinstance(value, types.BuiltinFunctionType) or self._installed(_module_name(value)):
+            self._installed_object(path, value)
+        elif isinstance(value, types.FunctionType):
+            self.function(path, value)
+        elif isinstance(value, functools.partial):
+            self.value(f"{path} function", value.func)
+            self.value(f"{path} arguments", [value.args, value.keywords])
+        elif isinstance(value, types.MethodType):
+            self.value(f"{path} function", value.__func__)
+            self.value(f"{path} self", value.__self__)
+        elif isinstance(value, type):
+            self._class(path, value)
+        elif wrapped is not None:
+            self._warp_object(path, value, wrapped)
+        elif dataclasses.is_dataclass(value):
+            if self._is_new(path, value):
+                self.found[path] = type(value).__qualname__
+                for item in dataclasses.fields(value):
+                    self.value(f"{path}.{item.name}", getattr(value, item.name))
+        else:
+            self._other(path, value)
+
+    def _installed(self, name: str) -> bool:
+        top = name.split(".")[0]
+        if top in self.own or top == "__main__":
+            return False
+        if top in sys.stdlib_module_names or top in ("warp", "numpy", "warp_tiles"):
+            return True
+        file = getattr(sys.modules.get(top), "__file__", None) or ""
+        return file.startswith(_INSTALLED)
+
+    def _installed_object(self, path: str, value: Any) -> None:
+        """By name and version; an instance that is not a function or class by its text as well."""
+        name = _module_name(value)
+        version = getattr(sys.modules.get(name.split(".")[0]), "__version__", "")
+        shape = getattr(value, "_shape_", None)  # Warp's vector and matrix types share their names
+        scalar = getattr(getattr(value, "_wp_scalar_type_", None), "__name__", "")
+        called = getattr(value, "__qualname__", None) or getattr(value, "key", None)
+        if isinstance(called, str):
+            self.found[path] = f"{name} {version} {called} {shape} {scalar}"
+        elif hasattr(value, "dtype") and not hasattr(value, "tobytes"):  # the annotation of an array of Warp
+            self.found[path] = f"{type(value).__name__} of {getattr(value, 'ndim', '')} dimensions"
+            self.value(f"{path} dtype", value.dtype)
+        elif hasattr(value, "tobytes") and hasattr(value, "dtype"):
+            digest = hashlib.sha256(value.tobytes()).hexdigest()
+            self.found[path] = f"array {value.dtype} {getattr(value, 'shape', ())} {digest}"
+        else:
+            self._other(path, value)
+
+    def _class(self, path: str, value: type) -> None:
+        if not self._is_new(path, value):
+            return
+        try:
+            self.found[path] = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(value))))
+        except (OSError, TypeError, SyntaxError):
+            self.found[path] = f"class {value.__module__}.{value.__qualname__}"
+
+    def _warp_object(self, path: str, value: Any, python: Any) -> None:
+        """A ``wp.func``, ``wp.kernel`` or ``wp.struct``: its Python, its native code, its overloads, its options."""
+        if not self._is_new(path, value):
+            return
+        self.found[path] = f"{type(value).__name__} {getattr(value, 'key', '')} {getattr(value, 'options', '')}"
+        for name in ("native_snippet", "adj_native_snippet", "replay_snippet"):
+            snippet = getattr(value, name, None)
+            if snippet:
+                self.found[f"{path} {name}"] = str(snippet)
+        if isinstance(python, type):
+            self.value(f"{path} fields", dict(python.__annotations__))
+        else:
+            self.value(f"{path} python", python)
+        for name in ("custom_grad_func", "custom_replay_func"):
+            if getattr(value, name, None) is not None:
+                self.value(f"{path} {name}", getattr(value, name))
+        overloads = getattr(value, "user_overloads", None) or {}
+        for signature, overload in sorted(overloads.items()) if isinstance(value, _function_type()) else ():
+            self.value(f"{path} overload {signature}", overload)
+
+    def _other(self, path: str, value: Any) -> None:
+        text = repr(value)
+        if _ADDRESS.search(text):
+            raise TuningError(
+                f"{path} is {text}, which has no text that is the same in every process",
+                remedy="close over numbers, texts, functions or dataclasses, or give it a __repr__ without an address",
+            )
+        self.found[path] = f"{type(value).__qualname__} {text}"
+
+
+def _function_type() -> type:
+    """Warp's type of a ``wp.func``; a module that holds one has imported Warp."""
+    warp = sys.modules.get("warp")
+    found: type = getattr(warp, "Function", type(None))
+    return found
+
+
+def _python_of(value: Any) -> Any:
+    """The Python function or class behind a Warp object, or None."""
+    if type(value).__module__.split(".")[0] != "warp" or isinstance(value, type):
+        return None
+    for name in ("func", "cls"):
+        python = getattr(value, name, None)
+        if isinstance(python, (types.FunctionType, type)):
+            return python
+    return None
+
+
+def _module_name(value: Any) -> str:
+    """Where a function or class is defined; of another object, where its type is."""
+    python = _python_of(value)
+    if python is not None:
+        return str(python.__module__)
+    own = getattr(value, "__module__", None)
+    return str(own if isinstance(own, str) else type(value).__module__)
+
+
+def _package(function: types.FunctionType) -> str:
+    return str(function.__module__ or "").split(".")[0]
+
+
+def function_text(function: types.FunctionType, decorators: bool = True) -> str | None:
+    """The lines of a function without margin and blank lines, of a lambda its body; None if they cannot be had.
+
+    Nothing is parsed: this is on the way to the first launch.
+    """
+    code = function.__code__
+    lines = linecache.getlines(code.co_filename, function.__globals__)
+    if function.__name__ == "<lambda>":
+        return _lambda_text(code, lines)
+    first = code.co_firstlineno - 1
+    if not lines[first : first + 1]:
+        return None
+    margin = _margin(lines[first])
+    end = _last_line(code)
+    while end < len(lines) and (_margin(lines[end]) > margin or lines[end].strip()[:1] in ("", ")", "]", "}")):
+        end += 1
+    if not decorators:
+        while first < end and not re.match(r"\s*(async\s+)?def\s", lines[first]):
+            first += 1
+    return "\n".join(line.rstrip() for line in textwrap.dedent("".join(lines[first:end])).splitlines() if line.strip())
+
+
+def _margin(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _last_line(code: types.CodeType) -> int:
+    inner = [_last_line(item) for item in code.co_consts if isinstance(item, types.CodeType)]
+    return max([line for _, _, line in code.co_lines() if line is not None] + inner)
+
+
+def _lambda_text(code: types.CodeType, lines: list[str]) -> str | None:
+    """A lambda's body by the columns of its code (Python 3.11); else that of the only one that begins in its line."""
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    body = _segment(code, lines) if hasattr(code, "co_positions") else _only_lambda(code, "".join(lines))
+    return None if body is None else f"lambda {', '.join(arguments)}: {' '.join(body.split())}"
+
+
+def _only_lambda(code: types.CodeType, text: str) -> str | None:
+    try:
+        nodes = ast.walk(ast.parse(text))
+    except SyntaxError:
+        return None
+    found = [node for node in nodes if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno]
+    return ast.get_source_segment(text, found[0].body) if len(found) == 1 else None
+
+
+def _segment(code: Any, lines: list[str]) -> str | None:
+    """The text that the instructions of an expression cover."""
+    known = [position for position in code.co_positions() if None not in position and position[2:] != (0, 0)]
+    if not known or not lines:
+        return None
+    first, start = min((line, column) for line, _, column, _ in known)
+    last, end = max((line, column) for _, line, _, column in known)
+    text = [line.encode() for line in lines[first - 1 : last]]  # columns count bytes
+    text[-1] = text[-1][:end]
+    text[0] = text[0][start:]
+    return b"".join(text).decode()
+
+
+def _global_names(code: types.CodeType, text: str | None) -> list[str]:
+    """Names of globals that a function may use: attributes do not count where the text tells them apart."""
+    used = _code_names(code)
+    if text is None:
+        return sorted(used)
+    plain = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
+    if code.co_flags & __future__.annotations.compiler_flag:
+        return sorted(plain - set(code.co_freevars))  # annotations are in the text alone
+    return sorted(plain & used)
+
+
+def _code_names(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _code_names(constant)
+    return names
+
+
+def _bytecode(code: types.CodeType) -> str:
+    constants = [_bytecode(item) if isinstance(item, types.CodeType) else repr(item) for item in code.co_consts]
+    return f"{sys.version_info[:2]} {code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"

@@ -1,0 +1,239 @@
+"""Which configurations a search looks at: a list or a described space, and the order in which it is searched. Pure."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from warp_tiles.errors import TuningError
+from warp_tiles.tuning.record import Config, identity
+
+LARGEST_SPACE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a device offers one block; a constraint can ask for it.
+
+    Attributes:
+        shared_bytes: Shared memory of a block.
+        registers: Registers of a multiprocessor, 32 bits each.
+        threads: Threads of a block.
+    """
+
+    shared_bytes: int
+    registers: int = 65_536
+    threads: int = 1024
+
+
+# the CPU device has no such limits; https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (compute capabilities)
+CPU_LIMITS = Limits(shared_bytes=2**62, registers=2**62)
+
+
+class Space:
+    """Every combination of some values, less those that a constraint refuses.
+
+        Space(tile_m=[32, 64], tile_n=[32, 64], block_dim=[64, 128],
+              constraints=[lambda c: c["tile_m"] * c["tile_n"] <= 4096,
+                           lambda c, limits: 2 * c["tile_m"] * 64 <= limits.shared_bytes])
+
+    Args:
+        constraints: Predicates of a configuration, or of a configuration and the device's :class:`Limits`; a
+            configuration stays if all of them are true of it. Nothing is built before.
+        values: The values of each name.
+
+    Raises:
+        TuningError: There is no name, a name has no value or one twice, or there are more than a million combinations.
+    """
+
+    def __init__(self, *, constraints: Sequence[Callable[..., bool]] = (), **values: Iterable[Any]) -> None:
+        self.values: dict[str, tuple[Any, ...]] = {}
+        for name, choices in values.items():
+            if isinstance(choices, (str, bytes)) or not isinstance(choices, Iterable):
+                raise TuningError(f"{name} of the space is {choices!r}", remedy="give a list of values")
+            self.values[name] = tuple(choices)
+            checked_configs([{name: value} for value in self.values[name]], f"the values of {name}")
+        self.constraints = tuple(constraints)
+        size = math.prod(len(choices) for choices in self.values.values())
+        if not self.values or size > LARGEST_SPACE:
+            raise TuningError(
+                f"the space has {size if self.values else 0} combinations", remedy=f"give 1 to {LARGEST_SPACE}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Space({', '.join(f'{name}={list(choices)!r}' for name, choices in self.values.items())})"
+
+    def configs(self, limits: Limits = CPU_LIMITS) -> tuple[Config, ...]:
+        """The configurations that fulfil every constraint; the last name varies fastest.
+
+        Raises:
+            TuningError: None does, or a constraint failed.
+        """
+        every = (dict(zip(self.values, choices)) for choices in itertools.product(*self.values.values()))
+        tests = [_test(constraint, limits) for constraint in self.constraints]
+        kept = tuple(config for config in every if all(test(config) for test in tests))
+        if not kept:
+            raise TuningError(f"no configuration of {self!r} fulfils the constraints", remedy="loosen a constraint")
+        return kept
+
+
+def _test(constraint: Callable[..., bool], limits: Limits) -> Callable[[Config], bool]:
+    takes_limits = len(inspect.signature(constraint).parameters) > 1
+
+    def test(config: Config) -> bool:
+        try:
+            return bool(constraint(config, limits) if takes_limits else constraint(config))
+        except Exception as error:
+            raise TuningError(f"a constraint failed for {dict(config)}: {error!r}") from error
+
+    return test
+
+
+def checked_configs(configs: Iterable[Any], what: str = "the configurations") -> tuple[Config, ...]:
+    """Configurations as given, or why they cannot be tuned.
+
+    Raises:
+        TuningError: There are none, one occurs twice, or one is no mapping of names to JSON values.
+    """
+    found: dict[str, Config] = {}
+    for config in configs:
+        if not isinstance(config, Mapping) or not all(isinstance(name, str) for name in config):
+            raise TuningError(
+                f"{what} hold {config!r}", remedy="give each configuration as a dictionary of names and values"
+            )
+        try:
+            text = identity(config)
+        except (TypeError, ValueError) as error:
+            raise TuningError(
+                f"{what} hold {config!r}, which has no JSON form: {error}",
+                remedy="use numbers, texts, truth values, None, and lists of them; close over anything else",
+            ) from error
+        if text in found:
+            raise TuningError(f"{what} hold {config!r} twice", remedy="give each once")
+        found[text] = config
+    if not found:
+        raise TuningError(f"{what} are empty", remedy="give at least one")
+    return tuple(found.values())
+
+
+class Strategy(Protocol):
+    """In which steps a search narrows configurations down."""
+
+    def candidates(self, configs: Sequence[Config]) -> tuple[Config, ...]:
+        """Those that are looked at, in order; always the same for the same configurations."""
+
+    def keep(self, step: int, measured: int) -> int:
+        """How many of the fastest go on after a step, counted from 0; 0 ends the search."""
+
+    def rounds(self, step: int, full: int) -> int:
+        """Turns of each candidate in a step, of those that a full measurement takes."""
+
+
+@dataclass(frozen=True)
+class All:
+    """Every configuration."""
+
+    def candidates(self, configs: Sequence[Config]) -> tuple[Config, ...]:
+        """See :class:`Strategy`."""
+        return tuple(configs)
+
+    def keep(self, step: int, measured: int) -> int:
+        """See :class:`Strategy`."""
+        return 0
+
+    def rounds(self, step: int, full: int) -> int:
+        """See :class:`Strategy`."""
+        return full
+
+
+@dataclass(frozen=True)
+class Random:
+    """A random subset.
+
+    Attributes:
+        n: Configurations; all if there are no more.
+        seed: The same seed picks the same ones.
+
+    Raises:
+        TuningError: ``n`` is not positive.
+    """
+
+    n: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise TuningError(f"n of the random subset is {self.n}", remedy="give at least 1")
+
+    def candidates(self, configs: Sequence[Config]) -> tuple[Config, ...]:
+        """See :class:`Strategy`."""
+        if self.n >= len(configs):
+            return tuple(configs)
+        return tuple(random.Random(self.seed).sample(list(configs), self.n))
+
+    def keep(self, step: int, measured: int) -> int:
+        """See :class:`Strategy`."""
+        return 0
+
+    def rounds(self, step: int, full: int) -> int:
+        """See :class:`Strategy`."""
+        return full
+
+
+@dataclass(frozen=True)
+class Halving:
+    """Successive halving: all are measured a little, the fastest ``1/factor`` of them ``factor`` times longer, ...
+
+    https://arxiv.org/abs/1502.07943
+
+    Attributes:
+        n: Configurations to begin with, a random subset; None for all.
+        factor: Share that goes on, and how much longer it is measured.
+        seed: Of the random subset.
+
+    Raises:
+        TuningError: ``n`` is not positive or ``factor`` below 2.
+    """
+
+    n: int | None = None
+    factor: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.n is not None and self.n < 1) or self.factor < 2:
+            raise TuningError(
+                f"n is {self.n} and factor {self.factor}", remedy="give n of 1 or more, factor of 2 or more"
+            )
+
+    def candidates(self, configs: Sequence[Config]) -> tuple[Config, ...]:
+        """See :class:`Strategy`."""
+        return tuple(configs) if self.n is None else Random(self.n, self.seed).candidates(configs)
+
+    def keep(self, step: int, measured: int) -> int:
+        """See :class:`Strategy`."""
+        return math.ceil(measured / self.factor) if measured > 1 else 0
+
+    def rounds(self, step: int, full: int) -> int:
+        """See :class:`Strategy`."""
+        return min(int(self.factor**step), full)
+
+
+def strategy_of(search: Any) -> Strategy:
+    """The strategy that ``search=`` names.
+
+    Raises:
+        TuningError: It is none.
+    """
+    if search == "all":
+        return All()
+    if all(callable(getattr(search, name, None)) for name in ("candidates", "keep", "rounds")) and not isinstance(
+        search, type
+    ):
+        strategy: Strategy = search
+        return strategy
+    raise TuningError(f"search is {search!r}", remedy='valid are "all", Random(n, seed) and Halving(n, factor, seed)')
