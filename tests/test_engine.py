@@ -104,7 +104,7 @@ class Immediate(Executor):
 def test_a_build_that_ends_before_start_returns_does_not_lock_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     done = threading.Event()
     artifact = Artifact(ALIGNED, "", b"", "scalar", "", False, 0.0)
-    monkeypatch.setattr(bench.engine, "_build", lambda variant, provider: artifact)
+    monkeypatch.setattr(bench.engine, "_build", lambda *_: artifact)
     bench.engine.resources._waiters = Immediate()  # type: ignore[assignment]
 
     def ask() -> None:

@@ -69,8 +69,10 @@ class FakeEngine:
     pool: FakePool = field(default_factory=FakePool)
     recorder: Recorder = field(default_factory=Recorder)
     started: list[GemmVariant] = field(default_factory=list)
+    linked_ahead: dict[object, tuple[str, bytes]] = field(default_factory=dict)
+    kept: list[Artifact] = field(default_factory=list)
 
-    def at(self, resolved: Settings) -> FakeEngine:
+    def at(self, resolved: Settings, patient: bool = False) -> FakeEngine:
         return self
 
     def toolchain(self) -> Toolchain:
@@ -81,7 +83,10 @@ class FakeEngine:
     def try_toolchain(self) -> Toolchain | None:
         return self.found
 
-    def start(self, variants: Any, resolved: Settings) -> dict[GemmVariant, Future[Artifact]]:
+    def keep(self, artifacts: Any, resolved: Settings) -> None:
+        self.kept += artifacts
+
+    def start(self, variants: Any, resolved: Settings, *, patient: bool = False) -> dict[GemmVariant, Future[Artifact]]:
         self.started += list(variants)
         return {variant: done(self.results.get(variant, artifact(variant))) for variant in self.started}
 

@@ -33,7 +33,7 @@ def enable(*, executor: Executor | None = None) -> None:
 
     Raises:
         SeamError: The installed Warp lacks something that is hooked into; Warp stays as it was.
-        SettingError: An environment variable is unknown or has an unknown value.
+        SettingError: The environment or the project file holds an unknown name or value.
     """
     global _hooks
     with _lock:
@@ -137,9 +137,9 @@ def plan(module: Any, *, arch: int | None = None, block_dim: int | None = None) 
     found = _warp.plan_module(hooks, warp_module, arch, block_dim)
     if found is not None:
         return found
-    return ModulePlan(
-        str(name), arch, block_dim or int(warp_module.options["block_dim"]), tuple(warp_module.kernels), ()
-    )
+    resolved = settings.current(warp_module.options, str(name))
+    threads = block_dim or int(warp_module.options["block_dim"])
+    return ModulePlan(str(name), arch, threads, tuple(warp_module.kernels), (), resolved)
 
 
 def report() -> dict[str, Any]:

@@ -283,7 +283,7 @@ class Engine:
         with self._lock:
             first = text not in self._told
             self._told.add(text)
-        if first:
+        if first and not self.resources.closed:
             warnings.warn(f"warp_tiles: {text}", RuntimeWarning, stacklevel=2)
         return text
 

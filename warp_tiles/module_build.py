@@ -45,9 +45,7 @@ class ModuleBuild:
         self._source = source
         self._futures: Mapping[GemmVariant, Future[Artifact]] = {}
         self._started = time.perf_counter()
-        self.module_source: ModuleSource | None = (
-            None  # known when the module was compiled, from nothing but its own source
-        )
+        self.module_source: ModuleSource | None = None  # set by finish(), unless Warp added inputs of its own
         self._settings = plan.settings
         self._workshop = engine.at(plan.settings)
 
@@ -156,7 +154,8 @@ class ModuleBuild:
         module = ModuleSource(source_path.name, arch, output_path.suffix[1:], native_dir, keywords)
         foreign = ["a solver or FFT"] if warp_inputs or keywords.get("fatbins") else []
         ahead = self._engine.linked_ahead.pop(self._identity, None)
-        early = None if ahead or self._why_warp(module, foreign) else self._compile(module, source_path)
+        linked_here = any(v.provider != "scalar" for v in self.plan.needed) and not self._why_warp(module, foreign)
+        early = self._compile(module, source_path) if linked_here and not ahead else None
         artifacts = self._artifacts()
         self._refuse_scalar(artifacts)
         text = self.text(artifacts)

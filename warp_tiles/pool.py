@@ -44,6 +44,8 @@ class _Process:
     def __init__(self, low_priority: bool = False) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._low_priority = low_priority
+        self._lock = threading.Lock()  # starting and closing exclude each other
+        self._closed = False
 
     def _start(self) -> subprocess.Popen[bytes]:
         # the search path of this process, and never the current folder, whose files are anybody's
@@ -66,7 +68,10 @@ class _Process:
             self._forget()
         if self._process is None:
             try:
-                self._process = self._start()
+                with self._lock:
+                    if self._closed:
+                        raise WorkerError("the compiler processes were closed in the middle of a build")
+                    self._process = self._start()
             except OSError as error:
                 raise WorkerError(
                     f"a compiler process could not be started: {error}",
@@ -102,7 +107,9 @@ class _Process:
         return process
 
     def close(self) -> None:
-        process = self._process
+        with self._lock:
+            self._closed = True
+            process = self._process
         if process is not None:
             process.kill()  # what it is compiling nobody waits for any more
             process.wait()

@@ -36,7 +36,7 @@ class Resources:
         self.warp_toolkit = warp_toolkit
         self._executor = executor
         self._lock = threading.Lock()
-        self._closed = False
+        self.closed = False
         self._stores: dict[tuple[Path, bool], ToolchainStore] = {}
         self._caches: dict[tuple[Path, int, bool], Cache] = {}
         self._pools: dict[tuple[int, bool], CompilerPool] = {}
@@ -69,7 +69,7 @@ class Resources:
         from warp_tiles.pool import CompilerPool
 
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise WorkerError("warp_tiles was disabled in the middle of a build", "enable it again and retry")
             identity = (settings.jobs, patient)
             if identity not in self._pools:
@@ -87,7 +87,7 @@ class Resources:
     def close(self) -> None:
         """End the compiler processes."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             pools, self._pools = list(self._pools.values()), {}
             waiters, self._waiters = self._waiters, None
         if waiters is not None:

@@ -205,6 +205,8 @@ def test_disable_restores_every_attribute() -> None:
         "build.build_lto_dot",
         "build.build_cuda",
         "codegen.Adjoint.build",
+        "context.Module._compile",
+        "context.Module.load",
         "context.ModuleBuilder.codegen",
         "context.ModuleBuilder.get_link_inputs",
         "context.ModuleHasher.__init__",

@@ -25,11 +25,13 @@ def plan_module(hooks: Hooks, module: Any, arch: int | None, block_dim: int | No
     """Generate a module's code for a target and return its plan; nothing is built.
 
     Returns:
-        None if the module multiplies no tiles.
+        None if the module multiplies no tiles, or is left to Warp, whose code generation would build them.
     """
     context = find("context")
     with find("codegen._codegen_lock"):
         threads = block_dim if block_dim is not None else module.options["block_dim"]
+        if not hooks.reloads.settings_of({**module.options, "block_dim": threads}, module).providers:
+            return None
         module.get_module_hash(threads)  # resolves what wp.static() defers
         options = module.resolve_options(warp.config, block_dim=threads) | {"output_arch": arch}
         target = "cpu" if arch is None else "cuda"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _ATTEMPTS = 4  # of one load: tuned, set back to the fast path, and settings that change meanwhile
 
 
-class LoadAgain(Exception):  # noqa: N818  it is no error
+class LoadAgain(BaseException):  # what is no Exception Warp neither remembers nor reports as a failure
     """A module has to be hashed and loaded again, once ``first`` has been called outside Warp's lock."""
 
     def __init__(self, first: Callable[[], None] = lambda: None) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from warp_tiles.cli import cache, compile_, doctor, plan, run, tune
+from warp_tiles.cli import cache, compile_, doctor, plan, run, settings, tune
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.version import __version__
 
@@ -19,7 +19,7 @@ def commands() -> None:
     """Plan, build, cache and link the GEMMs of wp.tile_matmul."""
 
 
-for command in (run.run, plan.plan, compile_.compile_, cache.cache, tune.tune, doctor.doctor):
+for command in (run.run, plan.plan, compile_.compile_, cache.cache, tune.tune, settings.settings, doctor.doctor):
     commands.add_command(command)
 
 

@@ -9,7 +9,14 @@ from typing import Any
 
 import click
 
-from warp_tiles.cli.output import human_bytes, json_option, print_json, print_table, script_output_to_stderr
+from warp_tiles.cli.output import (
+    human_bytes,
+    json_option,
+    policy_option,
+    print_json,
+    print_table,
+    script_output_to_stderr,
+)
 from warp_tiles.script import Target
 
 
@@ -17,6 +24,7 @@ from warp_tiles.script import Target
 @click.option("--arch", type=click.IntRange(min=1), default=90, show_default=True, help="Compute capability.")
 @click.option("--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own.")
 @click.option("-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), required=True)
+@policy_option
 @json_option
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

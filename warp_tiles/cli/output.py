@@ -14,12 +14,28 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from warp_tiles.policy import POLICIES
+from warp_tiles.settings import configure
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def json_option(command: F) -> F:
     """The ``--json`` flag that every command has."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def policy_option(command: F) -> F:
+    """The ``--policy`` option, which sets the policy for the process."""
+
+    def set_policy(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            configure(policy=value)
+
+    return click.option(
+        "--policy", type=click.Choice(list(POLICIES)), expose_value=False, callback=set_policy,
+        help="What may be built and tuned, above the settings of modules, environment and project file.",
+    )(command)  # fmt: skip
 
 
 def print_json(data: Any) -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from warp_tiles.cli.output import json_option, print_json, print_table, script_output_to_stderr
+from warp_tiles.cli.output import json_option, policy_option, print_json, print_table, script_output_to_stderr
 from warp_tiles.planning import ModulePlan
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
 @click.option("--arch", type=click.IntRange(min=1), default=90, show_default=True, help="Compute capability.")
 @click.option("--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own.")
+@policy_option
 @json_option
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -42,6 +43,8 @@ def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | N
 
 def _print(item: ModulePlan) -> None:
     title = f"module {item.name}, sm_{item.arch}, {item.block_dim} threads, kernels: {', '.join(item.kernels)}"
+    if item.settings.policy != "auto":
+        title += f"; {item.settings.named('policy')} is {item.settings.policy!r}"
     rows: list[list[object]] = []
     for planned in item.variants:
         variant = planned.variant

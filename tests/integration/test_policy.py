@@ -1,0 +1,283 @@
+"""Each policy end to end, on small modules that are compiled for sm_90 without a GPU."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.gpu_stand_in import StandIn, stand_in
+from tests.integration.helpers import compile_module, gemm, load
+from tests.integration.test_hash import CHOLESKY, COPY, warp_hash
+from warp_tiles import _warp, api, settings
+from warp_tiles.engine import Engine
+
+__all__ = ["stand_in"]
+THREE = gemm(m=16, n=32, k=48)  # three different functions
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Iterator[Path]:
+    """warp_tiles with an empty cache of LTO-IR."""
+    warp_tiles.disable()
+    with warp_tiles.override(cache_dir=tmp_path / "lto", progress="off"), warp_tiles.enabled():
+        yield tmp_path / "lto"
+
+
+def engine() -> Engine:
+    assert api._hooks is not None
+    return api._hooks.engine
+
+
+def providers(record: dict[str, Any]) -> list[str]:
+    return [build["provider"] for build in record["builds"]]
+
+
+# ---- hashes
+
+
+def test_policies_that_ask_the_same_providers_share_a_hash() -> None:
+    module = load(gemm())
+    original = warp_hash(module)
+    with warp_tiles.enabled():
+        hashes = {}
+        for policy in settings.POLICIES:
+            with warp_tiles.override(policy=policy):
+                hashes[policy] = warp_hash(module)
+        with warp_tiles.override(provider="scalar"):
+            of_the_provider = warp_hash(module)
+        with warp_tiles.override(background=True):
+            assert warp_hash(module) == hashes["auto"]
+    assert hashes["auto"] == hashes["max"] == hashes["locked"]
+    assert hashes["off"] == original
+    assert len({*hashes.values(), of_the_provider}) == 5
+
+
+@pytest.mark.parametrize("text", [gemm(), COPY])
+def test_how_a_policy_is_named_is_not_part_of_the_hash(text: str) -> None:
+    module = load(text)
+    with warp_tiles.enabled():
+        with warp_tiles.override(policy="fast", jobs=3):
+            by_code = warp_hash(module)
+        wp.set_module_options({"warp_tiles_policy": "fast", "warp_tiles_jobs": 3}, module=module)
+        assert warp_hash(module) == by_code
+
+
+def test_the_names_of_kernels_do_not_depend_on_the_policy() -> None:
+    module = load(gemm())
+    kernel = module.gemm
+    names = set()
+    with warp_tiles.enabled():
+        for policy in ("off", "scalar", "fast", "auto"):
+            with warp_tiles.override(policy=policy):
+                warp_hash(module)
+                names.add(kernel.hash)
+    assert len(names) == 1
+
+
+# ---- off
+
+
+@pytest.mark.parametrize("text", [gemm(), CHOLESKY])
+@pytest.mark.parametrize("layer", ["process", "module"])
+def test_off_leaves_hash_and_code_to_warp(layer: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[tuple[Any, ...]] = []
+
+    def build_lto_dot(M: int, N: int, K: int, *rest: Any, **_: Any) -> tuple[str, bytes]:
+        built.append((M, N, K))
+        return f"dot_{M}_{N}_{K}", b""
+
+    original = _warp.find("build.build_lto_dot")
+    build_lto_dot.__signature__ = __import__("inspect").signature(original)  # type: ignore[attr-defined]
+    monkeypatch.setattr(_warp.find("build"), "build_lto_dot", build_lto_dot)
+    monkeypatch.setattr(_warp.find("build"), "build_lto_solver", lambda *args, **kwargs: ("solver", b""))
+    options = {"warp_tiles_policy": "off"} if layer == "module" else {}
+    module = load(text, **options)
+
+    def generated() -> tuple[bytes, str]:
+        digest = warp_hash(module)
+        found = wp.get_module(module.__name__)
+        resolved = found.resolve_options(wp.config) | {"output_arch": 90}
+        builder = _warp.find("context.ModuleBuilder")(found, resolved, hasher=found.hashers[64])
+        return digest, builder.codegen("cuda")
+
+    warp_tiles.disable()
+    alone, calls = generated(), list(built)
+    assert calls
+    built.clear()
+    with warp_tiles.enabled(), warp_tiles.override(**({} if layer == "module" else {"policy": "off"})):
+        assert generated() == alone
+        assert built == calls
+        found = warp_tiles.plan(module, arch=90)
+        assert (found.variants, found.settings.policy) == ((), "off")
+        assert built == calls, "planning builds nothing"
+
+
+# ---- scalar and fast
+
+
+def test_scalar_builds_no_function(cold: Path, tmp_path: Path) -> None:
+    module = load(gemm(), enable_backward=False)
+    with warp_tiles.override(policy="scalar"):
+        wp.compile_aot_module(module, arch=90, module_dir=tmp_path / "out")
+        forward = next(v for v in warp_tiles.plan(module, arch=90).variants if v.needed)
+    assert "the setting policy (override()) is 'scalar'" in forward.reason
+    assert not (cold / "v1").exists()
+    assert engine().resources._pools == {}
+
+
+def test_scalar_refuses_what_has_no_scalar_path(cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_warp.find("build"), "build_lto_solver", lambda *args, **kwargs: ("solver", b""))
+    with warp_tiles.override(policy="scalar"), pytest.raises(warp_tiles.BuildError, match="the adjoint of tile_chol"):
+        compile_module(load(CHOLESKY), tmp_path / "out")
+
+
+def test_fast_takes_mma_or_the_scalar_path(cold: Path, tmp_path: Path) -> None:
+    with warp_tiles.override(policy="fast"):
+        _, whole = compile_module(load(gemm(), enable_backward=False), tmp_path / "whole")
+        _, odd = compile_module(load(gemm(), enable_backward=False, block_dim=48), tmp_path / "odd")
+    assert (providers(whole), providers(odd)) == (["mma"], ["scalar"])
+    assert "cublasdx" not in str(odd["variants"][0]["reason"])
+
+
+def test_a_module_has_its_own_policy(cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARP_TILES_POLICY", "scalar")
+    _, record = compile_module(load(gemm(), enable_backward=False, warp_tiles_policy="fast"), tmp_path / "out")
+    assert (providers(record), record["policy"]) == (["mma"], "fast")
+
+
+def test_a_forbidden_provider_is_an_error_wherever_the_module_is_used(cold: Path, tmp_path: Path) -> None:
+    module = load(gemm(), warp_tiles_provider="cublasdx")
+    message = r"'fast' \(override.* does not allow .*'cublasdx' \(module option warp_tiles_provider of module"
+    with warp_tiles.override(policy="fast"):
+        for use in (warp_hash, warp_tiles.plan, lambda module: compile_module(module, tmp_path)):
+            with pytest.raises(warp_tiles.SettingError, match=message):
+                use(module)
+        with warp_tiles.override(policy="off"), pytest.raises(warp_tiles.SettingError, match="'off'"):
+            warp_hash(module)
+
+
+# ---- every setting by a module
+
+
+def test_a_module_has_its_own_cache_and_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warp_tiles.disable()
+    monkeypatch.delenv("WARP_TILES_CACHE_DIR", raising=False)
+    options = {"warp_tiles_cache_dir": str(tmp_path / "own"), "warp_tiles_jobs": 1, "warp_tiles_progress": "off"}
+    with warp_tiles.enabled():
+        _, record = compile_module(load(gemm(), enable_backward=False, **options), tmp_path / "out")
+        assert record["lto_builds"] == 1
+        assert {jobs for jobs, _ in engine().resources._pools} == {1}
+    assert (tmp_path / "own").is_dir()
+
+
+def test_an_unknown_option_of_any_module_is_refused() -> None:
+    module = load(COPY, warp_tiles_polcy="fast")
+    with warp_tiles.enabled(), pytest.raises(warp_tiles.SettingError, match="option warp_tiles_polcy is unknown"):
+        warp_hash(module)
+
+
+# ---- locked
+
+
+def test_locked_names_all_that_is_missing_and_builds_nothing(cold: Path, tmp_path: Path) -> None:
+    module = load(THREE)
+    with warp_tiles.override(policy="locked"):
+        planned = warp_tiles.plan(module, arch=90)
+        with pytest.raises(warp_tiles.LockedError) as caught:
+            compile_module(module, tmp_path / "out")
+    assert len({v.key for v in planned.needed}) == 3
+    for variant in planned.needed:
+        assert variant.key in caught.value.message
+        assert variant.variant is not None
+        assert variant.variant.describe() in caught.value.message
+    assert "3 GEMM functions" in caught.value.message
+    assert "warp-tiles cache import" in caught.value.remedy
+    assert engine().cache.counters.builds == 0
+    assert engine().resources._pools == {}, "no compiler process was started"
+
+
+def test_locked_finds_what_auto_built_and_says_that_it_links(
+    cold: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = load(THREE)
+    first, _ = compile_module(module, tmp_path / "auto")
+    with warp_tiles.override(policy="locked"), caplog.at_level(logging.WARNING, "warp_tiles"):
+        wp.get_module(module.__name__).mark_modified()
+        second, record = compile_module(module, tmp_path / "locked")
+    assert second.name == first.name
+    assert second.read_bytes() == first.read_bytes()
+    assert (record["lto_builds"], record["lto_hits"]) == (0, 3)
+    (said,) = (item for item in caplog.records if item.levelno == logging.WARNING)
+    assert f"module {module.__name__} was linked in" in said.getMessage()
+    assert "kernel cache" in said.getMessage()
+
+
+def test_locked_names_what_alone_is_missing(cold: Path, tmp_path: Path) -> None:
+    compile_module(load(THREE, enable_backward=False), tmp_path / "auto")
+    module = load(THREE)
+    with warp_tiles.override(policy="locked"), pytest.raises(warp_tiles.LockedError, match="2 GEMM functions"):
+        compile_module(module, tmp_path / "out")
+
+
+# ---- max
+
+
+def test_max_tunes_once_and_outside_warps_lock(cold: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[Any]] = []
+
+    def take_and_release() -> None:
+        with _warp.find("codegen._codegen_lock"):
+            pass
+
+    def tune(variants: Any, resolved: settings.Settings) -> None:
+        asked.append(list(variants))
+        other = threading.Thread(target=take_and_release)
+        other.start()
+        other.join(10)
+        assert not other.is_alive(), "tuning compiles kernels on other threads"
+        salt = engine().salt
+        monkeypatch.setattr(engine(), "salt", lambda resolved=None: salt(resolved) + "records")
+
+    monkeypatch.setattr(engine(), "tune_missing", tune)
+    module = load(THREE)
+    with warp_tiles.override(policy="max"):
+        before = warp_hash(module)
+        loaded = stand_in.load(module)
+        assert warp_hash(module) == loaded.module_hash != before, "what was measured is in the hash"
+        assert stand_in.load(module) is loaded
+    assert [len(variants) for variants in asked] == [3]
+
+
+def test_max_tunes_before_a_build_ahead_of_time(cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[Any]] = []
+    monkeypatch.setattr(engine(), "tune_missing", lambda variants, resolved: asked.append(list(variants)))
+    with warp_tiles.override(policy="max"):
+        _, record = compile_module(load(gemm(), enable_backward=False), tmp_path / "out")
+    assert ([len(variants) for variants in asked], providers(record)) == ([1], ["mma"])
+
+
+@pytest.mark.parametrize("policy", ["auto", "locked", "fast"])
+def test_no_other_policy_tunes(policy: str, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load(gemm(), enable_backward=False)
+    compile_module(module, tmp_path / "auto")
+    monkeypatch.setattr(engine(), "tune_missing", lambda *_: pytest.fail("nothing is measured"))
+    with warp_tiles.override(policy=policy):
+        compile_module(module, tmp_path / policy)
+
+
+def test_settings_that_change_while_a_module_is_loaded_count(
+    cold: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARP_TILES_LOOP_SUMS", "1")
+    monkeypatch.setattr(engine(), "tune_missing", lambda *_: monkeypatch.setenv("WARP_TILES_LOOP_SUMS", "0"))
+    module = load(gemm(), enable_backward=False)
+    with warp_tiles.override(policy="max"):
+        loaded = stand_in.load(module)
+        assert loaded.module_hash == warp_hash(module)

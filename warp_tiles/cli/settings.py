@@ -1,0 +1,20 @@
+"""``warp-tiles settings``: every setting that is in force here, and where its value comes from."""
+
+from __future__ import annotations
+
+import click
+
+from warp_tiles.cli.output import json_option, print_json, print_table
+from warp_tiles.settings import current
+
+
+@click.command()
+@json_option
+def settings(as_json: bool) -> None:
+    """Every setting in force here: its value, and the layer that it comes from."""
+    found = current().to_json()
+    if as_json:
+        print_json(found)
+        return
+    rows = [(name, item["value"], item["layer"]) for name, item in found.items()]
+    print_table("", ("setting", "value", "layer"), rows)
