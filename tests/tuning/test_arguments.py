@@ -1,0 +1,72 @@
+"""What a key holds of arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import warp as wp
+
+from warp_tiles.errors import TuningError
+from warp_tiles.tuning.arguments import checked_key, in_order, key_values
+
+NAMES = ("a", "b", "n")
+
+
+def described(value: Any) -> dict[str, Any]:
+    return key_values(("a",), ("a",), [value])
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (3, 3),
+        (2.5, 2.5),
+        (True, True),
+        ("row", "row"),
+        (None, None),
+        (np.float32(1.5), 1.5),
+        (wp.vec3(1.0, 2.0, 3.0), "vec3f[1.0, 2.0, 3.0]"),
+    ],
+)
+def test_scalars_by_value(value: Any, expected: Any) -> None:
+    assert described(value) == {"a": expected}
+
+
+def test_arrays_by_shape_dtype_and_layout() -> None:
+    array = wp.zeros((4, 6), dtype=wp.float16, device="cpu")
+    assert described(array) == {"a.shape": "4x6", "a.dtype": "float16", "a.layout": "contiguous"}
+    assert described(array.transpose())["a.layout"] == "1x6"
+    assert described(array[:, 2:4]) == {"a.shape": "4x2", "a.dtype": "float16", "a.layout": "6x1"}
+    vectors = wp.zeros(5, dtype=wp.vec3, device="cpu")
+    assert described(vectors) == {"a.shape": "5", "a.dtype": "vec3f", "a.layout": "contiguous"}
+
+
+def test_an_extent_of_one_has_no_stride() -> None:
+    array = wp.zeros((1, 6), dtype=float, device="cpu")
+    assert described(array.transpose())["a.layout"] == "contiguous"
+
+
+def test_a_value_that_no_key_can_hold() -> None:
+    with pytest.raises(TuningError, match="key names a, which is"):
+        described(object())
+    with pytest.raises(TuningError, match="key function gives"):
+        key_values(lambda args: {"a": [1]}, NAMES, [1, 2, 3])  # type: ignore[dict-item, return-value]
+
+
+def test_arguments_in_any_mixture() -> None:
+    assert in_order(NAMES, [1], [2], {"n": 3}) == [1, 2, 3]
+    assert in_order(NAMES, [], [], {"n": 3, "a": 1, "b": 2}) == [1, 2, 3]
+    with pytest.raises(TuningError, match="4 values in lists"):
+        in_order(NAMES, [1, 2, 3, 4], [], {})
+
+
+@pytest.mark.parametrize("key", [3, None, [1], ("a", "a"), ()])
+def test_keys_that_are_none(key: Any) -> None:
+    with pytest.raises(TuningError, match="key is"):
+        checked_key(key)
+
+
+def test_one_name_is_a_key() -> None:
+    assert checked_key("a") == ("a",)
