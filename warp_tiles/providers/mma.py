@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warp_tiles import choose as chooser
-from warp_tiles import loops, tile_access, tile_cost, tile_limits, wavefronts
-from warp_tiles import tile_config as configurations
+from warp_tiles import tile_limits
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.loops import LoopSums
 from warp_tiles.providers import nvrtc
@@ -18,6 +16,9 @@ from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.sources import DeviceSource
 from warp_tiles.tile_config import TileConfig
 from warp_tiles.variant import DTYPE_BYTES, DType, GemmVariant
+
+if TYPE_CHECKING:
+    from warp_tiles.cache import FileDigests
 
 SOURCE = "gemm/block_gemm.cuh"  # below kernels/
 SOURCE_SCHEMA = 1
@@ -134,13 +135,10 @@ def _chosen(variant: GemmVariant) -> TileConfig:
     return chooser.choose(variant)
 
 
-@functools.cache
-def _chooser_digest() -> str:
-    texts = (
-        Path(str(module.__file__)).read_bytes()
-        for module in (chooser, configurations, tile_limits, tile_access, tile_cost, wavefronts, loops)
-    )
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()
+@functools.lru_cache(maxsize=8)
+def _chooser_digest(digests: FileDigests) -> str:
+    """Of the modules as they are when it is first asked for: what is loaded does not change."""
+    return digests.digest_many(nvrtc.DECIDING_MODULES)
 
 
 class MmaProvider(NvrtcProvider):
@@ -195,7 +193,7 @@ class MmaProvider(NvrtcProvider):
 
     def salt(self) -> dict[str, str]:
         """See :meth:`Provider.salt`; another chooser can choose otherwise, which no source tells."""
-        return {**self.identity(), "chooser": _chooser_digest()}
+        return {**self.identity(), "chooser": _chooser_digest(self._store.digests)}
 
     def details(self, config: TileConfig | None) -> dict[str, object]:
         """See :class:`NvrtcProvider`."""
