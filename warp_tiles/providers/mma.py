@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 from typing import TYPE_CHECKING, Any
@@ -75,39 +76,38 @@ def config_struct(config: TileConfig) -> str:
 def translation_unit(variant: GemmVariant, config: TileConfig) -> str:
     """Source of the variant's device function.
 
-    The structures have names of their own: templates are instantiated under them, and the linker would take those of
-    one variant for those of all. An unnamed namespace would do, with names that fill a seventh of the LTO-IR.
+    The structures lie in one with a name of its own: templates are instantiated under it, and the linker would take
+    those of one variant for those of all. An unnamed namespace would do, with names that fill a seventh of the LTO-IR.
     """
     structs = f"{problem_struct(variant)}\n{config_struct(config)}"
-    own = f"wt_{hashlib.sha256((variant.symbol + structs).encode()).hexdigest()[:10]}"
+    digest = hashlib.sha256((variant.symbol + structs).encode()).digest()
+    own = f"w{base64.b32encode(digest[:5]).decode().lower()}"  # short, because it is part of every name
     return f"""#include "{SOURCE}"
 
-namespace {own} {{
+struct {own} {{
 {structs}
-}}  // namespace {own}
-using {own}::Config;
-using {own}::Problem;
+}};
 
 extern "C" __device__ void {variant.symbol}(void* alpha, void* a, void* b, void* beta, void* c)
 {{
-    wt::block_gemm<Problem, Config>(alpha, a, b, beta, c);
+    wt::block_gemm<{own}>(alpha, a, b, beta, c);
 }}
-{_loop_functions(variant, config)}"""
+{_loop_functions(variant, config, own)}"""
 
 
-def _loop_functions(variant: GemmVariant, config: TileConfig) -> str:
+def _loop_functions(variant: GemmVariant, config: TileConfig, own: str) -> str:
     if loop_sums(variant, variant.symbol, config) is None:
         return ""
     # inlined always: only then do the sums, an array of the caller, become registers
     return f"""
 extern "C" __device__ __forceinline__ __attribute__((used)) void {variant.symbol}_add(void* sums, void* a, void* b)
 {{
-    wt::block_gemm_add<Problem, Config>(sums, a, b);
+    wt::block_gemm_add<{own}>(sums, a, b);
 }}
 
 extern "C" __device__ __forceinline__ __attribute__((used)) void {variant.symbol}_finish(void* sums, void* c)
 {{
-    wt::block_gemm_finish<Problem, Config>(sums, c);
+    wt::block_gemm_finish<{own}>(sums, c);
 }}
 """
 
