@@ -13,6 +13,7 @@ import pytest
 
 import warp_tiles
 from tests.test_variant import BASE, CHANGED
+from warp_tiles import tile_limits
 from warp_tiles import toolchain as toolchain_module
 from warp_tiles.cache import KeyField, explain
 from warp_tiles.choose import choose
@@ -113,9 +114,7 @@ def test_every_field_of_the_variant_changes_the_key_and_is_named(field: str, nam
 def test_every_field_of_the_tile_configuration_changes_the_key_and_is_named(
     field: str, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        mma.tile_limits, "check", lambda variant, config: None
-    )  # whether it can be built does not matter
+    monkeypatch.setattr(tile_limits, "check", lambda variant, config: None)  # whether it can be built does not matter
     monkeypatch.setattr(mma, "loop_sums", lambda variant, symbol, config: None)
     value = getattr(FMA, field)
     other = {str: "mma_m16n8k8", bool: not value, int: 2 * value}[type(value)]

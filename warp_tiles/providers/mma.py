@@ -1,4 +1,7 @@
-"""This project's own device code: the source, the options and the cache key of a variant and its tile configuration."""
+"""This project's own device code: the source, the options and the cache key of a variant and its tile configuration.
+
+The chooser is imported when a variant is planned: a process that finds all modules in Warp's cache needs none of it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,7 @@ import functools
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles import choose as chooser
-from warp_tiles import tile_limits
 from warp_tiles.errors import UnsupportedVariant
-from warp_tiles.loops import LoopSums
 from warp_tiles.providers import nvrtc
 from warp_tiles.providers.base import Recipe
 from warp_tiles.providers.nvrtc import NvrtcProvider
@@ -20,6 +20,7 @@ from warp_tiles.variant import DTYPE_BYTES, DType, GemmVariant
 
 if TYPE_CHECKING:
     from warp_tiles.cache import FileDigests
+    from warp_tiles.loops import LoopSums
 
 SOURCE = "gemm/block_gemm.cuh"  # below kernels/
 SOURCE_SCHEMA = 1
@@ -114,6 +115,9 @@ extern "C" __device__ __forceinline__ __attribute__((used)) void {variant.symbol
 
 def loop_sums(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums | None:
     """How a loop keeps the sums of a variant in registers; None where C rounds them or they are too many."""
+    from warp_tiles import tile_limits
+    from warp_tiles.loops import LoopSums
+
     if DTYPE_BYTES[variant.c.dtype] < 4:
         return None
     count = tile_limits.sums_per_thread(variant, config)
@@ -132,7 +136,9 @@ def options(variant: GemmVariant) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _chosen(variant: GemmVariant) -> TileConfig:
-    return chooser.choose(variant)
+    from warp_tiles.choose import choose
+
+    return choose(variant)
 
 
 @functools.lru_cache(maxsize=8)
@@ -178,6 +184,8 @@ class MmaProvider(NvrtcProvider):
             UnsupportedVariant: No configuration serves the variant.
             SettingError: The one that is given does not.
         """
+        from warp_tiles import tile_limits
+
         if config is None:
             return _chosen(variant)
         tile_limits.check(variant, config)
