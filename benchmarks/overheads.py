@@ -53,7 +53,9 @@ def startup(scratch: Path, repeats: int) -> dict[str, Any]:
         "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         "WARP_CACHE_PATH": str(scratch / "startup_warp"),
         "WARP_TILES_CACHE_DIR": str(scratch / "startup_tiles"),
+        "PYTHONPYCACHEPREFIX": str(scratch / "bytecode"),  # as an installed package has it
     }
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
     found: dict[str, list[tuple[float, float]]] = {"warp": [], "tiles": []}
     for repeat in range(repeats + 1):
         for who, values in found.items():

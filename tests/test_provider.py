@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+import warp_tiles
 from tests.test_variant import BASE, CHANGED
+from warp_tiles import tile_limits
 from warp_tiles import toolchain as toolchain_module
 from warp_tiles.cache import KeyField, explain
 from warp_tiles.choose import choose
@@ -112,9 +114,7 @@ def test_every_field_of_the_variant_changes_the_key_and_is_named(field: str, nam
 def test_every_field_of_the_tile_configuration_changes_the_key_and_is_named(
     field: str, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        mma.tile_limits, "check", lambda variant, config: None
-    )  # whether it can be built does not matter
+    monkeypatch.setattr(tile_limits, "check", lambda variant, config: None)  # whether it can be built does not matter
     monkeypatch.setattr(mma, "loop_sums", lambda variant, symbol, config: None)
     value = getattr(FMA, field)
     other = {str: "mma_m16n8k8", bool: not value, int: 2 * value}[type(value)]
@@ -285,9 +285,23 @@ def test_the_cache_keeps_the_tile_configuration(place: Place) -> None:
 
 def test_another_chooser_is_another_salt(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     before = place.provider("mma").salt()
-    monkeypatch.setattr(mma, "_chooser_digest", lambda: "other")
+    other = place.folder / "choose.py"
+    other.write_bytes(nvrtc.DECIDING_MODULES["choose"].read_bytes() + b"# other\n")
+    monkeypatch.setitem(nvrtc.DECIDING_MODULES, "choose", other)
     after = place.provider("mma").salt()
     assert {name for name in before if before[name] != after[name]} == {"chooser"}
+
+
+def test_every_module_that_the_chooser_needs_is_in_the_salt() -> None:
+    names, pending = set(), ["choose", "loops"]
+    while pending:
+        name = pending.pop()
+        text = (Path(warp_tiles.__file__).parent / f"{name}.py").read_text()
+        pending += {*re.findall(r"^from warp_tiles\.(\w+) import", text, re.M)} - names - {"errors", name}
+        names.add(name)
+    assert {"choose", "tile_cost", "wavefronts"} < names
+    assert names <= set(nvrtc.DECIDING_MODULES)
+    assert all(path.is_file() for path in nvrtc.DECIDING_MODULES.values())
 
 
 # ---- what cuBLASDx is promised

@@ -77,6 +77,19 @@ def test_importing_is_inert(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_enabling_loads_neither_what_builds_nor_what_draws(tmp_path: Path) -> None:
+    code = (
+        "import sys, json, warp; warp.init(); before = set(sys.modules); import warp_tiles; warp_tiles.enable(); "
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    environment = {"WARP_CACHE_PATH": str(tmp_path / "w"), "WARP_TILES_CACHE_DIR": str(tmp_path / "c")}
+    loaded = set(json.loads(python(code, tmp_path, **environment).splitlines()[-1]))
+    assert "warp_tiles._warp" in loaded
+    assert not {"cuda", "rich", "filelock", "click", "multiprocessing"} & {name.split(".")[0] for name in loaded}
+    building = ("choose", "tile_cost", "loops", "module_build", "link", "compiler", "pool", "cache._store", "cli")
+    assert not {f"warp_tiles.{name}" for name in building} & loaded
+
+
 def test_importing_every_module_but_the_hooks_leaves_warp_and_cuda_alone(tmp_path: Path) -> None:
     code = (
         "import sys, pkgutil, importlib; sys.dont_write_bytecode = True; before = set(sys.modules); import warp_tiles\n"

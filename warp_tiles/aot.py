@@ -26,7 +26,7 @@ from warp_tiles.errors import BuildError, CacheError, PlanError, ToolchainError
 from warp_tiles.files import write_atomic
 from warp_tiles.manifest import Job
 from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider
-from warp_tiles.providers.nvrtc import kernels_folder
+from warp_tiles.providers.nvrtc import DECIDING_MODULES, kernels_folder
 from warp_tiles.toolchain import ToolchainStore, dotted, search_state
 from warp_tiles.variant import MIN_ARCH
 
@@ -35,12 +35,6 @@ PROVIDERS: dict[str, type[NvrtcProvider]] = {"mma": MmaProvider, "cublasdx": Cub
 INDEX_NAME = "index.json"
 _NO_LIMIT_BYTES = 2**62
 _CONFIGURE_AGAIN = "configure again: cmake -S ... -B ..."
-# modules that decide the source text, the options or the key of a variant
-_DECIDING_NAMES = (
-    *("variant", "tile_config", "choose", "tile_limits", "tile_access", "tile_cost", "wavefronts", "loops", "sources"),
-    *("compiler", "providers/nvrtc", "providers/mma", "providers/cublasdx"),
-)
-_DECIDING_MODULES = tuple(Path(__file__).parent / f"{name}.py" for name in _DECIDING_NAMES)
 
 
 # ---- files for the build system
@@ -108,7 +102,7 @@ def watched(store: ToolchainStore, providers: Iterable[str] = tuple(PROVIDERS)) 
     """
     packages = [Path(entry) for entry, status in search_state()[2] if status is not None]
     kernels = kernel_sources(store, providers).values()
-    found = [*kernels, *_DECIDING_MODULES, *store.toolchain().libraries.values(), *packages]
+    found = [*kernels, *DECIDING_MODULES.values(), *store.toolchain().libraries.values(), *packages]
     return sorted({os.path.abspath(path) for path in found})
 
 
@@ -212,7 +206,7 @@ def write_depfile(path: Path, job: Job, output: Path, store: ToolchainStore) -> 
         ToolchainError: There is no toolchain.
     """
     headers = store.closure(PROVIDERS[job.provider](store).source()).values()
-    inputs = [*headers, *store.toolchain().libraries.values(), *_DECIDING_MODULES]
+    inputs = [*headers, *store.toolchain().libraries.values(), *DECIDING_MODULES.values()]
     lines = sorted({_make_escaped(os.path.abspath(file)) for file in inputs})
     rule = " \\\n  ".join([f"{_make_escaped(os.path.abspath(output))}:", *lines]) + "\n"
     write_atomic(path, rule.encode("utf-8"), 0o644)

@@ -12,6 +12,8 @@ from warp_tiles.tile_limits import (
     BANK_LINE_BYTES,
     INSTRUCTION_MNK,
     LANES,
+    Side,
+    blocks_of,
     check,
     computes_in_double,
     instructions,
@@ -19,10 +21,11 @@ from warp_tiles.tile_limits import (
     problem_of,
     registers,
     require_supported,
+    sides,
     slots_of,
     transposed,
 )
-from warp_tiles.variant import DTYPE_BYTES, GemmVariant
+from warp_tiles.variant import DTYPE_BYTES, GemmVariant, Operand
 
 __all__ = ["candidates", "check", "choose", "instructions"]
 _UNROLLED_PRODUCTS = 64 * 64 * 16  # of a register tile, in elements of C times elements of K a lane holds
@@ -78,10 +81,7 @@ def mma_candidates(view: GemmVariant, instruction: Instruction) -> Iterator[Tile
     sizes_n = [size for size in (8, 16, 32, 64, 128) if size < view.n + max(8, size // 4)]
     for tile_m, tile_n in product(sizes_m, sizes_n):
         config = with_turns(view, TileConfig(instruction, tile_m, tile_n, k_vector=vector))
-        blocks = max(
-            config.rotation_a if view.a.arrangement == "row_major" else 1,
-            config.rotation_b if view.b.arrangement == "col_major" else 1,
-        )
+        blocks = max(map(blocks_of, sides(view, config)))
         stages = -(-view.k // (4 * vector * blocks))
         config = replace(
             config, k_unroll=min(stages, max(1, _UNROLLED_PRODUCTS // (tile_m * tile_n * vector * blocks)))
@@ -92,37 +92,41 @@ def mma_candidates(view: GemmVariant, instruction: Instruction) -> Iterator[Tile
 
 def with_turns(view: GemmVariant, config: TileConfig) -> TileConfig:
     """The configuration with as many turns as it takes to keep lanes out of each other's banks."""
-    turns = {}
-    for name, operand, along, extent, tile in (
-        ("rotation_a", view.a, view.a.arrangement == "row_major", view.m, config.tile_m),
-        ("rotation_b", view.b, view.b.arrangement == "col_major", view.n, config.tile_n),
-    ):
-        line = line_bytes(operand)
-        if along:  # two rows meet, and change places with the next block of K
-            ways = 2 if line % BANK_LINE_BYTES == 0 and view.k % (8 * config.k_vector) == 0 else 1
-        elif config.k_vector * line % BANK_LINE_BYTES:
-            ways = 1
-        else:  # the four rows of a group of lanes meet
-            size, groups = DTYPE_BYTES[operand.dtype], tile // 8
-            slots = slots_of(operand, extent, groups, config.k_vector)
-            whole_lines = operand.leading_dimension == tile and line < BANK_LINE_BYTES
-            apart = slots if whole_lines else slots // config.k_vector
-            most = 2 if size == 8 and groups % 4 else 4
-            ways = 1
-            while 2 * ways <= min(most, apart) and slots % (2 * ways) == 0:
-                ways *= 2
-        turns[name] = ways
-    size = DTYPE_BYTES[view.c.dtype]
-    wide = size < 8 and (config.tile_n // 8) % 2 == 0
-    vectors = config.tile_n // (16 if wide else 8)
-    most = BANK_LINE_BYTES // (4 * size * (4 if wide else 2))
-    line = line_bytes(view.c)
-    while line < BANK_LINE_BYTES and most > 1 and line * 2 <= BANK_LINE_BYTES:
-        most, line = most // 2, line * 2
-    ways = 1
-    while line % BANK_LINE_BYTES == 0 and 2 * ways <= most and vectors % (2 * ways) == 0:
-        ways *= 2
-    return replace(config, rotation_a=turns["rotation_a"], rotation_b=turns["rotation_b"], rotation_c=ways)
+    a, b = (_operand_turns(side, view.k, config.k_vector) for side in sides(view, config))
+    return replace(config, rotation_a=a, rotation_b=b, rotation_c=_result_turns(view.c, config.tile_n))
+
+
+def _operand_turns(side: Side, k: int, vector: int) -> int:
+    """Ways in which lanes take turns at A or B."""
+    operand, line = side.operand, line_bytes(side.operand)
+    if side.along:  # two rows meet, and change places with the next block of K
+        return 2 if line % BANK_LINE_BYTES == 0 and k % (8 * vector) == 0 else 1
+    if vector * line % BANK_LINE_BYTES:
+        return 1
+    # the four rows of a group of lanes meet
+    size, groups = DTYPE_BYTES[operand.dtype], side.tile // 8
+    slots = slots_of(operand, side.extent, groups, vector)
+    whole_lines = operand.leading_dimension == side.tile and line < BANK_LINE_BYTES
+    apart = slots if whole_lines else slots // vector
+    return _power_of_two_in(slots, min(2 if size == 8 and groups % 4 else 4, apart))
+
+
+def _result_turns(operand: Operand, tile_n: int) -> int:
+    """Ways in which lanes take turns at a row-major C."""
+    line, size = line_bytes(operand), DTYPE_BYTES[operand.dtype]
+    if line % BANK_LINE_BYTES and BANK_LINE_BYTES % line:  # rows start in different banks
+        return 1
+    elements = 4 if size < 8 and tile_n % 16 == 0 else 2  # of a lane's vector; four lanes have a row
+    rows = max(1, BANK_LINE_BYTES // line)  # that lie side by side in the banks
+    return _power_of_two_in(tile_n // (4 * elements), BANK_LINE_BYTES // (4 * elements * size * rows))
+
+
+def _power_of_two_in(count: int, most: int) -> int:
+    """The largest power of two up to ``most`` that divides ``count``; at least 1."""
+    power = 1
+    while 2 * power <= most and count % (2 * power) == 0:
+        power *= 2
+    return power
 
 
 def _shares(extent: int, most: int) -> list[int]:
@@ -134,6 +138,7 @@ def _shares(extent: int, most: int) -> list[int]:
 def fma_candidates(view: GemmVariant) -> Iterator[TileConfig]:
     """Configurations worth comparing without tensor cores."""
     widest = 2 if computes_in_double(view) else 4
+    both_along = view.a.arrangement == "row_major" and view.b.arrangement == "col_major"
     for lanes_k, lanes_n in product((1, 2, 4, 8), (1, 2, 4, 8, 16, 32)):
         lanes_m = LANES // (lanes_k * lanes_n)
         vector = widest
@@ -148,16 +153,8 @@ def fma_candidates(view: GemmVariant) -> Iterator[TileConfig]:
             steps = -(-view.k // (vector * lanes_k))
             most = _UNROLLED_FMAS if rows * cols <= _LARGE_SUMS else _UNROLLED_FMAS_OF_LARGE_TILES
             unroll = min(steps, max(1, most // (rows * cols * vector)))
-            both_along = view.a.arrangement == "row_major" and view.b.arrangement == "col_major"
-            turns = 1
-            while (
-                both_along
-                and lanes_k == 1
-                and line_bytes(view.b) % BANK_LINE_BYTES == 0
-                and turns < min(4, lanes_n)
-                and view.k % (vector * 2 * turns) == 0
-            ):
-                turns *= 2
+            meet = both_along and lanes_k == 1 and line_bytes(view.b) % BANK_LINE_BYTES == 0
+            turns = _power_of_two_in(view.k // vector, min(4, lanes_n)) if meet else 1
             yield TileConfig(
                 "fma",
                 tile_m,

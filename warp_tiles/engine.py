@@ -13,7 +13,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from warp_tiles import pipeline, settings
+from warp_tiles import settings
 from warp_tiles.asked import AskedKeys
 from warp_tiles.chain import Chain, planned_with
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, WarpTilesError, WorkerError
@@ -27,6 +27,7 @@ from warp_tiles.providers import (
     Provider,
     Recipe,
     ScalarProvider,
+    nvrtc,
 )
 from warp_tiles.providers.warps import Libmathdx
 from warp_tiles.records import Artifact, Recorder
@@ -150,7 +151,9 @@ class Engine:
         asked = " ".join(provider.name for provider in chain.providers)
         parts = ["warp_tiles", __version__, resolved.provider, asked, resolved.linker]
         parts.append(f"loop_sums={resolved.loop_sums}")
-        parts.append(f"wide_moves={pipeline.digest() if resolved.wide_moves else None}")
+        header = nvrtc.kernels_folder() / nvrtc.MODULE_HEADER
+        edits = workshop.store.digests.digest_many({**nvrtc.EDITING_MODULES, header.name: header})
+        parts.append(f"wide_moves={resolved.wide_moves} edits={edits}")
         if chain.tuned is not None:
             parts.append(f"tuned={chain.tuned.fingerprint}")
         for provider in chain.providers:

@@ -11,7 +11,7 @@ All functions are pure, on the text that Warp generates.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -46,22 +46,23 @@ class LoopSums:
 
 
 @dataclass(frozen=True)
-class _Loop:
-    """A call in a loop, by numbers of lines."""
+class _Call:
+    """A product in a loop: numbers of lines, and names of variables."""
 
     site: int
-    call: int
+    line: int
     start: int
     end: int
-    declaration: int
+    function: range
     a: str
     b: str
     c: str
+    alpha: str
+    beta: str
 
-
-def sites_in_loops(source: str) -> frozenset[int]:
-    """Sites of which some call can keep its sums in registers."""
-    return frozenset(loop.site for loop in _loops(source.splitlines()))
+    @property
+    def loop(self) -> range:
+        return range(self.start, self.end + 1)
 
 
 def keep_sums(source: str, sums: Mapping[int, LoopSums], repeated: Collection[int]) -> str:
@@ -75,26 +76,27 @@ def keep_sums(source: str, sums: Mapping[int, LoopSums], repeated: Collection[in
     lines = source.splitlines()
     before: dict[int, list[str]] = {}
     after: dict[int, list[str]] = {}
-    for number, loop in enumerate(_loops(lines)):
-        found = sums.get(loop.site)
+    for number, (call, declaration) in enumerate(_summed(lines)):
+        found = sums.get(call.site)
         if found is None:
             continue
         name = f"wt_sums_{number}"
-        margin = lines[loop.call][: len(lines[loop.call]) - len(lines[loop.call].lstrip())]
+        text = lines[call.line]
+        margin = text[: len(text) - len(text.lstrip())]
         # declared without a value, because a goto may not jump over one
-        after.setdefault(loop.declaration, []).append(f"        {found.ctype} {name}[{found.count}];")
-        before.setdefault(loop.start, []).append(
+        after.setdefault(declaration, []).append(f"        {found.ctype} {name}[{found.count}];")
+        before.setdefault(call.start, []).append(
             f"        for (int wt_i = 0; wt_i < {found.count}; ++wt_i) {name}[wt_i] = {found.ctype}(0);"
         )
-        lines[loop.call] = (
-            f"{margin}{found.symbol}_add({name}, {loop.a}.data.ptr, {loop.b}.data.ptr); WP_TILE_SYNC();"
-            f"  // {lines[loop.call].strip()}"
+        lines[call.line] = (
+            f"{margin}{found.symbol}_add({name}, {call.a}.data.ptr, {call.b}.data.ptr); WP_TILE_SYNC();"
+            f"  // {text.strip()}"
         )
-        after.setdefault(loop.end, []).append(
-            f"        WP_TILE_SYNC(); {found.symbol}_finish({name}, {loop.c}.data.ptr); WP_TILE_SYNC();"
+        after.setdefault(call.end, []).append(
+            f"        WP_TILE_SYNC(); {found.symbol}_finish({name}, {call.c}.data.ptr); WP_TILE_SYNC();"
         )
-    for call in _repeated(lines, repeated):
-        lines[call] = f"        WP_TILE_SYNC();  // {lines[call].strip()}"
+    for line in _repeated(lines, repeated):
+        lines[line] = f"        WP_TILE_SYNC();  // {lines[line].strip()}"
     edited = (
         line
         for index, original in enumerate(lines)
@@ -132,33 +134,31 @@ def enclosing_loop(lines: list[str], function: range, call: int) -> tuple[int, i
     return None
 
 
-def _arguments(line: str) -> list[str] | None:
-    match = _CALL.match(code_of(line))
-    arguments = [text.strip() for text in match["arguments"].split(",")] if match else []
-    return arguments if len(arguments) == 8 else None
-
-
-def _loops(lines: list[str]) -> list[_Loop]:
-    """Calls whose sums may stay in registers."""
-    found = []
+def _calls(lines: list[str]) -> Iterator[_Call]:
+    """Products in loops."""
     for function in functions(lines):
-        for call in function:
-            arguments = _arguments(lines[call])
-            site = _SITE.search(lines[call])
-            if arguments is None or site is None:
-                continue
-            *_, a, b, c, alpha, beta = arguments
-            loop = enclosing_loop(lines, function, call)
-            if loop is None or not all(_is_one(lines, function, name) for name in (alpha, beta)):
-                continue
-            start, end = loop
-            mentioned = mentions(lines, function, c)
-            declaration = next((i for i in mentioned if f"{c} = wp::tile_alloc_empty<" in lines[i]), None)
-            alone = mentions(lines, range(start, end + 1), c) == [call] and c not in (a, b)
-            harmless = [re.compile(pattern.format(c=c)) for pattern in _HARMLESS]
-            known = all(any(p.search(code_of(lines[i])) for p in harmless) for i in mentioned)
-            if declaration is not None and alone and known:
-                found.append(_Loop(int(site[1]), call, start, end, declaration, a, b, c))
+        for line in function:
+            match, site = _CALL.match(code_of(lines[line])), _SITE.search(lines[line])
+            arguments = [text.strip() for text in match["arguments"].split(",")] if match else []
+            loop = enclosing_loop(lines, function, line) if site and len(arguments) == 8 else None
+            if site and loop:
+                yield _Call(int(site[1]), line, *loop, function, *arguments[3:])  # behind three functions
+
+
+def _summed(lines: list[str]) -> list[tuple[_Call, int]]:
+    """Calls whose sums may stay in registers, each with the line that declares its C."""
+    found = []
+    for call in _calls(lines):
+        if not all(_is_one(lines, call.function, name) for name in (call.alpha, call.beta)):
+            continue
+        c = call.c
+        mentioned = mentions(lines, call.function, c)
+        declaration = next((i for i in mentioned if f"{c} = wp::tile_alloc_empty<" in lines[i]), None)
+        alone = mentions(lines, call.loop, c) == [call.line] and c not in (call.a, call.b)
+        harmless = [re.compile(pattern.format(c=c)) for pattern in _HARMLESS]
+        known = all(any(p.search(code_of(lines[i])) for p in harmless) for i in mentioned)
+        if declaration is not None and alone and known:
+            found.append((call, declaration))
     return found
 
 
@@ -168,23 +168,16 @@ def _is_one(lines: list[str], function: range, name: str) -> bool:
 
 
 def _repeated(lines: list[str], sites: Collection[int]) -> list[int]:
-    """Forward products that a reverse loop repeats although nothing reads their result."""
+    """Lines of forward products that a reverse loop repeats although nothing reads their result."""
     found = []
-    for function in functions(lines):
-        for call in function:
-            arguments = _arguments(lines[call])
-            site = _SITE.search(lines[call])
-            if arguments is None or site is None or int(site[1]) not in sites:
-                continue
-            loop = enclosing_loop(lines, function, call)
-            if loop is None:
-                continue
-            c = arguments[5]
-            inside = [i for i in mentions(lines, range(loop[0], loop[1] + 1), c) if i != call]
-            reversed_here = [i for i in inside if code_of(lines[i]).lstrip().startswith(_ADJOINT)]
-            # the adjoint of the product takes C, and only C's gradient is read
-            if reversed_here and inside == reversed_here and not _read_later(lines, function, loop[1], c):
-                found.append(call)
+    for call in _calls(lines):
+        if call.site not in sites:
+            continue
+        inside = [i for i in mentions(lines, call.loop, call.c) if i != call.line]
+        reversed_here = [i for i in inside if code_of(lines[i]).lstrip().startswith(_ADJOINT)]
+        # the adjoint of the product takes C, and only C's gradient is read
+        if reversed_here and inside == reversed_here and not _read_later(lines, call.function, call.end, call.c):
+            found.append(call.line)
     return found
 
 

@@ -10,15 +10,10 @@ have edited. ``kernels/module/tile_moves.cuh`` has the device functions.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
-from warp_tiles import loops, tile_moves
 from warp_tiles.loops import code_of, enclosing_loop, functions, mentions
-from warp_tiles.providers.nvrtc import kernels_folder
 from warp_tiles.variant import DTYPE_BYTES
 
 _ADD = re.compile(
@@ -52,14 +47,6 @@ class _Loop:
     load: int
     add: int
     end: int
-
-
-@functools.cache
-def digest() -> str:
-    """SHA-256 of everything that decides how a module's source is edited."""
-    files = [Path(str(module.__file__)) for module in (loops, tile_moves)]
-    files += [Path(__file__), kernels_folder() / tile_moves.HEADER]
-    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def pipeline(source: str) -> str:

@@ -12,15 +12,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warp_tiles.dispatch import BFLOAT16_ADJOINT_ERROR
-from warp_tiles.loops import LoopSums, keep_sums
-from warp_tiles.pipeline import pipeline
 from warp_tiles.settings import Settings, current
 from warp_tiles.tile_config import TileConfig
-from warp_tiles.tile_moves import move_wide
 from warp_tiles.variant import GemmVariant, Role
+
+if TYPE_CHECKING:
+    from warp_tiles.loops import LoopSums
 
 SCALAR_FUNCTION = "0"  # Warp's entry templates take the scalar path when given an int for a function
 DECLARATIONS = "/* warp_tiles declarations */"
@@ -312,12 +312,17 @@ def substitute(
         found = {
             site.index: sums.get(site.variants[Role.FORWARD]) for site in complete_sites if site.call == "tile_matmul"
         }
+        from warp_tiles.loops import keep_sums
+
         source = keep_sums(source, {index: kept for index, kept in found.items() if kept is not None}, found)
         for site in complete_sites:
             kept = found.get(site.index)
             if kept is not None and f"{kept.symbol}_add(" in source:
                 declarations[f"{kept.symbol}_add"] = loop_declarations(site.variants[Role.FORWARD], kept)
     if wide_moves and complete_sites:
+        from warp_tiles.pipeline import pipeline
+        from warp_tiles.tile_moves import move_wide
+
         source = pipeline(move_wide(source))
     text = _PLACEHOLDER.sub(lambda match: names[match.group(0)], source)
     return text.replace(DECLARATIONS, "\n".join(declarations[name] for name in sorted(declarations)))

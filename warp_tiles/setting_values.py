@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +47,8 @@ def parse_size(name: str, value: Any) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip().lower())
     if isinstance(value, bool) or match is None or match.group(2) not in units:
         raise SettingError(f"{name} is {value!r}", remedy="give bytes, or a number with kB, MB, GB, KiB, MiB or GiB")
+    from decimal import Decimal  # takes longer to import than all else here
+
     return int(Decimal(match.group(1)) * units[match.group(2)])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
+_INCLUDE = rb'(?m)^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]'  # compiled when a closure is not remembered
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def include_closure(source: Path, include_dirs: Sequence[Path]) -> dict[str, Pat
     pending = [(source, "")]
     while pending:
         path, prefix = pending.pop()
-        for quote, raw in _INCLUDE.findall(path.read_bytes()):
+        for quote, raw in re.findall(_INCLUDE, path.read_bytes()):
             name = raw.decode("utf-8", "replace")
             places = [(path.parent / name, os.path.normpath(os.path.join(prefix, name)))] if quote == b'"' else []
             places += [(folder / name, os.path.normpath(name)) for folder in include_dirs]

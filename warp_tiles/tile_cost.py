@@ -13,6 +13,7 @@ from warp_tiles.tile_limits import (
     computes_in_double,
     line_bytes,
     registers,
+    sides,
 )
 from warp_tiles.variant import DTYPE_BYTES, GemmVariant
 from warp_tiles.wavefronts import wavefronts_of
@@ -80,12 +81,9 @@ def _mma_estimate(view: GemmVariant, config: TileConfig) -> tuple[float, float, 
     a, b, c = accesses(view, config)
     wavefronts = a.wavefronts + b.wavefronts + 2 * c.wavefronts
     selects = c.ideal * (config.rotation_c.bit_length() - 1)
-    for operand, access, along, turns in (
-        (view.a, a, view.a.arrangement == "row_major", config.rotation_a),
-        (view.b, b, view.b.arrangement == "col_major", config.rotation_b),
-    ):
-        packs = 1 if not along and DTYPE_BYTES[operand.dtype] == 2 else 0
-        selects += access.ideal * (turns.bit_length() - 1 + packs)
+    for side, access in zip(sides(view, config), (a, b)):
+        packs = 1 if not side.along and DTYPE_BYTES[side.operand.dtype] == 2 else 0
+        selects += access.ideal * (side.rotation.bit_length() - 1 + packs)
     count = config.tile_m / m * config.tile_n / n * -(-view.k // k)
     cycles = 32 if computes_in_double(view) and k == 8 else _MMA_CYCLES[config.instruction]
     return wavefronts, selects, count * cycles
@@ -98,17 +96,14 @@ def _fma_estimate(view: GemmVariant, config: TileConfig) -> tuple[float, float, 
     steps = -(-view.k // (config.k_vector * config.lanes_k))
     lanes = [(i // (config.lanes_n * config.lanes_k), i // config.lanes_k % config.lanes_n) for i in range(LANES)]
     loads, wavefronts = 0, 0.0
-    for operand, along, count, side in (
-        (view.a, view.a.arrangement == "row_major", rows, 0),
-        (view.b, view.b.arrangement == "col_major", cols, 1),
-    ):
+    for index, ((operand, along, *_), count) in enumerate(zip(sides(view, config), (rows, cols))):
         size, line = DTYPE_BYTES[operand.dtype], line_bytes(operand)
         most = max(1, min(16, operand.alignment) // size)
         wide = min(config.k_vector if along else count & -count, most)
         places = []
         for number, place in enumerate(lanes):
             k = (number % config.lanes_k) * config.k_vector + (place[1] & (config.rotation_b - 1)) * config.k_vector
-            places.append(place[side] * line + k * size if along else k * line + place[side] * wide * size)
+            places.append(place[index] * line + k * size if along else k * line + place[index] * wide * size)
         one = wavefronts_of(tuple(places), wide * size)
         number_of_loads = steps * count * config.k_vector // wide
         loads += number_of_loads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from warp_tiles.errors import SettingError, UnsupportedVariant
 from warp_tiles.tile_config import Instruction, TileConfig
@@ -32,6 +33,37 @@ def transposed(variant: GemmVariant) -> GemmVariant:
         b=variant.a.transposed(),
         c=variant.c.transposed(),
     )
+
+
+class Side(NamedTuple):
+    """A or B, as the templates read it for a row-major C.
+
+    Attributes:
+        operand: Its type and place in memory.
+        along: Whether its lines go along K: a row-major A, a column-major B.
+        extent: Rows of A or columns of B.
+        tile: Of these, how many a register tile has.
+        rotation: In how many ways lanes take turns at it.
+    """
+
+    operand: Operand
+    along: bool
+    extent: int
+    tile: int
+    rotation: int
+
+
+def sides(view: GemmVariant, config: TileConfig) -> tuple[Side, Side]:
+    """A and B of a variant with a row-major C."""
+    return (
+        Side(view.a, view.a.arrangement == "row_major", view.m, config.tile_m, config.rotation_a),
+        Side(view.b, view.b.arrangement == "col_major", view.n, config.tile_n, config.rotation_b),
+    )
+
+
+def blocks_of(side: Side) -> int:
+    """Blocks of K that are read at a time: along K, lanes take turns at blocks."""
+    return side.rotation if side.along else 1
 
 
 def computes_in_double(variant: GemmVariant) -> bool:
@@ -94,15 +126,14 @@ def slots_of(operand: Operand, extent: int, groups: int, vector: int) -> int:
 def registers(variant: GemmVariant, config: TileConfig) -> int:
     """Registers of a lane, estimated by what the templates keep: sums, fragments, C and addresses."""
     word = 2 if computes_in_double(variant) else 1
-    view = transposed(variant) if config.transposed else variant
     lanes = LANES // config.lanes_k
     sums = config.tile_m * config.tile_n * word // lanes
-    held_c = config.tile_m * config.tile_n * max(1, DTYPE_BYTES[view.c.dtype] // 4) // lanes if config.c_first else 0
     if config.instruction == "fma":
         rows, cols = config.tile_m // config.lanes_m, config.tile_n // config.lanes_n
         return sums + (rows + cols) * config.k_vector * word + 24
-    along_a, along_b = view.a.arrangement == "row_major", view.b.arrangement == "col_major"
-    blocks = max(config.rotation_a if along_a else 1, config.rotation_b if along_b else 1)
+    view = transposed(variant) if config.transposed else variant
+    held_c = config.tile_m * config.tile_n * max(1, DTYPE_BYTES[view.c.dtype] // 4) // lanes if config.c_first else 0
+    blocks = max(map(blocks_of, sides(view, config)))
     halves = 1 if config.instruction == "mma_m16n8k16" else 2
     # not all of them are in use at once
     fragments = 3 * (config.tile_m + config.tile_n) // 8 * config.k_vector * blocks * halves // 8 * word
@@ -157,15 +188,17 @@ def problem_of(variant: GemmVariant, config: TileConfig) -> str:
     for name in ("rotation_a", "rotation_b", "rotation_c"):
         if getattr(config, name) > 4:
             return f"{name} is {getattr(config, name)}, more than 4"
-    problem = _fma_problem(variant, config) if config.instruction == "fma" else _mmaproblem_of(variant, config)
+    problem = _fma_problem(variant, config) if config.instruction == "fma" else _mma_problem(variant, config)
+    if problem:
+        return problem
     limit = min(255, REGISTERS // variant.threads)
     needed = registers(variant, config)
-    if not problem and needed > limit:
-        problem = (
+    if needed > limit:
+        return (
             f"needs about {needed} registers a thread, of which {limit} are left to each of {variant.threads} threads; "
             "take a smaller tile_m or tile_n"
         )
-    return problem
+    return ""
 
 
 def _fma_problem(variant: GemmVariant, config: TileConfig) -> str:
@@ -180,7 +213,7 @@ def _fma_problem(variant: GemmVariant, config: TileConfig) -> str:
     return ""
 
 
-def _mmaproblem_of(variant: GemmVariant, config: TileConfig) -> str:
+def _mma_problem(variant: GemmVariant, config: TileConfig) -> str:
     view = transposed(variant) if config.transposed else variant
     m, n, k = INSTRUCTION_MNK[config.instruction]
     if (config.lanes_m, config.lanes_n, config.lanes_k) != (1, 1, 1):
@@ -189,15 +222,11 @@ def _mmaproblem_of(variant: GemmVariant, config: TileConfig) -> str:
         return f"tile_m and tile_n must be multiples of {m} and {n}"
     if 4 * config.k_vector % k:
         return f"four lanes of k_vector {config.k_vector} do not fill an instruction's {k} elements of K"
-    for name, operand, along, extent, tile in (
-        ("rotation_a", view.a, view.a.arrangement == "row_major", view.m, config.tile_m),
-        ("rotation_b", view.b, view.b.arrangement == "col_major", view.n, config.tile_n),
-    ):
-        ways = getattr(config, name)
-        if not along and slots_of(operand, extent, tile // 8, config.k_vector) % ways:
-            return f"{name} is {ways}, which does not divide what a lane reads at a time"
-    blocks = {config.rotation_a if view.a.arrangement == "row_major" else 1}
-    blocks.add(config.rotation_b if view.b.arrangement == "col_major" else 1)
+    both = sides(view, config)
+    for name, side in zip(("rotation_a", "rotation_b"), both):
+        if not side.along and slots_of(side.operand, side.extent, side.tile // 8, config.k_vector) % side.rotation:
+            return f"{name} is {side.rotation}, which does not divide what a lane reads at a time"
+    blocks = [blocks_of(side) for side in both]
     if max(blocks) % min(blocks):
         return "one of rotation_a and rotation_b does not divide the other"
     return ""

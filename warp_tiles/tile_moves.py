@@ -13,9 +13,8 @@ import re
 from collections.abc import Iterator
 
 from warp_tiles.loops import enclosing_loop, functions
-from warp_tiles.providers.nvrtc import kernels_folder
+from warp_tiles.providers.nvrtc import MODULE_HEADER, kernels_folder
 
-HEADER = "module/tile_moves.cuh"  # below kernels/
 _LOAD = re.compile(r"^(\s*)(var_\d+) = (wp::tile_load<[^<>,]+, \w+, \w+, \d+, \d+>\([^(),;]+, [^(),;]+, [^(),;]+\));")
 _ADJOINT = re.compile(r"^(\s*)wp::adj_tile_load(\((?:[^(),;]+, ){6}[^(),;]+\);)")
 _SITE = re.compile(r"\bwt_site\d+_")
@@ -59,5 +58,5 @@ def _moved(lines: list[str], function: range) -> Iterator[str]:
 
 def _with_header(text: str) -> str:
     last = list(_INCLUDE.finditer(text))[-1]
-    header = (kernels_folder() / HEADER).read_text(encoding="utf-8").replace("#pragma once\n", "")
+    header = (kernels_folder() / MODULE_HEADER).read_text(encoding="utf-8").replace("#pragma once\n", "")
     return f"{text[: last.end()]}\n{header}\n{text[last.end() :]}"

@@ -279,7 +279,7 @@ class ToolchainStore:
         self.folder = folder
         self.digests = FileDigests(folder, allow_shared=shared)
         self._toolchain: Toolchain | None = None
-        self._closures: dict[DeviceSource, dict[str, Path]] = {}
+        self._closures: dict[DeviceSource, dict[str, str]] = {}
 
     def toolchain(self) -> Toolchain:
         """The toolchain of this environment.
@@ -316,10 +316,14 @@ class ToolchainStore:
 
     def source_digest(self, source: DeviceSource) -> str:
         """SHA-256 over a device source and every header that it can include."""
-        return self.digests.digest_many(self.closure(source))
+        return self.digests.digest_many(self._closure(source))
 
     def closure(self, source: DeviceSource) -> dict[str, Path]:
         """:func:`~warp_tiles.sources.include_closure` of a device source, remembered."""
+        return {label: Path(path) for label, path in self._closure(source).items()}
+
+    def _closure(self, source: DeviceSource) -> dict[str, str]:
+        """The same as text: each process digests hundreds of headers, and needs no objects for that."""
         known = self._closures.get(source)
         if known is not None:
             return known
@@ -329,10 +333,10 @@ class ToolchainStore:
         name = "closure-" + hashlib.sha256(str(source.path).encode()).hexdigest()[:16]
         remembered = self._read(name, state)
         try:
-            closure = {str(label): Path(path) for label, path in remembered.items()}  # type: ignore[union-attr]
+            closure = {str(label): os.fspath(path) for label, path in remembered.items()}  # type: ignore[union-attr]
         except (AttributeError, TypeError):
-            closure = include_closure(source.path, source.include_dirs)
-            self._write(name, state, {label: str(path) for label, path in closure.items()})
+            closure = {label: str(path) for label, path in include_closure(source.path, source.include_dirs).items()}
+            self._write(name, state, closure)
         self._closures[source] = closure
         return closure
 

@@ -12,63 +12,54 @@
 
 namespace wt {
 
-template <Instruction I, class P, class Config>
-struct Gemm {
-    using Type = MmaGemm<P, Config>;
+template <Instruction I, class Variant>
+struct GemmOf {
+    using Type = MmaGemm<Variant>;
 };
-template <class P, class Config>
-struct Gemm<Instruction::fma, P, Config> {
-    using Type = FmaGemm<P, Config>;
-};
-
-template <bool Transpose, class P>
-struct Oriented {
-    using Type = P;
-};
-template <class P>
-struct Oriented<true, P> {
-    using Type = Transposed<P>;
+template <class Variant>
+struct GemmOf<Instruction::fma, Variant> {
+    using Type = FmaGemm<Variant>;
 };
 
-template <class Problem, class Config>
+template <class Variant>
 struct BlockGemm {
-    using P = typename Oriented<Config::transposed, Problem>::Type;
-    using Type = typename Gemm<Config::instruction, P, Config>::Type;
-    using Sums = typename Type::Sums;
+    using P = ProblemOf<Variant>;
+    using Gemm = typename GemmOf<Variant::Config::instruction, Variant>::Type;
+    using Sums = typename Gemm::Sums;
     static_assert(P::threads % 32 == 0 && P::threads <= 1024, "A block has 1 to 32 warps");
 
     static WT_DEVICE const typename P::A* left(void* a, void* b)
     {
-        return arch::in_shared<const typename P::A>(Config::transposed ? b : a);
+        return arch::in_shared<const typename P::A>(Variant::Config::transposed ? b : a);
     }
     static WT_DEVICE const typename P::B* right(void* a, void* b)
     {
-        return arch::in_shared<const typename P::B>(Config::transposed ? a : b);
+        return arch::in_shared<const typename P::B>(Variant::Config::transposed ? a : b);
     }
 };
 
-// alpha and beta point to one element of C's type each. Config: see TileConfig in warp_tiles/tile_config.py.
-template <class Problem, class Config>
+// alpha and beta point to one element of C's type each.
+template <class Variant>
 WT_DEVICE void block_gemm(const void* alpha, void* a, void* b, const void* beta, void* c)
 {
-    using G = BlockGemm<Problem, Config>;
-    G::Type::run(alpha, G::left(a, b), G::right(a, b), beta, arch::in_shared<typename G::P::C>(c));
+    using G = BlockGemm<Variant>;
+    G::Gemm::run(alpha, G::left(a, b), G::right(a, b), beta, arch::in_shared<typename G::P::C>(c));
 }
 
 // The same in two parts, for a loop that multiplies many A and B into one C: sums += A * B, and C += sums at the end.
-// sums: what each thread holds, BlockGemm<Problem, Config>::Sums, zero before the loop.
-template <class Problem, class Config>
+// sums: what each thread holds, BlockGemm<Variant>::Sums, zero before the loop.
+template <class Variant>
 WT_DEVICE void block_gemm_add(void* sums, void* a, void* b)
 {
-    using G = BlockGemm<Problem, Config>;
-    G::Type::add(*static_cast<typename G::Sums*>(sums), G::left(a, b), G::right(a, b));
+    using G = BlockGemm<Variant>;
+    G::Gemm::add(*static_cast<typename G::Sums*>(sums), G::left(a, b), G::right(a, b));
 }
 
-template <class Problem, class Config>
+template <class Variant>
 WT_DEVICE void block_gemm_finish(void* sums, void* c)
 {
-    using G = BlockGemm<Problem, Config>;
-    G::Type::finish(*static_cast<typename G::Sums*>(sums), arch::in_shared<typename G::P::C>(c));
+    using G = BlockGemm<Variant>;
+    G::Gemm::finish(*static_cast<typename G::Sums*>(sums), arch::in_shared<typename G::P::C>(c));
 }
 
 }  // namespace wt

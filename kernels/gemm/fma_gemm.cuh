@@ -9,13 +9,17 @@
 #include "arch/lane.cuh"
 #include "arch/memory.cuh"
 #include "gemm/problem.cuh"
+#include "gemm/rounds.cuh"
 #include "tile/accumulator.cuh"
 #include "tile/operand.cuh"
 
 namespace wt {
 
-template <class P, class Config>
+template <class Variant>
 struct FmaGemm {
+    using P = ProblemOf<Variant>;
+    using Config = typename Variant::Config;
+    using R = Rounds<Variant>;
     using A = typename P::A;
     using B = typename P::B;
     using C = typename P::C;
@@ -48,23 +52,19 @@ struct FmaGemm {
         return index / Pair * (Pair * Lanes) + lane * Pair + index % Pair;
     }
 
-    static constexpr int tiles_m = (P::m + Config::tile_m - 1) / Config::tile_m;
-    static constexpr int tiles_n = (P::n + Config::tile_n - 1) / Config::tile_n;
-    static constexpr int warps = P::threads / 32;
-    static constexpr int rounds = (tiles_m * tiles_n + warps - 1) / warps;
-
     // What a lane holds of C
-    using Sums = T[rounds][rows][cols];
+    using TileSums = T[rows][cols];
+    using Sums = TileSums[R::count];
 
     static WT_DEVICE void run(const void* alpha, const A* a, const B* b, const void* beta, C* c)
     {
         const auto scale = tile::scale_of<C, T>(alpha, beta);
 #pragma unroll 1
-        for (int round = 0; round < rounds; ++round) {
+        for (int round = 0; round < R::count; ++round) {
             const Place place(round);
             if (!place.inside)
                 break;
-            T sums[rows][cols] = {};
+            TileSums sums = {};
             const bool sums_hold_c = Config::c_first && lanes_k == 1 && scale.alpha == T(1);
             if (sums_hold_c && scale.beta != T(0))
                 start(sums, scale.beta, c, place);
@@ -77,7 +77,7 @@ struct FmaGemm {
     static WT_DEVICE void add(Sums& sums, const A* a, const B* b)
     {
 #pragma unroll
-        for (int round = 0; round < rounds; ++round) {
+        for (int round = 0; round < R::count; ++round) {
             const Place place(round);
             if (place.inside)
                 accumulate(sums[round], a, b, place);
@@ -88,7 +88,7 @@ struct FmaGemm {
     static WT_DEVICE void finish(Sums& sums, C* c)
     {
 #pragma unroll
-        for (int round = 0; round < rounds; ++round) {
+        for (int round = 0; round < R::count; ++round) {
             const Place place(round);
             if (place.inside)
                 store(sums[round], {T(1), T(1)}, c, place);
@@ -97,26 +97,21 @@ struct FmaGemm {
 
 private:
     // Where a lane works in a round: its register tile, and its place in the grid of lanes
-    struct Place {
-        int row, col, lane_m, lane_n, lane_k;
-        bool inside;
+    struct Place : R::Place {
+        int lane_m, lane_n, lane_k;
 
-        WT_DEVICE explicit Place(int round)
+        WT_DEVICE explicit Place(int round) : R::Place(round)
         {
-            const int tile = arch::thread_index() / 32 + round * warps, lane = arch::thread_index() % 32;
-            row = tile / tiles_n * Config::tile_m;
-            col = tile % tiles_n * Config::tile_n;
-            lane_k = lane % lanes_k;
-            lane_n = lane / lanes_k % lanes_n;
-            lane_m = lane / (lanes_k * lanes_n);
-            inside = tiles_m * tiles_n % warps == 0 || tile < tiles_m * tiles_n;
+            lane_k = this->lane % lanes_k;
+            lane_n = this->lane / lanes_k % lanes_n;
+            lane_m = this->lane / (lanes_k * lanes_n);
         }
 
-        WT_DEVICE int row_of(int i) const { return row + line<pair_m, lanes_m>(lane_m, i); }
-        WT_DEVICE int col_of(int j) const { return col + line<pair_n, lanes_n>(lane_n, j); }
+        WT_DEVICE int row_of(int i) const { return this->row + line<pair_m, lanes_m>(lane_m, i); }
+        WT_DEVICE int col_of(int j) const { return this->col + line<pair_n, lanes_n>(lane_n, j); }
     };
 
-    static WT_DEVICE void accumulate(T (&sums)[rows][cols], const A* a, const B* b, const Place& place)
+    static WT_DEVICE void accumulate(TileSums& sums, const A* a, const B* b, const Place& place)
     {
         // Lanes that read lines along K at the same banks start at different places.
         const int turn = (place.lane_m & (Config::rotation_a - 1)) ^ (place.lane_n & (Config::rotation_b - 1));
@@ -152,7 +147,7 @@ private:
         }
     }
 
-    static WT_DEVICE void step(T (&sums)[rows][cols], const A* a, const B* b, const Place& place, int k)
+    static WT_DEVICE void step(TileSums& sums, const A* a, const B* b, const Place& place, int k)
     {
         T as[rows][vector], bs[cols][vector];
         load<P::a_row_major, rows, pair_m, lanes_m, P::m, P::lda, P::align_a, exact_m>(as, a, place.row, place.lane_m, k);
@@ -168,7 +163,7 @@ private:
         }
     }
 
-    static WT_DEVICE void add_lanes(T (&sums)[rows][cols])
+    static WT_DEVICE void add_lanes(TileSums& sums)
     {
 #pragma unroll
         for (int mask = 1; mask < lanes_k; mask *= 2) {
@@ -184,7 +179,7 @@ private:
     static constexpr int width = P::c_row_major ? tile::smaller(pair_n, across(cols, sizeof(C), P::align_c, P::n, P::ldc)) : 1;
 
     // The sums start from beta * C.
-    static WT_DEVICE void start(T (&sums)[rows][cols], T beta, const C* c, const Place& place)
+    static WT_DEVICE void start(TileSums& sums, T beta, const C* c, const Place& place)
     {
 #pragma unroll
         for (int i = 0; i < rows; ++i) {
@@ -204,7 +199,7 @@ private:
     static WT_DEVICE int offset(int row, int col) { return P::c_row_major ? row * P::ldc + col : col * P::ldc + row; }
 
     // Lanes that share a sum all have it now, and one of them writes.
-    static WT_DEVICE void store(T (&sums)[rows][cols], tile::Scale<T> scale, C* c, const Place& place)
+    static WT_DEVICE void store(TileSums& sums, tile::Scale<T> scale, C* c, const Place& place)
     {
         add_lanes(sums);
 #pragma unroll

@@ -4,19 +4,22 @@
 
 #pragma once
 
-#include "arch/lane.cuh"
 #include "gemm/multiply.cuh"
+#include "gemm/rounds.cuh"
 #include "tile/accumulator.cuh"
 #include "tile/operand.cuh"
 
 namespace wt {
 
-template <class P, class Config>
+template <class Variant>
 struct MmaGemm {
+    using P = ProblemOf<Variant>;
+    using Config = typename Variant::Config;
+    using R = Rounds<Variant>;
     using A = typename P::A;
     using B = typename P::B;
     using C = typename P::C;
-    using Multiply = Multiplier<P, Config::instruction>;
+    using Multiply = Multiplier<A, B, any_double<P>, P::tf32, P::sm, Config::instruction>;
     using Value = typename Multiply::Value;
 
     static constexpr int rows = Config::tile_m / 8, cols = Config::tile_n / 8;  // groups of eight
@@ -41,20 +44,15 @@ struct MmaGemm {
                                            ReadA::placement, ReadB::placement> {};
     using Result = tile::Accumulator<ShapeC>;
 
-    static constexpr int tiles_m = (P::m + Config::tile_m - 1) / Config::tile_m;
-    static constexpr int tiles_n = (P::n + Config::tile_n - 1) / Config::tile_n;
-    static constexpr int warps = P::threads / 32;
-    static constexpr int rounds = (tiles_m * tiles_n + warps - 1) / warps;
-
     // What a lane holds of C
     using TileSums = typename Multiply::template Sums<rows, cols>;
-    using Sums = TileSums[rounds];
+    using Sums = TileSums[R::count];
 
     static WT_DEVICE void run(const void* alpha, const A* a, const B* b, const void* beta, C* c)
     {
         const auto scale = tile::scale_of<C, Sum<P>>(alpha, beta);
 #pragma unroll 1
-        for (int round = 0; round < rounds; ++round) {
+        for (int round = 0; round < R::count; ++round) {
             const Place place(round);
             if (!place.inside)
                 break;
@@ -71,7 +69,7 @@ struct MmaGemm {
     static WT_DEVICE void add(Sums& sums, const A* a, const B* b)
     {
 #pragma unroll
-        for (int round = 0; round < rounds; ++round) {
+        for (int round = 0; round < R::count; ++round) {
             const Place place(round);
             if (place.inside)
                 accumulate(sums[round], a, b, place);
@@ -82,7 +80,7 @@ struct MmaGemm {
     static WT_DEVICE void finish(const Sums& sums, C* c)
     {
 #pragma unroll
-        for (int round = 0; round < rounds; ++round) {
+        for (int round = 0; round < R::count; ++round) {
             const Place place(round);
             if (place.inside) {
                 typename Result::Values old[rows][Result::vectors];
@@ -96,18 +94,13 @@ struct MmaGemm {
 
 private:
     // Where a lane works in a round: its register tile, and its place in an instruction
-    struct Place {
-        int row, col, g, q;
-        bool inside;
+    struct Place : R::Place {
+        int g, q;
 
-        WT_DEVICE explicit Place(int round)
+        WT_DEVICE explicit Place(int round) : R::Place(round)
         {
-            const int tile = arch::thread_index() / 32 + round * warps, lane = arch::thread_index() % 32;
-            row = tile / tiles_n * Config::tile_m;
-            col = tile % tiles_n * Config::tile_n;
-            g = lane / 4;
-            q = lane % 4;
-            inside = tiles_m * tiles_n % warps == 0 || tile < tiles_m * tiles_n;
+            g = this->lane / 4;
+            q = this->lane % 4;
         }
     };
 
@@ -125,23 +118,22 @@ private:
         }
     }
 
-    static WT_DEVICE void multiply_block(TileSums& sums, const tile::Unit<ShapeA> (&a)[rows][ShapeA::units],
-                                         const tile::Unit<ShapeB> (&b)[cols][ShapeB::units])
+    // What is not stored as it is multiplied is converted, A before B.
+    template <class UnitA, int CountA, class UnitB, int CountB>
+    static WT_DEVICE void multiply_block(TileSums& sums, const UnitA (&a)[rows][CountA], const UnitB (&b)[cols][CountB])
     {
-        using UnitA = tile::Unit<ShapeA>;
-        using UnitB = tile::Unit<ShapeB>;
-        constexpr bool as_stored = same<UnitA, Value> && same<UnitB, Value>;
-        if constexpr (Multiply::multiplicand == Multiplicand::half_words || as_stored) {
+        if constexpr (Multiply::multiplicand == Multiplicand::half_words || (same<UnitA, Value> && same<UnitB, Value>)) {
 #pragma unroll
             for (int step = 0; step < steps; ++step)
                 Multiply::template multiply<rows>(sums, a, b, step);
+        } else if constexpr (!same<UnitA, Value>) {
+            Value values[rows][Config::k_vector];
+            convert<ShapeA>(values, a);
+            multiply_block(sums, values, b);
         } else {
-            Value values_a[rows][Config::k_vector], values_b[cols][Config::k_vector];
-            convert<ShapeA>(values_a, a);
-            convert<ShapeB>(values_b, b);
-#pragma unroll
-            for (int step = 0; step < steps; ++step)
-                Multiply::template multiply<rows>(sums, values_a, values_b, step);
+            Value values[cols][Config::k_vector];
+            convert<ShapeB>(values, b);
+            multiply_block(sums, a, values);
         }
     }
 

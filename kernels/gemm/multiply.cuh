@@ -14,32 +14,31 @@ namespace wt {
 // What the tensor cores are given
 enum class Multiplicand { half_words, tf32, tf32_parts, doubles };
 
-template <class P, Instruction I>
+// Double  whether sums are fp64; Tf32: whether floats may be cut; Sm: 90 for sm_90
+template <class A, class B, bool Double, bool Tf32, int Sm, Instruction I>
 struct Multiplier {
-    using A = typename P::A;
-    using B = typename P::B;
     static constexpr bool half_words =
-        same<A, B> && sizeof(A) == 2 && !any_double<P> && (I == Instruction::mma_m16n8k16 || P::sm < 80);
-    static constexpr Multiplicand multiplicand = any_double<P> ? Multiplicand::doubles
+        same<A, B> && sizeof(A) == 2 && !Double && (I == Instruction::mma_m16n8k16 || Sm < 80);
+    static constexpr Multiplicand multiplicand = Double ? Multiplicand::doubles
         : half_words                                          ? Multiplicand::half_words
-        : (same<A, float> || same<B, float>) && !P::tf32      ? Multiplicand::tf32_parts
+        : (same<A, float> || same<B, float>) && !Tf32      ? Multiplicand::tf32_parts
                                                               : Multiplicand::tf32;
     static constexpr int rows = I == Instruction::mma_m8n8k4 ? 1 : 2;  // groups of eight
     static constexpr int k = I == Instruction::mma_m16n8k16 ? 16 : I == Instruction::mma_m16n8k8 ? 8 : 4;
     static constexpr int registers = k / 4 / (half_words ? 2 : 1);
 
     static_assert(I != Instruction::mma_m16n8k16 || half_words, "m16n8k16 multiplies fp16 or bf16");
-    static_assert(I != Instruction::mma_m8n8k4 || any_double<P>, "m8n8k4 multiplies fp64");
-    static_assert(P::sm >= 80 || (half_words && same<A, f16>), "sm_75 has tensor cores for fp16 alone");
-    static_assert(!any_double<P> || I == Instruction::mma_m8n8k4 || P::sm >= 90, "m16n8k8 of fp64 needs sm_90");
+    static_assert(I != Instruction::mma_m8n8k4 || Double, "m8n8k4 multiplies fp64");
+    static_assert(Sm >= 80 || (half_words && same<A, f16>), "sm_75 has tensor cores for fp16 alone");
+    static_assert(!Double || I == Instruction::mma_m8n8k4 || Sm >= 90, "m16n8k8 of fp64 needs sm_90");
     static_assert(multiplicand != Multiplicand::tf32_parts || !(same<A, float> && same<B, float>),
                   "fp32 products of default precision are computed by fma");
 
-    using Value = typename SumOf<any_double<P>>::Type;
+    using Value = typename SumOf<Double>::Type;  // of a sum, and of what is multiplied where it is not half words
 
     // Sums of a register tile: a lane's four values (two, with eight rows) of each instruction
     template <int Rows, int Cols>
-    using Sums = Sum<P>[Rows / rows][Cols][2 * rows];
+    using Sums = Value[Rows / rows][Cols][2 * rows];
 
     // One instruction for each of them; `step` counts instructions along K within the registers of a block.
     template <int Rows, int Cols, int Count>

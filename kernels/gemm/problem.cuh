@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is asked, as templates see it. A Problem names the types A, B and C, the sizes m, n and k, per operand lda, align_a
-// (bytes) and a_row_major, and tf32, threads and sm (90 for sm_90).
+// What is asked, as templates see it: a Variant, which holds two structures. Problem names the types A, B and C, the sizes
+// m, n and k, per operand lda, align_a (bytes) and a_row_major, and tf32, threads and sm (90 for sm_90). Config: see
+// TileConfig in warp_tiles/tile_config.py. One name for both, because it is part of those of all functions.
 
 #pragma once
 
@@ -24,6 +25,19 @@ struct Transposed {
     static constexpr bool tf32 = P::tf32;
     static constexpr int threads = P::threads, sm = P::sm;
 };
+
+template <bool Transpose, class P>
+struct Oriented {
+    using Type = P;
+};
+template <class P>
+struct Oriented<true, P> {
+    using Type = Transposed<P>;
+};
+
+// The problem whose C is computed by rows
+template <class Variant>
+using ProblemOf = typename Oriented<Variant::Config::transposed, typename Variant::Problem>::Type;
 
 template <class P>
 inline constexpr bool any_double = same<typename P::A, double> || same<typename P::B, double> || same<typename P::C, double>;

@@ -63,9 +63,10 @@ struct Accumulator {
     // C as it lies in the tile, each lane taking its turn
     static WT_DEVICE void fetch(Values (&values)[S::rows][vectors], const T* tile, int row0, int col0, int g, int q)
     {
+        const int turn = (g >> line_bits) & (ways - 1);
 #pragma unroll
         for (int group = 0; group < S::rows; ++group)
-            fetch(values[group], tile, row0 + position<S::row_placement>(group, g), col0, turn_of(g), q);
+            fetch(values[group], tile, row0 + position<S::row_placement>(group, g), col0, turn, q);
     }
 
     // Fetched: whether `values` holds C already. They are not used where beta is zero.
@@ -73,7 +74,7 @@ struct Accumulator {
     static WT_DEVICE void store(const Sums& sums, Scale<Sum> scale, Values (&values)[S::rows][vectors], T* tile,
                                 int row0, int col0, int g, int q)
     {
-        const int turn = turn_of(g);
+        const int turn = (g >> line_bits) & (ways - 1);
 #pragma unroll
         for (int group = 0; group < S::rows; ++group) {
             const int row = row0 + position<S::row_placement>(group, g);
@@ -105,8 +106,6 @@ struct Accumulator {
     }
 
 private:
-    static WT_DEVICE int turn_of(int g) { return (g >> line_bits) & (ways - 1); }
-
     static WT_DEVICE int offset(int row, int col) { return S::row_major ? row * S::ld + col : col * S::ld + row; }
 
     static WT_DEVICE void fetch(Values (&values)[vectors], const T* tile, int row, int col0, int turn, int q)

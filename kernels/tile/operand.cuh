@@ -54,12 +54,6 @@ using Unit = typename UnitOf<S::packed, typename S::Element>::Type;
 template <class S>
 using Units = Unit<S>[S::blocks][S::groups][S::units];
 
-template <class T>
-WT_DEVICE T load_or_zero(bool valid, const T* address)
-{
-    return valid ? arch::load<1>(address).at[0] : T{};
-}
-
 // ---- contiguous along K
 
 template <class S>
@@ -95,7 +89,7 @@ private:
         for (int e = 0; e < S::vector; e += width) {
             const bool valid = S::exact || (inside && k + e < S::k);
             if constexpr (width < unit_elements) {
-                const u32 bits = load_or_zero(valid, from + e).bits;
+                const u32 bits = valid ? arch::load<1>(from + e).at[0].bits : 0;
                 units[e / 2] = e % 2 ? units[e / 2] | bits << 16 : bits;
             } else {
                 constexpr int count = width / unit_elements;
@@ -147,7 +141,10 @@ struct AcrossK {
     static constexpr bool matrices = size == 2 && S::packed && !pairs && S::exact && S::align >= 16 && S::ld % 8 == 0
         && (S::units == 2 || S::units == 4);
 
-    using Access = typename UnitOf<pairs && size == 2, Vector<T, pair>>::Type;
+    // A word of two 16-bit neighbours, or elements
+    using Part = typename UnitOf<pairs && size == 2, T>::Type;
+    static constexpr int parts = pair * size / int(sizeof(Part));
+    using Access = Vector<Part, parts>;
 
     static WT_DEVICE void load(Units<S>& units, const T* tile, int outer0, int k0, int g, int q)
     {
@@ -165,7 +162,7 @@ struct AcrossK {
                 const int k = k0 + S::vector * (4 * block + q) + source / slots_across;
                 const int outer = outer0 + position<placement>(source % slots_across * pair, g);
                 const bool valid = S::exact || (outer < S::extent && k < S::k);
-                slots[slot] = load_or_zero(valid, reinterpret_cast<const Access*>(tile + k * S::ld + outer));
+                slots[slot] = valid ? arch::load<parts>(reinterpret_cast<const Part*>(tile + k * S::ld + outer)) : Access{};
             }
             if constexpr (S::ways > 1)
                 exchange_slots<S::ways>(slots, turn);
@@ -195,8 +192,8 @@ private:
                 if constexpr (pairs && size == 2) {
                     if (e % 2 == 0) {
                         const Access& next = slots[(e + 1) * slots_across + u];
-                        units[2 * u][e / 2] = arch::permute_bytes(value, next, 0x5410);
-                        units[2 * u + 1][e / 2] = arch::permute_bytes(value, next, 0x7632);
+                        units[2 * u][e / 2] = arch::permute_bytes(value.at[0], next.at[0], 0x5410);
+                        units[2 * u + 1][e / 2] = arch::permute_bytes(value.at[0], next.at[0], 0x7632);
                     }
                 } else if constexpr (S::packed) {
                     if (e % 2 == 0)

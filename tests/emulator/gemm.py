@@ -70,11 +70,11 @@ def launch(case: Case) -> Launch:
     variant = case.variant
     random = np.random.default_rng(case.seed)
     a, b, c = (rounded(random.uniform(-1, 1, (tile.rows, tile.columns)), tile.dtype) for tile in tiles(variant))
-    structs = f"{problem_struct(variant)}\n{config_struct(case.config)}"
+    structs = f"struct Variant {{\n{problem_struct(variant)}\n{config_struct(case.config)}\n}};"
     if case.loop:
         function = Function(case.describe(), "loop", f"{structs}\n{_LOOP.format(count=case.loop)}")
     else:
-        function = Function(case.describe(), "wt::block_gemm<Problem, Config>", structs)
+        function = Function(case.describe(), "wt::block_gemm<Variant>", structs)
     values = (a, b, c if case.beta else None)
     return Launch(function, tiles(variant), variant.threads, variant.arch, values, case.alpha, case.beta)
 
@@ -82,9 +82,9 @@ def launch(case: Case) -> Launch:
 _LOOP = """
 void loop(void*, void* a, void* b, void*, void* c)
 {{
-    wt::BlockGemm<Problem, Config>::Sums sums = {{}};
-    for (int i = 0; i < {count}; ++i) wt::block_gemm_add<Problem, Config>(sums, a, b);
-    wt::block_gemm_finish<Problem, Config>(sums, c);
+    wt::BlockGemm<Variant>::Sums sums = {{}};
+    for (int i = 0; i < {count}; ++i) wt::block_gemm_add<Variant>(sums, a, b);
+    wt::block_gemm_finish<Variant>(sums, c);
 }}
 """
 

@@ -147,10 +147,16 @@ struct FixedConfig {
     static constexpr bool transposed = false, c_first = false;
 };
 
+template <class P, class C>
+struct Variant {
+    using Problem = P;
+    using Config = C;
+};
+
 template <class P, class Config>
 void gemm(void* alpha, void* a, void* b, void* beta, void* c)
 {
-    wt::block_gemm<P, Config>(alpha, a, b, beta, c);
+    wt::block_gemm<Variant<P, Config>>(alpha, a, b, beta, c);
 }
 
 template <class P, class Config>

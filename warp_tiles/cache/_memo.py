@@ -46,9 +46,9 @@ class FileDigests:
         Raises:
             OSError: The file cannot be read.
         """
-        return self._remembered("file", {"": Path(path)}, lambda paths: _hash_file(paths[""]))
+        return self._remembered("file", {"": path}, lambda paths: _hash_file(paths[""]))
 
-    def digest_many(self, files: Mapping[str, Path]) -> str:
+    def digest_many(self, files: Mapping[str, str | os.PathLike[str]]) -> str:
         """One SHA-256 over the names and contents of several files, hex.
 
         Args:
@@ -60,7 +60,12 @@ class FileDigests:
         """
         return self._remembered("group", files, _hash_group)
 
-    def _remembered(self, kind: str, files: Mapping[str, Path], take: Callable[[Mapping[str, Path]], str]) -> str:
+    def _remembered(
+        self,
+        kind: str,
+        files: Mapping[str, str | os.PathLike[str]],
+        take: Callable[[Mapping[str, str | os.PathLike[str]]], str],
+    ) -> str:
         identity, newest_ns = _identity(kind, files)
         with self._lock:
             if self._records is None:
@@ -111,7 +116,7 @@ class FileDigests:
                     write_atomic(self._path, seal({"records": rows}))
 
 
-def _identity(kind: str, files: Mapping[str, Path]) -> tuple[str, int]:
+def _identity(kind: str, files: Mapping[str, str | os.PathLike[str]]) -> tuple[str, int]:
     """Digest of what the file system says of the files, and the newest of their change times."""
     hasher = hashlib.sha256(kind.encode("ascii"))
     newest_ns = 0
@@ -132,7 +137,7 @@ def _identity(kind: str, files: Mapping[str, Path]) -> tuple[str, int]:
     return hasher.hexdigest(), newest_ns
 
 
-def _hash_file(path: Path) -> str:
+def _hash_file(path: str | os.PathLike[str]) -> str:
     hasher = hashlib.sha256()
     with open(path, "rb", buffering=0) as stream:
         while chunk := stream.read(1 << 20):
@@ -140,7 +145,7 @@ def _hash_file(path: Path) -> str:
     return hasher.hexdigest()
 
 
-def _hash_group(files: Mapping[str, Path]) -> str:
+def _hash_group(files: Mapping[str, str | os.PathLike[str]]) -> str:
     hasher = hashlib.sha256(b"warp_tiles file group\0")
     for name in sorted(files):
         label = name.encode("utf-8", "surrogatepass")

@@ -1,18 +1,17 @@
-"""This project's own device code: the source, the options and the cache key of a variant and its tile configuration."""
+"""This project's own device code: the source, the options and the cache key of a variant and its tile configuration.
+
+The chooser is imported when a variant is planned: a process that finds all modules in Warp's cache needs none of it.
+"""
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from warp_tiles import choose as chooser
-from warp_tiles import loops, tile_access, tile_cost, tile_limits, wavefronts
-from warp_tiles import tile_config as configurations
 from warp_tiles.errors import UnsupportedVariant
-from warp_tiles.loops import LoopSums
 from warp_tiles.providers import nvrtc
 from warp_tiles.providers.base import Recipe, Tuned
 from warp_tiles.providers.nvrtc import NvrtcProvider
@@ -20,6 +19,10 @@ from warp_tiles.sources import DeviceSource
 from warp_tiles.tile_config import TileConfig
 from warp_tiles.toolchain import ToolchainStore
 from warp_tiles.variant import DTYPE_BYTES, DType, GemmVariant
+
+if TYPE_CHECKING:
+    from warp_tiles.cache import FileDigests
+    from warp_tiles.loops import LoopSums
 
 SOURCE = "gemm/block_gemm.cuh"  # below kernels/
 SOURCE_SCHEMA = 1
@@ -76,45 +79,47 @@ def config_struct(config: TileConfig) -> str:
 def translation_unit(variant: GemmVariant, config: TileConfig) -> str:
     """Source of the variant's device function.
 
-    The structures have names of their own: templates are instantiated under them, and the linker would take those of
-    one variant for those of all. An unnamed namespace would do, with names that fill a seventh of the LTO-IR.
+    The structures lie in one with a name of its own: templates are instantiated under it, and the linker would take
+    those of one variant for those of all. An unnamed namespace would do, with names that fill a seventh of the LTO-IR.
     """
     structs = f"{problem_struct(variant)}\n{config_struct(config)}"
-    own = f"wt_{hashlib.sha256((variant.symbol + structs).encode()).hexdigest()[:10]}"
+    digest = hashlib.sha256((variant.symbol + structs).encode()).digest()
+    own = f"w{base64.b32encode(digest[:5]).decode().lower()}"  # short, because it is part of every name
     return f"""#include "{SOURCE}"
 
-namespace {own} {{
+struct {own} {{
 {structs}
-}}  // namespace {own}
-using {own}::Config;
-using {own}::Problem;
+}};
 
 extern "C" __device__ void {variant.symbol}(void* alpha, void* a, void* b, void* beta, void* c)
 {{
-    wt::block_gemm<Problem, Config>(alpha, a, b, beta, c);
+    wt::block_gemm<{own}>(alpha, a, b, beta, c);
 }}
-{_loop_functions(variant, config)}"""
+{_loop_functions(variant, config, own)}"""
 
 
-def _loop_functions(variant: GemmVariant, config: TileConfig) -> str:
+def _loop_functions(variant: GemmVariant, config: TileConfig, own: str) -> str:
     if loop_sums(variant, variant.symbol, config) is None:
         return ""
     # inlined always: only then do the sums, an array of the caller, become registers
     return f"""
 extern "C" __device__ __forceinline__ __attribute__((used)) void {variant.symbol}_add(void* sums, void* a, void* b)
 {{
-    wt::block_gemm_add<Problem, Config>(sums, a, b);
+    wt::block_gemm_add<{own}>(sums, a, b);
 }}
 
 extern "C" __device__ __forceinline__ __attribute__((used)) void {variant.symbol}_finish(void* sums, void* c)
 {{
-    wt::block_gemm_finish<Problem, Config>(sums, c);
+    wt::block_gemm_finish<{own}>(sums, c);
 }}
 """
 
 
 def loop_sums(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums | None:
     """How a loop keeps the sums of a variant in registers; None where C rounds them or they are too many."""
+    from warp_tiles import tile_limits
+    from warp_tiles.loops import LoopSums
+
     if DTYPE_BYTES[variant.c.dtype] < 4:
         return None
     count = tile_limits.sums_per_thread(variant, config)
@@ -133,16 +138,15 @@ def options(variant: GemmVariant) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _chosen(variant: GemmVariant) -> TileConfig:
-    return chooser.choose(variant)
+    from warp_tiles.choose import choose
+
+    return choose(variant)
 
 
-@functools.cache
-def _chooser_digest() -> str:
-    texts = (
-        Path(str(module.__file__)).read_bytes()
-        for module in (chooser, configurations, tile_limits, tile_access, tile_cost, wavefronts, loops)
-    )
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()
+@functools.lru_cache(maxsize=8)
+def _chooser_digest(digests: FileDigests) -> str:
+    """Of the modules as they are when it is first asked for: what is loaded does not change."""
+    return digests.digest_many(nvrtc.DECIDING_MODULES)
 
 
 class MmaProvider(NvrtcProvider):
@@ -187,6 +191,8 @@ class MmaProvider(NvrtcProvider):
             UnsupportedVariant: No configuration serves the variant.
             SettingError: The one that is given does not.
         """
+        from warp_tiles import tile_limits
+
         if config is None:
             return _chosen(variant)
         tile_limits.check(variant, config)
@@ -210,7 +216,7 @@ class MmaProvider(NvrtcProvider):
 
     def salt(self) -> dict[str, str]:
         """See :meth:`Provider.salt`; another chooser can choose otherwise, which no source tells."""
-        return {**self.identity(), "chooser": _chooser_digest()}
+        return {**self.identity(), "chooser": _chooser_digest(self._store.digests)}
 
     def details(self, config: TileConfig | None) -> dict[str, object]:
         """See :class:`NvrtcProvider`."""

@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from warp_tiles.cache import CacheKey
     from warp_tiles.compiler import Compiled, CompileRequest
 
+_PACKAGE = Path(__file__).resolve().parent.parent
+# modules that decide the source text, the options or the key of a variant, by name
+DECIDING_MODULES = {
+    name: _PACKAGE / f"{name}.py"
+    for name in (
+        *("variant", "tile_config", "choose", "tile_limits", "tile_access", "tile_cost", "wavefronts", "loops"),
+        *("sources", "compiler", "providers/nvrtc", "providers/mma", "providers/cublasdx"),
+    )
+}
+# modules that edit the source of a Warp module, by name
+EDITING_MODULES = {name: _PACKAGE / f"{name}.py" for name in ("loops", "tile_moves", "pipeline")}
+MODULE_HEADER = "module/tile_moves.cuh"  # below kernels/; written into that source
 _MARKERS = ("cublasdx/gemm.cuh", "gemm/block_gemm.cuh")
 
 
@@ -27,12 +39,12 @@ def kernels_folder() -> Path:
     Raises:
         ToolchainError: Neither is there.
     """
-    package = Path(__file__).resolve().parent.parent
-    for folder in (package / "kernels", package.parent / "kernels"):
+    inside, beside = _PACKAGE / "kernels", _PACKAGE.parent / "kernels"
+    for folder in (inside, beside):
         if all((folder / marker).is_file() for marker in _MARKERS):
             return folder
     raise ToolchainError(
-        f"the device sources were found neither in {package / 'kernels'} nor in {package.parent / 'kernels'}",
+        f"the device sources were found neither in {inside} nor in {beside}",
         remedy="install warp-tiles again",
     )
 
