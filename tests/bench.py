@@ -33,12 +33,20 @@ ALIGNED = variant_of(8)
 UNALIGNED = ALIGNED.without_alignment()
 
 
+class FakeDigests:
+    """Names in place of digests."""
+
+    def digest_many(self, files: Mapping[str, object]) -> str:
+        return " ".join(sorted(files))
+
+
 class FakeStore:
     """A toolchain that is there, and whose digests a test can change."""
 
     def __init__(self) -> None:
         self.source, self.compiler = "source digest", "compiler digest"
         self.found = TOOLCHAIN
+        self.digests = FakeDigests()
         self.error: ToolchainError | None = None
 
     def toolchain(self) -> Toolchain:
