@@ -186,16 +186,24 @@ WT_PACKED_ADD(wp::bfloat16, "bf16x2")
 
 // The adjoint of a load, wp::adj_tile_load: adds the tile's gradient to that of the array.
 template <typename T, typename Tile>
-inline __device__ void adj_load(wp::array_t<T>& array, int x, int y, wp::array_t<T>& adj_array, int adj_x, int adj_y, Tile& adj_tile)
+inline __device__ void
+adj_load(wp::array_t<T>& array, int x, int y, wp::array_t<T>& adj_array, int adj_x, int adj_y, Tile& adj_tile)
 {
-    using Layout = typename Tile::Layout;
+    wp::adj_tile_load(array, x, y, adj_array, adj_x, adj_y, adj_tile);
+}
+
+template <typename T, typename Layout, bool Owner>
+inline __device__ void adj_load(wp::array_t<T>& array, int x, int y, wp::array_t<T>& adj_array, int adj_x, int adj_y,
+                                wp::tile_shared_t<T, Layout, Owner>& adj_tile)
+{
     if constexpr (VectorAdd<T>::EXISTS && moves_whole<T, Layout>()) {
-        wp::tile_global_t<T, typename Layout::Shape> where(array, wp::tile_coord(x, y));
+        using Shape = typename Layout::Shape;
+        wp::tile_global_t<T, Shape> where(array, wp::tile_coord(x, y));
         T* gradient = adj_array.data ? adj_array.data : array.grad;
-        char* to = gradient ? aligned_start<typename Layout::Shape>(gradient, where) : nullptr;
+        char* to = gradient ? aligned_start<Shape>(gradient, where) : nullptr;
         const uint4* from = reinterpret_cast<const uint4*>(adj_tile.grad.ptr);
         if (to != nullptr && reinterpret_cast<uint64_t>(from) % MOVE_BYTES == 0) {
-            for_each_move<T, typename Layout::Shape>(array.strides[0], [&](int i, int64_t bytes) {
+            for_each_move<T, Shape>(array.strides[0], [&](int i, int64_t bytes) {
                 VectorAdd<T>::add(to + bytes, from[i]);
             });
             WP_TILE_SYNC();  // the gradient is zeroed next, each element by another thread

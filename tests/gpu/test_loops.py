@@ -1,6 +1,6 @@
 """Loops of products on a GPU: sums in registers, tiles loaded ahead, gradients added as vectors; against float64."""
 
-from __future__ import annotations
+# kernels of a function name its arguments as types, so annotations are not postponed here
 
 from typing import Any
 
@@ -106,7 +106,7 @@ def turns_of(form: str, k: int) -> np.ndarray:
     return {"break": turn < 2, "skipped": turn % 2 == 0}.get(form, turn >= 0)
 
 
-def assert_sum(got: np.ndarray, a: np.ndarray, b: np.ndarray, dtype: str, start: np.ndarray | float = 0.0) -> None:
+def assert_sum(got: np.ndarray, a: np.ndarray, b: np.ndarray, dtype: str, start: Any = 0.0) -> None:
     bound = TOLERANCE[dtype] * (np.abs(a) @ np.abs(b) + np.abs(start) + 1)
     assert np.all(np.abs(got - (a @ b + start)) <= bound)
 

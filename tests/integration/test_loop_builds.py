@@ -44,6 +44,31 @@ def test_instructions(tmp_path: Path, dtype: str, arch: int) -> None:
     assert bool(VECTOR_ADD.search(text)) is (arch >= 90)
 
 
+OTHER_TILES = """
+@wp.kernel
+def gemm(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    sums = wp.tile_zeros(shape=(1, 64), dtype=wp.float32)
+    for step in range(A.shape[1] // 32):
+        a = wp.tile_load(A, shape=(64, 32), offset=(i * 64, step * 32), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, j * 64), storage="shared")
+        row = wp.tile_load(B, shape=(1, 64), offset=(step * 32, j * 64), storage="register")
+        narrow = wp.tile_load(B, shape=(32, 3), offset=(step * 32, j * 64), storage="shared")
+        sums += row * wp.tile_sum(narrow)[0]
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c, offset=(i * 64, j * 64))
+    wp.tile_store(C, sums, offset=(i * 64, j * 64))
+"""
+
+
+@pytest.mark.usefixtures("enabled")
+def test_tiles_in_registers_and_narrow_ones_beside_a_product(tmp_path: Path) -> None:
+    output, record = compile_module(load(OTHER_TILES, block_dim=128), tmp_path, 90, use_ptx=True)
+    assert record["linker"] == "warp_tiles", record
+    assert ASYNC.search(output.read_text())
+
+
 @pytest.mark.usefixtures("enabled")
 def test_the_setting_leaves_loads_to_warp(tmp_path: Path) -> None:
     with settings.override(wide_moves=False):
