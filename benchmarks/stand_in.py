@@ -72,7 +72,7 @@ def stand_in(kernel_cache: Path) -> Iterator[StandIn]:
         pass
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.dict(find("context.runtime").device_map, {ALIAS: device}))
+        stack.enter_context(mock.patch.dict(find("context.runtime").device_map, {ALIAS: device, device: device}))
         stack.enter_context(mock.patch.object(find("build"), "load_cuda", load_cuda))
         stack.enter_context(mock.patch.object(find("context.ModuleExec"), "__del__", keep))
         stack.enter_context(mock.patch.object(wp, "get_devices", devices))
