@@ -106,9 +106,9 @@ print(json.dumps({
     "seconds": round(seconds, 3),
     "cubin_bytes": sum(Path(c).stat().st_size for c in cubins),
     "peak_process_mb": round(peak / 1024),
-    "lto_builds": sum(r["lto_builds"] for r in records),
-    "lto_hits": sum(r["lto_hits"] for r in records),
-    "lto_bytes": sum(r["lto_bytes"] for r in records),
+    "lto_builds": sum(r.get("lto_builds", 0) for r in records),
+    "lto_hits": sum(r.get("lto_hits", 0) for r in records),
+    "lto_bytes": sum(r.get("lto_bytes", 0) for r in records),
 }))
 """
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from benchmarks.stand_in import StandIn
     from tests.bench import Bench
 
 _scratch = tempfile.TemporaryDirectory(prefix="warp_tiles_tests_")
@@ -43,6 +44,15 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         engine = Engine(warp_toolkit=(13, 4))
         yield Bench(engine, monkeypatch)
         engine.close()
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Iterator[StandIn]:
+    """A device of compute capability 9.0 that is not there, and an empty kernel cache."""
+    from benchmarks.stand_in import stand_in
+
+    with stand_in(tmp_path / "kernels") as device:
+        yield device
 
 
 @pytest.fixture(scope="session")

@@ -468,6 +468,30 @@ def test_the_cache_follows_the_settings(bench: Bench, tmp_path: Path) -> None:
     assert bench.engine.cache is first
 
 
+def test_resources_are_kept_apart_by_the_settings_that_name_them(tmp_path: Path) -> None:
+    engine = Engine()
+    try:
+        with settings.override(cache_dir=tmp_path, jobs=1):
+            one = engine.at(current())
+            assert engine.at(current()).pool is one.pool
+            assert engine.at(current(), patient=True).pool is not one.pool, "nobody waits behind a background build"
+            other = engine.at(current({"warp_tiles_jobs": 2, "warp_tiles_cache_max_bytes": "1MB"}))
+            assert other.pool is one.pool, "code comes before a module's options"
+            with settings.override(jobs=2):
+                assert engine.at(current()).pool is not one.pool
+                assert engine.at(current()).pool.jobs == 2
+            assert (other.cache.max_bytes, one.cache.root) == (10**6, other.cache.root)
+    finally:
+        engine.close()
+
+
+def test_what_was_built_ahead_is_found_once(bench: Bench) -> None:
+    artifact = bench.build(ALIGNED)
+    bench.engine.keep([replace(artifact, payload=b"kept")], current())
+    assert bench.build(ALIGNED).payload == b"kept"
+    assert bench.build(ALIGNED).payload == artifact.payload
+
+
 def test_the_toolchains_memory_follows_the_setting_of_a_shared_folder(tmp_path: Path) -> None:
     with settings.override(cache_dir=tmp_path, cache_shared=False):
         engine = Engine()

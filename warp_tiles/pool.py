@@ -34,7 +34,7 @@ def run_request(request: CompileRequest | LinkRequest) -> Compiled:
     return guarded(link_module, request)
 
 
-_LOW_PRIORITY = 10  # as ``nice`` has it
+_NICENESS = 10  # added to that of this process where nobody waits
 _BOOTSTRAP = "import sys; del sys.path[0]; from warp_tiles.worker import main; sys.exit(main([]))"
 
 
@@ -60,7 +60,8 @@ class _Process:
         )
         if self._low_priority and hasattr(os, "setpriority"):
             with contextlib.suppress(OSError):  # where that is not allowed it runs as the others do
-                os.setpriority(os.PRIO_PROCESS, process.pid, _LOW_PRIORITY)
+                own = os.getpriority(os.PRIO_PROCESS, process.pid)
+                os.setpriority(os.PRIO_PROCESS, process.pid, min(19, own + _NICENESS))
         return process
 
     def ask(self, kind: str, request: object) -> Compiled:

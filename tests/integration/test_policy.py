@@ -12,13 +12,12 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.gpu_stand_in import StandIn, stand_in
+from benchmarks.stand_in import StandIn
 from tests.integration.helpers import compile_module, gemm, load
 from tests.integration.test_hash import CHOLESKY, COPY, warp_hash
 from warp_tiles import _warp, api, settings
 from warp_tiles.engine import Engine
 
-__all__ = ["stand_in"]
 THREE = gemm(m=16, n=32, k=48)  # three different functions
 
 
@@ -249,9 +248,9 @@ def test_max_tunes_once_and_outside_warps_lock(cold: Path, stand_in: StandIn, mo
     module = load(THREE)
     with warp_tiles.override(policy="max"):
         before = warp_hash(module)
-        loaded = stand_in.load(module)
+        loaded = stand_in.load(module.__name__)
         assert warp_hash(module) == loaded.module_hash != before, "what was measured is in the hash"
-        assert stand_in.load(module) is loaded
+        assert stand_in.load(module.__name__) is loaded
     assert [len(variants) for variants in asked] == [3]
 
 
@@ -279,5 +278,5 @@ def test_settings_that_change_while_a_module_is_loaded_count(
     monkeypatch.setattr(engine(), "tune_missing", lambda *_: monkeypatch.setenv("WARP_TILES_LOOP_SUMS", "0"))
     module = load(gemm(), enable_backward=False)
     with warp_tiles.override(policy="max"):
-        loaded = stand_in.load(module)
+        loaded = stand_in.load(module.__name__)
         assert loaded.module_hash == warp_hash(module)

@@ -1,6 +1,6 @@
 """What is hooked into Warp, how, and how it is taken back.
 
-Seven seams, all checked before the first is changed:
+Nine seams, all checked before the first is changed:
 
     tile_matmul.lto_dispatch_func   what a call in a kernel turns into
     build.build_lto_dot             the GEMM inside the adjoint of tile_cholesky
@@ -9,6 +9,7 @@ Seven seams, all checked before the first is changed:
     ModuleBuilder.get_link_inputs   the builds start here, and run outside Warp's lock
     build.build_cuda                compile and link
     ModuleHasher                    modules that contain a product get a hash of their own
+    Module.load, Module._compile    a module that is to be hashed again is loaded again
 """
 
 from __future__ import annotations

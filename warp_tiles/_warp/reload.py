@@ -72,13 +72,15 @@ class Reloads:
         ready = self._ready
 
         @functools.wraps(original)
-        def load(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def load(module: Any, device: Any, block_dim: int | None = None, **named: Any) -> Any:
             if ready:
                 self._end_early_stage(module)
             try:
-                return original(module, *args, **kwargs)
+                if named:
+                    return original(module, device, block_dim, **named)
+                return original(module, device, block_dim)  # how launches call it: 0.05 µs more than without this
             except LoadAgain as again:
-                return self._again(again, module, lambda: original(module, *args, **kwargs))
+                return self._again(again, module, functools.partial(original, module, device, block_dim, **named))
 
         return load
 
@@ -91,7 +93,7 @@ class Reloads:
             try:
                 return original(module, *args, **kwargs)
             except LoadAgain as again:
-                return bool(self._again(again, module, lambda: original(module, *args, **kwargs)))
+                return bool(self._again(again, module, functools.partial(original, module, *args, **kwargs)))
 
     def planning(self) -> Any:
         """A with-block in which code is generated for its plan alone."""

@@ -1,0 +1,114 @@
+"""What each compile policy costs, from a cold start and again.
+
+    python benchmarks/policies.py --json benchmarks/results/policies.json
+
+Every figure is the median of its repeats, each in a fresh process with caches of its own; no GPU is needed. "off" takes
+minutes and is built once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.compile_time import ARCH, THREADS, machine, median_of
+from benchmarks.measure import Job, Kernel, build
+
+KERNEL = Kernel(64, 64, 64).source(None)
+ODD_THREADS = 48  # no whole warps, which mma does not serve
+COLD = ("off", "scalar", "fast", "auto")
+
+_BACKGROUND = """
+import json, sys, time
+from pathlib import Path
+folder = Path(sys.argv[1])
+import warp as wp
+wp.config.log_level = wp.LOG_WARNING
+import warp_tiles
+from benchmarks.stand_in import stand_in
+sys.path.insert(0, str(folder))
+with stand_in(folder / "kernels") as device:
+    import odd_kernels
+    wp.get_module("odd_kernels").options["block_dim"] = 48
+    start = time.perf_counter()
+    warp_tiles.enable()
+    first = device.load("odd_kernels")
+    at_first = time.perf_counter() - start
+    while True:
+        begin = time.perf_counter()
+        if device.load("odd_kernels") is not first:
+            break
+        time.sleep(0.002)
+    end = time.perf_counter()
+print(json.dumps({"seconds": at_first, "swapped_after_seconds": end - start, "swap_seconds": end - begin}))
+"""
+
+
+def compiled(policy: str, threads: int, folder: Path, *, again: str = "") -> dict[str, Any]:
+    """One module compiled under a policy; with ``again`` once more under that one, from cached LTO-IR."""
+    result: dict[str, Any] = {}
+    for number, name in enumerate((policy, again) if again else (policy,)):
+        settings = (("WARP_TILES_POLICY", name),)
+        out = str(folder / str(number))
+        job = Job((KERNEL,), True, ARCH, threads, str(folder / f"warp{number}"), str(folder / "tiles"), out, settings)
+        result = build(job)
+    return result
+
+
+def background(folder: Path) -> dict[str, Any]:
+    """Seconds until the first load of a module, until it runs on what was built, and of the load that swaps it."""
+    (folder / "odd_kernels.py").write_text("import warp as wp\n" + KERNEL)
+    root = str(Path(__file__).resolve().parent.parent)
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+        "WARP_CACHE_PATH": str(folder / "warp"),
+        "WARP_TILES_CACHE_DIR": str(folder / "tiles"),
+        "WARP_TILES_BACKGROUND": "1",
+    }
+    command = [sys.executable, "-c", _BACKGROUND, str(folder)]
+    run = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(run.stdout.strip().splitlines()[-1])
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="without the policy off")
+    arguments = parser.parse_args()
+    results: dict[str, list[dict[str, Any]]] = {}
+
+    def note(name: str, result: dict[str, Any]) -> None:
+        results.setdefault(name, []).append(result)
+        print(f"{name:32} {json.dumps(result)}", flush=True)
+
+    for repeat in range(arguments.repeats):
+        for policy in COLD:
+            if policy != "off" or not (repeat or arguments.quick):
+                with tempfile.TemporaryDirectory() as folder:
+                    note(f"{policy}, cold", compiled(policy, THREADS, Path(folder)))
+        for policy in ("fast", "auto"):
+            with tempfile.TemporaryDirectory() as folder:
+                note(f"{policy}, {ODD_THREADS} threads, cold", compiled(policy, ODD_THREADS, Path(folder)))
+        with tempfile.TemporaryDirectory() as folder:
+            note("locked, LTO-IR cached by auto", compiled("auto", THREADS, Path(folder), again="locked"))
+        with tempfile.TemporaryDirectory() as folder:
+            note(f"background, {ODD_THREADS} threads, cold", background(Path(folder)))
+    rows = {name: {**median_of(found), "repeats": len(found)} for name, found in results.items()}
+    if arguments.json:
+        text = json.dumps({**machine(), "arch": ARCH, "threads": THREADS, "rows": rows}, indent=2)
+        arguments.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
