@@ -111,24 +111,7 @@ private:
         WT_DEVICE int col_of(int j) const { return this->col + line<pair_n, lanes_n>(lane_n, j); }
     };
 
-    // A lane with few sums would wait for each before it adds to it again: it keeps several, and adds them at the end.
-    static constexpr int chains = tile::smaller(vector, rows * cols < 4 ? 4 / (rows * cols) : 1);
-    using Chains = TileSums[chains];
-
     static WT_DEVICE void accumulate(TileSums& sums, const A* a, const B* b, const Place& place)
-    {
-        if constexpr (chains == 1) {
-            accumulate_chains(reinterpret_cast<Chains&>(sums), a, b, place);
-        } else {
-            Chains parts = {};
-            accumulate_chains(parts, a, b, place);
-#pragma unroll
-            for (int x = 0; x < chains * rows * cols; ++x)
-                sums[x / cols % rows][x % cols] += parts[x / (rows * cols)][x / cols % rows][x % cols];
-        }
-    }
-
-    static WT_DEVICE void accumulate_chains(Chains& sums, const A* a, const B* b, const Place& place)
     {
         // Lanes that read lines along K at the same banks start at different places.
         const int turn = (place.lane_m & (Config::rotation_a - 1)) ^ (place.lane_n & (Config::rotation_b - 1));
@@ -164,7 +147,7 @@ private:
         }
     }
 
-    static WT_DEVICE void step(Chains& sums, const A* a, const B* b, const Place& place, int k)
+    static WT_DEVICE void step(TileSums& sums, const A* a, const B* b, const Place& place, int k)
     {
         T as[rows][vector], bs[cols][vector];
         load<P::a_row_major, rows, pair_m, lanes_m, P::m, P::lda, P::align_a, exact_m>(as, a, place.row, place.lane_m, k);
@@ -175,7 +158,7 @@ private:
             for (int i = 0; i < rows; ++i) {
 #pragma unroll
                 for (int j = 0; j < cols; ++j)
-                    sums[e % chains][i][j] += as[i][e] * bs[j][e];
+                    sums[i][j] += as[i][e] * bs[j][e];
             }
         }
     }
