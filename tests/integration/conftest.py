@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import warp as wp
 
+import warp_tiles
 from tests.integration.commands import MAIN, WITHOUT_GUARD, command, parsed
 
 
@@ -28,6 +29,14 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (module,) = parsed(done)["modules"]
     assert (module["lto_builds"], module["lto_hits"]) == (3, 0)
     return top
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Iterator[Path]:
+    """An empty LTO-IR cache for one test."""
+    folder = tmp_path / "lto"
+    with warp_tiles.override(cache_dir=folder, jobs=2):
+        yield folder
 
 
 @pytest.fixture
