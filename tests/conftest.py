@@ -47,6 +47,21 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 
 @pytest.fixture
+def clean_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No setting from the environment, from code or from another test."""
+    from warp_tiles import settings
+
+    for variable in settings.ENVIRONMENT.values():
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(settings, "_configured", {})
+    monkeypatch.setattr(settings, "_overrides", [])
+    monkeypatch.setattr(settings, "_listeners", [])
+    monkeypatch.chdir(tmp_path)  # and none from a project file
+    yield
+    assert settings._overrides == []  # no test leaves a layer behind
+
+
+@pytest.fixture
 def stand_in(tmp_path: Path) -> Iterator[StandIn]:
     """A device of compute capability 9.0 that is not there, and an empty kernel cache."""
     from benchmarks.stand_in import stand_in

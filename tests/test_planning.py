@@ -182,7 +182,7 @@ def test_different_sizes_stay_apart() -> None:
 
 
 def test_a_product_that_is_forward_here_and_adjoint_there_is_listed_under_both_roles() -> None:
-    # what one site computes forward may be another's adjoint; it is built once all the same, see test_engine.py
+    # what one site computes forward may be another's adjoint; it is built once all the same, see test_engine_plans.py
     site = {C: BIG[C], A: SMALL[C], B: BIG[B]}
     text = source(forward(0), backward(0), forward(1))
     plan = resolve(session(("one", site), ("two", SMALL)), text, ["one", "two"], [])

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_all_names_what_is_exported() -> None:
     exported = {
         name
-        for name, value in vars(warp_tiles).items()
+        for name, value in ((name, getattr(warp_tiles, name)) for name in dir(warp_tiles))
         if not isinstance(value, types.ModuleType) and (not name.startswith("_") or name == "__version__")
     }
     assert exported == set(warp_tiles.__all__)
@@ -86,7 +86,18 @@ def test_enabling_loads_neither_what_builds_nor_what_draws(tmp_path: Path) -> No
     loaded = set(json.loads(python(code, tmp_path, **environment).splitlines()[-1]))
     assert "warp_tiles._warp" in loaded
     assert not {"cuda", "rich", "filelock", "click", "multiprocessing"} & {name.split(".")[0] for name in loaded}
-    building = ("choose", "tile_cost", "loops", "module_build", "link", "compiler", "pool", "cache._store", "cli")
+    building = (
+        "choose",
+        "tile_cost",
+        "loops",
+        "module_build",
+        "link",
+        "compiler",
+        "pool",
+        "cache._store",
+        "cli",
+        "tuning",
+    )
     assert not {f"warp_tiles.{name}" for name in building} & loaded
 
 

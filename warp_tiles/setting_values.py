@@ -12,6 +12,8 @@ from warp_tiles.errors import SettingError
 
 
 def choice(*valid: str) -> Callable[[str, Any], str]:
+    """A parser that takes the given words and refuses others with a SettingError that lists them."""
+
     def parse(name: str, value: Any) -> str:
         if value not in valid:
             raise SettingError(f"{name} is {value!r}", remedy=f"valid values are {', '.join(valid)}")
@@ -21,6 +23,11 @@ def choice(*valid: str) -> Callable[[str, Any], str]:
 
 
 def path(name: str, value: Any) -> Path | None:
+    """A folder, ``~`` expanded; None where nothing is named.
+
+    Raises:
+        SettingError: The value is no path.
+    """
     if value is None or value == "":
         return None
     if not isinstance(value, (str, os.PathLike)):
@@ -29,6 +36,11 @@ def path(name: str, value: Any) -> Path | None:
 
 
 def flag(name: str, value: Any) -> bool:
+    """True or False from itself or from a word such as ``on`` or ``0``.
+
+    Raises:
+        SettingError: The word is unknown.
+    """
     known = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False, "": False}
     if isinstance(value, bool):
         return value
@@ -53,12 +65,22 @@ def parse_size(name: str, value: Any) -> int:
 
 
 def count(name: str, value: Any) -> int:
+    """A whole number that is not negative.
+
+    Raises:
+        SettingError: The value is something else.
+    """
     if isinstance(value, bool) or not re.fullmatch(r"\d+", str(value)):
         raise SettingError(f"{name} is {value!r}", remedy="give a whole number, 0 for one per core")
     return int(value)
 
 
 def paths(name: str, value: Any) -> tuple[Path, ...]:
+    """Folders from one path, several, or a text with ``os.pathsep`` between them.
+
+    Raises:
+        SettingError: The value is none of these.
+    """
     if isinstance(value, str):
         value = value.split(os.pathsep)
     if isinstance(value, os.PathLike):
@@ -69,12 +91,22 @@ def paths(name: str, value: Any) -> tuple[Path, ...]:
 
 
 def text(name: str, value: Any) -> str:
+    """A text as it is.
+
+    Raises:
+        SettingError: The value is no text.
+    """
     if not isinstance(value, str):
         raise SettingError(f"{name} is {value!r}", remedy="give a text")
     return value
 
 
 def seconds(name: str, value: Any) -> float:
+    """Seconds, not negative.
+
+    Raises:
+        SettingError: The value is something else.
+    """
     if isinstance(value, bool) or not re.fullmatch(r"\d+(\.\d*)?", str(value)):
         raise SettingError(f"{name} is {value!r}", remedy="give seconds, 0 for no limit")
     return float(value)

@@ -107,6 +107,7 @@ def require_supported(variant: GemmVariant) -> None:
 
 
 def line_bytes(operand: Operand) -> int:
+    """Bytes from one row of a row-major operand, or one column of a column-major one, to the next."""
     return operand.leading_dimension * DTYPE_BYTES[operand.dtype]
 
 

@@ -69,6 +69,10 @@ def tile_of(var: Any) -> Tile:
 
 
 def variant_of_call(arguments: Mapping[str, Any]) -> GemmVariant:
+    """The variant that Warp asks for in a call of its ``build_lto_dot()``, given by that function's parameters.
+
+    Nothing is known of the alignment there, so that none beyond an element's is promised.
+    """
     m, n, k = (int(arguments[name]) for name in "MNK")
     shapes = {"a": (m, k), "b": (k, n), "c": (m, n)}
     operands: dict[str, Operand] = {}

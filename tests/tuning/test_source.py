@@ -183,7 +183,7 @@ def closing_over(value: Any) -> Any:
         (closing_over(1), closing_over(2)),
         (None, False),
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "__qualname__", repr(value)),
 )
 def test_values_that_are_closed_over(one: Any, other: Any) -> None:
     assert source_digest(closing_over(one)) == source_digest(closing_over(one))

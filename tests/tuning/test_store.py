@@ -4,57 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import stat
-import warnings
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tuning.tuning_records import ENVIRONMENT, failure, key, timing
+from tests.tuning.store_files import A, B, C, file_of, quiet, write
+from tests.tuning.tuning_records import ENVIRONMENT, key, timing
 from warp_tiles import settings
 from warp_tiles.errors import RecordError
-from warp_tiles.tuning import encoding
-from warp_tiles.tuning.folder import RecordFolder, slug
-from warp_tiles.tuning.key import TuningKey
+from warp_tiles.tuning.folder import slug
 from warp_tiles.tuning.record import Record
 from warp_tiles.tuning.store import RecordStore, open_store
-
-A, B, C = timing({"x": 1}, 10.0), timing({"x": 2}, 20.0), failure({"x": 3})
-
-
-def file_of(store: RecordStore, asked: TuningKey) -> Path:
-    return store.root / slug(asked.subject) / f"{asked.digest}.json"
-
-
-def future(asked: TuningKey) -> bytes:
-    return json.dumps({"schema": 2, "key": asked.to_json(), "measurements": {}}).encode()
-
-
-def write(path: Path, data: bytes) -> bytes:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return data
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-@contextmanager
-def unwritable(folder: Path) -> Iterator[None]:
-    """A folder in which nothing can be made, also for root: a file is in its way."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.write_text("in the way")
-    yield
 
 
 def test_nothing_is_created_until_something_is_written(records: RecordStore, tmp_path: Path) -> None:
@@ -191,170 +154,6 @@ class TestFolders:
             assert store.load(key()) is None
 
 
-class TestDamage:
-    @pytest.fixture(
-        params=[
-            b"",
-            b"{",
-            b"\xff\xfe",
-            b"[]",
-            b"null",
-            b'{"schema": "2"}',
-            b'{"schema": true}',
-            b'{"schema": 0}',
-            b"[" * 5_000,
-            b'{"schema": 1, "timings": [NaN]}',
-            "another key",
-            "a cut",
-            "a pickle",
-        ],
-        ids=lambda value: repr(value)[:24],
-    )
-    def damaged(self, request: pytest.FixtureRequest) -> bytes:
-        whole = encoding.encode_record(Record(key(), (A,)))
-        made = {
-            "another key": encoding.encode_record(Record(key(m=1), (A,))),
-            "a cut": whole[: len(whole) // 2],
-            "a pickle": pickle.dumps(Exploding()),
-        }
-        return made[request.param] if isinstance(request.param, str) else request.param
-
-    def test_a_damaged_record_is_set_aside_once_and_told_of(self, records: RecordStore, damaged: bytes) -> None:
-        path = file_of(records, key())
-        write(path, damaged)
-        with pytest.warns(RuntimeWarning, match=f"{path.name}.*set aside"):
-            assert records.load(key()) is None
-        assert not path.exists()
-        assert path.with_suffix(".damaged").read_bytes() == damaged
-        assert records.load(key()) is None  # and says nothing
-        assert records.merge(key(), [A]).timings == (A,)
-        assert path.with_suffix(".damaged").read_bytes() == damaged
-
-    def test_merging_sets_aside_too(self, records: RecordStore) -> None:
-        path = file_of(records, key())
-        write(path, b"{")
-        with pytest.warns(RuntimeWarning, match="set aside"):
-            assert records.merge(key(), [A]).timings == (A,)
-        assert path.with_suffix(".damaged").read_bytes() == b"{"
-
-    def test_a_damaged_record_of_a_folder_that_cannot_be_changed_is_told_of(self, records: RecordStore) -> None:
-        write(file_of(records, key()), b"{")
-        (records.root / ".locks").write_text("no lock can be made")
-        with pytest.warns(RuntimeWarning, match="damaged .* cannot be set aside"):
-            assert records.load(key()) is None
-        assert file_of(records, key()).read_bytes() == b"{"
-
-
-class Exploding:
-    def __reduce__(self) -> Any:
-        return (pytest.fail, ("a record was unpickled",))
-
-
-class TestFutureSchema:
-    def test_it_is_ignored_with_one_message_and_never_overwritten(self, records: RecordStore) -> None:
-        path = file_of(records, key())
-        data = write(path, future(key()))
-        with pytest.warns(RuntimeWarning, match=r"left alone.*schema 2.*reads schema 1"):
-            assert records.load(key()) is None
-        assert records.load(key()) is None  # and says nothing more: warnings are errors here
-        assert records.records() == []
-        with pytest.warns(RuntimeWarning, match="nothing is written"):
-            assert records.merge(key(), [A]).timings == (A,)
-        assert records.merge(key(), [B]).timings == (A, B)
-        assert RecordStore(records.root).load(key()) == Record(key(), (A, B))  # for this process
-        assert records.remove() == 1  # what this process keeps
-        assert records.load(key()) is None
-        assert path.read_bytes() == data
-        assert list(path.parent.iterdir()) == [path]
-
-    def test_other_keys_are_not_touched_by_it(self, records: RecordStore) -> None:
-        write(file_of(records, key()), future(key()))
-        records.merge(key(m=1), [A])
-        with quiet():
-            assert [item.record.key for item in records.records()] == [key(m=1)]
-
-    def test_a_bundle_of_it_or_for_it_is_refused_whole(self, records: RecordStore, tmp_path: Path) -> None:
-        bundle = tmp_path / "bundle.json"
-        other = RecordStore(tmp_path / "other")
-        other.merge(key(m=1), [A])
-        other.merge(key(), [A])
-        other.export(bundle)
-        data = write(file_of(records, key()), future(key()))
-        with pytest.raises(RecordError, match="would be overwritten"):
-            records.import_(bundle)
-        assert [path.read_bytes() for path in records.root.rglob("*.json")] == [data]
-        bundle.write_bytes(b'{"schema": 2, "records": []}')
-        with pytest.raises(RecordError, match="schema 2"):
-            records.import_(bundle)
-
-
-class TestUnusable:
-    """Where nothing can be written, results live in the process."""
-
-    @pytest.fixture
-    def stuck(self, tmp_path: Path) -> Iterator[RecordStore]:
-        with unwritable(tmp_path / "tuning"):
-            yield RecordStore(tmp_path / "tuning")
-
-    def test_results_live_in_the_process_and_it_is_said_once(self, stuck: RecordStore) -> None:
-        with pytest.warns(RuntimeWarning, match="cannot be written"):
-            assert stuck.merge(key(), [A]).timings == (A,)
-        assert stuck.merge(key(), [B]).timings == (A, B)
-        again = RecordStore(stuck.root)
-        assert again.load(key()) == Record(key(), (A, B))
-        assert [item.record for item in again.records("kernel:")] == [Record(key(), (A, B))]
-        assert again.find(key().digest[:8]).record.key == key()
-        assert RecordStore(stuck.root.with_name("elsewhere")).load(key()) is None
-
-    def test_threads_lose_nothing(self, stuck: RecordStore) -> None:
-        with quiet():
-            stuck.merge(key(), [A])  # so that threads have nothing to tell
-        with ThreadPoolExecutor(8) as threads:
-            list(threads.map(lambda number: stuck.merge(key(), [timing({"y": number})]), range(200)))
-        record = stuck.load(key())
-        assert record is not None
-        assert len(record.timings) == 201
-
-    def test_they_are_written_once_that_is_possible(self, stuck: RecordStore) -> None:
-        with quiet():
-            stuck.merge(key(), [A])
-        stuck.root.unlink()
-        assert stuck.merge(key(), [B]).timings == (A, B)
-        assert json.loads(file_of(stuck, key()).read_text())["timings"][0]["config"] == A.config
-
-    def test_they_change_the_fingerprint(self, stuck: RecordStore) -> None:
-        before = stuck.fingerprint("kernel:")
-        with quiet():
-            stuck.merge(key(), [A])
-        assert stuck.fingerprint("kernel:") != before
-        assert stuck.fingerprint("gemm") == RecordStore(stuck.root.with_name("elsewhere")).fingerprint("gemm")
-
-    def test_a_search_may_go_on(self, stuck: RecordStore) -> None:
-        with pytest.warns(RuntimeWarning, match="not coordinated"), stuck.single_flight(key()) as may_search:
-            assert may_search
-
-    def test_commands_say_so(self, stuck: RecordStore, tmp_path: Path) -> None:
-        with pytest.raises(RecordError, match="cannot be exported"):
-            stuck.export(tmp_path / "missing" / "bundle.json")
-        bundle = tmp_path / "bundle.json"
-        assert stuck.export(bundle, [Record(key(), (A,))]) == 1
-        with pytest.raises(RecordError, match="cannot be changed"):
-            stuck.import_(bundle)
-
-    @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions are those of POSIX")
-    def test_a_folder_that_others_can_write_is_not_used_unless_shared(self, records: RecordStore) -> None:
-        records.merge(key(), [A])
-        records.root.chmod(0o777)
-        with pytest.warns(RuntimeWarning, match=r"not used.*0o777.*chmod 700"):
-            assert records.load(key()) is None
-        with pytest.warns(RuntimeWarning, match="cannot be written"):
-            assert records.merge(key(m=1), [B]).timings == (B,)
-        shared = RecordStore(records.root, shared=True)
-        assert shared.load(key()) == Record(key(), (A,))
-        shared.merge(key("gemm"), [A])
-        assert stat.S_IMODE(file_of(shared, key("gemm")).stat().st_mode) == 0o666
-
-
 class TestFind:
     def test_the_beginning_of_a_key_is_enough(self, records: RecordStore) -> None:
         records.merge(key(), [A])
@@ -406,102 +205,6 @@ class TestRemove:
             assert records.load(key(m=1)) is None
             assert records.remove() == 1
         assert [path.name for path in records.root.rglob("*") if path.is_file()] == ["store.lock"]
-
-
-class TestBundle:
-    def test_export_and_import_carry_every_record(self, records: RecordStore, tmp_path: Path) -> None:
-        bundle, other = tmp_path / "bundle.json", RecordStore(tmp_path / "other")
-        records.merge(key(), [A, C])
-        records.merge(key("gemm"), [B])
-        assert records.export(bundle) == 2
-        assert json.loads(bundle.read_text())["schema"] == 1
-        assert other.import_(bundle) == 2
-        assert {item.path.name: item.path.read_bytes() for item in other.records()} == {
-            item.path.name: item.path.read_bytes() for item in records.records()
-        }
-
-    def test_export_unites_folders_or_takes_what_it_is_given(self, records: RecordStore, tmp_path: Path) -> None:
-        records.merge(key(), [A])
-        both = RecordStore(tmp_path / "own", [records.root])
-        both.merge(key(), [B])
-        both.merge(key(m=1), [B])
-        assert both.export(tmp_path / "all.json") == 2
-        imported = RecordStore(tmp_path / "imported")
-        imported.import_(tmp_path / "all.json")
-        assert imported.load(key()) == Record(key(), (A, B))
-        assert both.export(tmp_path / "one.json", [Record(key(m=1), (B,))]) == 1
-
-    def test_importing_adds_and_keeps_what_is_known(self, records: RecordStore, tmp_path: Path) -> None:
-        other = RecordStore(tmp_path / "other")
-        other.merge(key(), [timing({"x": 1}, 99.0), B])
-        other.export(tmp_path / "bundle.json")
-        records.merge(key(), [A])
-        assert records.import_(tmp_path / "bundle.json") == 1
-        loaded = records.load(key())
-        assert loaded is not None
-        assert {item.config["x"]: item.median_us for item in loaded.timings} == {1: 10.0, 2: 20.0}
-
-    def test_two_records_of_one_key_are_united(self, records: RecordStore, tmp_path: Path) -> None:
-        records.export(tmp_path / "bundle.json", [Record(key(), (A,)), Record(key(), (B,))])
-        assert records.import_(tmp_path / "bundle.json") == 2
-        assert records.find(key().digest).record.winner() == A
-        assert len(records.find(key().digest).record.timings) == 2
-
-    @pytest.mark.parametrize(
-        ("content", "said"),
-        [
-            (b"", "Expecting value"),
-            (b"\x80\x04rubbish", "decode"),
-            (b"[1]", "no export"),
-            (b'{"schema": 1}', "no export"),
-            (b'{"schema": 1, "records": {}}', "no export"),
-            (b'{"records": []}', "no export"),
-            (b'{"schema": 1, "records": [7]}', "record 0: not a tuning record"),
-            (b'{"schema": 3, "records": []}', "schema 3"),
-            (b'{"schema": 1, "records": [{"schema": 4}]}', "record 0: it is of schema 4"),
-        ],
-    )
-    def test_rubbish_is_an_error(self, records: RecordStore, tmp_path: Path, content: bytes, said: str) -> None:
-        (tmp_path / "bundle.json").write_bytes(content)
-        with pytest.raises(RecordError, match=said) as raised:
-            records.import_(tmp_path / "bundle.json")
-        assert str(tmp_path / "bundle.json") in raised.value.message
-        assert raised.value.remedy
-        assert not records.root.exists()
-
-    def test_one_bad_record_keeps_the_good_ones_out(self, records: RecordStore, tmp_path: Path) -> None:
-        good = Record(key(), (A,)).to_json()
-        bad = Record(key(m=1), (A,)).to_json() | {"timings": [{"config": 3}]}
-        (tmp_path / "bundle.json").write_text(json.dumps({"schema": 1, "records": [good, bad]}))
-        with pytest.raises(RecordError, match="record 1"):
-            records.import_(tmp_path / "bundle.json")
-        assert records.records() == []
-
-    def test_a_file_that_is_missing_is_an_error(self, records: RecordStore, tmp_path: Path) -> None:
-        with pytest.raises(RecordError, match=r"gone\.json"):
-            records.import_(tmp_path / "gone.json")
-
-    def test_a_full_disk_half_way_leaves_everything_as_it_was(
-        self, records: RecordStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        records.merge(key(m=0), [A])
-        before = file_of(records, key(m=0)).read_bytes()
-        incoming = [Record(key(m=number), (B,)) for number in range(3)]
-        records.export(tmp_path / "bundle.json", incoming)
-        whole, written = RecordFolder.write, []
-
-        def write_two(folder: RecordFolder, record: Record) -> None:
-            if len(written) == 2:
-                raise OSError(28, "No space left on device")
-            written.append(record)
-            whole(folder, record)
-
-        monkeypatch.setattr(RecordFolder, "write", write_two)
-        with pytest.raises(RecordError, match="No space left"):
-            records.import_(tmp_path / "bundle.json")
-        assert len(written) == 2
-        assert [item.record.key for item in records.records()] == [key(m=0)]
-        assert file_of(records, key(m=0)).read_bytes() == before
 
 
 class TestFingerprint:

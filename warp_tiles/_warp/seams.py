@@ -57,6 +57,7 @@ def find(path: str) -> Any:
 
 
 def missing(what: str) -> SeamError:
+    """The error for a part of Warp that this version lacks."""
     low, high = (".".join(map(str, version)) for version in SUPPORTED_VERSIONS)
     return SeamError(
         f"Warp {warp.__version__} has no {what}, which warp_tiles hooks into",

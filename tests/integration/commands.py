@@ -1,0 +1,64 @@
+"""The command line in processes of its own, and scripts for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.integration.helpers import gemm, run_python
+
+FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
+PLAN_FIELDS = {
+    "role", "m", "n", "k", "a_dtype", "b_dtype", "c_dtype", "precision", "arrangement", "leading_dimensions",
+    "threads", "arch", "needed", "reason", "provider", "key", "cached",
+}  # fmt: skip
+MORE_PLAN_FIELDS = {"alignments", "symbol", "call", "function", "kernels", "tile_config"}
+COMPILE_FIELDS = {"name", "cubin", "cubin_bytes", "lto_builds", "lto_hits", "lto_bytes", "seconds"}
+
+MAIN = (
+    "import sys\nfrom pathlib import Path\n\nimport numpy as np\nimport warp as wp\n\n"
+    + gemm()
+    + """
+
+def main(folder):
+    a = wp.array(np.full((16, 16), 2.0), dtype=wp.float32, device="cpu")
+    c = wp.zeros((16, 16), dtype=wp.float32, device="cpu")
+    wp.launch_tiled(gemm, dim=[1], inputs=[a, a], outputs=[c], block_dim=64, device="cpu")
+    print("sum", c.numpy().sum())
+    Path(folder, "sum").write_text(str(c.numpy().sum()))
+    Path(folder, "arguments").write_text(" ".join(sys.argv[2:]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+)
+WITHOUT_GUARD = MAIN.partition('if __name__ == "__main__"')[0] + "main(sys.argv[1])\n"
+
+
+def command(
+    *arguments: object, cache: Path | None = None, as_json: bool = True, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """``python -m warp_tiles`` with arguments, by default with ``--json`` right behind the command."""
+    words = [str(argument) for argument in arguments]
+    if as_json:
+        words.insert(2 if words[0] == "cache" else 1, "--json")
+    if cache is not None:
+        environment["WARP_TILES_CACHE_DIR"] = str(cache)
+    return run_python(["-m", "warp_tiles", *words], environment=environment)
+
+
+def parsed(done: subprocess.CompletedProcess[str], status: int = 0) -> Any:
+    """Its JSON, which is all that it printed on standard output."""
+    assert done.returncode == status, done.stderr
+    return json.loads(done.stdout)
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """The message of a command that refused, without a traceback."""
+    assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return done.stderr

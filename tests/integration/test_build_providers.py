@@ -1,0 +1,221 @@
+"""Building by each provider, and what happens if one fails."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.builds import TINY, counts, kernels_in
+from tests.integration.helpers import (
+    compile_module,
+    load,
+    run_python,
+    variant_of,
+)
+from tests.products import Case, make_kernel
+from warp_tiles import api
+from warp_tiles.providers.cublasdx import promised
+from warp_tiles.providers.nvrtc import kernels_folder
+
+pytestmark = pytest.mark.usefixtures("enabled")
+
+
+# ---- other providers
+
+
+@pytest.mark.parametrize("name", ["mma", "cublasdx"])
+def test_the_provider_of_a_module(name: str, cold: Path, tmp_path: Path) -> None:
+    cubin, record = compile_module(load(TINY, warp_tiles_provider=name), tmp_path / "out")
+    assert kernels_in(cubin) == {"gemm_forward"}
+    (build,) = record["builds"]
+    assert (build["provider"], record["provider"]) == (name, name)
+    assert (build["tile_config"] is not None) == (name == "mma")
+    forward = record["variants"][0]
+    assert f"{name}: the setting provider (module option warp_tiles_provider of module " in forward["reason"]
+    assert (build["symbol"], build["key"]) == (forward["symbol"], forward["key"])
+
+
+def test_code_comes_before_the_module_option_and_that_before_the_environment(
+    cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load(TINY, warp_tiles_provider="cublasdx")
+    monkeypatch.setenv("WARP_TILES_PROVIDER", "libmathdx")
+    record = compile_module(module, tmp_path / "option")[1]
+    assert [build["provider"] for build in record["builds"]] == ["cublasdx"]
+    with warp_tiles.override(provider="mma"):
+        record = compile_module(module, tmp_path / "code")[1]
+    assert [build["provider"] for build in record["builds"]] == ["mma"]
+
+
+def test_a_changed_module_option_builds_again(cold: Path, tmp_path: Path) -> None:
+    module = load(TINY)
+    first, record = compile_module(module, tmp_path / "out")
+    assert [build["provider"] for build in record["builds"]] == ["mma"]
+    wp.set_module_options({"warp_tiles_provider": "cublasdx"}, module=module)
+    second, record = compile_module(module, tmp_path / "out")
+    assert first != second, "Warp's own cache keeps both"
+    assert [build["provider"] for build in record["builds"]] == ["cublasdx"]
+
+
+def test_an_unknown_module_option(tmp_path: Path) -> None:
+    with pytest.raises(warp_tiles.SettingError, match="option warp_tiles_provider is 'cutlass'") as caught:
+        compile_module(load(TINY, warp_tiles_provider="cutlass"), tmp_path / "out")
+    assert "auto, mma, cublasdx, libmathdx, scalar" in caught.value.remedy
+
+
+def test_a_block_of_no_whole_warps_is_built_by_cublasdx(cold: Path, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cubin, record = compile_module(load(TINY, block_dim=48), tmp_path / "out")
+    assert kernels_in(cubin) == {"gemm_forward"}
+    assert [build["provider"] for build in record["builds"]] == ["cublasdx"]
+    assert "cublasdx: mma cannot serve threads=48" in record["variants"][0]["reason"]
+
+
+def test_a_block_of_less_than_a_warp_takes_the_scalar_path(cold: Path, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cubin, record = compile_module(load(TINY, block_dim=16), tmp_path / "out")
+    assert kernels_in(cubin) == {"gemm_forward"}
+    assert [build["provider"] for build in record["builds"]] == ["scalar"]
+    assert "mma cannot serve threads=16" in record["variants"][0]["reason"]
+
+
+@pytest.mark.parametrize("arch", [75, 80, 90, 120])
+@pytest.mark.parametrize("case", [
+    Case(16, 24, 32, "bfloat16", "bfloat16", "float32"),
+    Case(16, 24, 32, "bfloat16", "bfloat16", "bfloat16", accumulate=True, alpha=2.0, beta=0.5),
+    Case(16, 24, 32, "bfloat16", "float32", "float32", a_transposed=True, pad=8),
+], ids=lambda case: f"{case.a} {case.b} {case.c}")  # fmt: skip
+def test_bfloat16_with_a_backward_pass(case: Case, arch: int, cold: Path, tmp_path: Path) -> None:
+    kernel = make_kernel(case)
+    kernel.module.options["block_dim"] = case.threads
+    cubin, record = compile_module(kernel.module, tmp_path / "out", arch)
+    assert kernels_in(cubin) == {"product_forward", "product_backward"}
+    assert {build["provider"] for build in record["builds"]} == {"mma"}
+    assert counts(record)[0] == len({build["symbol"] for build in record["builds"]})
+    assert {build["variant"]["c_dtype"] for build in record["builds"]} == {case.a, case.b, case.c}
+
+
+def test_the_scalar_provider_builds_nothing(cold: Path, tmp_path: Path) -> None:
+    with warp_tiles.override(provider="scalar"):
+        (cubin,) = wp.compile_aot_module(load(TINY), arch=90, module_dir=tmp_path / "out", use_ptx=False)
+        (module,) = warp_tiles.report()["modules"]
+    assert kernels_in(Path(cubin)) == {"gemm_forward"}
+    assert module["builds"] == []
+    assert not list(cold.rglob("*.json")) or not any(cold.rglob("payload*"))
+
+
+@pytest.mark.slow
+def test_the_libmathdx_provider(cold: Path, tmp_path: Path) -> None:
+    with warp_tiles.override(provider="libmathdx"):
+        cubin, record = compile_module(load(TINY), tmp_path / "out")
+    assert kernels_in(cubin) == {"gemm_forward"}
+    (build,) = record["builds"]
+    assert build["provider"] == "libmathdx"
+    assert build["lto_bytes"] > 1000
+    assert record["linker"] == "warp"
+    assert "libmathdx" in record["linker_reason"]
+
+
+# ---- failures
+
+
+SOURCES = {"mma": "gemm/block_gemm.cuh", "cublasdx": "cublasdx/gemm.cuh"}
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Device sources that no compiler takes."""
+    folder = tmp_path / "kernels"
+    shutil.copytree(kernels_folder(), folder)
+    for source in (folder / name for name in SOURCES.values()):
+        source.write_text(source.read_text() + '\n#error "broken on purpose"\n')
+    monkeypatch.setattr("warp_tiles.providers.nvrtc.kernels_folder", lambda: folder)
+    return folder
+
+
+def test_a_compile_error_falls_back_and_says_why(
+    broken: Path, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> tuple[str, bytes]:
+        raise warp_tiles.BuildError("libmathdx refuses too")
+
+    assert api._hooks is not None
+    monkeypatch.setattr(api._hooks.engine, "_libmathdx", refuse)
+    with pytest.warns(RuntimeWarning) as caught:
+        cubin, record = compile_module(load(TINY), tmp_path / "out")
+    said = [str(warning.message) for warning in caught]
+    aligned = promised(variant_of(warp_tiles.plan(load(TINY), arch=90).needed[0]))
+    expected = ["cuBLASDx"]
+    expected += ["cuBLASDx without alignment"] if aligned != aligned.without_alignment() else []
+    expected += ["Warp's libmathdx", "Warp's scalar path"]
+    assert len(said) == len(expected)
+    for text, instead in zip(said, expected):
+        assert "8x8x8 float32" in text
+        assert text.partition(" To see it alone:")[0].endswith(f"using {instead}.")
+    assert all("broken on purpose" in text for text in said[:-1])
+    assert "libmathdx refuses too" in said[-1]
+    assert kernels_in(cubin) == {"gemm_forward"}
+    (build,) = record["builds"]
+    assert (build["provider"], build["lto_bytes"]) == ("scalar", 0)
+    assert len(build["warnings"]) == len(expected)
+    source = (tmp_path / "out" / record["output"]).with_suffix("").with_suffix(".cu").read_text()
+    assert "wt_gemm" not in source, "the source that is kept calls what was built"
+
+
+@pytest.mark.slow
+def test_a_compile_error_falls_back_to_libmathdx(broken: Path, cold: Path, tmp_path: Path) -> None:
+    with pytest.warns(RuntimeWarning) as caught:
+        cubin, record = compile_module(load(TINY), tmp_path / "out")
+    assert "broken on purpose" in str(caught[-1].message)
+    assert str(caught[-1].message).partition(" To see it alone:")[0].endswith("using Warp's libmathdx.")
+    assert kernels_in(cubin) == {"gemm_forward"}
+    assert [build["provider"] for build in record["builds"]] == ["libmathdx"]
+
+
+def test_a_warning_is_given_once(broken: Path, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert api._hooks is not None
+    monkeypatch.setattr(api._hooks.engine, "_libmathdx", None)
+    with pytest.warns(RuntimeWarning) as first:
+        compile_module(load(TINY), tmp_path / "first")
+    compile_module(load(TINY), tmp_path / "second")  # a second warning would be an error
+    assert first
+
+
+@pytest.mark.parametrize("provider", SOURCES)
+def test_a_compile_error_of_the_only_provider(provider: str, broken: Path, cold: Path, tmp_path: Path) -> None:
+    with warp_tiles.override(provider=provider), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # that it is tried again without alignment, if it had any
+        with pytest.raises(warp_tiles.BuildError) as caught:
+            compile_module(load(TINY), tmp_path / "out")
+    error = caught.value
+    with warp_tiles.override(provider="scalar"):  # a failure leaves nothing behind that another build trips over
+        wp.compile_aot_module(load(TINY), arch=90, module_dir=tmp_path / "scalar", use_ptx=False)
+    text = str(error)
+    assert "8x8x8 float32 x float32 -> float32, 64 threads, sm_90" in text
+    assert "broken on purpose" in error.log
+    assert "python -m warp_tiles.worker --reproduce " in error.remedy
+    # the command, as told: everything after the first line of the remedy goes into a file
+    file = Path(error.remedy.rpartition(" ")[2])
+    again = run_python(["-m", "warp_tiles.worker", "--reproduce", str(file)])
+    assert again.returncode == 1
+    assert "broken on purpose" in again.stderr
+    source = broken / SOURCES[provider]
+    source.write_text(source.read_text().replace('#error "broken on purpose"', ""))
+    repaired = run_python(["-m", "warp_tiles.worker", "--reproduce", str(file)])
+    assert repaired.returncode == 0, repaired.stderr
+    assert "bytes of LTO-IR" in repaired.stdout
+
+
+def test_a_mistake_in_a_kernel_is_warps_error(cold: Path, tmp_path: Path) -> None:
+    module = load(TINY.replace("B, shape=(8, 8)", "B, shape=(16, 8)"))
+    with pytest.raises(ValueError, match="consistent for a matmul"):
+        compile_module(module, tmp_path / "out")
+    assert not list((tmp_path).rglob("*.cubin"))

@@ -1,0 +1,173 @@
+"""``warp-tiles plan`` and ``compile``, as users call them: in processes of their own, with ``--json``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.commands import (
+    COMPILE_FIELDS,
+    FORWARD_ONLY,
+    MAIN,
+    MORE_PLAN_FIELDS,
+    PLAN_FIELDS,
+    WITHOUT_GUARD,
+    command,
+    parsed,
+    refused,
+)
+from tests.integration.helpers import cubin_symbols, run_python
+from warp_tiles.tile_config import TileConfig
+
+
+@pytest.mark.parametrize("name", ["main.py", "plain.py"])
+def test_plan(folder: Path, name: str) -> None:
+    done = command("plan", folder / name, folder, cache=folder / "lto")
+    document = parsed(done)
+    assert set(document) == {"modules"}
+    (module,) = document["modules"]
+    assert module["name"] == "__main__"
+    assert module["kernels"] == ["gemm"]
+    assert module["arch"] == 90
+    for variant in module["variants"]:
+        assert set(variant) == PLAN_FIELDS | MORE_PLAN_FIELDS
+        assert (variant["m"], variant["n"], variant["k"]) == (16, 16, 16)
+        assert variant["a_dtype"] == variant["b_dtype"] == variant["c_dtype"] == "float32"
+        assert (variant["precision"], variant["threads"], variant["arch"]) == ("default", 64, 90)
+        assert variant["leading_dimensions"] == [16, 16, 16]
+        assert len(variant["arrangement"]) == 3
+        assert (variant["needed"], variant["provider"], variant["cached"]) == (True, "mma", False)
+        assert TileConfig.from_json(variant["tile_config"]).instruction == "fma"
+        assert "mma: the first that is asked" in variant["reason"]
+        assert len(variant["key"]) == 64
+        assert variant["reason"]
+    assert [variant["role"] for variant in module["variants"]] == ["forward", "adjoint_a", "adjoint_b"]
+    assert "sum 0.0" in done.stderr, "what the script prints goes beside the JSON"
+    assert (folder / "sum").read_text() == "0.0", "nothing was launched"
+    assert parsed(command("cache", "info", cache=folder / "lto"))["entries"] == 0, "nothing was built"
+
+
+def test_plan_for_another_architecture_and_block_size(folder: Path) -> None:
+    document = parsed(command("plan", "--arch", "80", "--block-dim", "256", folder / "main.py", folder))
+    (module,) = document["modules"]
+    assert {(v["arch"], v["threads"]) for v in module["variants"]} == {(80, 256)}
+
+
+def test_plan_options_may_follow_the_script(folder: Path) -> None:
+    done = run_python(["-m", "warp_tiles", "plan", str(folder / "main.py"), str(folder), "--arch", "80", "--json"])
+    assert {v["arch"] for v in parsed(done)["modules"][0]["variants"]} == {80}
+
+
+def test_plan_prints_a_table(folder: Path) -> None:
+    done = command("plan", folder / "main.py", folder, as_json=False)
+    assert done.returncode == 0, done.stderr
+    for text in ("forward", "adjoint_a", "adjoint_b", "16x16x16", "gemm", "sm_90", "64 threads", "mma", "fma", "lanes"):
+        assert text in done.stdout
+
+
+def test_plan_with_another_provider(folder: Path) -> None:
+    done = command("plan", folder / "main.py", folder, WARP_TILES_PROVIDER="cublasdx")
+    (module,) = parsed(done)["modules"]
+    assert module["provider"] == "cublasdx"
+    for variant in module["variants"]:
+        assert (variant["provider"], variant["tile_config"]) == ("cublasdx", None)
+        assert "cublasdx: the setting provider (environment variable WARP_TILES_PROVIDER) names it" in variant["reason"]
+
+
+def test_a_provider_that_cannot_serve_a_plan_is_one_message(folder: Path) -> None:
+    done = command("plan", "--block-dim", "48", folder / "main.py", folder, WARP_TILES_PROVIDER="mma")
+    message = refused(done)
+    assert "mma cannot serve threads=48" in message
+    assert "16x16x16 float32" in message
+    assert "WARP_TILES_PROVIDER=auto" in message
+
+
+def test_plan_of_a_kernel_that_is_launched_with_two_block_sizes(folder: Path) -> None:
+    text = WITHOUT_GUARD.replace('    print("sum"', "    wp.launch_tiled(gemm, dim=[1], inputs=[a, a], outputs=[c], "
+                                 'block_dim=128, device="cpu")\n    print("sum"')  # fmt: skip
+    (folder / "twice.py").write_text(text)
+    modules = parsed(command("plan", folder / "twice.py", folder))["modules"]
+    assert sorted(module["block_dim"] for module in modules) == [64, 128]
+    assert {(m["block_dim"], v["threads"]) for m in modules for v in m["variants"]} == {(64, 64), (128, 128)}
+
+
+def test_plan_of_a_generic_kernel_knows_the_launched_types(folder: Path) -> None:
+    text = MAIN.replace("dtype=wp.float32)", "dtype=Any)", 3).replace(
+        "import sys\n", "import sys\nfrom typing import Any\n"
+    )
+    (folder / "generic.py").write_text(text)
+    (module,) = parsed(command("plan", folder / "generic.py", folder))["modules"]
+    assert {v["a_dtype"] for v in module["variants"]} == {"float32"}
+    assert len(module["variants"]) == 3
+
+
+def test_plan_of_a_script_that_needs_its_results(folder: Path) -> None:
+    (folder / "checks.py").write_text(WITHOUT_GUARD + "assert Path(sys.argv[1], 'sum').read_text() == '16384.0'\n")
+    done = command("plan", folder / "checks.py", folder)
+    assert len(parsed(done)["modules"][0]["variants"]) == 3
+    assert "stopped early" in done.stderr
+    assert "AssertionError" in done.stderr
+
+
+def test_plan_of_a_script_without_the_gpu_it_wants(folder: Path) -> None:
+    (folder / "cuda.py").write_text(WITHOUT_GUARD.replace('"cpu"', '"cuda:99"'))
+    done = command("plan", folder / "cuda.py", folder)
+    (module,) = parsed(done)["modules"]
+    assert module["kernels"] == ["gemm"]
+    assert module["block_dim"] == 256, "Warp's default: the launch was never reached"
+    assert "stopped early" in done.stderr
+
+
+def test_plan_of_a_script_without_kernels(folder: Path) -> None:
+    (folder / "empty.py").write_text("print('nothing')\n")
+    assert "no kernel was found" in refused(command("plan", folder / "empty.py"))
+
+
+def test_plan_of_a_script_with_a_mistake(folder: Path) -> None:
+    (folder / "mistake.py").write_text(MAIN.replace("B, shape=(16, 16)", "B, shape=(8, 16)"))
+    done = command("plan", folder / "mistake.py", folder)
+    assert done.returncode != 0
+    assert "consistent for a matmul" in done.stderr
+
+
+# ---- compile
+
+
+def test_compile(folder: Path) -> None:
+    (folder / "main.py").write_text(MAIN.replace("@wp.kernel", FORWARD_ONLY))
+    first = parsed(command("compile", folder / "main.py", folder, "-o", folder / "out", cache=folder / "lto"))
+    (module,) = first["modules"]
+    assert set(module) >= COMPILE_FIELDS
+    assert (module["name"], module["lto_builds"], module["lto_hits"]) == ("__main__", 1, 0)
+    cubin = Path(module["cubin"])
+    assert cubin.parent == folder / "out"
+    assert cubin.stat().st_size == module["cubin_bytes"]
+    assert module["lto_bytes"] > 1000
+    assert module["seconds"] > 0
+    assert any(name.startswith("gemm_") for name in cubin_symbols(cubin.read_bytes()).functions)
+    assert [path.suffix for path in sorted((folder / "out").iterdir())].count(".meta") == 1
+    assert not (folder / "sum").exists() or (folder / "sum").read_text() == "0.0", "nothing was launched"
+
+    second = parsed(command("compile", folder / "main.py", folder, "-o", folder / "again", cache=folder / "lto"))
+    (module,) = second["modules"]
+    assert (module["lto_builds"], module["lto_hits"]) == (0, 1)
+    assert Path(module["cubin"]).read_bytes() == cubin.read_bytes()
+
+
+def test_compile_for_two_block_sizes(folder: Path) -> None:
+    text = WITHOUT_GUARD.replace("@wp.kernel", FORWARD_ONLY).replace("(16, 16)", "(8, 8)")
+    text = text.replace('    print("sum"', "    wp.launch_tiled(gemm, dim=[1], inputs=[a, a], outputs=[c], "
+                        'block_dim=128, device="cpu")\n    print("sum"')  # fmt: skip
+    (folder / "twice.py").write_text(text)
+    done = command("compile", "--arch", "80", folder / "twice.py", folder, "-o", folder / "out", cache=folder / "lto")
+    modules = parsed(done)["modules"]
+    assert sorted(module["block_dim"] for module in modules) == [64, 128]
+    assert len({module["cubin"] for module in modules}) == 2
+    assert [(module["lto_builds"], module["arch"]) for module in modules] == [(1, 80), (1, 80)]
+
+
+def test_compile_needs_a_folder(folder: Path) -> None:
+    done = command("compile", folder / "main.py")
+    assert done.returncode == 2
+    assert "--output" in done.stderr

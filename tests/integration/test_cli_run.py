@@ -1,0 +1,80 @@
+"""``warp-tiles run``, as users call it: in a process of its own, with ``--json``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.commands import FORWARD_ONLY, WITHOUT_GUARD, command, parsed
+from tests.integration.helpers import gemm
+
+
+def test_run_with_a_report_and_arguments(folder: Path) -> None:
+    report = folder / "report.json"
+    words = (folder / "main.py", folder, "--arch", "x", "-o", "--json")
+    done = command("run", "--report", report, *words, as_json=False, WARP_CACHE_PATH=str(folder / "warp"))
+    assert done.returncode == 0, done.stderr
+    assert "sum 16384.0" in done.stdout
+    assert (folder / "sum").read_text() == "16384.0"
+    assert (folder / "arguments").read_text() == "--arch x -o --json", "what follows the script is the script's"
+    (module,) = json.loads(report.read_text())["modules"]
+    assert module["kernels"] == ["gemm"]
+    assert [variant["role"] for variant in module["variants"]] == ["forward", "adjoint_a", "adjoint_b"]
+    assert all("CPU" in variant["reason"] for variant in module["variants"])
+    assert module["builds"] == []
+
+
+def test_run_prints_json_alone(folder: Path) -> None:
+    done = command("run", folder / "main.py", folder, WARP_CACHE_PATH=str(folder / "warp"))
+    (module,) = parsed(done)["modules"]
+    assert (module["name"], module["arch"]) == ("__main__", None)
+    assert "sum 16384.0" in done.stderr
+
+
+def test_run_reports_what_warp_loads_from_its_own_cache_too(folder: Path) -> None:
+    runs = [command("run", folder / "main.py", folder, WARP_CACHE_PATH=str(folder / "warp")) for _ in range(2)]
+    first, second = (parsed(done)["modules"] for done in runs)
+    assert [module["variants"] for module in second] == [module["variants"] for module in first]
+    assert len(first) == 1
+
+
+def test_run_reports_what_was_built(folder: Path) -> None:
+    text = "import sys\nimport warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)
+    text += "wp.compile_aot_module(__name__, arch=90, module_dir=sys.argv[1], use_ptx=False)\n"
+    (folder / "aot.py").write_text(text)
+    (module,) = parsed(command("run", folder / "aot.py", folder / "out", cache=folder / "lto"))["modules"]
+    assert (module["lto_builds"], module["lto_hits"], module["linker"]) == (1, 0, "warp_tiles")
+    assert [variant["needed"] for variant in module["variants"]] == [True, False, False]
+    (build,) = module["builds"]
+    assert (build["hit"], build["provider"]) == (False, "mma")
+    assert build["tile_config"] == module["variants"][0]["tile_config"]
+    assert (folder / "out" / module["output"]).stat().st_size == module["cubin_bytes"]
+
+
+def test_run_writes_the_report_of_a_script_that_fails(folder: Path) -> None:
+    (folder / "fails.py").write_text(WITHOUT_GUARD + "raise RuntimeError('on purpose')\n")
+    report = folder / "report.json"
+    warp_cache = str(folder / "warp")
+    done = command("run", "--report", report, folder / "fails.py", folder, as_json=False, WARP_CACHE_PATH=warp_cache)
+    assert done.returncode == 1
+    assert "RuntimeError: on purpose" in done.stderr
+    assert json.loads(report.read_text())["modules"][0]["kernels"] == ["gemm"]
+
+
+@pytest.mark.parametrize(("ending", "status"), [("sys.exit(3)", 3), ("sys.exit(0)", 0), ("sys.exit()", 0)])
+def test_run_ends_as_the_script_ends(folder: Path, ending: str, status: int) -> None:
+    (folder / "exits.py").write_text(f"import sys\nprint('here')\n{ending}\n")
+    report = folder / "report.json"
+    done = command("run", "--report", report, folder / "exits.py", as_json=False)
+    assert done.returncode == status
+    assert "here" in done.stdout
+    assert json.loads(report.read_text()) == {"modules": []}
+
+
+def test_run_sees_the_scripts_own_folder_and_name(folder: Path) -> None:
+    (folder / "beside.py").write_text("value = 7\n")
+    (folder / "imports.py").write_text("import sys, beside\nprint(beside.value, __name__, sys.argv[0] == __file__)\n")
+    done = command("run", folder / "imports.py", as_json=False)
+    assert "7 __main__ True" in done.stdout, done.stderr

@@ -1,0 +1,217 @@
+"""Which adjoints a plan needs: options, shared helpers, ``wp.grad()`` and custom gradients; nothing is built here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.helpers import gemm, only, roles, variant_of
+from tests.integration.plans import ALL, FORWARD_ONLY, HELPER, TILE, caller, plan
+from warp_tiles.variant import Role
+
+pytestmark = pytest.mark.usefixtures("enabled")
+
+
+# ---- which adjoints are needed
+
+
+def test_the_module_option_enable_backward() -> None:
+    found = plan(gemm(), enable_backward=False)
+    assert roles(found, needed=True) == ["forward"]
+    for role in (Role.ADJOINT_A, Role.ADJOINT_B):
+        skipped = only(found, role)
+        assert not skipped.needed
+        assert "module has enable_backward=False" in skipped.reason
+        assert (skipped.provider, skipped.key) == ("", "")
+        assert skipped.kernels == ("gemm",)
+
+
+def test_the_kernel_option_enable_backward() -> None:
+    found = plan(gemm(decorator=FORWARD_ONLY))
+    assert roles(found, needed=True) == ["forward"]
+    assert "kernel 'gemm' has enable_backward=False" in only(found, Role.ADJOINT_A).reason
+
+
+def test_the_kernel_option_overrides_the_module_option() -> None:
+    found = plan(gemm(decorator="@wp.kernel(enable_backward=True)"), enable_backward=False)
+    assert roles(found, needed=True) == ALL
+    assert "kernel 'gemm' has a backward pass" in only(found, Role.ADJOINT_B).reason
+
+
+def test_a_forward_only_kernel_beside_a_differentiable_one() -> None:
+    found = plan(gemm("trained", 16, 16, 16) + gemm("inferred", 8, 8, 8, decorator=FORWARD_ONLY))
+    assert sorted(found.kernels) == ["inferred", "trained"]
+    needed = {(variant_of(v).m, v.role.value): v.kernels for v in found.variants if v.needed}
+    assert needed == {(8, "forward"): ("inferred",)} | {(16, role): ("trained",) for role in ALL}
+    skipped = [v for v in found.variants if not v.needed]
+    assert {variant_of(v).m for v in skipped} == {8}
+    assert all("inferred" in v.reason and v.kernels == ("inferred",) for v in skipped)
+
+
+def test_equal_variants_of_two_kernels_are_one() -> None:
+    found = plan(gemm("first") + gemm("second"))
+    assert roles(found) == ALL
+    for variant in found.variants:
+        assert sorted(variant.kernels) == ["first", "second"]
+
+
+def test_equal_variants_of_a_forward_only_and_a_differentiable_kernel_are_one() -> None:
+    found = plan(gemm("first", decorator=FORWARD_ONLY) + gemm("second"))
+    assert roles(found, needed=True) == ALL
+    assert roles(found, needed=False) == []
+    assert sorted(only(found, Role.FORWARD).kernels) == ["first", "second"]
+    assert only(found, Role.ADJOINT_A).kernels == ("second",), "the forward-only kernel needs no adjoint"
+    assert "second" in only(found, Role.ADJOINT_A).reason
+
+
+def test_equal_products_of_several_modules_have_one_key() -> None:
+    first, second = plan(gemm("first")), plan(gemm("second"))
+    assert {v.key for v in first.variants} == {v.key for v in second.variants}
+
+
+# ---- helpers
+
+# a helper whose tile arguments are typed by its caller
+GENERIC_HELPER = """
+@wp.func
+def helper(a: wp.tile(dtype=float, shape=(16, 16)), b: wp.tile(dtype=float, shape=(16, 16))):
+    return wp.tile_matmul(a, b)
+"""
+
+
+def test_a_helper_with_tile_arguments() -> None:
+    found = plan(HELPER + caller("gemm"))
+    assert roles(found, needed=True) == ALL
+    for variant in found.variants:
+        assert variant.function == "helper"
+        assert variant.kernels == ("gemm",)
+        assert variant_of(variant).alignments == (4, 4, 4), "a parameter may be a view"
+
+
+def test_a_helper_that_returns_a_tile() -> None:
+    text = gemm(call="helper(a, b)")
+    assert roles(plan(GENERIC_HELPER + text), needed=True) == ALL
+
+
+def test_a_helper_shared_by_a_forward_only_and_a_differentiable_kernel() -> None:
+    found = plan(HELPER + caller("inferred", FORWARD_ONLY) + caller("trained"))
+    assert roles(found, needed=True) == ALL
+    assert sorted(only(found, Role.FORWARD).kernels) == ["inferred", "trained"]
+    assert only(found, Role.ADJOINT_A).kernels == ("trained",)
+    assert "trained" in only(found, Role.ADJOINT_A).reason
+    assert "inferred" not in only(found, Role.ADJOINT_A).reason
+
+
+@pytest.mark.parametrize("order", [("trained", "inferred"), ("inferred", "trained")])
+def test_the_order_of_the_kernels_does_not_matter(order: tuple[str, str]) -> None:
+    decorators = {"trained": "@wp.kernel", "inferred": FORWARD_ONLY}
+    found = plan(HELPER + "".join(caller(name, decorators[name]) for name in order))
+    assert roles(found, needed=True) == ALL
+
+
+def test_a_helper_of_forward_only_kernels_alone() -> None:
+    found = plan(HELPER + caller("first", FORWARD_ONLY) + caller("second", FORWARD_ONLY) + gemm("other", 8, 8, 8))
+    by_function = {(v.function, v.role.value): v.needed for v in found.variants}
+    assert by_function == {
+        ("helper", "forward"): True,
+        ("helper", "adjoint_a"): False,
+        ("helper", "adjoint_b"): False,
+        ("other", "forward"): True,
+        ("other", "adjoint_a"): True,
+        ("other", "adjoint_b"): True,
+    }
+    skipped = next(v for v in found.variants if not v.needed)
+    assert sorted(skipped.kernels) == ["first", "second"]
+    assert "'first'" in skipped.reason
+    assert "'second'" in skipped.reason
+
+
+def test_a_helper_of_a_helper() -> None:
+    outer = f"""
+@wp.func
+def outer(a: {TILE}, b: {TILE}, c: {TILE}):
+    helper(a, b, c)
+"""
+    text = HELPER + outer + caller("gemm").replace("helper(", "outer(")
+    assert roles(plan(text), needed=True) == ALL
+    forward = caller("gemm", FORWARD_ONLY).replace("helper(", "outer(")
+    assert roles(plan(HELPER + outer + forward), needed=True) == ["forward"]
+
+
+# ---- wp.grad() and custom gradients
+
+LOSS = """
+@wp.func
+def loss(x: wp.float32):
+    a = wp.tile_full(shape=(16, 16), value=x, dtype=wp.float32, storage="shared")
+    b = wp.tile_ones(shape=(16, 16), dtype=wp.float32, storage="shared")
+    c = wp.tile_matmul(a, b)
+    return wp.tile_extract(c, 0, 0)
+"""
+SLOPE = """
+@wp.kernel(enable_backward=False)
+def slope(out: wp.array(dtype=wp.float32)):
+    out[0] = wp.grad(loss)(2.0)
+"""
+VALUE = """
+@wp.kernel(enable_backward=False)
+def value(out: wp.array(dtype=wp.float32)):
+    out[0] = loss(2.0)
+"""
+
+
+def test_grad_inside_a_forward_only_kernel_gets_the_adjoints() -> None:
+    found = plan(LOSS + SLOPE)
+    assert roles(found, needed=True) == ALL
+    assert only(found, Role.ADJOINT_A).kernels == ("slope",)
+    assert "wp.grad()" in only(found, Role.ADJOINT_A).reason
+
+
+def test_grad_in_a_module_without_backward_passes_gets_the_adjoints() -> None:
+    assert roles(plan(LOSS + SLOPE, enable_backward=False), needed=True) == ALL
+
+
+def test_without_grad_the_same_function_needs_no_adjoint() -> None:
+    assert roles(plan(LOSS + VALUE), needed=True) == ["forward"]
+
+
+def test_grad_of_another_function_changes_nothing_for_a_product() -> None:
+    square = "@wp.func\ndef square(x: wp.float32):\n    return x * x\n\n"
+    text = square + gemm(decorator=FORWARD_ONLY).replace(
+        "c = wp.tile_matmul(a, b)", "C[0, 0] = wp.grad(square)(2.0)\n    c = wp.tile_matmul(a, b)"
+    )
+    assert roles(plan(text), needed=True) == ["forward"]
+
+
+CUSTOM = """
+@wp.func
+def loss(x: wp.float32):
+    a = wp.tile_full(shape=(16, 16), value=x, dtype=wp.float32, storage="shared")
+    b = wp.tile_ones(shape=(16, 16), dtype=wp.float32, storage="shared")
+    c = wp.tile_matmul(a, b)
+    return wp.tile_extract(c, 0, 0)
+
+@wp.func_grad(loss)
+def adj_loss(x: wp.float32, adj_ret: wp.float32):
+    {gradient}
+
+@wp.kernel
+def gemm(x: wp.array(dtype=wp.float32), out: wp.array(dtype=wp.float32)):
+    out[0] = loss(x[0])
+"""
+SCALED = "wp.adjoint[x] += 16.0 * adj_ret"
+MULTIPLIED = """a = wp.tile_full(shape=(8, 8), value=adj_ret, dtype=wp.float32, storage="shared")
+    b = wp.tile_ones(shape=(8, 8), dtype=wp.float32, storage="shared")
+    c = wp.tile_matmul(a, b)
+    wp.adjoint[x] += 16.0 * wp.tile_extract(c, 0, 0)"""
+
+
+def test_a_custom_gradient_replaces_the_adjoints() -> None:
+    found = plan(CUSTOM.format(gradient=SCALED))
+    assert roles(found, needed=True) == ["forward"]
+
+
+def test_a_product_inside_a_custom_gradient_is_built() -> None:
+    found = plan(CUSTOM.format(gradient=MULTIPLIED))
+    needed = {(variant_of(v).m, v.role.value) for v in found.variants if v.needed}
+    assert needed == {(16, "forward"), (8, "forward")}
+    assert {v.kernels for v in found.variants if v.needed} == {("gemm",)}

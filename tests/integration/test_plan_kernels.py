@@ -1,0 +1,224 @@
+"""Plans of generic kernels, aliases and Cholesky, and operands that are refused; nothing is built here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.helpers import gemm, load, only, roles, variant_of
+from tests.integration.plans import ALL, FORWARD_ONLY, HELPER, SQUARE, B, D, F, H, caller, needs_tf32, plan, plan_case
+from tests.products import Case, make_kernel
+from warp_tiles.variant import Role
+
+pytestmark = pytest.mark.usefixtures("enabled")
+
+
+# ---- generic kernels, aliases, Cholesky
+
+GENERIC = """
+@wp.kernel
+def gemm(A: wp.array2d(dtype=Any), B: wp.array2d(dtype=Any), C: wp.array2d(dtype=Any)):
+    a = wp.tile_load(A, shape=(16, 16), storage="shared")
+    b = wp.tile_load(B, shape=(16, 16), storage="shared")
+    c = wp.tile_matmul(a, b)
+    wp.tile_store(C, c)
+
+for dtype in (wp.float16, wp.float64):
+    wp.overload(gemm, [wp.array2d(dtype=dtype)] * 3)
+"""
+
+
+def test_overloads_of_a_generic_kernel() -> None:
+    found = plan("from typing import Any\n\n" + GENERIC)
+    assert sorted((variant_of(v).a.dtype, v.role.value) for v in found.variants) == sorted(
+        (dtype, role) for dtype in (H, D) for role in ALL
+    )
+
+
+def test_a_generic_kernel_without_overloads_needs_nothing() -> None:
+    text = "from typing import Any\n\n" + GENERIC.partition("for dtype")[0]
+    assert plan(text).variants == ()
+
+
+# wp.tile_matmul is no Python object: it has a value only inside kernels, or in Warp's own table
+ALIASES = {
+    "import warp": ("import warp", "warp.tile_matmul(a, b)"),
+    "import warp as other": ("import warp as other", "other.tile_matmul(a, b)"),
+    "a global": ("from warp._src.context import builtin_functions\nmm = builtin_functions['tile_matmul']", "mm(a, b)"),
+    "an attribute": (
+        "import types\nfrom warp._src.context import builtin_functions\n"
+        "ops = types.SimpleNamespace(mm=builtin_functions['tile_matmul'])",
+        "ops.mm(a, b)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("preamble", "call"), ALIASES.values(), ids=ALIASES.keys())
+def test_aliases(preamble: str, call: str) -> None:
+    assert roles(plan(f"{preamble}\n\n{gemm(call=call)}"), needed=True) == ALL
+
+
+def test_a_module_without_products_has_an_empty_plan() -> None:
+    found = plan("@wp.kernel\ndef copy(x: wp.array(dtype=float)):\n    x[0] = 1.0\n")
+    assert (found.kernels, found.variants) == (("copy",), ())
+
+
+CHOLESKY = """
+@wp.kernel{options}
+def factor(A: wp.array2d(dtype=wp.float64), L: wp.array2d(dtype=wp.float64)):
+    a = wp.tile_load(A, shape=(16, 16), storage="shared")
+    wp.tile_store(L, wp.tile_cholesky(a))
+"""
+
+
+@pytest.mark.slow
+def test_the_product_inside_the_adjoint_of_cholesky() -> None:
+    # Warp builds the cuSOLVERDx function itself while it generates the code, in seconds
+    found = plan(CHOLESKY.format(options=""))
+    product = only(found, Role.ADJOINT_A)
+    variant = variant_of(product)
+    assert (variant.m, variant.n, variant.k, variant.a.dtype) == (16, 16, 16, D)
+    assert product.call == "tile_cholesky"
+    assert product.needed
+    assert product.provider == "mma"
+    assert len(found.variants) == 1
+
+
+@pytest.mark.slow
+def test_a_forward_only_cholesky_needs_no_product() -> None:
+    assert plan(CHOLESKY.format(options=""), enable_backward=False).needed == ()
+    assert plan(CHOLESKY.format(options="(enable_backward=False)")).needed == ()
+
+
+# ---- operands that are refused
+
+
+def test_bfloat16_in_a_forward_only_kernel() -> None:
+    found = plan_case(Case(16, 16, 16, B, B, F, backward=False))
+    assert roles(found, needed=True) == ["forward"]
+    assert variant_of(only(found, Role.FORWARD)).a.dtype == B
+
+
+def test_bfloat16_in_a_forward_only_module() -> None:
+    text = gemm(call="wp.tile_zeros(shape=(16, 16), dtype=wp.float32)\n    wp.tile_matmul(a, b, c)")
+    text = text.replace("A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32)", "A: BF, B: BF")
+    found = plan("BF = wp.array2d(dtype=wp.bfloat16)\n" + text, enable_backward=False)
+    assert roles(found, needed=True) == ["forward"]
+
+
+WITHOUT_MMA = [{"provider": name} for name in ("cublasdx", "libmathdx", "scalar")]
+
+
+@pytest.mark.parametrize(("a", "b"), [(B, B), (B, F), (F, B)])
+def test_bfloat16_in_a_differentiable_kernel(a: str, b: str) -> None:
+    found = plan_case(Case(16, 16, 16, a, b, F))
+    assert roles(found, needed=True) == ALL
+    assert {v.provider for v in found.variants} == {"mma"}
+    assert {variant_of(v).c.dtype for v in found.variants} == {a, b, F}
+
+
+@pytest.mark.parametrize(("a", "b"), [(B, B), (B, F), (F, B)])
+@pytest.mark.parametrize(
+    ("arch", "threads", "setting"),
+    [(None, 1, {}), (70, 64, {}), (90, 48, {}), (90, 16, {}), *((90, 64, setting) for setting in WITHOUT_MMA)],
+)
+def test_bfloat16_in_a_differentiable_kernel_where_mma_cannot_serve(
+    a: str, b: str, arch: int | None, threads: int, setting: dict[str, str]
+) -> None:
+    kernel = make_kernel(Case(16, 16, 16, a, b, F))
+    words = r"(?s)bfloat16 'a' or 'b'.*enable_backward=False.* on the kernel.*provider 'mma' does.* Here "
+    with warp_tiles.override(**setting), pytest.raises(TypeError, match=words):
+        warp_tiles.plan(kernel.module, arch=arch, block_dim=threads)
+
+
+def test_bfloat16_in_a_helper_shared_with_a_differentiable_kernel() -> None:
+    helper = HELPER.replace("a: wp.tile(dtype=wp.float32", "a: wp.tile(dtype=wp.bfloat16")
+    assert "bfloat16" in helper
+    calls = [caller("inferred", FORWARD_ONLY), caller("trained")]
+    kernels = [text.replace("A: wp.array2d(dtype=wp.float32", "A: wp.array2d(dtype=wp.bfloat16") for text in calls]
+    assert roles(plan(helper + kernels[0]), needed=True) == ["forward"]
+    assert roles(plan(helper + "".join(kernels)), needed=True) == ALL
+    with warp_tiles.override(provider="cublasdx"):
+        assert roles(plan(helper + kernels[0]), needed=True) == ["forward"]
+        with pytest.raises(TypeError, match="bfloat16"):
+            plan(helper + "".join(kernels))
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_bfloat16_result(accumulate: bool) -> None:
+    case = Case(16, 16, 16, B, B, B, accumulate=accumulate)
+    found = plan_case(case)
+    assert {v.provider for v in found.variants} == {"mma"}
+    assert {variant_of(v).c.dtype for v in found.variants} == {B}
+    refusing: list[tuple[int | None, int, dict[str, str]]] = [(None, 1, {}), (70, 64, {}), (90, 48, {})]
+    refusing += [(90, 64, setting) for setting in WITHOUT_MMA]
+    for backward in (False, True):
+        for arch, threads, setting in refusing:
+            kernel = make_kernel(replace(case, backward=backward))
+            with warp_tiles.override(**setting), pytest.raises(TypeError, match=r"(?s)bfloat16 'out' tile.*'mma' does"):
+                warp_tiles.plan(kernel.module, arch=arch, block_dim=threads)
+
+
+def test_a_bfloat16_result_where_functions_are_off() -> None:
+    kernel = make_kernel(Case(16, 16, 16, B, B, B, backward=False))
+    kernel.module.options["enable_mathdx_gemm"] = False
+    with pytest.raises(TypeError, match=r"(?s)bfloat16 'out' tile.*enable_mathdx_gemm is off"):
+        warp_tiles.plan(kernel.module, arch=90, block_dim=64)
+
+
+def test_an_unknown_dtype() -> None:
+    # Warp's own overload resolution refuses it before the dispatcher is asked
+    with pytest.raises(Exception, match=r"(?s)tile_matmul.*int32"):
+        plan(gemm().replace("wp.float32", "wp.int32"))
+
+
+@pytest.mark.parametrize("arch", [90, None])
+def test_mismatched_shapes(arch: int | None) -> None:
+    text = gemm(m=16, n=16, k=16).replace("B, shape=(16, 16)", "B, shape=(8, 16)")
+    with pytest.raises(ValueError, match=r"(?s)sizes of A, B and C.*\(16, 16\).*\(8, 16\)"):
+        plan(text, arch=arch)
+
+
+@needs_tf32
+def test_a_precision_that_is_no_literal() -> None:
+    text = gemm(call="wp.tile_matmul(a, b, precision=mode)").replace("C: wp.array2d", "mode: str, C: wp.array2d")
+    with pytest.raises(ValueError, match="string literal 'default' or 'tf32', got a non-literal argument"):
+        plan(text)
+
+
+def test_complex_tiles_are_refused_as_warp_does() -> None:
+    with pytest.raises(TypeError, match="does not support complex tiles"):
+        plan(gemm().replace("wp.float32", "wp.vec2f"))
+
+
+@needs_tf32
+def test_an_unknown_precision() -> None:
+    with pytest.raises(ValueError, match=r"'default' or 'tf32', got 'bf32'"):
+        plan(gemm(call='wp.tile_matmul(a, b, precision="bf32")'))
+
+
+@needs_tf32
+def test_tf32_of_other_than_float32() -> None:
+    with pytest.raises(TypeError, match="tf32"):
+        plan_case(replace(SQUARE, a=H, b=H, c=H, tf32=True))
+
+
+def test_a_plan_needs_warp_tiles_to_be_enabled() -> None:
+    module = load(gemm())
+    warp_tiles.disable()
+    try:
+        with pytest.raises(warp_tiles.PlanError, match="enable"):
+            warp_tiles.plan(module, arch=90)
+    finally:
+        warp_tiles.enable()
+
+
+def test_a_module_can_be_given_in_several_ways() -> None:
+    module = load(gemm())
+    plans = [warp_tiles.plan(given, arch=90) for given in (module, module.__name__, wp.get_module(module.__name__))]
+    assert plans[0] == plans[1] == plans[2]
+    with pytest.raises(warp_tiles.PlanError, match="no Warp kernels"):
+        warp_tiles.plan("nowhere", arch=90)

@@ -1,0 +1,84 @@
+"""The documentation: links and paths lead somewhere, and the table of settings says what the code does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from warp_tiles import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PARTS = ("warp_tiles", "kernels", "examples", "benchmarks", "tests", "docs")  # folders that pages name files of
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """What ``#...`` can name in a page: its headings as GitHub writes them in links."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            yield link
+
+
+@every_page
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    assert list(broken_links(page)) == []
+
+
+@every_page
+def test_paths_that_are_named_exist(page: Path) -> None:
+    named = re.findall(rf"`((?:{'|'.join(PARTS)})/[\w./-]*)`", prose(page))
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_a_broken_link_and_a_missing_heading_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# One `two`: three\n[a](page.md#one-two-three) [b](#four) [c](gone.md) [d](https://example.org/x)\n"
+    )
+    assert list(broken_links(page)) == ["#four", "gone.md"]
+
+
+# ---- settings
+
+# words of the README for what is not set
+UNSET = {"cache_dir": "the user's cache folder", "record_paths": "none", "record_gpu": "this one"}
+
+
+def settings_table() -> dict[str, tuple[str, str]]:
+    """Environment variable and default of each setting, as the README has them."""
+    rows = re.findall(
+        r"^\| `(\w+)` \| `(WARP_TILES_\w+)` \| ([^|]+) \|", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    return {name: (variable, default.strip().strip("`")) for name, variable, default in rows}
+
+
+def test_the_readme_lists_every_setting_with_its_variable() -> None:
+    assert {name: variable for name, (variable, _) in settings_table().items()} == settings.ENVIRONMENT
+
+
+@pytest.mark.parametrize(("name", "default"), settings.defaults().items(), ids=list(settings.defaults()))
+def test_the_readme_has_the_default_of_each_setting(name: str, default: object) -> None:
+    variable, said = settings_table()[name]
+    if name in UNSET:
+        assert (said, bool(default)) == (UNSET[name], False)
+    else:
+        assert settings.from_environment({variable: said}) == {name: default}

@@ -1,0 +1,111 @@
+"""Records that are exported and imported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.tuning.store_files import A, B, C, file_of
+from tests.tuning.tuning_records import key, timing
+from warp_tiles.errors import RecordError
+from warp_tiles.tuning.folder import RecordFolder
+from warp_tiles.tuning.record import Record
+from warp_tiles.tuning.store import RecordStore
+
+
+class TestBundle:
+    def test_export_and_import_carry_every_record(self, records: RecordStore, tmp_path: Path) -> None:
+        bundle, other = tmp_path / "bundle.json", RecordStore(tmp_path / "other")
+        records.merge(key(), [A, C])
+        records.merge(key("gemm"), [B])
+        assert records.export(bundle) == 2
+        assert json.loads(bundle.read_text())["schema"] == 1
+        assert other.import_(bundle) == 2
+        assert {item.path.name: item.path.read_bytes() for item in other.records()} == {
+            item.path.name: item.path.read_bytes() for item in records.records()
+        }
+
+    def test_export_unites_folders_or_takes_what_it_is_given(self, records: RecordStore, tmp_path: Path) -> None:
+        records.merge(key(), [A])
+        both = RecordStore(tmp_path / "own", [records.root])
+        both.merge(key(), [B])
+        both.merge(key(m=1), [B])
+        assert both.export(tmp_path / "all.json") == 2
+        imported = RecordStore(tmp_path / "imported")
+        imported.import_(tmp_path / "all.json")
+        assert imported.load(key()) == Record(key(), (A, B))
+        assert both.export(tmp_path / "one.json", [Record(key(m=1), (B,))]) == 1
+
+    def test_importing_adds_and_keeps_what_is_known(self, records: RecordStore, tmp_path: Path) -> None:
+        other = RecordStore(tmp_path / "other")
+        other.merge(key(), [timing({"x": 1}, 99.0), B])
+        other.export(tmp_path / "bundle.json")
+        records.merge(key(), [A])
+        assert records.import_(tmp_path / "bundle.json") == 1
+        loaded = records.load(key())
+        assert loaded is not None
+        assert {item.config["x"]: item.median_us for item in loaded.timings} == {1: 10.0, 2: 20.0}
+
+    def test_two_records_of_one_key_are_united(self, records: RecordStore, tmp_path: Path) -> None:
+        records.export(tmp_path / "bundle.json", [Record(key(), (A,)), Record(key(), (B,))])
+        assert records.import_(tmp_path / "bundle.json") == 2
+        assert records.find(key().digest).record.winner() == A
+        assert len(records.find(key().digest).record.timings) == 2
+
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            (b"", "Expecting value"),
+            (b"\x80\x04rubbish", "decode"),
+            (b"[1]", "no export"),
+            (b'{"schema": 1}', "no export"),
+            (b'{"schema": 1, "records": {}}', "no export"),
+            (b'{"records": []}', "no export"),
+            (b'{"schema": 1, "records": [7]}', "record 0: not a tuning record"),
+            (b'{"schema": 3, "records": []}', "schema 3"),
+            (b'{"schema": 1, "records": [{"schema": 4}]}', "record 0: it is of schema 4"),
+        ],
+    )
+    def test_rubbish_is_an_error(self, records: RecordStore, tmp_path: Path, content: bytes, said: str) -> None:
+        (tmp_path / "bundle.json").write_bytes(content)
+        with pytest.raises(RecordError, match=said) as raised:
+            records.import_(tmp_path / "bundle.json")
+        assert str(tmp_path / "bundle.json") in raised.value.message
+        assert raised.value.remedy
+        assert not records.root.exists()
+
+    def test_one_bad_record_keeps_the_good_ones_out(self, records: RecordStore, tmp_path: Path) -> None:
+        good = Record(key(), (A,)).to_json()
+        bad = Record(key(m=1), (A,)).to_json() | {"timings": [{"config": 3}]}
+        (tmp_path / "bundle.json").write_text(json.dumps({"schema": 1, "records": [good, bad]}))
+        with pytest.raises(RecordError, match="record 1"):
+            records.import_(tmp_path / "bundle.json")
+        assert records.records() == []
+
+    def test_a_file_that_is_missing_is_an_error(self, records: RecordStore, tmp_path: Path) -> None:
+        with pytest.raises(RecordError, match=r"gone\.json"):
+            records.import_(tmp_path / "gone.json")
+
+    def test_a_full_disk_half_way_leaves_everything_as_it_was(
+        self, records: RecordStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        records.merge(key(m=0), [A])
+        before = file_of(records, key(m=0)).read_bytes()
+        incoming = [Record(key(m=number), (B,)) for number in range(3)]
+        records.export(tmp_path / "bundle.json", incoming)
+        whole, written = RecordFolder.write, []
+
+        def write_two(folder: RecordFolder, record: Record) -> None:
+            if len(written) == 2:
+                raise OSError(28, "No space left on device")
+            written.append(record)
+            whole(folder, record)
+
+        monkeypatch.setattr(RecordFolder, "write", write_two)
+        with pytest.raises(RecordError, match="No space left"):
+            records.import_(tmp_path / "bundle.json")
+        assert len(written) == 2
+        assert [item.record.key for item in records.records()] == [key(m=0)]
+        assert file_of(records, key(m=0)).read_bytes() == before
