@@ -46,7 +46,7 @@ def test_default_beside_tuned(tmp_path: Path) -> None:
 
 
 def test_the_documented_kernel_runs(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "tuning_kernels.md").read_text()
+    text = (ROOT / "docs" / "tuning.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == 1
     program = tmp_path / "documented.py"

@@ -14,7 +14,6 @@ from warp_tiles.tuning.measure import clock_for
 from warp_tiles.tuning.record import Config, Timing
 from warp_tiles.tuning.search import Found, Lane, search
 from warp_tiles.tuning.space import Strategy
-from warp_tiles.tuning.warp_internals import without_tape
 
 
 def search_kernels(
@@ -48,6 +47,8 @@ def search_kernels(
     Raises:
         TuningError: The reference does not fit, or an argument cannot be copied.
     """
+    from warp_tiles._warp.searches import without_tape
+
     names = maker.arguments()
     with without_tape(), _devices(device, how.devices) as places:
         spaces = [Workspace(names, values, written, place) for place in places]
