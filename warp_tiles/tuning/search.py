@@ -19,7 +19,7 @@ from warp_tiles.tuning.record import Config, Timing, identity
 from warp_tiles.tuning.search_progress import SearchProgress
 from warp_tiles.tuning.space import All, Strategy
 
-_BATCH = 64  # built, measured and remembered together: cores are idle only when a batch ends
+_BATCH = 32  # built, measured and remembered together: cores are idle only when a batch ends
 _BATCH_ON_BUDGET = 16  # so that something is measured before the time is over
 
 
