@@ -227,6 +227,13 @@ def test_a_name_of_a_module_option_goes_to_the_module(store: MemoryStore) -> Non
     add.launch(**lists(args))
 
 
+def test_configurations_of_one_module_are_not_built_beside_each_other() -> None:
+    configs = [{"tile": tile, "block_dim": threads} for tile in (8, 16) for threads in (32, 64)]
+    ordered = modules_first(configs)
+    assert [config["tile"] for config in ordered] == [8, 16, 8, 16]
+    assert sorted(map(str, ordered)) == sorted(map(str, configs))
+
+
 def test_only_block_dim_varies(store: MemoryStore) -> None:
     add, args = tuned(store, [{"tile": 8, "block_dim": size} for size in (32, 64)]), arguments()
     add.launch(**lists(args))
