@@ -18,6 +18,7 @@ import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
 from tests.tuning.kernels import CONFIGS, SIZE, arguments, dim, lists, scaled_add, tuned
 from warp_tiles import TuningError
+from warp_tiles.tuning.kernel_search import modules_first
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
