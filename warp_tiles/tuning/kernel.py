@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from warp_tiles import settings
+from warp_tiles import project_file, settings
+from warp_tiles.errors import SettingError
 from warp_tiles.recorded import RecordingTarget
 from warp_tiles.tuning.arguments import checked_key, in_order, namespace, refuse_unknown
 from warp_tiles.tuning.kernel_choice import Counters, KernelChooser, Question
@@ -70,6 +71,10 @@ class TunedKernel:
         self._wp: Any = None
         self.__doc__ = self.maker.__doc__
         self.__name__ = self.maker.__name__
+        with contextlib.suppress(
+            SettingError
+        ):  # parsed here, not at the first launch, which only looks whether it changed
+            project_file.find()
         settings.on_change(_settings_changed)
         _every.add(self)
 
