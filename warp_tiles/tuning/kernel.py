@@ -71,9 +71,7 @@ class TunedKernel:
         self._wp: Any = None
         self.__doc__ = self.maker.__doc__
         self.__name__ = self.maker.__name__
-        with contextlib.suppress(
-            SettingError
-        ):  # parsed here, not at the first launch, which only looks whether it changed
+        with contextlib.suppress(SettingError):  # parsed here, so that the first launch only looks for changes
             project_file.find()
         settings.on_change(_settings_changed)
         _every.add(self)
