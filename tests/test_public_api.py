@@ -20,11 +20,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_all_names_what_is_exported() -> None:
+    helpers = {"TYPE_CHECKING", "Any", "annotations", "import_module"}
     exported = {
         name
-        for name, value in ((name, getattr(warp_tiles, name)) for name in dir(warp_tiles))
-        if not isinstance(value, types.ModuleType) and (not name.startswith("_") or name == "__version__")
+        for name in dir(warp_tiles)
+        if not isinstance(getattr(warp_tiles, name), types.ModuleType)
+        and (not name.startswith("_") or name == "__version__")
     }
+    exported -= helpers
     assert exported == set(warp_tiles.__all__)
 
 
@@ -48,6 +51,20 @@ def test_a_star_import_gives_the_public_names() -> None:
     namespace: dict[str, object] = {}
     exec("from warp_tiles import *", namespace)
     assert set(warp_tiles.__all__) <= set(namespace)
+
+
+def test_names_are_listed_before_they_are_imported(tmp_path: Path) -> None:
+    code = (
+        "import sys, warp_tiles; listed = dir(warp_tiles)\n"
+        "print(set(warp_tiles.__all__) <= set(listed), 'warp_tiles.tuning' in sys.modules)\n"
+        "from warp_tiles import autotune; print(autotune is warp_tiles.autotune, 'warp_tiles.tuning' in sys.modules)"
+    )
+    assert python(code, tmp_path).split() == ["True", "False", "True", "True"]
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'autotone'"):
+        _ = getattr(warp_tiles, "autotone")  # noqa: B009  mypy would refuse the attribute
 
 
 def python(code: str, folder: Path, **environment: str) -> str:
@@ -86,18 +103,8 @@ def test_enabling_loads_neither_what_builds_nor_what_draws(tmp_path: Path) -> No
     loaded = set(json.loads(python(code, tmp_path, **environment).splitlines()[-1]))
     assert "warp_tiles._warp" in loaded
     assert not {"cuda", "rich", "filelock", "click", "multiprocessing"} & {name.split(".")[0] for name in loaded}
-    building = (
-        "choose",
-        "tile_cost",
-        "loops",
-        "module_build",
-        "link",
-        "compiler",
-        "pool",
-        "cache._store",
-        "cli",
-        "tuning",
-    )
+    assert not {name for name in loaded if name.startswith(("warp_tiles.tuning", "warp_tiles.recorded"))}
+    building = ("choose", "tile_cost", "loops", "module_build", "link", "compiler", "pool", "cache._store", "cli")
     assert not {f"warp_tiles.{name}" for name in building} & loaded
 
 

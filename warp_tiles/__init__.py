@@ -5,11 +5,14 @@
 
     warp_tiles.enable()
 
-Importing it changes nothing; :func:`enable` hooks into Warp and :func:`disable` restores it.
+Importing it changes nothing; :func:`enable` hooks into Warp and :func:`disable` restores it. What tunes or
+records launches is imported when it is first used.
 """
 
-import importlib
-import typing
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from warp_tiles.api import disable, enable, enabled, is_enabled, plan, report
 from warp_tiles.errors import (
@@ -31,16 +34,28 @@ from warp_tiles.errors import (
     WorkerError,
 )
 from warp_tiles.planning import ModulePlan, PlannedVariant
-from warp_tiles.recorded import RecordedLaunch, RecordingTarget, record
 from warp_tiles.settings import Settings, configure, override
 from warp_tiles.variant import GemmVariant, Operand, Role
 from warp_tiles.version import __version__
 
-if typing.TYPE_CHECKING:
+if TYPE_CHECKING:
+    from warp_tiles.recorded import RecordedLaunch, RecordingTarget, record
     from warp_tiles.tuning.autotune import autotune
     from warp_tiles.tuning.kernel import TunedKernel
     from warp_tiles.tuning.measure import Effort
     from warp_tiles.tuning.space import Halving, Random, Space
+
+_PLACES = {
+    "Effort": "tuning.measure",
+    "Halving": "tuning.space",
+    "Random": "tuning.space",
+    "RecordedLaunch": "recorded",
+    "RecordingTarget": "recorded",
+    "Space": "tuning.space",
+    "TunedKernel": "tuning.kernel",
+    "autotune": "tuning.autotune",
+    "record": "recorded",
+}
 
 __all__ = [
     "BuildError",
@@ -85,23 +100,16 @@ __all__ = [
     "report",
 ]
 
-# imported when first used: the tuner is a third of the package, and enable() needs none of it
-_TUNER = {
-    "Effort": "measure",
-    "Halving": "space",
-    "Random": "space",
-    "Space": "space",
-    "TunedKernel": "kernel",
-    "autotune": "autotune",
-}
 
+if not TYPE_CHECKING:  # or type checkers would accept any name
 
-def __getattr__(name: str) -> object:
-    if name not in _TUNER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value = getattr(importlib.import_module(f"{__name__}.tuning.{_TUNER[name]}"), name)
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_PLACES})

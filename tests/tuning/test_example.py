@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-pytest.importorskip("warp_tiles.tuning.store", reason="this state of the package has no store of records")
 
 
 def run(folder: Path, *command: str) -> str:
@@ -45,10 +44,17 @@ def test_default_beside_tuned(tmp_path: Path) -> None:
     assert found["machine"]["warp"]
 
 
-def test_the_documented_kernel_runs(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "tuning_kernels.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+@pytest.mark.parametrize(
+    ("document", "then", "printed"),
+    [
+        ("docs/tuning.md", "", "Timing(config={'tile'"),
+        ("README.md", "print(y.numpy()[-1], scale.counters)", "6.0 Counters("),
+    ],
+)
+def test_a_documented_kernel_runs(tmp_path: Path, document: str, then: str, printed: str) -> None:
+    text = (ROOT / document).read_text()
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "autotune" in block]
     assert len(blocks) == 1
     program = tmp_path / "documented.py"
-    program.write_text(blocks[0])
-    assert "Timing(config={'tile'" in run(tmp_path, str(program))
+    program.write_text(f"{blocks[0]}\n{then}\n")
+    assert printed in run(tmp_path, str(program))

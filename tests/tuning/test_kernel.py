@@ -7,9 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,56 +16,16 @@ import warp as wp
 
 import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
-from warp_tiles import LockedError, TuningError, settings
-from warp_tiles.tuning.measure import Effort
-from warp_tiles.tuning.record import Config, Record
+from tests.tuning.kernels import CONFIGS, SIZE, arguments, dim, lists, scaled_add, tuned
+from warp_tiles import TuningError
+from warp_tiles.tuning.kernel_search import modules_first
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-QUICK = Effort(warmup=1, runs=2, rounds=3)
-SIZE = 64
-CONFIGS = [{"tile": tile, "block_dim": 32} for tile in (8, 16, 32)]
-FACTOR = 1.0
-
-
-def scaled_add(tile: int, factor: float = 1.0) -> Any:
-    """c += factor (a + b): it accumulates, so that a run that is not restored shows."""
-
-    @wp.kernel(module="unique", enable_backward=False)
-    def kernel(a: wp.array(dtype=float), b: wp.array(dtype=float), n: int, c: wp.array(dtype=float)):
-        i = wp.tid()
-        x = wp.tile_load(a, shape=tile, offset=i * tile)
-        y = wp.tile_load(b, shape=tile, offset=i * tile)
-        z = wp.tile_load(c, shape=tile, offset=i * tile)
-        wp.tile_store(c, z + (x + y) * float(factor), offset=i * tile)
-
-    return kernel
-
-
-def dim(config: Config, args: Any) -> tuple[int, ...]:
-    return (args.n // config["tile"],)
 
 
 @pytest.fixture
 def store() -> MemoryStore:
     return MemoryStore()
-
-
-def tuned(store: MemoryStore, configs: Any = None, maker: Callable[..., Any] = scaled_add, **options: Any) -> Any:
-    given = {"key": ("a", "n"), "dim": dim, "tiled": True, "effort": QUICK, "store": lambda now: store, **options}
-    if "space" not in given:
-        given["configs"] = CONFIGS if configs is None else configs
-    return warp_tiles.autotune(**given)(maker)
-
-
-def arguments(size: int = SIZE) -> dict[str, Any]:
-    random = np.random.default_rng(1)
-    a, b, c = (random.uniform(1, 2, size).astype(np.float32) for _ in range(3))
-    arrays = (wp.array(values, dtype=float, device="cpu") for values in (a, b, c))
-    return dict(zip(("a", "b", "c"), arrays), n=size)
-
-
-def lists(args: dict[str, Any]) -> dict[str, Any]:
-    return {"inputs": [args["a"], args["b"], args["n"]], "outputs": [args["c"]], "device": "cpu"}
 
 
 @pytest.mark.parametrize("by_name", [False, True])
@@ -271,6 +228,13 @@ def test_a_name_of_a_module_option_goes_to_the_module(store: MemoryStore) -> Non
     add.launch(**lists(args))
 
 
+def test_configurations_of_one_module_are_not_built_beside_each_other() -> None:
+    configs = [{"tile": tile, "block_dim": threads} for tile in (8, 16) for threads in (32, 64)]
+    ordered = modules_first(configs)
+    assert [config["tile"] for config in ordered] == [8, 16, 8, 16]
+    assert sorted(map(str, ordered)) == sorted(map(str, configs))
+
+
 def test_only_block_dim_varies(store: MemoryStore) -> None:
     add, args = tuned(store, [{"tile": 8, "block_dim": size} for size in (32, 64)]), arguments()
     add.launch(**lists(args))
@@ -317,102 +281,6 @@ def test_a_launch_of_nothing_is_not_tuned(store: MemoryStore) -> None:
     add, args = tuned(store), arguments()
     add.launch(**lists(dict(args, n=0)))
     assert add.counters.searches == 0
-
-
-# ---- policies, records, waiting
-
-
-@pytest.mark.parametrize("policy", ["off", "scalar", "fast"])
-def test_policies_without_tuning_take_the_default(store: MemoryStore, policy: str) -> None:
-    add, args = tuned(store, default=1), arguments()
-    with settings.override(policy=policy):
-        before = args["c"].numpy().copy()
-        add.launch(**lists(args))
-        assert np.any(args["c"].numpy() != before)
-    assert (add.counters.lookups, add.counters.searches) == (0, 0)
-    with settings.override(policy="max"):
-        add.launch(**lists(args))
-    assert add.counters.searches == 1
-
-
-def test_locked_needs_a_record(store: MemoryStore) -> None:
-    add, args = tuned(store), arguments()
-    with settings.override(policy="locked"):
-        with pytest.raises(LockedError, match="no tuning record for"):
-            add.launch(**lists(args))
-        assert store.records == {}
-    add.tune(args, "cpu")
-    with settings.override(policy="locked"):
-        add.launch(**lists(args))
-    assert add.counters.searches == 1
-
-
-@pytest.mark.parametrize(("choice", "searches"), [("reuse", 0), ("retune", 1)])
-def test_timings_of_another_driver(
-    store: MemoryStore, caplog: pytest.LogCaptureFixture, choice: str, searches: int
-) -> None:
-    args = arguments()
-    record = tuned(store).tune(args, "cpu")
-    old = tuple(replace(timing, soft={"driver": "12.0", "warp": "1.19.0"}) for timing in record.timings)
-    store.records[record.key.digest] = Record(record.key, old)
-    add = tuned(store)
-    with settings.override(stale_records=choice), caplog.at_level(logging.WARNING, "warp_tiles"):
-        add.launch(**lists(args))
-    assert add.counters.searches == searches
-    assert ("was measured with" in caplog.text) == (choice == "reuse")
-
-
-def test_while_another_process_searches_the_default_is_taken(store: MemoryStore) -> None:
-    add, args = tuned(store, wait=False, default={"tile": 64, "block_dim": 32}), arguments()
-    with store.busy:
-        add.launch(**lists(args))
-        add.launch(**lists(args))
-    assert (add.counters.searches, add.counters.lookups) == (0, 1)
-    add.forget()
-    add.launch(**lists(args))
-    assert add.counters.searches == 1
-
-
-def test_waiting_for_another_search(store: MemoryStore) -> None:
-    add, other, args = tuned(store), tuned(store), arguments()
-    store.busy.acquire()
-    waiting = threading.Thread(target=lambda: add.launch(**lists(args)))
-    waiting.start()
-    record = Record(other.key(args, "cpu"))
-    found = MemoryStore()
-    timings = tuned(found).tune(args, "cpu").timings
-    store.records[record.key.digest] = record.merged(timings)
-    store.busy.release()
-    waiting.join(30)
-    assert add.counters.searches == 0
-
-
-def test_threads_that_launch_at_once_search_once(store: MemoryStore) -> None:
-    add = tuned(store)
-    threads = [threading.Thread(target=lambda: add.launch(**lists(arguments()))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert add.counters.searches == 1
-
-
-def test_an_exhausted_budget_continues_later(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
-    add, args = tuned(store), arguments()
-    with settings.override(tune_budget_s=0.001), caplog.at_level(logging.WARNING, "warp_tiles"):
-        add.launch(**lists(args))
-    assert "budget" in caplog.text
-    assert store.records == {}
-    add.launch(**lists(args))
-    assert len(store.load(add.key(args, "cpu")).timings) == 3
-
-
-def test_a_space_with_a_random_search(store: MemoryStore) -> None:
-    space = warp_tiles.Space(tile=[8, 16, 32, 64], block_dim=[32], constraints=[lambda c: c["tile"] < 64])
-    add, args = tuned(store, space=space, search=warp_tiles.Random(2, seed=3)), arguments()
-    add.launch(**lists(args))
-    assert add.counters.builds == 2
-    assert {timing.config["tile"] for timing in add.record(args, "cpu").timings} < {8, 16, 32}
 
 
 # ---- bad input

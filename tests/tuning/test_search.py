@@ -99,11 +99,11 @@ def test_timings_are_handed_on_as_they_come() -> None:
     def finished(timings: Sequence[Timing]) -> None:
         parts.append([timing.config["x"] for timing in timings])
 
-    many = [{"x": 100 + number} for number in range(50)]
+    many = [{"x": 100 + number} for number in range(100)]
     found = run(many, finished=finished, jobs=1)
     assert len(parts) >= 3
     assert {number for part in parts for number in part} == {config["x"] for config in many}
-    assert len(found.timings) == 50
+    assert len(found.timings) == 100
 
 
 def test_an_interruption_keeps_what_was_handed_on() -> None:
@@ -116,12 +116,12 @@ def test_an_interruption_keeps_what_was_handed_on() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run(
-            [{"x": 100 + number} for number in range(50)],
+            [{"x": 100 + number} for number in range(100)],
             build,
             jobs=1,
             finished=lambda timings: kept.update({timing.identity: timing for timing in timings}),
         )
-    assert 16 <= len(kept) < 50
+    assert 32 <= len(kept) < 100
 
 
 def test_the_budget_ends_a_search_with_what_it_has() -> None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 from warp_tiles.errors import TuningError
 from warp_tiles.settings import Settings
-from warp_tiles.tuning.kernel import Dim, Store, TunedKernel
+from warp_tiles.tuning.kernel import TunedKernel
+from warp_tiles.tuning.kernel_records import Dim, Store
 from warp_tiles.tuning.making import Maker, Measurement
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config
 from warp_tiles.tuning.space import Space, checked_configs, strategy_of
-
-_NEEDED_AT_LAUNCH = ("warp_tiles.tuning.source", "warp_tiles.tuning.environment", "warp_tiles.tuning.store")
 
 
 def autotune(
@@ -79,9 +76,6 @@ def autotune(
     Raises:
         TuningError: There are no configurations, one occurs twice, or the function cannot be called with one.
     """
-    for name in _NEEDED_AT_LAUNCH:  # so that the first launch does not pay for it
-        with suppress(ModuleNotFoundError):
-            import_module(name)
     if (configs is None) == (space is None):
         raise TuningError("autotune() takes configs or space", remedy="give one of them")
     if reference is not None and reference != "first" and not callable(reference):

@@ -11,7 +11,6 @@ from typing import Any
 from warp_tiles.errors import TuningError
 from warp_tiles.tuning.arguments import is_array, namespace
 from warp_tiles.tuning.making import TunedLaunch
-from warp_tiles.tuning.warp_internals import share_precompiled_headers
 
 log = logging.getLogger("warp_tiles")
 _SEED = 4
@@ -97,13 +96,15 @@ def _not_zero(name: str, array: Any) -> Any:
     import numpy as np
     import warp as wp
 
-    scalar = getattr(array.dtype, "_wp_scalar_type_", array.dtype)
+    from warp_tiles._warp.searches import scalar_and_shape
+
+    scalar, shape = scalar_and_shape(array.dtype)
     if not array.size or scalar not in (wp.float16, wp.float32, wp.float64, getattr(wp, "bfloat16", None)):
         return array
     if np.any(array.numpy()):
         return array
     log.warning("tuning: the input %s is all zeros; random numbers are measured in its place", name)
-    random = np.random.default_rng(_SEED).uniform(-1, 1, (*array.shape, *getattr(array.dtype, "_shape_", ())))
+    random = np.random.default_rng(_SEED).uniform(-1, 1, (*array.shape, *shape))
     copy = _copy_of(array, array.device)
     copy.assign(random.astype(np.float32) if scalar is not wp.float64 else random)
     return copy
@@ -223,6 +224,8 @@ class KernelCandidate:
             Exception: What Warp raises.
         """
         import warp as wp
+
+        from warp_tiles._warp.searches import share_precompiled_headers
 
         if self._workspace.device.is_cpu:
             share_precompiled_headers()

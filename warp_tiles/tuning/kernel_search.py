@@ -11,10 +11,9 @@ from warp_tiles.tuning.arguments import namespace
 from warp_tiles.tuning.candidate import FirstReference, KernelCandidate, Reference, Workspace
 from warp_tiles.tuning.making import Maker, Measurement
 from warp_tiles.tuning.measure import clock_for
-from warp_tiles.tuning.record import Config, Timing
+from warp_tiles.tuning.record import Config, Timing, identity
 from warp_tiles.tuning.search import Found, Lane, search
 from warp_tiles.tuning.space import Strategy
-from warp_tiles.tuning.warp_internals import without_tape
 
 
 def search_kernels(
@@ -48,6 +47,8 @@ def search_kernels(
     Raises:
         TuningError: The reference does not fit, or an argument cannot be copied.
     """
+    from warp_tiles._warp.searches import without_tape
+
     names = maker.arguments()
     with without_tape(), _devices(device, how.devices) as places:
         spaces = [Workspace(names, values, written, place) for place in places]
@@ -68,7 +69,7 @@ def search_kernels(
             return Lane(build, clock_for(places[number], flush_l2=how.flush_l2))
 
         return search(
-            pending,
+            modules_first(pending),
             [lane(number) for number in range(len(places))],
             strategy=strategy,
             effort=how.effort,
@@ -78,6 +79,21 @@ def search_kernels(
             finished=finished,
             what=maker.function.__name__,
         )
+
+
+def modules_first(configs: Sequence[Config]) -> list[Config]:
+    """Configurations that differ in more than ``block_dim``, then the rest.
+
+    On the CPU the others have the same module: beside it they would only wait for its build.
+    """
+    seen: set[str] = set()
+    firsts: list[Config] = []
+    others: list[Config] = []
+    for config in configs:
+        name = identity({key: value for key, value in config.items() if key != "block_dim"})
+        (others if name in seen else firsts).append(config)
+        seen.add(name)
+    return [*firsts, *others]
 
 
 def _reference(

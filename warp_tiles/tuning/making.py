@@ -18,6 +18,7 @@ from warp_tiles.tuning.record import Config, identity
 from warp_tiles.tuning.source import function_text
 from warp_tiles.tuning.space import CPU_LIMITS, Limits, Space
 
+_KERNEL = re.compile(r"^\s+@[\w.]*kernel\b.*(?:\n\s*@.*)*\n\s*def\s+(\w+)", re.MULTILINE)
 OPTION_PREFIX = "warp_tiles_"  # configuration names that are options of the kernel's Warp module
 
 
@@ -68,7 +69,7 @@ def argument_names(kernel: Any) -> tuple[str, ...]:
 def _kernel_arguments(function: types.FunctionType) -> tuple[str, ...]:
     """Arguments of the kernels that are defined inside a function, if all are the same; else nothing."""
     text = function_text(function, decorators=False) or ""
-    kernels = re.findall(r"^\s+@[\w.]*kernel\b.*(?:\n\s*@.*)*\n\s*def\s+(\w+)", text, re.MULTILINE)
+    kernels = _KERNEL.findall(text)
     inner = [item for item in function.__code__.co_consts if isinstance(item, types.CodeType)]
     found = {code.co_varnames[: code.co_argcount] for code in inner if code.co_name in kernels}
     return found.pop() if len(found) == 1 else ()
@@ -148,7 +149,7 @@ class Maker:
         self._configs = configs
         self._block_dim = block_dim
         self._needs_block_dim = needs_block_dim
-        self._names: tuple[str, ...] = ()
+        self._names = _kernel_arguments(function)  # mostly known without making a kernel, which takes 0.5 ms
         self._made: dict[str, TunedLaunch] = {}
         self._lock = threading.RLock()
         every = self.configs()
@@ -174,8 +175,6 @@ class Maker:
         Raises:
             TuningError: The function accepts no configuration.
         """
-        if not self._names:
-            self._names = _kernel_arguments(self.function)  # known without making a kernel, which takes 0.5 ms
         reasons = []
         for config in () if self._names else (self.default, *self.configs()):
             try:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from warp_tiles.tuning.key import TuningKey
@@ -13,6 +14,7 @@ from warp_tiles.tuning.key import TuningKey
 SCHEMA_VERSION = 1  # of the file; a later one is left alone
 Config = Mapping[str, Any]  # JSON values by name
 Status = Literal["ok", "dropped", "failed"]
+_as_text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
 def identity(config: Config) -> str:
@@ -21,7 +23,7 @@ def identity(config: Config) -> str:
     Raises:
         TypeError: It holds something that JSON does not.
     """
-    return json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _as_text(config)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Timing:
     reason: str = ""
     soft: Mapping[str, Any] | None = None
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """See :func:`identity`."""
         return identity(self.config)

@@ -19,7 +19,8 @@ from warp_tiles.tuning.record import Config, Timing, identity
 from warp_tiles.tuning.search_progress import SearchProgress
 from warp_tiles.tuning.space import All, Strategy
 
-_LEAST_BATCH = 16  # built, measured and remembered together
+_BATCH = 32  # built, measured and remembered together: cores are idle only when a batch ends
+_BATCH_ON_BUDGET = 16  # so that something is measured before the time is over
 
 
 class Built(Candidate, Protocol):
@@ -122,7 +123,7 @@ class _Search:
         self.runners: list[Runner] = []
 
     def run(self, strategy: Strategy) -> Found:
-        size = max(_LEAST_BATCH, 4 * self.jobs)
+        size = max(_BATCH if self.deadline == math.inf else _BATCH_ON_BUDGET, 4 * self.jobs)
         effort = replace(self.effort, rounds=strategy.rounds(0, self.effort.rounds))
         steps = strategy.keep(0, len(self.configs)) > 0
         leaders: list[Runner] = []

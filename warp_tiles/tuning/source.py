@@ -27,6 +27,9 @@ from typing import Any
 from warp_tiles.cache import CacheKey
 from warp_tiles.errors import TuningError
 
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+_ATTRIBUTES = re.compile(r"(?<![\w.])([A-Za-z_]\w*)((?:\s*\.\s*\w+)+)")
+_DEFINITION = re.compile(r"\s*(async\s+)?def\s")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 _SCALARS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -95,8 +98,8 @@ class _Walk:
 
     def _named(self, path: str, name: str, value: Any, text: str | None) -> None:
         if isinstance(value, types.ModuleType):
-            chains = re.findall(rf"(?<![\w.]){name}((?:\s*\.\s*\w+)+)", text or "")
-            self.module(path, value, [[part.strip() for part in chain.split(".")[1:]] for chain in sorted(set(chains))])
+            chains = {chain for found, chain in _ATTRIBUTES.findall(text or "") if found == name}
+            self.module(path, value, [[part.strip() for part in chain.split(".")[1:]] for chain in sorted(chains)])
         else:
             self.value(path, value)
 
@@ -266,7 +269,7 @@ def function_text(function: types.FunctionType, decorators: bool = True) -> str 
     while end < len(lines) and (_margin(lines[end]) > margin or lines[end].strip()[:1] in ("", ")", "]", "}")):
         end += 1
     if not decorators:
-        while first < end and not re.match(r"\s*(async\s+)?def\s", lines[first]):
+        while first < end and not _DEFINITION.match(lines[first]):
             first += 1
     return "\n".join(line.rstrip() for line in textwrap.dedent("".join(lines[first:end])).splitlines() if line.strip())
 
@@ -314,7 +317,7 @@ def _global_names(code: types.CodeType, text: str | None) -> list[str]:
     used = _code_names(code)
     if text is None:
         return sorted(used)
-    plain = set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", text))
+    plain = set(_NAME.findall(text))
     if code.co_flags & __future__.annotations.compiler_flag:
         return sorted(plain - set(code.co_freevars))  # annotations are in the text alone
     return sorted(plain & used)

@@ -1,0 +1,172 @@
+"""Which configuration is launched: policies, layers of settings, records of other drivers, other searches."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warp_tiles
+from tests.tuning.fake_stores import MemoryStore
+from tests.tuning.kernels import CONFIGS, QUICK, arguments, dim, lists, scaled_add, tuned
+from warp_tiles import LockedError, settings
+from warp_tiles.tuning.record import Record
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.mark.parametrize("policy", ["off", "scalar", "fast"])
+def test_policies_without_tuning_take_the_default(store: MemoryStore, policy: str) -> None:
+    add, args = tuned(store, default=1), arguments()
+    with settings.override(policy=policy):
+        before = args["c"].numpy().copy()
+        add.launch(**lists(args))
+        assert np.any(args["c"].numpy() != before)
+    assert (add.counters.lookups, add.counters.searches) == (0, 0)
+    with settings.override(policy="max"):
+        add.launch(**lists(args))
+    assert add.counters.searches == 1
+
+
+def test_locked_needs_a_record(store: MemoryStore) -> None:
+    add, args = tuned(store), arguments()
+    with settings.override(policy="locked"):
+        with pytest.raises(LockedError, match="no tuning record for") as caught:
+            add.launch(**lists(args))
+        assert store.records == {}
+    for named in ("tests.tuning.kernels.scaled_add", "a.shape=64", "n=64", add.key(args, "cpu").digest, "override()"):
+        assert named in caught.value.message
+    assert "record_paths" in caught.value.remedy
+    add.tune(args, "cpu")
+    with settings.override(policy="locked"):
+        add.launch(**lists(args))
+    assert add.counters.searches == 1
+
+
+@pytest.mark.parametrize(("choice", "searches"), [("reuse", 0), ("retune", 1)])
+def test_timings_of_another_driver(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture, choice: str, searches: int
+) -> None:
+    args = arguments()
+    record = tuned(store).tune(args, "cpu")
+    old = tuple(replace(timing, soft={"driver": "12.0", "warp": "1.19.0"}) for timing in record.timings)
+    store.records[record.key.digest] = Record(record.key, old)
+    add = tuned(store)
+    with settings.override(stale_records=choice), caplog.at_level(logging.WARNING, "warp_tiles"):
+        add.launch(**lists(args))
+    assert add.counters.searches == searches
+    assert ("was measured with" in caplog.text) == (choice == "reuse")
+
+
+def test_while_another_process_searches_the_default_is_taken(store: MemoryStore) -> None:
+    add, args = tuned(store, wait=False, default={"tile": 64, "block_dim": 32}), arguments()
+    with store.busy:
+        add.launch(**lists(args))
+        add.launch(**lists(args))
+    assert (add.counters.searches, add.counters.lookups) == (0, 1)
+    add.forget()
+    add.launch(**lists(args))
+    assert add.counters.searches == 1
+
+
+def test_waiting_for_another_search(store: MemoryStore) -> None:
+    add, other, args = tuned(store), tuned(store), arguments()
+    store.busy.acquire()
+    waiting = threading.Thread(target=lambda: add.launch(**lists(args)))
+    waiting.start()
+    record = Record(other.key(args, "cpu"))
+    found = MemoryStore()
+    timings = tuned(found).tune(args, "cpu").timings
+    store.records[record.key.digest] = record.merged(timings)
+    store.busy.release()
+    waiting.join(30)
+    assert add.counters.searches == 0
+
+
+def test_threads_that_launch_at_once_search_once(store: MemoryStore) -> None:
+    add = tuned(store)
+    threads = [threading.Thread(target=lambda: add.launch(**lists(arguments()))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert add.counters.searches == 1
+
+
+def test_an_exhausted_budget_continues_later(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    add, args = tuned(store), arguments()
+    with settings.override(tune_budget_s=0.001), caplog.at_level(logging.WARNING, "warp_tiles"):
+        add.launch(**lists(args))
+    assert "budget" in caplog.text
+    assert store.records == {}
+    add.launch(**lists(args))
+    assert len(store.load(add.key(args, "cpu")).timings) == 3
+
+
+def test_a_space_with_a_random_search(store: MemoryStore) -> None:
+    space = warp_tiles.Space(tile=[8, 16, 32, 64], block_dim=[32], constraints=[lambda c: c["tile"] < 64])
+    add, args = tuned(store, space=space, search=warp_tiles.Random(2, seed=3)), arguments()
+    add.launch(**lists(args))
+    assert add.counters.builds == 2
+    assert {timing.config["tile"] for timing in add.record(args, "cpu").timings} < {8, 16, 32}
+
+
+# ---- records on disk, settings in layers
+
+
+def on_disk() -> Any:
+    """A tuned kernel, as another process would make it, with the records that the settings name."""
+    return warp_tiles.autotune(CONFIGS, key=("a", "n"), dim=dim, tiled=True, effort=QUICK, default=1)(scaled_add)
+
+
+def test_policies_from_the_environment_and_the_project_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = arguments()
+    (tmp_path / "pyproject.toml").write_text(
+        f"[tool.warp_tiles]\npolicy = 'locked'\ncache_dir = '{tmp_path / 'own'}'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    for variable in ("WARP_TILES_POLICY", "WARP_TILES_CACHE_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(LockedError, match=r"the setting policy \(.*pyproject.toml\) is 'locked'"):
+        on_disk().launch(**lists(args))
+    monkeypatch.setenv("WARP_TILES_POLICY", "fast")
+    fast = on_disk()
+    fast.launch(**lists(args))
+    assert (fast.counters.lookups, fast.counters.searches) == (0, 0)
+    monkeypatch.setenv("WARP_TILES_POLICY", "max")
+    first = on_disk()
+    first.launch(**lists(args))
+    assert (first.counters.searches, first.counters.measurements) == (1, 3)
+    monkeypatch.delenv("WARP_TILES_POLICY")
+    locked = on_disk()
+    locked.launch(**lists(args))
+    assert (locked.counters.lookups, locked.counters.searches) == (1, 0)
+    assert len(list((tmp_path / "own").rglob("*.json"))) == 1
+
+
+def test_a_shipped_record_serves_a_locked_process(tmp_path: Path) -> None:
+    args = arguments()
+    with settings.override(cache_dir=tmp_path / "developer", policy="auto"):
+        on_disk().launch(**lists(args))
+    shipped = tmp_path / "developer" / "tuning"
+    with settings.override(cache_dir=tmp_path / "user", policy="locked", record_paths=[shipped]):
+        locked = on_disk()
+        locked.launch(**lists(args))
+    assert locked.counters.searches == 0
+    assert not (tmp_path / "user").exists()
+
+
+def test_a_changed_policy_counts_at_the_next_launch(store: MemoryStore) -> None:
+    add, args = tuned(store), arguments()
+    with settings.override(policy="fast"):
+        add.launch(**lists(args))
+    with settings.override(policy="locked"), pytest.raises(LockedError):
+        add.launch(**lists(args))

@@ -1,0 +1,224 @@
+"""Which configuration of a tuned kernel is launched: by policy and record, or after a search."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from warp_tiles import settings
+from warp_tiles.errors import LockedError, TuningError
+from warp_tiles.tuning.arguments import is_array, namespace
+from warp_tiles.tuning.kernel_records import Dim, KernelRecords, Store, described, relevant
+from warp_tiles.tuning.key import TuningKey
+from warp_tiles.tuning.making import Maker, Measurement
+from warp_tiles.tuning.record import Config, Record, Timing
+from warp_tiles.tuning.space import Strategy
+
+log = logging.getLogger("warp_tiles")
+UNTUNED = ("off", "scalar", "fast")  # policies under which nothing is looked up and nothing measured
+
+
+@dataclass
+class Counters:
+    """What a tuned kernel did in this process.
+
+    Attributes:
+        lookups: Records that were looked up.
+        searches: Searches that were begun.
+        builds: Candidates that were built, or failed to.
+        measurements: Candidates that had at least one timed run.
+        build_s, measure_s: What searches spent waiting for builds, and measuring.
+    """
+
+    lookups: int = 0
+    searches: int = 0
+    builds: int = 0
+    measurements: int = 0
+    build_s: float = 0.0
+    measure_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """A launch that a configuration is asked for.
+
+    Attributes:
+        values: Arguments, in order.
+        device: Warp's device.
+        written: Names of arrays that the launch writes; None if it is not known.
+    """
+
+    values: Sequence[Any]
+    device: Any
+    written: frozenset[str] | None = None
+
+
+class KernelChooser:
+    """Chooses configurations of one tuned kernel, and searches where that is needed and allowed.
+
+    Args:
+        maker: Makes the kernels.
+        records: What is known.
+        dim: Launch dimensions, from a configuration and the arguments.
+        strategy, how: What is searched, and how.
+        restore: Names of the arrays that the kernel writes; None takes those of the launch.
+        wait: Whether to wait for another process that searches.
+    """
+
+    def __init__(
+        self,
+        maker: Maker,
+        records: KernelRecords,
+        dim: Dim,
+        strategy: Strategy,
+        how: Measurement,
+        restore: tuple[str, ...] | None,
+        wait: bool,
+    ) -> None:
+        self.counters = Counters()
+        self._maker = maker
+        self._records = records
+        self._dim = dim
+        self._strategy = strategy
+        self._how = how
+        self._restore = restore
+        self._wait = wait
+
+    def choose(self, question: Question) -> Config | None:
+        """The configuration to launch; None for the default one until another process has finished its search.
+
+        Raises:
+            TuningError: No configuration works, or a search is needed while a graph is captured.
+            LockedError: The policy is ``locked``, and there is no record.
+        """
+        now, device = settings.current(), question.device
+        if now.policy in UNTUNED:
+            return self._maker.default
+        records = self._records
+        key, store = records.key_of(question.values, device, now), records.open(now)
+        self.counters.lookups += 1
+        wanted = records.wanted(device)
+        record = relevant(store.load(key), key, wanted)
+        winner = record.winner()
+        if now.policy == "locked":
+            if winner is None:
+                raise LockedError(
+                    f"{records!r} has no tuning record for {described(key)}; {now.named('policy')} is 'locked', "
+                    f"the key is {key.digest}",
+                    remedy="tune where the policy is not locked, and ship the record (record_paths)",
+                )
+            return winner.config
+        pending = records.pending(record, wanted, now)
+        if not pending:
+            if winner is None:
+                raise records.all_failed(record)
+            records.say_if_stale(key, winner)
+            return winner.config
+        if _launches_nothing(self._dim(self._maker.default, namespace(self._maker.arguments(), question.values))):
+            return None
+        if device.is_capturing:
+            if winner is None:
+                raise TuningError(
+                    f"{records!r} must be tuned for {described(key)} while a graph is captured",
+                    remedy="launch it once before the capture",
+                )
+            return winner.config
+        return self._tuned(store, key, wanted, question, now)
+
+    def _tuned(
+        self,
+        store: Store,
+        key: TuningKey,
+        wanted: Mapping[str, Config],
+        question: Question,
+        now: settings.Settings,
+    ) -> Config | None:
+        """The winner after a search, here or in another process; None if another one still searches."""
+        while True:
+            with store.single_flight(key, None if self._wait else 0.0) as may_search:
+                record = relevant(store.load(key), key, wanted)
+                pending = self._records.pending(record, wanted, now)
+                if may_search and pending:
+                    self.search(store, key, pending, question, now)
+                    record = relevant(store.load(key), key, wanted)
+                    pending = ()
+            if may_search or not pending:
+                break
+            if not self._wait:
+                return None
+        winner = record.winner()
+        if winner is not None:
+            return winner.config
+        if len(record.timings) < len(wanted):  # the budget ended before anything was measured
+            log.warning("tuning %r: the budget of %g s ended before a measurement", self._records, now.tune_budget_s)
+            return None
+        raise self._records.all_failed(record)
+
+    def tune(
+        self, question: Question, wanted: Mapping[str, Config], now: settings.Settings, *, insists: bool, again: bool
+    ) -> Record:
+        """Measure what the record lacks; nothing is launched.
+
+        Args:
+            question: Arguments and device.
+            wanted: Configurations by identity.
+            now: Settings; the policy does not matter.
+            insists: Search even though another process has just finished a search.
+            again: Measure also what the record has.
+
+        Raises:
+            TuningError: No candidate works.
+        """
+        records = self._records
+        key, store = records.key_of(question.values, question.device, now), records.open(now)
+        with store.single_flight(key) as may_search:
+            record = relevant(store.load(key), key, wanted)
+            pending = tuple(wanted.values()) if again else records.pending(record, wanted, now)
+            if pending and (may_search or insists or again):
+                self.search(store, key, pending, question, now)
+        found = store.load(key) or Record(key)
+        if relevant(found, key, wanted).winner() is None:
+            raise records.all_failed(relevant(found, key, wanted))
+        return found
+
+    def search(
+        self, store: Store, key: TuningKey, pending: Sequence[Config], question: Question, now: settings.Settings
+    ) -> None:
+        """Build and measure configurations, and store each timing when it is final."""
+        from warp_tiles.tuning.kernel_search import search_kernels
+
+        written = question.written
+        if self._restore is not None:
+            written = frozenset(self._restore)
+        elif written is not None:
+            arguments = zip(self._maker.arguments(), question.values)
+            written = frozenset(name for name, value in arguments if name in written and is_array(value))
+        self.counters.searches += 1
+
+        def finished(timings: Sequence[Timing]) -> None:
+            store.merge(key, timings)
+
+        found = search_kernels(
+            self._maker,
+            pending,
+            question.values,
+            written,
+            question.device,
+            dim=self._dim,
+            how=self._how,
+            strategy=self._strategy,
+            budget_s=now.tune_budget_s,
+            soft=key.environment.soft(),
+            finished=finished,
+            first=self._records.configs(question.device),
+        )
+        self.counters.builds += found.builds
+        self.counters.measurements += found.measured
+        self.counters.build_s += found.build_s
+        self.counters.measure_s += found.measure_s
+
+
+def _launches_nothing(dim: Any) -> bool:
+    return 0 in (tuple(dim) if isinstance(dim, Sequence) else (dim,))

@@ -1,0 +1,155 @@
+"""What is known of a tuned kernel: its keys, its records, and which configurations a search would look at."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from warp_tiles import settings
+from warp_tiles.api import is_enabled
+from warp_tiles.errors import TuningError
+from warp_tiles.tuning.arguments import Key, key_values
+from warp_tiles.tuning.environment import environment_of, limits_of
+from warp_tiles.tuning.key import TuningKey
+from warp_tiles.tuning.making import Maker
+from warp_tiles.tuning.record import Config, Record, Timing, identity
+from warp_tiles.tuning.source import source_digest
+from warp_tiles.tuning.space import Strategy
+from warp_tiles.tuning.store import open_store
+
+log = logging.getLogger("warp_tiles")
+SUBJECT = "kernel:"
+
+Dim = Callable[[Config, SimpleNamespace], Any]
+
+
+class Store(Protocol):
+    """Where records are kept."""
+
+    def load(self, key: TuningKey) -> Record | None:
+        """The record of a key."""
+
+    def merge(self, key: TuningKey, timings: Sequence[Timing]) -> Record:
+        """Add timings."""
+
+    def single_flight(self, key: TuningKey, timeout_s: float | None = None) -> AbstractContextManager[bool]:
+        """Whether this process may search."""
+
+
+class KernelRecords:
+    """Keys and records of one tuned kernel.
+
+    Args:
+        maker: Makes the kernels.
+        key: Names of the arguments that decide, or a function of the arguments.
+        dim: Launch dimensions; its source is part of the key.
+        strategy: Which configurations a search looks at.
+        store: Gives the records for settings; None for those that the settings name.
+    """
+
+    def __init__(
+        self,
+        maker: Maker,
+        key: Key,
+        dim: Dim,
+        strategy: Strategy,
+        store: Callable[[settings.Settings], Store] | None,
+    ) -> None:
+        self._maker = maker
+        self._key = key
+        self._dim = dim
+        self._strategy = strategy
+        self._source = ""
+        self._candidates: dict[str, dict[str, Config]] = {}
+        self.open: Callable[[settings.Settings], Store] = store or open_store
+
+    def __repr__(self) -> str:
+        function = self._maker.function
+        return f"<tuned kernel {function.__module__}.{function.__qualname__}>"
+
+    def key_of(self, values: Sequence[Any], device: Any, now: settings.Settings) -> TuningKey:
+        """The key of arguments, in order.
+
+        Raises:
+            TuningError: Something that the maker refers to, or an argument that the key names, has no stable text.
+        """
+        function = self._maker.function
+        if not self._source:
+            self._source = source_digest(function, self._dim)
+        named = key_values(self._key, self._maker.arguments(), values)
+        subject = f"{SUBJECT}{_module_name(function)}.{function.__qualname__}"
+        return TuningKey.of(subject, named | _built_with(now), self._source, environment_of(device))
+
+    def configs(self, device: Any) -> tuple[Config, ...]:
+        """The configurations, of a space those that fulfil its constraints on a device."""
+        return self._maker.configs(limits_of(device))
+
+    def wanted(self, device: Any) -> dict[str, Config]:
+        """What a search on a device looks at, by identity."""
+        if device.alias not in self._candidates:
+            candidates = self._strategy.candidates(self.configs(device))
+            self._candidates[device.alias] = {identity(config): config for config in candidates}
+        return self._candidates[device.alias]
+
+    def pending(self, record: Record, wanted: Mapping[str, Config], now: settings.Settings) -> tuple[Config, ...]:
+        """What has no timing, an outdated one, or was given up for one that is not wanted now."""
+        known = {timing.identity: timing for timing in record.timings}
+        winner, soft = record.winner(), record.key.environment.soft()
+
+        def is_known(timing: Timing | None) -> bool:
+            if timing is None or (now.stale_records == "retune" and dict(timing.soft or {}) != soft):
+                return False
+            return timing.status != "dropped" or (winner is not None and timing.median_us >= winner.median_us)
+
+        return tuple(config for name, config in wanted.items() if not is_known(known.get(name)))
+
+    def say_if_stale(self, key: TuningKey, winner: Timing) -> None:
+        """Log that a record of another driver or Warp patch release is used."""
+        soft = key.environment.soft()
+        if dict(winner.soft or {}) != soft:
+            log.warning(
+                "tuning: the record of %r was measured with %s, here is %s; it is used (stale_records = reuse)",
+                self,
+                dict(winner.soft or {}),
+                soft,
+            )
+
+    def all_failed(self, record: Record) -> TuningError:
+        """The error of a record without a winner, with each configuration's reason."""
+        return TuningError(
+            f"no configuration of {self!r} works for {described(record.key)}",
+            remedy="see each one's reason; tune(..., again=True) tries them once more",
+            log="\n".join(f"{dict(timing.config)}: {timing.reason}" for timing in record.timings),
+        )
+
+
+def relevant(record: Record | None, key: TuningKey, wanted: Mapping[str, Config]) -> Record:
+    """What a record knows of configurations, under the key of here and now."""
+    known = record.timings if record is not None else ()
+    return Record(key, tuple(timing for timing in known if timing.identity in wanted))
+
+
+def described(key: TuningKey) -> str:
+    """Names and values of a key, for messages."""
+    return ", ".join(f"{name}={value}" for name, value in key.values)
+
+
+def _built_with(now: settings.Settings) -> dict[str, Any]:
+    """Settings outside the source that change what is built."""
+    import warp as wp
+
+    return {"build.products": now.provider if is_enabled() else "warp", "build.mode": str(wp.config.mode)}
+
+
+def _module_name(maker: Callable[..., Any]) -> str:
+    """The name of a maker's module, the same whether its file is run or imported."""
+    if maker.__module__ != "__main__":
+        return maker.__module__
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    return str(spec.name) if spec is not None else Path(getattr(main, "__file__", None) or "__main__").stem
