@@ -37,22 +37,16 @@ def source_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def _processor() -> str:
-    names = (
-        line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "name" in line
-    )
-    return next(names, platform.processor())
-
-
 def cpu_record() -> dict[str, Any]:
     """Date, processor and versions, as JSON values."""
     import warp as wp
 
     import warp_tiles
+    from warp_tiles.tuning.environment import processor
 
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "cpu": _processor(),
+        "cpu": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "warp": wp.__version__,

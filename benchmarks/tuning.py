@@ -10,11 +10,9 @@ processes took more than 5 % of the cores are repeated, as often as ``--patience
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import math
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.machine import ROOT, source_digest
+from benchmarks.machine import ROOT, cpu_record
 
 SHAPE = (64, 64, 64)
 OTHERS = 0.05  # share of the cores that other processes may take during a search
@@ -160,24 +158,6 @@ def later_launches(scratch: Path, turns: int) -> dict[str, Any]:
     return result
 
 
-def machine() -> dict[str, Any]:
-    """Date, processor and versions."""
-    import warp as wp
-
-    import warp_tiles
-    from warp_tiles.tuning.environment import processor
-
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "cpu": processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "warp": wp.__version__,
-        "warp_tiles": warp_tiles.__version__,
-        "sources": source_digest(),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="where to write the results")
@@ -187,7 +167,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="warp_tiles_tuning_") as folder:
         scratch = Path(folder)
         result = {
-            "machine": machine(),
+            "machine": cpu_record(),
             "first_launch": first_launch(scratch, arguments.repeats),
             "later_launches": later_launches(scratch, 2000),
             "search": overlap(scratch, arguments.repeats, arguments.patience),

@@ -15,6 +15,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
+from tests.recorded_kernels import blend
 from warp_tiles import RecordedLaunch, RecordingError, record
 
 pytestmark = pytest.mark.gpu
@@ -27,19 +28,6 @@ SIZE, TILE, THREADS = 1000, 32, 64
 class Scale:
     factor: wp.float32
     weights: wp.array(dtype=wp.float32)
-
-
-@wp.kernel
-def blend(
-    a: wp.array(dtype=wp.float32),
-    b: wp.array(dtype=wp.float32),
-    c: wp.array(dtype=wp.float32),
-    s: wp.float32,
-    t: wp.float32,
-    out: wp.array(dtype=wp.float32),
-):
-    i = wp.tid()
-    out[i] = s * a[i] * b[i] + t * c[i]
 
 
 @wp.kernel

@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import ctypes
 import functools
-import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import warp
 
-from warp_tiles._warp.seams import find, missing
+from warp_tiles._warp.seams import find, missing, require
 from warp_tiles.errors import RecordingError
 
 # what must exist below warp._src, and the parameters that it must take
@@ -43,12 +42,7 @@ def runtime() -> Any:
     Raises:
         SeamError: This Warp lacks something, which is named.
     """
-    for path, parameters in _REQUIRED.items():
-        target = find(path)
-        known = inspect.signature(target).parameters if parameters else {}
-        for name in parameters.split():
-            if name not in known:
-                raise missing(f"parameter '{name}' of warp._src.{path}")
+    require(_REQUIRED)
     find("context.init")()
     found = find("context.runtime")
     for name in _RUNTIME:

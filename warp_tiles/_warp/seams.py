@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import warp
@@ -65,18 +66,30 @@ def missing(what: str) -> SeamError:
     )
 
 
+def require(parts: Mapping[str, str]) -> None:
+    """Check that parts of Warp are there.
+
+    Args:
+        parts: Paths below ``warp._src``, each with the names of parameters that it must take.
+
+    Raises:
+        SeamError: One is missing or takes other parameters; Warp's version and the name are given.
+    """
+    for path, parameters in parts.items():
+        target = find(path)
+        known = inspect.signature(target).parameters if parameters else {}
+        for name in parameters.split():
+            if name not in known:
+                raise missing(f"parameter '{name}' of warp._src.{path}")
+
+
 def check_seams() -> list[str]:
     """Names of all seams, each of which was found.
 
     Raises:
         SeamError: One is missing or takes other parameters; Warp's version and the name are given.
     """
-    for path, parameters in REQUIRED.items():
-        target = find(path)
-        known = inspect.signature(target).parameters if parameters else {}
-        for name in parameters.split():
-            if name not in known:
-                raise missing(f"parameter '{name}' of warp._src.{path}")
+    require(REQUIRED)
     if MATMUL not in find("context.builtin_functions"):
         raise missing(f"builtin '{MATMUL}'")
     return [f"warp._src.{path}" for path in REQUIRED]
