@@ -14,7 +14,7 @@ from warp_tiles import aot, manifest
 from warp_tiles.choose import choose
 from warp_tiles.cli.output import human_bytes, print_json, script_output_to_stderr
 from warp_tiles.errors import BuildError, WarpTilesError
-from warp_tiles.providers.nvrtc import kernels_folder
+from warp_tiles.providers.nvrtc import MODULE_HEADER, kernels_folder
 from warp_tiles.tile_config import TileConfig
 from warp_tiles.toolchain import ToolchainStore, require_linkable
 from warp_tiles.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision
@@ -142,12 +142,14 @@ def _variant(check: _Check) -> GemmVariant:
 def unchecked(store: ToolchainStore) -> tuple[str, ...]:
     """Device sources of ``kernels/`` that no check compiles, by their name below it.
 
+    What is written into the source of Warp's modules does not count: it needs Warp's headers, and belongs to no variant.
+
     Raises:
         ToolchainError: Headers are missing.
     """
     top = kernels_folder().resolve()
     files = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.suffix in _DEVICE_SUFFIXES}
-    return tuple(sorted(files - set(aot.kernel_sources(store))))
+    return tuple(sorted(files - {MODULE_HEADER} - set(aot.kernel_sources(store))))
 
 
 _path = click.Path(path_type=Path)
