@@ -9,7 +9,7 @@ from warp_tiles.pipeline import pipeline
 from warp_tiles.tile_moves import move_wide
 
 FUNCTIONS = "wt_site0_forward, wt_site0_adjoint_a, wt_site0_adjoint_b"
-LOADED_C = "var_6 = wp::tile_load<wp::float32, true, false, 64, 64>(var_C, var_1, var_2);"
+OTHER_LOAD = "var_44 = wp::tile_load<wp::float32, true, false, 16, 16>(var_D, var_1, var_2);"
 SUMS = LoopSums("wt_gemm", "wp::float32", 32)
 
 
@@ -24,6 +24,7 @@ def module(
     between: str = "",
     inside: str = "",
     behind: str = "",
+    then: str = "",
     k: int = 64,
     dtype: str = "float16",
 ) -> str:
@@ -37,6 +38,7 @@ extern "C" __global__ void kernel_forward(
         {tile("var_6", "float32", 64, 64)}
         {tile("var_24", dtype, 64, k)}
         {tile("var_34", dtype, k, 64)}
+        {tile("var_44", "float32", 16, 16)}
         const wp::float32 var_8 = 1.0;
         const wp::float32 var_9 = 1.0;
         {start}
@@ -48,6 +50,7 @@ extern "C" __global__ void kernel_forward(
             {inside}
             var_34 = {loads[1]}(var_B, var_29, var_31);
             wp::tile_matmul_acc({FUNCTIONS}, var_24, var_34, var_6, var_8, var_9);
+            {then}
             goto start_for_0;
         end_for_0:;
         {behind}
@@ -98,6 +101,9 @@ def test_a_loop_multiplies_the_tiles_of_the_turn_before() -> None:
         pytest.param({"inside": "if (var_3) goto end_for_0;"}, id="a branch between the loads"),
         pytest.param({"inside": "var_50 = wp::tile_sum(var_24);"}, id="A is read elsewhere in the loop"),
         pytest.param({"behind": "var_50 = wp::tile_sum(var_34);"}, id="B is read behind the loop"),
+        pytest.param({"then": "if (var_3) { goto end_for_0; }"}, id="the loop is left behind the product"),
+        pytest.param({"then": "if (var_3) { continue; }"}, id="the function is left behind the product"),
+        pytest.param({"inside": OTHER_LOAD, "then": "wp::tile_add_inplace(var_10, var_44);"}, id="a third tile"),
         pytest.param({"k": 128}, id="C is too small for another A and B"),
         pytest.param({"dtype": "float32", "k": 64}, id="C is too small for wider ones"),
     ],
@@ -105,6 +111,11 @@ def test_a_loop_multiplies_the_tiles_of_the_turn_before() -> None:
 def test_loops_that_are_not_pipelined(change: dict[str, object]) -> None:
     text = move_wide(keep_sums(module(**change), {0: SUMS}, {}))  # type: ignore[arg-type]
     assert pipeline(text) == text
+
+
+def test_what_is_behind_the_product_runs_once_for_each_turn() -> None:
+    lines = edited(module(then="var_51 = wp::add(var_51, var_14);"))
+    assert index_of(lines, "wt_turns_0.keep(") < index_of(lines, "var_51 = ") < index_of(lines, "goto start_for_0;")
 
 
 def test_c_that_just_holds_another_a_and_b_is_enough() -> None:

@@ -10,7 +10,12 @@ PRODUCT = "wp::tile_matmul_acc(wt_site0_forward, wt_site0_adjoint_a, wt_site0_ad
 ADJOINT = "wp::adj_tile_load(var_B, var_29, var_31, adj_B, adj_29, adj_31, adj_34);"
 
 
-def module(body: str, product: str = PRODUCT) -> str:
+def shared(name: str) -> str:
+    layout = "wp::tile_layout_strided_t<wp::tile_shape_t<64,64>, wp::tile_stride_t<64,1>>"
+    return f"wp::tile_shared_t<wp::float16,{layout}, true> {name} = wp::tile_alloc_empty<wp::float16>();"
+
+
+def module(body: str, product: str = PRODUCT, more: str = "") -> str:
     return f"""#define WP_TILE_BLOCK_DIM 128
 #include "builtin.h"
 #include "deterministic.h"
@@ -19,6 +24,9 @@ def module(body: str, product: str = PRODUCT) -> str:
 extern "C" __global__ void kernel_forward(
     wp::launch_bounds_t<2> dim)
 {{
+        {shared("var_24")}
+        {shared("var_34")}
+        {more}
         start_for_0:;
             if (iter_cmp(var_13) == 0) goto end_for_0;
             {body}
@@ -53,6 +61,22 @@ def test_anything_but_arithmetic_waits_for_the_loads() -> None:
         lines = edited(module(f"{LOAD}\n            {line}\n            {OTHER}"))
         assert lines.index("wt_module::loaded();") == lines.index(line) - 1
         assert any(text.startswith("wt_module::load<true>(var_34, ") for text in lines)
+
+
+def test_a_tile_that_is_copied_or_added_is_waited_for() -> None:
+    for line in ("var_25 = wp::copy(var_24);", "var_26 = wp::add(var_24, var_24);", "var_27 = wp::mul(var_c, var_28);"):
+        parameter = "tile_c& var_c)"  # of a function, whose types are templates
+        lines = edited(module(f"{LOAD}\n            {line}\n            {OTHER}", more=parameter))
+        assert lines.index("wt_module::loaded();") == lines.index(line) - 1
+        assert any(text.startswith("wt_module::load<true>(var_34, ") for text in lines)
+
+
+def test_tiles_in_registers_are_left_alone_because_their_loads_need_no_barrier() -> None:
+    register = "wp::tile_register_t<wp::float16,wp::tile_layout_register_t<wp::tile_shape_t<64,64>>> var_44 = {};"
+    load = LOAD.replace("var_24", "var_44")
+    lines = edited(module(f"{load}\n            {LOAD}", more=register))
+    assert load in lines
+    assert lines[lines.index(load) + 1].startswith("wt_module::load<true>(var_24, ")
 
 
 def test_what_is_not_a_two_dimensional_tile_in_a_loop_is_left_alone() -> None:

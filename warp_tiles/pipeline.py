@@ -22,6 +22,7 @@ _ADD = re.compile(
 _FINISH = re.compile(r"^\s*WP_TILE_SYNC\(\); \w+_finish\((?P<sums>wt_sums_\d+), (?P<c>var_\d+)\.data\.ptr\);")
 _LOADED = "wt_module::loaded();"
 _LOAD = r"^\s*wt_module::load<\w+>\({},"
+_ANY_LOAD = re.compile(r"^\s*wt_module::load<")
 _ZEROS = r"^\s*{} = wp::tile_zeros<"
 _DECLARATION = re.compile(
     r"^\s*wp::tile_shared_t<wp::(\w+),\s*wp::tile_layout_strided_t<wp::tile_shape_t<(\d+),\s*(\d+)>"
@@ -93,8 +94,12 @@ def _loops(lines: list[str], function: range) -> list[_Loop]:
         declared = [_declaration(lines, function, tile) for tile in (a, b, c)]
         zeros = _zeros_before(lines, function, start, c)
         counted = _CONDITION.fullmatch(code_of(lines[start + 1]).strip())
-        branches = any(_BRANCH.search(code_of(lines[index])) for index in range(start + 2, add))
-        if None in loads or None in declared or zeros is None or not counted or branches:
+        # the last line is the jump to the start; a turn that is left earlier would not be multiplied
+        inside = (*range(start + 2, add), *range(add + 1, end - 1))
+        branches = any(_BRANCH.search(code_of(lines[index])) for index in inside)
+        # other tiles must not be under way where only those of the turn before are waited for
+        others = {index for index in range(start, end) if _ANY_LOAD.match(lines[index])} - set(loads)
+        if None in loads or None in declared or zeros is None or not counted or branches or others or a == b:
             continue
         bytes_a, bytes_b, bytes_c = (size for _, size in filter(None, declared))
         if -(-bytes_a // _ALIGNMENT) * _ALIGNMENT + bytes_b <= bytes_c:

@@ -12,12 +12,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from warp_tiles.loops import enclosing_loop, functions
+from warp_tiles.loops import code_of, enclosing_loop, functions
 from warp_tiles.providers.nvrtc import MODULE_HEADER, kernels_folder
 
 _LOAD = re.compile(r"^(\s*)(var_\d+) = (wp::tile_load<[^<>,]+, \w+, \w+, \d+, \d+>\([^(),;]+, [^(),;]+, [^(),;]+\));")
 _ADJOINT = re.compile(r"^(\s*)wp::adj_tile_load(\((?:[^(),;]+, ){6}[^(),;]+\);)")
 _SITE = re.compile(r"\bwt_site\d+_")
+# a tile with memory of its own; in registers it is read by its own thread, and may be loaded where threads diverge
+_SHARED = re.compile(r"^\s*wp::tile_shared_t<.* (var_\d+) = wp::tile_alloc_empty<")
+_TILE = re.compile(r"^\s*(?:wp::)?tile_[^()=]*\b(var_\w+)")
+_NAME = re.compile(r"\bvar_\w+")
 # what may lie between two loads without a look at their tiles: arithmetic of offsets
 _ARITHMETIC = re.compile(r"^\s*(?:var_\d+ = wp::(?:tuple|mul|add|sub|neg|floordiv|mod|copy)\([^();]*\);)?\s*$")
 _INCLUDE = re.compile(r'^#include "[^"]+"\n', re.MULTILINE)
@@ -40,20 +44,28 @@ def move_wide(source: str) -> str:
 
 
 def _moved(lines: list[str], function: range) -> Iterator[str]:
+    shared = _declared(_SHARED, lines, function)
+    tiles = shared | _declared(_TILE, lines, function)
     under_way = False
     for index in function:
         line = lines[index]
-        code = line.split("//", 1)[0]
+        code = code_of(line)
         load = _LOAD.match(code)
-        if load and enclosing_loop(lines, function, index):
+        if load and load[2] in shared and enclosing_loop(lines, function, index):
             margin, tile, what = load.groups()
             yield f"{margin}wt_module::load<{str(not under_way).lower()}>({tile}, {what});"
             under_way = True
             continue
-        if under_way and not _ARITHMETIC.match(code):
+        # a tile is copied and added by the names that numbers are
+        if under_way and (not _ARITHMETIC.match(code) or not tiles.isdisjoint(_NAME.findall(code))):
             yield "        wt_module::loaded();"
             under_way = False
         yield _ADJOINT.sub(r"\1wt_module::adj_load\2", line)
+
+
+def _declared(kind: re.Pattern[str], lines: list[str], function: range) -> set[str]:
+    """Names of the variables and parameters that a function declares so."""
+    return {match[1] for index in function if (match := kind.match(code_of(lines[index])))}
 
 
 def _with_header(text: str) -> str:

@@ -13,7 +13,7 @@ import warp_tiles
 pytestmark = pytest.mark.gpu
 
 TM, TN, TK = wp.constant(32), wp.constant(64), wp.constant(32)
-FORMS = ("zeros", "loaded", "break", "skipped", "shared")
+FORMS = ("zeros", "loaded", "break", "left", "skipped", "shared", "copied", "third", "registers")
 # relative to the sum of the magnitudes of what is added
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e-14}
 
@@ -21,8 +21,9 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e
 def make_kernel(dtype: Any, out: Any, form: str) -> wp.Kernel:
     """A kernel that multiplies ``A`` and ``B`` in a loop over K.
 
-    ``zeros`` is pipelined. ``loaded`` adds to C, ``break`` leaves the loop early, ``skipped`` leaves out odd turns, and
-    ``shared`` multiplies one tile of A by two of B.
+    ``zeros`` is pipelined. ``loaded`` adds to C, ``break`` and ``left`` leave the loop early, before and behind the
+    product, ``skipped`` leaves out odd turns, ``shared`` multiplies one tile of A by two of B, ``copied`` multiplies
+    copies, ``third`` writes a tile that is loaded beside A and B, and ``registers`` loads another one first.
     """
 
     @wp.kernel(module="unique")
@@ -82,7 +83,58 @@ def make_kernel(dtype: Any, out: Any, form: str) -> wp.Kernel:
         wp.tile_store(C, c, offset=(i * TM, j * 2 * TN))
         wp.tile_store(C, d, offset=(i * TM, (j * 2 + 1) * TN))
 
-    return {"zeros": zeros, "loaded": loaded, "break": leaves, "skipped": skips, "shared": shares}[form]
+    @wp.kernel(module="unique", enable_backward=False)
+    def lefts(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=out)):
+        i, j = wp.tid()
+        c = wp.tile_zeros(shape=(TM, TN), dtype=out, storage="shared")
+        for step in range((A.shape[1] + TK - 1) // TK):
+            a = wp.tile_load(A, shape=(TM, TK), offset=(i * TM, step * TK), storage="shared")
+            b = wp.tile_load(B, shape=(TK, TN), offset=(step * TK, j * TN), storage="shared")
+            wp.tile_matmul(a, b, c)
+            if step == 1:
+                break
+        wp.tile_store(C, c, offset=(i * TM, j * TN))
+
+    @wp.kernel(module="unique")
+    def copies(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=out)):
+        i, j = wp.tid()
+        c = wp.tile_zeros(shape=(TM, TN), dtype=out, storage="shared")
+        for step in range((A.shape[1] + TK - 1) // TK):
+            a = wp.tile_load(A, shape=(TM, TK), offset=(i * TM, step * TK), storage="shared")
+            b = wp.tile_load(B, shape=(TK, TN), offset=(step * TK, j * TN), storage="shared")
+            d = a
+            e = b
+            wp.tile_matmul(d, e, c)
+        wp.tile_store(C, c, offset=(i * TM, j * TN))
+
+    @wp.kernel(module="unique", enable_backward=False)
+    def thirds(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=out)):
+        i, j = wp.tid()
+        c = wp.tile_zeros(shape=(TM, TN), dtype=out, storage="shared")
+        for step in range((A.shape[1] + TK - 1) // TK):
+            a = wp.tile_load(A, shape=(TM, TK), offset=(i * TM, step * TK), storage="shared")
+            b = wp.tile_load(B, shape=(TK, TN), offset=(step * TK, j * TN), storage="shared")
+            d = wp.tile_load(A, shape=(TM, TK), offset=(i * TM, step * TK), storage="shared")
+            wp.tile_matmul(a, b, c)
+            # each block writes back what it read
+            wp.tile_store(A, d, offset=(i * TM, step * TK))
+        wp.tile_store(C, c, offset=(i * TM, j * TN))
+
+    @wp.kernel(module="unique", enable_backward=False)
+    def registers(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=out)):
+        i, j = wp.tid()
+        c = wp.tile_zeros(shape=(TM, TN), dtype=out, storage="shared")
+        for step in range((A.shape[1] + TK - 1) // TK):
+            d = wp.tile_load(A, shape=(TM, TK), offset=(i * TM, step * TK), storage="register")
+            a = wp.tile_load(A, shape=(TM, TK), offset=(i * TM, step * TK), storage="shared")
+            b = wp.tile_load(B, shape=(TK, TN), offset=(step * TK, j * TN), storage="shared")
+            wp.tile_matmul(a, b, c)
+            # 2 A - A, read from shared memory behind the product
+            wp.tile_store(A, a + a - d, offset=(i * TM, step * TK))
+        wp.tile_store(C, c, offset=(i * TM, j * TN))
+
+    more = {"left": lefts, "copied": copies, "third": thirds, "registers": registers}
+    return {"zeros": zeros, "loaded": loaded, "break": leaves, "skipped": skips, "shared": shares, **more}[form]
 
 
 def draw(shape: tuple[int, int], dtype: Any, gpu: str, seed: int, pad: int = 0) -> wp.array:
@@ -103,7 +155,7 @@ def as_double(array: wp.array) -> np.ndarray:
 def turns_of(form: str, k: int) -> np.ndarray:
     """Which elements of K count."""
     turn = np.arange(k) // 32
-    return {"break": turn < 2, "skipped": turn % 2 == 0}.get(form, turn >= 0)
+    return {"break": turn < 2, "left": turn < 2, "skipped": turn % 2 == 0}.get(form, turn >= 0)
 
 
 def assert_sum(got: np.ndarray, a: np.ndarray, b: np.ndarray, dtype: str, start: Any = 0.0) -> None:
@@ -119,6 +171,7 @@ def test_forward(gpu: str, form: str, dtype: str, m: int, n: int, k: int) -> Non
     with warp_tiles.enabled():
         a, b = draw((m, k), getattr(wp, dtype), gpu, 1), draw((k, n), getattr(wp, dtype), gpu, 2)
         c = draw((m, n), out, gpu, 3)
+        x, y = as_double(a), as_double(b)
         start = as_double(c) if form == "loaded" else 0.0
         columns = 2 * 64 if form == "shared" else 64
         kernel = make_kernel(getattr(wp, dtype), out, form)
@@ -126,11 +179,12 @@ def test_forward(gpu: str, form: str, dtype: str, m: int, n: int, k: int) -> Non
         wp.launch_tiled(kernel, dim=grid, inputs=[a, b], outputs=[c], block_dim=128, device=gpu)
     counted = turns_of(form, k)
     exact = "float64" if dtype == "float64" else "float32"
-    assert_sum(as_double(c), as_double(a)[:, counted], as_double(b)[counted], exact, start)
+    assert_sum(as_double(c), x[:, counted], y[counted], exact, start)
+    assert np.array_equal(as_double(a), x)
 
 
 @pytest.mark.parametrize("pad", [0, 1, 8])
-@pytest.mark.parametrize("form", ["zeros", "loaded", "shared"])
+@pytest.mark.parametrize("form", ["zeros", "loaded", "shared", "copied"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_backward(gpu: str, form: str, dtype: str, pad: int) -> None:
     m, n, k = 72, 192, 96

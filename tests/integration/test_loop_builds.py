@@ -69,6 +69,42 @@ def test_tiles_in_registers_and_narrow_ones_beside_a_product(tmp_path: Path) -> 
     assert ASYNC.search(output.read_text())
 
 
+BODIES = {
+    "copied": "copy = a\n        wp.tile_matmul(copy, b, c)",
+    "left behind the product": "wp.tile_matmul(a, b, c)\n        if step == j:\n            break",
+    "a third tile": """d = wp.tile_load(C, shape=(16, 16), offset=(step, 0), storage="shared")
+        wp.tile_matmul(a, b, c)
+        s += d""",
+    "plain": "wp.tile_matmul(a, b, c)",
+}
+LOOP = """
+@wp.kernel(enable_backward=False)
+def gemm(A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), C: wp.array2d(dtype=wp.float32)):
+    i, j = wp.tid()
+    s = wp.tile_zeros(shape=(16, 16), dtype=wp.float32)
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    for step in range(A.shape[1] // 32):
+        a = wp.tile_load(A, shape=(64, 32), offset=(i * 64, step * 32), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, j * 64), storage="shared")
+        {}
+    wp.tile_store(C, c, offset=(i * 64, j * 64))
+    wp.tile_store(C, s)
+"""
+
+
+@pytest.mark.usefixtures("enabled")
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("arch", [75, 80, 90])
+def test_only_loops_that_multiply_all_that_they_load_are_pipelined(tmp_path: Path, body: str, arch: int) -> None:
+    _, record = compile_module(load(LOOP.format(BODIES[body]), block_dim=128), tmp_path, arch, use_ptx=True)
+    assert record["linker"] == "warp_tiles", record
+    (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))
+    assert ("wt_turns_" in source) is (body == "plain")
+    copies = re.findall(r"(.*)\n(?:\s*//.*\n)*.*\bwp::copy\(", source)
+    assert bool(copies) is (body == "copied")
+    assert all("wt_module::loaded();" in before for before in copies)
+
+
 @pytest.mark.usefixtures("enabled")
 def test_the_setting_leaves_loads_to_warp(tmp_path: Path) -> None:
     with settings.override(wide_moves=False):
