@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from warp_tiles import settings
 from warp_tiles.errors import LockedError, TuningError
-from warp_tiles.tuning.arguments import checked_key, in_order, is_array, key_values, namespace, refuse_unknown
+from warp_tiles.tuning.arguments import checked_key, in_order, key_values, namespace, refuse_unknown
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.making import Maker, Measurement, TunedLaunch
 from warp_tiles.tuning.record import Config, Record, Timing, identity
@@ -161,7 +161,7 @@ class TunedKernel:
         try:
             asked = self._asked(values, device)
             chosen = self._chosen.get(asked)
-        except (TypeError, IndexError):  # not hashable, or too few
+        except (TypeError, IndexError, AttributeError):  # not hashable, too few, or no mapping
             asked, chosen = None, None
         if chosen is None:
             written = frozenset(self._names[len(inputs) : len(inputs) + len(outputs)]) if outputs else None
@@ -450,8 +450,6 @@ class TunedKernel:
 
         if self._restore is not None:
             written = frozenset(self._restore)
-        elif written is not None:
-            written = frozenset(name for name, value in zip(self._names, values) if name in written and is_array(value))
         self.counters.searches += 1
 
         def finished(timings: Sequence[Timing]) -> None:
@@ -486,12 +484,14 @@ class TunedKernel:
         return in_order(self._names, tuple(args), (), {})
 
     def _built_with(self, now: settings.Settings) -> dict[str, Any]:
-        """Settings outside the source that change what is built."""
+        """What changes builds or measurements and is neither in the source nor in a configuration."""
         from warp_tiles.api import is_enabled
 
         return {
             "build.products": now.provider if is_enabled() else "warp",
             "build.mode": str(self._wp.config.mode),
+            **self._maker.key_values(),
+            **self._how.key_values(),
         }
 
 
