@@ -27,6 +27,9 @@ def described(value: Any) -> dict[str, Any]:
         ("row", "row"),
         (None, None),
         (np.float32(1.5), 1.5),
+        (float("inf"), "inf"),
+        (np.float32("nan"), "nan"),
+        (wp.float64(float("-inf")), "-inf"),
         (wp.vec3(1.0, 2.0, 3.0), "vec3f[1.0, 2.0, 3.0]"),
     ],
 )
@@ -70,3 +73,13 @@ def test_keys_that_are_none(key: Any) -> None:
 
 def test_one_name_is_a_key() -> None:
     assert checked_key("a") == ("a",)
+
+
+@pytest.mark.parametrize("given", [5, None, {1: 2}, {"a": object()}, {"a": [1]}])
+def test_a_key_function_that_gives_no_values_by_name(given: Any) -> None:
+    with pytest.raises(TuningError, match="the key function gives"):
+        key_values(lambda args: given, NAMES, [1, 2, 3])
+
+
+def test_a_key_function_may_give_numbers_that_are_not_finite() -> None:
+    assert key_values(lambda args: {"a": float("inf")}, NAMES, [1, 2, 3]) == {"a": "inf"}

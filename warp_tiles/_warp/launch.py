@@ -137,6 +137,18 @@ def packed(kernel: Any, index: int, value: Any, device: Any, *, adjoint: bool) -
         raise RecordingError(f"{what} does not fit: {error}") from error
 
 
+def check_arguments(kernel: Any, values: Sequence[Any], device: Any) -> None:
+    """Refuse arguments that the kernel does not take; arrays may be on any device.
+
+    Raises:
+        RecordingError: See :func:`packed`.
+    """
+    concrete = overload_for(kernel, values)
+    for index, value in enumerate(values):
+        owner = value.device if isinstance(value, warp.array) else device
+        packed(concrete, index, value, owner, adjoint=False)
+
+
 def shape(kernel: Any, index: int, structure: Any) -> tuple[int, ...] | None:
     """Shape of a packed argument; None for what is no array."""
     if not _internal("types.is_array")(kernel.adj.args[index].type):

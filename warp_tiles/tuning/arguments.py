@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -75,11 +76,13 @@ def key_values(key: Key, arguments: Sequence[str], values: Sequence[Any]) -> dic
         TuningError: A value is neither an array nor a scalar, vector or matrix.
     """
     if callable(key):
-        given = dict(key(namespace(arguments, values)))
-        wrong = [name for name, value in given.items() if not isinstance(value, Scalar)]
-        if wrong or not all(isinstance(name, str) for name in given):
-            raise TuningError(f"the key function gives {given!r}", remedy="give texts, numbers, truth values or None")
-        return given
+        given = key(namespace(arguments, values))
+        valid = isinstance(given, Mapping) and all(isinstance(name, str) for name in given)
+        if not valid or not all(isinstance(value, Scalar) for value in given.values()):
+            raise TuningError(
+                f"the key function gives {given!r}", remedy="give texts, numbers, truth values or None by name"
+            )
+        return {name: _finite(value) for name, value in given.items()}
     found: dict[str, Scalar] = {}
     by_name = dict(zip(arguments, values))
     for name in key:
@@ -89,12 +92,17 @@ def key_values(key: Key, arguments: Sequence[str], values: Sequence[Any]) -> dic
 
 def is_array(value: Any) -> bool:
     """Whether a value is a Warp array or something like it."""
-    return hasattr(value, "shape") and hasattr(value, "strides") and hasattr(value, "dtype")
+    return all(hasattr(value, name) for name in ("shape", "strides", "dtype")) and bool(value.shape)
+
+
+def is_struct(value: Any) -> bool:
+    """Whether a value is an instance of a ``wp.struct``."""
+    return hasattr(value, "_cls") and hasattr(value._cls, "vars")
 
 
 def _described(name: str, value: Any) -> dict[str, Scalar]:
     if value is None or isinstance(value, (bool, int, float, str)):
-        return {name: value}
+        return {name: _finite(value)}
     if is_array(value) and hasattr(value, "ndim") and value.ndim:
         return {
             f"{name}.shape": "x".join(map(str, value.shape)),
@@ -102,9 +110,9 @@ def _described(name: str, value: Any) -> dict[str, Scalar]:
             f"{name}.layout": _layout(value),
         }
     if hasattr(value, "item"):  # a scalar of NumPy
-        return {name: value.item()}
+        return {name: _finite(value.item())}
     if hasattr(value, "value") and isinstance(value.value, (bool, int, float)):  # a scalar of Warp
-        return {name: value.value}
+        return {name: _finite(value.value)}
     if hasattr(value, "__len__") and hasattr(value, "_length_"):  # a vector, matrix or quaternion of Warp
         return {name: f"{type(value).__name__}{[float(item) for item in _flat(value)]}"}
     if hasattr(value, "_cls"):
@@ -115,6 +123,11 @@ def _described(name: str, value: Any) -> dict[str, Scalar]:
     raise TuningError(
         f"the key names {name}, which is {value!r}", remedy="name scalars and arrays, or give key=lambda args: {...}"
     )
+
+
+def _finite(value: Scalar) -> Scalar:
+    """The value; as text if it is a number that JSON does not have."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _flat(value: Any) -> Iterable[Any]:

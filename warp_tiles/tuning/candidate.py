@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from warp_tiles.errors import TuningError
-from warp_tiles.tuning.arguments import is_array, namespace
+from warp_tiles.tuning.arguments import is_array, is_struct, namespace
 from warp_tiles.tuning.making import TunedLaunch
 
 log = logging.getLogger("warp_tiles")
@@ -29,35 +29,50 @@ class Workspace:
     def __init__(
         self, names: Sequence[str], values: Sequence[Any], written: frozenset[str] | None, device: Any
     ) -> None:
-        import warp as wp
 
         self.names = tuple(names)
         self.device = device
         self.pristine: list[Any] = []  # in the order of the arguments
         self.values: list[Any] = []
+        self._copies: dict[int, Any] = {}  # by the id of the user's array
         self._pairs: list[tuple[Any, Any]] = []
-        copies: dict[int, Any] = {}
+        self._results: dict[str, Any] = {}
         for name, value in zip(names, values):
-            if not is_array(value):
-                self.pristine.append(value)
-                self.values.append(value)
-                continue
-            if not isinstance(value, wp.array):
-                raise TuningError(
-                    f"the argument {name} is a {type(value).__name__}", remedy="tune with Warp arrays; wrap it first"
-                )
-            source = value if value.device == device else _copy_of(value, device)
-            if written is not None and name not in written:
-                source = _not_zero(name, source)
-                self.values.append(source)
-            else:
-                if id(value) not in copies:
-                    copies[id(value)] = _copy_of(source, device)
-                    self._pairs.append((copies[id(value)], source))
-                self.values.append(copies[id(value)])
-            self.pristine.append(source)
-        copied = {id(copy) for copy in copies.values()}
-        self.written = tuple(name for name, value in zip(names, self.values) if id(value) in copied)
+            pristine, own = self._taken(name, value, written is None or name in written)
+            self.pristine.append(pristine)
+            self.values.append(own)
+        self.written = tuple(self._results)
+
+    def _taken(self, name: str, value: Any, is_written: bool) -> tuple[Any, Any]:
+        """A value with the user's numbers, and what launches get in its place."""
+        import warp as wp
+
+        if is_struct(value):
+            structs = value._cls(), value._cls()
+            for member in value._cls.vars:
+                for struct, found in zip(structs, self._taken(f"{name}.{member}", getattr(value, member), is_written)):
+                    setattr(struct, member, found)
+            return structs
+        if isinstance(value, wp.indexedarray):
+            found = value.indices[: value.ndim]
+            indices = [index if index is None else wp.clone(index, device=self.device) for index in found]
+            pristine, own = self._taken(name, value.data, is_written)
+            return wp.indexedarray(pristine, indices), wp.indexedarray(own, indices)
+        if not is_array(value):
+            return value, value
+        if not isinstance(value, wp.array):
+            raise TuningError(
+                f"the argument {name} is a {type(value).__name__}", remedy="tune with Warp arrays; wrap it first"
+            )
+        source = value if value.device == self.device or not value.size else _copy_of(value, self.device)
+        if not is_written:
+            source = _not_zero(name, source)
+            return source, source
+        if id(value) not in self._copies:
+            self._copies[id(value)] = _copy_of(source, self.device)
+            self._pairs.append((self._copies[id(value)], source))
+        self._results[name] = self._copies[id(value)]
+        return source, self._copies[id(value)]
 
     def restore(self) -> None:
         """Give every copy the user's values again."""
@@ -67,9 +82,8 @@ class Workspace:
             wp.copy(copy, source)
 
     def results(self) -> dict[str, Any]:
-        """What the last launch wrote, as NumPy arrays by name."""
-        by_name = dict(zip(self.names, self.values))
-        return {name: by_name[name].numpy().copy() for name in self.written}
+        """What the last launch wrote, as NumPy arrays by name; of a struct ``argument.member``."""
+        return {name: array.numpy().copy() for name, array in self._results.items()}
 
 
 def _copy_of(array: Any, device: Any) -> Any:

@@ -61,7 +61,7 @@ class TunedKernel:
         self._dim = dim
         self._how = how
         self._restore = restore
-        self._records = KernelRecords(maker, self._key, dim, strategy, store)
+        self._records = KernelRecords(maker, how, self._key, dim, strategy, store)
         self._chooser = KernelChooser(maker, self._records, dim, strategy, how, restore, wait)
         self._names: tuple[str, ...] = ()
         self._positions: tuple[int, ...] = ()
@@ -122,7 +122,7 @@ class TunedKernel:
         try:
             asked = self._asked(values, device)
             chosen = self._chosen.get(asked)
-        except (TypeError, IndexError):  # not hashable, or too few
+        except (TypeError, IndexError, AttributeError):  # not hashable, too few, or no mapping
             asked, chosen = None, None
         if chosen is None:
             written = frozenset(self._names[len(inputs) : len(inputs) + len(outputs)]) if outputs else None

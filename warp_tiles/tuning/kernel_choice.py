@@ -9,7 +9,7 @@ from typing import Any
 
 from warp_tiles import settings
 from warp_tiles.errors import LockedError, TuningError
-from warp_tiles.tuning.arguments import is_array, namespace
+from warp_tiles.tuning.arguments import namespace
 from warp_tiles.tuning.kernel_records import Dim, KernelRecords, Store, described, relevant
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.making import Maker, Measurement
@@ -192,9 +192,6 @@ class KernelChooser:
         written = question.written
         if self._restore is not None:
             written = frozenset(self._restore)
-        elif written is not None:
-            arguments = zip(self._maker.arguments(), question.values)
-            written = frozenset(name for name, value in arguments if name in written and is_array(value))
         self.counters.searches += 1
 
         def finished(timings: Sequence[Timing]) -> None:

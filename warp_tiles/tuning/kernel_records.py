@@ -16,7 +16,7 @@ from warp_tiles.errors import TuningError
 from warp_tiles.tuning.arguments import Key, key_values
 from warp_tiles.tuning.environment import environment_of, limits_of
 from warp_tiles.tuning.key import TuningKey
-from warp_tiles.tuning.making import Maker
+from warp_tiles.tuning.making import Maker, Measurement
 from warp_tiles.tuning.record import Config, Record, Timing, identity
 from warp_tiles.tuning.source import source_digest
 from warp_tiles.tuning.space import Strategy
@@ -46,6 +46,7 @@ class KernelRecords:
 
     Args:
         maker: Makes the kernels.
+        how: How they are measured, of which some is part of the key.
         key: Names of the arguments that decide, or a function of the arguments.
         dim: Launch dimensions; its source is part of the key.
         strategy: Which configurations a search looks at.
@@ -55,12 +56,14 @@ class KernelRecords:
     def __init__(
         self,
         maker: Maker,
+        how: Measurement,
         key: Key,
         dim: Dim,
         strategy: Strategy,
         store: Callable[[settings.Settings], Store] | None,
     ) -> None:
         self._maker = maker
+        self._how = how
         self._key = key
         self._dim = dim
         self._strategy = strategy
@@ -83,7 +86,8 @@ class KernelRecords:
             self._source = source_digest(function, self._dim)
         named = key_values(self._key, self._maker.arguments(), values)
         subject = f"{SUBJECT}{_module_name(function)}.{function.__qualname__}"
-        return TuningKey.of(subject, named | _built_with(now), self._source, environment_of(device))
+        shared = {**_built_with(now), **self._maker.key_values(), **self._how.key_values()}
+        return TuningKey.of(subject, named | shared, self._source, environment_of(device))
 
     def configs(self, device: Any) -> tuple[Config, ...]:
         """The configurations, of a space those that fulfil its constraints on a device."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from warp_tiles.errors import RecordingError, TuningError
 from warp_tiles.tuning.arguments import namespace
 from warp_tiles.tuning.candidate import FirstReference, KernelCandidate, Reference, Workspace
 from warp_tiles.tuning.making import Maker, Measurement
@@ -45,11 +46,13 @@ def search_kernels(
         first: Configurations, the first of which that works gives the results to compare with, where that is asked.
 
     Raises:
-        TuningError: The reference does not fit, or an argument cannot be copied.
+        TuningError: An argument is not what the kernels take, the reference does not fit, or an argument cannot be
+            copied.
     """
     from warp_tiles._warp.searches import without_tape
 
     names = maker.arguments()
+    _require_arguments(maker, pending, names, values, device)
     with without_tape(), _devices(device, how.devices) as places:
         spaces = [Workspace(names, values, written, place) for place in places]
         arguments = [namespace(names, space.pristine) for space in spaces]
@@ -94,6 +97,32 @@ def modules_first(configs: Sequence[Config]) -> list[Config]:
         (others if name in seen else firsts).append(config)
         seen.add(name)
     return [*firsts, *others]
+
+
+def _require_arguments(
+    maker: Maker, configs: Sequence[Config], names: Sequence[str], values: Sequence[Any], device: Any
+) -> None:
+    """Refuse arguments that no kernel takes; a search would note a failure of every configuration.
+
+    Raises:
+        TuningError: What the first kernel says.
+    """
+    from warp_tiles._warp.launch import check_arguments
+
+    refused: RecordingError | None = None
+    for config in configs:
+        with contextlib.suppress(TuningError):  # the search notes why
+            kernel = maker.launch_of(config).kernel
+            try:
+                check_arguments(kernel, values, device)
+            except RecordingError as error:
+                refused = refused or error
+            else:
+                return
+    if refused is not None:
+        raise TuningError(
+            f"{maker.function.__qualname__}: {refused.message}", remedy=f"its arguments are {', '.join(names)}"
+        ) from refused
 
 
 def _reference(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warp_tiles.errors import TuningError
+from warp_tiles.settings import from_options
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config, identity
 from warp_tiles.tuning.source import function_text
@@ -44,6 +45,16 @@ class Measurement:
     jobs: int = 0
     effort: Effort | None = None
     devices: tuple[Any, ...] = ()
+
+    def key_values(self) -> dict[str, Any]:
+        """What makes timings or failures others than those of the defaults."""
+        found: dict[str, Any] = {"measure.tiled": True} if self.tiled else {}
+        if self.flush_l2:
+            found["measure.flush_l2"] = True
+        if self.reference is not None:
+            kind = "first" if self.reference == "first" else "function"
+            found["measure.reference"] = f"{kind}, rtol {self.rtol:g}, atol {self.atol:g}"
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +176,10 @@ class Maker:
                 f"default is {default!r}", remedy=f"give a configuration, or the number of one of {len(every)}"
             )
 
+    def key_values(self) -> dict[str, Any]:
+        """What all configurations share."""
+        return {} if self._block_dim is None else {"launch.block_dim": self._block_dim}
+
     def configs(self, limits: Limits = CPU_LIMITS) -> tuple[Config, ...]:
         """The configurations, of a space those that fulfil its constraints."""
         return self._configs.configs(limits) if isinstance(self._configs, Space) else self._configs
@@ -195,6 +210,7 @@ class Maker:
 
         Raises:
             TuningError: A name is missing or unknown.
+            SettingError: An option of the module is unknown or has an unknown value.
         """
         identity(config)
         parameters = inspect.signature(self.function).parameters
@@ -215,6 +231,8 @@ class Maker:
                 f"the configuration {dict(config)} of {self.function.__qualname__} {' and '.join(problems)}",
                 remedy=f"it takes {', '.join(parameters) or 'nothing'}, and block_dim goes to the launch",
             )
+        if not every:
+            from_options({name: value for name, value in config.items() if name not in parameters})
         block_dim = config.get("block_dim", self._block_dim)
         if self._needs_block_dim and block_dim is None:
             raise TuningError(

@@ -1,0 +1,125 @@
+"""Copies that a search launches on, on Warp's CPU device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.tuning.fake_stores import MemoryStore
+from warp_tiles import TuningError
+from warp_tiles.tuning.candidate import Workspace
+from warp_tiles.tuning.measure import Effort
+
+SIZE = 8
+QUICK = Effort(warmup=1, runs=2, rounds=2)
+
+
+@wp.struct
+class Inner:
+    total: wp.array(dtype=float)
+
+
+@wp.struct
+class State:
+    x: wp.array(dtype=float)
+    inner: Inner
+    scale: float
+
+
+def state() -> Any:
+    made = State()
+    made.x, made.scale = array(2.0), 3.0
+    made.inner = Inner()
+    made.inner.total = array(1.0)
+    return made
+
+
+def array(value: float) -> Any:
+    return wp.array(np.full(SIZE, value, dtype=np.float32), dtype=float, device="cpu")
+
+
+def add_state(step: int) -> Any:
+    @wp.kernel(module="unique", enable_backward=False)
+    def kernel(s: State, n: int):
+        i = wp.tid()
+        s.inner.total[i] += s.scale * s.x[i]
+
+    return kernel
+
+
+def add(step: int) -> Any:
+    @wp.kernel(module="unique", enable_backward=False)
+    def kernel(x: wp.array(dtype=float), y: wp.array(dtype=float)):
+        i = wp.tid()
+        y[i] += x[i]
+
+    return kernel
+
+
+def add_indexed(step: int) -> Any:
+    @wp.kernel(module="unique", enable_backward=False)
+    def kernel(x: wp.array(dtype=float), y: wp.indexedarray(dtype=float)):
+        i = wp.tid()
+        y[i] += x[i]
+
+    return kernel
+
+
+def tuned(maker: Any, **options: Any) -> Any:
+    store = MemoryStore()
+    given = {"dim": lambda config, args: SIZE, "effort": QUICK, "store": lambda now: store, "key": ("x",), **options}
+    return warp_tiles.autotune([{"step": 1}, {"step": 2}], **given)(maker)
+
+
+@pytest.mark.parametrize("where", ["inputs", "outputs", "restore"])
+def test_arrays_in_structs_change_by_the_one_launch(where: str) -> None:
+    mine = state()
+    kernel = tuned(add_state, key=("n",), restore="s" if where == "restore" else None)
+    if where == "outputs":
+        kernel.launch(outputs=[mine, SIZE], device="cpu")
+    else:
+        kernel.launch(inputs=[mine, SIZE], device="cpu")
+    assert kernel.counters.measurements == 2
+    np.testing.assert_array_equal(mine.inner.total.numpy(), 7.0)
+    np.testing.assert_array_equal(mine.x.numpy(), 2.0)
+
+
+def test_results_in_structs_are_compared_by_name() -> None:
+    kernel = tuned(add_state, key=("n",), reference=lambda args: {"s.inner.total": np.full(SIZE, 8.0)})
+    with pytest.raises(TuningError, match="no configuration") as caught:
+        kernel.tune([state(), SIZE], "cpu")
+    assert "s.inner.total differs by up to 1 " in caught.value.log
+
+
+def test_indexed_arrays_change_by_the_one_launch() -> None:
+    y = array(1.0)
+    view = y[wp.array(list(range(0, SIZE, 2)), dtype=int, device="cpu")]
+    tuned(add_indexed, dim=lambda config, args: SIZE // 2).launch(inputs=[array(2.0)], outputs=[view], device="cpu")
+    np.testing.assert_array_equal(y.numpy(), [3.0, 1.0] * (SIZE // 2))
+
+
+def test_one_array_in_two_places_is_one_copy() -> None:
+    x = array(1.0)
+    space = Workspace(("x", "y"), [x, x], None, wp.get_device("cpu"))
+    assert space.values[0] is space.values[1] is not x
+    assert space.written == ("x", "y")
+
+
+def test_numpy_scalars_are_no_arrays() -> None:
+    value = np.float32(2.0)
+    assert Workspace(("n",), [value], None, wp.get_device("cpu")).values == [value]
+
+
+@pytest.mark.parametrize("wrong", [wp.int32, wp.vec3])
+def test_a_wrong_call_leaves_no_failures_behind(wrong: Any) -> None:
+    kernel, x = tuned(add), array(1.0)
+    with pytest.raises(TuningError, match=r"argument 'y' .* expects an array with dtype"):
+        kernel.launch(inputs=[x], outputs=[wp.zeros(SIZE, dtype=wrong, device="cpu")])
+    assert kernel.record([x, x], "cpu") is None
+    y = array(0.0)
+    kernel.launch(inputs=[x], outputs=[y], device="cpu")
+    np.testing.assert_array_equal(y.numpy(), 1.0)
