@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Tiles between arrays and shared memory, 16 bytes at a time. Written into the source of a Warp module, behind Warp's
 // own headers, whose types it uses: array_t, tile_global_t, tile_shared_t (native/array.h, native/tile.h).
 #pragma once

@@ -142,7 +142,7 @@ def _variant(check: _Check) -> GemmVariant:
 def unchecked(store: ToolchainStore) -> tuple[str, ...]:
     """Device sources of ``kernels/`` that no check compiles, by their name below it.
 
-    What is written into the source of Warp's modules does not count: it needs Warp's headers, and belongs to no variant.
+    What is written into the source of Warp's modules does not count: it needs Warp's headers and is of no variant.
 
     Raises:
         ToolchainError: Headers are missing.
