@@ -151,7 +151,14 @@ def test_a_timing_with_a_field_of_another_type_is_refused(name: str, value: Any)
 
 @pytest.mark.parametrize(
     "change",
-    [{"status": "fast"}, {"median_us": None}, {"median_us": 10**400}, {"unknown": 1}, {"samples": 1.5}],
+    [
+        {"status": "fast"},
+        {"median_us": None},
+        {"median_us": 10**400},
+        {"unknown": 1},
+        {"samples": 1.5},
+        {"median_us": -1.0},
+    ],
 )
 def test_a_timing_with_an_unknown_value_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="not a timing"):

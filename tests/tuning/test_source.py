@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import importlib.util
 import math
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from warp_tiles.errors import TuningError
 from warp_tiles.tuning.source import source_digest, transcript
 
+SIZE = 4
 BASE = """
 import math
 import numpy as np
@@ -195,6 +197,53 @@ def test_sets_and_cycles_have_one_digest() -> None:
     cycle.inner = cycle
     assert source_digest(closing_over(cycle)) == source_digest(closing_over(cycle))
     assert source_digest(closing_over({"b", "a"})) == source_digest(closing_over({"a", "b"}))
+
+
+def test_members_of_a_set_count_by_their_source() -> None:
+    def one() -> int:
+        return 1
+
+    members = {one, len}
+
+    def maker(tile: int) -> Any:
+        return members
+
+    assert "return 1" in "".join(transcript(maker).values())
+    assert " at 0x" not in "".join(transcript(maker).values())
+
+
+def test_a_cached_helper_counts_by_its_source() -> None:
+    @functools.lru_cache
+    def helper(tile: int) -> int:
+        return 2 * tile
+
+    def maker(tile: int) -> Any:
+        return helper(tile)
+
+    assert any("return 2 * tile" in text for text in transcript(maker).values())
+
+
+def test_a_constant_of_a_class_counts_by_value() -> None:
+    class Sizes:
+        tile = SIZE
+
+    def maker(tile: int) -> Any:
+        return Sizes.tile
+
+    before = source_digest(maker)
+    Sizes.tile = SIZE + 1
+    assert source_digest(maker) != before
+
+
+def test_a_value_that_contains_itself_is_an_error() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+
+    def maker(tile: int) -> Any:
+        return endless
+
+    with pytest.raises(TuningError, match="contains itself"):
+        source_digest(maker)
 
 
 def test_a_function_that_calls_itself() -> None:

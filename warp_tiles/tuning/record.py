@@ -90,6 +90,7 @@ class Timing:
                 and isinstance(timing.shared_bytes, int)
                 and isinstance(timing.reason, str)
                 and (timing.status != "ok" or math.isfinite(timing.median_us))
+                and not any(value < 0 for value in (*numbers.values(), timing.samples, timing.shared_bytes))
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"not a timing, {error!r}: {data!r:.300}") from error

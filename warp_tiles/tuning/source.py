@@ -32,6 +32,7 @@ _ATTRIBUTES = re.compile(r"(?<![\w.])([A-Za-z_]\w*)((?:\s*\.\s*\w+)+)")
 _DEFINITION = re.compile(r"\s*(async\s+)?def\s")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 _SCALARS = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
+_CACHED = type(functools.lru_cache(lambda: None))
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
@@ -57,10 +58,16 @@ def transcript(*roots: Any) -> dict[str, str]:
     for root in roots:
         function = inspect.unwrap(root) if isinstance(root, types.FunctionType) else root
         name = getattr(function, "__qualname__", type(function).__name__)
-        if isinstance(function, types.FunctionType):
-            walk.function(name, function, decorators=False)
-        else:
-            walk.value(name, function)
+        try:
+            if isinstance(function, types.FunctionType):
+                walk.function(name, function, decorators=False)
+            else:
+                walk.value(name, function)
+        except RecursionError as error:
+            raise TuningError(
+                f"{name} refers to a value that contains itself, or is nested too deeply",
+                remedy="close over numbers, texts, functions or dataclasses",
+            ) from error
     return walk.found
 
 
@@ -133,11 +140,15 @@ class _Walk:
             for key, item in value.items():
                 self.value(f"{path}[{key!r}]", item)
         elif isinstance(value, (set, frozenset)):
-            self.found[path] = f"set {sorted(map(repr, value))}"
+            self.found[path] = f"set of {len(value)}"
+            for position, item in enumerate(sorted(value, key=_order)):
+                self.value(f"{path}[{position}]", item)
         elif isinstance(value, types.BuiltinFunctionType) or self._installed(_module_name(value)):
             self._installed_object(path, value)
         elif isinstance(value, types.FunctionType):
             self.function(path, value)
+        elif isinstance(value, _CACHED):
+            self.value(f"{path} function", value.__wrapped__)
         elif isinstance(value, functools.partial):
             self.value(f"{path} function", value.func)
             self.value(f"{path} arguments", [value.args, value.keywords])
@@ -190,6 +201,9 @@ class _Walk:
             self.found[path] = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(value))))
         except (OSError, TypeError, SyntaxError):
             self.found[path] = f"class {value.__module__}.{value.__qualname__}"
+        for name, item in vars(value).items():  # its text does not say what a constant was computed from
+            if isinstance(item, _SCALARS) and not name.startswith("__"):
+                self.value(f"{path}.{name}", item)
 
     def _warp_object(self, path: str, value: Any, python: Any) -> None:
         """A ``wp.func``, ``wp.kernel`` or ``wp.struct``: its Python, its native code, its overloads, its options."""
@@ -219,6 +233,11 @@ class _Walk:
                 remedy="close over numbers, texts, functions or dataclasses, or give it a __repr__ without an address",
             )
         self.found[path] = f"{type(value).__qualname__} {text}"
+
+
+def _order(value: Any) -> str:
+    """A text to sort by, the same in every process for whatever has a stable text or a name."""
+    return f"{type(value).__qualname__} {getattr(value, '__qualname__', None) or repr(value)}"
 
 
 def _function_type() -> type:
