@@ -67,3 +67,9 @@ def test_options_of_a_module_are_checked_at_once(option: dict[str, Any], text: s
 def test_jobs_are_a_number(jobs: Any) -> None:
     with pytest.raises(TuningError, match="jobs is"):
         warp_tiles.autotune(CONFIGS, **BASE, jobs=jobs)
+
+
+@pytest.mark.parametrize("effort", [3, {"runs": 2}])
+def test_an_effort_is_one(effort: Any) -> None:
+    with pytest.raises(TuningError, match="effort is"):
+        warp_tiles.autotune(CONFIGS, **{**BASE, "effort": effort})

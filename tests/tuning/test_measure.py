@@ -7,11 +7,13 @@ import math
 import random
 import statistics as standard
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warp_tiles import TuningError
 from warp_tiles.tuning.measure import Effort, Runner, WallClock, describe_error, race, statistics
 
 
@@ -192,3 +194,9 @@ def test_errors_are_described_in_a_line() -> None:
     assert describe_error(ValueError("a\nb")) == "ValueError: a b"
     assert describe_error(KeyError()) == "KeyError: no message"
     assert len(describe_error(ValueError("x" * 5000))) < 500
+
+
+@pytest.mark.parametrize("wrong", [{"runs": 0}, {"rounds": 0}, {"warmup": -1}, {"runs": 1.5}])
+def test_an_effort_that_measures_nothing_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TuningError, match="warmup, runs and rounds are"):
+        Effort(**wrong)

@@ -103,7 +103,23 @@ def test_strategies_by_name() -> None:
             strategy_of(wrong)
 
 
-@pytest.mark.parametrize("make", [lambda: Random(0), lambda: Halving(n=0), lambda: Halving(factor=1)])
+@pytest.mark.parametrize("constraints", [3, [3], lambda config: True])
+def test_constraints_that_are_no_list_of_predicates(constraints: Any) -> None:
+    with pytest.raises(TuningError, match="constraints is"):
+        Space(a=[1], constraints=constraints)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Random(0),
+        lambda: Random(1.5),  # type: ignore[arg-type]
+        lambda: Halving(n=0),
+        lambda: Halving(n="4"),  # type: ignore[arg-type]
+        lambda: Halving(factor=1),
+        lambda: Halving(factor=2.5),  # type: ignore[arg-type]
+    ],
+)
 def test_strategies_that_make_no_sense_are_refused(make: Any) -> None:
     with pytest.raises(TuningError):
         make()

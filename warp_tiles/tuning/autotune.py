@@ -80,6 +80,8 @@ def autotune(
         raise TuningError("autotune() takes configs or space", remedy="give one of them")
     if reference is not None and reference != "first" and not callable(reference):
         raise TuningError(f"reference is {reference!r}", remedy='give a function, "first" or None')
+    if effort is not None and not isinstance(effort, Effort):
+        raise TuningError(f"effort is {effort!r}", remedy="give an Effort or None")
     if type(jobs) is not int or jobs < 0:
         raise TuningError(f"jobs is {jobs!r}", remedy="give a whole number of builds, 0 for one per core")
     chosen: tuple[Config, ...] | Space = space if space is not None else checked_configs(configs or ())

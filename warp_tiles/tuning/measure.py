@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol
 
+from warp_tiles.errors import TuningError
+
 HOPELESS = 1.5  # times slower than the leader, even in its best run of the first round
 L2_SCRATCH_BYTES = 256 * 1024**2  # larger than the L2 cache of any GPU
 _CUSHION_FILLS = 4  # of the scratch buffer: some 250 us of an H200, in which the host queues the runs
@@ -50,6 +52,9 @@ class Effort:
         rounds: Turns of each candidate at most.
         candidate_s: Seconds after which a candidate gets no more turns, once it has six samples.
         precision: Half width of the leader's confidence interval, as a share of its median, that is good enough.
+
+    Raises:
+        TuningError: Nothing would be measured.
     """
 
     warmup: int = 2
@@ -57,6 +62,14 @@ class Effort:
     rounds: int = 10
     candidate_s: float = 1.0
     precision: float = 0.005
+
+    def __post_init__(self) -> None:
+        counts = (self.warmup, self.runs, self.rounds)
+        if any(type(count) is not int for count in counts) or self.warmup < 0 or self.runs < 1 or self.rounds < 1:
+            raise TuningError(
+                f"warmup, runs and rounds are {', '.join(map(repr, counts))}",
+                remedy="give whole numbers: warmup of 0 or more, runs and rounds of 1 or more",
+            )
 
 
 @dataclass(frozen=True)

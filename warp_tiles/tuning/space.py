@@ -58,6 +58,8 @@ class Space:
                 raise TuningError(f"{name} of the space is {choices!r}", remedy="give a list of values")
             self.values[name] = tuple(choices)
             checked_configs([{name: value} for value in self.values[name]], f"the values of {name}")
+        if not isinstance(constraints, Iterable) or not all(map(callable, constraints)):
+            raise TuningError(f"constraints is {constraints!r}", remedy="give a list of predicates")
         self.constraints = tuple(constraints)
         size = math.prod(len(choices) for choices in self.values.values())
         if not self.values or size > LARGEST_SPACE:
@@ -167,8 +169,8 @@ class Random:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise TuningError(f"n of the random subset is {self.n}", remedy="give at least 1")
+        if type(self.n) is not int or self.n < 1:
+            raise TuningError(f"n of the random subset is {self.n!r}", remedy="give a whole number, at least 1")
 
     def candidates(self, configs: Sequence[Config]) -> tuple[Config, ...]:
         """See :class:`Strategy`."""
@@ -205,9 +207,11 @@ class Halving:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if (self.n is not None and self.n < 1) or self.factor < 2:
+        n = 1 if self.n is None else self.n
+        if type(n) is not int or n < 1 or type(self.factor) is not int or self.factor < 2:
             raise TuningError(
-                f"n is {self.n} and factor {self.factor}", remedy="give n of 1 or more, factor of 2 or more"
+                f"n is {self.n!r} and factor {self.factor!r}",
+                remedy="give whole numbers, n of 1 or more, factor of 2 or more",
             )
 
     def candidates(self, configs: Sequence[Config]) -> tuple[Config, ...]:
