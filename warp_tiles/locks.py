@@ -36,7 +36,7 @@ def file_lock(path: Path, timeout_s: float, mode: int = 0o600, poll_s: float = 0
         held.acquire(timeout=timeout_s, poll_interval=poll_s)
     except Timeout:
         raise TimeoutError(f"the lock {path.stem} was held elsewhere for {timeout_s:g} s") from None
-    except (NotImplementedError, RuntimeError) as error:
+    except (NotImplementedError, RuntimeError) as error:  # what filelock raises where a platform has no locks
         raise NoLocksError(errno.ENOTSUP, f"no lock on this file system: {error}") from error
     except OSError as error:
         if error.errno in _UNSUPPORTED:

@@ -11,7 +11,7 @@ All functions are pure, on the text that Warp generates.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -97,12 +97,16 @@ def keep_sums(source: str, sums: Mapping[int, LoopSums], repeated: Collection[in
         )
     for line in _repeated(lines, repeated):
         lines[line] = f"        WP_TILE_SYNC();  // {lines[line].strip()}"
-    edited = (
+    return joined(lines, before, after) + ("\n" if source.endswith("\n") else "")
+
+
+def joined(lines: Iterable[str], before: Mapping[int, Iterable[str]], after: Mapping[int, Iterable[str]]) -> str:
+    """The text of lines, with others put in before and after some of them, by number."""
+    return "\n".join(
         line
         for index, original in enumerate(lines)
         for line in (*before.get(index, ()), original, *after.get(index, ()))
     )
-    return "\n".join(edited) + ("\n" if source.endswith("\n") else "")
 
 
 def code_of(line: str) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from warp_tiles.loops import code_of, enclosing_loop, functions, mentions
+from warp_tiles.loops import code_of, enclosing_loop, functions, joined, mentions
 from warp_tiles.variant import DTYPE_BYTES
 
 _ADD = re.compile(
@@ -35,13 +35,15 @@ _ALIGNMENT = 16  # bytes, of a buffer
 
 @dataclass(frozen=True)
 class _Loop:
-    """A loop that can be pipelined: its tiles, and numbers of lines."""
+    """A loop that can be pipelined: its tiles, pieces of its code, and numbers of lines."""
 
     number: str
     a: str
     b: str
     c: str
     call: str
+    more: str
+    leave: str
     declaration: int
     zeros: int
     start: int
@@ -53,29 +55,22 @@ class _Loop:
 def pipeline(source: str) -> str:
     """Edit the source so that loops load and multiply at the same time, where C can lend its memory."""
     lines = source.splitlines()
-    before: dict[int, str] = {}
-    after: dict[int, str] = {}
+    before: dict[int, list[str]] = {}
+    after: dict[int, list[str]] = {}
     for loop in [found for function in functions(lines) for found in _loops(lines, function)]:
         name, pair = f"wt_turns_{loop.number}", f"{loop.a}, {loop.b}"
-        condition = code_of(lines[loop.start + 1]).strip()
-        more, leave = _CONDITION.fullmatch(condition).groups()  # type: ignore[union-attr]  # _loops() has matched it
         # declared without a value, because a goto may not jump over one
-        after[loop.declaration] = f"        wt_module::Turns<decltype({loop.a}), decltype({loop.b})> {name};"
-        before[loop.start] = f"        {name}.start({pair}, {loop.c}.data.ptr);"
+        after[loop.declaration] = [f"        wt_module::Turns<decltype({loop.a}), decltype({loop.b})> {name};"]
+        before[loop.start] = [f"        {name}.start({pair}, {loop.c}.data.ptr);"]
         # one turn more than there are tiles: it multiplies the last ones
-        lines[loop.start + 1] = f"            {name}.more = {more}; if ({name}.more) {{  // {condition}"
-        before[loop.load] = f"            {name}.next({pair});"
+        condition = code_of(lines[loop.start + 1]).strip()
+        lines[loop.start + 1] = f"            {name}.more = {loop.more}; if ({name}.more) {{  // {condition}"
+        before[loop.load] = [f"            {name}.next({pair});"]
         comment = lines[loop.add].partition("//")[2]
         lines[loop.add - 1] = f"            }} if ({name}.earlier()) {loop.call}{name}.a, {name}.b);  //{comment}"
-        lines[loop.add] = f"            {name}.keep({pair}); if (!{name}.more) {leave}"
-        after[loop.end] = f"        {name}.end({pair}); {code_of(lines[loop.zeros]).strip()}"
-    edited = (
-        line
-        for index, original in enumerate(lines)
-        for line in (before.get(index), original, after.get(index))
-        if line is not None
-    )
-    return "\n".join(edited) + ("\n" if source.endswith("\n") else "")
+        lines[loop.add] = f"            {name}.keep({pair}); if (!{name}.more) {loop.leave}"
+        after[loop.end] = [f"        {name}.end({pair}); {code_of(lines[loop.zeros]).strip()}"]
+    return joined(lines, before, after) + ("\n" if source.endswith("\n") else "")
 
 
 def _loops(lines: list[str], function: range) -> list[_Loop]:
@@ -105,7 +100,8 @@ def _loops(lines: list[str], function: range) -> list[_Loop]:
         if -(-bytes_a // _ALIGNMENT) * _ALIGNMENT + bytes_b <= bytes_c:
             declaration = max(line for line, _ in filter(None, declared))
             load = min(line for line in loads if line is not None)
-            found.append(_Loop(call["number"], a, b, c, call["call"], declaration, zeros, start, load, add, end))
+            code = call["call"], counted[1], counted[2]
+            found.append(_Loop(call["number"], a, b, c, *code, declaration, zeros, start, load, add, end))
     return found
 
 
