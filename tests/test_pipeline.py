@@ -78,12 +78,12 @@ def test_a_loop_multiplies_the_tiles_of_the_turn_before() -> None:
         "start_for_0:;",
         "wt_turns_0.more = iter_cmp(var_13); if (wt_turns_0.more) {",
         "wt_turns_0.next(var_24, var_34);",
-        "wt_module::load<true>(var_24, ",
+        "wt_module::load<false>(var_24, ",
         "wt_module::load<false>(var_34, ",
-        "} if (wt_turns_0.earlier()) wt_gemm_add(wt_sums_0, wt_turns_0.a, wt_turns_0.b);",
-        "wt_turns_0.keep(var_24, var_34); if (!wt_turns_0.more) goto end_for_0;",
+        "} if (wt_turns_0.earlier()) wt_gemm_add(wt_sums_0, wt_turns_0.a(), wt_turns_0.b());",
+        "wt_turns_0.keep(); if (!wt_turns_0.more) goto end_for_0;",
         "end_for_0:;",
-        "wt_turns_0.end(var_24, var_34); var_6 = wp::tile_zeros<wp::float32, 64, 64>();",
+        "wt_turns_0.end(var_24, var_34, var_6.data.ptr); var_6 = wp::tile_zeros<wp::float32, 64, 64>();",
         "WP_TILE_SYNC(); wt_gemm_finish(wt_sums_0, var_6.data.ptr);",
     ]
     places = [index_of(lines, text) for text in order]

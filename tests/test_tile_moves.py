@@ -79,11 +79,16 @@ def test_tiles_in_registers_are_left_alone_because_their_loads_need_no_barrier()
     assert lines[lines.index(load) + 1].startswith("wt_module::load<true>(var_24, ")
 
 
-def test_what_is_not_a_two_dimensional_tile_in_a_loop_is_left_alone() -> None:
+def test_loads_outside_loops_go_side_by_side_too() -> None:
+    lines = edited(module("").replace("start_for_0:;", f"{LOAD}\n        {OTHER}\n        start_for_0:;"))
+    first = next(i for i, line in enumerate(lines) if line.startswith("wt_module::load<true>(var_24, "))
+    assert lines[first + 1].startswith("wt_module::load<false>(var_34, ")
+    assert lines[first + 2 : first + 4] == ["wt_module::loaded();", "start_for_0:;"]
+
+
+def test_tiles_of_other_dimensions_are_left_alone() -> None:
     flat = "var_24 = wp::tile_load<wp::float16, true, false, 64>(var_A, var_19);"
     assert move_wide(module(flat)) == module(flat)
-    outside = module("").replace("start_for_0:;", f"{LOAD}\n        start_for_0:;")
-    assert move_wide(outside) == outside
 
 
 def test_functions_without_a_product_are_left_alone() -> None:

@@ -66,10 +66,11 @@ def pipeline(source: str) -> str:
         condition = code_of(lines[loop.start + 1]).strip()
         lines[loop.start + 1] = f"            {name}.more = {loop.more}; if ({name}.more) {{  // {condition}"
         before[loop.load] = [f"            {name}.next({pair});"]
+        lines[loop.load] = lines[loop.load].replace("load<true>", "load<false>", 1)  # next() has waited
         comment = lines[loop.add].partition("//")[2]
-        lines[loop.add - 1] = f"            }} if ({name}.earlier()) {loop.call}{name}.a, {name}.b);  //{comment}"
-        lines[loop.add] = f"            {name}.keep({pair}); if (!{name}.more) {loop.leave}"
-        after[loop.end] = [f"        {name}.end({pair}); {code_of(lines[loop.zeros]).strip()}"]
+        lines[loop.add - 1] = f"            }} if ({name}.earlier()) {loop.call}{name}.a(), {name}.b());  //{comment}"
+        lines[loop.add] = f"            {name}.keep(); if (!{name}.more) {loop.leave}"
+        after[loop.end] = [f"        {name}.end({pair}, {loop.c}.data.ptr); {code_of(lines[loop.zeros]).strip()}"]
     return joined(lines, before, after) + ("\n" if source.endswith("\n") else "")
 
 

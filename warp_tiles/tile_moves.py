@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from warp_tiles.loops import code_of, enclosing_loop, functions
+from warp_tiles.loops import code_of, functions
 from warp_tiles.providers.nvrtc import MODULE_HEADER, kernels_folder
 
 _LOAD = re.compile(r"^(\s*)(var_\d+) = (wp::tile_load<[^<>,]+, \w+, \w+, \d+, \d+>\([^(),;]+, [^(),;]+, [^(),;]+\));")
@@ -51,7 +51,7 @@ def _moved(lines: list[str], function: range) -> Iterator[str]:
         line = lines[index]
         code = code_of(line)
         load = _LOAD.match(code)
-        if load and load[2] in shared and enclosing_loop(lines, function, index):
+        if load and load[2] in shared:
             margin, tile, what = load.groups()
             yield f"{margin}wt_module::load<{str(not under_way).lower()}>({tile}, {what});"
             under_way = True

@@ -8,34 +8,50 @@ namespace wt_module {
 
 constexpr int MOVE_BYTES = 16;
 
-// Where a tile starts in an array; null unless all of it lies inside, in lines that are contiguous and aligned.
+// x * y + z in one instruction, where the compiler would keep parts of it in registers over a loop: PTX ISA, "mad".
+inline __device__ char* wide(int x, int y, char* z)
+{
+    char* sum;
+    asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(x), "r"(y), "l"(z));
+    return sum;
+}
+
+// Whether all of a tile lies inside an array, in lines that are contiguous and aligned; `start`: where, if it does.
 template <typename Shape, typename T, typename Global>
-inline __device__ char* aligned_start(T* array, const Global& where)
+inline __device__ bool is_movable(T* array, const Global& where, char*& start)
 {
     const auto& strides = where.data.strides;
     const auto& sizes = where.data.shape;
-    char* start = reinterpret_cast<char*>(array) + int64_t(strides[0]) * where.offset[0]
-        + int64_t(strides[1]) * where.offset[1];
+    start = wide(strides[0], where.offset[0], wide(int(sizeof(T)), where.offset[1], reinterpret_cast<char*>(array)));
     bool whole = strides[1] == sizeof(T) && strides[0] % MOVE_BYTES == 0;
     whole = whole && reinterpret_cast<uint64_t>(start) % MOVE_BYTES == 0;
-    for (int d = 0; d < 2; ++d)
-        whole = whole && where.offset[d] >= 0 && where.offset[d] + Shape::dim(d) <= sizes[d];
-    return whole ? start : nullptr;
+    for (int d = 0; d < 2; ++d) {
+        const int last = sizes[d] - Shape::dim(d);
+        whole = whole && last >= 0 && unsigned(where.offset[d]) <= unsigned(last);
+    }
+    return whole;
 }
 
-// Calls move(i, bytes) for each 16 bytes of a tile, shared by the threads of the block: the i-th of the dense tile,
-// which lies that many bytes behind the start in the array. The trip count is constant, so all can be in flight.
+// Calls move(i, address) for each 16 bytes of a tile, shared by the threads of the block: the i-th of the dense tile,
+// and where it lies in the array. The trip count is constant, so all can be in flight.
 template <typename T, typename Shape, typename Move>
-inline __device__ void for_each_move(int stride, Move&& move)
+inline __device__ void for_each_move(int stride, char* start, Move&& move)
 {
     constexpr int IN_LINE = Shape::dim(1) * int(sizeof(T)) / MOVE_BYTES;
     constexpr int MOVES = Shape::dim(0) * IN_LINE;
     constexpr int ROUNDS = (MOVES + WP_TILE_BLOCK_DIM - 1) / WP_TILE_BLOCK_DIM;
+    const unsigned thread = threadIdx.x;
+    char* address = wide(stride, thread / IN_LINE, start + thread % IN_LINE * MOVE_BYTES);
+    const int64_t next = int64_t(stride) * (WP_TILE_BLOCK_DIM / IN_LINE);
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
-        const int i = round * WP_TILE_BLOCK_DIM + int(threadIdx.x);
-        if (MOVES % WP_TILE_BLOCK_DIM == 0 || i < MOVES)
-            move(i, int64_t(i / IN_LINE) * stride + (i % IN_LINE) * MOVE_BYTES);
+        const unsigned i = round * WP_TILE_BLOCK_DIM + thread;
+        if (MOVES % WP_TILE_BLOCK_DIM != 0 && i >= MOVES)
+            break;
+        if (WP_TILE_BLOCK_DIM % IN_LINE != 0)  // rounds start at different places of lines
+            address = wide(stride, i / IN_LINE, start + i % IN_LINE * MOVE_BYTES);
+        move(i, address);
+        address += next;
     }
 }
 
@@ -53,28 +69,45 @@ template <bool First, typename Tile, typename Global> inline __device__ void loa
 template <bool First, typename T, typename Layout, bool Owner, typename Global>
 inline __device__ void load(wp::tile_shared_t<T, Layout, Owner>& tile, const Global& source)
 {
-    if constexpr (!moves_whole<T, Layout>()) {
+    using Shape = typename Layout::Shape;
+    if constexpr (Shape::N != 2 || !Layout::Dense) {
         tile = source;
     } else {
-        using Shape = typename Layout::Shape;
-        const char* from = aligned_start<Shape>(source.data.data, source);
-        const unsigned to = unsigned(__cvta_generic_to_shared(tile.data.ptr));
         if (First)
             WP_TILE_SYNC();
         tile.initialized = true;
 #if __CUDA_ARCH__ >= 800
-        if (from != nullptr && to % MOVE_BYTES == 0) {
-            for_each_move<T, Shape>(source.data.strides[0], [&](int i, int64_t bytes) {
-                // PTX ISA, "cp.async": .cg goes past L1
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-                             :
-                             : "r"(to + i * MOVE_BYTES), "l"(from + bytes)
-                             : "memory");
-            });
-            return;
+        const unsigned to = unsigned(__cvta_generic_to_shared(tile.data.ptr));
+        if constexpr (moves_whole<T, Layout>()) {
+            char* from;
+            if (is_movable<Shape>(source.data.data, source, from) && to % MOVE_BYTES == 0) {
+                for_each_move<T, Shape>(source.data.strides[0], from, [&](unsigned i, const char* address) {
+                    // PTX ISA, "cp.async": .cg goes past L1
+                    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                                 :
+                                 : "r"(to + i * MOVE_BYTES), "l"(address)
+                                 : "memory");
+                });
+                return;
+            }
         }
 #endif
         // element by element; zero outside the array
+#if __CUDA_ARCH__ >= 800
+        if constexpr ((sizeof(T) == 4 || sizeof(T) == 8) && alignof(T) == sizeof(T)) {
+#pragma unroll 1
+            for (int i = int(threadIdx.x); i < Layout::Size; i += WP_TILE_BLOCK_DIM) {
+                int64_t place = 0;
+                const bool inside = source.index(wp::tile_coord(i / Shape::dim(1), i % Shape::dim(1)), place);
+                asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                             :
+                             : "r"(to + i * unsigned(sizeof(T))), "l"(source.data.data + place), "n"(sizeof(T)),
+                               "r"(inside ? unsigned(sizeof(T)) : 0u)
+                             : "memory");
+            }
+            return;
+        }
+#endif
 #pragma unroll 4
         for (int i = int(threadIdx.x); i < Layout::Size; i += WP_TILE_BLOCK_DIM) {
             tile.data.ptr[i] = source.load(wp::tile_coord(i / Shape::dim(1), i % Shape::dim(1)));
@@ -92,58 +125,69 @@ inline __device__ void loaded()
 }
 
 // The buffers of a loop that loads the tiles of one turn while it multiplies those of the turn before: each of A and B
-// has its own memory and a part of C's, which is idle until the loop ends.
+// has its own memory and a part of C's, which is idle until the loop ends. Addresses are of shared memory.
 template <typename A, typename B> struct Turns {
     using PointerA = decltype(A::data.ptr);
     using PointerB = decltype(B::data.ptr);
+    static constexpr unsigned BYTES  // of A's buffer in C
+        = (A::Layout::Size * unsigned(sizeof(typename A::Type)) + MOVE_BYTES - 1) / MOVE_BYTES * MOVE_BYTES;
 
-    PointerA a, a_own, a_lent;  // a: what is multiplied next
-    PointerB b, b_own, b_lent;
-    bool any, more;  // whether there is a turn before, and tiles in this one
+    unsigned ready_a, ready_b;  // what is multiplied next
+    unsigned both_a, both_b;  // sums of the addresses of the two buffers
+    int any, more;  // whether there is a turn before, and tiles in this one
 
     inline __device__ void start(const A& tile_a, const B& tile_b, void* c)
     {
-        constexpr int BYTES = (A::Layout::Size * int(sizeof(typename A::Type)) + MOVE_BYTES - 1) / MOVE_BYTES * MOVE_BYTES;
-        a_own = tile_a.data.ptr;
-        b_own = tile_b.data.ptr;
-        a_lent = reinterpret_cast<PointerA>(c);
-        b_lent = reinterpret_cast<PointerB>(static_cast<char*>(c) + BYTES);
+        const unsigned lent = address(c);
+        both_a = address(tile_a.data.ptr) + lent;
+        both_b = address(tile_b.data.ptr) + lent + BYTES;
+        ready_a = lent;
+        ready_b = lent + BYTES;
         any = false;
     }
 
-    // Before the loads of a turn.
+    // Before the loads of a turn: those of the turn before are there, and nobody reads the other buffers any more.
     inline __device__ void next(A& tile_a, B& tile_b)
     {
-        if (any) {
-            tile_a.data.ptr = a == a_own ? a_lent : a_own;
-            tile_b.data.ptr = b == b_own ? b_lent : b_own;
-        }
+        loaded();
+        point(tile_a, both_a - ready_a);
+        point(tile_b, both_b - ready_b);
     }
 
-    // After them: waits for the loads of the turn before. False in the first turn.
+    // After them. False in the first turn; the last one has none.
     inline __device__ bool earlier()
     {
-#if __CUDA_ARCH__ >= 800
-        // PTX ISA, "cp.async.commit_group" and "cp.async.wait_group"
-        asm volatile("cp.async.commit_group;" : : : "memory");
-        asm volatile("cp.async.wait_group 1;" : : : "memory");
-#endif
-        WP_TILE_SYNC();
+        if (!more)
+            loaded();
         return any;
     }
 
-    inline __device__ void keep(const A& tile_a, const B& tile_b)
+    inline __device__ PointerA a() const { return static_cast<PointerA>(__cvta_shared_to_generic(ready_a)); }
+    inline __device__ PointerB b() const { return static_cast<PointerB>(__cvta_shared_to_generic(ready_b)); }
+
+    inline __device__ void keep()
     {
-        a = tile_a.data.ptr;
-        b = tile_b.data.ptr;
+        ready_a = both_a - ready_a;
+        ready_b = both_b - ready_b;
         any = true;
     }
 
     // Behind the loop: gives the tiles their own memory back.
-    inline __device__ void end(A& tile_a, B& tile_b)
+    inline __device__ void end(A& tile_a, B& tile_b, void* c)
     {
-        tile_a.data.ptr = a_own;
-        tile_b.data.ptr = b_own;
+        point(tile_a, both_a - address(c));
+        point(tile_b, both_b - address(c) - BYTES);
+    }
+
+private:
+    static inline __device__ unsigned address(const void* pointer)
+    {
+        return unsigned(__cvta_generic_to_shared(pointer));
+    }
+
+    template <typename Tile> static inline __device__ void point(Tile& tile, unsigned to)
+    {
+        tile.data.ptr = static_cast<decltype(tile.data.ptr)>(__cvta_shared_to_generic(to));
     }
 };
 
@@ -202,11 +246,12 @@ inline __device__ void adj_load(wp::array_t<T>& array, int x, int y, wp::array_t
         using Shape = typename Layout::Shape;
         wp::tile_global_t<T, Shape> where(array, wp::tile_coord(x, y));
         T* gradient = adj_array.data ? adj_array.data : array.grad;
-        char* to = gradient ? aligned_start<Shape>(gradient, where) : nullptr;
+        char* to = nullptr;
+        const bool movable = gradient && is_movable<Shape>(gradient, where, to);
         const uint4* from = reinterpret_cast<const uint4*>(adj_tile.grad.ptr);
-        if (to != nullptr && reinterpret_cast<uint64_t>(from) % MOVE_BYTES == 0) {
-            for_each_move<T, Shape>(array.strides[0], [&](int i, int64_t bytes) {
-                VectorAdd<T>::add(to + bytes, from[i]);
+        if (movable && reinterpret_cast<uint64_t>(from) % MOVE_BYTES == 0) {
+            for_each_move<T, Shape>(array.strides[0], to, [&](int i, char* address) {
+                VectorAdd<T>::add(address, from[i]);
             });
             WP_TILE_SYNC();  // the gradient is zeroed next, each element by another thread
             return;

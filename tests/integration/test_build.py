@@ -212,6 +212,6 @@ def test_unneeded_products_leave_no_trace_in_the_source(cold: Path, tmp_path: Pa
     module = load(TINY)
     _, record = compile_module(module, tmp_path / "out")
     source = (tmp_path / "out" / record["output"]).with_suffix("").with_suffix(".cu").read_text()
-    names = set(re.findall(r"wt_\w+", source))
+    names = set(re.findall(r"wt_\w+", source)) - {"wt_module"}  # the header of loads
     assert names == {build["symbol"] for build in record["builds"]}
     assert roles(warp_tiles.plan(module, arch=90), needed=False) == ["adjoint_a", "adjoint_b"]
