@@ -89,20 +89,29 @@ def _mma_estimate(view: GemmVariant, config: TileConfig) -> tuple[float, float, 
     return wavefronts, selects, count * cycles
 
 
+def _lane(view: GemmVariant, config: TileConfig, number: int) -> tuple[int, int, int]:
+    """Where a lane stands along M, N and K, as ``kernels/gemm/fma_gemm.cuh`` has it."""
+    if view.b.arrangement == "row_major" and config.lanes_n >= 8:
+        k, rest = divmod(number, LANES // config.lanes_k)
+    else:
+        rest, k = divmod(number, config.lanes_k)
+    return rest // config.lanes_n, rest % config.lanes_n, k
+
+
 def _fma_estimate(view: GemmVariant, config: TileConfig) -> tuple[float, float, float]:
     """Of one register tile: wavefronts, selects a lane, and cycles of its scheduler."""
     word = 2 if computes_in_double(view) else 1
     rows, cols = config.tile_m // config.lanes_m, config.tile_n // config.lanes_n
     steps = -(-view.k // (config.k_vector * config.lanes_k))
-    lanes = [(i // (config.lanes_n * config.lanes_k), i // config.lanes_k % config.lanes_n) for i in range(LANES)]
+    lanes = [_lane(view, config, number) for number in range(LANES)]
     loads, wavefronts = 0, 0.0
     for index, ((operand, along, *_), count) in enumerate(zip(sides(view, config), (rows, cols))):
         size, line = DTYPE_BYTES[operand.dtype], line_bytes(operand)
         most = max(1, min(16, operand.alignment) // size)
         wide = min(config.k_vector if along else count & -count, most)
         places = []
-        for number, place in enumerate(lanes):
-            k = (number % config.lanes_k) * config.k_vector + (place[1] & (config.rotation_b - 1)) * config.k_vector
+        for place in lanes:
+            k = (place[2] + (place[1] & (config.rotation_b - 1))) * config.k_vector
             places.append(place[index] * line + k * size if along else k * line + place[index] * wide * size)
         one = wavefronts_of(tuple(places), wide * size)
         number_of_loads = steps * count * config.k_vector // wide

@@ -32,6 +32,10 @@ struct FmaGemm {
     static constexpr bool exact_k = P::k % step_k == 0;
 
     static_assert(lanes_m * lanes_n * lanes_k == 32, "A warp has 32 lanes");
+
+    // Lanes that share a sum are neighbours, unless eight lanes read a whole line of B: then they are far apart, so that
+    // neighbours do not meet in the same banks of several lines.
+    static constexpr int lane_k_stride = P::b_row_major && lanes_n >= 8 ? 32 / lanes_k : 1;
     static_assert(Config::tile_m % lanes_m == 0 && Config::tile_n % lanes_n == 0, "Lanes divide the tile");
 
     // Neighbours across K that are read together
@@ -102,9 +106,10 @@ private:
 
         WT_DEVICE explicit Place(int round) : R::Place(round)
         {
-            lane_k = this->lane % lanes_k;
-            lane_n = this->lane / lanes_k % lanes_n;
-            lane_m = this->lane / (lanes_k * lanes_n);
+            lane_k = this->lane / lane_k_stride % lanes_k;
+            const int rest = lane_k_stride == 1 ? this->lane / lanes_k : this->lane % lane_k_stride;
+            lane_n = rest % lanes_n;
+            lane_m = rest / lanes_n;
         }
 
         WT_DEVICE int row_of(int i) const { return this->row + line<pair_m, lanes_m>(lane_m, i); }
@@ -166,7 +171,7 @@ private:
     static WT_DEVICE void add_lanes(TileSums& sums)
     {
 #pragma unroll
-        for (int mask = 1; mask < lanes_k; mask *= 2) {
+        for (int mask = lane_k_stride; mask < lane_k_stride * lanes_k; mask *= 2) {
 #pragma unroll
             for (int i = 0; i < rows; ++i) {
 #pragma unroll

@@ -13,7 +13,7 @@ import warp_tiles
 pytestmark = pytest.mark.gpu
 
 TM, TN, TK = wp.constant(32), wp.constant(64), wp.constant(32)
-FORMS = ("zeros", "loaded", "break", "left", "skipped", "shared", "copied", "third", "registers")
+FORMS = ("zeros", "loaded", "break", "left", "skipped", "shared", "copied", "third", "registers", "once", "narrow")
 # relative to the sum of the magnitudes of what is added
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e-14}
 
@@ -23,7 +23,8 @@ def make_kernel(dtype: Any, out: Any, form: str) -> wp.Kernel:
 
     ``zeros`` is pipelined. ``loaded`` adds to C, ``break`` and ``left`` leave the loop early, before and behind the
     product, ``skipped`` leaves out odd turns, ``shared`` multiplies one tile of A by two of B, ``copied`` multiplies
-    copies, ``third`` writes a tile that is loaded beside A and B, and ``registers`` loads another one first.
+    copies, ``third`` writes a tile that is loaded beside A and B, and ``registers`` loads another one first. ``once``
+    has no loop, and ``narrow`` tiles whose lines are no multiple of 16 bytes.
     """
 
     @wp.kernel(module="unique")
@@ -133,7 +134,26 @@ def make_kernel(dtype: Any, out: Any, form: str) -> wp.Kernel:
             wp.tile_store(A, a + a - d, offset=(i * TM, step * TK))
         wp.tile_store(C, c, offset=(i * TM, j * TN))
 
-    more = {"left": lefts, "copied": copies, "third": thirds, "registers": registers}
+    @wp.kernel(module="unique")
+    def one(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=out)):
+        i, j = wp.tid()
+        c = wp.tile_zeros(shape=(TM, TN), dtype=out, storage="shared")
+        a = wp.tile_load(A, shape=(TM, TK), offset=(i * TM, 0), storage="shared")
+        b = wp.tile_load(B, shape=(TK, TN), offset=(0, j * TN), storage="shared")
+        wp.tile_matmul(a, b, c)
+        wp.tile_store(C, c, offset=(i * TM, j * TN))
+
+    @wp.kernel(module="unique", enable_backward=False)
+    def narrows(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=out)):
+        i, j = wp.tid()
+        c = wp.tile_zeros(shape=(TM, TN), dtype=out, storage="shared")
+        for step in range((A.shape[1] + 2) // 3):
+            a = wp.tile_load(A, shape=(TM, 3), offset=(i * TM, step * 3), storage="shared")
+            b = wp.tile_load(B, shape=(3, TN), offset=(step * 3, j * TN), storage="shared")
+            wp.tile_matmul(a, b, c)
+        wp.tile_store(C, c, offset=(i * TM, j * TN))
+
+    more = {"once": one, "narrow": narrows, "left": lefts, "copied": copies, "third": thirds, "registers": registers}
     return {"zeros": zeros, "loaded": loaded, "break": leaves, "skipped": skips, "shared": shares, **more}[form]
 
 
@@ -155,7 +175,7 @@ def as_double(array: wp.array) -> np.ndarray:
 def turns_of(form: str, k: int) -> np.ndarray:
     """Which elements of K count."""
     turn = np.arange(k) // 32
-    return {"break": turn < 2, "left": turn < 2, "skipped": turn % 2 == 0}.get(form, turn >= 0)
+    return {"break": turn < 2, "left": turn < 2, "once": turn < 1, "skipped": turn % 2 == 0}.get(form, turn >= 0)
 
 
 def assert_sum(got: np.ndarray, a: np.ndarray, b: np.ndarray, dtype: str, start: Any = 0.0) -> None:
@@ -184,7 +204,7 @@ def test_forward(gpu: str, form: str, dtype: str, m: int, n: int, k: int) -> Non
 
 
 @pytest.mark.parametrize("pad", [0, 1, 8])
-@pytest.mark.parametrize("form", ["zeros", "loaded", "shared", "copied"])
+@pytest.mark.parametrize("form", ["zeros", "loaded", "shared", "copied", "once"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_backward(gpu: str, form: str, dtype: str, pad: int) -> None:
     m, n, k = 72, 192, 96
@@ -199,8 +219,9 @@ def test_backward(gpu: str, form: str, dtype: str, pad: int) -> None:
             wp.launch_tiled(kernel, dim=grid, inputs=[a, b], outputs=[c], block_dim=128, device=gpu)
         tape.backward(grads={c: g})
     x, y, upper = as_double(a), as_double(b), as_double(g)
-    assert_sum(as_double(a.grad), upper, y.T, dtype)
-    assert_sum(as_double(b.grad), x.T, upper, dtype)
+    counted = turns_of(form, k)[:, None]
+    assert_sum(as_double(a.grad), upper, y.T * counted.T, dtype)
+    assert_sum(as_double(b.grad), x.T * counted, upper, dtype)
 
 
 def test_a_pipelined_loop_gives_the_same_in_every_run(gpu: str) -> None:
