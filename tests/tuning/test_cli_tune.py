@@ -343,5 +343,8 @@ class TestClear:
 def test_the_group_shows_its_commands() -> None:
     result = tune("--help")
     assert result.exit_code == 0
-    assert all(name in result.output for name in ("SCRIPT", "list", "show", "export", "import", "clear", "--budget"))
+    assert all(
+        name in result.output
+        for name in ("SCRIPT", "list", "show", "export", "import", "clear", "--budget", "--devices")
+    )
     assert tune().exit_code in (0, 2)
