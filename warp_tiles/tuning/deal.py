@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from warp_tiles.errors import ToolchainError, WorkerError
 from warp_tiles.threads import DaemonThreads
 
-_MOST_FAILURES = 2  # of GPUs with one item, which is then the likely cause
+_MOST_FAILURES = 2  # of GPUs that had begun with one item, which is then the likely cause
 
 _P = TypeVar("_P")
 _I = TypeVar("_I")
@@ -38,7 +38,7 @@ def deal(
     """Do every item at one of the places, in order; what one leaves of its share of the time, the next ones have.
 
     With several places, each has a thread. One that fails gets nothing more; its item is tried at another, and is an
-    error once it failed at two, or none is left. A single place works in the calling thread.
+    error once two failed that had told something of it, or none is left. A single place works in the calling thread.
 
     Args:
         items: What is done.
@@ -119,12 +119,13 @@ class _Deal(Generic[_P, _I, _R]):
         """Do items until there are none, or the place fails."""
         while (taken := self._take()) is not None:
             number, deadline = taken
+            told = _Told(self)
             try:
-                result = self._work(place, self._items[number], deadline, self._tell)
+                result = self._work(place, self._items[number], deadline, told)
             except WorkerError:
                 raise
             except ToolchainError as error:
-                self._give_up(number, error)
+                self._give_up(number, error, told.anything)
                 self._calls.put(partial(self._lost, place, error))
                 return
             except _StoppedError:
@@ -144,11 +145,11 @@ class _Deal(Generic[_P, _I, _R]):
             self._under_way += 1
             return self._waiting.popleft(), deadline
 
-    def _give_up(self, number: int, error: ToolchainError) -> None:
+    def _give_up(self, number: int, error: ToolchainError, had_begun: bool) -> None:
         with self._changed:
             self._live -= 1
             self._under_way -= 1
-            self._failures[number] += 1
+            self._failures[number] += had_begun
             if self._failures[number] < _MOST_FAILURES:
                 self._waiting.appendleft(number)
             else:
@@ -158,7 +159,20 @@ class _Deal(Generic[_P, _I, _R]):
                 self._waiting.clear()
             self._changed.notify_all()
 
-    def _tell(self, call: Callable[[], None]) -> None:
+    def put(self, call: Callable[[], None]) -> None:
+        """Have the calling thread make a call."""
         if self._stopped:
             raise _StoppedError
         self._calls.put(call)
+
+
+class _Told:
+    """Passes calls on, and notes that there were some."""
+
+    def __init__(self, deal: _Deal[Any, Any, Any]) -> None:
+        self._deal = deal
+        self.anything = False
+
+    def __call__(self, call: Callable[[], None]) -> None:
+        self.anything = True
+        self._deal.put(call)
