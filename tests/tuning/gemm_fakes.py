@@ -64,12 +64,16 @@ class FakeMeasurer:
         time_us: Of a configuration; an error makes it a failure.
         batch: Candidates in a batch.
         batch_s: Time that a batch takes.
+        name: Of the GPU that it stands for.
     """
 
-    def __init__(self, time_us: Callable[[Config], float], batch: int = 8, batch_s: float = 0.0) -> None:
-        self.time_us, self.batch, self.batch_s = time_us, batch, batch_s
+    def __init__(
+        self, time_us: Callable[[Config], float], batch: int = 8, batch_s: float = 0.0, name: str = "cuda:0"
+    ) -> None:
+        self.time_us, self.batch, self.batch_s, self.name = time_us, batch, batch_s, name
         self.asked: list[tuple[GemmVariant, list[Config]]] = []
         self.stop_after: int | None = None  # batches, as an interruption would
+        self.stops_with: Callable[[], BaseException] = KeyboardInterrupt
 
     def measure(
         self,
@@ -86,7 +90,7 @@ class FakeMeasurer:
             if self.stop_after is not None:
                 self.stop_after -= 1
                 if self.stop_after < 0:
-                    raise KeyboardInterrupt
+                    raise self.stops_with()
             time.sleep(self.batch_s)
             seen([self._timing(config) for config in configs[first : first + self.batch]])
 

@@ -37,13 +37,17 @@ class Search:
     """Stands for the search over GEMM variants, and notes how it was called."""
 
     asked: list[tuple[Path, tuple[str, ...], float]] = field(default_factory=list)
+    devices: list[tuple[str, ...]] = field(default_factory=list)
     found: tuple[Any, ...] = ()
 
-    def tune_script(self, script: Path, arguments: tuple[str, ...], *, budget_s: float, progress: Any) -> list[Any]:
+    def tune_script(
+        self, script: Path, arguments: tuple[str, ...], *, budget_s: float, devices: tuple[str, ...], progress: Any
+    ) -> list[Any]:
         self.asked.append((script, arguments, budget_s))
+        self.devices.append(devices)
         os.write(1, b"the script prints")
         for item in self.found:
-            progress(item.variant, item.record)
+            progress(item.variant, item.record, item.device)
         return list(self.found)
 
 
@@ -53,6 +57,8 @@ class Tuned:
     record: Record
     winner: Any
     measured: int
+    device: str = ""
+    error: str = ""
 
 
 @pytest.fixture
@@ -125,6 +131,44 @@ class TestScript:
             tune("script.py", "--budget", "0")
         assert [budget_s for _, _, budget_s in search.asked] == [12.0, 0.0]
 
+    @pytest.mark.parametrize(
+        ("words", "devices"),
+        [
+            (["script.py"], ()),
+            (["--devices", "cuda:1", "script.py"], ("cuda:1",)),
+            (["script.py", "--devices", "cuda:1, cuda:0,cuda:1", "a"], ("cuda:1", "cuda:0")),
+            (["script.py", "--", "--devices", "cuda:1"], ()),
+        ],
+    )
+    def test_devices_are_named_in_their_order(self, search: Search, words: list[str], devices: tuple[str, ...]) -> None:
+        assert tune(*words).exit_code == 0
+        assert search.devices == [devices]
+
+    @pytest.mark.parametrize("value", ["", "cuda:0,", ","])
+    def test_a_device_without_a_name_is_refused(self, search: Search, value: str) -> None:
+        result = tune("script.py", "--devices", value)
+        assert (result.exit_code, search.asked) == (2, [])
+        assert "--devices" in result.stderr
+
+    def test_the_gpu_of_each_product_is_shown(self, search: Search) -> None:
+        record = Record(key("gemm"), (FAST, SLOW))
+        search.found = (Tuned(VARIANT, record, FAST, 2, "cuda:1"), Tuned(VARIANT, record, FAST, 0))
+        assert [row["device"] for row in parsed("script.py")["variants"]] == ["cuda:1", None]
+        assert "cuda:1" in table("script.py")
+
+    def test_a_product_whose_gpus_failed_is_shown_after_the_others(self, search: Search) -> None:
+        lost = Tuned(VARIANT, Record(key("gemm"), ()), None, 0, "cuda:1", "the GPU cuda:1 cannot be used")
+        search.found = (Tuned(VARIANT, Record(key("gemm"), (FAST,)), FAST, 1, "cuda:0"), lost)
+        result = tune("script.py")
+        assert result.exit_code == 1
+        assert "tile.m=64" in result.stdout
+        assert "none so far" in result.stdout
+        assert "unfinished: the GPU cuda:1 cannot be used" in result.stderr
+        result = tune("script.py", "--json")
+        assert result.exit_code == 1
+        errors = [row["error"] for row in json.loads(result.stdout)["variants"]]
+        assert errors == [None, "the GPU cuda:1 cannot be used"]
+
     def test_a_script_may_have_a_commands_name(self, search: Search) -> None:
         Path("list").write_text("")
         assert tune("./list", "all").exit_code == 0
@@ -154,9 +198,11 @@ class TestScript:
         assert capfd.readouterr() == ("the script prints", "")
 
     def test_progress_goes_to_standard_error_where_it_is_wanted(self, search: Search) -> None:
-        search.found = (Tuned(VARIANT, Record(key("gemm"), (SLOW, FAST)), FAST, 2),)
+        search.found = (Tuned(VARIANT, Record(key("gemm"), (SLOW, FAST)), FAST, 2, "cuda:1"),)
         with settings.override(progress="on"):
-            assert "best 10 µs, provider=mma tile.m=64" in tune("script.py").stderr
+            (line,) = tune("script.py").stderr.splitlines()
+        assert line.startswith("cuda:1: 64x32x16")
+        assert line.endswith("2 candidates, best 10 µs, provider=mma tile.m=64")
         with settings.override(progress="off"):
             assert tune("script.py").stderr == ""
 
@@ -297,5 +343,8 @@ class TestClear:
 def test_the_group_shows_its_commands() -> None:
     result = tune("--help")
     assert result.exit_code == 0
-    assert all(name in result.output for name in ("SCRIPT", "list", "show", "export", "import", "clear", "--budget"))
+    assert all(
+        name in result.output
+        for name in ("SCRIPT", "list", "show", "export", "import", "clear", "--budget", "--devices")
+    )
     assert tune().exit_code in (0, 2)

@@ -114,7 +114,9 @@ def test_what_no_provider_serves_is_left_out(bench: Bench, measurer: FakeMeasure
 def test_progress_is_told_after_each_batch(bench: Bench, measurer: FakeMeasurer) -> None:
     measurer.batch = 5
     told: list[int] = []
-    tuner_of(bench, measurer).tune_all([HALF], progress=lambda variant, record: told.append(len(record.timings)))
+    tuner_of(bench, measurer).tune_all(
+        [HALF], progress=lambda variant, record, device: told.append(len(record.timings))
+    )
     assert told == [5, 10, len(WANTED)]
 
 
@@ -192,7 +194,9 @@ def make_tuner(measurer: FakeMeasurer):  # type: ignore[no-untyped-def]
 
 def test_a_script_is_tuned_once_and_its_plan_shows_it(script: Path, scripted: FakeMeasurer) -> None:
     told: list[GemmVariant] = []
-    found = tune_script(script, tuner=make_tuner(scripted), progress=lambda variant, record: told.append(variant))
+    found = tune_script(
+        script, tuner=make_tuner(scripted), progress=lambda variant, record, device: told.append(variant)
+    )
     assert {(item.variant.m, item.variant.threads, item.variant.arch) for item in found} == {(16, 64, 90)}
     assert len(found) == len({item.variant for item in found}) >= 2, "the product and its adjoints"
     assert all(item.measured and item.winner for item in found)
@@ -227,6 +231,27 @@ def test_a_script_without_a_gpu_says_what_is_missing(script: Path, monkeypatch: 
     ):
         tune_script(script)
     assert "warp-tiles tune export" in caught.value.remedy
+
+
+@pytest.mark.parametrize("names", [(), ("cuda:1", "cuda:0")])
+def test_a_script_is_tuned_on_the_gpus_that_share_it(
+    script: Path, bench: Bench, scripted: FakeMeasurer, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(gemm, "present_device", lambda: "cuda:0")
+    monkeypatch.setattr(gemm, "sharing_gpus", lambda default, names: list(names) or [default, "cuda:1"])
+    monkeypatch.setattr(gemm, "environment_of", lambda device: H200)
+    monkeypatch.setattr(gemm, "compile_arch", lambda device: 90)
+    made: list[str] = []
+
+    def measurer(shop: object, device: str) -> FakeMeasurer:
+        made.append(device)
+        return FakeMeasurer(scripted.time_us, name=device)
+
+    monkeypatch.setattr(gemm, "_measurer", measurer)
+    found = tune_script(script, devices=names)
+    assert made == (list(names) or ["cuda:0", "cuda:1"])
+    assert {item.device for item in found} <= set(made)
+    assert all(item.measured and item.winner for item in found)
 
 
 def test_a_script_that_is_not_there(tmp_path: Path) -> None:

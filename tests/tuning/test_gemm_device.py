@@ -40,6 +40,10 @@ class FakeClock:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
 
+    def reserve(self) -> None:
+        if self.lab.is_full:
+            raise RuntimeError("Failed to allocate 268435456 bytes on device 'cuda:1'")
+
     def sample_us(self, candidate: Any, runs: int) -> list[float]:
         number = candidate.config["number"]
         self.lab.ran.append(number)
@@ -55,6 +59,7 @@ class Lab:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.time_us: Callable[[int], float] = lambda number: 20.0 - number
         self.breaks: int | None = None
+        self.is_full = False
         self.unbuilt: set[int] = set()
         self.wrong: set[int] = set()
         self.ran: list[int] = []
@@ -65,7 +70,7 @@ class Lab:
         monkeypatch.setattr(module._Launches, "_load", lambda launches: None)
         monkeypatch.setattr(module._Launches, "_check", self._check())
         shop: Any = SimpleNamespace(pool=SimpleNamespace(jobs=2))
-        self.measurer = GpuMeasurer(shop, object())
+        self.measurer = GpuMeasurer(shop, SimpleNamespace(alias="cuda:1"))
         self.gpu: Any = self.measurer._gpu
 
     def _build(self, shop: Any, variant: Any, configs: Sequence[Config], deadline: float) -> Iterator[Any]:
@@ -131,6 +136,16 @@ def test_a_lost_gpu_ends_the_search_and_blames_one_candidate_alone(lab: Lab) -> 
     assert set(known) == {*range(8), 10}
     assert known[10].status == "failed"
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in known[10].reason
+
+
+def test_a_gpu_without_memory_is_no_failure_of_a_candidate(lab: Lab) -> None:
+    lab.is_full = True
+    with pytest.raises(ToolchainError, match="measured on the GPU cuda:1: RuntimeError: Failed to allocate") as full:
+        lab.measure()
+    assert "--devices" in full.value.remedy
+    assert lab.known() == {}
+    lab.is_full = False
+    assert set(lab.measure()) == set(range(20))
 
 
 def test_a_search_ends_at_its_deadline(lab: Lab) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
 from tests.tuning.kernels import CONFIGS, SIZE, arguments, dim, lists, scaled_add, tuned
 from warp_tiles import TuningError
+from warp_tiles.tuning import kernel_search
 from warp_tiles.tuning.kernel_search import modules_first
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -235,6 +237,19 @@ def test_configurations_of_one_module_are_not_built_beside_each_other() -> None:
     assert sorted(map(str, ordered)) == sorted(map(str, configs))
 
 
+def test_only_gpus_like_the_launchs_own_share_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gpu(alias: str, sm_count: int = 132) -> Any:
+        return SimpleNamespace(alias=alias, name="NVIDIA H200", arch=90, sm_count=sm_count, is_cuda=True)
+
+    present = {device.alias: device for device in (gpu("cuda:0"), gpu("cuda:1"), gpu("cuda:2", 66), gpu("cuda:3"))}
+    monkeypatch.setattr(wp, "get_device", present.__getitem__)
+    monkeypatch.setattr(wp, "synchronize_device", lambda device: None)
+    with kernel_search._devices(present["cuda:1"], ["cuda:3", "cuda:2", "cuda:1"]) as places:
+        assert [device.alias for device in places] == ["cuda:1", "cuda:3"]
+    with kernel_search._devices(present["cuda:1"], []) as places:
+        assert places == [present["cuda:1"]], "no other GPU by default"
+
+
 def test_only_block_dim_varies(store: MemoryStore) -> None:
     add, args = tuned(store, [{"tile": 8, "block_dim": size} for size in (32, 64)]), arguments()
     add.launch(**lists(args))
@@ -351,6 +366,7 @@ def test_a_maker_that_makes_no_kernel(store: MemoryStore) -> None:
 _CHILD = """
 import json, sys
 from pathlib import Path
+from types import SimpleNamespace
 import warp as wp
 wp.config.log_level = wp.LOG_WARNING
 sys.path.insert(0, "examples")

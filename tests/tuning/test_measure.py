@@ -6,15 +6,17 @@ import itertools
 import math
 import random
 import statistics as standard
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import warp as wp
 from hypothesis import given
 from hypothesis import strategies as st
 
 from warp_tiles import TuningError
-from warp_tiles.tuning.measure import Effort, Runner, WallClock, describe_error, race, statistics
+from warp_tiles.tuning.measure import Effort, EventClock, Runner, WallClock, describe_error, race, statistics
 
 
 class Fake:
@@ -188,6 +190,56 @@ def test_wall_time_is_of_the_run_alone() -> None:
     samples = WallClock(flush_l2=True).sample_us(Slow(lambda: 0.0), 3)
     assert len(samples) == 3
     assert max(samples) < 15_000
+
+
+class FakeStream:
+    """A device that comes to the first run at once, or after a given number of fills of its buffer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, host_needs_fills: Sequence[int]) -> None:
+        self.needs = iter(host_needs_fills)
+        self.fills: list[int] = [0]  # of each attempt
+        self.memory = True
+        monkeypatch.setattr(wp, "get_device", lambda device: SimpleNamespace(stream=self))
+        monkeypatch.setattr(wp, "empty", self._empty)
+        monkeypatch.setattr(wp, "Event", lambda **options: SimpleNamespace(is_complete=False))
+        monkeypatch.setattr(wp, "synchronize_event", lambda event: None)
+        monkeypatch.setattr(wp, "get_event_elapsed_time", lambda start, end, synchronize: 0.5)
+
+    def _empty(self, *args: Any, **options: Any) -> Any:
+        if not self.memory:
+            raise RuntimeError("Failed to allocate")
+        return SimpleNamespace(zero_=self._fill)
+
+    def _fill(self) -> None:
+        self.fills[-1] += 1
+
+    def record_event(self, event: Any) -> None:
+        if self.fills[-1]:  # the first event of an attempt
+            event.is_complete = self.fills[-1] < next(self.needs)
+            self.fills.append(0)
+
+
+def test_runs_that_the_host_was_too_late_for_are_repeated_behind_more_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = FakeStream(monkeypatch, [8, 8, 8])
+    clock, log = EventClock("cuda:0"), []
+    candidate = Fake(lambda: 0.0, log)
+    assert clock.sample_us(candidate, 3) == [500.0] * 3
+    assert stream.fills == [4, 8, 0]
+    assert log.count("run ") == 2 * (1 + 3), "one run of each attempt is not timed"
+    clock.sample_us(candidate, 3)
+    assert stream.fills == [4, 8, 8, 0], "what the host needs is remembered"
+
+
+def test_a_host_that_is_always_late_does_not_hold_up_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = FakeStream(monkeypatch, [1000] * 10)
+    assert len(EventClock("cuda:0").sample_us(Fake(lambda: 0.0), 2)) == 2
+    assert stream.fills == [4, 8, 16, 16, 0]
+
+
+def test_a_device_without_memory_says_so_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeStream(monkeypatch, []).memory = False
+    with pytest.raises(RuntimeError, match="Failed to allocate"):
+        EventClock("cuda:0").reserve()
 
 
 def test_errors_are_described_in_a_line() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +16,9 @@ from warp_tiles.tuning.record import Record, Timing
 from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
 from warp_tiles.variant import GemmVariant
 
+if TYPE_CHECKING:
+    from warp_tiles.tuning.gemm import TunedVariant
+
 KEY_DIGITS = 12
 
 _budget_option = click.option(
@@ -23,6 +27,12 @@ _budget_option = click.option(
     type=click.FloatRange(min=0),
     metavar="SECONDS",
     help="Stop each search with the best so far after so long; 0 for no limit. Default: the setting tune_budget_s.",
+)
+_devices_option = click.option(
+    "--devices",
+    metavar="NAMES",
+    help="The GPUs that measure, e.g. cuda:0,cuda:1; the first one is tuned for, those unlike it are left out. "
+    "Default: Warp's default GPU and all that are like it.",
 )
 
 
@@ -39,25 +49,35 @@ class _ScriptOrCommand(click.Group):
 
 @click.group(cls=_ScriptOrCommand, subcommand_metavar="SCRIPT [ARGUMENTS]... | COMMAND [ARGS]...")
 @_budget_option
+@_devices_option
 @json_option
 @click.pass_context
-def tune(context: click.Context, budget_s: float | None, as_json: bool) -> None:
+def tune(context: click.Context, budget_s: float | None, devices: str | None, as_json: bool) -> None:
     """Tune the products of SCRIPT, or look after the tuning records.
 
     The products of wp.tile_matmul that SCRIPT launches are measured with every provider and tile configuration that
     can serve them, unless records have them. Options before and behind SCRIPT are this command's; those behind "--"
     belong to the script. A script that has a command's name is given as ./list.
     """
-    given = {"as_json": as_json, "budget_s": budget_s}
+    given = {"as_json": as_json, "budget_s": budget_s, "devices": devices}
     context.default_map = dict.fromkeys(["", *tune.commands], given)
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
 @_budget_option
+@_devices_option
 @json_option
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def _script(script: Path, arguments: tuple[str, ...], budget_s: float | None, as_json: bool) -> None:
+@click.pass_context
+def _script(
+    context: click.Context,
+    script: Path,
+    arguments: tuple[str, ...],
+    budget_s: float | None,
+    devices: str | None,
+    as_json: bool,
+) -> None:
     """Tune the products of SCRIPT."""
     from warp_tiles import settings
     from warp_tiles.tuning.gemm import tune_script
@@ -69,14 +89,32 @@ def _script(script: Path, arguments: tuple[str, ...], budget_s: float | None, as
             remedy=f"give the path of a Python file, or a command: {', '.join(sorted(tune.commands))}",
         )
     budget_s = now.tune_budget_s if budget_s is None else budget_s
+    names = _names(devices)
     with script_output_to_stderr(as_json):
-        tuned = tune_script(script, arguments, budget_s=budget_s, progress=_say_best)
+        tuned = tune_script(script, arguments, budget_s=budget_s, devices=names, progress=_say_best)
+    _print_tuned(script, tuned, as_json)
+    if any(item.error for item in tuned):
+        context.exit(1)
+
+
+def _names(devices: str | None) -> tuple[str, ...]:
+    if devices is None:
+        return ()
+    names = tuple(dict.fromkeys(name.strip() for name in devices.split(",")))
+    if not all(names):
+        raise click.BadParameter(f"{devices!r} has an empty name", param_hint="--devices")
+    return names
+
+
+def _print_tuned(script: Path, tuned: Sequence[TunedVariant], as_json: bool) -> None:
     if as_json:
         rows = [
             {
                 "variant": item.variant.to_json(),
                 "key": item.record.key.digest,
                 "measured": item.measured,
+                "device": item.device or None,
+                "error": item.error or None,
                 "winner": None if item.winner is None else item.winner.to_json(),
             }
             for item in tuned
@@ -88,22 +126,32 @@ def _script(script: Path, arguments: tuple[str, ...], budget_s: float | None, as
     table = [
         (
             item.variant.describe(),
-            "every candidate failed" if item.winner is None else label(item.winner.config),
+            _winner(item),
             "-" if item.winner is None else microseconds(item.winner.median_us),
             f"{item.measured} of {len(item.record.timings)}",
+            item.device or "-",
             item.record.key.digest[:KEY_DIGITS],
         )
         for item in tuned
     ]
-    print_table("", ("product", "winner", "time", "measured now", "key"), table)
+    print_table("", ("product", "winner", "time", "measured now", "GPU", "key"), table)
+    for item in tuned:
+        if item.error:
+            click.echo(f"warp-tiles: {item.variant.describe()} is unfinished: {item.error}", err=True)
 
 
-def _say_best(variant: GemmVariant, record: Record) -> None:
+def _winner(item: TunedVariant) -> str:
+    if item.winner is not None:
+        return label(item.winner.config)
+    return "none so far" if item.error else "every candidate failed"
+
+
+def _say_best(variant: GemmVariant, record: Record, device: str) -> None:
     """One line on standard error for each batch that was measured."""
     if wanted():
         winner = record.winner()
         best = "none so far" if winner is None else f"{microseconds(winner.median_us)}, {label(winner.config)}"
-        click.echo(f"{variant.describe()}: {len(record.timings)} candidates, best {best}", err=True)
+        click.echo(f"{device}: {variant.describe()}: {len(record.timings)} candidates, best {best}", err=True)
 
 
 @tune.command("list")

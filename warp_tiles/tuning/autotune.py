@@ -70,7 +70,7 @@ def autotune(
         wait: While another process tunes the same key: True waits, False launches the default meanwhile.
         jobs: Builds side by side; 0 for one per core.
         effort: How much is measured.
-        devices: Further GPUs of the same name that share the work.
+        devices: Further GPUs that share the work; those unlike the launch's own are left out.
         store: Gives the records for settings; None for those that the settings name.
 
     Raises:

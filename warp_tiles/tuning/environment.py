@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
+import warnings
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from warp_tiles.errors import ToolchainError
 from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.space import CPU_LIMITS, Limits
 from warp_tiles.version import __version__
@@ -29,6 +32,58 @@ def environment_of(device: Any) -> Environment:
         return Environment(processor(), None, os.cpu_count() or 1, wp.__version__, "", __version__)
     driver = ".".join(map(str, wp.get_cuda_driver_version() or ()))
     return Environment(found.name, found.arch, found.sm_count, wp.__version__, driver, __version__)
+
+
+def alike(device: Any, others: Iterable[Any]) -> list[Any]:
+    """GPUs whose measurements hold for a device too: of the same name, architecture and multiprocessor count.
+
+    Args:
+        device: Warp's device.
+        others: Warp's devices; no context is made on those that differ.
+
+    Returns:
+        Those of ``others``, each once and without ``device``.
+    """
+    kind = (device.name, device.arch, device.sm_count) if device.is_cuda else None
+    found = {
+        other.alias: other
+        for other in others
+        if other.is_cuda and other.alias != device.alias and (other.name, other.arch, other.sm_count) == kind
+    }
+    return list(found.values())
+
+
+def sharing_gpus(default: Any, names: Sequence[str] = ()) -> list[Any]:
+    """The GPUs that share the tuning of what does not depend on where it is launched.
+
+    Args:
+        default: Warp's device that is tuned for where no names are given.
+        names: Warp's names of GPUs, the one that is tuned for first; none for the default one and all that are like it.
+
+    Returns:
+        Warp's devices, the one that is tuned for first. Those unlike it are left out, with a warning if they were
+        named.
+
+    Raises:
+        ToolchainError: There is no GPU of a name.
+    """
+    import warp as wp
+
+    present = {device.alias: device for device in wp.get_cuda_devices()}
+    unknown = [name for name in names if name not in present]
+    if unknown:
+        raise ToolchainError(
+            f"there is no GPU {', '.join(unknown)}",
+            remedy=f"name some of {', '.join(present)}; CUDA_VISIBLE_DEVICES says which ones programs see",
+        )
+    first, *others = [present[name] for name in names] or [default, *present.values()]
+    found = [first, *alike(first, others)]
+    for other in others if names else ():
+        if other.alias not in {device.alias for device in found}:
+            text = f"{other.alias} ({other.name}, {other.sm_count} multiprocessors) takes no part in tuning"
+            unlike = f"{first.alias} is another GPU ({first.name}, {first.sm_count})"
+            warnings.warn(f"warp_tiles: {text}: {unlike}", RuntimeWarning, stacklevel=2)
+    return found
 
 
 def limits_of(device: Any) -> Limits:

@@ -10,12 +10,15 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from warp_tiles.errors import ToolchainError, UnsupportedVariant
 from warp_tiles.settings import Settings, current
+from warp_tiles.tuning.deal import Tell, deal
+from warp_tiles.tuning.environment import environment_of, sharing_gpus
 from warp_tiles.tuning.gemm_key import key_of, source_of
 from warp_tiles.tuning.gemm_space import LIMIT, candidates
 from warp_tiles.tuning.key import Environment
@@ -33,6 +36,10 @@ log = logging.getLogger("warp_tiles")
 class Measurer(Protocol):
     """Takes the time of candidates; see :class:`warp_tiles.tuning.gemm_device.GpuMeasurer`."""
 
+    @property
+    def name(self) -> str:
+        """The device that it measures on."""
+
     def measure(
         self,
         variant: GemmVariant,
@@ -41,7 +48,21 @@ class Measurer(Protocol):
         deadline: float = math.inf,
         seen: Callable[[Sequence[Timing]], None],
     ) -> None:
-        """Measure candidates against each other, and call ``seen`` whenever something is known of some."""
+        """Measure candidates against each other, and call ``seen`` whenever something is known of some.
+
+        Raises:
+            ToolchainError: The device cannot be used, or not any more.
+        """
+
+
+class Progress(Protocol):
+    """Told of each batch of candidates, by the thread that tunes: what, all that is known of it, and where."""
+
+    def __call__(self, variant: GemmVariant, record: Record, device: str) -> None: ...
+
+
+def _silent(variant: GemmVariant, record: Record, device: str) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -53,12 +74,24 @@ class TunedVariant:
         record: Everything that was measured, now or before.
         winner: The fastest candidate; None if none was measured.
         measured: Candidates that were measured now.
+        device: Where, the last one if one failed before; empty if nothing was measured.
+        error: Why it is unfinished, if the GPUs that tried it failed.
     """
 
     variant: GemmVariant
     record: Record
     winner: Timing | None
     measured: int
+    device: str = ""
+    error: str = ""
+
+
+@dataclass
+class _Measured:
+    """What was measured of a variant so far, on whichever GPU."""
+
+    identities: set[str] = field(default_factory=set)
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,6 +106,8 @@ class Tuner:
         arch: What is compiled for, e.g. ``90``.
         limit: Tile configurations of ``mma`` that are looked at, for each variant.
         reuse_stale: Whether timings of another driver or Warp patch release count.
+        helpers: Measure on further GPUs like it. Each variant is measured on one, so that its candidates are compared
+            under one clock.
     """
 
     store: RecordStore
@@ -82,6 +117,7 @@ class Tuner:
     arch: int
     limit: int = LIMIT
     reuse_stale: bool = True
+    helpers: tuple[Measurer, ...] = ()
 
     def record(self, variant: GemmVariant) -> Record:
         """What is known of a variant."""
@@ -98,12 +134,7 @@ class Tuner:
         found: list[Config] = list(candidates(variant, self.limit))
         return [config for config in found if Timing(config, "failed").identity not in known]
 
-    def tune(
-        self,
-        variant: GemmVariant,
-        deadline: float = math.inf,
-        progress: Callable[[GemmVariant, Record], None] = lambda variant, record: None,
-    ) -> TunedVariant:
+    def tune(self, variant: GemmVariant, deadline: float = math.inf, progress: Progress = _silent) -> TunedVariant:
         """Measure the candidates of which nothing is known; each batch is stored at once, so nothing is lost.
 
         Args:
@@ -115,51 +146,68 @@ class Tuner:
             UnsupportedVariant: Neither provider serves the variant.
             ToolchainError: Nothing can be built or measured here.
         """
+        found = _Measured()
+        self._measure(self.measurer, variant, deadline, progress, found)
+        return self._tuned(variant, found)
+
+    def _measure(
+        self, measurer: Measurer, variant: GemmVariant, deadline: float, progress: Progress, found: _Measured
+    ) -> None:
         key = key_of(variant, self.source, self.environment)
-        measured: set[str] = set()
         wait_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
         with self.store.single_flight(key, wait_s) as may_search:
             record = self.record(variant)
             missing = self.missing(variant, record)
-            if may_search and missing and time.monotonic() < deadline:
-                asked = {Timing(config, "failed").identity for config in missing}
-                best = record.winner()  # races again, so that it and the new ones are compared under one clock
+            if not (may_search and missing and time.monotonic() < deadline):
+                return
+            asked = {Timing(config, "failed").identity for config in missing}
+            best = record.winner()  # races again, so that it and the new ones are compared under one clock
 
-                def seen(timings: Sequence[Timing]) -> None:
-                    soft = self.environment.soft()
-                    known = self.store.merge(key, [replace(timing, soft=soft) for timing in timings])
-                    measured.update(timing.identity for timing in timings if timing.identity in asked)
-                    progress(variant, known)
+            def seen(timings: Sequence[Timing]) -> None:
+                soft = self.environment.soft()
+                known = self.store.merge(key, [replace(timing, soft=soft) for timing in timings])
+                found.identities.update(timing.identity for timing in timings if timing.identity in asked)
+                found.device = measurer.name
+                progress(variant, known, measurer.name)
 
-                configs = [*([best.config] if best and best.identity not in asked else []), *missing]
-                self.measurer.measure(variant, configs, deadline=deadline, seen=seen)
-                record = self.record(variant)
-        return TunedVariant(variant, record, record.winner(), len(measured))
+            configs = [*([best.config] if best and best.identity not in asked else []), *missing]
+            measurer.measure(variant, configs, deadline=deadline, seen=seen)
+
+    def _tuned(self, variant: GemmVariant, found: _Measured, error: str = "") -> TunedVariant:
+        record = self.record(variant)
+        return TunedVariant(variant, record, record.winner(), len(found.identities), found.device, error)
 
     def tune_all(
-        self,
-        variants: Iterable[GemmVariant],
-        budget_s: float = 0.0,
-        progress: Callable[[GemmVariant, Record], None] = lambda variant, record: None,
+        self, variants: Iterable[GemmVariant], budget_s: float = 0.0, progress: Progress = _silent
     ) -> list[TunedVariant]:
-        """Tune variants one after the other; what one leaves of its share of the time, the next ones have.
+        """Tune variants, each on one GPU and as many at once as there are; what one leaves of its time, others have.
+
+        With several GPUs, one that fails is told of as a warning and gets no more; its variant goes on at another.
 
         Args:
             variants: What is tuned; what neither provider serves is left out.
             budget_s: Seconds for all of them; 0 for no limit.
-            progress: Called with what is known after each batch.
+            progress: Called with what is known after each batch, in the calling thread.
 
         Raises:
-            ToolchainError: Nothing can be built or measured here.
+            ToolchainError: Nothing can be built here, or measured on the only GPU.
         """
         wanted = [variant for variant in dict.fromkeys(variants) if self._is_served(variant)]
+        measured = {variant: _Measured() for variant in wanted}
+
+        def work(measurer: Measurer, variant: GemmVariant, deadline: float, tell: Tell) -> TunedVariant:
+            def told(variant: GemmVariant, record: Record, device: str) -> None:
+                tell(partial(progress, variant, record, device))
+
+            self._measure(measurer, variant, deadline, told, measured[variant])
+            return self._tuned(variant, measured[variant])
+
         end = time.monotonic() + budget_s if budget_s else math.inf
-        found = []
-        for place, variant in enumerate(wanted):
-            now = time.monotonic()
-            share = math.inf if end == math.inf else now + max(0.0, end - now) / (len(wanted) - place)
-            found.append(self.tune(variant, share, progress))
-        return found
+        results = deal(wanted, [self.measurer, *self.helpers], work, end=end, lost=_warn_of_lost)
+        return [
+            self._tuned(variant, measured[variant], result.message) if isinstance(result, ToolchainError) else result
+            for variant, result in zip(wanted, results)
+        ]
 
     def _is_served(self, variant: GemmVariant) -> bool:
         try:
@@ -167,6 +215,11 @@ class Tuner:
         except UnsupportedVariant as error:
             log.info("%s is not tuned: %s", variant.describe(), error.message)
             return False
+
+
+def _warn_of_lost(measurer: Measurer, error: ToolchainError) -> None:
+    text = f"warp_tiles: {measurer.name} takes no more part in tuning: {error.message}"
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def tune_variant(
@@ -206,10 +259,11 @@ def tune_script(
     *,
     budget_s: float = 0.0,
     block_dim: int | None = None,
+    devices: Sequence[str] = (),
     tuner: Callable[[Engine, Settings], Tuner] | None = None,
-    progress: Callable[[GemmVariant, Record], None] = lambda variant, record: None,
+    progress: Progress = _silent,
 ) -> list[TunedVariant]:
-    """Tune every variant that a script's kernels need on this machine's GPU and that has no complete record.
+    """Tune every variant that a script's kernels need on this machine's GPUs and that has no complete record.
 
     The script runs with its launches noted instead of made, as ``warp-tiles plan`` runs it. What was measured before
     an interruption is kept, and the next call goes on from there.
@@ -219,7 +273,9 @@ def tune_script(
         arguments: Its command line.
         budget_s: Seconds for all variants, 0 for no limit; each has an equal share of what is left.
         block_dim: Use this block size instead of those that the script launches with.
-        tuner: Makes what measures and remembers; None for the GPU that Warp takes by default.
+        devices: Warp's names of the GPUs that measure; the first one is tuned for, and those unlike it are left out.
+            Empty for the GPU that Warp takes by default and all that are like it.
+        tuner: Makes what measures and remembers; None for these devices.
         progress: Called with what is known of a variant after each batch.
 
     Returns:
@@ -227,7 +283,7 @@ def tune_script(
 
     Raises:
         ScriptError: The script is missing, or has no kernels.
-        ToolchainError: There is no GPU or no compiler.
+        ToolchainError: There is no GPU or none of a name, or no compiler.
     """
     import warp_tiles
     from warp_tiles import _warp, api
@@ -236,7 +292,10 @@ def tune_script(
     require_script(script)
     warp_tiles.enable()
     engine, now = api.engine(), current()
-    found_tuner = (tuner or default_tuner)(engine, now)
+    if tuner is None:
+        found_tuner = default_tuner(engine, now, sharing_gpus(present_device(), devices))
+    else:
+        found_tuner = tuner(engine, now)
     variants: list[GemmVariant] = []
     for target in discover(script, arguments, block_dim).targets:
         plan = warp_tiles.plan(target.module, arch=found_tuner.arch, block_dim=target.block_dim)
@@ -267,16 +326,19 @@ def tune_missing(engine: Engine, variants: Sequence[GemmVariant], now: Settings)
         engine.records_changed()
 
 
-def default_tuner(engine: Engine, now: Settings) -> Tuner:
-    """The tuner of the GPU that Warp takes by default.
+def default_tuner(engine: Engine, now: Settings, devices: Sequence[Any] = ()) -> Tuner:
+    """The tuner of a GPU.
+
+    Args:
+        engine: Builds candidates.
+        now: The settings.
+        devices: Warp's devices: the GPU, and others like it that share the work; none for Warp's default one alone.
 
     Raises:
         ToolchainError: There is no GPU or no compiler.
     """
-    device = present_device()
+    device, *others = devices or [present_device()]
     shop = engine.at(now)
-    from warp_tiles.tuning.environment import environment_of
-
     return Tuner(
         open_store(now),
         environment_of(device),
@@ -284,6 +346,7 @@ def default_tuner(engine: Engine, now: Settings) -> Tuner:
         source_of(shop.store),
         compile_arch(device),
         reuse_stale=now.stale_records == "reuse",
+        helpers=tuple(_measurer(shop, other) for other in others),
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.tuning import gemm_bench
 from warp_tiles.tuning.gemm_build import Benchmark, Shop, Unbuilt, build_side_by_side
-from warp_tiles.tuning.measure import Clock, EventClock, Runner, race
+from warp_tiles.tuning.measure import Clock, EventClock, Runner, describe_error, race
 from warp_tiles.tuning.record import Config, Timing
 from warp_tiles.variant import GemmVariant
 
@@ -37,6 +37,11 @@ class GpuMeasurer:
         self._shop = shop
         self._gpu = _Gpu(device)
 
+    @property
+    def name(self) -> str:
+        """Warp's name of the GPU, e.g. ``cuda:0``."""
+        return str(self._gpu.device.alias)
+
     def measure(
         self,
         variant: GemmVariant,
@@ -54,10 +59,11 @@ class GpuMeasurer:
             seen: Called after each batch with what is known of it, and of those that raced it.
 
         Raises:
-            ToolchainError: The GPU was lost to a candidate, which has a timing that says so.
+            ToolchainError: The GPU cannot be used or lacks memory, or was lost to a candidate, which has a timing
+                that says so.
         """
         size = max(_LEAST_BATCH, self._shop.pool.jobs)
-        clock = _GuardedClock(EventClock(self._gpu.device), self._gpu)
+        clock = _GuardedClock(self._ready_clock(), self._gpu)
         leaders: list[Runner] = []
         for first in range(0, len(configs), size):
             if time.monotonic() >= deadline:
@@ -72,11 +78,23 @@ class GpuMeasurer:
             seen([*failed, *(timing for timing in timings if timing is not None)])
             if lost is not None:
                 raise ToolchainError(
-                    f"the GPU cannot be used any more since {variant.describe()} ran with {dict(lost.config)}",
+                    f"the GPU {self.name} cannot be used any more since {variant.describe()} ran with "
+                    f"{dict(lost.config)}",
                     remedy="run the same command again: it goes on behind that candidate",
                 )
             measured = [runner for runner in runners if runner.status == "ok"]
             leaders = sorted(measured, key=lambda runner: runner.statistics().median_us)[:_LEADERS]
+
+    def _ready_clock(self) -> EventClock:
+        clock = EventClock(self._gpu.device)
+        try:
+            clock.reserve()
+        except Exception as error:  # whatever it is, no candidate has done it
+            raise ToolchainError(
+                f"nothing can be measured on the GPU {self.name}: {describe_error(error)}",
+                remedy="free its memory, or name other GPUs with `warp-tiles tune --devices` or CUDA_VISIBLE_DEVICES",
+            ) from error
+        return clock
 
 
 def timing_of(runner: Runner, variant: GemmVariant) -> Timing | None:

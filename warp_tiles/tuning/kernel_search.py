@@ -10,6 +10,7 @@ from typing import Any
 from warp_tiles.errors import RecordingError, TuningError
 from warp_tiles.tuning.arguments import namespace
 from warp_tiles.tuning.candidate import FirstReference, KernelCandidate, Reference, Workspace
+from warp_tiles.tuning.environment import alike
 from warp_tiles.tuning.making import Maker, Measurement
 from warp_tiles.tuning.measure import clock_for
 from warp_tiles.tuning.record import Config, Timing, identity
@@ -137,9 +138,8 @@ def _reference(
 
 @contextlib.contextmanager
 def _devices(device: Any, others: Sequence[Any]) -> Iterator[list[Any]]:
-    """The launch's own device, and those of the same name among the others that were given."""
+    """The launch's own device, and those that are like it among the others that were given."""
     import warp as wp
 
     wp.synchronize_device(device)
-    found = [wp.get_device(other) for other in others]
-    yield [device, *(other for other in found if other != device and other.name == device.name and other.is_cuda)]
+    yield [device, *alike(device, map(wp.get_device, others))]

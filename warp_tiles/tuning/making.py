@@ -34,7 +34,7 @@ class Measurement:
         flush_l2: Measure with inputs that are not in the L2 cache.
         jobs: Builds side by side; 0 for one per core.
         effort: How much is measured.
-        devices: Further GPUs of the same name that share the work.
+        devices: Further GPUs that share the work; those unlike the launch's own are left out.
     """
 
     tiled: bool = False

@@ -19,6 +19,8 @@ from warp_tiles.errors import TuningError
 HOPELESS = 1.5  # times slower than the leader, even in its best run of the first round
 L2_SCRATCH_BYTES = 256 * 1024**2  # larger than the L2 cache of any GPU
 _CUSHION_FILLS = 4  # of the scratch buffer: some 250 us of an H200, in which the host queues the runs
+_MOST_FILLS = 16
+_ATTEMPTS = 4  # to queue all runs in time; other threads may hold the interpreter
 _LEAST_FOR_INTERVAL = 6  # the least and largest of fewer samples hold the median with less than 95 %
 
 
@@ -271,7 +273,7 @@ class EventClock:
     """Time between CUDA events around each launch, on a device's current stream.
 
     The device first gets work enough to keep it busy while the host queues the runs: otherwise short kernels would be
-    timed with the host's launch time in them.
+    timed with the host's launch time in them. Runs that the host was too late for are repeated behind more work.
 
     Args:
         device: Warp's device.
@@ -286,19 +288,38 @@ class EventClock:
         self._flush_l2 = flush_l2
         self._scratch: Any = None
         self._events: list[tuple[Any, Any]] = []
+        self._fills = _CUSHION_FILLS
+
+    def reserve(self) -> None:
+        """Take the memory that measuring needs, so that a device without it is not held against a candidate.
+
+        Raises:
+            RuntimeError: There is not enough.
+        """
+        if self._scratch is None:
+            wp = self._wp
+            self._scratch = wp.empty(L2_SCRATCH_BYTES, dtype=wp.uint8, device=self._device)
 
     def sample_us(self, candidate: Candidate, runs: int) -> list[float]:
         """See :class:`Clock`."""
         wp = self._wp
-        stream = self._device.stream
-        if self._scratch is None:
-            self._scratch = wp.empty(L2_SCRATCH_BYTES, dtype=wp.uint8, device=self._device)
+        self.reserve()
         while len(self._events) < runs:
             start, end = (wp.Event(device=self._device, enable_timing=True) for _ in range(2))
             self._events.append((start, end))
         events = self._events[:runs]
+        for _ in range(_ATTEMPTS):
+            if self._queue(candidate, events):
+                break
+            self._fills = min(2 * self._fills, _MOST_FILLS)
+        wp.synchronize_event(events[-1][1])
+        return [wp.get_event_elapsed_time(*pair, synchronize=False) * 1e3 for pair in events]
+
+    def _queue(self, candidate: Candidate, events: Sequence[tuple[Any, Any]]) -> bool:
+        """Queue the runs; whether that was done before the device came to the first of them."""
+        stream = self._device.stream
         if not self._flush_l2:
-            for _ in range(_CUSHION_FILLS):
+            for _ in range(self._fills):
                 self._scratch.zero_()
             candidate.restore()
             candidate.run()  # puts into L2 what the next run finds there
@@ -309,8 +330,7 @@ class EventClock:
             stream.record_event(start)
             candidate.run()
             stream.record_event(end)
-        wp.synchronize_event(events[-1][1])
-        return [wp.get_event_elapsed_time(*pair, synchronize=False) * 1e3 for pair in events]
+        return self._flush_l2 or not events[0][0].is_complete
 
 
 def clock_for(device: Any, *, flush_l2: bool = False) -> Clock:

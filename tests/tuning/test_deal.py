@@ -1,0 +1,194 @@
+"""Dealing work out to places that may fail: what is done where, how time is shared, and who is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warp_tiles.errors import ToolchainError, WorkerError
+from warp_tiles.tuning.deal import Tell, deal
+
+
+class Works:
+    """Notes what is done where; names in ``broken`` fail before they begin, items in ``poison`` break every place."""
+
+    def __init__(self, *broken: str, poison: tuple[int, ...] = (), wait_s: float = 0.0) -> None:
+        self.broken, self.poison, self.wait_s = broken, poison, wait_s
+        self.done: list[tuple[str, int]] = []
+        self.shares_s: list[float] = []
+        self.lost: list[str] = []
+        self.started = time.monotonic()
+
+    def __call__(self, place: str, item: int, deadline: float, tell: Tell) -> int:
+        self.done.append((place, item))
+        self.shares_s.append(deadline - self.started)
+        time.sleep(self.wait_s)
+        if item in self.poison:
+            tell(lambda: None)
+        if place in self.broken or item in self.poison:
+            raise ToolchainError(f"{place} is lost to {item}")
+        return item * 10
+
+    def note(self, place: str, error: ToolchainError) -> None:
+        self.lost.append(place)
+        assert threading.current_thread() is threading.main_thread()
+
+
+def meeting(count: int) -> Callable[[str, int, float, Tell], tuple[str, int]]:
+    """Work that goes on only once so many items are under way at once."""
+    barrier = threading.Barrier(count, timeout=10)
+
+    def work(place: str, item: int, deadline: float, tell: Tell) -> tuple[str, int]:
+        barrier.wait()
+        return place, item
+
+    return work
+
+
+def test_places_work_at_the_same_time() -> None:
+    found = deal(range(4), ["a", "b"], meeting(2))
+    assert [item for _, item in found if not isinstance(found, ToolchainError)] == [0, 1, 2, 3]  # type: ignore[misc]
+    assert Counter(place for place, _ in found) == {"a": 2, "b": 2}  # type: ignore[misc]
+
+
+def test_a_single_place_works_in_the_calling_thread_and_its_error_is_raised() -> None:
+    threads = []
+
+    def work(place: str, item: int, deadline: float, tell: Tell) -> None:
+        tell(lambda: threads.append(threading.current_thread()))
+        threads.append(threading.current_thread())
+        if item == 1:
+            raise ToolchainError("lost")
+
+    with pytest.raises(ToolchainError, match="lost"):
+        deal(range(3), ["a"], work)
+    assert threads == [threading.main_thread()] * 4
+
+
+@given(items=st.integers(0, 6), places=st.integers(2, 4), broken=st.integers(0, 4))
+def test_every_item_has_a_result_or_an_error(items: int, places: int, broken: int) -> None:
+    names = [f"gpu {number}" for number in range(places)]
+    works = Works(*names[:broken])
+    found = deal(range(items), names, works, lost=works.note)
+    assert len(found) == items
+    assert set(works.lost) <= set(names[:broken])
+    if broken >= places:
+        assert all(isinstance(result, ToolchainError) for result in found)
+    else:
+        assert found == [10 * item for item in range(items)]
+    failed = [place for place, _ in works.done if place in names[:broken]]
+    assert sorted(failed) == sorted(works.lost), "none gets anything more"
+
+
+def test_a_place_that_fails_gets_no_more_and_its_item_goes_to_another() -> None:
+    works = Works("a", wait_s=0.02)
+    assert deal(range(5), ["a", "b"], works, lost=works.note) == [0, 10, 20, 30, 40]
+    assert [place for place, _ in works.done].count("a") == 1
+    assert works.lost == ["a"]
+
+
+def test_an_item_is_not_held_responsible_for_places_that_never_began() -> None:
+    works = Works("b", "c", "d", wait_s=0.01)
+    assert deal(range(4), ["a", "b", "c", "d"], works, lost=works.note) == [0, 10, 20, 30]
+
+
+def test_an_item_that_two_places_are_lost_to_is_not_tried_at_a_third() -> None:
+    works = Works(poison=(1,), wait_s=0.01)
+    found = deal(range(4), ["a", "b", "c"], works, lost=works.note)
+    assert isinstance(found[1], ToolchainError)
+    assert [found[0], *found[2:]] == [0, 20, 30]
+    assert len(works.lost) == 2
+
+
+def test_what_no_place_is_left_for_is_an_error_and_what_was_done_stays() -> None:
+    done = threading.Event()
+
+    def work(place: str, item: int, deadline: float, tell: Tell) -> int:
+        if item == 0:
+            done.set()
+            return 0
+        assert done.wait(10)
+        raise ToolchainError(f"{place} is lost")
+
+    found = deal(range(5), ["a", "b"], work)
+    assert found[0] == 0
+    assert all(isinstance(result, ToolchainError) for result in found[1:])
+
+
+@pytest.mark.parametrize(
+    ("items", "places", "first_s"),
+    [(4, ["a"], 15), (4, ["a", "b"], 30), (3, ["a", "b"], 30), (2, ["a", "b"], 60), (1, ["a", "b"], 60)],
+)
+def test_the_first_items_have_an_equal_share_of_the_time(items: int, places: list[str], first_s: float) -> None:
+    works = Works()
+    deal(range(items), places, works, end=works.started + 60)
+    assert works.shares_s[0] == pytest.approx(first_s, abs=0.5)
+    assert all(share <= 60.5 for share in works.shares_s)
+
+
+def test_time_that_is_not_used_goes_to_the_next() -> None:
+    works = Works()
+    deal(range(4), ["a"], works, end=works.started + 60)
+    assert works.shares_s == pytest.approx([15, 20, 30, 60], abs=0.5)
+
+
+def test_calls_are_made_by_the_calling_thread_in_their_order() -> None:
+    told: dict[str, list[int]] = {"a": [], "b": []}
+
+    def work(place: str, item: int, deadline: float, tell: Tell) -> None:
+        for number in range(20):
+            tell(lambda number=number: note(place, 100 * item + number))  # type: ignore[misc]
+
+    def note(place: str, number: int) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        told[place].append(number)
+
+    deal(range(6), ["a", "b"], work)
+    assert sorted(told["a"] + told["b"]) == [100 * item + number for item in range(6) for number in range(20)]
+    assert all(numbers == sorted(numbers) for numbers in told.values())
+
+
+@pytest.mark.parametrize("error", [WorkerError("a compiler died"), KeyboardInterrupt(), ValueError("a bug")])
+def test_what_says_nothing_about_a_place_ends_everything(error: BaseException) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def work(place: str, item: int, deadline: float, tell: Tell) -> None:
+        if item == 0:
+            assert begun.wait(10)
+            raise error
+        begun.set()
+        try:
+            while True:
+                tell(lambda: None)
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    with pytest.raises(type(error)):
+        deal(range(4), ["a", "b"], work)
+    assert ended.wait(10), "the other place stops as well"
+
+
+def test_an_interrupted_caller_stops_the_places() -> None:
+    ended = threading.Event()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def work(place: str, item: int, deadline: float, tell: Tell) -> None:
+        try:
+            while True:
+                tell(interrupt)
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        deal(range(2), ["a", "b"], work)
+    assert ended.wait(10)

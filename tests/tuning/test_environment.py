@@ -1,0 +1,68 @@
+"""Which GPUs of a machine measure for each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import warp as wp
+
+from warp_tiles.errors import ToolchainError
+from warp_tiles.tuning.environment import alike, sharing_gpus
+
+
+@dataclass(frozen=True)
+class Device:
+    alias: str
+    name: str = "NVIDIA H200"
+    arch: int = 90
+    sm_count: int = 132
+    is_cuda: bool = True
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("Warp compares devices by their contexts, which would make them")
+
+
+FIRST, SECOND, THIRD = (Device(f"cuda:{number}") for number in range(3))
+UNLIKE = [Device("cuda:3", name="NVIDIA H100"), Device("cuda:4", arch=89), Device("cuda:5", sm_count=66)]
+CPU = Device("cpu", is_cuda=False)
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wp, "get_cuda_devices", lambda: [FIRST, *UNLIKE, SECOND, THIRD])
+
+
+def names(devices: list[Device]) -> list[str]:
+    return [device.alias for device in devices]
+
+
+def test_gpus_of_another_name_architecture_or_size_are_unlike() -> None:
+    assert names(alike(FIRST, [SECOND, *UNLIKE, CPU, FIRST, SECOND, THIRD])) == ["cuda:1", "cuda:2"]
+
+
+def test_the_cpu_has_none_like_it() -> None:
+    assert alike(CPU, [FIRST, CPU, Device("cpu:1", is_cuda=False)]) == []
+
+
+def test_without_names_all_that_are_like_the_default_share(host: None) -> None:
+    assert names(sharing_gpus(SECOND)) == ["cuda:1", "cuda:0", "cuda:2"]
+    assert names(sharing_gpus(UNLIKE[0])) == ["cuda:3"]
+
+
+def test_names_restrict_and_the_first_is_tuned_for(host: None) -> None:
+    assert names(sharing_gpus(FIRST, ["cuda:2"])) == ["cuda:2"]
+    assert names(sharing_gpus(FIRST, ["cuda:2", "cuda:0"])) == ["cuda:2", "cuda:0"]
+
+
+def test_a_named_gpu_that_is_unlike_is_told_of(host: None) -> None:
+    with pytest.warns(RuntimeWarning, match=r"cuda:5 \(NVIDIA H200, 66 multiprocessors\) takes no part"):
+        assert names(sharing_gpus(FIRST, ["cuda:0", "cuda:5", "cuda:1"])) == ["cuda:0", "cuda:1"]
+
+
+@pytest.mark.parametrize("name", ["cuda:9", "cpu", "cuda"])
+def test_a_gpu_that_is_not_there_is_an_error_that_names_those_that_are(host: None, name: str) -> None:
+    with pytest.raises(ToolchainError, match=f"there is no GPU {name}\\n") as caught:
+        sharing_gpus(FIRST, ["cuda:0", name])
+    assert "cuda:4" in caught.value.remedy
+    assert "CUDA_VISIBLE_DEVICES" in caught.value.remedy
