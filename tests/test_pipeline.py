@@ -104,6 +104,10 @@ def test_a_loop_multiplies_the_tiles_of_the_turn_before() -> None:
         pytest.param({"then": "if (var_3) { goto end_for_0; }"}, id="the loop is left behind the product"),
         pytest.param({"then": "if (var_3) { continue; }"}, id="the function is left behind the product"),
         pytest.param({"inside": OTHER_LOAD, "then": "wp::tile_add_inplace(var_10, var_44);"}, id="a third tile"),
+        pytest.param({"then": "wp::tile_store<wp::float16, true, false>(var_A, var_1, var_2, var_50);"}, id="a store"),
+        pytest.param({"then": "wp::array_store(var_A, var_19, var_21, var_52);"}, id="an element is written"),
+        pytest.param({"then": "var_53 = wp::atomic_add(var_A, var_19, var_21, var_52);"}, id="an element is added to"),
+        pytest.param({"inside": "helper_0(var_A, var_19);"}, id="a function that might write"),
         pytest.param({"k": 128}, id="C is too small for another A and B"),
         pytest.param({"dtype": "float32", "k": 64}, id="C is too small for wider ones"),
     ],
@@ -111,6 +115,21 @@ def test_a_loop_multiplies_the_tiles_of_the_turn_before() -> None:
 def test_loops_that_are_not_pipelined(change: dict[str, object]) -> None:
     text = move_wide(keep_sums(module(**change), {0: SUMS}, {}))  # type: ignore[arg-type]
     assert pipeline(text) == text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "var_50 = &(var_A.shape);",
+        "var_50 = wp::extract(var_51, var_52);",
+        "var_50 = wp::int32(var_51);",
+        "var_50 = (var_51 < var_52);",
+        "wp::assign(var_50, var_51);",
+        "// wp::tile_store(var_A, var_10);",
+    ],
+)
+def test_arithmetic_and_reads_do_not_keep_a_loop_from_being_pipelined(line: str) -> None:
+    assert any("wt_turns_0" in text for text in edited(module(then=line)))
 
 
 def test_what_is_behind_the_product_runs_once_for_each_turn() -> None:

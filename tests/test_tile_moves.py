@@ -86,6 +86,13 @@ def test_loads_outside_loops_go_side_by_side_too() -> None:
     assert lines[first + 2 : first + 4] == ["wt_module::loaded();", "start_for_0:;"]
 
 
+def test_a_load_at_the_end_of_a_function_is_waited_for() -> None:
+    loop = "            goto start_for_0;\n        end_for_0:;\n"
+    lines = edited(module("", product=f"{PRODUCT}\n{LOAD}").replace(loop, ""))
+    load = next(i for i, line in enumerate(lines) if line.startswith("wt_module::load<true>(var_24, "))
+    assert lines[load + 1 :] == ["wt_module::loaded();", "}"]
+
+
 def test_tiles_of_other_dimensions_are_left_alone() -> None:
     flat = "var_24 = wp::tile_load<wp::float16, true, false, 64>(var_A, var_19);"
     assert move_wide(module(flat)) == module(flat)

@@ -22,13 +22,17 @@ _ADD = re.compile(
 _FINISH = re.compile(r"^\s*WP_TILE_SYNC\(\); \w+_finish\((?P<sums>wt_sums_\d+), (?P<c>var_\d+)\.data\.ptr\);")
 _LOADED = "wt_module::loaded();"
 _LOAD = r"^\s*wt_module::load<\w+>\({},"
-_ANY_LOAD = re.compile(r"^\s*wt_module::load<")
 _ZEROS = r"^\s*{} = wp::tile_zeros<"
 _DECLARATION = re.compile(
     r"^\s*wp::tile_shared_t<wp::(\w+),\s*wp::tile_layout_strided_t<wp::tile_shape_t<(\d+),\s*(\d+)>"
     r".* = wp::tile_alloc_empty<"
 )
 _CONDITION = re.compile(r"if \((iter_cmp\(\w+\)) == 0\) (goto \w+;)")
+# what a turn may do besides: arithmetic of numbers, and reads. A write could reach an array while its tile is loaded.
+_PURE = re.compile(
+    r"^\s*(?:var_\w+ = (?:wp::(?:abs|add|address|bool|clamp|copy|div|extract|float(?:16|32|64)|floordiv|iter_next"
+    r"|load|max|min|mod|mul|neg|sub|tuple|u?int(?:8|16|32|64)|where)|&|)\([^();]*\);|wp::assign\([^();]*\);)?\s*$"
+)
 _BRANCH = re.compile(r"\bgoto\b|:;|[{}]|\b(?:if|return|continue)\b")
 _ALIGNMENT = 16  # bytes, of a buffer
 
@@ -90,12 +94,10 @@ def _loops(lines: list[str], function: range) -> list[_Loop]:
         declared = [_declaration(lines, function, tile) for tile in (a, b, c)]
         zeros = _zeros_before(lines, function, start, c)
         counted = _CONDITION.fullmatch(code_of(lines[start + 1]).strip())
-        # the last line is the jump to the start; a turn that is left earlier would not be multiplied
-        inside = (*range(start + 2, add), *range(add + 1, end - 1))
-        branches = any(_BRANCH.search(code_of(lines[index])) for index in inside)
-        # other tiles must not be under way where only those of the turn before are waited for
-        others = {index for index in range(start, end) if _ANY_LOAD.match(lines[index])} - set(loads)
-        if None in loads or None in declared or zeros is None or not counted or branches or others or a == b:
+        # behind them is the jump to the start; a turn that is left earlier would not be multiplied
+        inside = {*range(start + 2, add - 1), *range(add + 1, end - 1)} - set(loads)
+        more = any(not _PURE.match(code_of(lines[index])) for index in inside)
+        if None in loads or None in declared or zeros is None or not counted or more or a == b:
             continue
         bytes_a, bytes_b, bytes_c = (size for _, size in filter(None, declared))
         if -(-bytes_a // _ALIGNMENT) * _ALIGNMENT + bytes_b <= bytes_c:

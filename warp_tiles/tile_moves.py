@@ -61,6 +61,8 @@ def _moved(lines: list[str], function: range) -> Iterator[str]:
             yield "        wt_module::loaded();"
             under_way = False
         yield _ADJOINT.sub(r"\1wt_module::adj_load\2", line)
+    if under_way:  # the memory of the tile may be another's next
+        yield "        wt_module::loaded();"
 
 
 def _declared(kind: re.Pattern[str], lines: list[str], function: range) -> set[str]:

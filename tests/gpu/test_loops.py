@@ -224,6 +224,79 @@ def test_backward(gpu: str, form: str, dtype: str, pad: int) -> None:
     assert_sum(as_double(b.grad), x.T * counted, upper, dtype)
 
 
+@wp.kernel(module="unique", enable_backward=False)
+def clears(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
+    c = wp.tile_zeros(shape=(TM, TN), dtype=wp.float32, storage="shared")
+    zeros = wp.tile_zeros(shape=(TM, TK), dtype=wp.float32, storage="register")
+    for step in range(A.shape[1] // TK):
+        a = wp.tile_load(A, shape=(TM, TK), offset=(0, step * TK), storage="shared")
+        b = wp.tile_load(B, shape=(TK, TN), offset=(step * TK, 0), storage="shared")
+        wp.tile_matmul(a, b, c)
+        wp.tile_store(A, zeros, offset=(0, step * TK))
+    wp.tile_store(C, c)
+
+
+def test_a_tile_that_is_overwritten_behind_the_product_was_read_before(gpu: str) -> None:
+    with warp_tiles.enabled():
+        a, b, c = (draw(shape, wp.float32, gpu, 1) for shape in ((32, 4096), (4096, 64), (32, 64)))
+        x, y = as_double(a), as_double(b)
+        wp.launch_tiled(clears, dim=1, inputs=[a, b], outputs=[c], block_dim=128, device=gpu)
+    assert_sum(as_double(c), x, y, "float32")
+    assert not a.numpy().any()
+
+
+@wp.kernel(module="unique", enable_backward=False)
+def own_array(B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
+    A = wp.zeros(shape=(TM, TK), dtype=wp.float32)
+    for i in range(TM):
+        A[i, i] = float(i)
+    c = wp.tile_zeros(shape=(TM, TN), dtype=wp.float32, storage="shared")
+    a = wp.tile_load(A, shape=(TM, TK), storage="shared")
+    b = wp.tile_load(B, shape=(TK, TN), storage="shared")
+    wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c)
+
+
+def test_a_tile_of_an_array_in_local_memory(gpu: str) -> None:
+    with warp_tiles.enabled():
+        b, c = (draw((32, 64), wp.float32, gpu, seed) for seed in (1, 2))
+        wp.launch_tiled(own_array, dim=1, inputs=[b], outputs=[c], block_dim=128, device=gpu)
+    np.testing.assert_allclose(c.numpy(), np.arange(32)[:, None] * b.numpy(), rtol=1e-6)
+
+
+@wp.struct
+class Point:
+    x: wp.float32
+    y: wp.float32
+    z: wp.float32
+
+
+@wp.kernel(module="unique", enable_backward=False)
+def points_beside(
+    A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32),
+    P: wp.array2d(dtype=Point), Q: wp.array2d(dtype=Point),
+):  # fmt: skip
+    p = wp.tile_load(P, shape=(4, 5), storage="shared")
+    a = wp.tile_load(A, shape=(TM, TK), storage="shared", aligned=True)
+    b = wp.tile_load(B, shape=(TK, TN), storage="shared", bounds_check=False)
+    c = wp.tile_matmul(a, b)
+    wp.tile_store(C, c)
+    wp.tile_store(Q, p)
+
+
+def test_tiles_of_structs_and_promises_of_the_kernel(gpu: str) -> None:
+    values = np.random.default_rng(1).uniform(-1, 1, (3, 7, 3)).astype(np.float32)
+    with warp_tiles.enabled():
+        a, b, c = (draw(shape, wp.float32, gpu, 1) for shape in ((32, 32), (32, 64), (32, 64)))
+        points = wp.array(values, dtype=wp.vec3, device=gpu).view(Point)
+        copied = wp.zeros((4, 5), dtype=Point, device=gpu)
+        wp.launch_tiled(points_beside, dim=1, inputs=[a, b], outputs=[c, points, copied], block_dim=128, device=gpu)
+    assert_sum(as_double(c), as_double(a), as_double(b), "float32")
+    want = np.zeros((4, 5, 3), np.float32)
+    want[:3] = values[:, :5]
+    np.testing.assert_array_equal(copied.view(wp.vec3).numpy(), want)
+
+
 def test_a_pipelined_loop_gives_the_same_in_every_run(gpu: str) -> None:
     with warp_tiles.enabled():
         a, b = draw((256, 512), wp.float16, gpu, 1), draw((512, 256), wp.float16, gpu, 2)
