@@ -116,20 +116,43 @@ private:
         WT_DEVICE int col_of(int j) const { return this->col + line<pair_n, lanes_n>(lane_n, j); }
     };
 
+    static constexpr int steps = (P::k + step_k - 1) / step_k;
+    static constexpr int unrolled = tile::smaller(Config::k_unroll, steps);
+
     static WT_DEVICE void accumulate(TileSums& sums, const A* a, const B* b, const Place& place)
     {
-        // Lanes that read lines along K at the same banks start at different places.
-        const int turn = (place.lane_m & (Config::rotation_a - 1)) ^ (place.lane_n & (Config::rotation_b - 1));
+        if constexpr (Config::rotation_a > 1 || Config::rotation_b > 1) {
+            // Lanes that read lines along K at the same banks start at different places.
+            const int turn = (place.lane_m & (Config::rotation_a - 1)) ^ (place.lane_n & (Config::rotation_b - 1));
 #pragma unroll(Config::k_unroll)
-        for (int k0 = 0; k0 < P::k; k0 += step_k)
-            step(sums, a, b, place, (k0 ^ turn * step_k) + place.lane_k * vector);
+            for (int k0 = 0; k0 < P::k; k0 += step_k)
+                step(sums, a, b, place, (k0 ^ turn * step_k) + place.lane_k * vector, P::k);
+        } else {
+            // Pointers advance, so that what is unrolled reads at constant distances from them.
+#pragma unroll 1
+            for (int chunk = 0; chunk < steps / unrolled; ++chunk) {
+                const int done = chunk * unrolled * step_k;
+                some_steps<unrolled>(sums, a, b, place, P::k - done);
+                a += unrolled * step_k * (P::a_row_major ? 1 : P::lda);
+                b += unrolled * step_k * (P::b_row_major ? P::ldb : 1);
+            }
+            some_steps<steps % unrolled>(sums, a, b, place, P::k - steps / unrolled * unrolled * step_k);
+        }
+    }
+
+    template <int Count>
+    static WT_DEVICE void some_steps(TileSums& sums, const A* a, const B* b, const Place& place, int left)
+    {
+#pragma unroll
+        for (int i = 0; i < Count; ++i)
+            step(sums, a, b, place, i * step_k + place.lane_k * vector, left);
     }
 
     static constexpr bool exact_m = P::m % Config::tile_m == 0, exact_n = P::n % Config::tile_n == 0;
 
-    // values[i][e]: element k + e of line i; lines are rows of A or columns of B.
+    // values[i][e]: element k + e of line i; lines are rows of A or columns of B, which have `left` elements of K.
     template <bool AlongK, int Count, int Pair, int Lanes, int Extent, int LD, int Align, bool ExactExtent, class E>
-    static WT_DEVICE void load(T (&values)[Count][vector], const E* from, int line0, int lane, int k)
+    static WT_DEVICE void load(T (&values)[Count][vector], const E* from, int line0, int lane, int k, int left)
     {
         constexpr int along = tile::smaller(tile::smaller(tile::power_of_two_in(vector), tile::smaller(16, Align) / int(sizeof(E))),
                                             tile::smaller(tile::power_of_two_in(P::k), tile::power_of_two_in(LD)));
@@ -140,7 +163,7 @@ private:
 #pragma unroll
             for (int e = 0; e < vector; e += step_e) {
                 Vector<E, step_line * step_e> part{};
-                if ((ExactExtent || outer < Extent) && (exact_k || k + e < P::k))
+                if ((ExactExtent || outer < Extent) && (exact_k || k + e < left))
                     part = arch::load<step_line * step_e>(from + (AlongK ? outer * LD + k + e : (k + e) * LD + outer));
 #pragma unroll
                 for (int x = 0; x < step_line; ++x) {
@@ -152,11 +175,11 @@ private:
         }
     }
 
-    static WT_DEVICE void step(TileSums& sums, const A* a, const B* b, const Place& place, int k)
+    static WT_DEVICE void step(TileSums& sums, const A* a, const B* b, const Place& place, int k, int left)
     {
         T as[rows][vector], bs[cols][vector];
-        load<P::a_row_major, rows, pair_m, lanes_m, P::m, P::lda, P::align_a, exact_m>(as, a, place.row, place.lane_m, k);
-        load<!P::b_row_major, cols, pair_n, lanes_n, P::n, P::ldb, P::align_b, exact_n>(bs, b, place.col, place.lane_n, k);
+        load<P::a_row_major, rows, pair_m, lanes_m, P::m, P::lda, P::align_a, exact_m>(as, a, place.row, place.lane_m, k, left);
+        load<!P::b_row_major, cols, pair_n, lanes_n, P::n, P::ldb, P::align_b, exact_n>(bs, b, place.col, place.lane_n, k, left);
 #pragma unroll
         for (int e = 0; e < vector; ++e) {
 #pragma unroll
