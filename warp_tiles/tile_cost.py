@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from warp_tiles.tile_access import accesses
 from warp_tiles.tile_config import Instruction, TileConfig
@@ -98,27 +99,46 @@ def _lane(view: GemmVariant, config: TileConfig, number: int) -> tuple[int, int,
     return rest // config.lanes_n, rest % config.lanes_n, k
 
 
+class Reads(NamedTuple):
+    """How a warp reads A or B for one register tile.
+
+    Attributes:
+        loads: Instructions.
+        wavefronts: What they take together.
+    """
+
+    loads: int
+    wavefronts: int
+
+
+def fma_reads(view: GemmVariant, config: TileConfig) -> tuple[Reads, Reads]:
+    """Reads of A and of B without tensor cores, for a row-major C; edges count as if they were inside."""
+    steps = -(-view.k // (config.k_vector * config.lanes_k))
+    shares = config.tile_m // config.lanes_m, config.tile_n // config.lanes_n
+    lanes = [_lane(view, config, number) for number in range(LANES)]
+    found = []
+    for index, (side, count) in enumerate(zip(sides(view, config), shares)):
+        size, line = DTYPE_BYTES[side.operand.dtype], line_bytes(side.operand)
+        most = max(1, min(16, side.operand.alignment) // size)
+        wide = min(config.k_vector if side.along else count & -count, most)
+        places = []
+        for lane in lanes:
+            k = (lane[2] + (lane[1] & (config.rotation_b - 1))) * config.k_vector
+            places.append(lane[index] * line + k * size if side.along else k * line + lane[index] * wide * size)
+        loads = steps * count * config.k_vector // wide
+        found.append(Reads(loads, loads * wavefronts_of(tuple(places), wide * size)))
+    return found[0], found[1]
+
+
 def _fma_estimate(view: GemmVariant, config: TileConfig) -> tuple[float, float, float]:
     """Of one register tile: wavefronts, selects a lane, and cycles of its scheduler."""
     word = 2 if computes_in_double(view) else 1
     rows, cols = config.tile_m // config.lanes_m, config.tile_n // config.lanes_n
     steps = -(-view.k // (config.k_vector * config.lanes_k))
-    lanes = [_lane(view, config, number) for number in range(LANES)]
-    loads, wavefronts = 0, 0.0
-    for index, ((operand, along, *_), count) in enumerate(zip(sides(view, config), (rows, cols))):
-        size, line = DTYPE_BYTES[operand.dtype], line_bytes(operand)
-        most = max(1, min(16, operand.alignment) // size)
-        wide = min(config.k_vector if along else count & -count, most)
-        places = []
-        for place in lanes:
-            k = (place[2] + (place[1] & (config.rotation_b - 1))) * config.k_vector
-            places.append(place[index] * line + k * size if along else k * line + place[index] * wide * size)
-        one = wavefronts_of(tuple(places), wide * size)
-        number_of_loads = steps * count * config.k_vector // wide
-        loads += number_of_loads
-        wavefronts += number_of_loads * one
+    a, b = fma_reads(view, config)
     products = steps * rows * cols * config.k_vector * word * 1.2
     shuffles = rows * cols * 4 * word * (config.lanes_k.bit_length() - 1)
     wide_c = max(1, min(cols & -cols, 16 // DTYPE_BYTES[view.c.dtype]))
     accesses = 2 * rows * cols // wide_c
-    return wavefronts + accesses * wide_c * word, 0.0, products + shuffles + 2 * (loads + accesses) + 2 * rows * cols
+    busy = products + shuffles + 2 * (a.loads + b.loads + accesses) + 2 * rows * cols
+    return a.wavefronts + b.wavefronts + accesses * wide_c * word, 0.0, busy

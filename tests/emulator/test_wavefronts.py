@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 
 from tests.emulator.emulator import ROLES, Answer, Emulator
-from tests.emulator.gemm import Case
+from tests.emulator.gemm import Case, operand
 from tests.emulator.wavefronts import FILE, fixed_cases, run, to_json
 from warp_tiles.choose import candidates
-from warp_tiles.tile_cost import wavefront_ratio
+from warp_tiles.tile_config import TileConfig
+from warp_tiles.tile_cost import fma_reads, wavefront_ratio
 from warp_tiles.tile_limits import problem_of, transposed
+from warp_tiles.variant import DType, GemmVariant
 
 LARGEST_RATIO = 1.25
 
@@ -83,3 +85,20 @@ def test_the_model_of_the_chooser_counts_what_the_emulator_counts(counted: list[
             continue
         view = transposed(case.variant) if case.config.transposed else case.variant
         assert wavefront_ratio(view, case.config) == pytest.approx(ratio(answer), rel=0.02), describe(case, answer)
+
+
+@pytest.mark.parametrize(("dtype", "vector"), [("float32", 4), ("float64", 2)])
+@pytest.mark.parametrize("b_rows", [True, False])
+def test_the_model_counts_reads_of_lanes_that_share_a_sum(
+    emulator: Emulator, dtype: DType, vector: int, b_rows: bool
+) -> None:
+    operands = (operand(dtype, rows, 32, 16) for rows in (True, b_rows, True))
+    variant = GemmVariant(1, 32, 32, *operands, "default", 32, 90)
+    cases = []
+    for lanes_n, lanes_k in ((32, 1), (16, 2), (8, 4), (4, 8)):
+        config = TileConfig("fma", 1, 32, 1, lanes_n, lanes_k, k_vector=vector, k_unroll=2)
+        assert not problem_of(variant, config)
+        cases.append(Case(variant, config))
+    for case, answer in zip(cases, run(emulator, cases)):
+        expected = [reads.wavefronts for reads in fma_reads(variant, case.config)]
+        assert [answer.counts[role].wavefronts for role in ("A reads", "B reads")] == expected, case.config.describe()
