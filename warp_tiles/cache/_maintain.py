@@ -11,12 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from warp_tiles.cache._folder import Folder
 from warp_tiles.cache._manifest import Manifest
 from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.files import read_whole, sync_folder
+from warp_tiles.locks import file_lock
 
 DAY_S = 86400.0
 QUARANTINE_DAYS = 7
@@ -276,7 +275,7 @@ def _drop_idle_locks(folder: Folder, now: float) -> None:
     for path, status in list(folder.each_lock()):
         if now - status.st_mtime < DAY_S:
             continue
-        with suppress(Timeout, OSError, NotImplementedError, RuntimeError), FileLock(str(path), timeout=0):
+        with suppress(OSError), file_lock(path, timeout_s=0):  # held, or there are no locks: it stays
             folder.remove(path)
 
 
