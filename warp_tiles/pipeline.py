@@ -94,10 +94,10 @@ def _loops(lines: list[str], function: range) -> list[_Loop]:
         declared = [_declaration(lines, function, tile) for tile in (a, b, c)]
         zeros = _zeros_before(lines, function, start, c)
         counted = _CONDITION.fullmatch(code_of(lines[start + 1]).strip())
-        # behind them is the jump to the start; a turn that is left earlier would not be multiplied
+        # all but the condition, the wait with the product, and the jump to the start
         inside = {*range(start + 2, add - 1), *range(add + 1, end - 1)} - set(loads)
-        more = any(not _PURE.match(code_of(lines[index])) for index in inside)
-        if None in loads or None in declared or zeros is None or not counted or more or a == b:
+        pure = all(_PURE.match(code_of(lines[index])) for index in inside)
+        if None in loads or None in declared or zeros is None or not counted or not pure or a == b:
             continue
         bytes_a, bytes_b, bytes_c = (size for _, size in filter(None, declared))
         if -(-bytes_a // _ALIGNMENT) * _ALIGNMENT + bytes_b <= bytes_c:

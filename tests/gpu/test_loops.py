@@ -1,4 +1,4 @@
-"""Loops of products on a GPU: sums in registers, tiles loaded ahead, gradients added as vectors; against float64."""
+"""Products on a GPU, mostly in loops: sums in registers, loads of tiles, gradients as vectors; against float64."""
 
 # kernels of a function name its arguments as types, so annotations are not postponed here
 
