@@ -21,14 +21,17 @@ _READ_FLAGS = (
 
 
 def make_private_folders(path: Path, mode: int = 0o700) -> None:
-    """Create a folder and its missing parents, each with ``mode`` (owner-only by default)."""
+    """Create a folder and its missing parents, each with ``mode`` (owner-only by default).
+
+    Threads and processes may make the same folders at once: whoever comes second finds them, at any level.
+    """
     try:
         _make_folder(path, mode)
     except FileNotFoundError:
-        if path.parent == path or path.parent.is_dir():
-            raise  # the file system takes no folder here
+        if path.parent == path:
+            raise
         make_private_folders(path.parent, mode)
-        _make_folder(path, mode)
+        _make_folder(path, mode)  # raises where the file system takes no folder here
 
 
 def _make_folder(path: Path, mode: int) -> None:
