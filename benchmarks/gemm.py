@@ -4,7 +4,9 @@
 
 Parts (`--part`) and rows (`--only`, a pattern such as "fp16 64x64x64*") can be run one by one: the file is
 written after each row and keeps the others. Each row names the run that it was measured in. `--build-only` fills
-the folder of builds and needs no GPU; Warp's builds in it are good for every state of this project.
+the folder of builds and needs no GPU; Warp's builds in it are good for every state of this project. The part
+`every_small` has 2,058 rows, in an order drawn once, and is run only when it is named: Warp's builds of all of them
+take hours, and `--built` measures the rows that have theirs.
 
 Every side is built ahead of time by a process of its own and only loaded here, where Warp is unmodified.
 Launches of the sides take turns; times are medians by CUDA events. Results of the sides are compared first; a
@@ -118,12 +120,23 @@ def measure(entry: Entry, part: Part, shelf: Shelf, rates: Mapping[str, float], 
             if found != "loads":
                 row[found]["tflops"] = round(flops / times.median_us / 1e6, 3)
     add_ratios(row, peers)
-    if cell.form == "resident" and part.name != "small" and "median_us" in row["tiles"]:
+    if cell.form == "resident" and "small" not in part.name and "median_us" in row["tiles"]:
         multiprocessors = wp.get_device(device).sm_count
         built = (shelf.record(entry.builds["tiles"]) or {}).get("builds", [])
         row["bound"] = bound_of(entry, built, rates, multiprocessors, row["tiles"]["clock_ghz"])
         row["bound"]["reached"] = round(row["tiles"]["tflops"] / row["bound"]["tflops"], 3)
-    return row
+    return brief(row) if part.on_request else row
+
+
+def brief(row: Row) -> Row:
+    """What is kept of a row of a long part."""
+    kept: Row = {key: row[key] for key in ("name", "types", "ratio", "fastest_peer") if key in row}
+    sides = {name: row[name] for name in ("warp", "scalar", "tiles") if name in row}
+    kept |= {
+        name: {key: side[key] for key in ("median_us", "tflops", "error") if key in side}
+        for name, side in sides.items()
+    }
+    return kept | {"builds": row["builds"]}
 
 
 def add_ratios(row: Row, peers: Iterable[str]) -> None:
@@ -225,12 +238,14 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="results; rows that are not run are kept")
     parser.add_argument("--plot", type=Path, help="folder for pictures of the results")
-    parser.add_argument("--part", nargs="+", choices=list(PARTS), default=list(PARTS))
+    usual = [name for name, part in PARTS.items() if not part.on_request]
+    parser.add_argument("--part", nargs="+", choices=list(PARTS), default=usual)
     parser.add_argument("--only", nargs="+", default=["*"], help='patterns of row names, e.g. "fp16 64x64x64*"')
     parser.add_argument("--missing", action="store_true", help="leave out rows that the file has of these sources")
     parser.add_argument("--provider", default="auto", help="who builds our products")
     parser.add_argument("--builds", type=Path, default=ROOT / "build" / "benchmarks", help="folder of finished builds")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="compiler processes")
+    parser.add_argument("--built", action="store_true", help="leave out rows of which a peer is still to be built")
     parser.add_argument("--alone", action="store_true", help="no peers: neither build nor time them")
     parser.add_argument("--build-only", action="store_true", help="fill the folder of builds; needs no GPU")
     parser.add_argument("--again", action="store_true", help="try failed builds again")
@@ -257,6 +272,8 @@ def main() -> int:
     ]
     if arguments.alone:
         wanted = [(part, replace(entry, peers=(), floor=None)) for part, entry in wanted]
+    if arguments.built:
+        wanted = [(part, entry) for part, entry in wanted if all(shelf.record(build) for _, build in entry.peers)]
     shelf.fill([build for _, entry in wanted for build in entry.builds.values()], arguments.workers, arguments.again)
     if arguments.build_only:
         return 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 
 from benchmarks import bounds, gemm, recorded
 from benchmarks.speed.cells import PARTS
+from benchmarks.speed.draw import draw
 
 SHARED_MEMORY_BYTES = 227 * 1024  # that a block of sm_90 can have
 CLOCK_GHZ, MULTIPROCESSORS = 1.755, 132  # of the H200 that the figures below were reckoned for
@@ -118,3 +120,20 @@ def test_the_ways_of_a_training_step_compute_the_same() -> None:
         )
     assert found[0] == found[1]
     assert found[0][0] != recorded.Problem(wp.get_device("cpu")).weight.numpy().tolist()
+
+
+def test_a_long_part_keeps_short_rows_and_is_drawn(tmp_path: Path) -> None:
+    part = PARTS["every_small"]
+    assert part.on_request
+    assert len(part.entries) == 7**3 * 2 * 3
+    assert [entry.name for entry in part.entries] != sorted(entry.name for entry in part.entries)
+    record = gemm.Record(tmp_path / "gemm.json", {"sources": "", "provider": "", "gpu": "GPU", "warp": "1.19.0"})
+    for number, entry in enumerate(part.entries[:12]):
+        side = {"median_us": 2.0, "tflops": 1.0, "clock_ghz": 1.9}
+        row = {"name": entry.name, "types": entry.types, "m": 4, "tiles": side, "warp": side, "builds": []}
+        record.put(part, gemm.brief(row | {"ratio": 1.0 + number, "fastest_peer": "warp"}))
+    (row,) = [row for row in record.rows(part).values() if row["ratio"] == 1.0]
+    assert row["tiles"] == {"median_us": 2.0, "tflops": 1.0}
+    assert "m" not in row
+    draw(record.data, tmp_path)
+    assert (tmp_path / "gemm_every_small.png").stat().st_size > 5000

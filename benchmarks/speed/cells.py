@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -155,6 +157,7 @@ class Part:
         calls: Products per block (resident).
         blocks: Blocks (resident).
         size: Edge of the square matrices (loop).
+        on_request: Whether it is run only where ``--part`` names it: Warp's builds of it take hours.
     """
 
     name: str
@@ -163,6 +166,7 @@ class Part:
     calls: int = 64
     blocks: int = 2112
     size: int = 4096
+    on_request: bool = False
 
 
 def _cell(form: Form, types: Types, m: int, n: int, k: int, threads: int, backward: bool = False) -> Cell:
@@ -200,6 +204,8 @@ _SMALL_SHAPES = (
     (24, 1, 24),
     (8, 32, 16),
 )
+_SMALL_SIZES = (4, 6, 8, 12, 16, 24, 32)
+_SMALL_TYPES: tuple[Types, ...] = ("fp32", "fp64")
 _LOOP_SHAPES: dict[Types, tuple[tuple[int, int, int, int], ...]] = {
     "fp16": (
         (64, 64, 64, 128),
@@ -249,11 +255,16 @@ def _resident(backward: bool) -> Iterator[Entry]:
                 yield _entry(types, _cell("resident", types, m, n, k, threads, backward), "warp")
 
 
-def _small() -> Iterator[Entry]:
-    for types in ("fp32", "fp64"):
-        for m, n, k in _SMALL_SHAPES:
-            for threads in (32, 64, 128):
-                yield _entry(types, _cell("resident", types, m, n, k, threads), "warp", "scalar")
+def _small(shapes: Iterable[tuple[int, int, int]]) -> Iterator[Entry]:
+    for types, (m, n, k), threads in itertools.product(_SMALL_TYPES, shapes, (32, 64, 128)):
+        yield _entry(types, _cell("resident", types, m, n, k, threads), "warp", "scalar")
+
+
+def _every_small() -> list[Entry]:
+    """All small sizes, in an order that was drawn once: whatever comes first is a fair sample."""
+    entries = list(_small(itertools.product(_SMALL_SIZES, _SMALL_SIZES, _SMALL_SIZES)))
+    random.Random(0).shuffle(entries)
+    return entries
 
 
 def _loop(shapes: dict[Types, tuple[tuple[int, int, int, int], ...]], backward: bool) -> Iterator[Entry]:
@@ -266,7 +277,14 @@ PARTS: dict[str, Part] = {
     part.name: part
     for part in (
         Part("resident", "64 products of tiles that stay in shared memory", tuple(_resident(False))),
-        Part("small", "small products of tiles that stay in shared memory", tuple(_small()), calls=1024),
+        Part("small", "small products of tiles that stay in shared memory", tuple(_small(_SMALL_SHAPES)), calls=1024),
+        Part(
+            "every_small",
+            "M, N and K each 4, 6, 8, 12, 16, 24 or 32: tiles that stay in shared memory",
+            tuple(_every_small()),
+            calls=1024,
+            on_request=True,
+        ),
         Part("loop", "4096 x 4096 x 4096: load, load, multiply", tuple(_loop(_LOOP_SHAPES, False))),
         Part("backward_resident", "64 products and their adjoints, replayed by Warp", tuple(_resident(True))),
         Part(

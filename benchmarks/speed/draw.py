@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,22 @@ def _small(part: Row) -> Any:
     return figure
 
 
+def _every_small(part: Row) -> Any:
+    """Ratios in rising order, one line for each dtype and number of threads."""
+    rows = [row for row in part["rows"] if "ratio" in row]
+    figure, axes = pyplot.subplots(figsize=(9, 3.6))
+    for types, threads in itertools.product(dict.fromkeys(row["types"] for row in rows), (32, 64, 128)):
+        mine = [row for row in rows if row["types"] == types and row["name"].endswith(f" {threads}")]
+        ratios = sorted(row["ratio"] for row in mine)
+        places = [(place + 0.5) / len(ratios) for place in range(len(ratios))]
+        axes.plot(places, ratios, label=f"{types}, {threads} threads")
+    axes.axhline(1, color=_BOUND, linewidth=0.8)
+    axes.set_xlabel("share of the sizes", fontsize=8)
+    axes.set_ylabel("times the faster of\nWarp's two paths", fontsize=8)
+    axes.legend(fontsize=7)
+    return figure
+
+
 def _floor(row: Row) -> float | None:
     """The rate if the loads alone took the time."""
     if "median_us" not in row.get("loads", {}) or "tflops" not in row["tiles"]:
@@ -89,6 +106,8 @@ def draw(data: Row, folder: Path) -> None:
     for name, part in data["parts"].items():
         if name == "small":
             figure = _small(part)
+        elif name == "every_small":
+            figure = _every_small(part)
         elif "loop" in name:
             figure = _grid(part, _floor, "loads alone")
         else:
