@@ -149,7 +149,7 @@ def test_policies_from_the_environment_and_the_project_file(tmp_path: Path, monk
     locked = on_disk()
     locked.launch(**lists(args))
     assert (locked.counters.lookups, locked.counters.searches) == (1, 0)
-    assert len(list((tmp_path / "own").rglob("*.json"))) == 1
+    assert len(list((tmp_path / "own" / "tuning").rglob("*.json"))) == 1
 
 
 def test_a_shipped_record_serves_a_locked_process(tmp_path: Path) -> None:

@@ -44,24 +44,39 @@ def without_tape() -> Iterator[None]:
         runtime.tape = tape
 
 
-def share_precompiled_headers() -> None:
-    """Let this thread use what other threads have precompiled for the CPU; 1.4 s each time otherwise.
+def precompiled_headers() -> dict[str, Path]:
+    """What the threads of this process have precompiled for the CPU, by file name.
 
-    Warp keeps a folder of precompiled headers for each thread. Where it does so in another way, each thread makes
-    its own.
+    Warp gives each thread a folder of its own, and a file there its name when it is whole.
+
+    Raises:
+        SeamError: This Warp keeps them elsewhere.
+    """
+    folders = list(_runtime("_pch_dirs")._pch_dirs.values())
+    return {header.name: header for folder in folders for header in Path(folder.name).glob("*.pch")}
+
+
+def headers_folder() -> Path:
+    """Where Warp looks for what this thread has precompiled for the CPU.
+
+    Raises:
+        SeamError: This Warp keeps it elsewhere.
+    """
+    return Path(_runtime("_get_or_create_pch_dir", "_pch_dirs")._get_or_create_pch_dir())
+
+
+def share_precompiled_headers() -> None:
+    """Let this thread use what other threads have precompiled for the CPU; 1.7 s each time otherwise.
+
+    Where Warp keeps it in another way, each thread makes its own.
     """
     try:
-        runtime = _runtime("_get_or_create_pch_dir", "_pch_dirs")
-        own = Path(runtime._get_or_create_pch_dir())
-        folders = [Path(folder.name) for folder in list(runtime._pch_dirs.values())]
+        folder = headers_folder()
+        for name, header in precompiled_headers().items():
+            if not (folder / name).exists():
+                _link(header, folder / name)
     except (SeamError, OSError) as error:
         log.info("tuning: each thread precompiles its own headers: %s", error)
-        return
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            for header in folder.glob("*.pch"):
-                if not (own / header.name).exists():
-                    _link(header, own / header.name)
 
 
 def _link(source: Path, target: Path) -> None:

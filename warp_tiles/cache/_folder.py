@@ -33,12 +33,14 @@ class Folder:
         root: The cache's folder.
         allow_shared: Accept a folder that others can write.
         problems: Where damage is reported.
+        suffix: Of files of payloads.
     """
 
-    def __init__(self, root: Path, allow_shared: bool, problems: Problems) -> None:
+    def __init__(self, root: Path, allow_shared: bool, problems: Problems, suffix: str = ".ltoir") -> None:
         self.root = root
         self.allow_shared = allow_shared
         self.problems = problems
+        self._suffix = suffix
         self.base = root / LAYOUT
         self.keys = self.base / "keys"
         self.objects = self.base / "objects"
@@ -51,7 +53,7 @@ class Folder:
 
     def object_path(self, sha256: str) -> Path:
         """Path of a payload."""
-        return self.objects / sha256[:2] / f"{sha256}.ltoir"
+        return self.objects / sha256[:2] / f"{sha256}{self._suffix}"
 
     def check_trust(self) -> None:
         """Refuse folders that others can write; missing ones pass.
@@ -196,7 +198,7 @@ class Folder:
     def each_object(self) -> Iterator[tuple[str, os.stat_result]]:
         """Digests and file status of the stored payloads."""
         for path, status in _files(self.objects):
-            if path.suffix == ".ltoir" and is_digest(path.stem):
+            if path.suffix == self._suffix and is_digest(path.stem):
                 yield path.stem, status
 
     def each_temporary(self) -> Iterator[tuple[Path, os.stat_result]]:

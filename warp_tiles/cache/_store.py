@@ -56,6 +56,7 @@ class Cache:
         max_bytes: Size above which the least recently used keys are dropped.
         allow_shared: Accept a folder that others can write. They then choose the code that runs.
         lock_timeout_s: How long to wait for another process that builds the same key, before building as well.
+        suffix: Of files of payloads; bundles have LTO-IR alone.
 
     Raises:
         ValueError: ``max_bytes`` is negative.
@@ -68,6 +69,7 @@ class Cache:
         max_bytes: int = DEFAULT_MAX_BYTES,
         allow_shared: bool = False,
         lock_timeout_s: float = 600.0,
+        suffix: str = ".ltoir",
     ) -> None:
         if max_bytes < 0:
             raise ValueError(f"max_bytes must not be negative, got {max_bytes}")
@@ -75,7 +77,7 @@ class Cache:
         self.max_bytes = max_bytes
         self._lock_timeout_s = lock_timeout_s
         self._problems = Problems()
-        self._folder = Folder(self.root, allow_shared, self._problems)
+        self._folder = Folder(self.root, allow_shared, self._problems, suffix)
         self._flights: Flights[tuple[Entry, bool]] = Flights()
         self._counters = Counters()
         self._counting = threading.Lock()

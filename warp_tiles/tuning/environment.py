@@ -16,7 +16,7 @@ from warp_tiles.tuning.space import CPU_LIMITS, Limits
 from warp_tiles.version import __version__
 
 _CPUINFO = Path("/proc/cpuinfo")
-_CPUINFO_BYTES = 4096  # the first core
+_CPUINFO_BYTES = 8192  # the first core
 
 
 def environment_of(device: Any) -> Environment:
@@ -97,12 +97,23 @@ def limits_of(device: Any) -> Limits:
 @lru_cache(maxsize=1)
 def processor() -> str:
     """Name of the processor."""
+    return _cpuinfo().get("model name") or platform.processor() or platform.machine() or "cpu"
+
+
+def instruction_sets() -> str:
+    """What the processor can do, as Linux names it; empty elsewhere."""
+    known = _cpuinfo()
+    return known.get("flags") or known.get("Features") or ""
+
+
+def _cpuinfo() -> dict[str, str]:
+    """What Linux says of the first core."""
     try:
         with _CPUINFO.open(encoding="utf-8", errors="replace") as file:
-            for line in file.read(_CPUINFO_BYTES).splitlines():
-                name, _, value = line.partition(":")
-                if name.strip() == "model name":
-                    return value.strip()
+            lines = [line.partition(":") for line in file.read(_CPUINFO_BYTES).splitlines()]
     except OSError:
-        pass
-    return platform.processor() or platform.machine() or "cpu"
+        return {}
+    found: dict[str, str] = {}
+    for name, _, value in lines:
+        found.setdefault(name.strip(), value.strip())
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,6 +188,7 @@ class KernelChooser:
         self, store: Store, key: TuningKey, pending: Sequence[Config], question: Question, now: settings.Settings
     ) -> None:
         """Build and measure configurations, and store each timing when it is final."""
+        from warp_tiles.tuning.headers import kept_headers
         from warp_tiles.tuning.kernel_search import search_kernels
 
         written = question.written
@@ -197,20 +199,21 @@ class KernelChooser:
         def finished(timings: Sequence[Timing]) -> None:
             store.merge(key, timings)
 
-        found = search_kernels(
-            self._maker,
-            pending,
-            question.values,
-            written,
-            question.device,
-            dim=self._dim,
-            how=self._how,
-            strategy=self._strategy,
-            budget_s=now.tune_budget_s,
-            soft=key.environment.soft(),
-            finished=finished,
-            first=self._records.configs(question.device),
-        )
+        with kept_headers(now) if question.device.is_cpu else nullcontext():
+            found = search_kernels(
+                self._maker,
+                pending,
+                question.values,
+                written,
+                question.device,
+                dim=self._dim,
+                how=self._how,
+                strategy=self._strategy,
+                budget_s=now.tune_budget_s,
+                soft=key.environment.soft(),
+                finished=finished,
+                first=self._records.configs(question.device),
+            )
         self.counters.builds += found.builds
         self.counters.measurements += found.measured
         self.counters.build_s += found.build_s
