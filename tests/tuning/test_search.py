@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from warp_tiles import settings
+from warp_tiles import WorkerError, settings
 from warp_tiles.tuning.measure import Effort, WallClock
 from warp_tiles.tuning.record import Config, Timing
 from warp_tiles.tuning.search import Found, Lane, search
@@ -60,7 +60,7 @@ class Builder:
         with self.lock:
             self.now -= 1
         if config["x"] == 7:
-            raise MemoryError("ptxas wants too much")
+            raise RuntimeError("ptxas wants too much")
         candidate = Candidate(config, 100.0 + abs(config["x"] - 11) * 10)
         self.built.append(candidate)
         return candidate
@@ -75,7 +75,7 @@ def test_every_configuration_gets_a_timing_and_failures_their_reason() -> None:
     by_number = {timing.config["x"]: timing for timing in found.timings}
     assert sorted(by_number) == list(range(20))
     assert by_number[7].status == by_number[13].status == "failed"
-    assert by_number[7].reason == "MemoryError: ptxas wants too much"
+    assert by_number[7].reason == "RuntimeError: ptxas wants too much"
     assert by_number[13].reason == "RuntimeError: wrong result"
     best = min((timing for timing in found.timings if timing.status == "ok"), key=lambda timing: timing.median_us)
     assert best.config == {"x": 11}
@@ -173,3 +173,19 @@ def test_progress_shows_the_best_so_far_on_a_terminal_only(capsys: pytest.Captur
     shown = capsys.readouterr().err
     assert "tuning gemm" in shown
     assert "20/20" in shown
+
+
+@pytest.mark.parametrize("cause", [OSError(28, "No space left on device"), MemoryError(), WorkerError("it was killed")])
+def test_a_cause_that_passes_is_told_and_not_handed_on(cause: Exception) -> None:
+    def build(config: Config) -> Candidate:
+        if config["x"] == 3:
+            raise cause
+        return Candidate(config, 100.0)
+
+    handed_on: list[Timing] = []
+    found = run(build=build, configs=CONFIGS[:5], finished=handed_on.extend)
+    assert [timing.config["x"] for timing in found.passing] == [3]
+    assert type(cause).__name__ in found.passing[0].reason
+    assert sorted(timing.config["x"] for timing in handed_on) == [0, 1, 2, 4]
+    assert len(found.timings) == 5
+    assert not found.out_of_time

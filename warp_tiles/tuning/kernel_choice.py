@@ -142,8 +142,8 @@ class KernelChooser:
                 record = relevant(store.load(key), key, wanted)
                 pending = self._records.pending(record, wanted, now)
                 if may_search and pending:
-                    self.search(store, key, pending, question, now)
-                    record = relevant(store.load(key), key, wanted)
+                    passing = Record(key, self.search(store, key, pending, question, now))
+                    record = passing.merged(relevant(store.load(key), key, wanted).timings)
                     pending = ()
             if may_search or not pending:
                 break
@@ -177,17 +177,22 @@ class KernelChooser:
         with store.single_flight(key) as may_search:
             record = relevant(store.load(key), key, wanted)
             pending = tuple(wanted.values()) if again else records.pending(record, wanted, now)
+            passing = Record(key)
             if pending and (may_search or insists or again):
-                self.search(store, key, pending, question, now)
-        found = store.load(key) or Record(key)
+                passing = Record(key, self.search(store, key, pending, question, now))
+        found = passing.merged((store.load(key) or Record(key)).timings)
         if relevant(found, key, wanted).winner() is None:
             raise records.all_failed(relevant(found, key, wanted))
         return found
 
     def search(
         self, store: Store, key: TuningKey, pending: Sequence[Config], question: Question, now: settings.Settings
-    ) -> None:
-        """Build and measure configurations, and store each timing when it is final."""
+    ) -> tuple[Timing, ...]:
+        """Build and measure configurations, and store each timing when it is final.
+
+        Returns:
+            What was not stored: failures to build for a cause that passes. The next search tries them again.
+        """
         from warp_tiles.tuning.headers import kept_headers
         from warp_tiles.tuning.kernel_search import search_kernels
 
@@ -218,6 +223,11 @@ class KernelChooser:
         self.counters.measurements += found.measured
         self.counters.build_s += found.build_s
         self.counters.measure_s += found.measure_s
+        for timing in found.passing:
+            log.warning(
+                "tuning %r: %s is left out until the next search: %s", self._records, dict(timing.config), timing.reason
+            )
+        return found.passing
 
 
 def _launches_nothing(dim: Any) -> bool:

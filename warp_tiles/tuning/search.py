@@ -12,6 +12,7 @@ from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from warp_tiles.errors import WorkerError
 from warp_tiles.pool import available_cores
 from warp_tiles.threads import DaemonThreads
 from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, race
@@ -21,6 +22,7 @@ from warp_tiles.tuning.space import All, Strategy
 
 _BATCH = 32  # built, measured and remembered together: cores are idle only when a batch ends
 _BATCH_ON_BUDGET = 16  # so that something is measured before the time is over
+_PASSING = (OSError, MemoryError, WorkerError)  # a full disk, or a compiler that was killed: not the candidate's fault
 
 
 class Built(Candidate, Protocol):
@@ -55,6 +57,7 @@ class Found:
         measured: Candidates that had at least one timed run.
         out_of_time: Whether the budget ended it.
         build_s, measure_s: What it spent waiting for builds, and measuring.
+        passing: Those of ``timings`` that failed for a cause outside the candidate, and were not handed on.
     """
 
     timings: tuple[Timing, ...]
@@ -63,6 +66,7 @@ class Found:
     out_of_time: bool
     build_s: float = 0.0
     measure_s: float = 0.0
+    passing: tuple[Timing, ...] = ()
 
 
 def search(
@@ -87,7 +91,8 @@ def search(
         jobs: Builds side by side; 0 for one per core.
         budget_s: Seconds after which the search stops with what it has; 0 for no limit.
         soft: The soft part of the environment, noted with each timing.
-        finished: Called with timings as soon as they are final, so that an interruption loses little.
+        finished: Called with timings as soon as they are final, so that an interruption loses little; not with
+            failures to build for a cause that passes (no space, no memory, a compiler process that died).
         what: What is tuned, for the progress bar.
     """
     with SearchProgress(what, len(configs)) as progress:
@@ -118,6 +123,7 @@ class _Search:
         self.lane_of = {identity(config): lanes[number % len(lanes)] for number, config in enumerate(configs)}
         self.config_of = {identity(config): config for config in configs}
         self.timings: dict[str, Timing] = {}
+        self.passing: list[Timing] = []
         self.builds = 0
         self.build_s = self.measure_s = 0.0
         self.runners: list[Runner] = []
@@ -143,7 +149,8 @@ class _Search:
             self._narrow(strategy)
         measured = sum(bool(runner.samples_us) for runner in self.runners)
         out_of_time = len(self.timings) < len(self.configs)
-        return Found(tuple(self.timings.values()), self.builds, measured, out_of_time, self.build_s, self.measure_s)
+        timings, passing = tuple(self.timings.values()), tuple(self.passing)
+        return Found(timings, self.builds, measured, out_of_time, self.build_s, self.measure_s, passing)
 
     def _build(self, builder: DaemonThreads, configs: Sequence[Config]) -> list[Runner]:
         start = time.monotonic()
@@ -154,7 +161,8 @@ class _Search:
             future.add_done_callback(lambda done: self.progress.built() if not done.cancelled() else None)
         wait(futures.values(), timeout=left_s)
         self.build_s += time.monotonic() - start
-        runners, failed = [], []
+        runners: list[Runner] = []
+        failed: list[Timing] = []
         for name, future in futures.items():
             if future.cancel() or not future.done():
                 continue  # out of time
@@ -163,10 +171,12 @@ class _Search:
             if error is None:
                 runners.append(Runner(name, future.result()))
             elif isinstance(error, Exception):
-                failed.append(Timing(self.config_of[name], "failed", reason=describe_error(error), soft=self.soft))
+                timing = Timing(self.config_of[name], "failed", reason=describe_error(error), soft=self.soft)
+                (self.passing if isinstance(error, _PASSING) else failed).append(timing)
             else:
                 raise error
         self.runners += runners
+        self.timings.update({timing.identity: timing for timing in self.passing})
         self._record(failed)
         return runners
 
