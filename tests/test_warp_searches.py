@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import warp as wp
 
 from warp_tiles import SeamError
 from warp_tiles._warp import find
-from warp_tiles._warp.searches import scalar_and_shape, share_precompiled_headers, without_tape
+from warp_tiles._warp.searches import precompiled_headers, scalar_and_shape, share_precompiled_headers, without_tape
 
 
 def test_a_tape_does_not_see_the_block() -> None:
@@ -23,21 +24,49 @@ def test_a_tape_does_not_see_the_block() -> None:
     assert len(tape.launches) == 1
 
 
-def test_a_thread_gets_the_headers_of_others() -> None:
+def test_a_thread_gets_each_header_of_others_once() -> None:
     runtime = find("context.runtime")
-    folder = Path(runtime.get_clang_pch_dir())
-    (folder / "builtin_test.pch").write_bytes(b"headers")
-    found: list[str] = []
+    header = Path(runtime.get_clang_pch_dir()) / "builtin_bd_test.pch"
+    header.write_bytes(b"headers")
+    found: list[list[str]] = []
 
     def share() -> None:
+        own = Path(runtime.get_clang_pch_dir())
         share_precompiled_headers()
-        found.extend(path.name for path in Path(runtime.get_clang_pch_dir()).iterdir())
+        found.append([path.name for path in own.iterdir()])
+        (own / header.name).unlink()  # as Warp does with what Clang refuses
+        share_precompiled_headers()
+        found.append([path.name for path in own.iterdir()])
 
     thread = threading.Thread(target=share)
     thread.start()
     thread.join()
-    (folder / "builtin_test.pch").unlink()
-    assert "builtin_test.pch" in found
+    header.unlink()
+    first, second = found
+    assert header.name in first
+    assert header.name not in second
+
+
+def test_of_several_headers_of_a_name_the_newest_counts() -> None:
+    runtime = find("context.runtime")
+    paths: list[Path] = []
+
+    def make() -> None:
+        paths.append(Path(runtime.get_clang_pch_dir()) / "builtin_bd_test.pch")
+        paths[-1].write_bytes(b"headers")
+        os.utime(paths[-1], ns=(len(paths), len(paths)))
+
+    threads = [threading.Thread(target=make) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    make()
+    os.utime(paths[-1], ns=(0, 0))
+    assert precompiled_headers()["builtin_bd_test.pch"] in paths[:-1]
+    os.utime(paths[-1], ns=(9, 9))
+    assert precompiled_headers()["builtin_bd_test.pch"] == paths[-1]
+    for path in set(paths):
+        path.unlink()
 
 
 def test_a_warp_without_its_tape_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
+import platform
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -18,15 +17,17 @@ from warp_tiles._warp import searches
 from warp_tiles.cache import Cache, CacheKey
 from warp_tiles.settings import Settings
 from warp_tiles.tuning import headers
-from warp_tiles.tuning.headers import Shelf, headers_key, kept_headers
+from warp_tiles.tuning.headers import Shelf, headers_made_from, kept_headers
 
-KEY = CacheKey.of({"kind": "headers of a test"})
+MADE_FROM = {"kind": "headers of a test"}
+O2, O3 = "builtin_bd1_o2.pch", "builtin_bd1_o3.pch"
 _SEARCH = """
 import json, os
 import warp as wp
 import warp_tiles
 from pathlib import Path
-from warp_tiles._warp.searches import headers_folder, precompiled_headers
+from warp_tiles._warp import find
+from warp_tiles._warp.searches import headers_folder
 
 def make(count):
     @wp.kernel(module="unique")
@@ -36,10 +37,12 @@ def make(count):
 
 tuned = warp_tiles.autotune(configs=[{"count": 1}, {"count": 2}], key=("values",), dim=lambda config, args: 4)(make)
 tuned.launch(inputs=[wp.zeros(4, device="cpu")], device="cpu")
-own = {path.name: path.stat() for path in headers_folder().glob("*.pch")}
-used = {name: path.stat() for name, path in precompiled_headers().items()}
-print(json.dumps({"searches": tuned.counters.searches, "builds": tuned.counters.builds, "names": sorted(used),
-                  "taken": [used[name].st_ino == state.st_ino for name, state in own.items()]}))
+own = headers_folder()
+threads = [Path(folder.name) for folder in find("context.runtime")._pch_dirs.values() if Path(folder.name) != own]
+made = [path for folder in threads for path in folder.glob("*.pch")]
+print(json.dumps({"searches": tuned.counters.searches, "builds": tuned.counters.builds,
+                  "names": sorted({path.name for path in made}),
+                  "taken": [(own / path.name).exists() and (own / path.name).samefile(path) for path in made]}))
 """
 
 
@@ -54,7 +57,8 @@ class Process:
         patch.setattr(searches, "precompiled_headers", self.made)
 
     def made(self) -> dict[str, Path]:
-        return {path.name: path for folder in (self.own, self.other) for path in folder.glob("*.pch")}
+        found = [path for folder in (self.own, self.other) for path in folder.glob(searches.CPU_HEADERS)]
+        return {path.name: path for path in sorted(found, key=lambda path: path.stat().st_mtime_ns)}
 
 
 @pytest.fixture
@@ -64,80 +68,87 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Cache:
-    return Cache(tmp_path / "headers", suffix=".zip")
+    return Cache(tmp_path / "headers", suffix=".pch")
 
 
 def test_what_a_thread_made_is_there_in_the_next_process(
     process: Process, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (process.other / "o2.pch").write_bytes(b"second level")
-    (process.other / "o3.pch.tmp").write_bytes(b"half")
-    Shelf(cache, KEY).keep()
+    (process.other / O2).write_bytes(b"second level")
+    (process.other / "builtin_bd1_o3-1c20.pch.tmp").write_bytes(b"half")
+    (process.other / "nvrtc.pch").write_bytes(b"for GPUs")
+    Shelf(cache, MADE_FROM).keep()
     later = Process(tmp_path / "later", monkeypatch)
-    Shelf(cache, KEY).take()
-    assert [(path.name, path.read_bytes()) for path in later.own.iterdir()] == [("o2.pch", b"second level")]
+    Shelf(cache, MADE_FROM).take()
+    assert [(path.name, path.read_bytes()) for path in later.own.iterdir()] == [(O2, b"second level")]
     assert list(later.other.iterdir()) == []
-    assert [path.suffix for path in (cache.root / "v1" / "objects").rglob("*") if path.is_file()] == [".zip"]
+    assert [path.suffix for path in (cache.root / "v1" / "objects").rglob("*") if path.is_file()] == [".pch"]
 
 
-def test_headers_of_several_processes_are_united(
+def test_headers_of_several_processes_are_all_kept(
     process: Process, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = Shelf(cache, KEY), Shelf(cache, KEY)
+    first, second = Shelf(cache, MADE_FROM), Shelf(cache, MADE_FROM)
     first.take()
     second.take()
-    (process.own / "o2.pch").write_bytes(b"two")
+    (process.own / O2).write_bytes(b"two")
     first.keep()
-    Process(tmp_path / "second", monkeypatch).own.joinpath("o3.pch").write_bytes(b"three")
+    Process(tmp_path / "second", monkeypatch).own.joinpath(O3).write_bytes(b"three")
     second.keep()
     later = Process(tmp_path / "later", monkeypatch)
-    Shelf(cache, KEY).take()
-    assert sorted(path.name for path in later.own.iterdir()) == ["o2.pch", "o3.pch"]
+    Shelf(cache, {"kind": "another Warp"}).take()
+    assert list(later.own.iterdir()) == []
+    Shelf(cache, MADE_FROM).take()
+    assert sorted(path.name for path in later.own.iterdir()) == [O2, O3]
 
 
 def test_nothing_is_written_twice(process: Process, cache: Cache) -> None:
-    (process.own / "o2.pch").write_bytes(b"two")
-    shelf = Shelf(cache, KEY)
+    (process.own / O2).write_bytes(b"two")
+    shelf = Shelf(cache, MADE_FROM)
     shelf.keep()
     shelf.keep()
-    again = Shelf(cache, KEY)
+    again = Shelf(cache, MADE_FROM)
     again.take()
     again.keep()
     assert cache.counters.stores == 1
 
 
-def test_own_headers_are_left_alone(process: Process, cache: Cache) -> None:
-    (process.own / "o2.pch").write_bytes(b"stored")
-    Shelf(cache, KEY).keep()
-    (process.own / "o2.pch").write_bytes(b"newer")
-    Shelf(cache, KEY).take()
-    assert (process.own / "o2.pch").read_bytes() == b"newer"
+def test_what_warp_made_in_place_of_a_stored_file_replaces_it(
+    process: Process, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (process.own / O2).write_bytes(b"stored")
+    os.utime(process.own / O2, ns=(1, 1))
+    Shelf(cache, MADE_FROM).keep()
+    shelf = Shelf(cache, MADE_FROM)
+    shelf.take()
+    (process.other / O2).write_bytes(b"newer")
+    shelf.keep()
+    assert (process.own / O2).read_bytes() == b"stored"
+    later = Process(tmp_path / "later", monkeypatch)
+    Shelf(cache, MADE_FROM).take()
+    assert (later.own / O2).read_bytes() == b"newer"
 
 
-def test_names_of_an_archive_stay_in_the_folder(process: Process, cache: Cache) -> None:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("../../outside.pch", b"out")
-    cache.put(KEY, stream.getvalue(), {})
-    Shelf(cache, KEY).take()
-    assert [path.name for path in process.own.iterdir()] == ["outside.pch"]
+@pytest.mark.parametrize("name", ["../builtin_bd1.pch", "/builtin_bd1.pch", "builtin_bd/../../x.pch", "other.pch", ""])
+def test_names_of_the_cache_stay_in_the_folder(process: Process, cache: Cache, name: str) -> None:
+    cache.put(CacheKey.of({**MADE_FROM, "file": name}), b"data", {})
+    Shelf(cache, MADE_FROM).take()
+    assert list(process.own.iterdir()) == []
+    assert [path.name for path in process.own.parent.iterdir()] != ["builtin_bd1.pch"]
 
 
-@pytest.mark.parametrize("damage", ["bytes", "archive", "refused", "unwritable", "seam"])
+@pytest.mark.parametrize("damage", ["bytes", "refused", "unwritable", "seam"])
 def test_what_cannot_be_used_costs_only_time(
     process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
-    monkeypatch.setattr(headers, "headers_key", lambda folder, version: KEY)
+    monkeypatch.setattr(headers, "headers_made_from", lambda folder, version: MADE_FROM)
     now, root = Settings(cache_dir=tmp_path), tmp_path / "headers"
-    cache = Cache(root, suffix=".zip")
-    (process.own / "o2.pch").write_bytes(b"two" * 100)
-    Shelf(cache, KEY).keep()
-    (process.own / "o2.pch").unlink()
-    (stored,) = root.rglob("*.zip")
+    (process.own / O2).write_bytes(b"two" * 100)
+    Shelf(Cache(root, suffix=".pch"), MADE_FROM).keep()
+    (process.own / O2).unlink()
+    (stored,) = root.rglob("*.pch")
     if damage == "bytes":
         stored.write_bytes(stored.read_bytes()[:-1] + b"x")
-    elif damage == "archive":
-        cache.put(KEY, b"no archive", {})
     elif damage == "refused":
         root.chmod(0o777)
     elif damage == "unwritable":
@@ -147,7 +158,7 @@ def test_what_cannot_be_used_costs_only_time(
     ran = False
     with caplog.at_level(logging.INFO, "warp_tiles"), kept_headers(now):
         ran = True
-        (process.other / "o2.pch").write_bytes(b"made again")
+        (process.other / O2).write_bytes(b"made again")
     assert ran
     assert caplog.records
     assert list(process.own.iterdir()) == []
@@ -161,18 +172,26 @@ def _no_seam() -> Path:
     raise SeamError("Warp has no headers_folder")
 
 
-def test_a_damaged_entry_is_replaced(process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headers, "headers_key", lambda folder, version: KEY)
-    cache = Cache(tmp_path / "headers", suffix=".zip")
-    cache.put(KEY, b"no archive", {})
-    with kept_headers(Settings(cache_dir=tmp_path)):
-        (process.own / "o2.pch").write_bytes(b"two")
-    later = Process(tmp_path / "later", monkeypatch)
-    Shelf(cache, KEY).take()
-    assert (later.own / "o2.pch").read_bytes() == b"two"
+def test_a_failure_in_the_block_comes_out(process: Process, tmp_path: Path) -> None:
+    def search() -> None:
+        with kept_headers(Settings(cache_dir=tmp_path)):
+            (process.own / O2).write_bytes(b"two")
+            raise RuntimeError("of the search")
+
+    with pytest.raises(RuntimeError, match="of the search"):
+        search()
+    assert len(list((tmp_path / "headers").rglob("*.pch"))) == 1
 
 
-@pytest.mark.parametrize("change", ["size", "time", "library", "version", "folder", "processor", "instruction_sets"])
+def test_a_cache_of_several_users_has_no_code_of_the_host(process: Process, tmp_path: Path) -> None:
+    with kept_headers(Settings(cache_dir=tmp_path, cache_shared=True)):
+        (process.own / O2).write_bytes(b"two")
+    assert not (tmp_path / "headers").exists()
+
+
+@pytest.mark.parametrize(
+    "change", ["size", "time", "library", "version", "folder", "machine", "processor", "instruction_sets"]
+)
 def test_the_key_has_everything_that_headers_are_made_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
@@ -182,8 +201,8 @@ def test_the_key_has_everything_that_headers_are_made_from(
         (package / name).write_text("text")
         os.utime(package / name, ns=(1, 1))
     version, header = "1.19.0", package / "native" / "cutlass" / "gemm.h"
-    before = headers_key(package, version)
-    assert headers_key(package, version) == before
+    before = headers_made_from(package, version)
+    assert headers_made_from(package, version) == before
     if change == "size":
         header.write_text("texts")
         os.utime(header, ns=(1, 1))
@@ -196,8 +215,8 @@ def test_the_key_has_everything_that_headers_are_made_from(
     elif change == "folder":
         package = package.rename(tmp_path / "elsewhere")
     else:
-        monkeypatch.setattr(headers, change, lambda: "another")
-    assert headers_key(package, version) != before
+        monkeypatch.setattr(platform if change == "machine" else headers, change, lambda: "another")
+    assert headers_made_from(package, version) != before
 
 
 def test_a_search_in_another_process_precompiles_nothing(tmp_path: Path) -> None:
@@ -211,8 +230,9 @@ def test_a_search_in_another_process_precompiles_nothing(tmp_path: Path) -> None
         found.append(json.loads(run.stdout.splitlines()[-1]))
         for record in (tmp_path / "tiles" / "tuning").rglob("*.json"):
             record.unlink()
+        assert "PCH" not in run.stderr  # nothing was refused
     first, second = found
     assert (first["searches"], first["builds"]) == (second["searches"], second["builds"]) == (1, 2)
     assert first["names"] == second["names"] != []
-    assert first["taken"] == []  # the thread that searches builds nothing itself
-    assert second["taken"] == [True]
+    assert set(first["taken"]) == {False}  # the thread that searches builds nothing itself
+    assert set(second["taken"]) == {True}

@@ -20,7 +20,6 @@ from tests.tuning.fake_stores import MemoryStore
 from tests.tuning.kernels import CONFIGS, SIZE, arguments, dim, lists, scaled_add, tuned
 from warp_tiles import TuningError
 from warp_tiles.tuning import kernel_search
-from warp_tiles.tuning.candidate import KernelCandidate
 from warp_tiles.tuning.kernel_search import modules_first
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -373,7 +372,6 @@ wp.config.log_level = wp.LOG_WARNING
 sys.path.insert(0, "examples")
 import autotune_gemm
 from tests.tuning.fake_stores import FileStore
-from warp_tiles.tuning.candidate import KernelCandidate
 from warp_tiles.tuning.measure import Effort
 store = FileStore(Path(sys.argv[1]))
 gemm = autotune_gemm.tuned_gemm("fp32", store=lambda now: store, effort=Effort(warmup=1, runs=2, rounds=2))
@@ -400,28 +398,43 @@ def test_a_new_process_with_a_record_builds_and_measures_nothing(tmp_path: Path)
 def test_a_build_that_found_no_space_is_tried_again_by_the_next_search(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    build, full = KernelCandidate.build, [16, 32]
+    build, room = wp._src.build.build_cpu, [True, False, False]
 
-    def without_space(self: KernelCandidate) -> KernelCandidate:
-        if self._launch.config["tile"] in full:
+    def without_space(*args: Any, **options: Any) -> None:
+        if not (room.pop(0) if room else True):
             raise OSError(28, "No space left on device")
-        return build(self)
+        build(*args, **options)
 
-    monkeypatch.setattr(KernelCandidate, "build", without_space)
-    args = arguments()
-    add = tuned(store)
+    monkeypatch.setattr(wp._src.build, "build_cpu", without_space)
+    configs = [{**config, "factor": 7.25} for config in CONFIGS]  # in Warp's cache of no other test
+    add, args = tuned(store, configs=configs, jobs=1), arguments()
     add.launch(**lists(args))
     assert [timing.config["tile"] for timing in add.record(args, "cpu").timings] == [8]
     assert caplog.text.count("left out until the next search: OSError: [Errno 28]") == 2
     add.launch(**lists(args))
-    assert add.counters.searches == 1  # of this process
-    full.remove(16)
-    later = tuned(store)
-    later.launch(**lists(args))
-    assert sorted(timing.config["tile"] for timing in later.record(args, "cpu").timings) == [8, 16]
-    full[:] = [8, 16, 32]
-    with pytest.raises(TuningError, match="no configuration") as caught:
-        tuned(MemoryStore()).launch(**lists(args))
-    assert caught.value.log.count("No space left on device") == 3
-    found = tuned(store).tune(args, "cpu", again=True)
+    assert add.counters.searches == 1  # what was chosen lasts as long as the process
+    room[:] = [True, False]
+    found = add.tune(args, "cpu")
     assert sorted(timing.config["tile"] for timing in found.timings if timing.status != "failed") == [8, 16]
+    assert [timing.config["tile"] for timing in found.timings if "Errno 28" in timing.reason] == [32]
+    found = add.tune(args, "cpu")
+    assert sorted(timing.config["tile"] for timing in found.timings if timing.status != "failed") == [8, 16, 32]
+    assert len(add.record(args, "cpu").timings) == 3
+
+
+def test_where_nothing_can_be_built_the_next_launch_tries_again(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = wp._src.build.build_cpu
+
+    def without_space(*args: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(wp._src.build, "build_cpu", without_space)
+    add, args = tuned(store, configs=[{**config, "factor": 7.5} for config in CONFIGS]), arguments()
+    with pytest.raises(TuningError, match="no configuration") as caught:
+        add.launch(**lists(args))
+    assert caught.value.log.count("No space left on device") == 3
+    monkeypatch.setattr(wp._src.build, "build_cpu", build)
+    add.launch(**lists(args))
+    assert len(add.record(args, "cpu").timings) == 3

@@ -189,3 +189,12 @@ def test_a_cause_that_passes_is_told_and_not_handed_on(cause: Exception) -> None
     assert sorted(timing.config["x"] for timing in handed_on) == [0, 1, 2, 4]
     assert len(found.timings) == 5
     assert not found.out_of_time
+
+
+def test_an_error_of_the_candidate_is_handed_on() -> None:
+    def build(config: Config) -> Candidate:
+        raise OSError(36, "File name too long")
+
+    handed_on: list[Timing] = []
+    found = run(build=build, configs=CONFIGS[:2], finished=handed_on.extend)
+    assert (found.passing, len(handed_on)) == ((), 2)

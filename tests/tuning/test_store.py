@@ -63,6 +63,20 @@ def test_folders_and_files_are_private(records: RecordStore) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in made if path.is_file()} == {0o600}
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_records_of_a_shared_cache_have_its_permissions(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o2770)
+    with settings.override(cache_dir=cache, cache_shared=True):
+        store = open_store()
+        with store.single_flight(key()):
+            store.merge(key(), [A])
+    found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in cache.rglob("*")}
+    (record,) = cache.rglob("*.json")
+    assert (found["tuning"], found[record.parent.name], found[record.name]) == (0o2770, 0o2770, 0o660)
+
+
 def test_a_configuration_that_json_lacks_is_refused_and_changes_nothing(records: RecordStore) -> None:
     records.merge(key(), [A])
     before = file_of(records, key()).read_bytes()

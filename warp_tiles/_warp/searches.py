@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from typing import Any
 from warp_tiles._warp.seams import find, missing
 from warp_tiles.errors import SeamError
 
+CPU_HEADERS = "builtin_bd*.pch"  # NVRTC's lie in the same folders
+
 log = logging.getLogger("warp_tiles")
+_of_thread = threading.local()
 
 
 def _runtime(*names: str) -> Any:
@@ -45,7 +49,7 @@ def without_tape() -> Iterator[None]:
 
 
 def precompiled_headers() -> dict[str, Path]:
-    """What the threads of this process have precompiled for the CPU, by file name.
+    """What the threads of this process have precompiled for the CPU, by file name; of several the newest.
 
     Warp gives each thread a folder of its own, and a file there its name when it is whole.
 
@@ -53,7 +57,11 @@ def precompiled_headers() -> dict[str, Path]:
         SeamError: This Warp keeps them elsewhere.
     """
     folders = list(_runtime("_pch_dirs")._pch_dirs.values())
-    return {header.name: header for folder in folders for header in Path(folder.name).glob("*.pch")}
+    found: dict[str, tuple[int, Path]] = {}
+    for header in (header for folder in folders for header in Path(folder.name).glob(CPU_HEADERS)):
+        with contextlib.suppress(OSError):  # Warp removes what Clang refuses
+            found[header.name] = max(found.get(header.name, (0, header)), (header.stat().st_mtime_ns, header))
+    return {name: header for name, (_, header) in found.items()}
 
 
 def headers_folder() -> Path:
@@ -66,17 +74,22 @@ def headers_folder() -> Path:
 
 
 def share_precompiled_headers() -> None:
-    """Let this thread use what other threads have precompiled for the CPU; 1.7 s each time otherwise.
+    """Let this thread use what other threads have precompiled for the CPU; 1.6 s each time otherwise.
 
-    Where Warp keeps it in another way, each thread makes its own.
+    A thread is given each file once: if Clang refuses it, Warp makes another. Where Warp keeps them in another way,
+    each thread makes its own.
     """
+    given: set[str] = _of_thread.__dict__.setdefault("given", set())
     try:
-        folder = headers_folder()
-        for name, header in precompiled_headers().items():
-            if not (folder / name).exists():
-                _link(header, folder / name)
+        folder, known = headers_folder(), precompiled_headers()
     except (SeamError, OSError) as error:
         log.info("tuning: each thread precompiles its own headers: %s", error)
+        return
+    for name, header in known.items():
+        if name not in given and not (folder / name).exists():
+            with contextlib.suppress(OSError):
+                _link(header, folder / name)
+        given.add(name)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from warp_tiles.errors import TuningError
 from warp_tiles.tuning.arguments import is_array, is_struct, namespace
 from warp_tiles.tuning.making import TunedLaunch
+from warp_tiles.tuning.measure import is_passing
 
 log = logging.getLogger("warp_tiles")
 _SEED = 4
@@ -245,14 +246,19 @@ class KernelCandidate:
             share_precompiled_headers()
         launch = wp.launch_tiled if self._tiled else wp.launch
         with _lock_of(self._launch, self._workspace.device):
-            self._command = launch(
-                self._launch.kernel,
-                dim=self._dim,
-                inputs=self._workspace.values,
-                device=self._workspace.device,
-                block_dim=self._launch.block_dim,
-                record_cmd=True,
-            )
+            try:
+                self._command = launch(
+                    self._launch.kernel,
+                    dim=self._dim,
+                    inputs=self._workspace.values,
+                    device=self._workspace.device,
+                    block_dim=self._launch.block_dim,
+                    record_cmd=True,
+                )
+            except Exception as error:
+                if is_passing(error):
+                    self._launch.kernel.module.mark_modified()  # or Warp raises it again, and builds nothing
+                raise
         if self._command is None:
             raise TuningError(f"{dict(self._launch.config)} launches nothing, dim is {self._dim}")
         lacking = getattr(self._command.hooks, "forward_smem_shortfall", None)

@@ -60,13 +60,13 @@ class RecordFolder:
         return self.root / ".locks" / f"{digest}.lock"
 
     def modes(self) -> tuple[int, int]:
-        """Permissions of new folders and files.
+        """Permissions of new folders and files; before there are records, those of the folder that they will lie in.
 
         Raises:
             OSError: See :meth:`check_trust`.
         """
         self.check_trust()
-        return modes_in(self.root, self.shared)
+        return modes_in(self.root if self.root.exists() else self.root.parent, self.shared)
 
     def check_trust(self) -> None:
         """Refuse a folder that others can write; a missing one passes.

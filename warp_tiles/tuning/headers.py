@@ -1,17 +1,18 @@
-"""Warp's precompiled headers for the CPU, kept between processes: 1.7 s of every search that builds for the CPU.
+"""Warp's precompiled headers for the CPU, kept between processes: 1.6 s of every search that builds for the CPU.
 
-They lie in a cache of their own, ``headers`` beside the tuning records: one entry for each Warp, processor and state of
-Warp's headers, with the files that Warp has made so far. Clang refuses a file that does not fit its compilation, and
-Warp then builds without it, so that a wrong one costs time and no result.
+They lie in a cache of their own, ``headers`` beside the tuning records: an entry for each file that Warp made, under
+what it was made from. Clang compares options, and size and time of what was included, and refuses a file that does not
+fit; Warp then makes another, which replaces it. Of the contents Clang checks nothing: what is read here becomes code of
+the host.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
+import fnmatch
+import hashlib
 import logging
 import platform
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -23,12 +24,13 @@ from warp_tiles.tuning.environment import instruction_sets, processor
 
 log = logging.getLogger("warp_tiles")
 
-_MAX_BYTES = 128 << 20  # a file has 4.6 MB, and Warp makes one for each optimization level
+_MAX_BYTES = 64 << 20  # a file has 4.6 MB; Warp makes one for each set of compiler options
 _UNUSABLE = (CacheError, SeamError, OSError)
+_Fields = Mapping[str, "str | list[str]"]
 
 
-def headers_key(warp_folder: Path, version: str) -> CacheKey:
-    """What headers for the CPU are made from.
+def headers_made_from(warp_folder: Path, version: str) -> dict[str, str | list[str]]:
+    """What headers for the CPU are made from, besides the options that Warp has in their names.
 
     Args:
         warp_folder: Warp's package; files of ``native`` and ``bin`` enter with size and time of change, as Clang
@@ -40,24 +42,23 @@ def headers_key(warp_folder: Path, version: str) -> CacheKey:
     """
     files = sorted(path for name in ("native", "bin") for path in (warp_folder / name).rglob("*") if path.is_file())
     states = [(path.relative_to(warp_folder).as_posix(), path.stat()) for path in files]
-    return CacheKey.of(
-        {
-            "files": [f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states],
-            "folder": str(warp_folder),
-            "instruction_sets": instruction_sets(),
-            "kind": "precompiled headers",
-            "machine": platform.machine(),
-            "processor": processor(),
-            "warp": version,
-        }
-    )
+    return {
+        "files": [f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states],
+        "folder": str(warp_folder),
+        "instruction_sets": instruction_sets(),
+        "kind": "precompiled headers",
+        "machine": platform.machine(),
+        "processor": processor(),
+        "warp": version,
+    }
 
 
 @contextlib.contextmanager
 def kept_headers(now: Settings) -> Iterator[None]:
     """Have builds for the CPU in the block find what earlier processes precompiled, and keep what they add.
 
-    Where headers cannot be kept, they are precompiled again, and nothing fails.
+    Where headers cannot be kept, they are precompiled again, and nothing fails. A cache that is shared with other users
+    has none: their files would become code of this process.
 
     Args:
         now: Says where the cache is.
@@ -66,34 +67,34 @@ def kept_headers(now: Settings) -> Iterator[None]:
 
     shelf: Shelf | None = None
     try:
-        root = (now.cache_dir or default_root()) / "headers"
-        cache = Cache(root, max_bytes=_MAX_BYTES, allow_shared=now.cache_shared, suffix=".zip")
-        shelf = Shelf(cache, headers_key(Path(wp.__file__).parent, wp.__version__))
-        shelf.take()
+        if not now.cache_shared:
+            cache = Cache((now.cache_dir or default_root()) / "headers", max_bytes=_MAX_BYTES, suffix=".pch")
+            shelf = Shelf(cache, headers_made_from(Path(wp.__file__).parent, wp.__version__))
+            shelf.take()
     except _UNUSABLE as error:
         log.info("tuning: precompiled headers of earlier processes are not used: %s", error)
     try:
         yield
     finally:
-        if shelf is not None:
-            try:
+        try:
+            if shelf is not None:
                 shelf.keep()
-            except _UNUSABLE as error:
-                log.info("tuning: precompiled headers are not kept: %s", error)
+        except _UNUSABLE as error:
+            log.info("tuning: precompiled headers are not kept: %s", error)
 
 
 class Shelf:
-    """The entry of the cache that holds headers, as a zip archive.
+    """The entries of a cache that hold headers for one Warp and processor.
 
     Args:
-        cache: Where it is.
-        key: What they are made from.
+        cache: Where they are.
+        made_from: Fields of their keys, without the name of the file.
     """
 
-    def __init__(self, cache: Cache, key: CacheKey) -> None:
+    def __init__(self, cache: Cache, made_from: _Fields) -> None:
         self._cache = cache
-        self._key = key
-        self._stored: frozenset[str] = frozenset()
+        self._made_from = made_from
+        self._stored: dict[str, str] = {}
 
     def take(self) -> None:
         """Give this thread the headers that it does not have; threads of a search take them from it.
@@ -103,45 +104,30 @@ class Shelf:
             SeamError: This Warp keeps headers elsewhere.
             OSError: They cannot be written.
         """
-        from warp_tiles._warp.searches import headers_folder
+        from warp_tiles._warp.searches import CPU_HEADERS, headers_folder
 
-        stored = self._read()
-        self._stored = frozenset(stored)
         folder = headers_folder()
-        for name, data in stored.items():
-            if not (folder / name).exists():
-                write_atomic(folder / name, data)
+        for listed in self._cache.entries():
+            name = next((field.shown for field in listed.manifest.key.fields if field.label == "file"), "")
+            safe = fnmatch.fnmatch(name, CPU_HEADERS) and Path(name).name == name
+            if not safe or self._key(name).digest != listed.key:
+                continue
+            self._stored[name] = listed.manifest.payload_sha256
+            if not (folder / name).exists() and (entry := self._cache.get(listed.key)) is not None:
+                write_atomic(folder / name, entry.payload)
 
     def keep(self) -> None:
-        """Add what this process has precompiled to the entry, if there is anything new.
+        """Store what this process has precompiled, where that is not what is stored.
 
         Raises:
             What :meth:`take` raises.
         """
         from warp_tiles._warp.searches import precompiled_headers
 
-        made = {name: path for name, path in precompiled_headers().items() if name not in self._stored}
-        if not made:
-            return
-        stored = self._read() | {name: path.read_bytes() for name, path in made.items()}
-        self._cache.put(self._key, _archive(stored), {"headers": sorted(stored)})
-        self._stored = frozenset(stored)
+        for name, path in precompiled_headers().items():
+            data = path.read_bytes()
+            if self._stored.get(name) != hashlib.sha256(data).hexdigest():
+                self._stored[name] = self._cache.put(self._key(name), data, {"file": name}).manifest.payload_sha256
 
-    def _read(self) -> dict[str, bytes]:
-        entry = self._cache.get(self._key)
-        if entry is None:
-            return {}
-        try:
-            with zipfile.ZipFile(io.BytesIO(entry.payload)) as archive:
-                return {Path(name).name: archive.read(name) for name in archive.namelist()}
-        except zipfile.BadZipFile as error:
-            log.info("tuning: kept headers are not used: %s", error)
-            return {}
-
-
-def _archive(files: Mapping[str, bytes]) -> bytes:
-    result = io.BytesIO()
-    with zipfile.ZipFile(result, "w", zipfile.ZIP_STORED) as archive:
-        for name, data in sorted(files.items()):
-            archive.writestr(zipfile.ZipInfo(name), data)
-    return result.getvalue()
+    def _key(self, name: str) -> CacheKey:
+        return CacheKey.of({**self._made_from, "file": name})

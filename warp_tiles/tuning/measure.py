@@ -7,6 +7,7 @@ assumes no distribution (https://en.wikipedia.org/wiki/Median#Confidence_interva
 
 from __future__ import annotations
 
+import errno
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -14,12 +15,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol
 
-from warp_tiles.errors import TuningError
+from warp_tiles.errors import TuningError, WorkerError
 
 HOPELESS = 1.5  # times slower than the leader, even in its best run of the first round
 L2_SCRATCH_BYTES = 256 * 1024**2  # larger than the L2 cache of any GPU
 _CUSHION_FILLS = 4  # of the scratch buffer: some 250 us of an H200, in which the host queues the runs
 _MOST_FILLS = 16
+_PASSING_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO}
 _ATTEMPTS = 4  # to queue all runs in time; other threads may hold the interpreter
 _LEAST_FOR_INTERVAL = 6  # the least and largest of fewer samples hold the median with less than 95 %
 
@@ -135,6 +137,13 @@ def describe_error(error: BaseException) -> str:
     """An error in one line, for a record."""
     text = " ".join(str(getattr(error, "message", error)).split()) or "no message"
     return f"{type(error).__name__}: {text:.400}"
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error says nothing about the candidate: no space, no memory, a compiler process that died."""
+    if isinstance(error, OSError):
+        return error.errno in _PASSING_ERRNOS
+    return isinstance(error, (MemoryError, WorkerError))
 
 
 def race(

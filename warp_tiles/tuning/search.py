@@ -12,17 +12,15 @@ from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from warp_tiles.errors import WorkerError
 from warp_tiles.pool import available_cores
 from warp_tiles.threads import DaemonThreads
-from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, race
+from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, is_passing, race
 from warp_tiles.tuning.record import Config, Timing, identity
 from warp_tiles.tuning.search_progress import SearchProgress
 from warp_tiles.tuning.space import All, Strategy
 
 _BATCH = 32  # built, measured and remembered together: cores are idle only when a batch ends
 _BATCH_ON_BUDGET = 16  # so that something is measured before the time is over
-_PASSING = (OSError, MemoryError, WorkerError)  # a full disk, or a compiler that was killed: not the candidate's fault
 
 
 class Built(Candidate, Protocol):
@@ -92,7 +90,7 @@ def search(
         budget_s: Seconds after which the search stops with what it has; 0 for no limit.
         soft: The soft part of the environment, noted with each timing.
         finished: Called with timings as soon as they are final, so that an interruption loses little; not with
-            failures to build for a cause that passes (no space, no memory, a compiler process that died).
+            failures to build for a cause that passes (:func:`is_passing`).
         what: What is tuned, for the progress bar.
     """
     with SearchProgress(what, len(configs)) as progress:
@@ -172,7 +170,7 @@ class _Search:
                 runners.append(Runner(name, future.result()))
             elif isinstance(error, Exception):
                 timing = Timing(self.config_of[name], "failed", reason=describe_error(error), soft=self.soft)
-                (self.passing if isinstance(error, _PASSING) else failed).append(timing)
+                (self.passing if is_passing(error) else failed).append(timing)
             else:
                 raise error
         self.runners += runners
