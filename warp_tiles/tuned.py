@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.cache import default_root
+from warp_tiles.cache import cache_root
 from warp_tiles.providers.base import Tuned
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class TunedSnapshots:
         """
         if not now.rules.records:
             return None
-        root = now.cache_dir or default_root()
+        root = cache_root(now)
         identity = (root, now.cache_shared, now.record_paths, now.record_gpu, now.stale_records)
         with self._lock:
             if identity not in self._known:

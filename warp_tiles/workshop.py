@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.cache import default_root
+from warp_tiles.cache import cache_root
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, WorkerError
 from warp_tiles.files import make_private_folders, write_atomic
 from warp_tiles.settings import Settings
@@ -46,7 +46,7 @@ class Resources:
         """The cache that the settings name."""
         from warp_tiles.cache import Cache
 
-        identity = (root(settings), settings.cache_max_bytes, settings.cache_shared)
+        identity = (cache_root(settings), settings.cache_max_bytes, settings.cache_shared)
         with self._lock:
             if identity not in self._caches:
                 self._caches[identity] = Cache(identity[0], max_bytes=identity[1], allow_shared=identity[2])
@@ -54,7 +54,7 @@ class Resources:
 
     def store(self, settings: Settings) -> ToolchainStore:
         """Toolchain and digests."""
-        identity = (root(settings), settings.cache_shared)
+        identity = (cache_root(settings), settings.cache_shared)
         with self._lock:
             if identity not in self._stores:
                 self._stores[identity] = ToolchainStore(identity[0] / "toolchain", shared=identity[1])
@@ -101,11 +101,6 @@ class Resources:
         self._pools, self._waiters = {}, None
 
 
-def root(settings: Settings) -> Path:
-    """Folder of the cache and of what is remembered about the toolchain."""
-    return settings.cache_dir or default_root()
-
-
 @dataclass(frozen=True)
 class SettledWorkshop:
     """The resources under one set of settings, as providers see them (:class:`warp_tiles.providers.Workshop`).
@@ -123,7 +118,7 @@ class SettledWorkshop:
     @property
     def root(self) -> Path:
         """Folder of the cache and of what is remembered about the toolchain."""
-        return root(self.settings)
+        return cache_root(self.settings)
 
     @property
     def cache(self) -> Cache:

@@ -1,4 +1,4 @@
-"""Content-addressed cache of compiled GEMM variants (raw LTO-IR).
+"""Content-addressed cache of compiled GEMM variants (raw LTO-IR), and of headers that tuning keeps.
 
 A key is a list of labelled inputs; a payload is stored under its SHA-256. The cache never fails a build: a folder
 that cannot be used costs the caching. It does refuse a folder that others can write. See ``docs/cache.md``.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from warp_tiles.cache._maintain import CacheInfo, Finding, GcReport, Listed, VerifyReport
     from warp_tiles.cache._manifest import Entry, Manifest
     from warp_tiles.cache._memo import FileDigests
-    from warp_tiles.cache._place import default_root
+    from warp_tiles.cache._place import cache_root, default_root
     from warp_tiles.cache._report import Problem
     from warp_tiles.cache._store import Cache, Counters
 
@@ -40,6 +40,7 @@ _PLACES = {
     "Problem": "_report",
     "SCHEMA_VERSION": "_key",
     "VerifyReport": "_maintain",
+    "cache_root": "_place",
     "default_root": "_place",
     "explain": "_explain",
 }
@@ -62,6 +63,7 @@ __all__ = [
     "Manifest",
     "Problem",
     "VerifyReport",
+    "cache_root",
     "default_root",
     "explain",
 ]

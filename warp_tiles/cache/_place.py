@@ -6,6 +6,10 @@ import os
 import re
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from warp_tiles.settings import Settings
 
 LAYOUT = "v1"
 _HEX64 = re.compile(r"[0-9a-f]{64}")
@@ -21,6 +25,11 @@ def default_root() -> Path:
     import platformdirs
 
     return platformdirs.user_cache_path("warp_tiles", appauthor=False)
+
+
+def cache_root(settings: Settings) -> Path:
+    """Folder of the cache, of the tuning records, and of what is remembered about the toolchain."""
+    return settings.cache_dir or default_root()
 
 
 def foreign_writers(path: Path) -> str | None:

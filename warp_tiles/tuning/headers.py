@@ -16,7 +16,7 @@ import platform
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from warp_tiles.cache import Cache, CacheKey, default_root
+from warp_tiles.cache import Cache, CacheKey, cache_root
 from warp_tiles.errors import CacheError, SeamError
 from warp_tiles.files import write_atomic
 from warp_tiles.settings import Settings
@@ -68,7 +68,7 @@ def kept_headers(now: Settings) -> Iterator[None]:
     shelf: Shelf | None = None
     try:
         if not now.cache_shared:
-            cache = Cache((now.cache_dir or default_root()) / "headers", max_bytes=_MAX_BYTES, suffix=".pch")
+            cache = Cache(cache_root(now) / "headers", max_bytes=_MAX_BYTES, suffix=".pch")
             shelf = Shelf(cache, headers_made_from(Path(wp.__file__).parent, wp.__version__))
             shelf.take()
     except _UNUSABLE as error:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from warp_tiles.cache import default_root
+from warp_tiles.cache import cache_root
 from warp_tiles.errors import RecordError
 from warp_tiles.files import read_whole, write_atomic
 from warp_tiles.settings import Settings, current
@@ -327,7 +327,7 @@ def open_store(now: Settings | None = None) -> RecordStore:
     for path in now.record_paths:
         if not path.is_dir():
             tell(f"there is no folder {path} of tuning records, which the setting record_paths names")
-    return RecordStore((now.cache_dir or default_root()) / "tuning", now.record_paths, shared=now.cache_shared)
+    return RecordStore(cache_root(now) / "tuning", now.record_paths, shared=now.cache_shared)
 
 
 def _united(key: TuningKey, records: Sequence[Record]) -> Record:
