@@ -17,7 +17,16 @@ from warp_tiles.errors import SeamError
 CPU_HEADERS = "builtin_bd*.pch"  # NVRTC's lie in the same folders
 
 log = logging.getLogger("warp_tiles")
-_of_thread = threading.local()
+
+
+class _Given(threading.local):
+    """Names of headers that a thread was given."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+
+_given = _Given()
 
 
 def _runtime(*names: str) -> Any:
@@ -56,12 +65,12 @@ def precompiled_headers() -> dict[str, Path]:
     Raises:
         SeamError: This Warp keeps them elsewhere.
     """
-    folders = list(_runtime("_pch_dirs")._pch_dirs.values())
-    found: dict[str, tuple[int, Path]] = {}
-    for header in (header for folder in folders for header in Path(folder.name).glob(CPU_HEADERS)):
-        with contextlib.suppress(OSError):  # Warp removes what Clang refuses
-            found[header.name] = max(found.get(header.name, (0, header)), (header.stat().st_mtime_ns, header))
-    return {name: header for name, (_, header) in found.items()}
+    dated: list[tuple[int, Path]] = []
+    for folder in list(_runtime("_pch_dirs")._pch_dirs.values()):
+        for header in Path(folder.name).glob(CPU_HEADERS):
+            with contextlib.suppress(OSError):  # Warp removes what Clang refuses
+                dated.append((header.stat().st_mtime_ns, header))
+    return {header.name: header for _, header in sorted(dated)}
 
 
 def headers_folder() -> Path:
@@ -79,17 +88,16 @@ def share_precompiled_headers() -> None:
     A thread is given each file once: if Clang refuses it, Warp makes another. Where Warp keeps them in another way,
     each thread makes its own.
     """
-    given: set[str] = _of_thread.__dict__.setdefault("given", set())
     try:
         folder, known = headers_folder(), precompiled_headers()
     except (SeamError, OSError) as error:
         log.info("tuning: each thread precompiles its own headers: %s", error)
         return
     for name, header in known.items():
-        if name not in given and not (folder / name).exists():
+        if name not in _given.names and not (folder / name).exists():
             with contextlib.suppress(OSError):
                 _link(header, folder / name)
-        given.add(name)
+        _given.names.add(name)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -142,8 +142,8 @@ class KernelChooser:
                 record = relevant(store.load(key), key, wanted)
                 pending = self._records.pending(record, wanted, now)
                 if may_search and pending:
-                    passing = Record(key, self.search(store, key, pending, question, now))
-                    record = passing.merged(relevant(store.load(key), key, wanted).timings)
+                    left_out = self.search(store, key, pending, question, now)
+                    record = left_out.merged(relevant(store.load(key), key, wanted).timings)
                     pending = ()
             if may_search or not pending:
                 break
@@ -177,17 +177,17 @@ class KernelChooser:
         with store.single_flight(key) as may_search:
             record = relevant(store.load(key), key, wanted)
             pending = tuple(wanted.values()) if again else records.pending(record, wanted, now)
-            passing = Record(key)
+            left_out = Record(key)
             if pending and (may_search or insists or again):
-                passing = Record(key, self.search(store, key, pending, question, now))
-        found = passing.merged((store.load(key) or Record(key)).timings)
+                left_out = self.search(store, key, pending, question, now)
+        found = left_out.merged((store.load(key) or Record(key)).timings)
         if relevant(found, key, wanted).winner() is None:
             raise records.all_failed(relevant(found, key, wanted))
         return found
 
     def search(
         self, store: Store, key: TuningKey, pending: Sequence[Config], question: Question, now: settings.Settings
-    ) -> tuple[Timing, ...]:
+    ) -> Record:
         """Build and measure configurations, and store each timing when it is final.
 
         Returns:
@@ -227,7 +227,7 @@ class KernelChooser:
             log.warning(
                 "tuning %r: %s is left out until the next search: %s", self._records, dict(timing.config), timing.reason
             )
-        return found.passing
+        return Record(key, found.passing)
 
 
 def _launches_nothing(dim: Any) -> bool:

@@ -37,7 +37,7 @@ class Lane:
 
     Attributes:
         build: Makes a candidate of a configuration and builds it; called by several threads at once. What it raises
-            makes the configuration a failure.
+            makes the configuration a failure, unless its cause passes (:func:`is_passing`).
         clock: Takes times on the device.
     """
 
@@ -161,6 +161,7 @@ class _Search:
         self.build_s += time.monotonic() - start
         runners: list[Runner] = []
         failed: list[Timing] = []
+        passing: list[Timing] = []
         for name, future in futures.items():
             if future.cancel() or not future.done():
                 continue  # out of time
@@ -170,11 +171,12 @@ class _Search:
                 runners.append(Runner(name, future.result()))
             elif isinstance(error, Exception):
                 timing = Timing(self.config_of[name], "failed", reason=describe_error(error), soft=self.soft)
-                (self.passing if is_passing(error) else failed).append(timing)
+                (passing if is_passing(error) else failed).append(timing)
             else:
                 raise error
         self.runners += runners
-        self.timings.update({timing.identity: timing for timing in self.passing})
+        self.passing += passing
+        self._know(passing)
         self._record(failed)
         return runners
 
@@ -250,8 +252,11 @@ class _Search:
             samples=found.samples,
         )
 
-    def _record(self, timings: Sequence[Timing]) -> None:
+    def _know(self, timings: Sequence[Timing]) -> None:
         self.timings.update({timing.identity: timing for timing in timings})
+
+    def _record(self, timings: Sequence[Timing]) -> None:
+        self._know(timings)
         if timings:
             self.finished(timings)
 
