@@ -46,7 +46,7 @@ class Counters:
 
 
 class Cache:
-    """Content-addressed store of raw LTO-IR, safe for threads and processes.
+    """Content-addressed store of what compilers made, mostly raw LTO-IR; safe for threads and processes.
 
     Making a cache touches nothing. A folder that is missing, full or not writable costs the caching and is recorded
     in :attr:`problems`; it never fails a build. A folder that other users can write is refused at the first use.
