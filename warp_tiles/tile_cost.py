@@ -60,7 +60,9 @@ def cost(view: GemmVariant, config: TileConfig) -> float:
     lanewise = config.instruction == "fma"
     weights, estimate = (_FMA_WEIGHTS, _fma_estimate) if lanewise else (_MMA_WEIGHTS, _mma_estimate)
     wavefronts, selects, arithmetic = estimate(view, config)
-    busy = tiles * max(wavefronts, selects / 2, arithmetic / 4)
+    # the first of two warps is always on the same half of the schedulers, which is all that an odd tile has
+    scheduled = tiles + tiles % 2 if view.threads == 2 * LANES else tiles
+    busy = max(tiles * wavefronts, scheduled * max(selects / 2, arithmetic / 4))
     serial = weights.start + weights.wavefront * wavefronts + weights.select * selects + weights.cycle * arithmetic
     estimate_of_time = weights.busy * busy + rounds * serial / _resident_blocks(
         view, weights.registers * registers(view, config)

@@ -72,7 +72,7 @@ def changes(draw: st.DrawFn, variant: GemmVariant) -> TileConfig:
         tile_m, tile_n = lanes_m * draw(st.sampled_from([1, 2, 3, 4])), lanes_n * draw(st.sampled_from([1, 2, 4, 5]))
     else:
         lanes_m = lanes_n = lanes_k = 1
-        tile_m, tile_n = 16 * draw(st.integers(1, 3)), 8 * draw(st.integers(1, 6))
+        tile_m, tile_n = draw(st.sampled_from([16, 24, 32, 48])), 8 * draw(st.integers(1, 6))
     return TileConfig(
         instruction,
         tile_m,
