@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -329,12 +330,13 @@ def test_rows_of_whole_16_bytes_are_aligned() -> None:
     assert aligned(tile(8, 8), tile(8, 8), tile(8, 8)) == (16, 16, 16)
 
 
-def test_a_row_that_is_no_multiple_of_16_bytes_is_not() -> None:
-    assert aligned(tile(8, 6), tile(6, 8), tile(8, 8)) == (4, 16, 16)
+@pytest.mark.parametrize(("columns", "alignment"), [(5, 4), (6, 8), (7, 4), (10, 8)])
+def test_a_row_that_is_no_multiple_of_16_bytes_is_aligned_to_what_divides_it(columns: int, alignment: int) -> None:
+    assert aligned(tile(8, columns), tile(columns, 8), tile(8, 8)) == (alignment, 16, 16)
 
 
 def test_a_column_counts_where_columns_are_contiguous() -> None:
-    assert aligned(tile(6, 8, layout="col_major"), tile(8, 8), tile(6, 8)) == (4, 16, 16)
+    assert aligned(tile(6, 8, layout="col_major"), tile(8, 8), tile(6, 8)) == (8, 16, 16)
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
@@ -353,7 +355,7 @@ def test_an_explicit_leading_dimension_counts_for_itself(position: int) -> None:
     assert aligned(tiles[0], tiles[1], tiles[2]) == (16, 16, 16)
     tiles[position] = tile(8, 8, ld=10)
     expected = [16, 16, 16]
-    expected[position] = 4
+    expected[position] = 8
     assert list(aligned(tiles[0], tiles[1], tiles[2])) == expected
 
 
@@ -393,6 +395,6 @@ def test_the_rule_is_applied_to_every_product_with_its_own_bases() -> None:
 def test_an_alignment_holds_for_every_line_start(dtype: DType, ld: int, layout: Arrangement, base: bool) -> None:
     size = DTYPE_BYTES[dtype]
     operand = operand_of(tile(1, 1, dtype, layout, ld=ld, aligned=base), layout, ld)
-    assert operand.alignment == (16 if base and ld * size % 16 == 0 else size)
+    assert operand.alignment == (math.gcd(16, ld * size) if base else size)
     starts = [(0 if base else size) + line * ld * size for line in range(8)]
     assert all(start % operand.alignment == 0 for start in starts)

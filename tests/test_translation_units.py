@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 
+from tests.bench import variant_of
 from tests.test_variant import BASE, CHANGED
 from warp_tiles.providers.cublasdx import promised, source_text
 from warp_tiles.providers.mma import config_struct, problem_struct, translation_unit
@@ -26,10 +26,17 @@ def test_cublasdx_is_promised_nothing_with_an_explicit_leading_dimension() -> No
 
 
 def test_cublasdx_is_promised_8_bytes_at_most_for_a_16_bit_result() -> None:
-    half = replace(BASE, c=replace(BASE.c, dtype="float16", alignment=16))
-    assert promised(half).alignments == (16, 8, 8)
+    half = variant_of(8, "float16")
+    assert half.alignments == (16, 16, 16)
+    assert promised(half).alignments == (16, 16, 8)
     assert promised(promised(half)) == promised(half)
     assert promised(BASE) == BASE
+
+
+def test_cublasdx_is_promised_nothing_for_lines_that_are_no_multiple_of_16_bytes() -> None:
+    six = variant_of(6)
+    assert six.alignments == (8, 8, 8)
+    assert promised(six) == six.without_alignment()
 
 
 # ---- cuBLASDx's translation unit

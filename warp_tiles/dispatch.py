@@ -5,6 +5,7 @@ Everything here is a pure function of plain values: no Warp, no toolchain, no GP
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from warp_tiles.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision, Role
@@ -128,7 +129,7 @@ BFLOAT16_ADJOINT_ERROR = (
 def operand_of(tile: Tile, arrangement: Arrangement, ld: int) -> Operand:
     """A tile as an operand, with what is known about the alignment of its base and of every row or column start."""
     size = DTYPE_BYTES[tile.dtype]
-    return Operand(tile.dtype, arrangement, ld, 16 if tile.aligned_base and (ld * size) % 16 == 0 else size)
+    return Operand(tile.dtype, arrangement, ld, math.gcd(ld * size, 16) if tile.aligned_base else size)
 
 
 def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Target) -> Products:

@@ -31,6 +31,7 @@ class _Weights:
         busy: Of what shared memory, selects or arithmetic are busy with.
         start, wavefront, select, cycle: Of the latency of one register tile, its wavefronts, selects and arithmetic.
         registers: Registers in use for each estimated one.
+        result: Of the wavefronts of C, which loops that keep their sums in registers do not have.
     """
 
     busy: float
@@ -39,9 +40,11 @@ class _Weights:
     select: float
     cycle: float
     registers: float
+    result: float = 1
 
 
 _MMA_WEIGHTS = _Weights(busy=0.8, start=1350, wavefront=6.1, select=15.4, cycle=1.4, registers=0.2)
+_DOUBLE_WEIGHTS = _Weights(busy=1.5, start=150, wavefront=0.3, select=3, cycle=0.8, registers=1, result=0)
 _FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35, registers=1.2)
 
 
@@ -58,8 +61,11 @@ def cost(view: GemmVariant, config: TileConfig) -> float:
     tiles = -(-view.m // config.tile_m) * -(-view.n // config.tile_n)
     rounds = -(-tiles // (view.threads // LANES))
     lanewise = config.instruction == "fma"
-    weights, estimate = (_FMA_WEIGHTS, _fma_estimate) if lanewise else (_MMA_WEIGHTS, _mma_estimate)
-    wavefronts, selects, arithmetic = estimate(view, config)
+    if lanewise:
+        weights, (wavefronts, selects, arithmetic) = _FMA_WEIGHTS, _fma_estimate(view, config)
+    else:
+        weights = _DOUBLE_WEIGHTS if computes_in_double(view) else _MMA_WEIGHTS
+        wavefronts, selects, arithmetic = _mma_estimate(view, config, weights.result)
     # the first of two warps is always on the same half of the schedulers, which is all that an odd tile has
     scheduled = tiles + tiles % 2 if view.threads == 2 * LANES else tiles
     busy = max(tiles * wavefronts, scheduled * max(selects / 2, arithmetic / 4))
@@ -78,11 +84,11 @@ def wavefront_ratio(view: GemmVariant, config: TileConfig) -> float:
     return (a.wavefronts + b.wavefronts + 2 * c.wavefronts) / (a.ideal + b.ideal + 2 * c.ideal)
 
 
-def _mma_estimate(view: GemmVariant, config: TileConfig) -> tuple[float, float, float]:
-    """Of one register tile: wavefronts, selects a lane, and cycles of its tensor core."""
+def _mma_estimate(view: GemmVariant, config: TileConfig, result: float) -> tuple[float, float, float]:
+    """Of one register tile: wavefronts with a share of those of C, selects a lane, and cycles of its tensor core."""
     m, n, k = INSTRUCTION_MNK[config.instruction]
     a, b, c = accesses(view, config)
-    wavefronts = a.wavefronts + b.wavefronts + 2 * c.wavefronts
+    wavefronts = a.wavefronts + b.wavefronts + 2 * result * c.wavefronts
     selects = c.ideal * (config.rotation_c.bit_length() - 1)
     for side, access in zip(sides(view, config), (a, b)):
         packs = 1 if not side.along and DTYPE_BYTES[side.operand.dtype] == 2 else 0

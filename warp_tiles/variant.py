@@ -36,7 +36,7 @@ class Operand:
         arrangement: ``row_major`` when elements of a row are contiguous, else ``col_major``.
         leading_dimension: Elements between the starts of two rows (``row_major``) or columns.
         alignment: Bytes to which the base pointer and every row (``row_major``) or column start is known to be
-            aligned: 16 or those of one element. A provider may make less of it.
+            aligned: a power of two, 16 at most. A provider may make less of it.
     """
 
     dtype: DType

@@ -289,9 +289,8 @@ PARTS: dict[str, Part] = {
         Part("backward_resident", "64 products and their adjoints, replayed by Warp", tuple(_resident(True))),
         Part(
             "backward_loop",
-            "adjoint of 2048 x 2048 x 2048: load, load, multiply",
+            "adjoint of 4096 x 4096 x 4096: load, load, multiply",
             tuple(_loop(_LOOP_BACKWARD_SHAPES, True)),
-            size=2048,
         ),
     )
 }

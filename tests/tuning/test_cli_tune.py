@@ -39,11 +39,20 @@ class Search:
     asked: list[tuple[Path, tuple[str, ...], float]] = field(default_factory=list)
     devices: list[tuple[str, ...]] = field(default_factory=list)
     found: tuple[Any, ...] = ()
+    ended: str = ""
 
     def tune_script(
-        self, script: Path, arguments: tuple[str, ...], *, budget_s: float, devices: tuple[str, ...], progress: Any
+        self,
+        script: Path,
+        arguments: tuple[str, ...],
+        *,
+        budget_s: float,
+        devices: tuple[str, ...],
+        progress: Any,
+        stopped: Any,
     ) -> list[Any]:
         self.asked.append((script, arguments, budget_s))
+        stopped(self.ended)
         self.devices.append(devices)
         os.write(1, b"the script prints")
         for item in self.found:
@@ -108,6 +117,15 @@ def table(*words: object) -> str:
 
 
 class TestScript:
+    def test_a_script_that_ends_early_is_told_of(self, search: Search) -> None:
+        search.ended = "SystemExit: the result is wrong"
+        result = tune("script.py", "--json")
+        assert "script.py stopped early, nothing was computed: SystemExit: the result is wrong" in result.stderr
+        assert json.loads(result.stdout) == {"variants": []}
+
+    def test_nothing_is_told_of_one_that_does_not(self, search: Search) -> None:
+        assert "stopped early" not in tune("script.py").output
+
     @pytest.mark.parametrize(
         ("words", "arguments", "budget_s"),
         [

@@ -213,6 +213,13 @@ def test_a_script_is_tuned_once_and_its_plan_shows_it(script: Path, scripted: Fa
     assert {v.provider for v in other.needed} == {"mma"}, "nothing was measured for another architecture"
 
 
+def test_why_a_script_ended_early_is_told(script: Path, scripted: FakeMeasurer) -> None:
+    script.write_text(f"{SCRIPT}\nraise SystemExit('the result is wrong')\n")
+    told: list[str] = []
+    assert tune_script(script, tuner=make_tuner(scripted), stopped=told.append)
+    assert told == ["SystemExit: the result is wrong"]
+
+
 def test_modules_are_hashed_again_after_tuning(script: Path, scripted: FakeMeasurer) -> None:
     from warp_tiles.script import discover
 

@@ -15,6 +15,7 @@ from warp_tiles.cli.output import (
     policy_option,
     print_json,
     print_table,
+    say_stopped,
     script_output_to_stderr,
 )
 from warp_tiles.script import Target
@@ -41,8 +42,7 @@ def compile_(
     with script_output_to_stderr(as_json):
         warp_tiles.enable()
         found = discover(script, arguments, block_dim)
-        if found.stopped:
-            click.echo(f"warp-tiles: {script} stopped early, nothing was computed: {found.stopped}", err=True)
+        say_stopped(script, found.stopped)
         folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(min(32, len(found.targets)) or 1) as threads:
             built = list(threads.map(lambda target: _compile(target, arch, folder), found.targets))

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -79,3 +80,9 @@ def script_output_to_stderr(active: bool) -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(saved, 1)
         os.close(saved)
+
+
+def say_stopped(script: Path, reason: str) -> None:
+    """Tell why a script ended early whose launches were noted, not made; nothing without a reason."""
+    if reason:
+        click.echo(f"warp-tiles: {script} stopped early, nothing was computed: {reason}", err=True)

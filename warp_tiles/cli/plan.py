@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from warp_tiles.cli.output import json_option, policy_option, print_json, print_table, script_output_to_stderr
+from warp_tiles.cli.output import (
+    json_option,
+    policy_option,
+    print_json,
+    print_table,
+    say_stopped,
+    script_output_to_stderr,
+)
 from warp_tiles.planning import ModulePlan
 
 
@@ -30,8 +37,7 @@ def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | N
     with script_output_to_stderr(as_json):
         warp_tiles.enable()
         found = discover(script, arguments, block_dim)
-        if found.stopped:
-            click.echo(f"warp-tiles: {script} stopped early, nothing was computed: {found.stopped}", err=True)
+        say_stopped(script, found.stopped)
         for target in found.targets:
             plans.append(warp_tiles.plan(target.module, arch=arch, block_dim=target.block_dim))
     if as_json:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from warp_tiles.cli.output import human_bytes, json_option, print_json, print_table, script_output_to_stderr
+from warp_tiles.cli.output import (
+    human_bytes,
+    json_option,
+    print_json,
+    print_table,
+    say_stopped,
+    script_output_to_stderr,
+)
 from warp_tiles.errors import RecordError, ScriptError
 from warp_tiles.progress import wanted
 from warp_tiles.tuning.labels import label, microseconds
@@ -91,7 +99,14 @@ def _script(
     budget_s = now.tune_budget_s if budget_s is None else budget_s
     names = _names(devices)
     with script_output_to_stderr(as_json):
-        tuned = tune_script(script, arguments, budget_s=budget_s, devices=names, progress=_say_best)
+        tuned = tune_script(
+            script,
+            arguments,
+            budget_s=budget_s,
+            devices=names,
+            progress=_say_best,
+            stopped=functools.partial(say_stopped, script),
+        )
     _print_tuned(script, tuned, as_json)
     if any(item.error for item in tuned):
         context.exit(1)

@@ -10,7 +10,7 @@ from warp_tiles.providers.base import Recipe, refusal
 from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.sources import DeviceSource
 from warp_tiles.tile_config import TileConfig
-from warp_tiles.variant import DTYPE_BYTES, MIN_ARCH, DType, GemmVariant
+from warp_tiles.variant import DTYPE_BYTES, MIN_ARCH, DType, GemmVariant, Operand
 
 MIN_THREADS = 32
 _CXX_TYPES: dict[DType, str] = {
@@ -26,13 +26,19 @@ def promised(variant: GemmVariant) -> GemmVariant:
     """The variant with what may be promised to cuBLASDx about alignment.
 
     The rule is Warp's own (``_gemm_operand_alignments`` of Warp 1.18): nothing with explicit leading
-    dimensions, and at most 8 bytes for a 16-bit C, which cuBLASDx cannot store 16 bytes wide.
+    dimensions or lines of other lengths than 16 bytes and their multiples, and at most 8 bytes for a
+    16-bit C, which cuBLASDx cannot store 16 bytes wide.
     """
     if not variant.is_dense:
         return variant.without_alignment()
-    if DTYPE_BYTES[variant.c.dtype] > 2:
-        return variant
-    return replace(variant, c=replace(variant.c, alignment=min(variant.c.alignment, 8)))
+    widest_c = 16 if DTYPE_BYTES[variant.c.dtype] > 2 else 8
+    return replace(variant, a=_promised(variant.a, 16), b=_promised(variant.b, 16), c=_promised(variant.c, widest_c))
+
+
+def _promised(operand: Operand, widest: int) -> Operand:
+    size = DTYPE_BYTES[operand.dtype]
+    whole = operand.leading_dimension * size % 16 == 0
+    return replace(operand, alignment=min(operand.alignment, widest) if whole else size)
 
 
 def require_served(provider: str, variant: GemmVariant) -> None:

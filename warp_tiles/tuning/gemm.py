@@ -262,6 +262,7 @@ def tune_script(
     devices: Sequence[str] = (),
     tuner: Callable[[Engine, Settings], Tuner] | None = None,
     progress: Progress = _silent,
+    stopped: Callable[[str], None] = lambda reason: None,
 ) -> list[TunedVariant]:
     """Tune every variant that a script's kernels need on this machine's GPUs and that has no complete record.
 
@@ -277,6 +278,7 @@ def tune_script(
             Empty for the GPU that Warp takes by default and all that are like it.
         tuner: Makes what measures and remembers; None for these devices.
         progress: Called with what is known of a variant after each batch.
+        stopped: Called before the first batch with why the script ended early, empty if it did not.
 
     Returns:
         The variants in the order in which the script needs them.
@@ -297,14 +299,16 @@ def tune_script(
     else:
         found_tuner = tuner(engine, now)
     variants: list[GemmVariant] = []
-    for target in discover(script, arguments, block_dim).targets:
+    found = discover(script, arguments, block_dim)
+    stopped(found.stopped)
+    for target in found.targets:
         plan = warp_tiles.plan(target.module, arch=found_tuner.arch, block_dim=target.block_dim)
         variants += [v.variant for v in plan.needed if v.variant is not None]
-    found = found_tuner.tune_all(variants, budget_s, progress)
-    if any(item.measured for item in found):
+    tuned = found_tuner.tune_all(variants, budget_s, progress)
+    if any(item.measured for item in tuned):
         engine.records_changed()
         _warp.rehash_modules()
-    return found
+    return tuned
 
 
 def tune_missing(engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:
