@@ -32,6 +32,7 @@ from benchmarks import bounds
 from benchmarks.machine import ROOT, gpu_record
 from benchmarks.speed.builds import Shelf
 from benchmarks.speed.cells import PARTS, Entry, Part
+from warp_tiles.tile_config import TileConfig
 
 Row = dict[str, Any]
 
@@ -136,7 +137,8 @@ def brief(row: Row) -> Row:
         name: {key: side[key] for key in ("median_us", "tflops", "error") if key in side}
         for name, side in sides.items()
     }
-    return kept | {"builds": row["builds"]}
+    built = [(build["provider"], build["tile_config"]) for build in row["builds"]]
+    return kept | {"tile": [TileConfig.from_json(config).describe() if config else name for name, config in built]}
 
 
 def add_ratios(row: Row, peers: Iterable[str]) -> None:
@@ -229,7 +231,8 @@ def line_of(row: Row) -> str:
         parts.append(f"{row['bound']['reached']:.0%} of the bound {row['bound']['tflops']}")
     if "median_us" in row.get("loads", {}):
         parts.append(f"loads alone {row['loads']['median_us']} of {row['tiles'].get('median_us')} us")
-    parts.append("by " + (", ".join(dict.fromkeys(build["provider"] for build in row["builds"])) or "nobody"))
+    by = row["tile"] if "tile" in row else dict.fromkeys(build["provider"] for build in row["builds"])
+    parts.append("by " + (", ".join(by) or "nobody"))
     return ", ".join(parts)
 
 
