@@ -138,7 +138,7 @@ def brief(row: Row) -> Row:
         for name, side in sides.items()
     }
     built = [(build["provider"], build["tile_config"]) for build in row["builds"]]
-    return kept | {"tile": [TileConfig.from_json(config).describe() if config else name for name, config in built]}
+    return kept | {"built_as": [TileConfig.from_json(config).describe() if config else name for name, config in built]}
 
 
 def add_ratios(row: Row, peers: Iterable[str]) -> None:
@@ -231,7 +231,7 @@ def line_of(row: Row) -> str:
         parts.append(f"{row['bound']['reached']:.0%} of the bound {row['bound']['tflops']}")
     if "median_us" in row.get("loads", {}):
         parts.append(f"loads alone {row['loads']['median_us']} of {row['tiles'].get('median_us')} us")
-    by = row["tile"] if "tile" in row else dict.fromkeys(build["provider"] for build in row["builds"])
+    by = row["built_as"] if "built_as" in row else dict.fromkeys(build["provider"] for build in row["builds"])
     parts.append("by " + (", ".join(by) or "nobody"))
     return ", ".join(parts)
 

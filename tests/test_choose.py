@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.bench import variant_of
+from tests.emulator.gemm import operand
 from warp_tiles.choose import choose
+from warp_tiles.variant import GemmVariant
 
 
 def warps_of(size: int, dtype: str, threads: int) -> tuple[int, int]:
@@ -14,10 +16,16 @@ def warps_of(size: int, dtype: str, threads: int) -> tuple[int, int]:
     return -(-size // config.tile_m) * -(-size // config.tile_n), threads // 32
 
 
-@pytest.mark.parametrize("size", [12, 16, 24, 32])
+@pytest.mark.parametrize("size", [12, 16, 24])
 def test_both_of_two_warps_work(size: int) -> None:
     tiles, warps = warps_of(size, "float32", 64)
     assert tiles % warps == 0
+
+
+def test_both_of_two_warps_work_where_one_tile_would_fit() -> None:
+    a, b = operand("float32", True, 24, 16), operand("float32", True, 32, 16)
+    config = choose(GemmVariant(32, 32, 24, a, b, b, "default", 64, 90))
+    assert 32 // config.tile_m * (32 // config.tile_n) == 2
 
 
 def test_one_of_four_warps_may_work_alone() -> None:
@@ -25,6 +33,10 @@ def test_one_of_four_warps_may_work_alone() -> None:
 
 
 @pytest.mark.parametrize("threads", [32, 64, 128])
-def test_three_times_a_power_of_two_fills_tiles_of_tensor_cores(threads: int) -> None:
-    config = choose(variant_of(24, "float64", threads))
-    assert 24 % config.tile_n == 0
+def test_fp64_tiles_may_be_24_wide(threads: int) -> None:
+    assert choose(variant_of(24, "float64", threads)).tile_n == 24
+
+
+def test_16_bit_tiles_are_powers_of_two() -> None:
+    config = choose(variant_of(24, "float16", 64))
+    assert 24 not in (config.tile_m, config.tile_n)

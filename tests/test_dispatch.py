@@ -335,6 +335,12 @@ def test_a_row_that_is_no_multiple_of_16_bytes_is_aligned_to_what_divides_it(col
     assert aligned(tile(8, columns), tile(columns, 8), tile(8, 8)) == (alignment, 16, 16)
 
 
+def test_cublasdx_is_promised_whole_lines_of_16_bytes_of_each_operand() -> None:
+    found = product(tile(8, 6), tile(6, 8), tile(8, 8)).variants[Role.FORWARD]
+    assert found.alignments == (8, 16, 16)
+    assert promised(found).alignments == (4, 16, 16)
+
+
 def test_a_column_counts_where_columns_are_contiguous() -> None:
     assert aligned(tile(6, 8, layout="col_major"), tile(8, 8), tile(6, 8)) == (8, 16, 16)
 

@@ -73,18 +73,21 @@ def _k_vector(view: GemmVariant, instruction: Instruction) -> int:
     return widest
 
 
-def _tile_sizes(extent: int, step: int, most: int) -> list[int]:
-    """Rows or columns of a register tile: powers of two, and three times them where they divide C."""
+def _tile_sizes(extent: int, step: int, most: int, in_double: bool) -> list[int]:
+    """Rows or columns of a register tile: powers of two, and 24 for fp64 where it divides C."""
     powers = [size for size in (8, 16, 32, 64, 128) if size % step == 0 and size <= most]
     fitting = [size for size in powers if size < extent + max(step, size // 4)]
-    return [*fitting, *(size for size in (24, 48) if size % step == 0 and extent % size == 0)]
+    # tiles of three groups of 16-bit elements are read in another way than the estimate counts
+    divides = in_double and 24 % step == 0 and extent % 24 == 0
+    return [*fitting, 24] if divides else fitting
 
 
 def mma_candidates(view: GemmVariant, instruction: Instruction) -> Iterator[TileConfig]:
     """Configurations worth comparing for a row-major C on tensor cores."""
     rows = INSTRUCTION_MNK[instruction][0]
     vector = _k_vector(view, instruction)
-    sizes_m, sizes_n = _tile_sizes(view.m, rows, 64), _tile_sizes(view.n, 8, 128)
+    in_double = computes_in_double(view)
+    sizes_m, sizes_n = _tile_sizes(view.m, rows, 64, in_double), _tile_sizes(view.n, 8, 128, in_double)
     for tile_m, tile_n in product(sizes_m, sizes_n):
         config = with_turns(view, TileConfig(instruction, tile_m, tile_n, k_vector=vector))
         blocks = max(map(blocks_of, sides(view, config)))

@@ -102,3 +102,12 @@ def test_the_model_counts_reads_of_lanes_that_share_a_sum(
     for case, answer in zip(cases, run(emulator, cases)):
         expected = [reads.wavefronts for reads in fma_reads(variant, case.config)]
         assert [answer.counts[role].wavefronts for role in ("A reads", "B reads")] == expected, case.config.describe()
+
+
+def test_lines_of_eight_byte_multiples_are_read_two_floats_at_a_time(emulator: Emulator) -> None:
+    six = operand("float32", True, 6, 8)
+    aligned = GemmVariant(6, 6, 6, six, six, six, "default", 32, 90)
+    config = TileConfig("fma", 8, 8, 4, 8, k_vector=2, k_unroll=3)
+    cases = [Case(aligned, config), Case(aligned.without_alignment(), config)]
+    wide, narrow = (answer.counts["A reads"].instructions for answer in run(emulator, cases))
+    assert narrow == 2 * wide == 2 * fma_reads(aligned, config)[0].loads

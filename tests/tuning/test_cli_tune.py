@@ -52,7 +52,8 @@ class Search:
         stopped: Any,
     ) -> list[Any]:
         self.asked.append((script, arguments, budget_s))
-        stopped(self.ended)
+        if self.ended:
+            stopped(self.ended)
         self.devices.append(devices)
         os.write(1, b"the script prints")
         for item in self.found:

@@ -42,7 +42,8 @@ def compile_(
     with script_output_to_stderr(as_json):
         warp_tiles.enable()
         found = discover(script, arguments, block_dim)
-        say_stopped(script, found.stopped)
+        if found.stopped:
+            say_stopped(script, found.stopped)
         folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(min(32, len(found.targets)) or 1) as threads:
             built = list(threads.map(lambda target: _compile(target, arch, folder), found.targets))

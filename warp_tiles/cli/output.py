@@ -83,6 +83,5 @@ def script_output_to_stderr(active: bool) -> Iterator[None]:
 
 
 def say_stopped(script: Path, reason: str) -> None:
-    """Tell why a script ended early whose launches were noted, not made; nothing without a reason."""
-    if reason:
-        click.echo(f"warp-tiles: {script} stopped early, nothing was computed: {reason}", err=True)
+    """Tell why a script ended early whose launches were noted, not made."""
+    click.echo(f"warp-tiles: {script} stopped early, nothing was computed: {reason}", err=True)

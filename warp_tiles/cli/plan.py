@@ -37,7 +37,8 @@ def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | N
     with script_output_to_stderr(as_json):
         warp_tiles.enable()
         found = discover(script, arguments, block_dim)
-        say_stopped(script, found.stopped)
+        if found.stopped:
+            say_stopped(script, found.stopped)
         for target in found.targets:
             plans.append(warp_tiles.plan(target.module, arch=arch, block_dim=target.block_dim))
     if as_json:

@@ -26,7 +26,7 @@ def promised(variant: GemmVariant) -> GemmVariant:
     """The variant with what may be promised to cuBLASDx about alignment.
 
     The rule is Warp's own (``_gemm_operand_alignments`` of Warp 1.18): nothing with explicit leading
-    dimensions or lines of other lengths than 16 bytes and their multiples, and at most 8 bytes for a
+    dimensions; nothing of an operand whose lines are no multiple of 16 bytes; at most 8 bytes for a
     16-bit C, which cuBLASDx cannot store 16 bytes wide.
     """
     if not variant.is_dense:

@@ -278,7 +278,7 @@ def tune_script(
             Empty for the GPU that Warp takes by default and all that are like it.
         tuner: Makes what measures and remembers; None for these devices.
         progress: Called with what is known of a variant after each batch.
-        stopped: Called before the first batch with why the script ended early, empty if it did not.
+        stopped: Called before the first batch with why the script ended early, if it did.
 
     Returns:
         The variants in the order in which the script needs them.
@@ -300,7 +300,8 @@ def tune_script(
         found_tuner = tuner(engine, now)
     variants: list[GemmVariant] = []
     found = discover(script, arguments, block_dim)
-    stopped(found.stopped)
+    if found.stopped:
+        stopped(found.stopped)
     for target in found.targets:
         plan = warp_tiles.plan(target.module, arch=found_tuner.arch, block_dim=target.block_dim)
         variants += [v.variant for v in plan.needed if v.variant is not None]
