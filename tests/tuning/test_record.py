@@ -70,6 +70,14 @@ def test_of_equals_the_least_shared_memory_wins() -> None:
     assert winner(fast, replace(equal, shared_bytes=4096), behind) == 1
 
 
+def test_the_fastest_does_not_cover_for_one_that_another_clearly_beats() -> None:
+    vague = timing({"x": 1}, 8.0, low_us=6.0, high_us=10.0, shared_bytes=1024)
+    sure = timing({"x": 2}, 8.0, low_us=8.0, high_us=8.0, shared_bytes=1024)
+    slow = timing({"x": 3}, 9.0, low_us=9.0, high_us=9.0, shared_bytes=0)
+    assert winner(vague, sure, slow) == 1
+    assert winner(vague, slow) == 3
+
+
 def test_of_equals_with_the_same_shared_memory_the_faster_wins() -> None:
     assert winner(timing({"x": 1}, 10.2), timing({"x": 2}, 10.0), timing({"x": 3}, 10.1)) == 2
 
