@@ -197,7 +197,7 @@ def draw(groups: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     labels = {"warp": "unmodified Warp", "scalar": "Warp's scalar path"}
-    figure, axes = pyplot.subplots(figsize=(9, 1.2 * len(groups) + 1.2))
+    figure, axes = pyplot.subplots(figsize=(9, 1.2 * len(groups) + 1.2), layout="constrained")
     shown = set()
     for position, group in enumerate(groups.values()):
         rows = [(builder, group["rows"][builder]["seconds"]) for builder in COLOURS if builder in group["rows"]]
@@ -210,9 +210,9 @@ def draw(groups: dict[str, Any], path: Path) -> None:
     axes.set_yticks(range(len(groups)), [group["title"] for group in groups.values()])
     axes.invert_yaxis()
     axes.set_xscale("log")
+    axes.set_xlim(right=1.4 * axes.get_xlim()[1])  # room for the numbers
     axes.set_xlabel(f"seconds on {len(os.sched_getaffinity(0))} cores, sm_{ARCH}, no GPU")
-    axes.legend(loc="lower right", fontsize=8)
-    figure.tight_layout()
+    figure.legend(loc="outside upper center", ncols=3, fontsize=8)
     figure.savefig(path, dpi=110)
 
 

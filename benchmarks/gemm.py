@@ -190,6 +190,17 @@ def summary(rows: list[Row], loop: bool) -> dict[str, Row]:
     return found
 
 
+def text_of(data: dict[str, Any]) -> str:
+    """The JSON text of results, each row on a line of its own."""
+    parts = []
+    for name, part in data["parts"].items():
+        head = json.dumps({key: value for key, value in part.items() if key != "rows"}, indent=1).removesuffix("\n}")
+        rows = ",\n".join(json.dumps(row) for row in part["rows"])
+        parts.append(f'{json.dumps(name)}: {head},\n "rows": [\n{rows}\n]}}')
+    runs = json.dumps(data["runs"], indent=1)
+    return f'{{"runs": {runs},\n"parts": {{\n' + ",\n".join(parts) + "\n}}\n"
+
+
 class Record:
     """The file of results, written after each row."""
 
@@ -217,7 +228,7 @@ class Record:
         self.data["parts"][part.name] = {**settings, "summary": summary(ordered, "loop" in part.name), "rows": ordered}
         if self._path:
             fresh = self._path.with_suffix(".tmp")
-            fresh.write_text(json.dumps(self.data, indent=1) + "\n")
+            fresh.write_text(text_of(self.data))
             os.replace(fresh, self._path)
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.machine import driver_version
+from benchmarks.machine import driver_version, source_digest
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -121,7 +121,7 @@ def main() -> int:
             "examples": examples,
         }
         for part in arguments.parts:
-            record[part] = run_part[part]()
+            record[part] = {**run_part[part](), "sources": source_digest()}
             arguments.json.write_text(json.dumps(record, indent=1) + "\n")
     return max(int(record[part]["exit"]) for part in arguments.parts)
 
