@@ -265,6 +265,22 @@ class TestList:
             folded = [line.split("│")[-2].strip() for line in table("list").splitlines() if "│" in line]
             assert str(two.root) in "".join(folded)
 
+    @pytest.mark.parametrize("words", [["list"], ["show", key().digest]])
+    @pytest.mark.parametrize("value", [b"1e999", rb'"\ud800"'])
+    def test_a_damaged_record_is_told_of_and_the_others_are_listed(
+        self, two: RecordStore, value: bytes, words: list[str]
+    ) -> None:
+        (path,) = two.root.rglob(f"{GEMM}.json")
+        path.write_bytes(path.read_bytes().replace(b'"m": 16', b'"m": ' + value))
+        with pytest.warns(RuntimeWarning, match=f"{GEMM}.json is damaged"):
+            text = table(*words)
+        assert key().digest[:12] in text
+
+    def test_a_name_that_is_not_unicode_is_printed_with_escapes(self, two: RecordStore, folder: Path) -> None:
+        shipped = two.root.rename(os.fsdecode(os.fsencode(folder) + b"/caf\xe9"))
+        with settings.override(cache_dir=folder / "empty", record_paths=[shipped]):
+            assert r"caf\udce9" in "".join(table("list").split()).replace("│", "")
+
     def test_nothing_is_a_list_too(self) -> None:
         assert parsed("list") == {"records": []}
         assert "key" in table("list")

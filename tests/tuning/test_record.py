@@ -128,6 +128,13 @@ def test_an_identity_does_not_depend_on_order_or_on_tuples() -> None:
         identity({"a": object()})
 
 
+def test_what_could_not_be_written_or_printed_has_no_identity() -> None:
+    for value in (math.inf, math.nan, "a\ud800b"):
+        with pytest.raises(ValueError, match="JSON compliant|surrogates"):
+            identity({"a": [value]})
+    assert identity({"a": "\U0001d11e"}) == r'{"a":"\ud834\udd1e"}'
+
+
 @settings(max_examples=40)
 @given(RECORDS)
 def test_json_gives_the_same_record_back(one: Record) -> None:
@@ -166,6 +173,12 @@ def test_a_timing_with_a_field_of_another_type_is_refused(name: str, value: Any)
         {"unknown": 1},
         {"samples": 1.5},
         {"median_us": -1.0},
+        {"config": {"mul": math.inf}},
+        {"config": {"tile": {"m": [math.nan]}}},
+        {"config": {"name": "\ud800"}},
+        {"config": {"\udfff": 1}},
+        {"soft": {"driver": math.inf}},
+        {"soft": {"warp": "\udc80"}},
     ],
 )
 def test_a_timing_with_an_unknown_value_is_refused(change: dict[str, Any]) -> None:

@@ -37,6 +37,8 @@ class TestDamage:
             "another key",
             "a cut",
             "a pickle",
+            "a number beyond floats",
+            "a lone surrogate",
         ],
         ids=lambda value: repr(value)[:24],
     )
@@ -46,6 +48,8 @@ class TestDamage:
             "another key": encoding.encode_record(Record(key(m=1), (A,))),
             "a cut": whole[: len(whole) // 2],
             "a pickle": pickle.dumps(Exploding()),
+            "a number beyond floats": whole.replace(b'"x": 1', b'"x": 1e999'),
+            "a lone surrogate": whole.replace(b'"x": 1', b'"x": "\\ud800"'),
         }
         return made[request.param] if isinstance(request.param, str) else request.param
 

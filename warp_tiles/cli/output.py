@@ -51,8 +51,13 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[obj
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))  # never markup: a cell may hold brackets
+        table.add_row(*(Text(_printable(str(cell))) for cell in row))  # never markup: a cell may hold brackets
     console.print(table)
+
+
+def _printable(text: str) -> str:
+    """The text, lone surrogates (of a file's name, say) as escapes: no stream takes them."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def human_bytes(count: int) -> str:

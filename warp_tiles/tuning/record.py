@@ -22,8 +22,12 @@ def identity(config: Config) -> str:
 
     Raises:
         TypeError: It holds something that JSON does not.
+        ValueError: It holds a number that is not finite, or a text with a lone surrogate, which cannot be printed.
     """
-    return _as_text(config)
+    text = _as_text(config)
+    if r"\ud" in text:  # all that an escaped surrogate begins with
+        json.dumps(config, ensure_ascii=False).encode()
+    return text
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Timing:
         """The timing that :meth:`to_json` wrote.
 
         Raises:
-            ValueError: A field is missing, unknown or of another type.
+            ValueError: A field is missing, unknown or of another type, or a configuration has no identity.
         """
         try:
             numbers = {
@@ -91,9 +95,12 @@ class Timing:
                 and isinstance(timing.reason, str)
                 and (timing.status != "ok" or math.isfinite(timing.median_us))
                 and not any(value < 0 for value in (*numbers.values(), timing.samples, timing.shared_bytes))
+                and bool(timing.identity and identity(timing.soft))
             )
+        except RecursionError as error:
+            raise ValueError("not a timing, it is nested too deeply") from error
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"not a timing, {error!r}: {data!r:.300}") from error
+            raise ValueError(f"not a timing, {error!r:.300}: {data!r:.300}") from error
         if not valid:
             raise ValueError(f"not a timing, a field has an unknown value: {data!r:.300}")
         return timing
