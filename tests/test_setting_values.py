@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
-from warp_tiles.setting_values import parse_size
+from warp_tiles.setting_values import parse_size, seconds
 from warp_tiles.settings import configure, current, from_environment, override
 
 pytestmark = pytest.mark.usefixtures("clean_settings")
@@ -57,15 +60,34 @@ def test_other_environment_variables_are_left_alone() -> None:
         ("jobs", 1.5, ("whole number",)),
         ("jobs", True, ("whole number",)),
         ("cache_dir", 7, ("folder",)),
+        ("cache_dir", "~nouser/x", ("folder",)),
+        ("record_paths", ["/x", "~nouser/x"], ("folder",)),
+        ("tune_budget_s", "soon", ("finite", "0 or more")),
+        ("tune_budget_s", -1e-9, ("finite",)),
+        ("tune_budget_s", float("nan"), ("finite",)),
+        ("tune_budget_s", "inf", ("finite",)),
+        ("tune_budget_s", True, ("finite",)),
+        ("tune_budget_s", 1j, ("finite",)),
     ],
 )
 def test_an_unknown_value_says_the_value_and_the_valid_ones(name: str, value: object, valid: tuple[str, ...]) -> None:
     with pytest.raises(SettingError) as caught:
         configure(**{name: value})
-    assert name in caught.value.message
-    assert repr(value) in caught.value.message
+    assert f"the setting {name} (configure()) is " in caught.value.message
+    assert repr(value[-1] if isinstance(value, list) else value) in caught.value.message
     assert all(word in caught.value.remedy for word in valid)
     assert current() == settings.Settings()
+
+
+@pytest.mark.parametrize("name", ["cache_dir", "record_paths"])
+def test_a_home_that_there_is_not_is_refused_in_every_layer(name: str) -> None:
+    for call, layer in (
+        (lambda: override(**{name: "~nouser/x"}).__enter__(), rf"the setting {name} \(override\(\)\)"),
+        (lambda: from_environment({settings.ENVIRONMENT[name]: "~nouser/x"}), settings.ENVIRONMENT[name]),
+        (lambda: settings.from_options({f"warp_tiles_{name}": "~nouser/x"}, "m"), f"option warp_tiles_{name}"),
+    ):
+        with pytest.raises(SettingError, match=f"{layer} is '~nouser/x'"):
+            call()
 
 
 @pytest.mark.parametrize("name", ["provider", "linker", "progress", "jobs", "cache_max_bytes", "cache_shared"])
@@ -128,6 +150,28 @@ def test_what_is_no_size_is_refused(text: object) -> None:
 @given(st.integers(0, 2**63), st.sampled_from([("", 1), ("kB", 1000), ("MB", 10**6), ("KiB", 2**10), ("GiB", 2**30)]))
 def test_whole_numbers_keep_every_byte(number: int, unit: tuple[str, int]) -> None:
     assert parse_size("size", f"{number}{unit[0]}") == number * unit[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds_s"),
+    [(0, 0.0), (1e-5, 1e-5), ("1e-5", 1e-5), ("2.5", 2.5), ("7.", 7.0), (np.float32(0.5), 0.5), (Decimal("1.5"), 1.5)],
+)
+def test_seconds(given: object, seconds_s: float) -> None:
+    assert seconds("limit", given) == seconds_s
+
+
+@pytest.mark.parametrize("given", [1e20, "1e20", 10**300])
+def test_more_seconds_than_threads_can_wait_are_a_time_that_they_can(given: object) -> None:
+    limit_s = seconds("limit", given)
+    assert limit_s > 10 * 24 * 3600
+    lock = threading.Lock()
+    assert lock.acquire(timeout=limit_s)
+
+
+@pytest.mark.parametrize("given", [10**400, 10**5000, 1e999, "1e999", "1e", None, [1], "-0.1"], ids="".format)
+def test_what_are_no_seconds_is_refused(given: object) -> None:
+    with pytest.raises(SettingError, match="limit is"):
+        seconds("limit", given)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 from warp_tiles.errors import SettingError
 
@@ -26,13 +28,16 @@ def path(name: str, value: Any) -> Path | None:
     """A folder, ``~`` expanded; None where nothing is named.
 
     Raises:
-        SettingError: The value is no path.
+        SettingError: The value is no path, or begins with the ``~`` of somebody who has no home.
     """
     if value is None or value == "":
         return None
     if not isinstance(value, (str, os.PathLike)):
         raise SettingError(f"{name} is {value!r}", remedy="give the path of a folder")
-    return Path(value).expanduser()
+    try:
+        return Path(value).expanduser()
+    except (RuntimeError, TypeError) as error:  # no such user; a path of bytes
+        raise SettingError(f"{name} is {value!r}: {error}", remedy="give the path of a folder") from error
 
 
 def flag(name: str, value: Any) -> bool:
@@ -102,11 +107,17 @@ def text(name: str, value: Any) -> str:
 
 
 def seconds(name: str, value: Any) -> float:
-    """Seconds, not negative.
+    """Seconds, finite and not negative; more than threads can wait (``threading.TIMEOUT_MAX``) counts as half of that.
 
     Raises:
         SettingError: The value is something else.
     """
-    if isinstance(value, bool) or not re.fullmatch(r"\d+(\.\d*)?", str(value)):
-        raise SettingError(f"{name} is {value!r}", remedy="give seconds, 0 for no limit")
-    return float(value)
+    try:
+        found = float(value) if isinstance(value, (str, SupportsFloat)) and not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError):
+        found = math.nan
+    except OverflowError:  # a whole number, which may have more digits than Python prints
+        found = value = math.inf
+    if not 0 <= found < math.inf:
+        raise SettingError(f"{name} is {value!r}", remedy="give seconds, a finite number of 0 or more; 0 for no limit")
+    return min(found, threading.TIMEOUT_MAX / 2)

@@ -151,9 +151,9 @@ def _refuse_unknown(names: Iterable[str]) -> None:
         raise SettingError(f"unknown setting {', '.join(unknown)}", remedy=f"valid settings are {', '.join(_PARSERS)}")
 
 
-def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(given: Mapping[str, Any], layer: str) -> dict[str, Any]:
     _refuse_unknown(given)
-    return {name: _PARSERS[name](name, value) for name, value in given.items()}
+    return {name: _PARSERS[name](f"the setting {name} ({layer})", value) for name, value in given.items()}
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def configure(**given: Any) -> None:
     Raises:
         SettingError: A name or value is unknown; nothing is changed then.
     """
-    checked = _checked({name: value for name, value in given.items() if value is not None})
+    checked = _checked({name: value for name, value in given.items() if value is not None}, "configure()")
     removed = [name for name, value in given.items() if value is None]
     _refuse_unknown(removed)
     for name in removed:
@@ -279,7 +279,7 @@ def override(**given: Any) -> Iterator[Settings]:
     Raises:
         SettingError: A name or value is unknown.
     """
-    layer = _checked(given)
+    layer = _checked(given, "override()")
     _overrides.append(layer)
     _changed()
     try:

@@ -134,6 +134,7 @@ class TestScript:
             (["script.py", "a", "-x", "--flag=1"], ("a", "-x", "--flag=1"), 0.0),
             (["--budget", "5", "script.py"], (), 5.0),
             (["script.py", "--budget", "2.5", "a"], ("a",), 2.5),
+            (["--budget", "1e-5", "script.py"], (), 1e-5),
             (["--budget", "5", "script.py", "--budget", "6"], (), 6.0),
             (["script.py", "--", "--budget", "7", "--json"], ("--budget", "7", "--json"), 0.0),
         ],
@@ -237,7 +238,7 @@ class TestScript:
         assert "list" in result.exception.remedy
         assert search.asked == []
 
-    @pytest.mark.parametrize("value", ["-1", "soon", ""])
+    @pytest.mark.parametrize("value", ["-1", "soon", "", "nan", "inf", "1e400"])
     def test_a_budget_that_is_none_is_refused(self, search: Search, value: str) -> None:
         result = tune("--budget", value, "script.py")
         assert (result.exit_code, search.asked) == (2, [])

@@ -130,7 +130,7 @@ def test_an_identity_does_not_depend_on_order_or_on_tuples() -> None:
 
 def test_what_could_not_be_written_or_printed_has_no_identity() -> None:
     for value in (math.inf, math.nan, "a\ud800b"):
-        with pytest.raises(ValueError, match="JSON compliant|surrogates"):
+        with pytest.raises(ValueError, match=r"JSON compliant|surrogates"):
             identity({"a": [value]})
     assert identity({"a": "\U0001d11e"}) == r'{"a":"\ud834\udd1e"}'
 

@@ -17,8 +17,9 @@ from warp_tiles.cli.output import (
     say_stopped,
     script_output_to_stderr,
 )
-from warp_tiles.errors import RecordError, ScriptError
+from warp_tiles.errors import RecordError, ScriptError, SettingError
 from warp_tiles.progress import wanted
+from warp_tiles.setting_values import seconds
 from warp_tiles.tuning.labels import label, microseconds
 from warp_tiles.tuning.record import Record, Timing
 from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
@@ -29,10 +30,20 @@ if TYPE_CHECKING:
 
 KEY_DIGITS = 12
 
+
+def _as_budget(context: click.Context, parameter: click.Parameter, value: Any) -> float | None:
+    """What the setting ``tune_budget_s`` takes."""
+    try:
+        return None if value is None else seconds("it", value)
+    except SettingError as error:
+        raise click.BadParameter(f"{error.message}; {error.remedy}") from error
+
+
 _budget_option = click.option(
     "--budget",
     "budget_s",
-    type=click.FloatRange(min=0),
+    type=click.UNPROCESSED,
+    callback=_as_budget,
     metavar="SECONDS",
     help="Stop each search with the best so far after so long; 0 for no limit. Default: the setting tune_budget_s.",
 )
