@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
+import warp as wp
 
 import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
 from tests.tuning.test_candidate import QUICK, add, array
 from warp_tiles import SettingError, TuningError
 
+DEVICE = wp.get_device("cpu")
 CONFIGS = [{"step": 1}, {"step": 2}]
 BASE: dict[str, Any] = {"key": ("x",), "dim": lambda config, args: args.x.shape[0], "effort": QUICK, "block_dim": 32}
 
@@ -73,3 +78,48 @@ def test_jobs_are_a_number(jobs: Any) -> None:
 def test_an_effort_is_one(effort: Any) -> None:
     with pytest.raises(TuningError, match="effort is"):
         warp_tiles.autotune(CONFIGS, **{**BASE, "effort": effort})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("dim", value) for value in (None, 4, (4, 4))),
+        *(
+            (name, value)
+            for name in ("rtol", "atol")
+            for value in (-1e-9, math.nan, math.inf, 10**400, "0.1", None, True)
+        ),
+        ("space", {"step": [1, 2]}),
+        ("restore", 3),
+        ("restore", [3]),
+    ],
+    ids=lambda value: str(value)[:9],
+)
+def test_what_no_search_can_use_is_refused_by_the_decorator(option: str, value: Any) -> None:
+    configs = None if option == "space" else CONFIGS
+    with pytest.raises(TuningError, match=f"{option} is") as caught:
+        warp_tiles.autotune(configs, **{**BASE, option: value})
+    assert caught.value.remedy
+
+
+def test_configurations_come_in_a_list() -> None:
+    with pytest.raises(TuningError, match="configs is 5"):
+        warp_tiles.autotune(5, **BASE)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("devices", "listed"),
+    [("cuda:0", ("cuda:0",)), (["cuda:1", "cuda:0"], ("cuda:1", "cuda:0")), (DEVICE, (DEVICE,)), ((), ()), (None, ())],
+    ids=["text", "list", "device", "empty", "none"],
+)
+def test_one_device_is_a_list_of_one(devices: Any, listed: tuple[Any, ...]) -> None:
+    assert tuned(MemoryStore(), devices=devices)._how.devices == listed
+
+
+def test_a_tolerance_of_any_kind_of_number_is_the_same_tolerance() -> None:
+    store, args = MemoryStore(), [array(1.0), array(2.0)]
+    keys = {
+        tuned(store, reference="first", rtol=rtol, atol=0).key(args, "cpu").digest
+        for rtol in (0.5, np.float32(0.5), Fraction(1, 2))
+    }
+    assert len(keys) == 1

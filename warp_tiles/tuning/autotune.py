@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,7 +37,7 @@ def autotune(
     wait: bool = True,
     jobs: int = 0,
     effort: Effort | None = None,
-    devices: Sequence[Any] = (),
+    devices: Any = (),
     store: Callable[[Settings], Store] | None = None,
 ) -> Callable[[Callable[..., Any]], TunedKernel]:
     """Make a tuned kernel of a function that makes a kernel from a configuration.
@@ -65,29 +67,39 @@ def autotune(
             of the launch, or all arrays if it has none. A search works on copies and never changes an array of yours.
         reference: Checks results: ``"first"`` compares with the first configuration that works, a function is called
             with the arguments and returns what must come out. A wrong result is a failure of its configuration.
-        rtol, atol: How close results must be, as of ``numpy.allclose``.
+        rtol, atol: How close results must be, as of ``numpy.allclose``; finite, not negative.
         flush_l2: Measure with inputs that are not in the L2 cache.
         wait: While another process tunes the same key: True waits, False launches the default meanwhile.
         jobs: Builds side by side; 0 for one per core.
         effort: How much is measured.
-        devices: Further GPUs that share the work; those unlike the launch's own are left out.
+        devices: Further GPUs that share the work, one or a list; those unlike the launch's own are left out.
         store: Gives the records for settings; None for those that the settings name.
 
     Raises:
-        TuningError: There are no configurations, one occurs twice, or the function cannot be called with one.
+        TuningError: An argument has another type or value, there are no configurations, one occurs twice, or the
+            function cannot be called with one.
     """
     if (configs is None) == (space is None):
         raise TuningError("autotune() takes configs or space", remedy="give one of them")
+    if configs is not None and not isinstance(configs, Iterable):
+        raise TuningError(f"configs is {configs!r}", remedy="give a list of dictionaries")
+    if space is not None and not isinstance(space, Space):
+        raise TuningError(f"space is {space!r}", remedy="give a Space, or a list of dictionaries as configs")
+    if not callable(dim):
+        raise TuningError(f"dim is {dim!r}", remedy="give a function of a configuration and the arguments")
     if reference is not None and reference != "first" and not callable(reference):
         raise TuningError(f"reference is {reference!r}", remedy='give a function, "first" or None')
     if effort is not None and not isinstance(effort, Effort):
         raise TuningError(f"effort is {effort!r}", remedy="give an Effort or None")
     if type(jobs) is not int or jobs < 0:
         raise TuningError(f"jobs is {jobs!r}", remedy="give a whole number of builds, 0 for one per core")
+    rtol, atol = _tolerance("rtol", rtol), _tolerance("atol", atol)
     chosen: tuple[Config, ...] | Space = space if space is not None else checked_configs(configs or ())
     strategy = strategy_of(search)
-    how = Measurement(tiled, reference, rtol, atol, flush_l2, jobs, effort, tuple(devices))
-    names = None if restore is None else (restore,) if isinstance(restore, str) else tuple(restore)
+    how = Measurement(tiled, reference, rtol, atol, flush_l2, jobs, effort, () if devices is None else _listed(devices))
+    names = None if restore is None else _listed(restore)
+    if not all(isinstance(name, str) for name in names or ()):
+        raise TuningError(f"restore is {restore!r}", remedy="name arguments of the kernel that are arrays")
 
     def decorate(function: Callable[..., Any]) -> TunedKernel:
         if not inspect.isfunction(function):
@@ -96,3 +108,18 @@ def autotune(
         return TunedKernel(maker, key, dim, strategy, how, restore=names, wait=wait, store=store)
 
     return decorate
+
+
+def _tolerance(name: str, value: Any) -> float:
+    try:
+        found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # a whole number, which may have more digits than Python prints
+        found = value = math.inf
+    if not 0 <= found < math.inf:
+        raise TuningError(f"{name} is {value!r}", remedy="give a finite number that is not negative")
+    return found
+
+
+def _listed(values: Any) -> tuple[Any, ...]:
+    """Several values, or one by itself; a text is one."""
+    return tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
