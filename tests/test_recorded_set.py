@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import warp as wp
 from tests.recorded_kernels import (
     CPU,
     Inner,
+    Weights,
     array,
     blend,
     blend_arguments,
@@ -24,11 +24,12 @@ from tests.recorded_kernels import (
     weighted,
 )
 from warp_tiles import RecordingError, record
+from warp_tiles._warp import launch as warp_launch
 
 # ---- set()
 
 
-@pytest.mark.parametrize("name", ["a", 0])
+@pytest.mark.parametrize("name", ["a", 0, np.int64(0), np.uint8(0)], ids=repr)
 def test_an_argument_is_changed_by_name_or_index(name: str | int) -> None:
     arguments = blend_arguments()
     pair = record(blend, 5, arguments, device=CPU)
@@ -117,7 +118,85 @@ def test_a_struct_of_another_type_does_not_fit() -> None:
     assert "Weights" in caught.value.remedy
 
 
-@pytest.mark.parametrize("name", ["d", "", 6, -1, True, 1.5, None])
+# ---- members of structs
+
+
+@wp.struct
+class Layer:
+    gain: wp.array(dtype=wp.float32)
+    weights: Weights
+
+
+@wp.kernel
+def layered(layer: Layer, out: wp.array(dtype=wp.float32)):
+    i = wp.tid()
+    out[i] = layer.gain[i] * layer.weights.values[i]
+
+
+def layer_of(gain: Any, values: Any, unused: Any = None) -> Any:
+    layer = Layer()
+    layer.gain = gain
+    layer.weights.values = values
+    layer.weights.unused = unused
+    return layer
+
+
+def layered_pair() -> tuple[Any, Any]:
+    out = array(np.zeros(4))
+    return record(layered, 4, [layer_of(random(4, 1), random(4, 2))], [out], device=CPU), out
+
+
+@pytest.mark.parametrize("adjoint", [False, True])
+@pytest.mark.parametrize(
+    ("sizes", "member"), [((3, 4), "layer.gain"), ((4, 3), "layer.weights.values"), ((8, 4), "layer.gain")]
+)
+def test_an_array_in_a_struct_must_have_the_recorded_shape(sizes: tuple[int, int], member: str, adjoint: bool) -> None:
+    pair, out = layered_pair()
+    pair.forward()
+    before = out.numpy().copy()
+    with pytest.raises(RecordingError, match=rf"argument '{member}' has shape \([38],\), and was .* \(4,\)"):
+        pair.set("layer", layer_of(*map(random, sizes)), adjoint=adjoint)
+    pair.forward()
+    np.testing.assert_array_equal(out.numpy(), before)
+    new = layer_of(random(4, 8), random(4, 9))
+    pair.set("layer", new)
+    pair.forward()
+    np.testing.assert_allclose(out.numpy(), new.gain.numpy() * new.weights.values.numpy(), rtol=1e-6)
+
+
+def test_an_array_may_not_vanish_from_a_struct_but_from_its_gradient() -> None:
+    pair, _ = layered_pair()
+    with pytest.raises(RecordingError, match=r"argument 'layer\.weights\.values' has shape None"):
+        pair.set("layer", layer_of(random(4), None))
+    pair.set("layer", layer_of(random(4), None), adjoint=True)
+
+
+def test_an_array_that_was_not_recorded_may_be_of_any_shape_once() -> None:
+    pair, _ = layered_pair()
+    pair.set("layer", layer_of(random(4), random(4), unused=random(7)))
+    with pytest.raises(RecordingError, match=r"'layer.weights.unused' has shape \(6,\), and was .* \(7,\)"):
+        pair.set("layer", layer_of(random(4), random(4), unused=random(6)))
+
+
+@pytest.mark.parametrize("adjoint", [False, True])
+def test_the_device_must_access_the_arrays_in_a_struct(adjoint: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair, _ = layered_pair()
+    monkeypatch.setattr(wp, "can_access", lambda device, value: False)
+    elsewhere = random(4)
+    layer = layer_of(random(4), elsewhere)
+    elsewhere.device = "cuda:7"
+    match = "argument 'layer.weights.values' of kernel layered is on cuda:7, which cpu cannot access"
+    with pytest.raises(RecordingError, match=match):
+        pair.set("layer", layer, adjoint=adjoint)
+    with pytest.raises(RecordingError, match=match):
+        record(layered, 4, [layer], [array(np.zeros(4))], device=CPU)
+    warp_launch.check_arguments(layered, [layer, array(np.zeros(4))], wp.get_device(CPU))  # before they are copied
+
+
+# ---- names
+
+
+@pytest.mark.parametrize("name", ["d", "", 6, -1, True, 1.5, None, np.int64(6), np.bool_(False), "0"], ids=repr)
 def test_an_unknown_name_raises_with_the_valid_ones(name: Any) -> None:
     pair = record(blend, 5, blend_arguments(), device=CPU)
     with pytest.raises(RecordingError, match="no argument") as caught:
@@ -148,10 +227,43 @@ def test_a_gradient_of_another_shape() -> None:
         record(blend, 5, arguments, adj_inputs=[None, random(4), None, None, None, None], device=CPU)
 
 
-@pytest.mark.parametrize("dim", [None, -1, (2, -3), 1.5, "5", (), (2, 2.5)], ids=repr)
+@pytest.mark.parametrize("dim", [None, -1, (2, -3), 1.5, "5", (), (2, 2.5), (1, 1, 1, 1, 1)], ids=repr)
 def test_dimensions_that_are_none(dim: Any) -> None:
     with pytest.raises(RecordingError, match="dim is"):
         record(blend, dim, blend_arguments(), device=CPU)
+
+
+def test_tiles_take_one_dimension_of_four() -> None:
+    arguments = [array(np.zeros((4, 16))), array([0.0])]
+    with pytest.raises(RecordingError, match="dim is") as caught:
+        record(summed, (1, 1, 1, 1), arguments, block_dim=32, tiled=True, device=CPU)
+    assert "1 to 3" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("inputs", (None, 5, "abc", random(5))),
+        ("outputs", (None, 5, "abc", random(5))),
+        ("adj_inputs", (5, "abc", random(5))),
+        ("adj_outputs", (5, "abc", random(5))),
+        ("stream", (5, "cuda:0")),
+        ("block_dim", ("a", 0, -1, 1025, 2.5, True)),
+        ("max_blocks", (None, "a", -1, 2**31, 0.5, False)),
+    ],
+)
+def test_an_option_that_no_launch_can_have_is_named(name: str, values: tuple[Any, ...]) -> None:
+    for value in values:
+        with pytest.raises(RecordingError, match=f"^{name} is ") as caught:
+            record(blend, 5, **{"inputs": blend_arguments(), "device": CPU, name: value})
+        assert caught.value.remedy
+
+
+def test_numbers_of_numpy_are_whole_numbers() -> None:
+    arguments = blend_arguments()
+    pair = record(blend, 5, tuple(arguments), block_dim=np.int64(1), max_blocks=np.int32(2), device=CPU)
+    pair.forward()
+    np.testing.assert_allclose(arguments[5].numpy(), expected_blend(arguments), rtol=1e-6)
 
 
 def test_what_is_no_kernel() -> None:
@@ -169,8 +281,18 @@ def test_a_generic_kernel_that_cannot_be_inferred() -> None:
         record(twice, 4, [None, random(4)], device=CPU)
 
 
+class Elsewhere(wp.Stream):
+    """A stream of a GPU that is not there."""
+
+    def __init__(self) -> None:
+        self.device = "cuda:7"
+
+    def __del__(self) -> None:
+        pass
+
+
 def test_a_stream_of_another_device() -> None:
-    stream = types.SimpleNamespace(device="cuda:7")
+    stream = Elsewhere()
     with pytest.raises(RecordingError, match="device is cpu, and the stream is of cuda:7"):
         record(blend, 5, blend_arguments(), device=CPU, stream=stream)
 

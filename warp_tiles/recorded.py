@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
-import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
+from warp_tiles import recording_checks
 from warp_tiles.errors import RecordingError
 
 
@@ -55,8 +55,10 @@ class _Packed:
 
     def __init__(self, kernel: Any, place: _Place, values: Sequence[Any], gradients: Sequence[Any]) -> None:
         from warp_tiles._warp import launch as warp_launch
+        from warp_tiles._warp import members
 
         self._warp = warp_launch
+        self._members = members
         self.kernel = kernel
         self.place = place
         self.values = list(values)  # as given, which keeps arrays alive
@@ -76,9 +78,7 @@ class _Packed:
             for values in (self._kept, self.gradients)
         )
         self.has_adjoint = warp.has_adjoint(kernel)
-        self._shapes = [
-            warp.shape(kernel, index, self._checked(index, value)) for index, value in enumerate(self._kept)
-        ]
+        self._shapes = [self._shapes_of(index, value) for index, value in enumerate(self._kept)]
         adjoints = [self._gradient(index) for index in range(len(self._kept))] if self.has_adjoint else None
         forward = adjoint = block_dim = None
         if math.prod(place.dim):
@@ -91,26 +91,28 @@ class _Packed:
         self._watched = tuple(warp.watched(self._kept))
         self._forward, self._adjoint = forward, adjoint
 
-    def _checked(self, index: int, value: Any, *, adjoint: bool = False) -> Any:
-        return self._warp.packed(self._concrete, index, value, self.place.device, adjoint=adjoint)
+    def _shapes_of(self, index: int, value: Any, *, adjoint: bool = False) -> dict[str, tuple[int, ...] | None]:
+        """Shapes of the arrays in an argument, or in a gradient of it, which is checked."""
+        structure = self._warp.packed(self._concrete, index, value, self.place.device, adjoint=adjoint)
+        return self._members.shapes(self._concrete, index, value, structure)
 
     def _gradient(self, index: int) -> Any:
         """The gradient of an argument, which is checked if it is not the argument's own."""
         given = self.gradients[index]
         if given is None:
             return self._warp.own_gradient(self._kept[index])
-        found = self._warp.shape(self._concrete, index, self._checked(index, given, adjoint=True))
-        self._require_shape(index, found, "the gradient of ")
+        found = self._shapes_of(index, given, adjoint=True)
+        present = {name: shape for name, shape in found.items() if shape is not None}  # a struct may lack some
+        self._require_shapes(index, {**self._shapes[index], **present}, "the gradient of ")
         return given
 
-    def _require_shape(self, index: int, found: tuple[int, ...] | None, what: str = "") -> None:
-        expected = self._shapes[index]
-        if self._kept[index] is not None and found != expected:
-            name = self._warp.argument_names(self._concrete)[index]
-            raise RecordingError(
-                f"{what}argument '{name}' has shape {found}, and was recorded with {expected}",
-                remedy="give an array of the recorded shape, or record again",
-            )
+    def _require_shapes(self, index: int, found: Mapping[str, tuple[int, ...] | None], what: str = "") -> None:
+        for name, expected in self._shapes[index].items():
+            if expected not in (None, found[name]):  # where nothing was recorded, anything may follow
+                raise RecordingError(
+                    f"{what}argument '{name}' has shape {found[name]}, and was recorded with {expected}",
+                    remedy="give an array of the recorded shape, or record again",
+                )
 
     def renew(self) -> None:
         """Record what a changed module or kernel made of the launch."""
@@ -147,12 +149,12 @@ class _Packed:
         """Change an argument, whose gradient is then its own."""
         if not self._definition.is_current():
             self.renew()
-        structure = self._checked(index, value)
-        self._require_shape(index, self._warp.shape(self._concrete, index, structure))
+        shapes = self._shapes_of(index, value)
+        self._require_shapes(index, shapes)
         self.values[index] = value
         self._kept[index] = kept = self._warp.kept(self._concrete, index, value)
         self.gradients[index] = None
-        self._shapes[index] = self._warp.shape(self._concrete, index, structure)
+        self._shapes[index] = shapes
         for replay in (self._forward, self._adjoint):
             if replay is not None:
                 replay.set(index, kept, adjoint=False)
@@ -267,13 +269,13 @@ class RecordedLaunch:
         """
         self._packed.adjoint()
 
-    def set(self, name: str | int, value: Any, *, adjoint: bool = False) -> None:
+    def set(self, name: str | SupportsIndex, value: Any, *, adjoint: bool = False) -> None:
         """Change an argument, or the gradient of one.
 
         Args:
             name: Name or position, inputs first, of the argument.
-            value: What ``wp.launch`` would take; an array must have the recorded shape. A new argument brings
-                its own gradient. As a gradient, None stands for the array's own.
+            value: What ``wp.launch`` would take; an array, also one in a struct, must have the recorded shape. A new
+                argument brings its own gradient. As a gradient, None stands for the array's own.
             adjoint: Change the argument's gradient.
 
         Raises:
@@ -288,11 +290,12 @@ class RecordedLaunch:
         else:
             self._packed.set(index, value)
 
-    def _index(self, name: str | int) -> int:
+    def _index(self, name: str | SupportsIndex) -> int:
         if isinstance(name, str) and name in self._names:
             return self._names.index(name)
-        if isinstance(name, int) and not isinstance(name, bool) and 0 <= name < len(self._names):
-            return name
+        position = recording_checks.whole_number(name)
+        if position is not None and 0 <= position < len(self._names):
+            return position
         raise RecordingError(
             f"kernel {self.kernel.key} has no argument {name!r}",
             remedy=f"valid ones are {', '.join(self._names)}, or 0 to {len(self._names) - 1}",
@@ -325,12 +328,13 @@ def record(
         adj_outputs: A gradient for each of ``outputs``, likewise.
         device: Where to launch; None takes the stream's, or Warp's default device.
         stream: A CUDA stream, kept for every replay; None takes the one that is current at a replay.
-        block_dim: Threads per block; None takes Warp's default.
+        block_dim: Threads per block, 1 to 1024; None takes Warp's default.
         max_blocks: Largest number of blocks, 0 for no limit.
         tiled: As ``wp.launch_tiled``: a last dimension of ``block_dim`` threads is added to ``dim``.
 
     Raises:
-        RecordingError: Arguments or gradients are missing, surplus or do not fit the kernel.
+        RecordingError: Arguments or gradients are missing, surplus or do not fit the kernel, or dimensions, block,
+            stream or device are not what a launch can have.
         SeamError: The installed Warp lacks something that recordings rely on.
         Exception: What ``wp.launch`` raises when the module does not build.
     """
@@ -338,7 +342,8 @@ def record(
 
     runtime = warp_launch.runtime()
     place = warp_launch.device_of(device, stream)
-    values = [*inputs, *outputs]
+    given, results = recording_checks.listed("inputs", inputs), recording_checks.listed("outputs", outputs)
+    values = [*given, *results]
     if hasattr(kernel, "recording_target"):
         if dim is not None or block_dim is not None or tiled:
             raise RecordingError(
@@ -359,31 +364,18 @@ def record(
             remedy=f"give {', '.join(names)}",
         )
     gradients = [
-        *_gradients(kernel, "adj_inputs", adj_inputs, names[: len(inputs)]),
-        *_gradients(kernel, "adj_outputs", adj_outputs, names[len(inputs) :]),
+        *recording_checks.gradients(kernel, "adj_inputs", adj_inputs, names[: len(given)]),
+        *recording_checks.gradients(kernel, "adj_outputs", adj_outputs, names[len(given) :]),
     ]
-    packed = _Packed(kernel, _Place(_dimensions(dim), block_dim, tiled, max_blocks, place, stream), values, gradients)
+    where = _Place(
+        recording_checks.dimensions(dim, tiled=tiled),
+        recording_checks.threads(block_dim),
+        tiled,
+        recording_checks.blocks(max_blocks),
+        place,
+        stream,
+    )
+    packed = _Packed(kernel, where, values, gradients)
     if any(gradient is not None for gradient in gradients):
         packed.require_adjoint()
-    return RecordedLaunch(packed, names, len(inputs), runtime)
-
-
-def _gradients(kernel: Any, what: str, given: Sequence[Any] | None, names: Sequence[str]) -> list[Any]:
-    if given is None:
-        return [None] * len(names)
-    if len(given) != len(names):
-        raise RecordingError(
-            f"{what} of kernel {kernel.key} has {len(given)} gradients for {len(names)} arguments",
-            remedy=f"give one for each of {', '.join(names) or 'none'}, None where the array's own is meant",
-        )
-    return list(given)
-
-
-def _dimensions(dim: Any) -> tuple[int, ...]:
-    try:
-        sizes = tuple(operator.index(size) for size in (dim if isinstance(dim, Iterable) else (dim,)))
-    except TypeError:
-        sizes = ()
-    if min(sizes, default=-1) < 0:
-        raise RecordingError(f"dim is {dim!r}", remedy="give whole numbers of threads that are not negative")
-    return sizes
+    return RecordedLaunch(packed, names, len(given), runtime)

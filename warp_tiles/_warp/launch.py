@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import warp
 
+from warp_tiles._warp import members
 from warp_tiles._warp.seams import find, missing, require
 from warp_tiles.errors import RecordingError
 
@@ -57,10 +58,12 @@ def device_of(device: Any, stream: Any) -> Any:
     """Warp's device for a launch; a stream's own, if there is one.
 
     Raises:
-        RecordingError: The stream is of another device.
+        RecordingError: The stream is none, or of another device.
     """
     if stream is None:
         return warp.get_device(device)
+    if not isinstance(stream, warp.Stream):
+        raise RecordingError(f"stream is {stream!r}", remedy="give a wp.Stream, or None")
     if device is not None and warp.get_device(device) != stream.device:
         raise RecordingError(f"device is {device}, and the stream is of {stream.device}", remedy="give one of the two")
     return stream.device
@@ -115,22 +118,35 @@ def kept(kernel: Any, index: int, value: Any) -> Any:
     return copy.deepcopy(value) if isinstance(value, (list, np.ndarray)) else value
 
 
-def packed(kernel: Any, index: int, value: Any, device: Any, *, adjoint: bool) -> Any:
+def packed(kernel: Any, index: int, value: Any, device: Any, *, adjoint: bool, anywhere: bool = False) -> Any:
     """A value as the C structure or number that the kernel takes.
 
+    Args:
+        kernel, index: The argument.
+        value: Its value, or gradient if ``adjoint``.
+        device: Where the kernel is launched.
+        adjoint: Whether it is a gradient.
+        anywhere: Accept arrays that the device cannot access.
+
     Raises:
-        RecordingError: Its type, dtype or number of dimensions is not the argument's, or the device cannot access it.
+        RecordingError: Its type, dtype or number of dimensions is not the argument's, or the device cannot access it or
+            an array in it.
     """
     argument = kernel.adj.args[index]
-    what = f"{'the gradient of ' if adjoint else ''}argument '{argument.label}' of kernel {kernel.key}"
+    role = "the gradient of " if adjoint else ""
+    what = f"{role}argument '{argument.label}' of kernel {kernel.key}"
     expected = argument.type
     if isinstance(expected, _internal("codegen.Struct")):
         given = getattr(value, "_cls", None)
         if given is None or given.hash != expected.hash:
             raise RecordingError(f"{what} is {value!r}", remedy=f"give an instance of {expected.key}")
-    owner = getattr(value, "device", None)
-    if _internal("types.is_array")(value) and owner != device and not warp.can_access(device, value):
-        raise RecordingError(f"{what} is on {owner}, which {device} cannot access", remedy=f"move it to {device}")
+    for name, array in () if anywhere else members.arrays_in(argument.label, value):
+        owner = getattr(array, "device", None)
+        if array is not None and owner != device and not warp.can_access(device, array):
+            raise RecordingError(
+                f"{role}argument '{name}' of kernel {kernel.key} is on {owner}, which {device} cannot access",
+                remedy=f"move it to {device}",
+            )
     try:
         return _internal("context.pack_arg")(kernel, expected, argument.label, value, device, adjoint)
     except (TypeError, RuntimeError, ValueError) as error:
@@ -146,15 +162,7 @@ def check_arguments(kernel: Any, values: Sequence[Any], device: Any) -> None:
     concrete = overload_for(kernel, values)
     for index, value in enumerate(values):
         owner = value.device if isinstance(value, warp.array) else device
-        packed(concrete, index, value, owner, adjoint=False)
-
-
-def shape(kernel: Any, index: int, structure: Any) -> tuple[int, ...] | None:
-    """Shape of a packed argument; None for what is no array."""
-    if not _internal("types.is_array")(kernel.adj.args[index].type):
-        return None
-    dense = structure.data if hasattr(structure, "indices") else structure
-    return tuple(structure.shape[: dense.ndim]) if hasattr(dense, "ndim") else None
+        packed(concrete, index, value, owner, adjoint=False, anywhere=True)
 
 
 def can_have_gradient(value: Any) -> bool:
