@@ -307,7 +307,7 @@ def test_a_kernel_without_an_adjoint_runs_forward_alone() -> None:
 class Tuned:
     """What the tuner's kernels offer to a recording."""
 
-    def recording_target(self, args: list[Any], device: Any) -> RecordingTarget:
+    def recording_target(self, args: list[Any], device: Any, outputs: int) -> RecordingTarget:
         assert device.is_cpu
         return RecordingTarget(summed, dim=args[0].shape[0], block_dim=32, tiled=True)
 

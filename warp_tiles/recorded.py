@@ -16,7 +16,8 @@ from warp_tiles.errors import RecordingError
 class RecordingTarget:
     """The launch that a tuned kernel has decided on.
 
-    An object with a method ``recording_target(args, device)`` that returns this can be recorded like a kernel.
+    An object with a method ``recording_target(args, device, outputs)`` that returns this can be recorded like a kernel;
+    ``outputs`` says how many of the arguments, the last ones, are outputs.
 
     Attributes:
         kernel: Warp's kernel.
@@ -349,7 +350,7 @@ def record(
             raise RecordingError(
                 "a tuned kernel was given launch dimensions", remedy="leave dim, block_dim and tiled to it"
             )
-        target = kernel.recording_target(values, place)
+        target = kernel.recording_target(values, place, len(outputs))
         kernel, dim, block_dim, tiled = target.kernel, target.dim, target.block_dim, target.tiled
     if not warp_launch.is_kernel(kernel):
         raise RecordingError(f"{kernel!r} is no kernel", remedy="give what @wp.kernel makes, or a tuned kernel")

@@ -123,3 +123,71 @@ def test_a_wrong_call_leaves_no_failures_behind(wrong: Any) -> None:
     y = array(0.0)
     kernel.launch(inputs=[x], outputs=[y], device="cpu")
     np.testing.assert_array_equal(y.numpy(), 1.0)
+
+
+def count_up(step: int) -> Any:
+    @wp.kernel(module="unique", enable_backward=False)
+    def kernel(x: wp.array(dtype=float), y: wp.array(dtype=float)):
+        i = wp.tid()
+        x[i] += 1.0
+        y[i] = x[i]
+
+    return kernel
+
+
+def test_an_input_that_launches_write_changes_by_the_one_launch(caplog: pytest.LogCaptureFixture) -> None:
+    tuned = warp_tiles.autotune(
+        [{"step": 1}, {"step": 2}], key=("x",), dim=lambda c, args: SIZE, effort=QUICK, store=lambda now: MemoryStore()
+    )(count_up)
+    x, y = array(1.0), array(0.0)
+    with caplog.at_level("WARNING", "warp_tiles"):
+        tuned.launch(inputs=[x], outputs=[y], device="cpu")
+    assert (x.numpy() == 2).all()
+    assert (y.numpy() == 2).all()
+    assert [record.message for record in caplog.records if "launches write x" in record.message]
+
+
+def test_what_a_first_launch_changes_is_restored_from_then_on() -> None:
+    x, y = array(1.0), array(0.0)
+    space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"))
+    launches = []
+
+    def run() -> None:
+        launches.append(1)
+        space.values[0].fill_(5.0)
+
+    space.find_written(run)
+    space.find_written(run)
+    assert launches == [1]
+    assert (space.values[0].numpy() == 1).all()
+    space.values[0].fill_(7.0)
+    space.restore()
+    assert (space.values[0].numpy() == 1).all()
+    assert space.written == ("y",)
+
+
+def test_nothing_but_what_is_named_is_copied_where_all_is_named() -> None:
+    x, y = array(1.0), array(0.0)
+    space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"), is_all_written=True)
+    assert space.values[0] is x
+    assert space.values[1] is not y
+
+
+def test_a_copy_keeps_negative_strides() -> None:
+    data = np.arange(SIZE, dtype=np.float32)
+    forward = wp.array(data, dtype=float, device="cpu")
+    last = forward.ptr + 4 * (SIZE - 1)
+    source = wp.array(ptr=last, dtype=float, shape=(SIZE,), strides=(-4,), device="cpu")
+    space = Workspace(("x",), (source,), None, wp.get_device("cpu"))
+    assert space.values[0].strides == source.strides
+    np.testing.assert_array_equal(space.values[0].numpy(), data[::-1])
+
+
+def test_an_array_that_cannot_be_copied_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any, **options: Any) -> Any:
+        raise RuntimeError("Failed to allocate 32 bytes")
+
+    monkeypatch.setattr(wp, "clone", refuse)
+    with pytest.raises(TuningError, match=r"argument x of shape \(8,\) cannot be copied on cpu: Failed") as caught:
+        Workspace(("x",), (array(1.0),), None, wp.get_device("cpu"))
+    assert "restore=" in caught.value.remedy

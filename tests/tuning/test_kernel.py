@@ -438,3 +438,38 @@ def test_where_nothing_can_be_built_the_next_launch_tries_again(
     monkeypatch.setattr(wp._src.build, "build_cpu", build)
     add.launch(**lists(args))
     assert len(add.record(args, "cpu").timings) == 3
+
+
+def _shift(step: int) -> Any:
+    @wp.kernel(module="unique", enable_backward=False)
+    def kernel(v: wp.vec3, f: float, y: wp.array(dtype=float)):
+        y[wp.tid()] = v[0] + f
+
+    return kernel
+
+
+def test_vectors_and_numbers_that_json_lacks_are_looked_up_once(store: MemoryStore) -> None:
+    shift = warp_tiles.autotune(
+        [{"step": 1}], key=("v", "f"), dim=lambda c, args: SIZE, store=lambda now: store
+    )(_shift)  # fmt: skip
+    y = wp.zeros(SIZE, dtype=float, device="cpu")
+    for first in (1.0, 2.0, 1.0):
+        for f in (float("nan"), np.float32(1), np.float32(2)):
+            shift.launch(inputs=[wp.vec3(first, 0.0, 0.0), f], outputs=[y], device="cpu")
+    assert (shift.counters.lookups, len(store.records)) == (6, 6)
+
+
+def test_enabling_warp_tiles_is_another_key_in_the_same_process(store: MemoryStore) -> None:
+    add, args = tuned(store), arguments()
+    add.launch(**lists(args))
+    with warp_tiles.enabled():
+        add.launch(**lists(args))
+    assert add.counters.lookups == 2
+
+
+def test_a_recorded_launch_searches_with_its_outputs(store: MemoryStore) -> None:
+    add, args = tuned(store, reference=lambda args: args.a.numpy() + args.b.numpy() + args.c.numpy()), arguments()
+    given = lists(args)
+    pair = warp_tiles.record(add, inputs=given["inputs"], outputs=given["outputs"], device="cpu")
+    assert {timing.status for timing in add.record(args, "cpu").timings} <= {"ok", "dropped"}
+    pair.forward()

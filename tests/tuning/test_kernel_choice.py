@@ -170,3 +170,44 @@ def test_a_changed_policy_counts_at_the_next_launch(store: MemoryStore) -> None:
         add.launch(**lists(args))
     with settings.override(policy="locked"), pytest.raises(LockedError):
         add.launch(**lists(args))
+
+
+def test_an_unfinished_timing_counts_and_is_measured_again(store: MemoryStore) -> None:
+    args = arguments()
+    record = tuned(store).tune(args, "cpu")
+    store.records[record.key.digest] = Record(
+        record.key, tuple(replace(timing, unfinished=True) for timing in record.timings)
+    )
+    add = tuned(store)
+    with settings.override(policy="locked"):
+        add.launch(**lists(args))
+    assert add.counters.searches == 0
+    add.forget()
+    add.launch(**lists(args))
+    assert (add.counters.searches, add.counters.measurements) == (1, 3)
+    assert not any(timing.unfinished for timing in store.records[record.key.digest].timings)
+
+
+@pytest.mark.parametrize(("gone", "searches"), [(False, 0), (True, 1)])
+def test_a_dropped_one_counts_as_long_as_what_it_was_dropped_for_is_wanted(
+    store: MemoryStore, gone: bool, searches: int
+) -> None:
+    args = arguments()
+    record = tuned(store).tune(args, "cpu")
+    best, other, last = (replace(timing, status="ok", median_us=us, low_us=us, high_us=us) for timing, us in zip(
+        sorted(record.timings, key=lambda timing: CONFIGS.index(timing.config)), (10.0, 30.0, 20.0)
+    ))  # fmt: skip
+    store.records[record.key.digest] = Record(record.key, (best, other, replace(last, status="dropped")))
+    add = tuned(store, CONFIGS[1:] if gone else CONFIGS)
+    add.launch(**lists(args))
+    assert add.counters.searches == searches
+
+
+def test_locked_says_that_timings_are_of_another_driver(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+    args = arguments()
+    record = tuned(store).tune(args, "cpu")
+    old = tuple(replace(timing, soft={"driver": "12.0", "warp": "1.19.0"}) for timing in record.timings)
+    store.records[record.key.digest] = Record(record.key, old)
+    with settings.override(policy="locked"), caplog.at_level(logging.WARNING, "warp_tiles"):
+        tuned(store).launch(**lists(args))
+    assert any("was measured with" in entry.message for entry in caplog.records)

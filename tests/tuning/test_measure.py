@@ -159,6 +159,7 @@ def test_the_deadline_stops_and_keeps_what_there_is() -> None:
     assert clock.now_s < 12 + 6
     assert {runner.status for runner in runners.values()} == {"ok", "running"}
     assert all(bool(runner.samples_us) == (runner.status == "ok") for runner in runners.values())
+    assert all(runner.unfinished == (runner.status == "ok") for runner in runners.values())
 
 
 def test_long_launches_get_fewer_turns() -> None:

@@ -198,3 +198,49 @@ def test_an_error_of_the_candidate_is_handed_on() -> None:
     handed_on: list[Timing] = []
     found = run(build=build, configs=CONFIGS[:2], finished=handed_on.extend)
     assert (found.passing, len(handed_on)) == ((), 2)
+
+
+class Interrupting(Clock):
+    """Is interrupted within the first round of samples."""
+
+    def __init__(self) -> None:
+        self.samplings = 0
+
+    def sample_us(self, candidate: Any, runs: int) -> list[float]:
+        self.samplings += 1
+        if self.samplings == 30:
+            raise KeyboardInterrupt
+        return super().sample_us(candidate, runs)
+
+
+@pytest.mark.parametrize("strategy", [None, Halving()])
+def test_an_interruption_hands_on_what_was_measured_so_far(strategy: Any) -> None:
+    handed: dict[str, Timing] = {}
+    with pytest.raises(KeyboardInterrupt):
+        search(
+            CONFIGS,
+            [Lane(Builder(), Interrupting())],
+            strategy=strategy,
+            finished=lambda timings: handed.update({timing.identity: timing for timing in timings}),
+        )
+    measured = [timing for timing in handed.values() if timing.status == "ok"]
+    assert measured
+    assert all(timing.unfinished for timing in measured)
+    assert not any(timing.unfinished for timing in handed.values() if timing.status != "ok")
+
+
+def test_what_the_budget_cut_short_is_unfinished() -> None:
+    class Slow(Clock):
+        def sample_us(self, candidate: Any, runs: int) -> list[float]:
+            time.sleep(0.02)
+            return [100.0 + run for run in range(runs)]
+
+    found = search([{"x": 1}, {"x": 2}], [Lane(Builder(), Slow())], budget_s=0.15)
+    assert [timing.unfinished for timing in found.timings] == [True, True]
+    found = search([{"x": 1}, {"x": 2}], [Lane(Builder(), Slow())], budget_s=0.0)
+    assert [timing.unfinished for timing in found.timings] == [False, False]
+
+
+def test_halving_of_one_configuration_measures_it_in_full() -> None:
+    (timing,) = run(CONFIGS[:1], strategy=Halving()).timings
+    assert timing.samples > Effort().runs

@@ -90,6 +90,18 @@ def key_values(key: Key, arguments: Sequence[str], values: Sequence[Any]) -> dic
     return found
 
 
+def remembered(value: Any) -> Any:
+    """A value of a key as something to hash: equal for what has the same text in a key, and for nothing else."""
+    kind = type(value)
+    if kind is int or kind is bool or kind is str:
+        return kind, value
+    if kind is float:
+        return kind, _finite(value)
+    if hasattr(value, "_length_"):  # a vector, matrix or quaternion of Warp
+        return kind, bytes(value)
+    return kind, tuple(_described("", value).values())
+
+
 def is_array(value: Any) -> bool:
     """Whether a value is a Warp array or something like it."""
     return all(hasattr(value, name) for name in ("shape", "strides", "dtype")) and bool(value.shape)

@@ -23,21 +23,31 @@ class Workspace:
     Args:
         names: Of the arguments.
         values: The arguments, in order.
-        written: Names of arrays that launches write; None if it is not known, then all arrays are copied.
+        written: Names of arrays that launches write, which are restored; None for all arrays.
         device: Warp's device; arrays of another are copied there.
+        is_all_written: Whether launches write nothing else. If not, the others are copied as well, and those that the
+            first launch changes are restored from then on.
     """
 
     def __init__(
-        self, names: Sequence[str], values: Sequence[Any], written: frozenset[str] | None, device: Any
+        self,
+        names: Sequence[str],
+        values: Sequence[Any],
+        written: frozenset[str] | None,
+        device: Any,
+        *,
+        is_all_written: bool = False,
     ) -> None:
-
         self.names = tuple(names)
         self.device = device
         self.pristine: list[Any] = []  # in the order of the arguments
         self.values: list[Any] = []
-        self._copies: dict[int, Any] = {}  # by the id of the user's array
-        self._pairs: list[tuple[Any, Any]] = []
+        self._is_all_written = is_all_written
+        self._copies: dict[int, tuple[Any, Any]] = {}  # by the id of the user's array: the copy, and what it is of
+        self._restored: dict[int, tuple[Any, Any]] = {}
+        self._unsure: dict[int, str] = {}  # names of arrays that are copied and not restored
         self._results: dict[str, Any] = {}
+        self._given: list[Any] = []  # arrays whose ids are used live as long
         for name, value in zip(names, values):
             pristine, own = self._taken(name, value, written is None or name in written)
             self.pristine.append(pristine)
@@ -65,26 +75,67 @@ class Workspace:
             raise TuningError(
                 f"the argument {name} is a {type(value).__name__}", remedy="tune with Warp arrays; wrap it first"
             )
-        source = value if value.device == self.device or not value.size else _copy_of(value, self.device)
-        if not is_written:
-            source = _not_zero(name, source)
-            return source, source
+        self._given.append(value)
         if id(value) not in self._copies:
-            self._copies[id(value)] = _copy_of(source, self.device)
-            self._pairs.append((self._copies[id(value)], source))
-        self._results[name] = self._copies[id(value)]
-        return source, self._copies[id(value)]
+            source = value if value.device == self.device or not value.size else self._copy_of(name, value)
+            source = source if is_written else _not_zero(name, source)
+            if not is_written and self._is_all_written:
+                return source, source
+            self._copies[id(value)] = self._copy_of(name, source), source
+        copy, source = self._copies[id(value)]
+        if is_written:
+            self._restored[id(value)] = copy, source
+            self._results[name] = copy
+        self._unsure.setdefault(id(value), name)
+        return source, copy
+
+    def _copy_of(self, name: str, array: Any) -> Any:
+        try:
+            return _copy_of(array, self.device)
+        except (RuntimeError, MemoryError) as error:
+            raise TuningError(
+                f"the argument {name} of shape {array.shape} cannot be copied on {self.device}: {error}",
+                remedy="name the arrays that the kernel writes, restore=[...]; the others are not copied then",
+            ) from error
 
     def restore(self) -> None:
-        """Give every copy the user's values again."""
+        """Give every copy that launches change the user's values again."""
         import warp as wp
 
-        for copy, source in self._pairs:
+        for copy, source in self._restored.values():
             wp.copy(copy, source)
+
+    def find_written(self, run: Callable[[], None]) -> None:
+        """Launch once, and restore from now on what that changed though nobody had said so.
+
+        Args:
+            run: One launch; it is not called where there is nothing to find, or from the second time on.
+        """
+        unsure = {key: name for key, name in self._unsure.items() if key not in self._restored}
+        if not unsure:
+            return
+        self.restore()
+        run()
+        for key, name in unsure.items():
+            copy, source = self._copies[key]
+            if not _is_equal(copy, source):
+                log.warning(
+                    "tuning: launches write %s; it is restored before each run, and yours is left alone. "
+                    "Name what they write: outputs=, or autotune(restore=...)",
+                    name,
+                )
+                self._restored[key] = copy, source
+        self.restore()
+        self._unsure = {}
 
     def results(self) -> dict[str, Any]:
         """What the last launch wrote, as NumPy arrays by name; of a struct ``argument.member``."""
         return {name: array.numpy().copy() for name, array in self._results.items()}
+
+
+def _is_equal(array: Any, other: Any) -> bool:
+    """Whether two arrays of one shape and dtype hold the same bytes."""
+    return bool(array.numpy().tobytes() == other.numpy().tobytes())
 
 
 def _copy_of(array: Any, device: Any) -> Any:
@@ -93,14 +144,11 @@ def _copy_of(array: Any, device: Any) -> Any:
 
     if array.is_contiguous:
         return wp.clone(array, device=device, requires_grad=False)
-    item_bytes = wp.types.type_size_in_bytes(array.dtype)
-    if any(stride < 0 for stride in array.strides):
-        raise TuningError(
-            f"an argument has the strides {array.strides}", remedy="tune with strides that are not negative"
-        )
-    size_bytes = item_bytes + sum((extent - 1) * stride for extent, stride in zip(array.shape, array.strides))
-    buffer = wp.empty(max(size_bytes, item_bytes), dtype=wp.uint8, device=device)
-    copy = wp.array(ptr=buffer.ptr, dtype=array.dtype, shape=array.shape, strides=array.strides, device=device)
+    steps = [(extent - 1) * stride for extent, stride in zip(array.shape, array.strides)]
+    first, last = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
+    buffer = wp.empty(last - first + wp.types.type_size_in_bytes(array.dtype), dtype=wp.uint8, device=device)
+    start = buffer.ptr - first
+    copy = wp.array(ptr=start, dtype=array.dtype, shape=array.shape, strides=array.strides, device=device)
     copy.warp_tiles_buffer = buffer  # lives as long as what points into it
     wp.copy(copy, array)
     return copy
@@ -151,7 +199,8 @@ class Reference:
             if len(results) != len(workspace.written):
                 raise TuningError(
                     f"the reference gives {len(results)} results for {', '.join(workspace.written) or 'nothing'}",
-                    remedy="give one for each array that is written, or a dictionary by name",
+                    remedy="give one for each array that is written, or a dictionary by name; autotune(restore=[...]) "
+                    "says what is written where a launch has no outputs",
                 )
             given = dict(zip(workspace.written, results))
         unknown = [name for name in given if name not in workspace.written]
@@ -272,11 +321,12 @@ class KernelCandidate:
         return int(getattr(self._command.hooks, "forward_smem_bytes", 0)) if self._command is not None else 0
 
     def prepare(self) -> None:
-        """Check the result, where there is a reference.
+        """Find out what launches write, and check the result, where there is a reference.
 
         Raises:
             TuningError: It is wrong.
         """
+        self._workspace.find_written(self.run)
         if self.reference is not None:
             self.reference.check(self.results())
 

@@ -129,7 +129,7 @@ class Tuner:
         known = {
             timing.identity
             for timing in record.timings
-            if self.reuse_stale or dict(timing.soft or {}) == self.environment.soft()
+            if not timing.unfinished and (self.reuse_stale or dict(timing.soft or {}) == self.environment.soft())
         }
         found: list[Config] = list(candidates(variant, self.limit))
         return [config for config in found if Timing(config, "failed").identity not in known]

@@ -109,7 +109,7 @@ def timing_of(runner: Runner, variant: GemmVariant) -> Timing | None:
     found = runner.statistics()
     return Timing(
         candidate.config, runner.status, found.median_us, found.low_us, found.high_us, found.samples,
-        shared_bytes, runner.reason,
+        shared_bytes, runner.reason, unfinished=runner.unfinished,
     )  # fmt: skip
 
 

@@ -15,9 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from warp_tiles import project_file, settings
+from warp_tiles.api import is_enabled
 from warp_tiles.errors import SettingError
 from warp_tiles.recorded import RecordingTarget
-from warp_tiles.tuning.arguments import checked_key, in_order, namespace, refuse_unknown
+from warp_tiles.tuning.arguments import checked_key, in_order, namespace, refuse_unknown, remembered
 from warp_tiles.tuning.kernel_choice import Counters, KernelChooser, Question
 from warp_tiles.tuning.kernel_records import Dim, KernelRecords, Store
 from warp_tiles.tuning.key import TuningKey
@@ -141,17 +142,19 @@ class TunedKernel:
             block_dim=chosen.block_dim,
         )
 
-    def recording_target(self, args: Any, device: Any = None) -> RecordingTarget:
+    def recording_target(self, args: Any, device: Any = None, outputs: int = 0) -> RecordingTarget:
         """Kernel, dimensions and block of these arguments, for ``warp_tiles.record``; it may search first.
 
         Args:
             args: Arguments by name, or in order.
             device: Warp's device.
+            outputs: How many of them, the last ones, are outputs.
         """
         wp = self._wp or self._prepare()
         device = wp.get_device(device)
         values = self._listed(args)
-        kernel, dim, block_dim = self.launch_of(self._choose(None, values, device, None, None).config, values)
+        written = frozenset(self._names[len(values) - outputs :]) if outputs else None
+        kernel, dim, block_dim = self.launch_of(self._choose(None, values, device, written, None).config, values)
         return RecordingTarget(kernel=kernel, dim=dim, block_dim=block_dim, tiled=self._how.tiled)
 
     def launch_of(self, config: Config, args: Any) -> tuple[Any, Any, int | None]:
@@ -253,14 +256,14 @@ class TunedKernel:
         """What decides about the choice within this process; hashing it is all that a later launch does."""
         if callable(self._key):
             found = self._key(SimpleNamespace(**dict(zip(self._names, values))))
-            return device.alias, tuple(sorted(found.items()))
-        parts: list[Any] = [device.alias]
+            return device.alias, is_enabled(), tuple(sorted((name, remembered(value)) for name, value in found.items()))
+        parts: list[Any] = [device.alias, is_enabled()]
         for position in self._positions:
             value = values[position]
-            try:
+            if getattr(value, "shape", None):  # numbers of NumPy have an empty one
                 parts.append((value.shape, value.dtype, value.strides))
-            except AttributeError:
-                parts.append((type(value), value))
+            else:
+                parts.append(remembered(value))
         return tuple(parts)
 
     def _choose(

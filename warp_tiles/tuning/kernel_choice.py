@@ -11,7 +11,7 @@ from typing import Any
 from warp_tiles import settings
 from warp_tiles.errors import LockedError, TuningError
 from warp_tiles.tuning.arguments import namespace
-from warp_tiles.tuning.kernel_records import Dim, KernelRecords, Store, described, relevant
+from warp_tiles.tuning.kernel_records import Dim, KernelRecords, Store, described
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.making import Maker, Measurement
 from warp_tiles.tuning.record import Config, Record, Timing
@@ -101,8 +101,8 @@ class KernelChooser:
         key, store = records.key_of(question.values, device, now), records.open(now)
         self.counters.lookups += 1
         wanted = records.wanted(device)
-        record = relevant(store.load(key), key, wanted)
-        winner = record.winner()
+        record = Record(key).merged(_timings(store.load(key)))
+        winner = record.winner(wanted.values())
         if now.policy == "locked":
             if winner is None:
                 raise LockedError(
@@ -110,11 +110,12 @@ class KernelChooser:
                     f"the key is {key.digest}",
                     remedy="tune where the policy is not locked, and ship the record (record_paths)",
                 )
+            records.say_if_stale(key, winner)
             return winner.config
         pending = records.pending(record, wanted, now)
         if not pending:
             if winner is None:
-                raise records.all_failed(record)
+                raise records.all_failed(record, wanted)
             records.say_if_stale(key, winner)
             return winner.config
         if _launches_nothing(self._dim(self._maker.default, namespace(self._maker.arguments(), question.values))):
@@ -125,6 +126,7 @@ class KernelChooser:
                     f"{records!r} must be tuned for {described(key)} while a graph is captured",
                     remedy="launch it once before the capture",
                 )
+            records.say_if_stale(key, winner)
             return winner.config
         return self._tuned(store, key, wanted, question, now)
 
@@ -139,23 +141,24 @@ class KernelChooser:
         """The winner after a search, here or in another process; None if another one still searches."""
         while True:
             with store.single_flight(key, None if self._wait else 0.0) as may_search:
-                record = relevant(store.load(key), key, wanted)
+                record = Record(key).merged(_timings(store.load(key)))
                 pending = self._records.pending(record, wanted, now)
                 if may_search and pending:
                     left_out = self.search(store, key, pending, question, now)
-                    record = left_out.merged(relevant(store.load(key), key, wanted).timings)
+                    record = left_out.merged(_timings(store.load(key)))
                     pending = ()
             if may_search or not pending:
                 break
             if not self._wait:
                 return None
-        winner = record.winner()
+        winner = record.winner(wanted.values())
         if winner is not None:
             return winner.config
-        if len(record.timings) < len(wanted):  # the budget ended before anything was measured
+        known = {timing.identity for timing in record.timings}
+        if not wanted.keys() <= known:  # the budget ended before anything was measured
             log.warning("tuning %r: the budget of %g s ended before a measurement", self._records, now.tune_budget_s)
             return None
-        raise self._records.all_failed(record)
+        raise self._records.all_failed(record, wanted)
 
     def tune(
         self, question: Question, wanted: Mapping[str, Config], now: settings.Settings, *, insists: bool, again: bool
@@ -175,14 +178,14 @@ class KernelChooser:
         records = self._records
         key, store = records.key_of(question.values, question.device, now), records.open(now)
         with store.single_flight(key) as may_search:
-            record = relevant(store.load(key), key, wanted)
+            record = Record(key).merged(_timings(store.load(key)))
             pending = tuple(wanted.values()) if again else records.pending(record, wanted, now)
             left_out = Record(key)
             if pending and (may_search or insists or again):
                 left_out = self.search(store, key, pending, question, now)
-        found = left_out.merged((store.load(key) or Record(key)).timings)
-        if relevant(found, key, wanted).winner() is None:
-            raise records.all_failed(relevant(found, key, wanted))
+        found = left_out.merged(_timings(store.load(key)))
+        if found.winner(wanted.values()) is None:
+            raise records.all_failed(found, wanted)
         return found
 
     def search(
@@ -196,9 +199,7 @@ class KernelChooser:
         from warp_tiles.tuning.headers import kept_headers
         from warp_tiles.tuning.kernel_search import search_kernels
 
-        written = question.written
-        if self._restore is not None:
-            written = frozenset(self._restore)
+        written = question.written if self._restore is None else frozenset(self._restore)
         self.counters.searches += 1
 
         def finished(timings: Sequence[Timing]) -> None:
@@ -211,6 +212,7 @@ class KernelChooser:
                 question.values,
                 written,
                 question.device,
+                is_all_written=self._restore is not None,
                 dim=self._dim,
                 how=self._how,
                 strategy=self._strategy,
@@ -228,6 +230,10 @@ class KernelChooser:
                 "tuning %r: %s is left out until the next search: %s", self._records, dict(timing.config), timing.reason
             )
         return Record(key, found.passing)
+
+
+def _timings(record: Record | None) -> tuple[Timing, ...]:
+    return record.timings if record is not None else ()
 
 
 def _launches_nothing(dim: Any) -> bool:

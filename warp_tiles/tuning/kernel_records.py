@@ -101,14 +101,24 @@ class KernelRecords:
         return self._candidates[device.alias]
 
     def pending(self, record: Record, wanted: Mapping[str, Config], now: settings.Settings) -> tuple[Config, ...]:
-        """What has no timing, an outdated one, or was given up for one that is not wanted now."""
+        """What has no timing, an outdated or unfinished one, or was given up for one that is not wanted now.
+
+        Args:
+            record: All that is known under the key of here and now, also of configurations that are not wanted.
+            wanted: Configurations by identity.
+            now: Settings.
+        """
         known = {timing.identity: timing for timing in record.timings}
-        winner, soft = record.winner(), record.key.environment.soft()
+        best, winner, soft = record.winner(), record.winner(wanted.values()), record.key.environment.soft()
 
         def is_known(timing: Timing | None) -> bool:
-            if timing is None or (now.stale_records == "retune" and dict(timing.soft or {}) != soft):
+            if timing is None or timing.unfinished:
                 return False
-            return timing.status != "dropped" or (winner is not None and timing.median_us >= winner.median_us)
+            if now.stale_records == "retune" and dict(timing.soft or {}) != soft:
+                return False
+            if timing.status != "dropped" or best is None or winner is None:
+                return timing.status != "dropped"
+            return best.identity in wanted or timing.median_us >= winner.median_us
 
         return tuple(config for name, config in wanted.items() if not is_known(known.get(name)))
 
@@ -123,19 +133,15 @@ class KernelRecords:
                 soft,
             )
 
-    def all_failed(self, record: Record) -> TuningError:
+    def all_failed(self, record: Record, wanted: Mapping[str, Config]) -> TuningError:
         """The error of a record without a winner, with each configuration's reason."""
         return TuningError(
             f"no configuration of {self!r} works for {described(record.key)}",
             remedy="see each one's reason; tune(..., again=True) tries them once more",
-            log="\n".join(f"{dict(timing.config)}: {timing.reason}" for timing in record.timings),
+            log="\n".join(
+                f"{dict(timing.config)}: {timing.reason}" for timing in record.timings if timing.identity in wanted
+            ),
         )
-
-
-def relevant(record: Record | None, key: TuningKey, wanted: Mapping[str, Config]) -> Record:
-    """What a record knows of configurations, under the key of here and now."""
-    known = record.timings if record is not None else ()
-    return Record(key, tuple(timing for timing in known if timing.identity in wanted))
 
 
 def described(key: TuningKey) -> str:

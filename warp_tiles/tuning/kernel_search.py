@@ -25,6 +25,7 @@ def search_kernels(
     written: frozenset[str] | None,
     device: Any,
     *,
+    is_all_written: bool,
     dim: Callable[[Config, Any], Any],
     how: Measurement,
     strategy: Strategy,
@@ -41,6 +42,7 @@ def search_kernels(
         values: Arguments, in order.
         written: Names of arrays that launches write; None if it is not known.
         device: Warp's device.
+        is_all_written: Whether launches write nothing but ``written``; else other arrays are copied as well.
         dim: Launch dimensions, from a configuration and the arguments.
         how: How candidates are launched and measured.
         strategy, budget_s, soft, finished: As of :func:`warp_tiles.tuning.search.search`.
@@ -55,7 +57,7 @@ def search_kernels(
     names = maker.arguments()
     _require_arguments(maker, pending, names, values, device)
     with without_tape(), _devices(device, how.devices) as places:
-        spaces = [Workspace(names, values, written, place) for place in places]
+        spaces = [Workspace(names, values, written, place, is_all_written=is_all_written) for place in places]
         arguments = [namespace(names, space.pristine) for space in spaces]
 
         def built(config: Config, number: int) -> KernelCandidate:
@@ -142,4 +144,10 @@ def _devices(device: Any, others: Sequence[Any]) -> Iterator[list[Any]]:
     import warp as wp
 
     wp.synchronize_device(device)
-    yield [device, *alike(device, map(wp.get_device, others))]
+    try:
+        found = [wp.get_device(other) for other in others]
+    except (RuntimeError, ValueError) as error:
+        raise TuningError(
+            f"devices is {list(others)!r}: {error}", remedy=f"there are {', '.join(map(str, wp.get_devices()))}"
+        ) from error
+    yield [device, *alike(device, found)]

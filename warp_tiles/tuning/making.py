@@ -212,7 +212,12 @@ class Maker:
             TuningError: A name is missing or unknown.
             SettingError: An option of the module is unknown or has an unknown value.
         """
-        identity(config)
+        try:
+            identity(config)
+        except (TypeError, ValueError) as error:
+            raise TuningError(
+                f"the configuration {config!r} has no JSON form: {error}", remedy="use numbers, texts and lists of them"
+            ) from error
         parameters = inspect.signature(self.function).parameters
         every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         known = {"block_dim", *parameters}

@@ -119,6 +119,7 @@ class Runner:
         status: ``running`` until the race has decided: ``ok``, ``dropped`` or ``failed``.
         reason: Why it was dropped or failed.
         spent_s: Time that its turns took.
+        unfinished: Whether the race ended before it was measured to the end.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Runner:
     status: Literal["running", "ok", "dropped", "failed"] = "running"
     reason: str = ""
     spent_s: float = 0.0
+    unfinished: bool = False
 
     def statistics(self) -> Statistics:
         """See :func:`statistics`."""
@@ -164,12 +166,14 @@ def race(
         runners: In the order of their turns.
         clock: Takes the times.
         effort: How much is measured.
-        deadline: When to stop, by ``now``; each runner that had no turn by then stays ``running``.
+        deadline: When to stop, by ``now``; each runner that had no turn by then stays ``running``, others that would
+            have had more are ``unfinished``.
         drop: Give up those that cannot win.
         seen: Called with each runner after its turn.
         now: Seconds, monotonic.
     """
     effort = effort or Effort()
+    in_time = True
     for runner in runners:
         if now() >= deadline:
             return
@@ -185,11 +189,15 @@ def race(
             seen(runner)
         if drop:
             _drop(runners)
-        if now() >= deadline or (drop and _decided(runners, effort)):
+        if drop and _decided(runners, effort):
+            break
+        if now() >= deadline:
+            in_time = False
             break
     for runner in runners:
         if runner.status == "running" and runner.samples_us:
             runner.status = "ok"
+            runner.unfinished = not in_time and not _has_enough(runner, effort)
 
 
 def _warm_up(runner: Runner, clock: Clock, effort: Effort) -> None:

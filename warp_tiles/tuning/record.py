@@ -36,13 +36,15 @@ class Timing:
 
     Attributes:
         config: The candidate.
-        status: ``ok`` if it was measured to the end, ``dropped`` if it was given up as hopeless, ``failed``.
+        status: ``ok`` if it was measured, ``dropped`` if it was given up as hopeless, ``failed``.
         median_us: Median of one launch, in microseconds; NaN where it failed.
         low_us, high_us: 95 % confidence interval of the median; NaN where it failed.
         samples: Measured launches.
         shared_bytes: Shared memory of a block; decides between equals.
         reason: Why it was dropped or failed.
         soft: The soft part of the environment (:meth:`Environment.soft`).
+        unfinished: Whether the search ended before it was measured to the end; it counts until a later search has
+            measured it again.
     """
 
     config: Config
@@ -54,6 +56,7 @@ class Timing:
     shared_bytes: int = 0
     reason: str = ""
     soft: Mapping[str, Any] | None = None
+    unfinished: bool = False
 
     @cached_property
     def identity(self) -> str:
@@ -71,6 +74,7 @@ class Timing:
             "shared_bytes": self.shared_bytes,
             "reason": self.reason,
             "soft": dict(self.soft or {}),
+            **({"unfinished": True} if self.unfinished else {}),
         }
 
     @classmethod
@@ -93,6 +97,7 @@ class Timing:
                 and isinstance(timing.samples, int)
                 and isinstance(timing.shared_bytes, int)
                 and isinstance(timing.reason, str)
+                and isinstance(timing.unfinished, bool)
                 and (timing.status != "ok" or math.isfinite(timing.median_us))
                 and not any(value < 0 for value in (*numbers.values(), timing.samples, timing.shared_bytes))
                 and bool(timing.identity and identity(timing.soft))

@@ -5,6 +5,7 @@ It knows configurations, and candidates that a device's lane makes of them, but 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -89,8 +90,8 @@ def search(
         jobs: Builds side by side; 0 for one per core.
         budget_s: Seconds after which the search stops with what it has; 0 for no limit.
         soft: The soft part of the environment, noted with each timing.
-        finished: Called with timings as soon as they are final, so that an interruption loses little; not with
-            failures to build for a cause that passes (:func:`is_passing`).
+        finished: Called with timings as soon as they are final, and at an interruption with what was measured so far,
+            as unfinished; not with failures to build for a cause that passes (:func:`is_passing`).
         what: What is tuned, for the progress bar.
     """
     with SearchProgress(what, len(configs)) as progress:
@@ -128,8 +129,8 @@ class _Search:
 
     def run(self, strategy: Strategy) -> Found:
         size = max(_BATCH if self.deadline == math.inf else _BATCH_ON_BUDGET, 4 * self.jobs)
-        effort = replace(self.effort, rounds=strategy.rounds(0, self.effort.rounds))
         steps = strategy.keep(0, len(self.configs)) > 0
+        effort = replace(self.effort, rounds=strategy.rounds(0, self.effort.rounds)) if steps else self.effort
         leaders: list[Runner] = []
         builder = DaemonThreads(self.jobs, "warp_tiles_tune")
         try:
@@ -141,10 +142,14 @@ class _Search:
                 if not steps:
                     leaders = self._leaders([*leaders, *batch])
                     self._finish([*leaders, *batch])
+            if steps:
+                self._narrow(strategy)
+        except BaseException:
+            with contextlib.suppress(Exception):  # what interrupts is raised, not what comes of it
+                self._keep()
+            raise
         finally:  # builds that the budget cut off end in the background, unheard
             builder.shutdown(wait=False, cancel_futures=True)
-        if steps:
-            self._narrow(strategy)
         measured = sum(bool(runner.samples_us) for runner in self.runners)
         out_of_time = len(self.timings) < len(self.configs)
         timings, passing = tuple(self.timings.values()), tuple(self.passing)
@@ -226,7 +231,17 @@ class _Search:
             live, step = live[:count], step + 1
             self._race(live, replace(self.effort, rounds=strategy.rounds(step, self.effort.rounds)))
             live = _fastest(live)
+        if len(live) > 1 and 0 < strategy.keep(step, len(live)) < len(live):  # the time is over
+            for runner in live:
+                runner.unfinished = True
         self._finish(self.runners)
+
+    def _keep(self) -> None:
+        """Hand on what was measured of candidates that are not final."""
+        for runner in self.runners:
+            if runner.samples_us and self.timings.get(runner.name) is None and runner.status in ("running", "ok"):
+                runner.status, runner.unfinished = "ok", True
+        self._finish([runner for runner in self.runners if runner.name not in self.timings])
 
     def _finish(self, runners: Sequence[Runner]) -> None:
         built = [runner for runner in dict.fromkeys(runners) if runner.status != "running"]
@@ -250,6 +265,7 @@ class _Search:
             low_us=found.low_us,
             high_us=found.high_us,
             samples=found.samples,
+            unfinished=runner.unfinished,
         )
 
     def _know(self, timings: Sequence[Timing]) -> None:
