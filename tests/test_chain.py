@@ -122,7 +122,7 @@ def test_a_named_provider_names_the_field_that_it_cannot_serve(
             call()
         assert f"{name} cannot serve {field}" in caught.value.message
         assert variant.describe() in caught.value.message
-        assert "WARP_TILES_PROVIDER=auto" in caught.value.remedy
+        assert 'call override(provider="auto")' in caught.value.remedy
     assert bench.pool.requests == []
 
 

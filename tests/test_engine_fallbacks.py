@@ -212,7 +212,7 @@ def test_a_forced_libmathdx_starts_there(bench: Bench) -> None:
 def test_a_libmathdx_that_is_not_there_is_said(bench: Bench) -> None:
     with settings.override(provider="libmathdx"), pytest.raises(BuildError, match="no provider can build") as caught:
         bench.build(ALIGNED)
-    assert "WARP_TILES_PROVIDER=auto" in caught.value.remedy
+    assert 'call override(provider="auto")' in caught.value.remedy
 
 
 def test_a_forced_scalar_path_builds_nothing(bench: Bench) -> None:

@@ -89,7 +89,7 @@ class Chain:
         named = self.settings.named
         remedy = f"{named('provider')} is {self.settings.provider!r}"
         if self.forced:
-            remedy += ", which asks no other; set the provider to auto: WARP_TILES_PROVIDER=auto"
+            remedy += f", which asks no other; {self.settings.remedy('provider', 'auto')}"
         elif self.settings.rules.providers != PROVIDER_ORDER:
             remedy = f"{named('policy')} is {self.settings.policy!r}, which asks {', '.join(self.settings.providers)}"
         return UnsupportedVariant(f"no provider can build {variant.describe()}: {causes}", remedy)

@@ -54,11 +54,13 @@ class Products:
     Attributes:
         variants: By role; empty on the scalar path.
         scalar_reason: Empty unless the scalar path is taken.
+        obstacle: What of a tile no provider can serve; empty if the target or the user asks for the scalar path.
         warnings: What the user should hear once.
     """
 
     variants: dict[Role, GemmVariant]
     scalar_reason: str = ""
+    obstacle: str = ""
     warnings: tuple[str, ...] = ()
 
 
@@ -149,13 +151,13 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
     """
     check_tiles(a, b, out, precision)
     warnings: list[str] = []
-    reason = target.scalar_reason
+    obstacle, reason = "", target.scalar_reason
     if not reason and target.arch is None:
         reason = "the target is a CPU"
     derived = [leading_dimension(tile) for tile in (a, b, out)]
     for name, tile, found in zip(("a", "b", "out"), (a, b, out), derived):
         if not reason and found is None:
-            reason = (
+            obstacle = reason = (
                 f"'{name}' with shape={tile.shape} strides={tile.strides} cannot be expressed as a leading dimension"
             )
             warnings.append(
@@ -167,7 +169,7 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
             raise TypeError(f"{BFLOAT16_OUT_ERROR} Here {reason}.")
         if precision == "tf32":
             warnings.append(_NO_TF32)
-        return Products({}, reason, tuple(warnings))
+        return Products({}, reason, obstacle, tuple(warnings))
     if precision == "tf32" and target.arch < TF32_MIN_ARCH:
         warnings.append(_NO_TF32)
         precision = "default"

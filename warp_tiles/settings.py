@@ -80,6 +80,17 @@ class Settings:
         """A setting and its layer, for messages."""
         return f"the setting {name} ({self.layer(name)})"
 
+    def remedy(self, name: str, value: str) -> str:
+        """How a setting is changed in the layer that it comes from."""
+        layer = self.layer(name)
+        if layer.startswith("environment"):
+            return f"set {ENVIRONMENT[name]}={value}"
+        if layer.startswith("module option"):
+            return f'set the {layer} to "{value}"'
+        if layer in ("configure()", "override()"):
+            return f'call {layer[:-1]}{name}="{value}")'
+        return f'set {name} = "{value}" in {layer}'
+
     @property
     def rules(self) -> Policy:
         """What the policy allows."""

@@ -184,6 +184,9 @@ def problem_of(variant: GemmVariant, config: TileConfig) -> str:
             return f"{name} is {value!r}, not a positive number"
         if name in powers and value & (value - 1):
             return f"{name} is {value}, not a power of two"
+    for name in ("transposed", "c_first"):
+        if not isinstance(getattr(config, name), bool):
+            return f"{name} is {getattr(config, name)!r}, not a truth value"
     if config.k_vector > 8:
         return f"k_vector is {config.k_vector}, more than 8"
     for name in ("rotation_a", "rotation_b", "rotation_c"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,26 @@ def test_a_provider_that_cannot_serve_a_plan_is_one_message(folder: Path) -> Non
     assert "mma cannot serve threads=48" in message
     assert "16x16x16 float32" in message
     assert "WARP_TILES_PROVIDER=auto" in message
+
+
+def test_a_tile_that_no_provider_can_name_is_refused_where_one_is_named(folder: Path) -> None:
+    row = "wp.tile_broadcast(wp.tile_load(A, shape=(1, 16)), shape=(16, 16))"
+    text = re.sub(r"a = wp\.tile_load\(.*", f"a = {row}", WITHOUT_GUARD, count=1)
+    assert row in text
+    (folder / "broadcast.py").write_text(text)
+    message = refused(command("plan", folder / "broadcast.py", folder, WARP_TILES_PROVIDER="mma"))
+    assert "mma cannot serve the product" in message
+    assert "strides=(0, 1)" in message
+    (module,) = parsed(command("plan", folder / "broadcast.py", folder))["modules"]
+    assert {variant["provider"] for variant in module["variants"]} == {"scalar"}
+
+
+def test_what_warp_refuses_with_its_own_exceptions_is_one_message(folder: Path) -> None:
+    text = WITHOUT_GUARD.replace("wp.float32", "wp.bfloat16").replace("dtype=float", "dtype=wp.bfloat16")
+    assert text != WITHOUT_GUARD
+    (folder / "narrow.py").write_text(text)
+    message = refused(command("plan", folder / "narrow.py", folder, WARP_TILES_PROVIDER="cublasdx"))
+    assert "does not support a bfloat16" in message
 
 
 def test_plan_of_a_kernel_that_is_launched_with_two_block_sizes(folder: Path) -> None:

@@ -32,7 +32,7 @@ from warp_tiles._warp.reload import LoadAgain, Reloads
 from warp_tiles._warp.seams import CHOLESKY, MATMUL, check_seams, find, mathdx_enabled
 from warp_tiles.dispatch import Target, products
 from warp_tiles.engine import Engine
-from warp_tiles.errors import PlanError
+from warp_tiles.errors import PlanError, UnsupportedVariant
 from warp_tiles.planning import DECLARATIONS, Session, resolve
 from warp_tiles.translate import (
     BuilderState,
@@ -225,6 +225,12 @@ class Hooks:
             operand.type.storage = "shared"
         names: tuple[Any, ...] = (0, 0, 0)
         if builder is not None:
+            if found.obstacle and resolved.provider not in ("auto", "scalar"):
+                where = self._state(builder).label(self._current_adjoint())
+                raise UnsupportedVariant(
+                    f"In '{where}': {resolved.provider} cannot serve the product, {found.obstacle}",
+                    remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
+                )
             if getattr(builder, "target", "cuda") is not None:
                 for warning in found.warnings:
                     find("logger.log_warning")(warning)

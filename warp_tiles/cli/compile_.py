@@ -15,6 +15,7 @@ from warp_tiles.cli.output import (
     policy_option,
     print_json,
     print_table,
+    refusals,
     say_stopped,
     script_output_to_stderr,
 )
@@ -45,7 +46,7 @@ def compile_(
         if found.stopped:
             say_stopped(script, found.stopped)
         folder.mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor(min(32, len(found.targets)) or 1) as threads:
+        with refusals(script), ThreadPoolExecutor(min(32, len(found.targets)) or 1) as threads:
             built = list(threads.map(lambda target: _compile(target, arch, folder), found.targets))
     rows = [_with_record(row) for row in built]
     if as_json:

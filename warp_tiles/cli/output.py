@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from warp_tiles.errors import ScriptError, WarpTilesError
 from warp_tiles.policy import POLICIES
 from warp_tiles.settings import configure
 
@@ -85,6 +86,21 @@ def script_output_to_stderr(active: bool) -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(saved, 1)
         os.close(saved)
+
+
+@contextlib.contextmanager
+def refusals(script: Path) -> Iterator[None]:
+    """Make what a kernel is refused for, with the exception types that Warp uses, an error without a traceback.
+
+    Raises:
+        ScriptError: In place of a TypeError or ValueError.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if isinstance(error, WarpTilesError):
+            raise
+        raise ScriptError(f"{script}: {error}", remedy="change the kernel, or who builds its products") from error
 
 
 def say_stopped(script: Path, reason: str) -> None:

@@ -11,6 +11,7 @@ from warp_tiles.cli.output import (
     policy_option,
     print_json,
     print_table,
+    refusals,
     say_stopped,
     script_output_to_stderr,
 )
@@ -39,8 +40,9 @@ def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | N
         found = discover(script, arguments, block_dim)
         if found.stopped:
             say_stopped(script, found.stopped)
-        for target in found.targets:
-            plans.append(warp_tiles.plan(target.module, arch=arch, block_dim=target.block_dim))
+        with refusals(script):
+            for target in found.targets:
+                plans.append(warp_tiles.plan(target.module, arch=arch, block_dim=target.block_dim))
     if as_json:
         print_json({"modules": [item.to_json() for item in plans]})
     else:
