@@ -20,6 +20,7 @@ from warp_tiles.variant import DTYPE_BYTES, GemmVariant
 from warp_tiles.wavefronts import wavefronts_of
 
 _SHARED_BYTES = 227 * 1024
+_FEW_BLOCKS = 5
 _MMA_CYCLES: dict[Instruction, int] = {"mma_m16n8k16": 6, "mma_m16n8k8": 6, "mma_m8n8k4": 16}
 
 
@@ -32,6 +33,7 @@ class _Weights:
         start, wavefront, select, cycle: Of the latency of one register tile, its wavefronts, selects and arithmetic.
         registers: Registers in use for each estimated one.
         result: Of the wavefronts of C, which loops that keep their sums in registers do not have.
+        idle: Of the arithmetic of warps without a tile, where few blocks of four warps do not even it out.
     """
 
     busy: float
@@ -41,10 +43,11 @@ class _Weights:
     cycle: float
     registers: float
     result: float = 1
+    idle: float = 0
 
 
 _MMA_WEIGHTS = _Weights(busy=0.8, start=1350, wavefront=6.1, select=15.4, cycle=1.4, registers=0.2)
-_DOUBLE_WEIGHTS = _Weights(busy=1.5, start=150, wavefront=0.3, select=3, cycle=0.8, registers=1, result=0)
+_DOUBLE_WEIGHTS = _Weights(busy=1.5, start=150, wavefront=0.3, select=3, cycle=0.8, registers=1, result=0, idle=0.2)
 _FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35, registers=1.2)
 
 
@@ -59,20 +62,23 @@ def _resident_blocks(view: GemmVariant, registers_used: float) -> int:
 def cost(view: GemmVariant, config: TileConfig) -> float:
     """Estimated cycles: what shared memory, selects and arithmetic need, and latency that few blocks cannot hide."""
     tiles = -(-view.m // config.tile_m) * -(-view.n // config.tile_n)
-    rounds = -(-tiles // (view.threads // LANES))
+    warps = view.threads // LANES
+    rounds = -(-tiles // warps)
     lanewise = config.instruction == "fma"
     if lanewise:
         weights, (wavefronts, selects, arithmetic) = _FMA_WEIGHTS, _fma_estimate(view, config)
     else:
         weights = _DOUBLE_WEIGHTS if computes_in_double(view) else _MMA_WEIGHTS
         wavefronts, selects, arithmetic = _mma_estimate(view, config, weights.result)
-    # the first of two warps is always on the same half of the schedulers, which is all that an odd tile has
-    scheduled = tiles + tiles % 2 if view.threads == 2 * LANES else tiles
+    blocks = _resident_blocks(view, weights.registers * registers(view, config))
+    scheduled: float = tiles
+    if warps == 2:  # the first one is always on the same half of the schedulers, which is all that an odd tile has
+        scheduled += tiles % 2
+    elif warps == 4 and blocks <= _FEW_BLOCKS:
+        scheduled += weights.idle * (-tiles % 4)
     busy = max(tiles * wavefronts, scheduled * max(selects / 2, arithmetic / 4))
     serial = weights.start + weights.wavefront * wavefronts + weights.select * selects + weights.cycle * arithmetic
-    estimate_of_time = weights.busy * busy + rounds * serial / _resident_blocks(
-        view, weights.registers * registers(view, config)
-    )
+    estimate_of_time = weights.busy * busy + rounds * serial / blocks
     # of two that are about as fast, the one without conflicts
     rough = 1.0 if lanewise else max(1.0, wavefront_ratio(view, config) / 1.25)
     return float(estimate_of_time * rough**0.3)
