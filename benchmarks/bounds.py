@@ -2,7 +2,8 @@
 
 Two things bound it. Shared memory moves 128 bytes a clock and multiprocessor: A and B once for each
 register tile that needs them, C once in and once out. And the arithmetic has a dense rate. Bank
-conflicts, instructions and waiting are left out, so that no kernel of this form is faster.
+conflicts, instructions and waiting are left out, so that no kernel that moves A, B and C in each call is
+faster. One that keeps the sums of a loop in registers is: for it ``c_moves`` is 0.
 
 :func:`ideal` splits C over the warps in the way that moves the fewest bytes: fp16 64x64x64 with four
 warps reads A and B twice each, which makes 512 clocks, or 237 TFLOP/s on 132 multiprocessors at 1.755 GHz.
@@ -76,25 +77,27 @@ class Bound:
         return flops / self.clocks * multiprocessors * clock_ghz / 1e3
 
 
-def _bound(product: Product, times_a: int, times_b: int, rates: Mapping[str, float]) -> Bound:
-    """The bound if A is read ``times_a`` times and B ``times_b`` times."""
+def _bound(product: Product, times_a: int, times_b: int, rates: Mapping[str, float], c_moves: int = 2) -> Bound:
+    """The bound if A is read ``times_a`` times and B ``times_b`` times, and C read and written ``c_moves`` times."""
     moved = (
         times_a * product.m * product.k * BYTES[product.a]
         + times_b * product.k * product.n * BYTES[product.b]
-        + 2 * product.m * product.n * BYTES[product.c]
+        + c_moves * product.m * product.n * BYTES[product.c]
     )
     shared, arithmetic = moved / SHARED_BYTES_PER_CLOCK, product.arithmetic(rates)
     return Bound(shared, "shared memory") if shared >= arithmetic else Bound(arithmetic, "arithmetic")
 
 
-def ideal(product: Product, threads: int, rates: Mapping[str, float] = RATES) -> Bound:
+def ideal(product: Product, threads: int, rates: Mapping[str, float] = RATES, c_moves: int = 2) -> Bound:
     """The bound of the best split of C over the warps, all of them or as many as C has register tiles for."""
     warps = threads // _WARP
     most_rows, most_cols = -(-product.m // _SMALLEST_ROWS), -(-product.n // _SMALLEST_COLS)
     while True:
         splits = [(rows, warps // rows) for rows in range(1, warps + 1) if warps % rows == 0]
         possible = [
-            _bound(product, cols, rows, rates) for rows, cols in splits if rows <= most_rows and cols <= most_cols
+            _bound(product, cols, rows, rates, c_moves)
+            for rows, cols in splits
+            if rows <= most_rows and cols <= most_cols
         ]
         if possible:
             return min(possible, key=lambda bound: bound.clocks)

@@ -49,13 +49,22 @@ def flops_of(entry: Entry, part: Part) -> int:
 def bound_of(
     entry: Entry, built: list[dict[str, Any]], rates: Mapping[str, float], multiprocessors: int, clock_ghz: float
 ) -> Row:
-    """How fast a row of resident tiles can be, at best and with the register tiles of its configuration."""
+    """How fast a row can be, at best and with the register tiles of its configuration.
+
+    ``tflops`` is the bound of products that move A, B and C in each call, ``kept_tflops`` that of those which keep the
+    sums of the forward product in registers.
+    """
     cell = entry.ours
     forward = bounds.Product(cell.m, cell.n, cell.k, cell.a, cell.b, cell.c, cell.tf32)
     products = [forward, *forward.adjoints()] if cell.backward else [forward]
     flops = sum(product.flops for product in products)
     best = bounds.in_turn([bounds.ideal(product, cell.threads, rates) for product in products])
-    row = {"limit": best.limit, "tflops": round(best.tflops(flops, multiprocessors, clock_ghz), 1)}
+    kept = [bounds.ideal(product, cell.threads, rates, 2 if number else 0) for number, product in enumerate(products)]
+    row = {
+        "limit": best.limit,
+        "tflops": round(best.tflops(flops, multiprocessors, clock_ghz), 1),
+        "kept_tflops": round(bounds.in_turn(kept).tflops(flops, multiprocessors, clock_ghz), 1),
+    }
     # how A and B lie in the product and in its adjoints
     lying = (("row_major", "row_major"), ("row_major", "col_major"), ("col_major", "row_major"))
     configs = {tuple(build["variant"]["arrangement"][:2]): build.get("tile_config") for build in built}
@@ -121,11 +130,12 @@ def measure(entry: Entry, part: Part, shelf: Shelf, rates: Mapping[str, float], 
             if found != "loads":
                 row[found]["tflops"] = round(flops / times.median_us / 1e6, 3)
     add_ratios(row, peers)
-    if cell.form == "resident" and "small" not in part.name and "median_us" in row["tiles"]:
+    if "median_us" in row["tiles"]:
         multiprocessors = wp.get_device(device).sm_count
         built = (shelf.record(entry.builds["tiles"]) or {}).get("builds", [])
         row["bound"] = bound_of(entry, built, rates, multiprocessors, row["tiles"]["clock_ghz"])
         row["bound"]["reached"] = round(row["tiles"]["tflops"] / row["bound"]["tflops"], 3)
+        row["bound"]["kept_reached"] = round(row["tiles"]["tflops"] / row["bound"]["kept_tflops"], 3)
     return brief(row) if part.on_request else row
 
 
@@ -178,6 +188,9 @@ def summary(rows: list[Row], loop: bool) -> dict[str, Row]:
         reached = [row["bound"]["reached"] for row in mine if "bound" in row]
         if reached:
             line["of_the_bound"] = geometric_mean(reached)
+            line["of_the_bound_with_kept_sums"] = geometric_mean(
+                row["bound"]["kept_reached"] for row in mine if "bound" in row
+            )
         if loop and types != "all":
             for side in ("tiles", "warp"):
                 timed = [row for row in mine if "tflops" in row.get(side, {})]

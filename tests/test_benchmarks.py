@@ -23,6 +23,7 @@ def test_bound_of_shared_memory(ab: str, tf32: bool, tflops: float) -> None:
     bound = bounds.ideal(product, 128)
     assert bound.limit == "shared memory"
     assert bound.tflops(product.flops, MULTIPROCESSORS, CLOCK_GHZ) == pytest.approx(tflops, abs=1)
+    assert bounds.ideal(product, 128, c_moves=0).clocks < bound.clocks
 
 
 def test_register_tiles_of_the_best_split_reach_the_bound() -> None:

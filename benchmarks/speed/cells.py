@@ -255,9 +255,9 @@ def _resident(backward: bool) -> Iterator[Entry]:
                 yield _entry(types, _cell("resident", types, m, n, k, threads, backward), "warp")
 
 
-def _small(shapes: Iterable[tuple[int, int, int]]) -> Iterator[Entry]:
+def _small(shapes: Iterable[tuple[int, int, int]], backward: bool = False) -> Iterator[Entry]:
     for types, (m, n, k), threads in itertools.product(_SMALL_TYPES, shapes, (32, 64, 128)):
-        yield _entry(types, _cell("resident", types, m, n, k, threads), "warp", "scalar")
+        yield _entry(types, _cell("resident", types, m, n, k, threads, backward), "warp", "scalar")
 
 
 def _every_small() -> list[Entry]:
@@ -287,6 +287,12 @@ PARTS: dict[str, Part] = {
         ),
         Part("loop", "4096 x 4096 x 4096: load, load, multiply", tuple(_loop(_LOOP_SHAPES, False))),
         Part("backward_resident", "64 products and their adjoints, replayed by Warp", tuple(_resident(True))),
+        Part(
+            "backward_small",
+            "small products and their adjoints, replayed by Warp",
+            tuple(_small(_SMALL_SHAPES, True)),
+            calls=256,
+        ),
         Part(
             "backward_loop",
             "adjoint of 4096 x 4096 x 4096: load, load, multiply",

@@ -104,7 +104,7 @@ def _floor(row: Row) -> float | None:
 def draw(data: Row, folder: Path) -> None:
     """Write one picture for each part into a folder."""
     for name, part in data["parts"].items():
-        if name == "small":
+        if name.endswith("small") and name != "every_small":
             figure = _small(part)
         elif name == "every_small":
             figure = _every_small(part)
