@@ -350,7 +350,7 @@ def record(
             raise RecordingError(
                 "a tuned kernel was given launch dimensions", remedy="leave dim, block_dim and tiled to it"
             )
-        target = kernel.recording_target(values, place, len(outputs))
+        target = kernel.recording_target(values, place, len(results))
         kernel, dim, block_dim, tiled = target.kernel, target.dim, target.block_dim, target.tiled
     if not warp_launch.is_kernel(kernel):
         raise RecordingError(f"{kernel!r} is no kernel", remedy="give what @wp.kernel makes, or a tuned kernel")

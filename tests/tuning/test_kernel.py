@@ -20,7 +20,7 @@ from tests.tuning.fake_stores import MemoryStore
 from tests.tuning.kernels import CONFIGS, SIZE, arguments, dim, lists, scaled_add, tuned
 from warp_tiles import TuningError
 from warp_tiles.tuning import kernel_search
-from warp_tiles.tuning.kernel_search import modules_first
+from warp_tiles.tuning.space import modules_first
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -473,3 +473,10 @@ def test_a_recorded_launch_searches_with_its_outputs(store: MemoryStore) -> None
     pair = warp_tiles.record(add, inputs=given["inputs"], outputs=given["outputs"], device="cpu")
     assert {timing.status for timing in add.record(args, "cpu").timings} <= {"ok", "dropped"}
     pair.forward()
+
+
+def test_a_value_that_can_be_no_key_is_named(store: MemoryStore) -> None:
+    shift = warp_tiles.autotune([{"step": 1}], key=("v",), dim=lambda c, args: SIZE, store=lambda now: store)(_shift)
+    y = wp.zeros(SIZE, dtype=float, device="cpu")
+    with pytest.raises(TuningError, match=r"the key names v, which is \(1.0, 2.0, 3.0\)"):
+        shift.launch(inputs=[(1.0, 2.0, 3.0), 1.0], outputs=[y], device="cpu")

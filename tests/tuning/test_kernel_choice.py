@@ -211,3 +211,20 @@ def test_locked_says_that_timings_are_of_another_driver(store: MemoryStore, capl
     with settings.override(policy="locked"), caplog.at_level(logging.WARNING, "warp_tiles"):
         tuned(store).launch(**lists(args))
     assert any("was measured with" in entry.message for entry in caplog.records)
+
+
+def test_a_small_budget_goes_on_with_what_was_never_measured_and_comes_to_an_end(store: MemoryStore) -> None:
+    args = arguments()
+    record = tuned(store).tune(args, "cpu")
+    first, second, _ = record.timings
+    cut = replace(first, unfinished=True)
+    store.records[record.key.digest] = Record(record.key, (cut, second))
+    add = tuned(store)
+    now = settings.current()
+    wanted = {timing.identity: timing.config for timing in record.timings}
+    pending = add._records.pending(store.records[record.key.digest], wanted, now)
+    assert [dict(config) for config in pending][-1] == dict(first.config)
+    assert len(pending) == 2
+    with settings.override(tune_budget_s=100.0):
+        add.launch(**lists(args))
+    assert not any(timing.unfinished for timing in store.records[record.key.digest].timings)

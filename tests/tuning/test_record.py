@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tuning.tuning_records import failure, key, timing
-from warp_tiles.tuning.record import Record, Timing, identity
+from warp_tiles.tuning.record import Record, Timing, identity, settled
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 JSON = st.recursive(
@@ -206,3 +206,21 @@ def test_rubbish_is_refused(rubbish: Any) -> None:
         Record.from_json(rubbish)
     with pytest.raises(ValueError, match="not a timing"):
         Timing.from_json(rubbish)
+
+
+def test_an_unfinished_timing_does_not_replace_a_finished_one() -> None:
+    def made(median_us: float, unfinished: bool, status: Any = "ok", driver: str = "13.0") -> Timing:
+        return Timing(
+            {"x": 1}, status, median_us, median_us, median_us, 5, soft={"driver": driver}, unfinished=unfinished
+        )  # fmt: skip
+
+    finished, cut = made(1.0, False), made(2.0, True)
+    assert Record(key(), (finished,)).merged([cut]).timings == (finished,)
+    assert Record(key(), (cut,)).merged([finished]).timings == (finished,)
+    other = made(3.0, True, driver="12.0")
+    assert Record(key(), (finished,)).merged([other]).timings == (other,)
+    failed = made(float("nan"), False, "failed")
+    assert Record(key(), (failed,)).merged([cut]).timings == (cut,)
+    assert [found.unfinished for found in settled([cut, replace(cut, config={"x": 2})], [cut])] == [False, True]
+    assert Timing.from_json(cut.to_json()) == cut
+    assert "unfinished" not in finished.to_json()

@@ -120,6 +120,15 @@ class TestFolders:
         assert loaded is not None
         assert {item.config["x"]: item.median_us for item in loaded.timings} == {1: 1.0, 2: 2.0, 3: 3.0}
 
+    def test_a_finished_timing_wins_over_an_earlier_unfinished_one(
+        self, store: RecordStore, shipped: list[Path]
+    ) -> None:
+        RecordStore(shipped[0]).merge(key(), [replace(timing({"x": 1}, 1.0), unfinished=True)])
+        RecordStore(store.root).merge(key(), [timing({"x": 1}, 2.0)])
+        loaded = store.load(key())
+        assert loaded is not None
+        assert [item.median_us for item in loaded.timings] == [2.0]
+
     def test_a_timing_with_the_present_driver_wins_over_an_earlier_one_without(
         self, store: RecordStore, shipped: list[Path]
     ) -> None:

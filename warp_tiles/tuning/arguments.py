@@ -91,12 +91,16 @@ def key_values(key: Key, arguments: Sequence[str], values: Sequence[Any]) -> dic
 
 
 def remembered(value: Any) -> Any:
-    """A value of a key as something to hash: equal for what has the same text in a key, and for nothing else."""
+    """A value of a key as something to hash, equal only for what has the same text in a key.
+
+    Raises:
+        TuningError: It can be no value of a key.
+    """
     kind = type(value)
     if kind is int or kind is bool or kind is str:
         return kind, value
     if kind is float:
-        return kind, _finite(value)
+        return kind, repr(value)
     if hasattr(value, "_length_"):  # a vector, matrix or quaternion of Warp
         return kind, bytes(value)
     return kind, tuple(_described("", value).values())

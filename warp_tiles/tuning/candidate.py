@@ -46,6 +46,7 @@ class Workspace:
         self._copies: dict[int, tuple[Any, Any]] = {}  # by the id of the user's array: the copy, and what it is of
         self._restored: dict[int, tuple[Any, Any]] = {}
         self._unsure: dict[int, str] = {}  # names of arrays that are copied and not restored
+        self._is_looked_into = False
         self._results: dict[str, Any] = {}
         self._given: list[Any] = []  # arrays whose ids are used live as long
         for name, value in zip(names, values):
@@ -95,7 +96,9 @@ class Workspace:
         except (RuntimeError, MemoryError) as error:
             raise TuningError(
                 f"the argument {name} of shape {array.shape} cannot be copied on {self.device}: {error}",
-                remedy="name the arrays that the kernel writes, restore=[...]; the others are not copied then",
+                remedy="take smaller arrays for tuning"
+                if self._is_all_written
+                else "name the arrays that the kernel writes, restore=[...]; the others are not copied then",
             ) from error
 
     def restore(self) -> None:
@@ -109,13 +112,21 @@ class Workspace:
         """Launch once, and restore from now on what that changed though nobody had said so.
 
         Args:
-            run: One launch; it is not called where there is nothing to find, or from the second time on.
+            run: One launch; it is not called where there is nothing to find. From the second time on it is not either:
+                all copies have the user's values again.
         """
+        import warp as wp
+
         unsure = {key: name for key, name in self._unsure.items() if key not in self._restored}
         if not unsure:
             return
+        if self._is_looked_into:
+            for key in unsure:
+                wp.copy(*self._copies[key])
+            return
         self.restore()
         run()
+        self._is_looked_into = True
         for key, name in unsure.items():
             copy, source = self._copies[key]
             if not _is_equal(copy, source):
@@ -126,7 +137,6 @@ class Workspace:
                 )
                 self._restored[key] = copy, source
         self.restore()
-        self._unsure = {}
 
     def results(self) -> dict[str, Any]:
         """What the last launch wrote, as NumPy arrays by name; of a struct ``argument.member``."""
@@ -134,8 +144,18 @@ class Workspace:
 
 
 def _is_equal(array: Any, other: Any) -> bool:
-    """Whether two arrays of one shape and dtype hold the same bytes."""
-    return bool(array.numpy().tobytes() == other.numpy().tobytes())
+    """Whether two arrays of one shape and dtype hold the same bits."""
+    return _is_same(array.numpy(), other.numpy())
+
+
+def _is_same(array: Any, other: Any) -> bool:
+    """The same of NumPy arrays, field by field: what lies between fields means nothing."""
+    import numpy as np
+
+    if array.dtype.names:
+        return all(_is_same(array[name], other[name]) for name in array.dtype.names)
+    first, second = (np.ascontiguousarray(values).view(np.uint8) for values in (array, other))
+    return bool(np.array_equal(first, second))
 
 
 def _copy_of(array: Any, device: Any) -> Any:

@@ -22,7 +22,7 @@ from warp_tiles.tuning.environment import environment_of, sharing_gpus
 from warp_tiles.tuning.gemm_key import key_of, source_of
 from warp_tiles.tuning.gemm_space import LIMIT, candidates
 from warp_tiles.tuning.key import Environment
-from warp_tiles.tuning.record import Config, Record, Timing
+from warp_tiles.tuning.record import Config, Record, Timing, settled
 from warp_tiles.tuning.store import RecordStore, open_store
 from warp_tiles.variant import GemmVariant
 
@@ -132,7 +132,9 @@ class Tuner:
             if not timing.unfinished and (self.reuse_stale or dict(timing.soft or {}) == self.environment.soft())
         }
         found: list[Config] = list(candidates(variant, self.limit))
-        return [config for config in found if Timing(config, "failed").identity not in known]
+        missing = [config for config in found if Timing(config, "failed").identity not in known]
+        measured = {timing.identity for timing in record.timings}
+        return sorted(missing, key=lambda config: Timing(config, "failed").identity in measured)
 
     def tune(self, variant: GemmVariant, deadline: float = math.inf, progress: Progress = _silent) -> TunedVariant:
         """Measure the candidates of which nothing is known; each batch is stored at once, so nothing is lost.
@@ -165,7 +167,8 @@ class Tuner:
 
             def seen(timings: Sequence[Timing]) -> None:
                 soft = self.environment.soft()
-                known = self.store.merge(key, [replace(timing, soft=soft) for timing in timings])
+                soon = settled([replace(timing, soft=soft) for timing in timings], record.timings)
+                known = self.store.merge(key, soon)
                 found.identities.update(timing.identity for timing in timings if timing.identity in asked)
                 found.device = measurer.name
                 progress(variant, known, measurer.name)

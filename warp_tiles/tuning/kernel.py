@@ -16,7 +16,7 @@ from typing import Any
 
 from warp_tiles import project_file, settings
 from warp_tiles.api import is_enabled
-from warp_tiles.errors import SettingError
+from warp_tiles.errors import SettingError, TuningError
 from warp_tiles.recorded import RecordingTarget
 from warp_tiles.tuning.arguments import checked_key, in_order, namespace, refuse_unknown, remembered
 from warp_tiles.tuning.kernel_choice import Counters, KernelChooser, Question
@@ -123,7 +123,7 @@ class TunedKernel:
         try:
             asked = self._asked(values, device)
             chosen = self._chosen.get(asked)
-        except (TypeError, IndexError, AttributeError):  # not hashable, too few, or no mapping
+        except (TypeError, IndexError, AttributeError, TuningError):  # too few, no mapping, or no value of a key
             asked, chosen = None, None
         if chosen is None:
             written = frozenset(self._names[len(inputs) : len(inputs) + len(outputs)]) if outputs else None

@@ -14,8 +14,8 @@ from warp_tiles.tuning.arguments import namespace
 from warp_tiles.tuning.kernel_records import Dim, KernelRecords, Store, described
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.making import Maker, Measurement
-from warp_tiles.tuning.record import Config, Record, Timing
-from warp_tiles.tuning.space import Strategy
+from warp_tiles.tuning.record import Config, Record, Timing, settled
+from warp_tiles.tuning.space import Strategy, modules_first
 
 log = logging.getLogger("warp_tiles")
 UNTUNED = ("off", "scalar", "fast")  # policies under which nothing is looked up and nothing measured
@@ -179,7 +179,7 @@ class KernelChooser:
         key, store = records.key_of(question.values, question.device, now), records.open(now)
         with store.single_flight(key) as may_search:
             record = Record(key).merged(_timings(store.load(key)))
-            pending = tuple(wanted.values()) if again else records.pending(record, wanted, now)
+            pending = tuple(modules_first(list(wanted.values()))) if again else records.pending(record, wanted, now)
             left_out = Record(key)
             if pending and (may_search or insists or again):
                 left_out = self.search(store, key, pending, question, now)
@@ -202,8 +202,10 @@ class KernelChooser:
         written = question.written if self._restore is None else frozenset(self._restore)
         self.counters.searches += 1
 
+        before = _timings(store.load(key)) if now.tune_budget_s else ()  # or a small budget would never be enough
+
         def finished(timings: Sequence[Timing]) -> None:
-            store.merge(key, timings)
+            store.merge(key, settled(timings, before))
 
         with kept_headers(now) if question.device.is_cpu else nullcontext():
             found = search_kernels(

@@ -19,7 +19,7 @@ from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.making import Maker, Measurement
 from warp_tiles.tuning.record import Config, Record, Timing, identity
 from warp_tiles.tuning.source import source_digest
-from warp_tiles.tuning.space import Strategy
+from warp_tiles.tuning.space import Strategy, modules_first
 from warp_tiles.tuning.store import open_store
 
 log = logging.getLogger("warp_tiles")
@@ -101,7 +101,7 @@ class KernelRecords:
         return self._candidates[device.alias]
 
     def pending(self, record: Record, wanted: Mapping[str, Config], now: settings.Settings) -> tuple[Config, ...]:
-        """What has no timing, an outdated or unfinished one, or was given up for one that is not wanted now.
+        """What has no timing, then what has an outdated or unfinished one, or was given up for one not wanted now.
 
         Args:
             record: All that is known under the key of here and now, also of configurations that are not wanted.
@@ -120,7 +120,10 @@ class KernelRecords:
                 return timing.status != "dropped"
             return best.identity in wanted or timing.median_us >= winner.median_us
 
-        return tuple(config for name, config in wanted.items() if not is_known(known.get(name)))
+        missing = [config for name, config in wanted.items() if not is_known(known.get(name))]
+        new = [config for config in missing if identity(config) not in known]
+        again = [config for config in missing if identity(config) in known]
+        return (*modules_first(new), *modules_first(again))
 
     def say_if_stale(self, key: TuningKey, winner: Timing) -> None:
         """Log that a record of another driver or Warp patch release is used."""

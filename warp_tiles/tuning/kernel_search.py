@@ -13,7 +13,7 @@ from warp_tiles.tuning.candidate import FirstReference, KernelCandidate, Referen
 from warp_tiles.tuning.environment import alike
 from warp_tiles.tuning.making import Maker, Measurement
 from warp_tiles.tuning.measure import clock_for
-from warp_tiles.tuning.record import Config, Timing, identity
+from warp_tiles.tuning.record import Config, Timing
 from warp_tiles.tuning.search import Found, Lane, search
 from warp_tiles.tuning.space import Strategy
 
@@ -75,7 +75,7 @@ def search_kernels(
             return Lane(build, clock_for(places[number], flush_l2=how.flush_l2))
 
         return search(
-            modules_first(pending),
+            pending,
             [lane(number) for number in range(len(places))],
             strategy=strategy,
             effort=how.effort,
@@ -85,21 +85,6 @@ def search_kernels(
             finished=finished,
             what=maker.function.__name__,
         )
-
-
-def modules_first(configs: Sequence[Config]) -> list[Config]:
-    """Configurations that differ in more than ``block_dim``, then the rest.
-
-    On the CPU the others have the same module: beside it they would only wait for its build.
-    """
-    seen: set[str] = set()
-    firsts: list[Config] = []
-    others: list[Config] = []
-    for config in configs:
-        name = identity({key: value for key, value in config.items() if key != "block_dim"})
-        (others if name in seen else firsts).append(config)
-        seen.add(name)
-    return [*firsts, *others]
 
 
 def _require_arguments(

@@ -178,12 +178,18 @@ def race(
         if now() >= deadline:
             return
         if not runner.samples_us and runner.status == "running":
-            _turn(runner, partial(_warm_up, runner, clock, effort), now)
+            _turn(runner, runner.candidate.prepare, now)
+            runner.spent_s = 0.0
+            if effort.warmup and runner.status == "running":
+                _turn(runner, partial(clock.sample_us, runner.candidate, effort.warmup), now)
     for turn in range(effort.rounds):
         live = [runner for runner in runners if runner.status in ("running", "ok")]
         offset = turn % len(live) if live else 0  # nobody always runs behind the same one
         for runner in (*live[offset:], *live[:offset]):
-            if now() >= deadline or _has_enough(runner, effort):
+            if _has_enough(runner, effort):
+                continue
+            if now() >= deadline:
+                in_time = False
                 continue
             _turn(runner, partial(_sample, runner, clock, effort), now)
             seen(runner)
@@ -192,18 +198,12 @@ def race(
         if drop and _decided(runners, effort):
             break
         if now() >= deadline:
-            in_time = False
+            in_time = in_time and turn + 1 == effort.rounds
             break
     for runner in runners:
         if runner.status == "running" and runner.samples_us:
             runner.status = "ok"
             runner.unfinished = not in_time and not _has_enough(runner, effort)
-
-
-def _warm_up(runner: Runner, clock: Clock, effort: Effort) -> None:
-    runner.candidate.prepare()
-    if effort.warmup:
-        clock.sample_us(runner.candidate, effort.warmup)
 
 
 def _sample(runner: Runner, clock: Clock, effort: Effort) -> None:

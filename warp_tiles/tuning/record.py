@@ -111,6 +111,12 @@ class Timing:
         return timing
 
 
+def settled(timings: Iterable[Timing], before: Iterable[Timing]) -> list[Timing]:
+    """Timings of which those that were unfinished before count as finished now: nothing is measured a third time."""
+    twice = {timing.identity for timing in before if timing.unfinished}
+    return [replace(timing, unfinished=False) if timing.identity in twice else timing for timing in timings]
+
+
 @dataclass(frozen=True)
 class Record:
     """Everything that was measured for one key.
@@ -128,8 +134,16 @@ class Record:
         return next((timing for timing in self.timings if timing.identity == identity(config)), None)
 
     def merged(self, timings: Iterable[Timing]) -> Record:
-        """The record with newer timings in place of older ones of the same configuration."""
-        found = {timing.identity: timing for timing in (*self.timings, *timings)}
+        """The record with newer timings in place of older ones of the same configuration.
+
+        An unfinished one does not take the place of a finished one that was measured in the same environment.
+        """
+        found = {timing.identity: timing for timing in self.timings}
+        for timing in timings:
+            known = found.get(timing.identity)
+            is_worth_less = known is None or known.unfinished or known.status == "failed" or known.soft != timing.soft
+            if is_worth_less or not timing.unfinished:
+                found[timing.identity] = timing
         return replace(self, timings=tuple(found.values()))
 
     def winner(self, configs: Iterable[Config] | None = None) -> Timing | None:

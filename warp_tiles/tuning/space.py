@@ -123,6 +123,21 @@ def checked_configs(configs: Iterable[Any], what: str = "the configurations") ->
     return tuple(found.values())
 
 
+def modules_first(configs: Sequence[Config]) -> list[Config]:
+    """Configurations that differ in more than ``block_dim``, then the rest.
+
+    On the CPU the others have the same module: beside it they would only wait for its build.
+    """
+    seen: set[str] = set()
+    firsts: list[Config] = []
+    others: list[Config] = []
+    for config in configs:
+        name = identity({key: value for key, value in config.items() if key != "block_dim"})
+        (others if name in seen else firsts).append(config)
+        seen.add(name)
+    return [*firsts, *others]
+
+
 class Strategy(Protocol):
     """In which steps a search narrows configurations down."""
 

@@ -338,7 +338,10 @@ def _united(key: TuningKey, records: Sequence[Record]) -> Record:
     for record in records:
         for timing in record.timings:
             known = best.get(timing.identity)
-            if known is None or (timing.soft == present and known.soft != present):
+            if known is None or (timing.soft == present, not timing.unfinished) > (
+                known.soft == present,
+                not known.unfinished,
+            ):
                 best[timing.identity] = timing
     return Record(key, tuple(best.values()))
 
