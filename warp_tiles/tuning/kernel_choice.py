@@ -102,7 +102,7 @@ class KernelChooser:
         self.counters.lookups += 1
         wanted = records.wanted(device)
         record = Record(key).merged(_timings(store.load(key)))
-        winner = record.winner(wanted.values())
+        winner = record.among(wanted).winner()
         if now.policy == "locked":
             if winner is None:
                 raise LockedError(
@@ -151,7 +151,7 @@ class KernelChooser:
                 break
             if not self._wait:
                 return None
-        winner = record.winner(wanted.values())
+        winner = record.among(wanted).winner()
         if winner is not None:
             return winner.config
         known = {timing.identity for timing in record.timings}
@@ -184,7 +184,7 @@ class KernelChooser:
             if pending and (may_search or insists or again):
                 left_out = self.search(store, key, pending, question, now)
         found = left_out.merged(_timings(store.load(key)))
-        if found.winner(wanted.values()) is None:
+        if found.among(wanted).winner() is None:
             raise records.all_failed(found, wanted)
         return found
 

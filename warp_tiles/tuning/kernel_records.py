@@ -109,7 +109,7 @@ class KernelRecords:
             now: Settings.
         """
         known = {timing.identity: timing for timing in record.timings}
-        best, winner, soft = record.winner(), record.winner(wanted.values()), record.key.environment.soft()
+        best, winner, soft = record.winner(), record.among(wanted).winner(), record.key.environment.soft()
 
         def is_known(timing: Timing | None) -> bool:
             if timing is None or timing.unfinished:
@@ -120,9 +120,9 @@ class KernelRecords:
                 return timing.status != "dropped"
             return best.identity in wanted or timing.median_us >= winner.median_us
 
-        missing = [config for name, config in wanted.items() if not is_known(known.get(name))]
-        new = [config for config in missing if identity(config) not in known]
-        again = [config for config in missing if identity(config) in known]
+        missing = [name for name in wanted if not is_known(known.get(name))]
+        new = [wanted[name] for name in missing if name not in known]
+        again = [wanted[name] for name in missing if name in known]
         return (*modules_first(new), *modules_first(again))
 
     def say_if_stale(self, key: TuningKey, winner: Timing) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -132,6 +132,10 @@ class Record:
     def timing(self, config: Config) -> Timing | None:
         """What is known of a configuration."""
         return next((timing for timing in self.timings if timing.identity == identity(config)), None)
+
+    def among(self, names: Container[str]) -> Record:
+        """The record of the configurations with these identities alone."""
+        return replace(self, timings=tuple(timing for timing in self.timings if timing.identity in names))
 
     def merged(self, timings: Iterable[Timing]) -> Record:
         """The record with newer timings in place of older ones of the same configuration.
