@@ -29,6 +29,7 @@ def test_what_is_chosen_is_not_refused(variant: GemmVariant) -> None:
     [
         (HALF, {"instruction": "mma_m8n8k4"}, "instruction is 'mma_m8n8k4', but the operands allow mma_m16n8k16, fma"),
         (HALF, {"tile_m": 0}, "tile_m is 0, not a positive number"),
+        (HALF, {"tile_n": 8, "rotation_b": 1, "rotation_c": 4}, "rotation_c is 4, which does not divide the 1 vectors"),
         (HALF, {"transposed": "no"}, "transposed is 'no', not a truth value"),
         (HALF, {"c_first": 1}, "c_first is 1, not a truth value"),
         (HALF, {"k_vector": 3}, "k_vector is 3, not a power of two"),

@@ -21,6 +21,7 @@ from warp_tiles.tile_limits import (
     problem_of,
     registers,
     require_supported,
+    result_vectors,
     sides,
     slots_of,
     transposed,
@@ -125,9 +126,10 @@ def _result_turns(operand: Operand, tile_n: int) -> int:
     line, size = line_bytes(operand), DTYPE_BYTES[operand.dtype]
     if line % BANK_LINE_BYTES and BANK_LINE_BYTES % line:  # rows start in different banks
         return 1
-    elements = 4 if size < 8 and tile_n % 16 == 0 else 2  # of a lane's vector; four lanes have a row
+    vectors = result_vectors(operand, tile_n)
+    elements = tile_n // (4 * vectors)
     rows = max(1, BANK_LINE_BYTES // line)  # that lie side by side in the banks
-    return _power_of_two_in(tile_n // (4 * elements), BANK_LINE_BYTES // (4 * elements * size * rows))
+    return _power_of_two_in(vectors, BANK_LINE_BYTES // (4 * elements * size * rows))
 
 
 def _power_of_two_in(count: int, most: int) -> int:

@@ -217,6 +217,12 @@ def _fma_problem(variant: GemmVariant, config: TileConfig) -> str:
     return ""
 
 
+def result_vectors(operand: Operand, tile_n: int) -> int:
+    """How many vectors of a row of C a lane has, of four elements or of two; four lanes have a row."""
+    elements = 4 if DTYPE_BYTES[operand.dtype] < 8 and tile_n % 16 == 0 else 2
+    return tile_n // (4 * elements)
+
+
 def _mma_problem(variant: GemmVariant, config: TileConfig) -> str:
     view = transposed(variant) if config.transposed else variant
     m, n, k = INSTRUCTION_MNK[config.instruction]
@@ -230,6 +236,9 @@ def _mma_problem(variant: GemmVariant, config: TileConfig) -> str:
     for name, side in zip(("rotation_a", "rotation_b"), both):
         if not side.along and slots_of(side.operand, side.extent, side.tile // 8, config.k_vector) % side.rotation:
             return f"{name} is {side.rotation}, which does not divide what a lane reads at a time"
+    vectors = result_vectors(view.c, config.tile_n)
+    if vectors % config.rotation_c:
+        return f"rotation_c is {config.rotation_c}, which does not divide the {vectors} vectors of a lane's row of C"
     blocks = [blocks_of(side) for side in both]
     if max(blocks) % min(blocks):
         return "one of rotation_a and rotation_b does not divide the other"

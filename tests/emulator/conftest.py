@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,9 +12,11 @@ from tests.emulator.emulator import Emulator, find_compiler
 
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """Compiled once; tests are skipped where there is no C++ compiler."""
+    """Compiled once; without a C++ compiler tests are skipped, or fail where they are required, as in CI."""
     compiler = find_compiler()
     if compiler is None:
+        if os.environ.get("REQUIRE_EMULATOR"):
+            pytest.fail("no C++ compiler, and REQUIRE_EMULATOR is set")
         pytest.skip("no C++ compiler")
     machine = Emulator(tmp_path_factory.mktemp("emulator"), compiler)
     yield machine

@@ -43,14 +43,15 @@ DTYPES = [
         (B, B, F),
         (B, F, F),
         (B, B, H),
+        (B, B, B),
+        (F, F, B),
+        (H, B, B),
     ]
 ]
 SHAPES = [(16, 16, 16), (64, 64, 64), (8, 24, 40), (17, 9, 5), (1, 32, 7)]
 
 
 def check(case: Case, gpu: str, seed: int = 1) -> None:
-    if B in (case.a, case.b):
-        case = dataclasses.replace(case, backward=False)
     with warp_tiles.enabled():
         inputs = draw_inputs(case, seed, gpu)
         got = run(case, make_kernel(case), inputs, gpu)
@@ -63,7 +64,7 @@ def test_dtypes_and_shapes(gpu: str, a: str, b: str, c: str, m: int, n: int, k: 
     check(Case(m, n, k, a, b, c), gpu)
 
 
-@pytest.mark.parametrize("dtype", [H, F, D])
+@pytest.mark.parametrize("dtype", [H, B, F, D])
 @pytest.mark.parametrize("a_transposed", [False, True])
 @pytest.mark.parametrize("b_transposed", [False, True])
 @pytest.mark.parametrize("pad", [0, 3, 8])
