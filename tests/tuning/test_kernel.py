@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,57 +61,6 @@ def test_one_more_configuration_is_measured_alone(store: MemoryStore) -> None:
     wider.launch(**lists(args))
     assert (wider.counters.builds, wider.counters.measurements) == (1, 1)
     assert len(wider.record(args, "cpu").timings) == 4
-
-
-def test_another_shape_or_scalar_is_another_key(store: MemoryStore) -> None:
-    add = tuned(store)
-    for size in (64, 128, 64):
-        add.launch(**lists(arguments(size)))
-    assert add.counters.searches == 2
-    assert len(store.records) == 2
-    key = add.key(arguments(), "cpu")
-    assert dict(key.values)["a.shape"] == "64"
-    assert dict(key.values)["a.dtype"] == "float32"
-    assert dict(key.values)["n"] == 64
-    assert "b.shape" not in dict(key.values)
-
-
-def test_layout_counts(store: MemoryStore) -> None:
-    add, args = tuned(store), arguments()
-    every_other = wp.array(np.ones(2 * SIZE, np.float32), dtype=float, device="cpu")[::2]
-    strided = dict(args, a=every_other)
-    assert add.key(args, "cpu").digest != add.key(strided, "cpu").digest
-    assert dict(add.key(strided, "cpu").values)["a.layout"] == "2"
-    before = strided["c"].numpy().copy()
-    add.launch(**strided, device="cpu")
-    np.testing.assert_allclose(strided["c"].numpy(), before + 1 + args["b"].numpy(), rtol=1e-6)
-
-
-def test_the_order_of_names_is_no_part_of_the_key(store: MemoryStore) -> None:
-    args = arguments()
-    keys = [tuned(store, key=names).key(args, "cpu").digest for names in (("a", "n"), ("n", "a"))]
-    assert keys[0] == keys[1]
-
-
-def test_a_key_of_a_function(store: MemoryStore) -> None:
-    add = tuned(store, key=lambda args: {"bucket": args.n // 128})
-    add.launch(**lists(arguments(64)))
-    add.launch(**lists(arguments(96)))
-    assert add.counters.searches == 1
-    add.launch(**lists(arguments(128)))
-    assert add.counters.searches == 2
-
-
-def test_constants_that_the_maker_closes_over_count(store: MemoryStore) -> None:
-    def closing(factor: float) -> Any:
-        def maker(tile: int) -> Any:
-            return scaled_add(tile, factor)
-
-        return tuned(store, maker=maker)
-
-    args = arguments()
-    assert closing(1.0).key(args, "cpu").source == closing(1.0).key(args, "cpu").source
-    assert closing(1.0).key(args, "cpu").source != closing(2.0).key(args, "cpu").source
 
 
 # ---- results
@@ -361,40 +306,6 @@ def test_a_maker_that_makes_no_kernel(store: MemoryStore) -> None:
     assert "gives None" in caught.value.log
 
 
-# ---- a new process
-
-_CHILD = """
-import json, sys
-from pathlib import Path
-from types import SimpleNamespace
-import warp as wp
-wp.config.log_level = wp.LOG_WARNING
-sys.path.insert(0, "examples")
-import autotune_gemm
-from tests.tuning.fake_stores import FileStore
-from warp_tiles.tuning.measure import Effort
-store = FileStore(Path(sys.argv[1]))
-gemm = autotune_gemm.tuned_gemm("fp32", store=lambda now: store, effort=Effort(warmup=1, runs=2, rounds=2))
-args = autotune_gemm.operands((40, 24, 50), "fp32", "cpu")
-gemm.launch(**args, device="cpu")
-print(json.dumps({**vars(gemm.counters), "error": autotune_gemm.error_of(args)}))
-"""
-
-
-@pytest.mark.slow
-def test_a_new_process_with_a_record_builds_and_measures_nothing(tmp_path: Path) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    found = []
-    for _ in range(2):
-        command = [sys.executable, "-c", _CHILD, str(tmp_path / "records.json")]
-        run = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, check=True)
-        found.append(json.loads(run.stdout.splitlines()[-1]))
-    assert (found[0]["searches"], found[0]["builds"], found[0]["measurements"]) == (1, 24, 24)
-    assert (found[1]["searches"], found[1]["builds"], found[1]["measurements"]) == (0, 0, 0)
-    assert found[1]["lookups"] == 1
-    assert max(run["error"] for run in found) < 1e-5
-
-
 def test_a_build_that_found_no_space_is_tried_again_by_the_next_search(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -440,43 +351,9 @@ def test_where_nothing_can_be_built_the_next_launch_tries_again(
     assert len(add.record(args, "cpu").timings) == 3
 
 
-def _shift(step: int) -> Any:
-    @wp.kernel(module="unique", enable_backward=False)
-    def kernel(v: wp.vec3, f: float, y: wp.array(dtype=float)):
-        y[wp.tid()] = v[0] + f
-
-    return kernel
-
-
-def test_vectors_and_numbers_that_json_lacks_are_looked_up_once(store: MemoryStore) -> None:
-    shift = warp_tiles.autotune(
-        [{"step": 1}], key=("v", "f"), dim=lambda c, args: SIZE, store=lambda now: store
-    )(_shift)  # fmt: skip
-    y = wp.zeros(SIZE, dtype=float, device="cpu")
-    for first in (1.0, 2.0, 1.0):
-        for f in (float("nan"), np.float32(1), np.float32(2)):
-            shift.launch(inputs=[wp.vec3(first, 0.0, 0.0), f], outputs=[y], device="cpu")
-    assert (shift.counters.lookups, len(store.records)) == (6, 6)
-
-
-def test_enabling_warp_tiles_is_another_key_in_the_same_process(store: MemoryStore) -> None:
-    add, args = tuned(store), arguments()
-    add.launch(**lists(args))
-    with warp_tiles.enabled():
-        add.launch(**lists(args))
-    assert add.counters.lookups == 2
-
-
 def test_a_recorded_launch_searches_with_its_outputs(store: MemoryStore) -> None:
     add, args = tuned(store, reference=lambda args: args.a.numpy() + args.b.numpy() + args.c.numpy()), arguments()
     given = lists(args)
     pair = warp_tiles.record(add, inputs=given["inputs"], outputs=given["outputs"], device="cpu")
     assert {timing.status for timing in add.record(args, "cpu").timings} <= {"ok", "dropped"}
     pair.forward()
-
-
-def test_a_value_that_can_be_no_key_is_named(store: MemoryStore) -> None:
-    shift = warp_tiles.autotune([{"step": 1}], key=("v",), dim=lambda c, args: SIZE, store=lambda now: store)(_shift)
-    y = wp.zeros(SIZE, dtype=float, device="cpu")
-    with pytest.raises(TuningError, match=r"the key names v, which is \(1.0, 2.0, 3.0\)"):
-        shift.launch(inputs=[(1.0, 2.0, 3.0), 1.0], outputs=[y], device="cpu")
