@@ -64,7 +64,8 @@ def autotune(
         tiled: Launch as ``wp.launch_tiled`` does.
         block_dim: Threads per block of configurations that do not say.
         restore: Names of the arrays that the kernel writes; they are restored before each run. None takes the outputs
-            of the launch, or all arrays if it has none. A search works on copies and never changes an array of yours.
+            of the launch, or all arrays if it has none. A search works on copies and never changes an array of yours;
+            where names are given, no other array is copied, and the kernel must write no other.
         reference: Checks results: ``"first"`` compares with the first configuration that works, a function is called
             with the arguments and returns what must come out. A wrong result is a failure of its configuration.
         rtol, atol: How close results must be, as of ``numpy.allclose``; finite, not negative.

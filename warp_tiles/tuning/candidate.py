@@ -45,7 +45,7 @@ class Workspace:
         self._is_all_written = is_all_written
         self._copies: dict[int, tuple[Any, Any]] = {}  # by the id of the user's array: the copy, and what it is of
         self._restored: dict[int, tuple[Any, Any]] = {}
-        self._unsure: dict[int, str] = {}  # names of arrays that are copied and not restored
+        self._unsure: dict[int, str] = {}  # names of arrays that are copied though nobody says that they are written
         self._is_looked_into = False
         self._results: dict[str, Any] = {}
         self._given: list[Any] = []  # arrays whose ids are used live as long
@@ -87,7 +87,8 @@ class Workspace:
         if is_written:
             self._restored[id(value)] = copy, source
             self._results[name] = copy
-        self._unsure.setdefault(id(value), name)
+        else:
+            self._unsure.setdefault(id(value), name)
         return source, copy
 
     def _copy_of(self, name: str, array: Any) -> Any:

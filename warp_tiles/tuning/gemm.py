@@ -22,7 +22,7 @@ from warp_tiles.tuning.environment import environment_of, sharing_gpus
 from warp_tiles.tuning.gemm_key import key_of, source_of
 from warp_tiles.tuning.gemm_space import LIMIT, candidates
 from warp_tiles.tuning.key import Environment
-from warp_tiles.tuning.record import Config, Record, Timing, settled
+from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
 from warp_tiles.tuning.store import RecordStore, open_store
 from warp_tiles.variant import GemmVariant
 
@@ -125,16 +125,16 @@ class Tuner:
         return self.store.load(key) or Record(key)
 
     def missing(self, variant: GemmVariant, record: Record) -> list[Config]:
-        """Candidates of which nothing is known that counts."""
+        """Candidates of which nothing is known that counts; those that were never measured come first."""
         known = {
             timing.identity
             for timing in record.timings
             if not timing.unfinished and (self.reuse_stale or dict(timing.soft or {}) == self.environment.soft())
         }
-        found: list[Config] = list(candidates(variant, self.limit))
-        missing = [config for config in found if Timing(config, "failed").identity not in known]
+        found = {identity(config): config for config in candidates(variant, self.limit)}
         measured = {timing.identity for timing in record.timings}
-        return sorted(missing, key=lambda config: Timing(config, "failed").identity in measured)
+        missing = [name for name in found if name not in known]
+        return [found[name] for name in sorted(missing, key=measured.__contains__)]
 
     def tune(self, variant: GemmVariant, deadline: float = math.inf, progress: Progress = _silent) -> TunedVariant:
         """Measure the candidates of which nothing is known; each batch is stored at once, so nothing is lost.
@@ -162,7 +162,7 @@ class Tuner:
             missing = self.missing(variant, record)
             if not (may_search and missing and time.monotonic() < deadline):
                 return
-            asked = {Timing(config, "failed").identity for config in missing}
+            asked = {identity(config) for config in missing}
             best = record.winner()  # races again, so that it and the new ones are compared under one clock
 
             def seen(timings: Sequence[Timing]) -> None:

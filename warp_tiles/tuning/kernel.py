@@ -260,8 +260,9 @@ class TunedKernel:
         parts: list[Any] = [device.alias, is_enabled()]
         for position in self._positions:
             value = values[position]
-            if getattr(value, "shape", None):  # numbers of NumPy have an empty one
-                parts.append((value.shape, value.dtype, value.strides))
+            shape = getattr(value, "shape", None)
+            if shape:  # numbers of NumPy have an empty one
+                parts.append((shape, value.dtype, value.strides))
             else:
                 parts.append(remembered(value))
         return tuple(parts)

@@ -101,7 +101,7 @@ class KernelChooser:
         key, store = records.key_of(question.values, device, now), records.open(now)
         self.counters.lookups += 1
         wanted = records.wanted(device)
-        record = Record(key).merged(_timings(store.load(key)))
+        record = _known(store, key)
         winner = record.among(wanted).winner()
         if now.policy == "locked":
             if winner is None:
@@ -141,11 +141,11 @@ class KernelChooser:
         """The winner after a search, here or in another process; None if another one still searches."""
         while True:
             with store.single_flight(key, None if self._wait else 0.0) as may_search:
-                record = Record(key).merged(_timings(store.load(key)))
+                record = _known(store, key)
                 pending = self._records.pending(record, wanted, now)
                 if may_search and pending:
                     left_out = self.search(store, key, pending, question, now)
-                    record = left_out.merged(_timings(store.load(key)))
+                    record = left_out.merged(_known(store, key).timings)
                     pending = ()
             if may_search or not pending:
                 break
@@ -178,12 +178,12 @@ class KernelChooser:
         records = self._records
         key, store = records.key_of(question.values, question.device, now), records.open(now)
         with store.single_flight(key) as may_search:
-            record = Record(key).merged(_timings(store.load(key)))
-            pending = tuple(modules_first(list(wanted.values()))) if again else records.pending(record, wanted, now)
+            record = _known(store, key)
+            pending = tuple(modules_first(wanted.values())) if again else records.pending(record, wanted, now)
             left_out = Record(key)
             if pending and (may_search or insists or again):
                 left_out = self.search(store, key, pending, question, now)
-        found = left_out.merged(_timings(store.load(key)))
+        found = left_out.merged(_known(store, key).timings)
         if found.among(wanted).winner() is None:
             raise records.all_failed(found, wanted)
         return found
@@ -202,7 +202,7 @@ class KernelChooser:
         written = question.written if self._restore is None else frozenset(self._restore)
         self.counters.searches += 1
 
-        before = _timings(store.load(key)) if now.tune_budget_s else ()  # or a small budget would never be enough
+        before = _known(store, key).timings if now.tune_budget_s else ()  # or a small budget would never be enough
 
         def finished(timings: Sequence[Timing]) -> None:
             store.merge(key, settled(timings, before))
@@ -234,8 +234,10 @@ class KernelChooser:
         return Record(key, found.passing)
 
 
-def _timings(record: Record | None) -> tuple[Timing, ...]:
-    return record.timings if record is not None else ()
+def _known(store: Store, key: TuningKey) -> Record:
+    """What is stored, under the key of here and now."""
+    stored = store.load(key)
+    return Record(key, stored.timings if stored is not None else ())
 
 
 def _launches_nothing(dim: Any) -> bool:

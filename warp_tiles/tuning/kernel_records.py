@@ -116,8 +116,10 @@ class KernelRecords:
                 return False
             if now.stale_records == "retune" and dict(timing.soft or {}) != soft:
                 return False
-            if timing.status != "dropped" or best is None or winner is None:
-                return timing.status != "dropped"
+            if timing.status != "dropped":
+                return True
+            if best is None or winner is None:
+                return False
             return best.identity in wanted or timing.median_us >= winner.median_us
 
         missing = [name for name in wanted if not is_known(known.get(name))]

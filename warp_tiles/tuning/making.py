@@ -17,7 +17,7 @@ from warp_tiles.settings import from_options
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config, identity
 from warp_tiles.tuning.source import function_text
-from warp_tiles.tuning.space import CPU_LIMITS, Limits, Space
+from warp_tiles.tuning.space import CPU_LIMITS, Limits, Space, checked_configs
 
 _KERNEL = re.compile(r"^\s+@[\w.]*kernel\b.*(?:\n\s*@.*)*\n\s*def\s+(\w+)", re.MULTILINE)
 OPTION_PREFIX = "warp_tiles_"  # configuration names that are options of the kernel's Warp module
@@ -212,12 +212,7 @@ class Maker:
             TuningError: A name is missing or unknown.
             SettingError: An option of the module is unknown or has an unknown value.
         """
-        try:
-            identity(config)
-        except (TypeError, ValueError) as error:
-            raise TuningError(
-                f"the configuration {config!r} has no JSON form: {error}", remedy="use numbers, texts and lists of them"
-            ) from error
+        checked_configs([config])
         parameters = inspect.signature(self.function).parameters
         every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         known = {"block_dim", *parameters}

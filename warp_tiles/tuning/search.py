@@ -238,10 +238,11 @@ class _Search:
 
     def _keep(self) -> None:
         """Hand on what was measured of candidates that are not final."""
-        for runner in self.runners:
-            if runner.samples_us and self.timings.get(runner.name) is None and runner.status in ("running", "ok"):
+        undecided = [runner for runner in self.runners if runner.name not in self.timings]
+        for runner in undecided:
+            if runner.samples_us and runner.status in ("running", "ok"):
                 runner.status, runner.unfinished = "ok", True
-        self._finish([runner for runner in self.runners if runner.name not in self.timings])
+        self._finish(undecided)
 
     def _finish(self, runners: Sequence[Runner]) -> None:
         built = [runner for runner in dict.fromkeys(runners) if runner.status != "running"]

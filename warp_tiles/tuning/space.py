@@ -123,7 +123,7 @@ def checked_configs(configs: Iterable[Any], what: str = "the configurations") ->
     return tuple(found.values())
 
 
-def modules_first(configs: Sequence[Config]) -> list[Config]:
+def modules_first(configs: Iterable[Config]) -> list[Config]:
     """Configurations that differ in more than ``block_dim``, then the rest.
 
     On the CPU the others have the same module: beside it they would only wait for its build.
