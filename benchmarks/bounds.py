@@ -109,7 +109,7 @@ def configured(product: Product, tile_config: Mapping[str, Any], rates: Mapping[
     tile_m, tile_n = tile_config["tile_m"], tile_config["tile_n"]
     if tile_config["transposed"]:
         tile_m, tile_n = tile_n, tile_m
-    return _bound(product, -(-product.n // tile_n), -(-product.m // tile_m), rates)
+    return _bound(product, -(-product.n // tile_n), -(-product.m // tile_m), rates, 2 * tile_config["warps_k"])
 
 
 def in_turn(bounds: Sequence[Bound]) -> Bound:

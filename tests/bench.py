@@ -18,7 +18,7 @@ from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
 from warp_tiles.records import Artifact
 from warp_tiles.sources import DeviceSource
 from warp_tiles.toolchain import Toolchain
-from warp_tiles.variant import GemmVariant, Role
+from warp_tiles.variant import DType, GemmVariant, Role
 
 TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), None, None, (), "25.6.0")
 REFUSED = 'header.hpp(7): error: static assertion failed with "unsupported alignment"'
@@ -27,6 +27,13 @@ REFUSED = 'header.hpp(7): error: static assertion failed with "unsupported align
 def variant_of(size: int, dtype: str = "float32", threads: int = 32) -> GemmVariant:
     tile = Tile(dtype, (size, size), (size, 1), "row_major", True)  # type: ignore[arg-type]
     found = products(tile, tile, tile, precision="default", target=Target(90, threads))
+    return found.variants[Role.FORWARD]
+
+
+def deep_variant(size: int, k: int, dtype: DType, threads: int, result: DType = "float32") -> GemmVariant:
+    a, b = Tile(dtype, (size, k), (k, 1), "row_major", True), Tile(dtype, (k, size), (size, 1), "row_major", True)
+    c = Tile(result, (size, size), (size, 1), "row_major", True)
+    found = products(a, b, c, precision="default", target=Target(90, threads))
     return found.variants[Role.FORWARD]
 
 

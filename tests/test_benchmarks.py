@@ -10,6 +10,7 @@ import pytest
 from benchmarks import bounds, gemm, recorded
 from benchmarks.speed.cells import PARTS
 from benchmarks.speed.draw import draw
+from warp_tiles.tile_config import TileConfig
 
 SHARED_MEMORY_BYTES = 227 * 1024  # that a block of sm_90 can have
 CLOCK_GHZ, MULTIPROCESSORS = 1.755, 132  # of the H200 that the figures below were reckoned for
@@ -28,10 +29,21 @@ def test_bound_of_shared_memory(ab: str, tf32: bool, tflops: float) -> None:
 
 def test_register_tiles_of_the_best_split_reach_the_bound() -> None:
     product = bounds.Product(64, 64, 64, "float16", "float16", "float32")
-    assert bounds.configured(product, {"tile_m": 32, "tile_n": 32, "transposed": False}) == bounds.ideal(product, 128)
-    tall = bounds.configured(product, {"tile_m": 16, "tile_n": 64, "transposed": True})
-    assert tall == bounds.configured(product, {"tile_m": 64, "tile_n": 16, "transposed": False})
+    square, tall, wide = (
+        bounds.configured(product, TileConfig("mma_m16n8k16", *tile, transposed=flip).to_json())
+        for tile, flip in (((32, 32), False), ((16, 64), True), ((64, 16), False))
+    )
+    assert square == bounds.ideal(product, 128)
+    assert tall == wide
     assert tall.clocks > bounds.ideal(product, 128).clocks
+
+
+def test_warps_that_share_sums_move_c_once_each() -> None:
+    product = bounds.Product(16, 16, 64, "float16", "float16", "float32")
+    alone, shared = (
+        bounds.configured(product, TileConfig("mma_m16n8k16", 16, 16, warps_k=parts).to_json()) for parts in (1, 4)
+    )
+    assert shared.clocks - alone.clocks == 3 * 2 * 16 * 16 * 4 / 128
 
 
 def test_more_warps_than_register_tiles_still_have_a_bound() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench import variant_of
+from tests.bench import deep_variant, variant_of
 from tests.emulator.gemm import operand
 from warp_tiles.choose import choose
-from warp_tiles.variant import GemmVariant
+from warp_tiles.variant import DType, GemmVariant
 
 
 def warps_of(size: int, dtype: str, threads: int) -> tuple[int, int]:
@@ -40,3 +40,29 @@ def test_fp64_tiles_may_be_24_wide(threads: int) -> None:
 def test_16_bit_tiles_are_powers_of_two() -> None:
     config = choose(variant_of(24, "float16", 64))
     assert 24 not in (config.tile_m, config.tile_n)
+
+
+# ---- where C has fewer register tiles than the block has warps
+
+
+@pytest.mark.parametrize(("dtype", "result"), [("float16", "float32"), ("bfloat16", "float32"), ("float64", "float64")])
+def test_all_warps_share_a_long_sum(dtype: DType, result: DType) -> None:
+    config = choose(deep_variant(16, 512, dtype, 128, result))
+    assert (config.tile_m, config.tile_n, config.warps_k) == (16, 16, 4)
+
+
+def test_warps_do_not_share_a_sum_whose_result_rounds_it() -> None:
+    assert choose(deep_variant(16, 512, "float16", 128, "float16")).warps_k == 1
+
+
+def test_warps_do_not_share_a_short_sum() -> None:
+    assert choose(deep_variant(16, 32, "float64", 128, "float64")).warps_k == 1
+
+
+def test_lanes_share_sums_without_tensor_cores() -> None:
+    config = choose(deep_variant(8, 512, "float32", 128))
+    assert (config.lanes_k > 1, config.warps_k) == (True, 1)
+
+
+def test_sums_are_not_shared_where_each_warp_has_a_tile() -> None:
+    assert choose(deep_variant(64, 256, "float16", 128)).warps_k == 1

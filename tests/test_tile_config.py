@@ -57,3 +57,4 @@ def test_a_truth_value_is_no_number() -> None:
 def test_the_description_is_short() -> None:
     assert CONFIG.describe() == "fma 16x8, lanes 8x4x1"
     assert TileConfig("mma_m16n8k16", 32, 64).describe() == "mma_m16n8k16 32x64"
+    assert TileConfig("mma_m16n8k8", 16, 8, warps_k=4).describe() == "mma_m16n8k8 16x8, 4 warps along K"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.bench import deep_variant
 from tests.emulator.gemm import operand
 from warp_tiles.choose import choose
 from warp_tiles.errors import SettingError
@@ -17,6 +18,7 @@ from warp_tiles.variant import GemmVariant
 ROWS, COLUMNS = operand("float16", True, 64, 16), operand("float16", False, 64, 16)
 HALF = GemmVariant(64, 64, 64, ROWS, ROWS, ROWS, "default", 128, 90)
 FLOAT = replace(HALF, a=operand("float32", True, 64, 16), b=operand("float32", True, 64, 16))
+DEEP, SHORT = deep_variant(16, 96, "float16", 128), deep_variant(16, 96, "float16", 128, "float16")
 
 
 @pytest.mark.parametrize("variant", [HALF, FLOAT, replace(HALF, c=COLUMNS), replace(HALF, a=COLUMNS, b=COLUMNS)])
@@ -40,6 +42,12 @@ def test_what_is_chosen_is_not_refused(variant: GemmVariant) -> None:
         (HALF, {"k_vector": 2}, "four lanes of k_vector 2 do not fill an instruction's 16 elements of K"),
         (HALF, {"tile_m": 128, "tile_n": 128}, "registers a thread, of which 255 are left to each of 128 threads"),
         (FLOAT, {"lanes_k": 64}, "not 32"),
+        (HALF, {"warps_k": 3}, "warps_k is 3, not a power of two"),
+        (HALF, {"warps_k": 8}, "warps_k is 8, which does not divide the 4 warps of the block"),
+        (HALF, {"warps_k": 2, "c_first": False}, "warps_k is 2, but 4 register tiles of C would need 8 warps of 4"),
+        (DEEP, {"warps_k": 4, "tile_n": 16, "k_vector": 8}, "warps_k is 4, which does not divide the 3 steps over K"),
+        (DEEP, {"warps_k": 2, "k_vector": 4, "c_first": True}, "c_first is set, but 2 warps along K take turns at C"),
+        (SHORT, {"warps_k": 2, "k_vector": 4, "c_first": False}, "would round its part of a sum to float16"),
         (FLOAT, {"lanes_m": 32, "lanes_n": 1, "lanes_k": 1, "tile_m": 16}, "lanes_m must divide tile_m"),
     ],
 )

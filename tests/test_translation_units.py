@@ -102,10 +102,10 @@ def test_the_structs_of_mma() -> None:
     assert problem_struct(BASE).splitlines() == [
         "struct Problem {",
         "    using A = wt::f16; using B = wt::bf16; using C = float;",
-        "    static constexpr int m = 24, n = 20, k = 16, lda = 16, ldb = 16, ldc = 20;",
-        "    static constexpr int align_a = 16, align_b = 8, align_c = 4;",
-        "    static constexpr bool a_row_major = true, b_row_major = false, c_row_major = true, tf32 = false;",
-        "    static constexpr int threads = 128, sm = 90;",
+        "    enum : int { m = 24, n = 20, k = 16, lda = 16, ldb = 16, ldc = 20 };",
+        "    enum : int { align_a = 16, align_b = 8, align_c = 4 };",
+        "    enum : bool { a_row_major = true, b_row_major = false, c_row_major = true, tf32 = false };",
+        "    enum : int { threads = 128, sm = 90 };",
         "};",
     ]
 
@@ -113,12 +113,7 @@ def test_the_structs_of_mma() -> None:
 def test_the_config_struct_has_every_field() -> None:
     config = TileConfig("mma_m16n8k16", 32, 64, k_vector=8, rotation_a=2, rotation_b=4, rotation_c=2, transposed=True)
     text = config_struct(config)
-    found = {
-        name: value
-        for kind, names in re.findall(r"^    static constexpr ([\w:]+) (.*);$", text, re.M)
-        for name, value in (part.split(" = ") for part in names.split(", "))
-        if kind in ("int", "bool", "wt::Instruction")
-    }
+    found = dict(re.findall(r"\b(\w+) = ([\w:]+)", text))
     expected = {name: str(value).lower() for name, value in config.to_json().items()}
     assert found == {**expected, "instruction": "wt::Instruction::mma_m16n8k16"}
     assert text.startswith("struct Config {\n")

@@ -19,11 +19,13 @@ from warp_tiles.tile_limits import (
     instructions,
     line_bytes,
     problem_of,
+    register_tiles,
     registers,
     require_supported,
     result_vectors,
     sides,
     slots_of,
+    steps_over_k,
     transposed,
 )
 from warp_tiles.variant import DTYPE_BYTES, GemmVariant, Operand
@@ -33,6 +35,7 @@ _UNROLLED_PRODUCTS = 64 * 64 * 16  # of a register tile, in elements of C times 
 _UNROLLED_FMAS, _UNROLLED_FMAS_OF_LARGE_TILES = 2048, 1024
 _LARGE_SUMS = 64  # a lane
 _C_FIRST_REGISTERS = 128
+_LEAST_SHARE = 32  # elements of K for a warp, where warps share K
 
 
 def choose(variant: GemmVariant) -> TileConfig:
@@ -92,12 +95,21 @@ def mma_candidates(view: GemmVariant, instruction: Instruction) -> Iterator[Tile
     for tile_m, tile_n in product(sizes_m, sizes_n):
         config = with_turns(view, TileConfig(instruction, tile_m, tile_n, k_vector=vector))
         blocks = max(map(blocks_of, sides(view, config)))
-        stages = -(-view.k // (4 * vector * blocks))
-        config = replace(
-            config, k_unroll=min(stages, max(1, _UNROLLED_PRODUCTS // (tile_m * tile_n * vector * blocks)))
-        )
-        early = replace(config, c_first=True)
-        yield early if registers(view, early) <= _C_FIRST_REGISTERS else config
+        stages = steps_over_k(view, config)
+        most = max(1, _UNROLLED_PRODUCTS // (tile_m * tile_n * vector * blocks))
+        early = replace(config, k_unroll=min(stages, most), c_first=True)
+        yield early if registers(view, early) <= _C_FIRST_REGISTERS else replace(early, c_first=False)
+        for parts in _splits(view, config):
+            yield replace(config, warps_k=parts, k_unroll=min(stages // parts, most))
+
+
+def _splits(view: GemmVariant, config: TileConfig) -> Iterator[int]:
+    """How many warps may share K, where C has fewer register tiles than the block has warps and is as wide as sums."""
+    parts = 2
+    while register_tiles(view, config) * parts <= view.threads // LANES and view.k >= parts * _LEAST_SHARE:
+        if not problem_of(view, replace(config, warps_k=parts)):
+            yield parts
+        parts *= 2
 
 
 def with_turns(view: GemmVariant, config: TileConfig) -> TileConfig:

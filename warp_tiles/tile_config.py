@@ -16,12 +16,14 @@ Instruction = Literal["mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"]
 class TileConfig:
     """How the threads of a block compute C.
 
-    C is cut into register tiles. Warp w computes tiles w, w + warps, w + 2 * warps, ...
+    C is cut into register tiles. Warp w computes tiles w, w + warps, w + 2 * warps, ... With ``warps_k`` above 1 each
+    tile has so many warps; they sum equal shares of K and add them to C in turn.
 
     Attributes:
         instruction: What multiplies: ``mma_*`` on tensor cores, ``fma`` lane by lane.
         tile_m, tile_n: Rows and columns of C that a warp holds in registers at a time.
         lanes_m, lanes_n, lanes_k: With ``fma``, how the 32 lanes share the tile and the sum over K; 1 with ``mma_*``.
+        warps_k: How many warps share the sum over K of a register tile; 1 if C has a tile for each warp.
         k_vector: Contiguous elements of K that a lane takes at a time.
         k_unroll: Steps over K that are unrolled.
         rotation_a, rotation_b, rotation_c: In how many ways lanes that would meet in a memory bank take turns:
@@ -36,6 +38,7 @@ class TileConfig:
     lanes_m: int = 1
     lanes_n: int = 1
     lanes_k: int = 1
+    warps_k: int = 1
     k_vector: int = 1
     k_unroll: int = 1
     rotation_a: int = 1
@@ -67,4 +70,5 @@ class TileConfig:
     def describe(self) -> str:
         """A short text for tables, e.g. ``mma_m16n8k16 32x64``."""
         lanes = f", lanes {self.lanes_m}x{self.lanes_n}x{self.lanes_k}" if self.instruction == "fma" else ""
-        return f"{self.instruction} {self.tile_m}x{self.tile_n}{lanes}"
+        warps = f", {self.warps_k} warps along K" if self.warps_k > 1 else ""
+        return f"{self.instruction} {self.tile_m}x{self.tile_n}{lanes}{warps}"

@@ -8,11 +8,13 @@ from typing import NamedTuple
 from warp_tiles.tile_access import accesses
 from warp_tiles.tile_config import Instruction, TileConfig
 from warp_tiles.tile_limits import (
+    BANK_LINE_BYTES,
     INSTRUCTION_MNK,
     LANES,
     REGISTERS,
     computes_in_double,
     line_bytes,
+    register_tiles,
     registers,
     sides,
 )
@@ -21,6 +23,7 @@ from warp_tiles.wavefronts import wavefronts_of
 
 _SHARED_BYTES = 227 * 1024
 _FEW_BLOCKS = 5
+_SPLIT_GAIN = 1.2  # what a split of K over warps must promise to be taken: about what the estimate errs by
 _MMA_CYCLES: dict[Instruction, int] = {"mma_m16n8k16": 6, "mma_m16n8k8": 6, "mma_m8n8k4": 16}
 
 
@@ -34,6 +37,7 @@ class _Weights:
         registers: Registers in use for each estimated one.
         result: Of the wavefronts of C, which loops that keep their sums in registers do not have.
         idle: Of the arithmetic of warps without a tile, where few blocks of four warps do not even it out.
+        turn, line: Of each turn but the first in which warps that share K add to C: latency, and each 128 bytes of C.
     """
 
     busy: float
@@ -44,11 +48,15 @@ class _Weights:
     registers: float
     result: float = 1
     idle: float = 0
+    turn: float = 0
+    line: float = 0
 
 
-_MMA_WEIGHTS = _Weights(busy=0.8, start=1350, wavefront=6.1, select=15.4, cycle=1.4, registers=0.2)
-_DOUBLE_WEIGHTS = _Weights(busy=1.5, start=150, wavefront=0.3, select=3, cycle=0.8, registers=1, result=0, idle=0.2)
-_FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35, registers=1.2)
+_MMA_WEIGHTS = _Weights(busy=0.8, start=1350, wavefront=6.1, select=15.4, cycle=1.4, registers=0.2, turn=200, line=6)
+_DOUBLE_WEIGHTS = _Weights(
+    busy=1.5, start=150, wavefront=0.3, select=3, cycle=0.8, registers=1, result=0, idle=0.2, turn=300, line=1
+)
+_FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35, registers=1.2, turn=100)
 
 
 def _resident_blocks(view: GemmVariant, registers_used: float) -> int:
@@ -61,7 +69,7 @@ def _resident_blocks(view: GemmVariant, registers_used: float) -> int:
 
 def cost(view: GemmVariant, config: TileConfig) -> float:
     """Estimated cycles: what shared memory, selects and arithmetic need, and latency that few blocks cannot hide."""
-    tiles = -(-view.m // config.tile_m) * -(-view.n // config.tile_n)
+    tiles = register_tiles(view, config) * config.warps_k  # or parts of tiles, each a warp's
     warps = view.threads // LANES
     rounds = -(-tiles // warps)
     lanewise = config.instruction == "fma"
@@ -81,25 +89,30 @@ def cost(view: GemmVariant, config: TileConfig) -> float:
     estimate_of_time = weights.busy * busy + rounds * serial / blocks
     # of two that are about as fast, the one without conflicts
     rough = 1.0 if lanewise else max(1.0, wavefront_ratio(view, config) / 1.25)
-    return float(estimate_of_time * rough**0.3)
+    found = estimate_of_time * rough**0.3
+    if config.warps_k > 1:
+        lines = view.m * view.n * DTYPE_BYTES[view.c.dtype] / BANK_LINE_BYTES
+        found = _SPLIT_GAIN * found + (config.warps_k - 1) * (weights.turn / blocks + weights.line * lines)
+    return float(found)
 
 
 def wavefront_ratio(view: GemmVariant, config: TileConfig) -> float:
     """Wavefronts of a product on tensor cores relative to the fewest that as many bytes take."""
     a, b, c = accesses(view, config)
-    return (a.wavefronts + b.wavefronts + 2 * c.wavefronts) / (a.ideal + b.ideal + 2 * c.ideal)
+    passes = 2 * config.warps_k  # over C
+    return (a.wavefronts + b.wavefronts + passes * c.wavefronts) / (a.ideal + b.ideal + passes * c.ideal)
 
 
 def _mma_estimate(view: GemmVariant, config: TileConfig, result: float) -> tuple[float, float, float]:
-    """Of one register tile: wavefronts with a share of those of C, selects a lane, and cycles of its tensor core."""
+    """Of a warp's share of a register tile: wavefronts, some of them of C, selects a lane, and tensor-core cycles."""
     m, n, k = INSTRUCTION_MNK[config.instruction]
     a, b, c = accesses(view, config)
-    wavefronts = a.wavefronts + b.wavefronts + 2 * result * c.wavefronts
+    wavefronts = (a.wavefronts + b.wavefronts) / config.warps_k + 2 * result * c.wavefronts
     selects = c.ideal * (config.rotation_c.bit_length() - 1)
     for side, access in zip(sides(view, config), (a, b)):
         packs = 1 if not side.along and DTYPE_BYTES[side.operand.dtype] == 2 else 0
-        selects += access.ideal * (side.rotation.bit_length() - 1 + packs)
-    count = config.tile_m / m * config.tile_n / n * -(-view.k // k)
+        selects += access.ideal / config.warps_k * (side.rotation.bit_length() - 1 + packs)
+    count = config.tile_m / m * config.tile_n / n * -(-view.k // k) / config.warps_k
     cycles = 32 if computes_in_double(view) and k == 8 else _MMA_CYCLES[config.instruction]
     return wavefronts, selects, count * cycles
 
@@ -145,14 +158,14 @@ def fma_reads(view: GemmVariant, config: TileConfig) -> tuple[Reads, Reads]:
 
 
 def _fma_estimate(view: GemmVariant, config: TileConfig) -> tuple[float, float, float]:
-    """Of one register tile: wavefronts, selects a lane, and cycles of its scheduler."""
+    """Of a warp's share of a register tile: wavefronts, selects a lane, and cycles of its scheduler."""
     word = 2 if computes_in_double(view) else 1
     rows, cols = config.tile_m // config.lanes_m, config.tile_n // config.lanes_n
-    steps = -(-view.k // (config.k_vector * config.lanes_k))
+    steps = -(-view.k // (config.k_vector * config.lanes_k)) / config.warps_k
     a, b = fma_reads(view, config)
     products = steps * rows * cols * config.k_vector * word * 1.2
     shuffles = rows * cols * 4 * word * (config.lanes_k.bit_length() - 1)
     wide_c = max(1, min(cols & -cols, 16 // DTYPE_BYTES[view.c.dtype]))
     accesses = 2 * rows * cols // wide_c
-    busy = products + shuffles + 2 * (a.loads + b.loads + accesses) + 2 * rows * cols
-    return a.wavefronts + b.wavefronts + accesses * wide_c * word, 0.0, busy
+    busy = products + shuffles + 2 * ((a.loads + b.loads) / config.warps_k + accesses) + 2 * rows * cols
+    return (a.wavefronts + b.wavefronts) / config.warps_k + accesses * wide_c * word, 0.0, busy

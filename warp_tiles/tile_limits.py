@@ -141,11 +141,24 @@ def registers(variant: GemmVariant, config: TileConfig) -> int:
     return sums + fragments + held_c + 24
 
 
+def register_tiles(view: GemmVariant, config: TileConfig) -> int:
+    """Register tiles of C, for a row-major C."""
+    return -(-view.m // config.tile_m) * -(-view.n // config.tile_n)
+
+
+def steps_over_k(view: GemmVariant, config: TileConfig) -> int:
+    """Steps over all of K, which warps along K divide among them: blocks of K, with turns so many at a time."""
+    if config.instruction == "fma":
+        step = config.k_vector * config.lanes_k * max(config.rotation_a, config.rotation_b)
+    else:
+        step = 4 * config.k_vector * max(map(blocks_of, sides(view, config)))
+    return -(-view.k // step)
+
+
 def sums_per_thread(variant: GemmVariant, config: TileConfig) -> int:
     """Sums that a thread would hold over a loop, of all its register tiles; 0 if they are more than registers hold."""
     view = transposed(variant) if config.transposed else variant
-    tiles = -(-view.m // config.tile_m) * -(-view.n // config.tile_n)
-    rounds = -(-tiles // (variant.threads // LANES))
+    rounds = -(-register_tiles(view, config) // (variant.threads // LANES))
     sums = config.tile_m * config.tile_n * config.lanes_k // LANES
     word = 2 if computes_in_double(variant) else 1
     needed = registers(variant, replace(config, c_first=False)) + (rounds - 1) * sums * word
@@ -177,7 +190,7 @@ def problem_of(variant: GemmVariant, config: TileConfig) -> str:
     allowed = instructions(variant)
     if config.instruction not in allowed:
         return f"instruction is {config.instruction!r}, but the operands allow {', '.join(allowed)}"
-    powers = ("lanes_m", "lanes_n", "lanes_k", "k_vector", "rotation_a", "rotation_b", "rotation_c")
+    powers = ("lanes_m", "lanes_n", "lanes_k", "warps_k", "k_vector", "rotation_a", "rotation_b", "rotation_c")
     for name in ("tile_m", "tile_n", "k_unroll", *powers):
         value = getattr(config, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -193,6 +206,8 @@ def problem_of(variant: GemmVariant, config: TileConfig) -> str:
         if getattr(config, name) > 4:
             return f"{name} is {getattr(config, name)}, more than 4"
     problem = _fma_problem(variant, config) if config.instruction == "fma" else _mma_problem(variant, config)
+    if config.warps_k > 1:
+        problem = problem or _split_problem(variant, config)
     if problem:
         return problem
     limit = min(255, REGISTERS // variant.threads)
@@ -214,6 +229,24 @@ def _fma_problem(variant: GemmVariant, config: TileConfig) -> str:
     turns = max(config.rotation_a, config.rotation_b)
     if turns > 1 and variant.k % (config.k_vector * config.lanes_k * turns):
         return f"turns of {turns} steps of {config.k_vector * config.lanes_k} do not divide K = {variant.k}"
+    return ""
+
+
+def _split_problem(variant: GemmVariant, config: TileConfig) -> str:
+    view = transposed(variant) if config.transposed else variant
+    parts, warps = config.warps_k, variant.threads // LANES
+    if warps % parts:
+        return f"warps_k is {parts}, which does not divide the {warps} warps of the block"
+    tiles = register_tiles(view, config)
+    if tiles * parts > warps:
+        return f"warps_k is {parts}, but {tiles} register tiles of C would need {tiles * parts} warps of {warps}"
+    steps = steps_over_k(view, config)
+    if steps % parts:
+        return f"warps_k is {parts}, which does not divide the {steps} steps over K"
+    if config.c_first:
+        return f"c_first is set, but {parts} warps along K take turns at C behind their products"
+    if DTYPE_BYTES[variant.c.dtype] < (8 if computes_in_double(variant) else 4):
+        return f"warps_k is {parts}, but each of these warps would round its part of a sum to {variant.c.dtype}"
     return ""
 
 

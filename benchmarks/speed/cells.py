@@ -206,6 +206,8 @@ _SMALL_SHAPES = (
 )
 _SMALL_SIZES = (4, 6, 8, 12, 16, 24, 32)
 _SMALL_TYPES: tuple[Types, ...] = ("fp32", "fp64")
+# few rows and columns, and a long sum
+_DEEP_SHAPES = ((16, 16, 128), (16, 16, 256), (16, 16, 512), (32, 16, 256), (32, 32, 128), (32, 32, 256))
 _LOOP_SHAPES: dict[Types, tuple[tuple[int, int, int, int], ...]] = {
     "fp16": (
         (64, 64, 64, 128),
@@ -255,6 +257,11 @@ def _resident(backward: bool) -> Iterator[Entry]:
                 yield _entry(types, _cell("resident", types, m, n, k, threads, backward), "warp")
 
 
+def _deep(form: Form) -> Iterator[Entry]:
+    for types, (m, n, k), threads in itertools.product(DTYPES, _DEEP_SHAPES, (64, 128, 256)):
+        yield _entry(types, _cell(form, types, m, n, k, threads), "warp")
+
+
 def _small(shapes: Iterable[tuple[int, int, int]], backward: bool = False) -> Iterator[Entry]:
     for types, (m, n, k), threads in itertools.product(_SMALL_TYPES, shapes, (32, 64, 128)):
         yield _entry(types, _cell("resident", types, m, n, k, threads, backward), "warp", "scalar")
@@ -284,6 +291,11 @@ PARTS: dict[str, Part] = {
             tuple(_every_small()),
             calls=1024,
             on_request=True,
+        ),
+        Part(
+            "deep",
+            "few rows and columns, long sums: 64 products of tiles that stay in shared memory",
+            tuple(_deep("resident")),
         ),
         Part("loop", "4096 x 4096 x 4096: load, load, multiply", tuple(_loop(_LOOP_SHAPES, False))),
         Part("backward_resident", "64 products and their adjoints, replayed by Warp", tuple(_resident(True))),

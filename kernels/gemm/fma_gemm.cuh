@@ -63,6 +63,14 @@ struct FmaGemm {
     static WT_DEVICE void run(const void* alpha, const A* a, const B* b, const void* beta, C* c)
     {
         const auto scale = tile::scale_of<C, T>(alpha, beta);
+        if constexpr (R::parts > 1) {
+            const Place place(0);
+            TileSums sums = {};
+            if (place.inside)
+                accumulate(sums, a, b, place);
+            store_in_turn(sums, scale, c, place);
+            return;
+        }
 #pragma unroll 1
         for (int round = 0; round < R::count; ++round) {
             const Place place(round);
@@ -91,6 +99,10 @@ struct FmaGemm {
     // C += sums; lanes that share a sum hold a part of it each.
     static WT_DEVICE void finish(Sums& sums, C* c)
     {
+        if constexpr (R::parts > 1) {
+            store_in_turn(sums[0], {T(1), T(1)}, c, Place(0));
+            return;
+        }
 #pragma unroll
         for (int round = 0; round < R::count; ++round) {
             const Place place(round);
@@ -116,27 +128,40 @@ private:
         WT_DEVICE int col_of(int j) const { return this->col + line<pair_n, lanes_n>(lane_n, j); }
     };
 
-    static constexpr int steps = (P::k + step_k - 1) / step_k;
+    static WT_DEVICE void store_in_turn(TileSums& sums, tile::Scale<T> scale, C* c, const Place& place)
+    {
+        R::in_turn(place.inside, [&](bool first) { store(sums, {scale.alpha, first ? scale.beta : T(1)}, c, place); });
+    }
+
+    static constexpr int steps = (P::k + step_k - 1) / step_k / R::parts;  // of a warp
+    static constexpr int share_k = R::parts == 1 ? P::k : steps * step_k;
+    static_assert(R::parts * share_k >= P::k && (R::parts == 1 || !Config::c_first), "Warps share all of K, and take turns at C");
     static constexpr int unrolled = tile::smaller(Config::k_unroll, steps);
 
     static WT_DEVICE void accumulate(TileSums& sums, const A* a, const B* b, const Place& place)
     {
+        const int first = R::parts == 1 ? 0 : R::part() * share_k;
         if constexpr (Config::rotation_a > 1 || Config::rotation_b > 1) {
             // Lanes that read lines along K at the same banks start at different places.
             const int turn = (place.lane_m & (Config::rotation_a - 1)) ^ (place.lane_n & (Config::rotation_b - 1));
 #pragma unroll(Config::k_unroll)
-            for (int k0 = 0; k0 < P::k; k0 += step_k)
-                step(sums, a, b, place, (k0 ^ turn * step_k) + place.lane_k * vector, P::k);
+            for (int k0 = 0; k0 < share_k; k0 += step_k)
+                step(sums, a, b, place, first + (k0 ^ turn * step_k) + place.lane_k * vector, P::k);
         } else {
             // Pointers advance, so that what is unrolled reads at constant distances from them.
+            constexpr int ahead_a = P::a_row_major ? 1 : P::lda, ahead_b = P::b_row_major ? P::ldb : 1;
+            if constexpr (R::parts > 1) {
+                a += first * ahead_a;
+                b += first * ahead_b;
+            }
 #pragma unroll 1
             for (int chunk = 0; chunk < steps / unrolled; ++chunk) {
-                const int done = chunk * unrolled * step_k;
+                const int done = first + chunk * unrolled * step_k;
                 some_steps<unrolled>(sums, a, b, place, P::k - done);
-                a += unrolled * step_k * (P::a_row_major ? 1 : P::lda);
-                b += unrolled * step_k * (P::b_row_major ? P::ldb : 1);
+                a += unrolled * step_k * ahead_a;
+                b += unrolled * step_k * ahead_b;
             }
-            some_steps<steps % unrolled>(sums, a, b, place, P::k - steps / unrolled * unrolled * step_k);
+            some_steps<steps % unrolled>(sums, a, b, place, P::k - first - steps / unrolled * unrolled * step_k);
         }
     }
 

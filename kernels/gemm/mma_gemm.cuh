@@ -29,9 +29,12 @@ struct MmaGemm {
     static constexpr int blocks_a = P::a_row_major ? Config::rotation_a : 1;
     static constexpr int blocks_b = P::b_row_major ? 1 : Config::rotation_b;
     static constexpr int blocks = blocks_a > blocks_b ? blocks_a : blocks_b;
+    static constexpr int step_k = block_k * blocks;
+    static constexpr int share_k = R::parts == 1 ? P::k : (P::k + step_k - 1) / step_k / R::parts * step_k;  // of a warp
 
     static_assert(Config::tile_m % (8 * Multiply::rows) == 0 && Config::tile_n % 8 == 0, "A tile holds whole instructions");
     static_assert(block_k % Multiply::k == 0, "A block of K holds whole instructions");
+    static_assert(R::parts * share_k >= P::k && (R::parts == 1 || !Config::c_first), "Warps share all of K, and take turns at C");
 
     // Interleaved rows let 16-bit neighbours be read together, interleaved columns make C's vectors 16 bytes long.
     static constexpr bool wide_a = !P::a_row_major, wide_b = !P::b_row_major ? sizeof(C) <= 4 : true;
@@ -51,6 +54,14 @@ struct MmaGemm {
     static WT_DEVICE void run(const void* alpha, const A* a, const B* b, const void* beta, C* c)
     {
         const auto scale = tile::scale_of<C, Sum<P>>(alpha, beta);
+        if constexpr (R::parts > 1) {
+            const Place place(0);
+            TileSums sums = {};
+            if (place.inside)
+                accumulate(sums, a, b, place);
+            store_in_turn(sums, scale, c, place);
+            return;
+        }
 #pragma unroll 1
         for (int round = 0; round < R::count; ++round) {
             const Place place(round);
@@ -79,6 +90,10 @@ struct MmaGemm {
     // C += sums
     static WT_DEVICE void finish(const Sums& sums, C* c)
     {
+        if constexpr (R::parts > 1) {
+            store_in_turn(sums[0], {Sum<P>(1), Sum<P>(1)}, c, Place(0));
+            return;
+        }
 #pragma unroll
         for (int round = 0; round < R::count; ++round) {
             const Place place(round);
@@ -104,14 +119,24 @@ private:
         }
     };
 
+    static WT_DEVICE void store_in_turn(const TileSums& sums, tile::Scale<Sum<P>> scale, C* c, const Place& place)
+    {
+        R::in_turn(place.inside, [&](bool first) {
+            typename Result::Values old[rows][Result::vectors];
+            Result::template store<false>(sums, {scale.alpha, first ? scale.beta : Sum<P>(1)}, old, c, place.row, place.col,
+                                          place.g, place.q);
+        });
+    }
+
     static WT_DEVICE void accumulate(TileSums& sums, const A* a, const B* b, const Place& place)
     {
+        const int first = R::parts == 1 ? 0 : R::part() * share_k;
 #pragma unroll(Config::k_unroll)
-        for (int k0 = 0; k0 < P::k; k0 += block_k * blocks) {
+        for (int k0 = 0; k0 < share_k; k0 += step_k) {
             tile::Units<ShapeA> units_a;
             tile::Units<ShapeB> units_b;
-            ReadA::load(units_a, a, place.row, k0, place.g, place.q);
-            ReadB::load(units_b, b, place.col, k0, place.g, place.q);
+            ReadA::load(units_a, a, place.row, first + k0, place.g, place.q);
+            ReadB::load(units_b, b, place.col, first + k0, place.g, place.q);
 #pragma unroll
             for (int block = 0; block < blocks; ++block)
                 multiply_block(sums, units_a[block], units_b[block]);

@@ -94,8 +94,9 @@ def bound(case: Case, a: Matrix, b: Matrix, c: Matrix | None) -> Matrix:
 
     Sums are fp64 where an operand is, else fp32, with unit roundoff u. K products and as many additions in any order
     err by at most (K + 1) u sum |a| |b| to first order (Higham, Accuracy and Stability of Numerical Algorithms, section
-    3.1); scaling by alpha and beta and adding both takes three more roundings, and C's dtype one. Tensor cores cut fp32
-    operands: to tf32, or, where the other operand is narrower and the precision not tf32, to two parts of tf32.
+    3.1); scaling by alpha and beta and adding both takes three more roundings, and C's dtype one. Warps that share K
+    round what C had once more each. Tensor cores cut fp32 operands: to tf32, or, where the other operand is narrower
+    and the precision not tf32, to two parts of tf32.
     """
     variant = case.variant
     dtypes = (variant.a.dtype, variant.b.dtype, variant.c.dtype)
@@ -107,7 +108,7 @@ def bound(case: Case, a: Matrix, b: Matrix, c: Matrix | None) -> Matrix:
     products = abs(case.alpha) * (np.abs(a) @ np.abs(b))
     added = np.zeros_like(products) if c is None else abs(case.beta) * np.abs(c)
     # a hundredth more for terms of second order
-    error = 1.01 * (products * ((variant.k * max(1, case.loop) + 4) * u + cut) + added * 3 * u)
+    error = 1.01 * (products * ((variant.k * max(1, case.loop) + 4) * u + cut) + added * (2 + case.config.warps_k) * u)
     exact = exact_result(case, a, b, c)
     return np.asarray(error + ROUNDOFF[variant.c.dtype] * (np.abs(exact) + error) + UNDERFLOW[variant.c.dtype])
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.emulator.emulator import Emulator
 from tests.emulator.gemm import INCLUDES, Case, launch, operand, wrong
-from warp_tiles.choose import choose
+from warp_tiles.choose import choose, fma_candidates, mma_candidates
 from warp_tiles.errors import SettingError
 from warp_tiles.providers.mma import loop_sums
 from warp_tiles.tile_config import TileConfig
-from warp_tiles.tile_limits import check, instructions
+from warp_tiles.tile_limits import check, instructions, transposed
 from warp_tiles.variant import DTYPE_BYTES, DType, GemmVariant, Operand, Precision
 
 pytestmark = pytest.mark.slow
@@ -90,6 +90,35 @@ def changes(draw: st.DrawFn, variant: GemmVariant) -> TileConfig:
     )
 
 
+@st.composite
+def deep_variants(draw: st.DrawFn) -> GemmVariant:
+    """Products with few register tiles of C for the warps of the block."""
+    variant = draw(variants())
+    m, n = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+    k = draw(st.one_of(sizes, st.sampled_from([64, 96, 128, 192, 256])))
+    a, b, c = variant.a.dtype, variant.b.dtype, draw(st.sampled_from(["float32", "float64"]))
+    operands_of_it = draw(operands(m, k, a)), draw(operands(k, n, b)), draw(operands(m, n, c))
+    threads = 32 * draw(st.sampled_from([2, 4, 6, 8, 16, 32]))
+    return GemmVariant(m, n, k, *operands_of_it, variant.precision, threads, variant.arch)
+
+
+@st.composite
+def splits(draw: st.DrawFn, variant: GemmVariant) -> TileConfig | None:
+    """A configuration whose warps share K; None where none fits."""
+    flip, parts = draw(st.booleans()), draw(st.sampled_from([2, 2, 4, 8]))
+    view = transposed(variant) if flip else variant
+    instruction = draw(st.sampled_from([*instructions(view)[:1], *instructions(view)]))
+    candidates = fma_candidates(view) if instruction == "fma" else mma_candidates(view, instruction)
+    splits = (replace(config, warps_k=parts, c_first=False, transposed=flip) for config in candidates)
+    found = [
+        split
+        for config in splits
+        for vector in (config.k_vector, 4, 2)
+        if accepted(variant, split := replace(config, k_vector=vector))
+    ]
+    return draw(st.sampled_from(found)) if found else None
+
+
 def accepted(variant: GemmVariant, config: TileConfig) -> bool:
     """Whether the check lets a configuration through."""
     try:
@@ -136,8 +165,12 @@ class Drawn:
 @st.composite
 def products(draw: st.DrawFn) -> Drawn:
     """A product with scalars that every dtype represents; three of four with a changed configuration."""
-    variant = draw(variants())
-    change = draw(changes(variant)) if draw(st.integers(0, 3)) else None
+    if draw(st.integers(0, 3)) == 0:
+        variant = draw(deep_variants())
+        change = draw(splits(variant))
+    else:
+        variant = draw(variants())
+        change = draw(changes(variant)) if draw(st.integers(0, 3)) else None
     alpha, beta = draw(st.sampled_from([1.0, -2.0, 0.5])), draw(st.sampled_from([0.0, 1.0, 0.5]))
     return Drawn(variant, change, alpha, beta, draw(st.integers(0, 2**16)), draw(st.sampled_from([0, 0, 0, 1, 2, 3])))
 
@@ -199,6 +232,7 @@ def test_products_are_many_and_of_every_kind(cases: tuple[list[Case], list[str]]
     changed = sum(case.config != choose(case.variant) for case in found)
     assert {case.loop for case in found} == {0, 1, 2, 3}
     assert {case.config.c_first for case in found} == {True, False}
+    assert {case.config.warps_k for case in found} == {1, 2, 4, 8}
     assert len(found) / 4 < changed < len(found)
 
 

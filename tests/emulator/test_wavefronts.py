@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from tests.bench import deep_variant
 from tests.emulator.emulator import ROLES, Answer, Emulator
 from tests.emulator.gemm import Case, operand
 from tests.emulator.wavefronts import FILE, fixed_cases, run, to_json
-from warp_tiles.choose import candidates
+from warp_tiles.choose import candidates, choose
 from warp_tiles.tile_config import TileConfig
 from warp_tiles.tile_cost import fma_reads, wavefront_ratio
 from warp_tiles.tile_limits import problem_of, transposed
@@ -85,6 +86,20 @@ def test_the_model_of_the_chooser_counts_what_the_emulator_counts(counted: list[
             continue
         view = transposed(case.variant) if case.config.transposed else case.variant
         assert wavefront_ratio(view, case.config) == pytest.approx(ratio(answer), rel=0.02), describe(case, answer)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_the_model_counts_each_part_of_a_shared_sum(emulator: Emulator, dtype: DType) -> None:
+    variant = deep_variant(16, 512, dtype, 256, "float64" if dtype == "float64" else "float32")
+    base = replace(choose(variant), tile_m=16, tile_n=16, c_first=False)
+    cases = [Case(variant, replace(base, warps_k=parts), 1.0, 1.0) for parts in (1, 2, 4, 8)]
+    answers = run(emulator, cases)
+    for case, answer in zip(cases, answers):
+        assert not problem_of(variant, case.config)
+        assert wavefront_ratio(variant, case.config) == pytest.approx(ratio(answer), rel=0.02), describe(case, answer)
+    reads, writes = ([answer.counts[role].instructions for answer in answers] for role in ("A reads", "C writes"))
+    assert reads == [reads[0]] * 4
+    assert writes == [parts * writes[0] for parts in (1, 2, 4, 8)]
 
 
 @pytest.mark.parametrize(("dtype", "vector"), [("float32", 4), ("float64", 2)])

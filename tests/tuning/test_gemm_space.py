@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.bench import ALIGNED, variant_of
+from tests.bench import ALIGNED, deep_variant, variant_of
 from tests.tuning.gemm_variants import gemm_variants
 from warp_tiles import tile_limits
 from warp_tiles.choose import choose
@@ -20,6 +20,7 @@ from warp_tiles.tuning.record import identity
 from warp_tiles.variant import GemmVariant
 
 HALF = variant_of(64, "float16", threads=128)
+DEEP = deep_variant(16, 256, "float16", threads=128)
 
 
 @settings(max_examples=60, deadline=None)
@@ -48,7 +49,7 @@ def test_fewer_candidates_are_the_first_of_each_half(variant: GemmVariant) -> No
 
 
 def test_every_field_varies_among_some_candidates() -> None:
-    asked = [HALF, variant_of(64, threads=128), variant_of(64, "float64", threads=128), variant_of(7)]
+    asked = [HALF, variant_of(64, threads=128), variant_of(64, "float64", threads=128), variant_of(7), DEEP]
     found = [config for variant in asked for config in tile_candidates(variant)]
     for item in fields(TileConfig):
         assert len({getattr(config, item.name) for config in found}) > 1, item.name

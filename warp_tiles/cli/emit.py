@@ -105,6 +105,15 @@ _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
         TileConfig("fma", 16, 16, lanes_m=4, lanes_n=8, k_vector=2, c_first=True, transposed=True),
     ),
     (((32, 32, 32), "hfd", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 75), None),
+    # sums shared by warps, on tensor cores and without
+    (
+        ((16, 16, 256), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 90),
+        TileConfig("mma_m16n8k16", 16, 16, warps_k=4, k_vector=8, rotation_b=4),
+    ),
+    (
+        ((16, 16, 64), "fff", "rrr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
+        TileConfig("fma", 16, 16, lanes_m=4, lanes_n=8, warps_k=2, k_vector=4),
+    ),
     # edges in every direction, padded leading dimensions, nothing known about alignment, idle warps
     (((24, 20, 18), "bbf", "rcr", (0, 0, 0), (8, 8, 4), "default", 256, 120), None),
     (((23, 21, 19), "hhh", "crr", (0, 0, 0), (0, 0, 0), "default", 64, 90), None),

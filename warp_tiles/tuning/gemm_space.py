@@ -85,6 +85,9 @@ def neighbours(config: TileConfig) -> Iterator[TileConfig]:
     yield _with(config, c_first=not config.c_first)
     for unroll in (2 * config.k_unroll, config.k_unroll // 2, 1):
         yield _with(config, k_unroll=unroll)
+    for parts in (2 * config.warps_k, config.warps_k // 2):
+        unroll = max(1, config.k_unroll * config.warps_k // max(1, parts))
+        yield _with(config, warps_k=parts, k_unroll=unroll, c_first=config.c_first and parts == 1)
     for name in ("tile_m", "tile_n", "k_vector"):
         value = getattr(config, name)
         yield from (_with(config, **{name: other}) for other in (2 * value, value // 2))
@@ -128,7 +131,7 @@ def _ranked(variant: GemmVariant, configs: Iterable[TileConfig], most_cycles: fl
 
 def is_sensible(variant: GemmVariant, config: TileConfig) -> bool:
     """Whether a configuration does what it says: no steps beyond K, no tile of which most lies outside C."""
-    sizes = ("tile_m", "tile_n", "lanes_m", "lanes_n", "lanes_k", "k_vector", "k_unroll")
+    sizes = ("tile_m", "tile_n", "lanes_m", "lanes_n", "lanes_k", "warps_k", "k_vector", "k_unroll")
     if min(getattr(config, name) for name in sizes) < 1:
         return False
     view = transposed(variant) if config.transposed else variant
@@ -139,6 +142,6 @@ def is_sensible(variant: GemmVariant, config: TileConfig) -> bool:
         along_k, across = 4, LANES
     if config.tile_m >= 2 * view.m + rows or config.tile_n >= 2 * view.n + cols:
         return False
-    steps = -(-view.k // (config.k_vector * along_k))
+    steps = -(-view.k // (config.k_vector * along_k * config.warps_k))
     unrolled = config.k_unroll * config.k_vector * config.tile_m * config.tile_n * LANES // across
     return config.k_unroll == 1 or (config.k_unroll <= steps and unrolled <= _UNROLLED)
