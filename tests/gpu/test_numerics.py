@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import warp_tiles
+from tests.bench import deep_variant
 from tests.products import (
     ROUNDOFF,
     TF32_TRUNCATION,
@@ -23,6 +24,7 @@ from tests.products import (
     run,
     tolerance,
 )
+from warp_tiles.choose import choose
 
 pytestmark = pytest.mark.gpu
 
@@ -101,6 +103,14 @@ def test_tf32(gpu: str, a_transposed: bool, b_transposed: bool, size: int) -> No
     if tuple(map(int, wp.__version__.split(".")[:2])) < (1, 19):
         pytest.skip("this Warp has no precision argument")
     check(Case(size, size, size, F, F, F, a_transposed, b_transposed, threads=128, tf32=True), gpu)
+
+
+@pytest.mark.parametrize(("dtype", "result"), [(H, F), (B, F), (D, D)])
+@pytest.mark.parametrize("threads", [64, 128, 256])
+@pytest.mark.parametrize("beta", [0.0, 0.25])
+def test_warps_share_a_long_sum(gpu: str, dtype: str, result: str, threads: int, beta: float) -> None:
+    assert choose(deep_variant(16, 512, dtype, threads, result)).warps_k > 1  # type: ignore[arg-type]
+    check(Case(16, 16, 512, dtype, dtype, result, threads=threads, accumulate=True, alpha=-0.5, beta=beta), gpu)
 
 
 sizes = st.integers(1, 70)
