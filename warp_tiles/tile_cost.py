@@ -8,7 +8,6 @@ from typing import NamedTuple
 from warp_tiles.tile_access import accesses
 from warp_tiles.tile_config import Instruction, TileConfig
 from warp_tiles.tile_limits import (
-    BANK_LINE_BYTES,
     INSTRUCTION_MNK,
     LANES,
     REGISTERS,
@@ -23,7 +22,6 @@ from warp_tiles.wavefronts import wavefronts_of
 
 _SHARED_BYTES = 227 * 1024
 _FEW_BLOCKS = 5
-_SPLIT_GAIN = 1.2  # what a split of K over warps must promise to be taken: about what the estimate errs by
 _MMA_CYCLES: dict[Instruction, int] = {"mma_m16n8k16": 6, "mma_m16n8k8": 6, "mma_m8n8k4": 16}
 
 
@@ -37,7 +35,8 @@ class _Weights:
         registers: Registers in use for each estimated one.
         result: Of the wavefronts of C, which loops that keep their sums in registers do not have.
         idle: Of the arithmetic of warps without a tile, where few blocks of four warps do not even it out.
-        turn, line: Of each turn but the first in which warps that share K add to C: latency, and each 128 bytes of C.
+        turn, addition: Of each turn but the first in which warps that share K add to C: latency for each warp of the
+            block, which waits at a barrier, and the wavefronts of C.
     """
 
     busy: float
@@ -49,14 +48,16 @@ class _Weights:
     result: float = 1
     idle: float = 0
     turn: float = 0
-    line: float = 0
+    addition: float = 0
 
 
-_MMA_WEIGHTS = _Weights(busy=0.8, start=1350, wavefront=6.1, select=15.4, cycle=1.4, registers=0.2, turn=200, line=6)
-_DOUBLE_WEIGHTS = _Weights(
-    busy=1.5, start=150, wavefront=0.3, select=3, cycle=0.8, registers=1, result=0, idle=0.2, turn=300, line=1
+_MMA_WEIGHTS = _Weights(
+    busy=0.8, start=1350, wavefront=6.1, select=15.4, cycle=1.4, registers=0.2, turn=250, addition=3
 )
-_FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35, registers=1.2, turn=100)
+_DOUBLE_WEIGHTS = _Weights(
+    busy=1.5, start=150, wavefront=0.3, select=3, cycle=0.8, registers=1, result=0, idle=0.2, turn=60, addition=5
+)
+_FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35, registers=1.2, turn=25)
 
 
 def _resident_blocks(view: GemmVariant, registers_used: float) -> int:
@@ -89,11 +90,11 @@ def cost(view: GemmVariant, config: TileConfig) -> float:
     estimate_of_time = weights.busy * busy + rounds * serial / blocks
     # of two that are about as fast, the one without conflicts
     rough = 1.0 if lanewise else max(1.0, wavefront_ratio(view, config) / 1.25)
-    found = estimate_of_time * rough**0.3
+    additions = 0.0
     if config.warps_k > 1:
-        lines = view.m * view.n * DTYPE_BYTES[view.c.dtype] / BANK_LINE_BYTES
-        found = _SPLIT_GAIN * found + (config.warps_k - 1) * (weights.turn / blocks + weights.line * lines)
-    return float(found)
+        moved = 0.0 if lanewise else 2 * register_tiles(view, config) * accesses(view, config)[2].wavefronts
+        additions = (config.warps_k - 1) * (weights.turn * warps / blocks + weights.addition * moved)
+    return float(estimate_of_time * rough**0.3 + additions)
 
 
 def wavefront_ratio(view: GemmVariant, config: TileConfig) -> float:
