@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import random
 from pathlib import Path
 
 import pytest
 
-from benchmarks import bounds, gemm, recorded
+from benchmarks import bounds, gemm, recorded, shared_sums
 from benchmarks.speed.cells import PARTS
 from benchmarks.speed.draw import draw
+from warp_tiles.choose import choose
 from warp_tiles.tile_config import TileConfig
+from warp_tiles.tile_limits import check
 
 SHARED_MEMORY_BYTES = 227 * 1024  # that a block of sm_90 can have
 CLOCK_GHZ, MULTIPROCESSORS = 1.755, 132  # of the H200 that the figures below were reckoned for
@@ -150,3 +153,20 @@ def test_a_long_part_keeps_short_rows_and_is_drawn(tmp_path: Path) -> None:
     assert "m" not in row
     draw(record.data, tmp_path)
     assert (tmp_path / "gemm_every_small.png").stat().st_size > 5000
+
+
+def test_products_whose_sums_are_shared_are_drawn_alike_each_time() -> None:
+    first, second = (list(itertools.islice(shared_sums.drawn(random.Random(3)), 5)) for _ in range(2))
+    assert first == second
+    for _, variant in first:
+        alone = shared_sums.best_alone(variant)
+        assert choose(variant).warps_k > alone.warps_k == 1
+        check(variant, alone)
+
+
+def test_gains_of_shared_sums_are_told_by_dtypes() -> None:
+    rows = [{"types": types, "gain": gain} for types, gain in (("fp16", 2.0), ("fp16", 0.5), ("fp64", 1.0))]
+    found = shared_sums.summary(rows)
+    assert found["fp16"] == {"products": 2, "geometric_mean": 1.0, "least": 0.5, "greatest": 2.0, "slower": 1}
+    assert found["all"]["products"] == 3
+    assert "tf32" not in found

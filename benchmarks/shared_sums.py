@@ -1,0 +1,139 @@
+"""What it gains that warps share the sum over K: the chooser's pick beside its best one without, on drawn products.
+
+    python benchmarks/shared_sums.py --json benchmarks/results/shared_sums.json
+
+M and N are 4 to 64, K is 64 to 512, operands and blocks are of every kind for which the chooser shares sums. A time is
+half of products in a loop, whose sums stay in registers, and half of products one by one, as the tuner measures them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.gemm import geometric_mean
+from benchmarks.machine import gpu_record
+from benchmarks.speed.cells import DTYPES, Types
+from warp_tiles.choose import candidates, choose
+from warp_tiles.dispatch import Target, Tile, products
+from warp_tiles.tile_config import TileConfig
+from warp_tiles.tile_cost import cost
+from warp_tiles.tile_limits import problem_of, transposed
+from warp_tiles.tuning.gemm import Measurer
+from warp_tiles.tuning.gemm_space import config_of
+from warp_tiles.tuning.record import Timing, identity
+from warp_tiles.variant import DTYPE_BYTES, GemmVariant, Role
+
+SHARED_BYTES = 220_000  # A, B and C have to fit
+SIZES, DEPTHS = (4, 8, 12, 16, 24, 32, 48, 64), (64, 96, 128, 192, 256, 384, 512)
+THREADS = (64, 128, 192, 256, 512)
+TYPES: tuple[Types, ...] = ("fp16", "bf16", "tf32", "fp64")
+
+
+def _tile(dtype: str, rows: int, columns: int, row_major: bool) -> Tile:
+    strides = (columns, 1) if row_major else (1, rows)
+    return Tile(dtype, (rows, columns), strides, "row_major" if row_major else "col_major", True)  # type: ignore[arg-type]
+
+
+def drawn(random_numbers: random.Random) -> Iterator[tuple[Types, GemmVariant]]:
+    """Products whose sums the chooser shares, without end."""
+    while True:
+        types, threads = random_numbers.choice(TYPES), random_numbers.choice(THREADS)
+        m, n, k = (random_numbers.choice(sizes) for sizes in (SIZES, SIZES, DEPTHS))
+        ab, c = DTYPES[types]
+        a_rows, b_rows, c_rows = (random_numbers.random() < 0.5 for _ in range(3))
+        tiles = _tile(ab, m, k, a_rows), _tile(ab, k, n, b_rows), _tile(c, m, n, c_rows)
+        precision = "tf32" if types == "tf32" else "default"
+        variant = products(*tiles, precision=precision, target=Target(90, threads)).variants[Role.FORWARD]  # type: ignore[arg-type]
+        needed = (m + n) * k * DTYPE_BYTES[variant.a.dtype] + m * n * DTYPE_BYTES[variant.c.dtype]
+        if needed <= SHARED_BYTES and choose(variant).warps_k > 1:
+            yield types, variant
+
+
+def best_alone(variant: GemmVariant) -> TileConfig:
+    """What the chooser would take if warps could not share sums."""
+    flip = variant.c.arrangement == "col_major"
+    view = transposed(variant) if flip else variant
+    fitting = [config for config in candidates(view) if config.warps_k == 1 and not problem_of(view, config)]
+    return replace(min(fitting, key=lambda config: cost(view, config)), transposed=flip)
+
+
+def timed(measurer: Measurer, variant: GemmVariant, configs: Sequence[TileConfig]) -> list[Timing]:
+    """Tile configurations against each other."""
+    found: dict[str, Timing] = {}
+
+    def note(timings: Sequence[Timing]) -> None:
+        found.update((identity(timing.config), timing) for timing in timings)
+
+    asked = [config_of("mma", config) for config in configs]
+    measurer.measure(variant, asked, seen=note)
+    return [found[identity(config)] for config in asked]
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """By dtypes and over all: how many, geometric mean, least and greatest gain, and how many lose more than 3 %."""
+    found = {}
+    for types in (*TYPES, "all"):
+        gains = [row["gain"] for row in rows if types in (row["types"], "all")]
+        if gains:
+            found[types] = {
+                "products": len(gains),
+                "geometric_mean": geometric_mean(gains),
+                "least": min(gains),
+                "greatest": max(gains),
+                "slower": sum(gain < 0.97 for gain in gains),
+            }
+    return found
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True, help="results")
+    parser.add_argument("--products", type=int, default=160)
+    parser.add_argument("--seed", type=int, default=20)
+    arguments = parser.parse_args()
+    import warp as wp
+
+    import warp_tiles
+    from warp_tiles import api
+    from warp_tiles.settings import current
+    from warp_tiles.tuning.gemm_device import GpuMeasurer
+
+    warp_tiles.enable()
+    measurer = GpuMeasurer(api.engine().at(current()), wp.get_device("cuda:0"))
+    rows: list[dict[str, Any]] = []
+    for types, variant in drawn(random.Random(arguments.seed)):
+        if len(rows) == arguments.products:
+            break
+        pair = choose(variant), best_alone(variant)
+        shared, alone = timed(measurer, variant, pair)
+        if "failed" in (shared.status, alone.status):
+            sys.exit(f"{variant.symbol}: {shared.reason or alone.reason}")
+        gain = round(alone.median_us / shared.median_us, 3)
+        rows.append(
+            {
+                "types": types,
+                "variant": variant.symbol,
+                "shared": [pair[0].describe(), round(shared.median_us, 2)],
+                "alone": [pair[1].describe(), round(alone.median_us, 2)],
+                "gain": gain,
+            }
+        )
+        print(f"{variant.describe()}: {pair[0].describe()} {gain} of {pair[1].describe()}", file=sys.stderr)
+    head = json.dumps({"run": gpu_record("mma"), "seed": arguments.seed, "summary": summary(rows)}, indent=1)
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    arguments.json.write_text(f'{head.removesuffix(chr(10) + "}")},\n "rows": [\n{lines}\n]}}\n')
+    print(json.dumps(summary(rows), indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
