@@ -1,17 +1,19 @@
 """How fast a product of tiles in shared memory can be at most.
 
 Two things bound it. Shared memory moves 128 bytes a clock and multiprocessor: A and B once for each
-register tile that needs them, C once in and once out. And the arithmetic has a dense rate. Bank
-conflicts, instructions and waiting are left out, so that no kernel that moves A, B and C in each call is
-faster. One that keeps the sums of a loop in registers is: for it ``c_moves`` is 0.
+register tile that needs them, C once in and once out, by each warp that adds to it. And the arithmetic has a
+dense rate. Bank conflicts, instructions and waiting are left out, so that no kernel that moves A, B and C in each
+call by all of its warps is faster. One that keeps the sums of a loop in registers is: for it ``c_moves`` is 0.
 
-:func:`ideal` splits C over the warps in the way that moves the fewest bytes: fp16 64x64x64 with four
-warps reads A and B twice each, which makes 512 clocks, or 237 TFLOP/s on 132 multiprocessors at 1.755 GHz.
-:func:`configured` counts the same for the register tiles that were chosen.
+:func:`ideal` splits C, and K where C is as wide as sums, over all warps in the way that moves the fewest bytes:
+fp16 64x64x64 with four warps reads A and B twice each, which makes 512 clocks, or 237 TFLOP/s on 132
+multiprocessors at 1.755 GHz; where C does not count, each warp sums a quarter of K, and A and B are read once.
+:func:`configured` counts the same for the register tiles that were chosen, of which there may be fewer than warps.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +24,7 @@ SHARED_BYTES_PER_CLOCK = 128
 RATES: dict[str, float] = {"fp16": 4096, "tf32": 2048, "fp32": 256, "fp64": 256}
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 _WARP = 32
-_SMALLEST_ROWS, _SMALLEST_COLS = 16, 8  # of a register tile, as the tensor cores have it
+_SMALLEST_ROWS, _SMALLEST_COLS, _SMALLEST_SHARE = 16, 8, 16  # as the tensor cores have it
 
 
 @dataclass(frozen=True)
@@ -89,15 +91,16 @@ def _bound(product: Product, times_a: int, times_b: int, rates: Mapping[str, flo
 
 
 def ideal(product: Product, threads: int, rates: Mapping[str, float] = RATES, c_moves: int = 2) -> Bound:
-    """The bound of the best split of C over the warps, all of them or as many as C has register tiles for."""
+    """The bound of the best split of C and K over the warps, all of them or as many as have a share."""
     warps = threads // _WARP
     most_rows, most_cols = -(-product.m // _SMALLEST_ROWS), -(-product.n // _SMALLEST_COLS)
+    most_parts = max(1, product.k // _SMALLEST_SHARE) if BYTES[product.c] >= 4 else 1
     while True:
-        splits = [(rows, warps // rows) for rows in range(1, warps + 1) if warps % rows == 0]
+        sizes = [size for size in range(1, warps + 1) if warps % size == 0]
         possible = [
-            _bound(product, cols, rows, rates, c_moves)
-            for rows, cols in splits
-            if rows <= most_rows and cols <= most_cols
+            _bound(product, cols, rows, rates, c_moves * parts)
+            for rows, cols, parts in itertools.product(sizes, repeat=3)
+            if rows * cols * parts == warps and rows <= most_rows and cols <= most_cols and parts <= most_parts
         ]
         if possible:
             return min(possible, key=lambda bound: bound.clocks)

@@ -49,6 +49,13 @@ def test_warps_that_share_sums_move_c_once_each() -> None:
     assert shared.clocks - alone.clocks == 3 * 2 * 16 * 16 * 4 / 128
 
 
+def test_sums_that_stay_in_registers_are_best_shared_by_all_warps() -> None:
+    product = bounds.Product(64, 64, 64, "float16", "float16", "float32")
+    assert bounds.ideal(product, 128, c_moves=0) == bounds.ideal(product, 32, c_moves=0)
+    rounded = bounds.Product(64, 64, 64, "float16", "float16", "float16")
+    assert bounds.ideal(rounded, 128, c_moves=0).clocks == 2 * bounds.ideal(rounded, 32, c_moves=0).clocks
+
+
 def test_more_warps_than_register_tiles_still_have_a_bound() -> None:
     assert bounds.ideal(bounds.Product(4, 4, 4, "float64", "float64", "float64"), 128).clocks > 0
 

@@ -22,9 +22,11 @@ from warp_tiles.planning import (
     Site,
     adjoints_called,
     declaration,
+    pointers,
     resolve,
     substitute,
 )
+from warp_tiles.shared_gradients import waiting_function
 from warp_tiles.tile_config import TileConfig
 from warp_tiles.variant import GemmVariant, Role
 
@@ -61,8 +63,11 @@ def backward(index: int) -> str:
     return f"    wp::adj_tile_matmul<1>({names}, var_0, var_1, var_2, adj_0, adj_1, adj_2);"
 
 
+OWN = [f"    wp::tile_shared_t<wp::float32> var_{i} = wp::tile_alloc_empty<wp::float32>();" for i in (0, 1)]
+
+
 def source(*lines: str) -> str:
-    return "\n".join([DECLARATIONS, 'extern "C" __global__ void kernel() {', *lines, "}"])
+    return "\n".join([DECLARATIONS, 'extern "C" __global__ void kernel() {', *OWN, *lines, "}"])
 
 
 # ---- adjoints_called
@@ -317,6 +322,17 @@ def test_an_adjoint_that_nothing_calls_gets_the_forward_functions_name() -> None
 def test_an_adjoint_that_nothing_calls_is_not_named_even_if_it_exists() -> None:
     text = substitute(source(forward(0)), session(("k", BIG)), symbols(*BIG.values()))
     assert BIG[A].symbol not in text  # else it would be declared by one site and linked for none
+
+
+def test_the_second_adjoint_of_operands_that_may_share_memory_waits() -> None:
+    apart = source(forward(0), backward(0))
+    together = apart.replace(OWN[1], "")
+    made, built = session(("k", BIG)), symbols(*BIG.values())
+    assert "_waiting" not in substitute(apart, made, built)
+    text = substitute(together, made, built)
+    assert text.count(f"{BIG[B].symbol}_waiting") == 2  # the call and the function
+    assert text.count(waiting_function(BIG[B].symbol, pointers(BIG[B]))) == 1
+    assert "_waiting" not in substitute(together, made, {})
 
 
 @pytest.mark.parametrize("missing", list(Role))

@@ -262,10 +262,15 @@ def resolve(session: Session, source: str, kernels: Sequence[str], uses: Sequenc
     )
 
 
+def pointers(variant: GemmVariant) -> tuple[str, ...]:
+    """Types that Warp passes to a variant's device function: pointers to alpha, A, B, beta and C."""
+    a, b, c = (f"{_CTYPES[operand.dtype]}*" for operand in (variant.a, variant.b, variant.c))
+    return c, a, b, c, c
+
+
 def declaration(variant: GemmVariant, symbol: str) -> str:
-    """C++ declaration of a variant's device function, with the pointer types that Warp passes."""
-    a, b, c = (_CTYPES[operand.dtype] for operand in (variant.a, variant.b, variant.c))
-    return f"void {symbol}({c}*, {a}*, {b}*, {c}*, {c}*);"
+    """C++ declaration of a variant's device function."""
+    return f"void {symbol}({', '.join(pointers(variant))});"
 
 
 def loop_declarations(variant: GemmVariant, sums: LoopSums) -> str:
@@ -324,5 +329,16 @@ def substitute(
         from warp_tiles.tile_moves import move_wide
 
         source = pipeline(move_wide(source))
+    if called:
+        from warp_tiles.shared_gradients import WAITING, wait_between, waiting_function
+
+        source = wait_between(source, {site.index for site in complete_sites})
+        for site in complete_sites:
+            waiting = f"{site.placeholder(Role.ADJOINT_B)}{WAITING}"
+            if waiting in source:
+                symbol = symbols[site.variants[Role.ADJOINT_B]]
+                source = source.replace(waiting, f"{symbol}{WAITING}")
+                types = pointers(site.variants[Role.ADJOINT_B])
+                declarations[f"{symbol}{WAITING}"] = waiting_function(symbol, types)
     text = _PLACEHOLDER.sub(lambda match: names[match.group(0)], source)
     return text.replace(DECLARATIONS, "\n".join(declarations[name] for name in sorted(declarations)))

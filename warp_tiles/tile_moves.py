@@ -19,7 +19,7 @@ _LOAD = re.compile(r"^(\s*)(var_\d+) = (wp::tile_load<[^<>,]+, \w+, \w+, \d+, \d
 _ADJOINT = re.compile(r"^(\s*)wp::adj_tile_load(\((?:[^(),;]+, ){6}[^(),;]+\);)")
 _SITE = re.compile(r"\bwt_site\d+_")
 # a tile with memory of its own; in registers it is read by its own thread, and may be loaded where threads diverge
-_SHARED = re.compile(r"^\s*wp::tile_shared_t<.* (var_\d+) = wp::tile_alloc_empty<")
+SHARED = re.compile(r"^\s*wp::tile_shared_t<.* (var_\d+) = wp::tile_alloc_empty<")
 _TILE = re.compile(r"^\s*(?:wp::)?tile_[^()=]*\b(var_\w+)")
 _NAME = re.compile(r"\bvar_\w+")
 # what may lie between two loads without a look at their tiles: arithmetic of offsets
@@ -44,8 +44,8 @@ def move_wide(source: str) -> str:
 
 
 def _moved(lines: list[str], function: range) -> Iterator[str]:
-    shared = _declared(_SHARED, lines, function)
-    tiles = shared | _declared(_TILE, lines, function)
+    shared = declared(SHARED, lines, function)
+    tiles = shared | declared(_TILE, lines, function)
     under_way = False
     for index in function:
         line = lines[index]
@@ -65,7 +65,7 @@ def _moved(lines: list[str], function: range) -> Iterator[str]:
         yield "        wt_module::loaded();"
 
 
-def _declared(kind: re.Pattern[str], lines: list[str], function: range) -> set[str]:
+def declared(kind: re.Pattern[str], lines: list[str], function: range) -> set[str]:
     """Names of the variables and parameters that a function declares so."""
     return {match[1] for index in function if (match := kind.match(code_of(lines[index])))}
 

@@ -257,9 +257,9 @@ def _resident(backward: bool) -> Iterator[Entry]:
                 yield _entry(types, _cell("resident", types, m, n, k, threads, backward), "warp")
 
 
-def _deep(form: Form) -> Iterator[Entry]:
+def _deep() -> Iterator[Entry]:
     for types, (m, n, k), threads in itertools.product(DTYPES, _DEEP_SHAPES, (64, 128, 256)):
-        yield _entry(types, _cell(form, types, m, n, k, threads), "warp")
+        yield _entry(types, _cell("resident", types, m, n, k, threads), "warp")
 
 
 def _small(shapes: Iterable[tuple[int, int, int]], backward: bool = False) -> Iterator[Entry]:
@@ -295,7 +295,7 @@ PARTS: dict[str, Part] = {
         Part(
             "deep",
             "few rows and columns, long sums: 64 products of tiles that stay in shared memory",
-            tuple(_deep("resident")),
+            tuple(_deep()),
         ),
         Part("loop", "4096 x 4096 x 4096: load, load, multiply", tuple(_loop(_LOOP_SHAPES, False))),
         Part("backward_resident", "64 products and their adjoints, replayed by Warp", tuple(_resident(True))),

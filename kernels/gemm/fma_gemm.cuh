@@ -69,19 +69,20 @@ struct FmaGemm {
             if (place.inside)
                 accumulate(sums, a, b, place);
             store_in_turn(sums, scale, c, place);
-            return;
-        }
+        } else {
 #pragma unroll 1
-        for (int round = 0; round < R::count; ++round) {
-            const Place place(round);
-            if (!place.inside)
-                break;
-            TileSums sums = {};
-            const bool sums_hold_c = Config::c_first && lanes_k == 1 && scale.alpha == T(1);
-            if (sums_hold_c && scale.beta != T(0))
-                start(sums, scale.beta, c, place);
-            accumulate(sums, a, b, place);
-            store(sums, sums_hold_c ? tile::Scale<T>{T(1), T(0)} : scale, c, place);
+            for (int round = 0; round < R::count; ++round) {
+                const Place place(round);
+                if (!place.inside)
+                    break;
+                TileSums sums = {};
+                const bool sums_hold_c = Config::c_first && lanes_k == 1 && scale.alpha == T(1);
+                if (sums_hold_c && scale.beta != T(0))
+                    start(sums, scale.beta, c, place);
+                accumulate(sums, a, b, place);
+                add_lanes(sums);
+                store(sums, sums_hold_c ? tile::Scale<T>{T(1), T(0)} : scale, c, place);
+            }
         }
     }
 
@@ -101,13 +102,15 @@ struct FmaGemm {
     {
         if constexpr (R::parts > 1) {
             store_in_turn(sums[0], {T(1), T(1)}, c, Place(0));
-            return;
-        }
+        } else {
 #pragma unroll
-        for (int round = 0; round < R::count; ++round) {
-            const Place place(round);
-            if (place.inside)
-                store(sums[round], {T(1), T(1)}, c, place);
+            for (int round = 0; round < R::count; ++round) {
+                const Place place(round);
+                if (place.inside) {
+                    add_lanes(sums[round]);
+                    store(sums[round], {T(1), T(1)}, c, place);
+                }
+            }
         }
     }
 
@@ -130,6 +133,7 @@ private:
 
     static WT_DEVICE void store_in_turn(TileSums& sums, tile::Scale<T> scale, C* c, const Place& place)
     {
+        add_lanes(sums);
         R::in_turn(place.inside, [&](bool first) { store(sums, {scale.alpha, first ? scale.beta : T(1)}, c, place); });
     }
 
@@ -251,10 +255,9 @@ private:
 
     static WT_DEVICE int offset(int row, int col) { return P::c_row_major ? row * P::ldc + col : col * P::ldc + row; }
 
-    // Lanes that share a sum all have it now, and one of them writes.
-    static WT_DEVICE void store(TileSums& sums, tile::Scale<T> scale, C* c, const Place& place)
+    // Lanes that share a sum all have it, and one of them writes.
+    static WT_DEVICE void store(const TileSums& sums, tile::Scale<T> scale, C* c, const Place& place)
     {
-        add_lanes(sums);
 #pragma unroll
         for (int i = 0; i < rows; ++i) {
             const int row = place.row_of(i);

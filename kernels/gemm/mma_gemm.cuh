@@ -60,19 +60,19 @@ struct MmaGemm {
             if (place.inside)
                 accumulate(sums, a, b, place);
             store_in_turn(sums, scale, c, place);
-            return;
-        }
+        } else {
 #pragma unroll 1
-        for (int round = 0; round < R::count; ++round) {
-            const Place place(round);
-            if (!place.inside)
-                break;
-            typename Result::Values old[rows][Result::vectors];
-            if (Config::c_first && scale.beta != Sum<P>(0))
-                Result::fetch(old, c, place.row, place.col, place.g, place.q);
-            TileSums sums = {};
-            accumulate(sums, a, b, place);
-            Result::template store<Config::c_first>(sums, scale, old, c, place.row, place.col, place.g, place.q);
+            for (int round = 0; round < R::count; ++round) {
+                const Place place(round);
+                if (!place.inside)
+                    break;
+                typename Result::Values old[rows][Result::vectors];
+                if (Config::c_first && scale.beta != Sum<P>(0))
+                    Result::fetch(old, c, place.row, place.col, place.g, place.q);
+                TileSums sums = {};
+                accumulate(sums, a, b, place);
+                Result::template store<Config::c_first>(sums, scale, old, c, place.row, place.col, place.g, place.q);
+            }
         }
     }
 
@@ -92,17 +92,17 @@ struct MmaGemm {
     {
         if constexpr (R::parts > 1) {
             store_in_turn(sums[0], {Sum<P>(1), Sum<P>(1)}, c, Place(0));
-            return;
-        }
+        } else {
 #pragma unroll
-        for (int round = 0; round < R::count; ++round) {
-            const Place place(round);
-            if (place.inside) {
-                typename Result::Values old[rows][Result::vectors];
-                if (Config::c_first)
-                    Result::fetch(old, c, place.row, place.col, place.g, place.q);
-                Result::template store<Config::c_first>(sums[round], {Sum<P>(1), Sum<P>(1)}, old, c, place.row, place.col,
-                                                        place.g, place.q);
+            for (int round = 0; round < R::count; ++round) {
+                const Place place(round);
+                if (place.inside) {
+                    typename Result::Values old[rows][Result::vectors];
+                    if (Config::c_first)
+                        Result::fetch(old, c, place.row, place.col, place.g, place.q);
+                    Result::template store<Config::c_first>(sums[round], {Sum<P>(1), Sum<P>(1)}, old, c, place.row, place.col,
+                                                            place.g, place.q);
+                }
             }
         }
     }

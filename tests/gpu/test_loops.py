@@ -9,6 +9,8 @@ import pytest
 import warp as wp
 
 import warp_tiles
+from tests.bench import deep_variant
+from warp_tiles.choose import choose
 
 pytestmark = pytest.mark.gpu
 
@@ -307,3 +309,27 @@ def test_a_pipelined_loop_gives_the_same_in_every_run(gpu: str) -> None:
             wp.launch_tiled(kernel, dim=[8, 4], inputs=[a, b], outputs=[c], block_dim=128, device=gpu)
             results.append(c.numpy())
     assert all(np.array_equal(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize("threads", [64, 128, 256])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_warps_share_the_sums_of_a_loop(gpu: str, dtype: str, threads: int) -> None:
+    out: Any = "float64" if dtype == "float64" else "float32"
+    typed: Any = dtype
+    assert choose(deep_variant(16, 256, typed, threads, out)).warps_k > 1
+    element, result = getattr(wp, dtype), getattr(wp, out)
+
+    @wp.kernel(module="unique", enable_backward=False)
+    def deep(A: wp.array2d(dtype=element), B: wp.array2d(dtype=element), C: wp.array2d(dtype=result)):
+        c = wp.tile_load(C, shape=(16, 16), storage="shared")
+        for step in range(A.shape[1] // 256):
+            a = wp.tile_load(A, shape=(16, 256), offset=(0, step * 256), storage="shared")
+            b = wp.tile_load(B, shape=(256, 16), offset=(step * 256, 0), storage="shared")
+            wp.tile_matmul(a, b, c)
+        wp.tile_store(C, c)
+
+    with warp_tiles.enabled():
+        a, b, c = draw((16, 768), element, gpu, 1), draw((768, 16), element, gpu, 2), draw((16, 16), result, gpu, 3)
+        x, y, start = as_double(a), as_double(b), as_double(c)
+        wp.launch_tiled(deep, dim=1, inputs=[a, b], outputs=[c], block_dim=threads, device=gpu)
+    assert_sum(as_double(c), x, y, out, start)

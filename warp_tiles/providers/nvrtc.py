@@ -28,7 +28,7 @@ DECIDING_MODULES = {
     )
 }
 # modules that edit the source of a Warp module, by name
-EDITING_MODULES = {name: _PACKAGE / f"{name}.py" for name in ("loops", "tile_moves", "pipeline")}
+EDITING_MODULES = {name: _PACKAGE / f"{name}.py" for name in ("loops", "tile_moves", "pipeline", "shared_gradients")}
 MODULE_HEADER = "module/tile_moves.cuh"  # below kernels/; written into that source
 _MARKERS = ("cublasdx/gemm.cuh", "gemm/block_gemm.cuh")
 
