@@ -34,8 +34,9 @@ template <class T, class Total, int M, int N, int LD, bool RowMajor, int Align, 
 struct AccumulatorShape {
     using Element = T;
     using Sum = Total;
-    static constexpr int m = M, n = N, ld = LD, align = Align, rows = Rows, cols = Cols, together = Together, ways = Ways;
-    static constexpr bool row_major = RowMajor;
+    // Enumerators, because NVRTC writes static members out
+    enum : int { m = M, n = N, ld = LD, align = Align, rows = Rows, cols = Cols, together = Together, ways = Ways };
+    enum : bool { row_major = RowMajor };
     static constexpr Placement row_placement = RowPlacement, col_placement = ColPlacement;
 };
 

@@ -30,13 +30,12 @@ WT_DEVICE constexpr int power_of_two_in(int a) { return a & -a; }
 template <class T, int Extent, int K, int LD, int Align, int Groups, int V, int Blocks, int Ways, bool Wide>
 struct OperandShape {
     using Element = T;
-    static constexpr int extent = Extent, k = K, ld = LD, align = Align, groups = Groups, vector = V, blocks = Blocks;
-    static constexpr int ways = Ways;
-    static constexpr bool paired = Wide && Groups % 2 == 0;
-    static constexpr bool exact = Extent % (8 * Groups) == 0 && K % (4 * V * Blocks) == 0;
+    // Enumerators, because NVRTC writes static members out
+    enum : int { extent = Extent, k = K, ld = LD, align = Align, groups = Groups, vector = V, blocks = Blocks, ways = Ways };
+    enum : bool { paired = Wide && Groups % 2 == 0, exact = Extent % (8 * Groups) == 0 && K % (4 * V * Blocks) == 0 };
     // What moves between registers: a word of two 16-bit neighbours along K, or one element
-    static constexpr bool packed = sizeof(T) == 2 && V % 2 == 0;
-    static constexpr int units = packed ? V / 2 : V;
+    enum : bool { packed = sizeof(T) == 2 && V % 2 == 0 };
+    enum : int { units = packed ? V / 2 : V };
 };
 
 template <bool Packed, class T>
