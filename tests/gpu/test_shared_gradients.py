@@ -37,10 +37,9 @@ def make_kernel(dtype: Any, rows: int, columns: int, transposed: bool) -> wp.Ker
 
 
 @pytest.mark.parametrize("dtype", [wp.float16, wp.float32, wp.float64])
-@pytest.mark.parametrize("threads", [64, 128, 256])
+@pytest.mark.parametrize("threads", [128, 256])
 @pytest.mark.parametrize(
-    ("rows", "columns", "transposed"),
-    [(16, 16, False), (48, 48, False), (16, 64, True), (64, 16, True), (64, 64, True), (8, 128, True)],
+    ("rows", "columns", "transposed"), [(48, 48, False), (16, 64, True), (64, 64, True), (8, 128, True)]
 )
 def test_no_part_of_the_gradient_is_lost(
     gpu: str, dtype: Any, threads: int, rows: int, columns: int, transposed: bool
