@@ -46,7 +46,9 @@ def _bars(axes: Any, rows: list[Row], types: str, mark: Callable[[Row], float | 
 def _grid(part: Row, mark: Callable[[Row], float | None], marked: str) -> Any:
     rows = [row for row in part["rows"] if "tiles" in row]
     kinds = list(dict.fromkeys(row["types"] for row in rows))
-    figure, all_axes = pyplot.subplots(max(1, len(kinds)), 1, figsize=(9, 2.3 * len(kinds) + 0.6), squeeze=False)
+    most = max((sum(row["types"] == types for row in rows) for types in kinds), default=0)
+    size = max(9.0, 0.75 * most), 2.3 * len(kinds) + 0.6
+    figure, all_axes = pyplot.subplots(max(1, len(kinds)), 1, figsize=size, squeeze=False)
     for axes, types in zip(all_axes[:, 0], kinds):
         _bars(axes, [row for row in rows if row["types"] == types], types, mark, marked)
     if kinds:
