@@ -33,7 +33,7 @@ from warp_tiles.variant import DTYPE_BYTES, GemmVariant, Role
 
 SHARED_BYTES = 220_000  # A, B and C have to fit
 SIZES, DEPTHS = (4, 8, 12, 16, 24, 32, 48, 64), (64, 96, 128, 192, 256, 384, 512)
-THREADS = (64, 128, 192, 256, 512)
+THREADS = (64, 128, 192, 256)
 TYPES: tuple[Types, ...] = ("fp16", "bf16", "tf32", "fp64")
 
 
@@ -93,11 +93,18 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def write(path: Path, head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """The file of results, each row on a line of its own."""
+    text = json.dumps(head, indent=1).removesuffix("\n}")
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    path.write_text(f'{text},\n "rows": [\n{lines}\n]}}\n')
+
+
 def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True, help="results")
-    parser.add_argument("--products", type=int, default=160)
+    parser.add_argument("--products", type=int, default=100)
     parser.add_argument("--seed", type=int, default=20)
     arguments = parser.parse_args()
     import warp as wp
@@ -110,6 +117,7 @@ def main() -> int:
     warp_tiles.enable()
     measurer = GpuMeasurer(api.engine().at(current()), wp.get_device("cuda:0"))
     rows: list[dict[str, Any]] = []
+    run = gpu_record("mma")
     for types, variant in drawn(random.Random(arguments.seed)):
         if len(rows) == arguments.products:
             break
@@ -128,9 +136,7 @@ def main() -> int:
             }
         )
         print(f"{variant.describe()}: {pair[0].describe()} {gain} of {pair[1].describe()}", file=sys.stderr)
-    head = json.dumps({"run": gpu_record("mma"), "seed": arguments.seed, "summary": summary(rows)}, indent=1)
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    arguments.json.write_text(f'{head.removesuffix(chr(10) + "}")},\n "rows": [\n{lines}\n]}}\n')
+        write(arguments.json, {"run": run, "seed": arguments.seed, "summary": summary(rows)}, rows)
     print(json.dumps(summary(rows), indent=1))
     return 0
 

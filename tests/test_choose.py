@@ -57,6 +57,10 @@ def test_warps_do_not_share_a_sum_whose_result_rounds_it() -> None:
     assert choose(deep_variant(16, 512, "float16", 128, "float16")).warps_k == 1
 
 
+def test_warps_of_large_blocks_do_not_share_a_sum() -> None:
+    assert choose(deep_variant(16, 512, "float16", 512)).warps_k == 1
+
+
 def test_warps_do_not_share_a_short_sum() -> None:
     assert choose(deep_variant(16, 32, "float64", 128, "float64")).warps_k == 1
 

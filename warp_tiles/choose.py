@@ -36,6 +36,7 @@ _UNROLLED_FMAS, _UNROLLED_FMAS_OF_LARGE_TILES = 2048, 1024
 _LARGE_SUMS = 64  # a lane
 _C_FIRST_REGISTERS = 128
 _LEAST_SHARE = 32  # elements of K for a warp, where warps share K
+_MOST_SHARING_THREADS = 256  # of a block; with 512 sharing gains nothing in the mean (docs/design.md)
 
 
 def choose(variant: GemmVariant) -> TileConfig:
@@ -105,6 +106,8 @@ def mma_candidates(view: GemmVariant, instruction: Instruction) -> Iterator[Tile
 
 def _splits(view: GemmVariant, config: TileConfig) -> Iterator[int]:
     """How many warps may share K, where C has fewer register tiles than the block has warps and is as wide as sums."""
+    if view.threads > _MOST_SHARING_THREADS:
+        return
     parts = 2
     while register_tiles(view, config) * parts <= view.threads // LANES and view.k >= parts * _LEAST_SHARE:
         if not problem_of(view, replace(config, warps_k=parts)):

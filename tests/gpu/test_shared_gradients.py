@@ -51,8 +51,9 @@ def test_no_part_of_the_gradient_is_lost(
     c.grad = wp.array(np.tile(grad, (BLOCKS, 1, 1)), dtype=dtype, device=gpu)
     kernel = make_kernel(dtype, rows, columns, transposed)
     with warp_tiles.enabled():
-        wp.launch_tiled(kernel, [BLOCKS], [a], [c], block_dim=threads, device=gpu)
-        wp.launch_tiled(kernel, [BLOCKS], [a], [c], [a.grad], [c.grad], block_dim=threads, device=gpu, adjoint=True)
+        tiled = {"dim": BLOCKS, "inputs": [a], "outputs": [c], "block_dim": threads, "device": gpu}
+        wp.launch_tiled(kernel, **tiled)
+        wp.launch_tiled(kernel, **tiled, adj_inputs=[a.grad], adj_outputs=[c.grad], adjoint=True)
     x = a.numpy()[0].astype(np.float64)
     g = grad.astype(wp.dtype_to_numpy(dtype)).astype(np.float64)
     expected = (g + g.T) @ x if transposed else g @ x.T + x.T @ g
