@@ -109,8 +109,8 @@ def test_tf32(gpu: str, a_transposed: bool, b_transposed: bool, size: int) -> No
 @pytest.mark.parametrize("threads", [64, 128, 256])
 @pytest.mark.parametrize("beta", [0.0, 0.25])
 def test_warps_share_a_long_sum(gpu: str, dtype: str, result: str, threads: int, beta: float) -> None:
-    assert choose(deep_variant(16, 512, dtype, threads, result)).warps_k > 1  # type: ignore[arg-type]
-    check(Case(16, 16, 512, dtype, dtype, result, threads=threads, accumulate=True, alpha=-0.5, beta=beta), gpu)
+    assert choose(deep_variant(16, 256, dtype, threads, result)).warps_k > 1  # type: ignore[arg-type]
+    check(Case(16, 16, 256, dtype, dtype, result, threads=threads, accumulate=True, alpha=-0.5, beta=beta), gpu)
 
 
 sizes = st.integers(1, 70)
