@@ -1,4 +1,4 @@
-"""How fast a product of tiles in shared memory can be at most.
+"""How fast a product of tiles in shared memory is where nothing but moving and multiplying takes time.
 
 Two things bound it. Shared memory moves 128 bytes a clock and multiprocessor: A and B once for each
 register tile that needs them, C once in and once out, by each warp that adds to it. And the arithmetic has a
@@ -91,7 +91,7 @@ def _bound(product: Product, times_a: int, times_b: int, rates: Mapping[str, flo
 
 
 def ideal(product: Product, threads: int, rates: Mapping[str, float] = RATES, c_moves: int = 2) -> Bound:
-    """The bound of the best split of C and K over the warps, all of them or as many as have a share."""
+    """The bound of the best split of C and K over all warps, or as many as have a share; fewer could move less."""
     warps = threads // _WARP
     most_rows, most_cols = -(-product.m // _SMALLEST_ROWS), -(-product.n // _SMALLEST_COLS)
     most_parts = max(1, product.k // _SMALLEST_SHARE) if BYTES[product.c] >= 4 else 1

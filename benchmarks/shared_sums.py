@@ -2,8 +2,8 @@
 
     python benchmarks/shared_sums.py --json benchmarks/results/shared_sums.json
 
-M and N are 4 to 64, K is 64 to 512, operands and blocks are of every kind for which the chooser shares sums. A time is
-half of products in a loop, whose sums stay in registers, and half of products one by one, as the tuner measures them.
+M and N are 4 to 64, K is 64 to 512; A, B and C are packed, in either arrangement. A time is half of products in a
+loop, whose sums stay in registers, and half of products one by one, as the tuner measures them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def _tile(dtype: str, rows: int, columns: int, row_major: bool) -> Tile:
 
 
 def drawn(random_numbers: random.Random) -> Iterator[tuple[Types, GemmVariant]]:
-    """Products whose sums the chooser shares, without end."""
+    """Products whose sums the chooser shares, each once, without end."""
+    found: set[GemmVariant] = set()
     while True:
         types, threads = random_numbers.choice(TYPES), random_numbers.choice(THREADS)
         m, n, k = (random_numbers.choice(sizes) for sizes in (SIZES, SIZES, DEPTHS))
@@ -53,7 +54,8 @@ def drawn(random_numbers: random.Random) -> Iterator[tuple[Types, GemmVariant]]:
         precision = "tf32" if types == "tf32" else "default"
         variant = products(*tiles, precision=precision, target=Target(90, threads)).variants[Role.FORWARD]  # type: ignore[arg-type]
         needed = (m + n) * k * DTYPE_BYTES[variant.a.dtype] + m * n * DTYPE_BYTES[variant.c.dtype]
-        if needed <= SHARED_BYTES and choose(variant).warps_k > 1:
+        if needed <= SHARED_BYTES and variant not in found and choose(variant).warps_k > 1:
+            found.add(variant)
             yield types, variant
 
 

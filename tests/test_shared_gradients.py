@@ -41,6 +41,11 @@ def test_a_view_waits() -> None:
     assert waits(source("var_5", "var_4", OWN.format("var_4") + VIEW.format("var_5")))
 
 
+def test_what_is_not_recognised_waits() -> None:
+    both = OWN.format("var_4") + OWN.format("var_5")
+    assert waits(source("var_4", "&var_5", both))
+
+
 def test_parameters_of_a_function_wait() -> None:
     assert waits(source("var_a", "var_b", ""))
 

@@ -16,8 +16,9 @@ from collections.abc import Collection, Sequence
 from warp_tiles.loops import functions
 from warp_tiles.tile_moves import SHARED, declared
 
-_CALL = re.compile(r"^\s*wp::adj_tile_matmul(?:_acc)?(?:<[^;()]*>)?\(wt_site(\d+)_\w+, \w+, \w+, (\w+), (\w+),")
-_SECOND = re.compile(r"\bwt_site\d+_adjoint_b\b")
+_ADJOINT = re.compile(r"\badj_tile_matmul(?:_acc)?\b")
+_OPERANDS = re.compile(r"\((?:wt_site\d+_\w+, ){3}(\w+), (\w+),")
+_SECOND = re.compile(r"\bwt_site(\d+)_adjoint_b\b")
 WAITING = "_waiting"  # behind the name of a function that waits before it does what the one without it does
 
 
@@ -32,11 +33,11 @@ def wait_between(source: str, sites: Collection[int]) -> str:
     for function in functions(lines):
         own = declared(SHARED, lines, function)
         for index in function:
-            call = _CALL.match(lines[index])
-            if call is None or int(call[1]) not in sites:
+            second = _SECOND.search(lines[index]) if _ADJOINT.search(lines[index]) else None
+            if second is None or int(second[1]) not in sites:
                 continue
-            a, b = call[2], call[3]
-            if a == b or not {a, b} <= own:
+            operands = _OPERANDS.search(lines[index])
+            if operands is None or operands[1] == operands[2] or not set(operands.groups()) <= own:
                 lines[index] = _SECOND.sub(rf"\g<0>{WAITING}", lines[index])
     return "\n".join(lines) + ("\n" if source.endswith("\n") else "")
 

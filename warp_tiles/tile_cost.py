@@ -69,7 +69,7 @@ def _resident_blocks(view: GemmVariant, registers_used: float) -> int:
 
 
 def cost(view: GemmVariant, config: TileConfig) -> float:
-    """Estimated cycles: what shared memory, selects and arithmetic need, and latency that few blocks cannot hide."""
+    """Estimated cycles: what shared memory, selects and arithmetic need, latency that few blocks cannot hide, turns."""
     tiles = register_tiles(view, config) * config.warps_k  # or parts of tiles, each a warp's
     warps = view.threads // LANES
     rounds = -(-tiles // warps)

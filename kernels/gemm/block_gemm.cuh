@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// C = alpha * A * B + beta * C on dense tiles in shared memory. All threads of a block call it; it may wait for all of them
-// in between, but not before or after. Where beta is zero, what C holds before is not read.
+// C = alpha * A * B + beta * C on dense tiles in shared memory. All threads of a block call it; it may wait for all of
+// them in between, but not before or after. Where beta is zero, what C holds before is not read.
 
 #pragma once
 

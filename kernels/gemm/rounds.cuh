@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How warps share C: it is cut into register tiles, and warp w computes tiles w, w + warps, w + 2 * warps, ..., one a round.
-// Where C has few tiles, warps may share the sum over K instead: then warps w, w + warps, w + 2 * warps, ... sum parts of tile w.
+// Where C has few tiles, warps may share the sum over K: then warps w, w + warps, w + 2 * warps, ... sum parts of tile w.
 
 #pragma once
 

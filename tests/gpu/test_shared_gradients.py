@@ -13,7 +13,7 @@ import warp_tiles
 pytestmark = pytest.mark.gpu
 
 BLOCKS = 512
-# of sums of some hundred products, each of them and their sum below 100
+# absolute; a gradient is a sum of up to 96 products of numbers below 2
 TOLERANCE = {wp.float16: 0.3, wp.float32: 2e-4, wp.float64: 1e-12}
 
 

@@ -12,9 +12,11 @@ from dataclasses import replace
 
 import pytest
 import warp as wp
+from hypothesis import given, settings
 
 from tests.integration.helpers import WARP_VERSION, variant_of
 from tests.products import Case, make_kernel
+from tests.tuning.gemm_variants import gemm_variants
 from warp_tiles import _warp, enabled, plan
 from warp_tiles.compiler import CompileRequest, LinkRequest, compile_to_ltoir, link_module
 from warp_tiles.engine import Engine
@@ -152,3 +154,10 @@ def test_shapes_off_the_grid_of_the_instructions(case: Case, name: str) -> None:
     ptx = linked_ptx(name, planned(case, 90))
     assert not TRAPS.search(ptx)
     assert not re.search(r"\.extern \.func", ptx)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(gemm_variants())
+def test_functions_of_all_dtypes_have_less_than_40_kb(variant: GemmVariant) -> None:
+    request = provider("mma").request(variant)
+    assert len(compile_to_ltoir(request).payload) <= 40 * 1024

@@ -1,0 +1,46 @@
+"""Adjoints that may add to one gradient, in the source as Warp generates it: the second one waits, and only there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.integration.helpers import compile_module, load
+
+HEAD = """
+@wp.func
+def multiply(x: wp.tile(dtype=wp.float32, shape=(16, 16)), y: wp.tile(dtype=wp.float32, shape=(16, 16))):
+    return wp.tile_matmul(x, y)
+
+
+@wp.kernel
+def product(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
+    a = wp.tile_load(A, shape=(16, 16), storage="shared")
+    b = wp.tile_load(B, shape=(16, 16), storage="shared")
+    c = wp.tile_zeros(shape=(16, 16), dtype=wp.float32, storage="shared")
+    {}
+    wp.tile_store(C, c)
+"""
+BODIES = {  # and whether the adjoints may meet
+    "two tiles": ("c = wp.tile_matmul(a, b)", False),
+    "two tiles into a third": ("wp.tile_matmul(a, b, c)", False),
+    "one tile": ("c = wp.tile_matmul(a, a)", True),
+    "one tile into another": ("wp.tile_matmul(a, a, c)", True),
+    "a transposed view": ("c = wp.tile_matmul(a, wp.tile_transpose(a))", True),
+    "a view": ("wp.tile_matmul(wp.tile_view(a, offset=(0, 0), shape=(16, 16)), a, c)", True),
+    "parameters": ("c = multiply(a, b)", True),
+}
+
+
+@pytest.mark.usefixtures("enabled")
+@pytest.mark.parametrize("body", BODIES)
+def test_the_second_adjoint_waits_where_it_must(tmp_path: Path, body: str) -> None:
+    code, meet = BODIES[body]
+    compile_module(load(HEAD.format(code)), tmp_path, 90, use_ptx=True)
+    (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))
+    calls = re.findall(r"^.*\bwp::adj_tile_matmul(?:_acc)?\(.*$", source, re.M)
+    assert calls
+    assert all(("_waiting, " in call) is meet for call in calls)
+    assert ("WP_TILE_SYNC(); wt_gemm" in source) is meet
