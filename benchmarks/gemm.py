@@ -203,13 +203,18 @@ def summary(rows: list[Row], loop: bool) -> dict[str, Row]:
     return found
 
 
+def table_text(head: dict[str, Any], rows: Iterable[Row]) -> str:
+    """The JSON text of an object and its ``rows``, each row on a line of its own."""
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    return f'{json.dumps(head, indent=1).removesuffix(chr(10) + "}")},\n "rows": [\n{lines}\n]}}'
+
+
 def text_of(data: dict[str, Any]) -> str:
     """The JSON text of results, each row on a line of its own."""
     parts = []
     for name, part in data["parts"].items():
-        head = json.dumps({key: value for key, value in part.items() if key != "rows"}, indent=1).removesuffix("\n}")
-        rows = ",\n".join(json.dumps(row) for row in part["rows"])
-        parts.append(f'{json.dumps(name)}: {head},\n "rows": [\n{rows}\n]}}')
+        head = {key: value for key, value in part.items() if key != "rows"}
+        parts.append(f"{json.dumps(name)}: {table_text(head, part['rows'])}")
     runs = json.dumps(data["runs"], indent=1)
     return f'{{"runs": {runs},\n"parts": {{\n' + ",\n".join(parts) + "\n}}\n"
 

@@ -13,19 +13,17 @@ import json
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.gemm import geometric_mean
+from benchmarks.gemm import geometric_mean, table_text
 from benchmarks.machine import gpu_record
 from benchmarks.speed.cells import DTYPES, Types
-from warp_tiles.choose import candidates, choose
+from warp_tiles.choose import choose, ranked
 from warp_tiles.dispatch import Target, Tile, products
+from warp_tiles.files import write_atomic
 from warp_tiles.tile_config import TileConfig
-from warp_tiles.tile_cost import cost
-from warp_tiles.tile_limits import problem_of, transposed
 from warp_tiles.tuning.gemm import Measurer
 from warp_tiles.tuning.gemm_space import config_of
 from warp_tiles.tuning.record import Timing, identity
@@ -61,10 +59,7 @@ def drawn(random_numbers: random.Random) -> Iterator[tuple[Types, GemmVariant]]:
 
 def best_alone(variant: GemmVariant) -> TileConfig:
     """What the chooser would take if warps could not share sums."""
-    flip = variant.c.arrangement == "col_major"
-    view = transposed(variant) if flip else variant
-    fitting = [config for config in candidates(view) if config.warps_k == 1 and not problem_of(view, config)]
-    return replace(min(fitting, key=lambda config: cost(view, config)), transposed=flip)
+    return next(config for config in ranked(variant) if config.warps_k == 1)
 
 
 def timed(measurer: Measurer, variant: GemmVariant, configs: Sequence[TileConfig]) -> list[Timing]:
@@ -97,9 +92,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def write(path: Path, head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     """The file of results, each row on a line of its own."""
-    text = json.dumps(head, indent=1).removesuffix("\n}")
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    path.write_text(f'{text},\n "rows": [\n{lines}\n]}}\n')
+    write_atomic(path, f"{table_text(head, rows)}\n".encode())
 
 
 def main() -> int:

@@ -19,7 +19,6 @@ from warp_tiles.tile_limits import (
     instructions,
     line_bytes,
     problem_of,
-    register_tiles,
     registers,
     require_supported,
     result_vectors,
@@ -30,7 +29,7 @@ from warp_tiles.tile_limits import (
 )
 from warp_tiles.variant import DTYPE_BYTES, GemmVariant, Operand
 
-__all__ = ["candidates", "check", "choose", "instructions"]
+__all__ = ["candidates", "check", "choose", "instructions", "ranked"]
 _UNROLLED_PRODUCTS = 64 * 64 * 16  # of a register tile, in elements of C times elements of K a lane holds
 _UNROLLED_FMAS, _UNROLLED_FMAS_OF_LARGE_TILES = 2048, 1024
 _LARGE_SUMS = 64  # a lane
@@ -45,14 +44,22 @@ def choose(variant: GemmVariant) -> TileConfig:
     Raises:
         UnsupportedVariant: The templates cannot compute it; the message names the field.
     """
+    return ranked(variant)[0]
+
+
+def ranked(variant: GemmVariant) -> list[TileConfig]:
+    """All configurations that are compared for a variant and fit, least estimated time first; there is always one.
+
+    Raises:
+        UnsupportedVariant: The templates cannot compute it; the message names the field.
+    """
     require_supported(variant)
     flip = variant.c.arrangement == "col_major"
     view = transposed(variant) if flip else variant
     fitting = [config for config in candidates(view) if not problem_of(view, config)]
     if not fitting:  # too few registers for tensor cores, with as many threads
         fitting = [config for config in fma_candidates(view) if not problem_of(view, config)]
-    best = min(fitting, key=lambda config: cost(view, config))
-    return replace(best, transposed=flip)
+    return [replace(config, transposed=flip) for config in sorted(fitting, key=lambda config: cost(view, config))]
 
 
 def candidates(view: GemmVariant) -> Iterator[TileConfig]:
@@ -100,18 +107,17 @@ def mma_candidates(view: GemmVariant, instruction: Instruction) -> Iterator[Tile
         most = max(1, _UNROLLED_PRODUCTS // (tile_m * tile_n * vector * blocks))
         early = replace(config, k_unroll=min(stages, most), c_first=True)
         yield early if registers(view, early) <= _C_FIRST_REGISTERS else replace(early, c_first=False)
-        for parts in _splits(view, config):
-            yield replace(config, warps_k=parts, k_unroll=min(stages // parts, most))
+        for parts in _splits(view):
+            yield replace(config, warps_k=parts, k_unroll=max(1, min(stages // parts, most)))
 
 
-def _splits(view: GemmVariant, config: TileConfig) -> Iterator[int]:
-    """How many warps may share K, where C has fewer register tiles than the block has warps and is as wide as sums."""
+def _splits(view: GemmVariant) -> Iterator[int]:
+    """How many warps might share K; whether a register tile has so many of them is checked with the rest."""
     if view.threads > _MOST_SHARING_THREADS:
         return
     parts = 2
-    while register_tiles(view, config) * parts <= view.threads // LANES and view.k >= parts * _LEAST_SHARE:
-        if not problem_of(view, replace(config, warps_k=parts)):
-            yield parts
+    while parts <= min(view.threads // LANES, view.k // _LEAST_SHARE):
+        yield parts
         parts *= 2
 
 

@@ -206,8 +206,7 @@ def problem_of(variant: GemmVariant, config: TileConfig) -> str:
         if getattr(config, name) > 4:
             return f"{name} is {getattr(config, name)}, more than 4"
     problem = _fma_problem(variant, config) if config.instruction == "fma" else _mma_problem(variant, config)
-    if config.warps_k > 1:
-        problem = problem or _split_problem(variant, config)
+    problem = problem or _split_problem(variant, config)
     if problem:
         return problem
     limit = min(255, REGISTERS // variant.threads)
@@ -233,6 +232,8 @@ def _fma_problem(variant: GemmVariant, config: TileConfig) -> str:
 
 
 def _split_problem(variant: GemmVariant, config: TileConfig) -> str:
+    if config.warps_k == 1:
+        return ""
     view = transposed(variant) if config.transposed else variant
     parts, warps = config.warps_k, variant.threads // LANES
     if warps % parts:
