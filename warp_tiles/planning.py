@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SCALAR_FUNCTION = "0"  # Warp's entry templates take the scalar path when given an int for a function
 DECLARATIONS = "/* warp_tiles declarations */"
 _CTYPES = {"float16": "wp::float16", "bfloat16": "wp::bfloat16", "float32": "wp::float32", "float64": "wp::float64"}
-_PLACEHOLDER = re.compile(r"\bwt_site(\d+)_(forward|adjoint_a|adjoint_b)\b")
+_PLACEHOLDER = re.compile(r"\bwt_site(\d+)_(forward|adjoint_a|adjoint_b)(?=\b|_)")  # a suffix may follow, and stays
 _ADJOINT_CALL = re.compile(r"\badj_\w+\s*(?:<[^;{}]*?>)?\s*\(")
 
 
@@ -334,11 +334,9 @@ def substitute(
 
         source = wait_between(source, {site.index for site in complete_sites})
         for site in complete_sites:
-            waiting = f"{site.placeholder(Role.ADJOINT_B)}{WAITING}"
-            if waiting in source:
-                symbol = symbols[site.variants[Role.ADJOINT_B]]
-                source = source.replace(waiting, f"{symbol}{WAITING}")
+            second = site.placeholder(Role.ADJOINT_B)
+            if f"{second}{WAITING}" in source:
                 types = pointers(site.variants[Role.ADJOINT_B])
-                declarations[f"{symbol}{WAITING}"] = waiting_function(symbol, types)
+                declarations[f"{names[second]}{WAITING}"] = waiting_function(names[second], types)
     text = _PLACEHOLDER.sub(lambda match: names[match.group(0)], source)
     return text.replace(DECLARATIONS, "\n".join(declarations[name] for name in sorted(declarations)))
