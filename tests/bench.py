@@ -25,9 +25,7 @@ REFUSED = 'header.hpp(7): error: static assertion failed with "unsupported align
 
 
 def variant_of(size: int, dtype: str = "float32", threads: int = 32) -> GemmVariant:
-    tile = Tile(dtype, (size, size), (size, 1), "row_major", True)  # type: ignore[arg-type]
-    found = products(tile, tile, tile, precision="default", target=Target(90, threads))
-    return found.variants[Role.FORWARD]
+    return deep_variant(size, size, dtype, threads, dtype)  # type: ignore[arg-type]
 
 
 def deep_variant(size: int, k: int, dtype: DType, threads: int, result: DType = "float32") -> GemmVariant:

@@ -113,7 +113,12 @@ def test_the_structs_of_mma() -> None:
 def test_the_config_struct_has_every_field() -> None:
     config = TileConfig("mma_m16n8k16", 32, 64, k_vector=8, rotation_a=2, rotation_b=4, rotation_c=2, transposed=True)
     text = config_struct(config)
-    found = dict(re.findall(r"\b(\w+) = ([\w:]+)", text))
+    found = {
+        name: value
+        for kind, names in re.findall(r"^    (?:enum : |static constexpr )([\w:]+) (?:\{ )?(.*?)(?: \})?;$", text, re.M)
+        for name, value in (part.split(" = ") for part in names.split(", "))
+        if kind in ("int", "bool", "wt::Instruction")
+    }
     expected = {name: str(value).lower() for name, value in config.to_json().items()}
     assert found == {**expected, "instruction": "wt::Instruction::mma_m16n8k16"}
     assert text.startswith("struct Config {\n")

@@ -109,12 +109,14 @@ def splits(draw: st.DrawFn, variant: GemmVariant) -> TileConfig | None:
     view = transposed(variant) if flip else variant
     instruction = draw(st.sampled_from([*instructions(view)[:1], *instructions(view)]))
     candidates = fma_candidates(view) if instruction == "fma" else mma_candidates(view, instruction)
-    splits = (replace(config, warps_k=parts, c_first=False, transposed=flip) for config in candidates)
     found = [
         split
-        for config in splits
+        for config in candidates
         for vector in (config.k_vector, 4, 2)
-        if accepted(variant, split := replace(config, k_vector=vector))
+        if accepted(
+            variant,
+            split := replace(config, warps_k=parts, k_vector=vector, c_first=False, transposed=flip),
+        )
     ]
     return draw(st.sampled_from(found)) if found else None
 
