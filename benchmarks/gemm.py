@@ -32,7 +32,7 @@ from benchmarks import bounds
 from benchmarks.machine import ROOT, gpu_record
 from benchmarks.speed.builds import Shelf
 from benchmarks.speed.cells import PARTS, Entry, Part
-from warp_tiles.tile_config import TileConfig
+from warp_tiles.gemm.tile_config import TileConfig
 
 Row = dict[str, Any]
 

@@ -20,14 +20,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.gemm import geometric_mean, table_text
 from benchmarks.machine import gpu_record
 from benchmarks.speed.cells import DTYPES, Types
-from warp_tiles.choose import choose, ranked
-from warp_tiles.dispatch import Target, Tile, products
-from warp_tiles.files import write_atomic
-from warp_tiles.tile_config import TileConfig
+from warp_tiles.gemm.dispatch import Target, Tile, products
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Role
+from warp_tiles.heuristics.choose import choose, ranked
 from warp_tiles.tuning.gemm import Measurer
 from warp_tiles.tuning.gemm_space import config_of
 from warp_tiles.tuning.record import Timing, identity
-from warp_tiles.variant import DTYPE_BYTES, GemmVariant, Role
+from warp_tiles.util.files import write_atomic
 
 SHARED_BYTES = 220_000  # A, B and C have to fit
 SIZES, DEPTHS = (4, 8, 12, 16, 24, 32, 48, 64), (64, 96, 128, 192, 256, 384, 512)

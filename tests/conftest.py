@@ -38,10 +38,11 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """An engine that asks every provider, with a fake toolchain and compiler."""
     from tests.bench import Bench
     from warp_tiles import settings
-    from warp_tiles.engine import Engine
+    from warp_tiles.build.engine import Engine
+    from warp_tiles.tuning.snapshots import TunedSnapshots
 
     with settings.override(cache_dir=tmp_path / "cache", provider="auto", linker="auto", progress="off"):
-        engine = Engine(warp_toolkit=(13, 4))
+        engine = Engine(warp_toolkit=(13, 4), tuned=TunedSnapshots())
         yield Bench(engine, monkeypatch)
         engine.close()
 
@@ -49,16 +50,16 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 @pytest.fixture
 def clean_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No setting from the environment, from code or from another test."""
-    from warp_tiles import settings
+    from warp_tiles.settings import layers
 
-    for variable in settings.ENVIRONMENT.values():
+    for variable in layers.ENVIRONMENT.values():
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(settings, "_configured", {})
-    monkeypatch.setattr(settings, "_overrides", [])
-    monkeypatch.setattr(settings, "_listeners", [])
+    monkeypatch.setattr(layers, "_configured", {})
+    monkeypatch.setattr(layers, "_overrides", [])
+    monkeypatch.setattr(layers, "_listeners", [])
     monkeypatch.chdir(tmp_path)  # and none from a project file
     yield
-    assert settings._overrides == []  # no test leaves a layer behind
+    assert layers._overrides == []  # no test leaves a layer behind
 
 
 @pytest.fixture

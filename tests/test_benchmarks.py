@@ -11,9 +11,9 @@ import pytest
 from benchmarks import bounds, gemm, recorded, shared_sums
 from benchmarks.speed.cells import PARTS
 from benchmarks.speed.draw import draw
-from warp_tiles.choose import choose
-from warp_tiles.tile_config import TileConfig
-from warp_tiles.tile_limits import check
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.heuristics.choose import choose
+from warp_tiles.heuristics.limits import check
 
 SHARED_MEMORY_BYTES = 227 * 1024  # that a block of sm_90 can have
 CLOCK_GHZ, MULTIPROCESSORS = 1.755, 132  # of the H200 that the figures below were reckoned for

@@ -103,7 +103,7 @@ def test_enabling_loads_neither_what_builds_nor_what_draws(tmp_path: Path) -> No
     loaded = set(json.loads(python(code, tmp_path, **environment).splitlines()[-1]))
     assert "warp_tiles._warp" in loaded
     assert not {"cuda", "rich", "filelock", "click", "multiprocessing"} & {name.split(".")[0] for name in loaded}
-    assert not {name for name in loaded if name.startswith(("warp_tiles.tuning", "warp_tiles.recorded"))}
+    assert not {name for name in loaded if name.startswith(("warp_tiles.tuning", "warp_tiles.launch.recorded"))}
     building = ("choose", "tile_cost", "loops", "module_build", "link", "compiler", "pool", "cache._store", "cli")
     assert not {f"warp_tiles.{name}" for name in building} & loaded
 

@@ -33,13 +33,13 @@ from warp_tiles.errors import (
     WarpTilesError,
     WorkerError,
 )
-from warp_tiles.planning import ModulePlan, PlannedVariant
+from warp_tiles.gemm.variant import GemmVariant, Operand, Role
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.settings import Settings, configure, override
-from warp_tiles.variant import GemmVariant, Operand, Role
 from warp_tiles.version import __version__
 
 if TYPE_CHECKING:
-    from warp_tiles.recorded import RecordedLaunch, RecordingTarget, record
+    from warp_tiles.launch.recorded import RecordedLaunch, RecordingTarget, record
     from warp_tiles.tuning.autotune import autotune
     from warp_tiles.tuning.kernel import TunedKernel
     from warp_tiles.tuning.measure import Effort
@@ -49,12 +49,12 @@ _PLACES = {
     "Effort": "tuning.measure",
     "Halving": "tuning.space",
     "Random": "tuning.space",
-    "RecordedLaunch": "recorded",
-    "RecordingTarget": "recorded",
+    "RecordedLaunch": "launch.recorded",
+    "RecordingTarget": "launch.recorded",
     "Space": "tuning.space",
     "TunedKernel": "tuning.kernel",
     "autotune": "tuning.autotune",
-    "record": "recorded",
+    "record": "launch.recorded",
 }
 
 __all__ = [

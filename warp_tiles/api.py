@@ -8,18 +8,16 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warp_tiles import settings
+from warp_tiles._warp.installed import engine, installed, is_enabled, require_hooks, set_installed
 from warp_tiles.errors import PlanError, SettingError
-from warp_tiles.planning import ModulePlan
+from warp_tiles.plan.planning import ModulePlan
 
-if TYPE_CHECKING:
-    from warp_tiles._warp import Hooks
-    from warp_tiles.engine import Engine
+__all__ = ["disable", "enable", "enabled", "engine", "is_enabled", "plan", "report"]
 
 _lock = threading.RLock()
-_hooks: Hooks | None = None
 
 
 def enable(*, executor: Executor | None = None) -> None:
@@ -35,21 +33,21 @@ def enable(*, executor: Executor | None = None) -> None:
         SeamError: The installed Warp lacks something that is hooked into; Warp stays as it was.
         SettingError: The environment or the project file holds an unknown name or value.
     """
-    global _hooks
     with _lock:
-        if _hooks is not None:
+        if is_enabled():
             if executor is not None:
                 raise SettingError("warp_tiles is enabled already, with another executor", "call disable() first")
             return
         from warp_tiles import _warp
-        from warp_tiles.engine import Engine
+        from warp_tiles.build.engine import Engine
+        from warp_tiles.tuning.snapshots import TunedSnapshots
 
         settings.current()
-        engine = Engine(warp_toolkit=_warp.toolkit_version(), executor=executor)
+        engine = Engine(warp_toolkit=_warp.toolkit_version(), executor=executor, tuned=TunedSnapshots())
         hooks = _warp.Hooks(engine)
         hooks.install()
         settings.on_change(_settings_changed)
-        _hooks = hooks
+        set_installed(hooks)
 
 
 def disable() -> None:
@@ -58,10 +56,9 @@ def disable() -> None:
     Modules with products are built by Warp at their next launch. Not to be called while another
     thread loads modules: a build in progress then fails.
     """
-    global _hooks
     with _lock:
-        if _hooks is not None:
-            hooks, _hooks = _hooks, None
+        if (hooks := installed()) is not None:
+            set_installed(None)
             hooks.uninstall()
             hooks.engine.close()
 
@@ -82,35 +79,15 @@ def enabled(*, executor: Executor | None = None) -> Iterator[None]:
             disable()
 
 
-def is_enabled() -> bool:
-    """Whether Warp is hooked."""
-    return _hooks is not None
-
-
 def _settings_changed() -> None:
-    if _hooks is not None:
-        _hooks.settings_changed()
+    if (hooks := installed()) is not None:
+        hooks.settings_changed()
 
 
 def _after_fork() -> None:
-    if _hooks is not None:
-        _hooks.engine.after_fork()
-        _hooks.reloads.after_fork()
-
-
-def _require_hooks(what: str) -> Hooks:
-    if _hooks is None:
-        raise PlanError(f"{what} needs warp_tiles to be enabled", remedy="call warp_tiles.enable() first")
-    return _hooks
-
-
-def engine() -> Engine:
-    """What plans and builds.
-
-    Raises:
-        PlanError: warp_tiles is not enabled.
-    """
-    return _require_hooks("engine()").engine
+    if (hooks := installed()) is not None:
+        hooks.engine.after_fork()
+        hooks.reloads.after_fork()
 
 
 def plan(module: Any, *, arch: int | None = None, block_dim: int | None = None) -> ModulePlan:
@@ -126,7 +103,7 @@ def plan(module: Any, *, arch: int | None = None, block_dim: int | None = None) 
     """
     from warp_tiles import _warp
 
-    hooks = _require_hooks("plan()")
+    hooks = require_hooks("plan()")
     name = module if isinstance(module, str) else getattr(module, "__name__", None) or getattr(module, "name", None)
     warp_module = module if hasattr(module, "mark_modified") else _warp.user_modules().get(str(name))
     if warp_module is None:
@@ -150,7 +127,7 @@ def report() -> dict[str, Any]:
     """
     from warp_tiles import _warp
 
-    hooks = _require_hooks("report()")
+    hooks = require_hooks("report()")
     _warp.plan_loaded_modules(hooks)
     return hooks.engine.recorder.to_json()
 

@@ -2,7 +2,7 @@
 //
 // What is asked, as templates see it: a Variant, which holds two structures. Problem names the types A, B and C, the sizes
 // m, n and k, per operand lda, align_a (bytes) and a_row_major, and tf32, threads and sm (90 for sm_90). Config: see
-// TileConfig in warp_tiles/tile_config.py. One name for both, because it is part of those of all functions.
+// TileConfig in warp_tiles/gemm/tile_config.py. One name for both, because it is part of those of all functions.
 
 #pragma once
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cache_workers import counted, files, fill, key, payload
 
-import warp_tiles.files
+import warp_tiles.util.files
 from warp_tiles.cache import Cache, default_root
 from warp_tiles.errors import CacheError
 
@@ -68,7 +68,7 @@ def test_a_failing_write_costs_only_the_caching(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(warp_tiles.files.os, call, fail)
+        patch.setattr(warp_tiles.util.files.os, call, fail)
         build_twice(cache)
         assert os.strerror(number) in cache.problems[-1].reason
     assert files(root) == []  # nothing half-written stays

@@ -8,9 +8,9 @@ import numpy as np
 
 from tests.emulator.emulator import Answer, Function, Launch
 from tests.emulator.tiles import Matrix, Tile, rounded
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import DType, GemmVariant, Operand
 from warp_tiles.providers.mma import SOURCE, config_struct, problem_struct
-from warp_tiles.tile_config import TileConfig
-from warp_tiles.variant import DType, GemmVariant, Operand
 
 INCLUDES = [SOURCE]
 # unit roundoff and half the smallest subnormal number

@@ -11,7 +11,7 @@ import pytest
 
 from tests.emulator.emulator import Answer, Emulator, Function, Launch
 from tests.emulator.tiles import Matrix, Tile, from_bytes, rounded, to_bytes
-from warp_tiles.variant import DTYPE_BYTES, DType
+from warp_tiles.gemm.variant import DTYPE_BYTES, DType
 
 # rows of A and columns of B; elements of K; which element the i-th of lane (g, q) is, as kernels/arch/mma.cuh has it
 Position = Callable[[int, int, int], tuple[int, int]]

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from tests.emulator.emulator import Emulator
 from tests.emulator.gemm import INCLUDES, Case, launch, operand, wrong
-from warp_tiles.choose import choose, fma_candidates, mma_candidates
 from warp_tiles.errors import SettingError
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import DTYPE_BYTES, DType, GemmVariant, Operand, Precision
+from warp_tiles.heuristics.choose import choose, fma_candidates, mma_candidates
+from warp_tiles.heuristics.limits import check, instructions, transposed
 from warp_tiles.providers.mma import loop_sums
-from warp_tiles.tile_config import TileConfig
-from warp_tiles.tile_limits import check, instructions, transposed
-from warp_tiles.variant import DTYPE_BYTES, DType, GemmVariant, Operand, Precision
 
 pytestmark = pytest.mark.slow
 

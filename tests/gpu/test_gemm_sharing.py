@@ -11,7 +11,7 @@ import warp as wp
 
 from tests.bench import variant_of
 from warp_tiles import settings
-from warp_tiles.engine import Engine
+from warp_tiles.build.engine import Engine
 from warp_tiles.tuning.environment import sharing_gpus
 from warp_tiles.tuning.gemm import default_tuner
 from warp_tiles.tuning.store import open_store

@@ -15,7 +15,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.recorded_kernels import blend
+from tests.launch.recorded_kernels import blend
 from warp_tiles import RecordedLaunch, RecordingError, record
 
 pytestmark = pytest.mark.gpu

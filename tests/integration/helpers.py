@@ -18,8 +18,8 @@ import warp as wp
 import warp_tiles
 from tests.products import load_kernels
 from warp_tiles import _warp
+from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.providers.cublasdx import promised
-from warp_tiles.variant import GemmVariant, Role
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WARP_VERSION = tuple(int(part) for part in wp.__version__.split(".")[:2])

@@ -9,7 +9,7 @@ import pytest
 import warp_tiles
 from tests.integration.helpers import ARRAYS, LOADS, STORE, WARP_VERSION, load
 from tests.products import Case, make_kernel
-from warp_tiles.planning import ModulePlan
+from warp_tiles.plan.planning import ModulePlan
 
 H, B, F, D = "float16", "bfloat16", "float32", "float64"
 ALL = ["forward", "adjoint_a", "adjoint_b"]

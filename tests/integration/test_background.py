@@ -17,7 +17,8 @@ from benchmarks.stand_in import StandIn
 from tests.integration.helpers import compile_module, gemm, load
 from tests.integration.test_hash import warp_hash
 from tests.integration.test_policy import engine, providers
-from warp_tiles import api, settings
+from warp_tiles import settings
+from warp_tiles._warp.installed import installed
 from warp_tiles.errors import BuildError
 from warp_tiles.providers import CublasdxProvider
 
@@ -66,8 +67,7 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def ready() -> bool:
-    assert api._hooks is not None
-    return bool(api._hooks.reloads._ready)
+    return bool(installed().reloads._ready)
 
 
 def ended() -> bool:
@@ -220,7 +220,7 @@ def test_no_swap_while_another_thread_loads_the_module(hurried: StandIn, monkeyp
         return original(*args, **kwargs)
 
     monkeypatch.setattr(type(warp_module), "_compile", slow)
-    reloads = api._hooks.reloads  # type: ignore[union-attr]
+    reloads = installed().reloads  # type: ignore[union-attr]
     held = dict(reloads._ready)
     reloads._ready.clear()  # the other thread's load begins before the build is ready
     results: list[Any] = []

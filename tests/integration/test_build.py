@@ -23,7 +23,7 @@ from tests.integration.helpers import (
     roles,
 )
 from tests.products import Case, assert_close, draw_inputs, make_kernel, reference, run, tolerance
-from warp_tiles.compiler import LinkRequest
+from warp_tiles.compile.compiler import LinkRequest
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
@@ -171,7 +171,7 @@ def test_warp_links_if_this_linker_fails(tmp_path: Path, monkeypatch: pytest.Mon
     def damaged(name: str, inputs: tuple[bytes, ...], *rest: Any) -> LinkRequest:
         return LinkRequest(name, tuple(data[:100] for data in inputs), *rest)
 
-    monkeypatch.setattr("warp_tiles.module_build.LinkRequest", damaged)
+    monkeypatch.setattr("warp_tiles.build.module_build.LinkRequest", damaged)
     with pytest.warns(RuntimeWarning, match="Warp links module .* itself"):
         cubin, record = compile_module(load(TINY), tmp_path / "out")
     assert kernels_in(cubin) == {"gemm_forward"}

@@ -19,9 +19,9 @@ from tests.integration.helpers import (
     variant_of,
 )
 from tests.products import Case, make_kernel
-from warp_tiles import api
+from warp_tiles._warp.installed import installed
 from warp_tiles.providers.cublasdx import promised
-from warp_tiles.providers.nvrtc import kernels_folder
+from warp_tiles.toolchain.sources import kernels_folder
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
@@ -137,7 +137,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(kernels_folder(), folder)
     for source in (folder / name for name in SOURCES.values()):
         source.write_text(source.read_text() + '\n#error "broken on purpose"\n')
-    monkeypatch.setattr("warp_tiles.providers.nvrtc.kernels_folder", lambda: folder)
+    monkeypatch.setattr("warp_tiles.toolchain.sources.kernels_folder", lambda: folder)
     return folder
 
 
@@ -147,8 +147,7 @@ def test_a_compile_error_falls_back_and_says_why(
     def refuse(*_: Any) -> tuple[str, bytes]:
         raise warp_tiles.BuildError("libmathdx refuses too")
 
-    assert api._hooks is not None
-    monkeypatch.setattr(api._hooks.engine, "_libmathdx", refuse)
+    monkeypatch.setattr(installed().engine, "_libmathdx", refuse)
     with pytest.warns(RuntimeWarning) as caught:
         cubin, record = compile_module(load(TINY), tmp_path / "out")
     said = [str(warning.message) for warning in caught]
@@ -181,8 +180,7 @@ def test_a_compile_error_falls_back_to_libmathdx(broken: Path, cold: Path, tmp_p
 
 
 def test_a_warning_is_given_once(broken: Path, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert api._hooks is not None
-    monkeypatch.setattr(api._hooks.engine, "_libmathdx", None)
+    monkeypatch.setattr(installed().engine, "_libmathdx", None)
     with pytest.warns(RuntimeWarning) as first:
         compile_module(load(TINY), tmp_path / "first")
     compile_module(load(TINY), tmp_path / "second")  # a second warning would be an error
@@ -201,15 +199,15 @@ def test_a_compile_error_of_the_only_provider(provider: str, broken: Path, cold:
     text = str(error)
     assert "8x8x8 float32 x float32 -> float32, 64 threads, sm_90" in text
     assert "broken on purpose" in error.log
-    assert "python -m warp_tiles.worker --reproduce " in error.remedy
+    assert "python -m warp_tiles.compile.worker --reproduce " in error.remedy
     # the command, as told: everything after the first line of the remedy goes into a file
     file = Path(error.remedy.rpartition(" ")[2])
-    again = run_python(["-m", "warp_tiles.worker", "--reproduce", str(file)])
+    again = run_python(["-m", "warp_tiles.compile.worker", "--reproduce", str(file)])
     assert again.returncode == 1
     assert "broken on purpose" in again.stderr
     source = broken / SOURCES[provider]
     source.write_text(source.read_text().replace('#error "broken on purpose"', ""))
-    repaired = run_python(["-m", "warp_tiles.worker", "--reproduce", str(file)])
+    repaired = run_python(["-m", "warp_tiles.compile.worker", "--reproduce", str(file)])
     assert repaired.returncode == 0, repaired.stderr
     assert "bytes of LTO-IR" in repaired.stdout
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from tests.integration.commands import command, parsed, refused
-from warp_tiles.tile_config import TileConfig
+from warp_tiles.gemm.tile_config import TileConfig
 
 
 def test_cache_info_and_list(filled: Path) -> None:

@@ -19,7 +19,7 @@ from tests.integration.commands import (
     refused,
 )
 from tests.integration.helpers import cubin_symbols, run_python
-from warp_tiles.tile_config import TileConfig
+from warp_tiles.gemm.tile_config import TileConfig
 
 
 @pytest.mark.parametrize("name", ["main.py", "plain.py"])

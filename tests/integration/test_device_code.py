@@ -18,11 +18,11 @@ from tests.integration.helpers import WARP_VERSION, variant_of
 from tests.products import Case, make_kernel
 from tests.tuning.gemm_variants import gemm_variants
 from warp_tiles import _warp, enabled, plan
-from warp_tiles.compiler import CompileRequest, LinkRequest, compile_to_ltoir, link_module
-from warp_tiles.engine import Engine
+from warp_tiles.build.engine import Engine
+from warp_tiles.compile.compiler import CompileRequest, LinkRequest, compile_to_ltoir, link_module
+from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider
 from warp_tiles.settings import current
-from warp_tiles.variant import GemmVariant
 
 H, B, F, D = "float16", "bfloat16", "float32", "float64"
 TRAPS = re.compile(r"\b(trap|brkpt|__assertfail|vprintf)\b")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.helpers import gemm, only, roles, variant_of
 from tests.integration.plans import ALL, FORWARD_ONLY, HELPER, TILE, caller, plan
-from warp_tiles.variant import Role
+from warp_tiles.gemm.variant import Role
 
 pytestmark = pytest.mark.usefixtures("enabled")
 

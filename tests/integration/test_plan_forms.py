@@ -21,8 +21,8 @@ from tests.integration.helpers import (
 )
 from tests.integration.plans import ALL, ARCHS, D, F, H, needs_tf32, plan, plan_case
 from tests.products import Case, make_kernel
+from warp_tiles.gemm.variant import Role
 from warp_tiles.providers.cublasdx import promised
-from warp_tiles.variant import Role
 
 pytestmark = pytest.mark.usefixtures("enabled")
 

@@ -15,8 +15,10 @@ import warp_tiles
 from benchmarks.stand_in import StandIn
 from tests.integration.helpers import compile_module, gemm, load
 from tests.integration.test_hash import CHOLESKY, COPY, warp_hash
-from warp_tiles import _warp, api, settings
-from warp_tiles.engine import Engine
+from warp_tiles import _warp, settings
+from warp_tiles._warp.installed import installed
+from warp_tiles.build.engine import Engine
+from warp_tiles.settings.policy import POLICIES
 
 THREE = gemm(m=16, n=32, k=48)  # three different functions
 
@@ -30,8 +32,7 @@ def cold(tmp_path: Path) -> Iterator[Path]:
 
 
 def engine() -> Engine:
-    assert api._hooks is not None
-    return api._hooks.engine
+    return installed().engine
 
 
 def providers(record: dict[str, Any]) -> list[str]:
@@ -46,7 +47,7 @@ def test_policies_that_ask_the_same_providers_share_a_hash() -> None:
     original = warp_hash(module)
     with warp_tiles.enabled():
         hashes = {}
-        for policy in settings.POLICIES:
+        for policy in POLICIES:
             with warp_tiles.override(policy=policy):
                 hashes[policy] = warp_hash(module)
         with warp_tiles.override(provider="scalar"):

@@ -17,8 +17,8 @@ import warp as wp
 import warp_tiles
 from tests.integration.helpers import REPOSITORY, gemm, load, run_python
 from warp_tiles.cache import Cache
-from warp_tiles.compiler import CompileRequest
-from warp_tiles.pool import CompilerPool
+from warp_tiles.compile.compiler import CompileRequest
+from warp_tiles.compile.pool import CompilerPool
 
 FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
 PROCESSES = 3

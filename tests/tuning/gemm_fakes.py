@@ -11,15 +11,15 @@ import warp as wp
 
 from tests.bench import Bench
 from warp_tiles import settings
-from warp_tiles.choose import choose
-from warp_tiles.tile_config import TileConfig
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.heuristics.choose import choose
 from warp_tiles.tuning.gemm import Tuner
 from warp_tiles.tuning.gemm_key import key_of, source_of
 from warp_tiles.tuning.gemm_space import config_of, tile_candidates
 from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.record import Config, Record, Timing
 from warp_tiles.tuning.store import RecordStore, open_store
-from warp_tiles.variant import GemmVariant
 from warp_tiles.version import __version__
 
 GPU = "NVIDIA H200"

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from warp_tiles.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand
+from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand
 
 
 @st.composite

@@ -18,9 +18,9 @@ from tests.tuning.tuning_records import failure, key, timing
 from warp_tiles import settings
 from warp_tiles.cli import commands
 from warp_tiles.errors import RecordError, ScriptError, SettingError
+from warp_tiles.gemm.variant import GemmVariant, Operand
 from warp_tiles.tuning.record import Record
 from warp_tiles.tuning.store import RecordStore, open_store
-from warp_tiles.variant import GemmVariant, Operand
 
 FAST = timing({"provider": "mma", "tile": {"m": 64}}, 10.0, shared_bytes=8192)
 SLOW = timing({"provider": "mma", "tile": {"m": 16}}, 25.0)
@@ -73,9 +73,9 @@ class Tuned:
 
 @pytest.fixture
 def search(monkeypatch: pytest.MonkeyPatch) -> Search:
-    made, module = Search(), ModuleType("warp_tiles.tuning.gemm")
+    made, module = Search(), ModuleType("warp_tiles.cli.tune_script")
     module.tune_script = made.tune_script  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "warp_tiles.tuning.gemm", module)
+    monkeypatch.setitem(sys.modules, "warp_tiles.cli.tune_script", module)
     return made
 
 

@@ -13,17 +13,18 @@ import warp_tiles
 from tests.bench import Bench, variant_of
 from tests.tuning.gemm_fakes import GPU, H200, FakeMeasurer, timing, tuner_of
 from warp_tiles import api, settings
-from warp_tiles.choose import choose
-from warp_tiles.engine import Engine
+from warp_tiles.build.engine import Engine
+from warp_tiles.cli.tune_script import tune_script
 from warp_tiles.errors import ScriptError, ToolchainError
+from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.heuristics.choose import choose
 from warp_tiles.settings import Settings
 from warp_tiles.tuning import gemm
-from warp_tiles.tuning.gemm import Tuner, tune_script, tune_variant
+from warp_tiles.tuning.gemm import Tuner, tune_variant
 from warp_tiles.tuning.gemm_key import source_of
 from warp_tiles.tuning.gemm_space import candidates, config_of
 from warp_tiles.tuning.record import Config, identity
 from warp_tiles.tuning.store import open_store
-from warp_tiles.variant import GemmVariant
 
 HALF = variant_of(64, "float16", threads=128)
 SINGLE = variant_of(32, threads=64)
@@ -203,7 +204,7 @@ def test_a_script_is_tuned_once_and_its_plan_shows_it(script: Path, scripted: Fa
     assert set(told) == {item.variant for item in found}
     assert all(item.measured == 0 for item in tune_script(script, tuner=make_tuner(scripted)))
 
-    from warp_tiles.script import discover
+    from warp_tiles.launch.script import discover
 
     (target,) = discover(script).targets
     plan = warp_tiles.plan(target.module, arch=90, block_dim=64)
@@ -221,7 +222,7 @@ def test_why_a_script_ended_early_is_told(script: Path, scripted: FakeMeasurer) 
 
 
 def test_modules_are_hashed_again_after_tuning(script: Path, scripted: FakeMeasurer) -> None:
-    from warp_tiles.script import discover
+    from warp_tiles.launch.script import discover
 
     (target,) = discover(script).targets
     before = target.module.get_module_hash(64)

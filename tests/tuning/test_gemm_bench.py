@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.bench import variant_of
 from tests.tuning.gemm_variants import gemm_variants
-from warp_tiles.loops import LoopSums
+from warp_tiles.codegen.loops import LoopSums
+from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant
 from warp_tiles.tuning import gemm_bench as bench
-from warp_tiles.variant import DTYPE_BYTES, GemmVariant
 
 HALF = variant_of(64, "float16", threads=128)
 

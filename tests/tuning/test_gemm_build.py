@@ -12,12 +12,12 @@ import pytest
 from tests.bench import variant_of
 from tests.integration.helpers import cubin_symbols
 from warp_tiles import settings
-from warp_tiles.engine import Engine
-from warp_tiles.tile_limits import sums_per_thread
+from warp_tiles.build.engine import Engine
+from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.heuristics.limits import sums_per_thread
 from warp_tiles.tuning.gemm_bench import KERNEL, LOOP_KERNEL
 from warp_tiles.tuning.gemm_build import Benchmark, Unbuilt, build_side_by_side
 from warp_tiles.tuning.gemm_space import candidates, config_of, tile_config_of
-from warp_tiles.variant import GemmVariant
 
 HALF = variant_of(64, "float16", threads=128)
 VARIANTS = {

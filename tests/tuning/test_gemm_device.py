@@ -12,7 +12,7 @@ import pytest
 
 from tests.bench import variant_of
 from warp_tiles import settings
-from warp_tiles.engine import Engine
+from warp_tiles.build.engine import Engine
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.tuning import gemm_device as module
 from warp_tiles.tuning.gemm_bench import layout

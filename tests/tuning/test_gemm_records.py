@@ -13,14 +13,14 @@ import pytest
 from tests.bench import Bench, cublasdx, mma, variant_of
 from tests.tuning.gemm_fakes import GPU, H200, another_tile, remember, store_of, timing, tuned_to
 from warp_tiles import settings
-from warp_tiles.choose import choose
-from warp_tiles.planning import ModulePlan, PlannedVariant, Session, resolve
+from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.heuristics.choose import choose
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant, Session, resolve
 from warp_tiles.providers.base import TunedChoice
 from warp_tiles.tuning.gemm_key import values_of
 from warp_tiles.tuning.gemm_records import TunedGemms
 from warp_tiles.tuning.gemm_space import config_of
 from warp_tiles.tuning.record import Timing
-from warp_tiles.variant import GemmVariant, Role
 
 HALF = variant_of(64, "float16", threads=128)
 SINGLE = variant_of(32, threads=64)
@@ -155,7 +155,7 @@ def test_a_process_does_not_change_its_mind(bench: Bench) -> None:
 
 
 def test_without_records_nothing_of_tuning_is_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warp_tiles.tuned._read", lambda now, store: pytest.fail("records were read"))
+    monkeypatch.setattr("warp_tiles.tuning.snapshots._read", lambda now, store: pytest.fail("records were read"))
     assert planned(bench, HALF).tile_config == choose(HALF)
     assert "tuned" not in bench.engine.salt()
 

@@ -12,11 +12,11 @@ from tests.bench import Bench, variant_of
 from tests.tuning.gemm_fakes import H200, FakeMeasurer, tuner_of
 from warp_tiles import settings
 from warp_tiles.errors import ToolchainError
+from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.tuning import gemm
 from warp_tiles.tuning.gemm import TunedVariant, Tuner
 from warp_tiles.tuning.gemm_space import candidates
 from warp_tiles.tuning.record import Config, Record, identity
-from warp_tiles.variant import GemmVariant
 
 VARIANTS = [variant_of(size, threads=64) for size in (16, 32, 48, 64)]
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tests.bench import ALIGNED, deep_variant, variant_of
 from tests.tuning.gemm_variants import gemm_variants
-from warp_tiles import tile_limits
-from warp_tiles.choose import choose
 from warp_tiles.errors import UnsupportedVariant
-from warp_tiles.tile_config import TileConfig
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.heuristics import limits as tile_limits
+from warp_tiles.heuristics.choose import choose
 from warp_tiles.tuning.gemm_space import candidates, config_of, neighbours, tile_candidates, tile_config_of
 from warp_tiles.tuning.record import identity
-from warp_tiles.variant import GemmVariant
 
 HALF = variant_of(64, "float16", threads=128)
 DEEP = deep_variant(16, 256, "float16", threads=128)

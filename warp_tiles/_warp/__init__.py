@@ -2,13 +2,8 @@
 
 from warp_tiles._warp.hooks import Hooks
 from warp_tiles._warp.libmathdx import libmathdx_build
-from warp_tiles._warp.modules import (
-    compile_module,
-    plan_loaded_modules,
-    plan_module,
-    rehash_modules,
-    user_modules,
-)
+from warp_tiles._warp.modules import compile_module, rehash_modules, user_modules
+from warp_tiles._warp.plans import plan_loaded_modules, plan_module
 from warp_tiles._warp.seams import (
     REQUIRED,
     SUPPORTED_VERSIONS,

@@ -30,11 +30,7 @@ from warp_tiles._warp.libmathdx import libmathdx_build
 from warp_tiles._warp.modules import rehash_modules
 from warp_tiles._warp.reload import LoadAgain, Reloads
 from warp_tiles._warp.seams import CHOLESKY, MATMUL, check_seams, find, mathdx_enabled
-from warp_tiles.dispatch import Target, products
-from warp_tiles.engine import Engine
-from warp_tiles.errors import PlanError, UnsupportedVariant
-from warp_tiles.planning import DECLARATIONS, Session, resolve
-from warp_tiles.translate import (
+from warp_tiles._warp.translate import (
     BuilderState,
     function_uses,
     mentions,
@@ -42,10 +38,14 @@ from warp_tiles.translate import (
     tile_of,
     variant_of_call,
 )
-from warp_tiles.variant import GemmVariant, Role
+from warp_tiles.build.engine import Engine
+from warp_tiles.errors import PlanError, UnsupportedVariant
+from warp_tiles.gemm.dispatch import Target, products
+from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.plan.planning import DECLARATIONS, Session, resolve
 
 if TYPE_CHECKING:
-    from warp_tiles.module_build import ModuleBuild
+    from warp_tiles.build.module_build import ModuleBuild
 
 
 _UNDECIDING = {"cache_max_bytes", "cache_shared", "jobs", "progress", "tune_budget_s"}  # they leave code as it is
@@ -278,7 +278,7 @@ class Hooks:
         self._refuse_stale_hash(builder)
         kernels = [kernel.key for kernel in builder.kernels]
         plan = resolve(state.session, source, kernels, list(function_uses(builder, state)))
-        from warp_tiles.module_build import ModuleBuild
+        from warp_tiles.build.module_build import ModuleBuild
 
         prepared = functools.partial(ModuleBuild, self.engine, state.session, source)
         bare, plan = plan, self.engine.annotate(plan)

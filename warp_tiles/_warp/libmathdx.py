@@ -9,9 +9,9 @@ from typing import Any
 
 import warp
 
+from warp_tiles._warp.translate import WARP_LAYOUTS
 from warp_tiles.errors import BuildError
-from warp_tiles.translate import WARP_LAYOUTS
-from warp_tiles.variant import GemmVariant
+from warp_tiles.gemm.variant import GemmVariant
 
 _lock = threading.Lock()
 

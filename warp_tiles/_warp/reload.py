@@ -22,15 +22,15 @@ import warp
 
 from warp_tiles import settings
 from warp_tiles._warp.seams import find
-from warp_tiles.background import BackgroundBuild
+from warp_tiles.build.background import BackgroundBuild
 from warp_tiles.errors import PlanError, WarpTilesError
-from warp_tiles.planning import ModulePlan
+from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import Settings
-from warp_tiles.variant import GemmVariant
 
 if TYPE_CHECKING:
-    from warp_tiles.engine import Engine
-    from warp_tiles.module_build import ModuleBuild
+    from warp_tiles.build.engine import Engine
+    from warp_tiles.build.module_build import ModuleBuild
 
 _ATTEMPTS = 4  # of one load: tuned, set back to the fast path, and settings that change meanwhile
 

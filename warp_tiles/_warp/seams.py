@@ -9,7 +9,7 @@ from typing import Any
 import warp
 
 from warp_tiles.errors import SeamError
-from warp_tiles.toolchain import Version
+from warp_tiles.toolchain.search import Version
 
 SUPPORTED_VERSIONS = ((1, 17), (1, 19))
 MATMUL, CHOLESKY = "tile_matmul", "tile_cholesky"

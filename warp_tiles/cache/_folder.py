@@ -20,8 +20,8 @@ from warp_tiles.cache._place import LAYOUT, foreign_writers, is_digest, modes_in
 from warp_tiles.cache._report import Problem, Problems
 from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.errors import CacheError
-from warp_tiles.files import TEMP_PREFIX, make_private_folders, read_whole, write_atomic
-from warp_tiles.locks import file_lock
+from warp_tiles.util.files import TEMP_PREFIX, make_private_folders, read_whole, write_atomic
+from warp_tiles.util.locks import file_lock
 
 STORE_LOCK = "store"
 

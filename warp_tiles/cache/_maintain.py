@@ -14,8 +14,8 @@ from pathlib import Path
 from warp_tiles.cache._folder import Folder
 from warp_tiles.cache._manifest import Manifest
 from warp_tiles.cache._sealed import DamagedError
-from warp_tiles.files import read_whole, sync_folder
-from warp_tiles.locks import file_lock
+from warp_tiles.util.files import read_whole, sync_folder
+from warp_tiles.util.locks import file_lock
 
 DAY_S = 86400.0
 QUARANTINE_DAYS = 7

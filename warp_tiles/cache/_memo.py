@@ -17,7 +17,7 @@ from pathlib import Path
 
 from warp_tiles.cache._place import LAYOUT, foreign_writers, is_digest
 from warp_tiles.cache._sealed import DamagedError, seal, unseal
-from warp_tiles.files import make_private_folders, read_whole, write_atomic
+from warp_tiles.util.files import make_private_folders, read_whole, write_atomic
 
 #: Records kept; the oldest go first.
 MAX_RECORDS = 256

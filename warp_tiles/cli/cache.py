@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from warp_tiles.asked import AskedKeys
 from warp_tiles.cache import Cache, Listed
+from warp_tiles.cache._asked import AskedKeys
 from warp_tiles.cli.output import human_bytes, json_option, print_json, print_table
 from warp_tiles.errors import CacheError
 
 
 def _open() -> Cache:
-    from warp_tiles.engine import Engine
+    from warp_tiles.build.engine import Engine
 
     return Engine().cache
 
@@ -115,7 +115,7 @@ def explain(key: str, as_json: bool) -> None:
 @json_option
 def gc(max_size: str | None, as_json: bool) -> None:
     """Drop least recently used entries above a size, and leftovers of processes that were killed."""
-    from warp_tiles.setting_values import parse_size
+    from warp_tiles.settings.values import parse_size
 
     _report(_open().gc(None if max_size is None else parse_size("--max-size", max_size)), as_json)
 

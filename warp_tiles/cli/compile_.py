@@ -19,7 +19,7 @@ from warp_tiles.cli.output import (
     say_stopped,
     script_output_to_stderr,
 )
-from warp_tiles.script import Target
+from warp_tiles.launch.script import Target
 
 
 @click.command("compile", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
@@ -37,11 +37,11 @@ def compile_(
 
     The script runs with its launches noted instead of made. Modules are compiled side by side.
     """
-    import warp_tiles
-    from warp_tiles.script import discover
+    from warp_tiles import api
+    from warp_tiles.launch.script import discover
 
     with script_output_to_stderr(as_json):
-        warp_tiles.enable()
+        api.enable()
         found = discover(script, arguments, block_dim)
         if found.stopped:
             say_stopped(script, found.stopped)
@@ -85,10 +85,10 @@ def _compile(target: Target, arch: int, folder: Path) -> dict[str, Any]:
 
 def _with_record(row: dict[str, Any]) -> dict[str, Any]:
     """Add what the build record knows; a module without products, or one that was there, built none."""
-    import warp_tiles
+    from warp_tiles import api
 
     counts = {"lto_builds": 0, "lto_hits": 0, "lto_bytes": 0}
-    for record in warp_tiles.report()["modules"]:
+    for record in api.report()["modules"]:
         if record.get("output") == Path(row["cubin"]).name:
             counts = {name: record[name] for name in counts}
     return {**row, **counts}

@@ -13,7 +13,7 @@ from warp_tiles.cli.output import json_option, print_json, print_table, script_o
 @json_option
 def doctor(as_json: bool) -> None:
     """Check Python, Warp, compiler, headers, linker, GPUs and the cache; exit 1 if there is a problem."""
-    from warp_tiles.diagnose import diagnose
+    from warp_tiles.cli.diagnose import diagnose
 
     with script_output_to_stderr(True):
         findings = list(diagnose())

@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from warp_tiles.errors import ScriptError, WarpTilesError
-from warp_tiles.policy import POLICIES
 from warp_tiles.settings import configure
+from warp_tiles.settings.policy import POLICIES
 
 F = TypeVar("F", bound=Callable[..., Any])
 

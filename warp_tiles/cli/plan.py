@@ -15,7 +15,7 @@ from warp_tiles.cli.output import (
     say_stopped,
     script_output_to_stderr,
 )
-from warp_tiles.planning import ModulePlan
+from warp_tiles.plan.planning import ModulePlan
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
@@ -31,18 +31,18 @@ def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | N
     The script runs with its launches noted instead of made, so that the block sizes and generic
     kernels it uses are known.
     """
-    import warp_tiles
-    from warp_tiles.script import discover
+    from warp_tiles import api
+    from warp_tiles.launch.script import discover
 
     plans: list[ModulePlan] = []
     with script_output_to_stderr(as_json):
-        warp_tiles.enable()
+        api.enable()
         found = discover(script, arguments, block_dim)
         if found.stopped:
             say_stopped(script, found.stopped)
         with refusals(script):
             for target in found.targets:
-                plans.append(warp_tiles.plan(target.module, arch=arch, block_dim=target.block_dim))
+                plans.append(api.plan(target.module, arch=arch, block_dim=target.block_dim))
     if as_json:
         print_json({"modules": [item.to_json() for item in plans]})
     else:

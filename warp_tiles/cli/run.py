@@ -24,10 +24,9 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     Options of warp-tiles come before SCRIPT; whatever follows belongs to the script. The report
     holds the plan and the build record of every module that the run met, also if the script fails.
     """
-    import warp_tiles
-    from warp_tiles import settings
-    from warp_tiles.files import write_atomic
-    from warp_tiles.script import require_script, run_script
+    from warp_tiles import api, settings
+    from warp_tiles.launch.script import require_script, run_script
+    from warp_tiles.util.files import write_atomic
 
     settings.current()  # a variable that is wrong is said before anything else
     require_script(script)
@@ -38,11 +37,11 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     logger.setLevel(logging.INFO)
     try:
         with script_output_to_stderr(as_json):
-            warp_tiles.enable()
+            api.enable()
             run_script(script, arguments)
     finally:
-        if warp_tiles.is_enabled():
-            record = warp_tiles.report()
+        if api.is_enabled():
+            record = api.report()
             if report_file is not None:
                 write_atomic(report_file, (json.dumps(record, indent=2) + "\n").encode("utf-8"))
             if as_json:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from warp_tiles.build.progress import wanted
 from warp_tiles.cli.output import (
     human_bytes,
     json_option,
@@ -18,12 +19,11 @@ from warp_tiles.cli.output import (
     script_output_to_stderr,
 )
 from warp_tiles.errors import RecordError, ScriptError, SettingError
-from warp_tiles.progress import wanted
-from warp_tiles.setting_values import seconds
+from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.settings.values import seconds
 from warp_tiles.tuning.labels import label, microseconds
 from warp_tiles.tuning.record import Record, Timing
 from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
-from warp_tiles.variant import GemmVariant
 
 if TYPE_CHECKING:
     from warp_tiles.tuning.gemm import TunedVariant
@@ -99,7 +99,7 @@ def _script(
 ) -> None:
     """Tune the products of SCRIPT."""
     from warp_tiles import settings
-    from warp_tiles.tuning.gemm import tune_script
+    from warp_tiles.cli.tune_script import tune_script
 
     now = settings.current()
     if not script.is_file():

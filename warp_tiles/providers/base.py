@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from warp_tiles.errors import UnsupportedVariant
-from warp_tiles.tile_config import TileConfig
-from warp_tiles.variant import GemmVariant
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import GemmVariant
 
 if TYPE_CHECKING:
     from warp_tiles.cache import CacheKey
-    from warp_tiles.compiler import Compiled, CompileRequest
-    from warp_tiles.toolchain import Toolchain
+    from warp_tiles.compile.compiler import Compiled, CompileRequest
+    from warp_tiles.toolchain.search import Toolchain
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from warp_tiles.providers import nvrtc
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import DTYPE_BYTES, MIN_ARCH, DType, GemmVariant, Operand
 from warp_tiles.providers.base import Recipe, refusal
 from warp_tiles.providers.nvrtc import NvrtcProvider
-from warp_tiles.sources import DeviceSource
-from warp_tiles.tile_config import TileConfig
-from warp_tiles.variant import DTYPE_BYTES, MIN_ARCH, DType, GemmVariant, Operand
+from warp_tiles.toolchain import sources
+from warp_tiles.toolchain.sources import DeviceSource
 
 MIN_THREADS = 32
 _CXX_TYPES: dict[DType, str] = {
@@ -109,7 +109,7 @@ class CublasdxProvider(NvrtcProvider):
 
     def source(self) -> DeviceSource:
         """See :class:`NvrtcProvider`."""
-        folder = nvrtc.kernels_folder() / "cublasdx"
+        folder = sources.kernels_folder() / "cublasdx"
         return DeviceSource(folder / "gemm.cuh", folder, (folder, *self._store.toolchain().require_headers()))
 
     def text(self, variant: GemmVariant, config: TileConfig | None) -> str:

@@ -12,17 +12,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.errors import UnsupportedVariant
-from warp_tiles.providers import nvrtc
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import DTYPE_BYTES, DType, GemmVariant
 from warp_tiles.providers.base import Recipe, Tuned
 from warp_tiles.providers.nvrtc import NvrtcProvider
-from warp_tiles.sources import DeviceSource
-from warp_tiles.tile_config import TileConfig
-from warp_tiles.toolchain import ToolchainStore
-from warp_tiles.variant import DTYPE_BYTES, DType, GemmVariant
+from warp_tiles.toolchain import sources
+from warp_tiles.toolchain.sources import DeviceSource
+from warp_tiles.toolchain.store import ToolchainStore
 
 if TYPE_CHECKING:
-    from warp_tiles.cache import FileDigests
-    from warp_tiles.loops import LoopSums
+    from warp_tiles.codegen.loops import LoopSums
 
 SOURCE = "gemm/block_gemm.cuh"  # below kernels/
 SOURCE_SCHEMA = 1
@@ -118,8 +117,8 @@ extern "C" __device__ __forceinline__ __attribute__((used)) void {variant.symbol
 
 def loop_sums(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums | None:
     """How a loop keeps the sums of a variant in registers; None where C rounds them or they are too many."""
-    from warp_tiles import tile_limits
-    from warp_tiles.loops import LoopSums
+    from warp_tiles.codegen.loops import LoopSums
+    from warp_tiles.heuristics import limits as tile_limits
 
     if DTYPE_BYTES[variant.c.dtype] < 4:
         return None
@@ -139,21 +138,16 @@ def options(variant: GemmVariant) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _chosen(variant: GemmVariant) -> TileConfig:
-    from warp_tiles.choose import choose
+    from warp_tiles.heuristics.choose import choose
 
     return choose(variant)
-
-
-@functools.lru_cache(maxsize=8)
-def _chooser_digest(digests: FileDigests) -> str:
-    """Of the modules as they are when it is first asked for: what is loaded does not change."""
-    return digests.digest_many(nvrtc.DECIDING_MODULES)
 
 
 class MmaProvider(NvrtcProvider):
     """Builds variants from the templates in ``kernels/``, which need no headers but their own.
 
-    Where a method takes a tile configuration, None stands for the one that :func:`warp_tiles.choose.choose` takes.
+    Where a method takes a tile configuration, None stands for the one that
+    :func:`warp_tiles.heuristics.choose.choose` takes.
 
     Args:
         store: Finds the compiler and digests files.
@@ -173,7 +167,7 @@ class MmaProvider(NvrtcProvider):
 
     def source(self) -> DeviceSource:
         """See :class:`NvrtcProvider`."""
-        kernels = nvrtc.kernels_folder()
+        kernels = sources.kernels_folder()
         return DeviceSource(kernels / SOURCE, kernels, (kernels,))
 
     def text(self, variant: GemmVariant, config: TileConfig | None) -> str:
@@ -192,7 +186,7 @@ class MmaProvider(NvrtcProvider):
             UnsupportedVariant: No configuration serves the variant.
             SettingError: The one that is given does not.
         """
-        from warp_tiles import tile_limits
+        from warp_tiles.heuristics import limits as tile_limits
 
         if config is None:
             return _chosen(variant)
@@ -214,10 +208,6 @@ class MmaProvider(NvrtcProvider):
     def recipe(self, variant: GemmVariant, config: TileConfig) -> Recipe:
         """The way to build a variant with a tile configuration."""
         return Recipe("the provider mma", variant, variant.symbol, config)
-
-    def salt(self) -> dict[str, str]:
-        """See :meth:`Provider.salt`; another chooser can choose otherwise, which no source tells."""
-        return {**self.identity(), "chooser": _chooser_digest(self._store.digests)}
 
     def details(self, config: TileConfig | None) -> dict[str, object]:
         """See :class:`NvrtcProvider`."""

@@ -4,49 +4,18 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles.errors import ToolchainError
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.providers.base import Built, Provider, Recipe, Workshop
-from warp_tiles.sources import DeviceSource
-from warp_tiles.tile_config import TileConfig
-from warp_tiles.toolchain import ToolchainStore, require_arch
-from warp_tiles.variant import GemmVariant
+from warp_tiles.toolchain.search import require_arch
+from warp_tiles.toolchain.sources import DeviceSource
+from warp_tiles.toolchain.store import ToolchainStore
 
 if TYPE_CHECKING:
     from warp_tiles.cache import CacheKey
-    from warp_tiles.compiler import Compiled, CompileRequest
-
-_PACKAGE = Path(__file__).resolve().parent.parent
-# modules that decide the source text, the options or the key of a variant, by name
-DECIDING_MODULES = {
-    name: _PACKAGE / f"{name}.py"
-    for name in (
-        *("variant", "tile_config", "choose", "tile_limits", "tile_access", "tile_cost", "wavefronts", "loops"),
-        *("sources", "compiler", "providers/nvrtc", "providers/mma", "providers/cublasdx"),
-    )
-}
-# modules that edit the source of a Warp module, by name
-EDITING_MODULES = {name: _PACKAGE / f"{name}.py" for name in ("loops", "tile_moves", "pipeline", "shared_gradients")}
-MODULE_HEADER = "module/tile_moves.cuh"  # below kernels/; written into that source
-_MARKERS = ("cublasdx/gemm.cuh", "gemm/block_gemm.cuh")
-
-
-def kernels_folder() -> Path:
-    """Folder of the device sources: inside the installed package, or at the top of a checkout.
-
-    Raises:
-        ToolchainError: Neither is there.
-    """
-    inside, beside = _PACKAGE / "kernels", _PACKAGE.parent / "kernels"
-    for folder in (inside, beside):
-        if all((folder / marker).is_file() for marker in _MARKERS):
-            return folder
-    raise ToolchainError(
-        f"the device sources were found neither in {inside} nor in {beside}",
-        remedy="install warp-tiles again",
-    )
+    from warp_tiles.compile.compiler import Compiled, CompileRequest
 
 
 class NvrtcProvider(Provider):
@@ -100,7 +69,7 @@ class NvrtcProvider(Provider):
         Raises:
             ToolchainError: There is no toolchain.
         """
-        from warp_tiles.compiler import CompileRequest
+        from warp_tiles.compile.compiler import CompileRequest
 
         config = self.settled(variant, config)
         paths = [os.fspath(folder) for folder in self.source().include_dirs]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.providers.base import Built, Provider, Recipe, Workshop, refusal
 from warp_tiles.providers.cublasdx import require_served
-from warp_tiles.variant import GemmVariant
 
 Libmathdx = Callable[[GemmVariant], tuple[str, bytes]]
 

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from warp_tiles.errors import ToolchainError, WorkerError
-from warp_tiles.threads import DaemonThreads
+from warp_tiles.util.threads import DaemonThreads
 
 _MOST_FAILURES = 2  # of GPUs that had begun with one item, which is then the likely cause
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from warp_tiles.files import make_private_folders
-from warp_tiles.locks import file_lock
+from warp_tiles.util.files import make_private_folders
+from warp_tiles.util.locks import file_lock
 
 POLL_S = 0.05
 

@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from warp_tiles.cache._place import foreign_writers, is_digest, modes_in
-from warp_tiles.files import make_private_folders, read_whole, write_atomic
-from warp_tiles.locks import NoLocksError, file_lock
 from warp_tiles.tuning.encoding import FutureSchemaError, decode_record, encode_record
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import Record
+from warp_tiles.util.files import make_private_folders, read_whole, write_atomic
+from warp_tiles.util.locks import NoLocksError, file_lock
 
 LOCK_TIMEOUT_S = 60.0  # a change of the folder takes milliseconds
 DAMAGED_SUFFIX = ".damaged"

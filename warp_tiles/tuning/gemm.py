@@ -12,22 +12,21 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from warp_tiles.errors import ToolchainError, UnsupportedVariant
+from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.settings import Settings, current
 from warp_tiles.tuning.deal import Tell, deal
-from warp_tiles.tuning.environment import environment_of, sharing_gpus
+from warp_tiles.tuning.environment import environment_of
 from warp_tiles.tuning.gemm_key import key_of, source_of
 from warp_tiles.tuning.gemm_space import LIMIT, candidates
 from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
 from warp_tiles.tuning.store import RecordStore, open_store
-from warp_tiles.variant import GemmVariant
 
 if TYPE_CHECKING:
-    from warp_tiles.engine import Engine
+    from warp_tiles.build.engine import Engine
     from warp_tiles.tuning.gemm_build import Shop
 
 log = logging.getLogger("warp_tiles")
@@ -61,7 +60,7 @@ class Progress(Protocol):
     def __call__(self, variant: GemmVariant, record: Record, device: str) -> None: ...
 
 
-def _silent(variant: GemmVariant, record: Record, device: str) -> None:
+def silent(variant: GemmVariant, record: Record, device: str) -> None:
     pass
 
 
@@ -136,7 +135,7 @@ class Tuner:
         missing = [name for name in found if name not in known]
         return [found[name] for name in sorted(missing, key=measured.__contains__)]
 
-    def tune(self, variant: GemmVariant, deadline: float = math.inf, progress: Progress = _silent) -> TunedVariant:
+    def tune(self, variant: GemmVariant, deadline: float = math.inf, progress: Progress = silent) -> TunedVariant:
         """Measure the candidates of which nothing is known; each batch is stored at once, so nothing is lost.
 
         Args:
@@ -181,7 +180,7 @@ class Tuner:
         return TunedVariant(variant, record, record.winner(), len(found.identities), found.device, error)
 
     def tune_all(
-        self, variants: Iterable[GemmVariant], budget_s: float = 0.0, progress: Progress = _silent
+        self, variants: Iterable[GemmVariant], budget_s: float = 0.0, progress: Progress = silent
     ) -> list[TunedVariant]:
         """Tune variants, each on one GPU and as many at once as there are; what one leaves of its time, others have.
 
@@ -254,65 +253,6 @@ def tune_variant(
     found = tuner.tune(variant, time.monotonic() + budget_s if budget_s else math.inf)
     engine.records_changed()
     return found.record
-
-
-def tune_script(
-    script: Path,
-    arguments: tuple[str, ...] = (),
-    *,
-    budget_s: float = 0.0,
-    block_dim: int | None = None,
-    devices: Sequence[str] = (),
-    tuner: Callable[[Engine, Settings], Tuner] | None = None,
-    progress: Progress = _silent,
-    stopped: Callable[[str], None] = lambda reason: None,
-) -> list[TunedVariant]:
-    """Tune every variant that a script's kernels need on this machine's GPUs and that has no complete record.
-
-    The script runs with its launches noted instead of made, as ``warp-tiles plan`` runs it. What was measured before
-    an interruption is kept, and the next call goes on from there.
-
-    Args:
-        script: A Python file.
-        arguments: Its command line.
-        budget_s: Seconds for all variants, 0 for no limit; each has an equal share of what is left.
-        block_dim: Use this block size instead of those that the script launches with.
-        devices: Warp's names of the GPUs that measure; the first one is tuned for, and those unlike it are left out.
-            Empty for the GPU that Warp takes by default and all that are like it.
-        tuner: Makes what measures and remembers; None for these devices.
-        progress: Called with what is known of a variant after each batch.
-        stopped: Called before the first batch with why the script ended early, if it did.
-
-    Returns:
-        The variants in the order in which the script needs them.
-
-    Raises:
-        ScriptError: The script is missing, or has no kernels.
-        ToolchainError: There is no GPU or none of a name, or no compiler.
-    """
-    import warp_tiles
-    from warp_tiles import _warp, api
-    from warp_tiles.script import discover, require_script
-
-    require_script(script)
-    warp_tiles.enable()
-    engine, now = api.engine(), current()
-    if tuner is None:
-        found_tuner = default_tuner(engine, now, sharing_gpus(present_device(), devices))
-    else:
-        found_tuner = tuner(engine, now)
-    variants: list[GemmVariant] = []
-    found = discover(script, arguments, block_dim)
-    if found.stopped:
-        stopped(found.stopped)
-    for target in found.targets:
-        plan = warp_tiles.plan(target.module, arch=found_tuner.arch, block_dim=target.block_dim)
-        variants += [v.variant for v in plan.needed if v.variant is not None]
-    tuned = found_tuner.tune_all(variants, budget_s, progress)
-    if any(item.measured for item in tuned):
-        engine.records_changed()
-        _warp.rehash_modules()
-    return tuned
 
 
 def tune_missing(engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from warp_tiles.compiler import CompileRequest, LinkRequest
-from warp_tiles.link import max_registers, resident_blocks
-from warp_tiles.loops import LoopSums
-from warp_tiles.variant import DTYPE_BYTES, DType, GemmVariant, Operand
+from warp_tiles.codegen.loops import LoopSums
+from warp_tiles.compile.compiler import CompileRequest, LinkRequest
+from warp_tiles.compile.module import max_registers, resident_blocks
+from warp_tiles.gemm.variant import DTYPE_BYTES, DType, GemmVariant, Operand
 
 KERNEL = "wt_benchmark"  # each product reads and writes C
 LOOP_KERNEL = "wt_benchmark_loop"  # the sums stay in registers, as in a loop over K

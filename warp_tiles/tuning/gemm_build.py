@@ -9,17 +9,17 @@ from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Protocol
 
+from warp_tiles.compile.pool import CompilerPool, result_of
 from warp_tiles.errors import BuildError, WarpTilesError, WorkerError
-from warp_tiles.pool import CompilerPool, result_of
+from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.providers import CublasdxProvider, MmaProvider
 from warp_tiles.providers.base import Built, Workshop
 from warp_tiles.providers.mma import loop_sums
-from warp_tiles.threads import DaemonThreads
-from warp_tiles.toolchain import ToolchainStore
+from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.tuning.gemm_bench import compile_request, link_request
 from warp_tiles.tuning.gemm_space import tile_config_of
 from warp_tiles.tuning.record import Config
-from warp_tiles.variant import GemmVariant
+from warp_tiles.util.threads import DaemonThreads
 
 _WAITING_THREADS = 64
 

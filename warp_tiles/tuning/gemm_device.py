@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warp_tiles.errors import BuildError, ToolchainError
+from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.tuning import gemm_bench
 from warp_tiles.tuning.gemm_build import Benchmark, Shop, Unbuilt, build_side_by_side
 from warp_tiles.tuning.measure import Clock, EventClock, Runner, describe_error, race
 from warp_tiles.tuning.record import Config, Timing
-from warp_tiles.variant import GemmVariant
 
 if TYPE_CHECKING:
     from warp_tiles.tuning.measure import Candidate

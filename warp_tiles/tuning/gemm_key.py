@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 
 from warp_tiles.errors import ToolchainError
+from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.providers import CublasdxProvider, MmaProvider
-from warp_tiles.toolchain import ToolchainStore
+from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.tuning.key import Environment, Scalar, TuningKey
-from warp_tiles.variant import GemmVariant
 from warp_tiles.version import __version__
 
 SUBJECT = "gemm"

@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from warp_tiles.choose import choose
 from warp_tiles.errors import ToolchainError, UnsupportedVariant
+from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.heuristics.choose import choose
+from warp_tiles.heuristics.limits import problem_of
 from warp_tiles.providers.base import TunedChoice
-from warp_tiles.tile_limits import problem_of
 from warp_tiles.tuning.folder import tell
 from warp_tiles.tuning.gemm_key import SUBJECT, named_environment, present_environments, source_of, values_of
 from warp_tiles.tuning.gemm_space import config_of, tile_config_of
 from warp_tiles.tuning.key import Environment, Scalar
 from warp_tiles.tuning.record import Record, Timing
-from warp_tiles.variant import GemmVariant
 
 if TYPE_CHECKING:
     from warp_tiles.settings import Settings
-    from warp_tiles.toolchain import ToolchainStore
+    from warp_tiles.toolchain.store import ToolchainStore
     from warp_tiles.tuning.store import RecordStore
 
 _Values = tuple[tuple[str, Scalar], ...]

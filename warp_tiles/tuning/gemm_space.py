@@ -10,15 +10,15 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from warp_tiles import choose as chooser
-from warp_tiles.choose import fma_candidates, mma_candidates
 from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.heuristics import choose as chooser
+from warp_tiles.heuristics.choose import fma_candidates, mma_candidates
+from warp_tiles.heuristics.cost import cost
+from warp_tiles.heuristics.limits import INSTRUCTION_MNK, LANES, instructions, problem_of, transposed
 from warp_tiles.providers.cublasdx import require_served
-from warp_tiles.tile_config import TileConfig
-from warp_tiles.tile_cost import cost
-from warp_tiles.tile_limits import INSTRUCTION_MNK, LANES, instructions, problem_of, transposed
 from warp_tiles.tuning.record import Config
-from warp_tiles.variant import GemmVariant
 
 LIMIT = 40
 _HOPELESS = 2.5  # times the pick's estimate, which is on average within a few per cent

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from warp_tiles.cache import Cache, CacheKey, cache_root
 from warp_tiles.errors import CacheError, SeamError
-from warp_tiles.files import write_atomic
 from warp_tiles.settings import Settings
 from warp_tiles.tuning.environment import instruction_sets, processor
+from warp_tiles.util.files import write_atomic
 
 log = logging.getLogger("warp_tiles")
 

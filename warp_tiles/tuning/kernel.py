@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from warp_tiles import project_file, settings
-from warp_tiles.api import is_enabled
+from warp_tiles import settings
+from warp_tiles._warp.installed import is_enabled
 from warp_tiles.errors import SettingError, TuningError
-from warp_tiles.recorded import RecordingTarget
+from warp_tiles.launch.recorded import RecordingTarget
+from warp_tiles.settings import project_file
 from warp_tiles.tuning.arguments import checked_key, in_order, namespace, refuse_unknown, remembered
 from warp_tiles.tuning.kernel_choice import Counters, KernelChooser, Question
 from warp_tiles.tuning.kernel_records import Dim, KernelRecords, Store

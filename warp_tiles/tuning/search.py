@@ -13,12 +13,12 @@ from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from warp_tiles.pool import available_cores
-from warp_tiles.threads import DaemonThreads
+from warp_tiles.compile.pool import available_cores
 from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, is_passing, race
 from warp_tiles.tuning.record import Config, Timing, identity
 from warp_tiles.tuning.search_progress import SearchProgress
 from warp_tiles.tuning.space import All, Strategy
+from warp_tiles.util.threads import DaemonThreads
 
 _BATCH = 32  # built, measured and remembered together: cores are idle only when a batch ends
 _BATCH_ON_BUDGET = 16  # so that something is measured before the time is over

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from warp_tiles import progress
+from warp_tiles.build import progress
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

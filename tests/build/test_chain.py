@@ -1,0 +1,233 @@
+"""The chain of providers: who is asked in which order, who refuses what, and what is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.bench import ALIGNED, TOOLCHAIN, Bench, cublasdx, libmathdx, mma, variant_of
+from warp_tiles import settings
+from warp_tiles.errors import BuildError, ToolchainError, UnsupportedVariant
+from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant, Session, resolve
+from warp_tiles.settings import Settings
+
+ODD = replace(ALIGNED, threads=48)
+FEW = replace(ALIGNED, threads=16)
+OLD = replace(ALIGNED, arch=70)
+B = replace(ALIGNED.c, dtype="bfloat16")
+NARROW = replace(ALIGNED, c=B)
+AUTO = Settings()
+
+
+def plan_of(variant: GemmVariant, role: Role = Role.FORWARD) -> ModulePlan:
+    """A module that needs one variant in a role."""
+    session = Session("module", variant.arch, variant.threads)
+    site = session.add("tile_matmul", "k", {Role.FORWARD: ALIGNED, role: variant})
+    call = "tile_matmul" if role is Role.FORWARD else "adj_tile_matmul"
+    return resolve(session, f"wp::{call}({site.placeholder(Role.FORWARD)});", ["k"], [])
+
+
+def planned(bench: Bench, variant: GemmVariant, role: Role = Role.FORWARD) -> PlannedVariant:
+    """The variant as the plan shows it."""
+    found = bench.engine.annotate(plan_of(variant, role))
+    return next(item for item in found.needed if item.variant == variant and item.role is role)
+
+
+# ---- the order
+
+
+def test_every_provider_is_asked_in_order(bench: Bench) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    names = [provider.name for provider in bench.engine.chain(AUTO).providers]
+    assert names == ["mma", "cublasdx", "libmathdx", "scalar"]
+
+
+def test_a_warp_without_libmathdx_is_not_asked_for_it(bench: Bench) -> None:
+    assert [provider.name for provider in bench.engine.chain(AUTO).providers] == ["mma", "cublasdx", "scalar"]
+
+
+@pytest.mark.parametrize("name", settings.PROVIDERS[1:])
+def test_a_named_provider_is_asked_alone(bench: Bench, name: str) -> None:
+    chain = bench.engine.chain(Settings(provider=name))
+    assert [provider.name for provider in chain.providers] == [name]
+    assert chain.forced
+
+
+# ---- what is refused is normal
+
+
+def test_the_first_provider_is_taken_and_the_plan_says_so(bench: Bench) -> None:
+    found = planned(bench, ALIGNED)
+    assert found.provider == "mma"
+    assert found.reason.endswith("; mma: the first that is asked")
+
+
+def test_an_odd_block_goes_to_cublasdx_without_a_warning(bench: Bench) -> None:
+    found = planned(bench, ODD)
+    assert (found.provider, found.symbol, found.tile_config) == ("cublasdx", ODD.symbol, None)
+    assert "; cublasdx: mma cannot serve threads=48" in found.reason
+    artifact, told = bench.heard(ODD)
+    assert (artifact.provider, artifact.key, told) == ("cublasdx", found.key, [])
+    assert bench.pool.requests == [cublasdx(ODD)]
+
+
+@pytest.mark.parametrize(("variant", "field"), [(FEW, "threads=16"), (OLD, "arch=70")])
+def test_what_only_the_scalar_path_serves_takes_it_without_a_warning(
+    bench: Bench, variant: GemmVariant, field: str
+) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    found = planned(bench, variant)
+    assert (found.provider, found.symbol, found.key) == ("scalar", "", "")
+    for name in ("mma", "cublasdx", "libmathdx"):
+        assert f"{name} cannot serve {field}" in found.reason
+    artifact, told = bench.heard(variant)
+    assert (artifact.provider, artifact.payload, told) == ("scalar", b"", [])
+    assert bench.pool.requests == []
+
+
+def test_the_function_that_cublasdx_is_promised_less_for_is_the_one_that_is_planned(bench: Bench) -> None:
+    half = variant_of(16, "float16", threads=48)
+    found = planned(bench, half)
+    assert half.alignments == (16, 16, 16)
+    assert found.symbol == replace(half, c=replace(half.c, alignment=8)).symbol
+    assert bench.build(half).symbol == found.symbol
+    assert bench.build(half).key == found.key
+
+
+# ---- a named provider that cannot
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "field"),
+    [
+        ("mma", ODD, "threads=48"),
+        ("mma", FEW, "threads=16"),
+        ("mma", OLD, "arch=70"),
+        ("cublasdx", FEW, "threads=16"),
+        ("cublasdx", OLD, "arch=70"),
+        ("libmathdx", FEW, "threads=16"),
+        ("libmathdx", OLD, "arch=70"),
+    ],
+)
+def test_a_named_provider_names_the_field_that_it_cannot_serve(
+    bench: Bench, name: str, variant: GemmVariant, field: str
+) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    calls: dict[str, Any] = {"planned": lambda: planned(bench, variant), "built": lambda: bench.build(variant)}
+    for call in calls.values():
+        with settings.override(provider=name), pytest.raises(UnsupportedVariant) as caught:
+            call()
+        assert f"{name} cannot serve {field}" in caught.value.message
+        assert variant.describe() in caught.value.message
+        assert 'call override(provider="auto")' in caught.value.remedy
+    assert bench.pool.requests == []
+
+
+def test_the_plan_says_what_names_the_provider(bench: Bench) -> None:
+    with settings.override(provider="cublasdx"):
+        assert planned(bench, ALIGNED).reason.endswith("; cublasdx: the setting provider (override()) names it")
+
+
+@pytest.mark.parametrize("name", ["mma", "cublasdx"])
+def test_a_named_provider_that_lacks_its_compiler_says_so(bench: Bench, name: str) -> None:
+    bench.store.error = ToolchainError("NVRTC was not found", remedy="install it")
+    with settings.override(provider=name), pytest.raises(ToolchainError, match="NVRTC was not found"):
+        planned(bench, ALIGNED)
+
+
+# ---- what a machine lacks
+
+
+def test_without_headers_mma_is_not_missed(bench: Bench) -> None:
+    bench.store.found = replace(TOOLCHAIN, missing_headers=("no cublasdx.hpp", "pip install nvidia-mathdx"))
+    assert planned(bench, ALIGNED).provider == "mma"
+    assert bench.heard(ALIGNED)[1] == []
+
+
+def test_without_headers_what_mma_cannot_serve_goes_on_with_a_warning(bench: Bench) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    bench.store.found = replace(TOOLCHAIN, missing_headers=("no cublasdx.hpp", "pip install nvidia-mathdx"))
+    found = planned(bench, ODD)
+    assert found.provider == "libmathdx"
+    assert "mma cannot serve threads=48" in found.reason
+    assert "no cublasdx.hpp" in found.reason
+    artifact, told = bench.heard(ODD)
+    assert artifact.provider == "libmathdx"
+    (text,) = told
+    assert "no cublasdx.hpp; using Warp's libmathdx. Remedy: pip install nvidia-mathdx" in text
+
+
+def test_the_salt_follows_the_providers_that_are_asked(bench: Bench) -> None:
+    every = bench.engine.salt(AUTO)
+    one = {name: bench.engine.salt(Settings(provider=name)) for name in ("mma", "cublasdx", "scalar")}
+    assert len({every, *one.values()}) == 4
+    assert "block_gemm.cuh" in every
+    assert "gemm.cuh" in every
+    assert "mma source=" in one["mma"]
+    assert "cublasdx source=" not in one["mma"]
+    bench.store.compiler = "another"
+    assert bench.engine.salt(AUTO) != every
+    assert bench.engine.salt(Settings(provider="mma")) != one["mma"]
+    assert bench.engine.salt(Settings(provider="scalar")) == one["scalar"]
+
+
+def test_two_choices_do_not_share_a_build(bench: Bench) -> None:
+    choices = [Settings(provider=name) for name in ("mma", "cublasdx", "scalar")]
+    built = [bench.engine.start([ALIGNED], choice)[ALIGNED].result(20) for choice in choices]
+    assert [artifact.provider for artifact in built] == ["mma", "cublasdx", "scalar"]
+    assert len({artifact.key for artifact in built}) == 3
+
+
+# ---- bfloat16
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_bfloat16_result_is_built_by_mma(bench: Bench, role: Role) -> None:
+    assert planned(bench, NARROW, role).provider == "mma"
+    assert bench.build(NARROW).provider == "mma"
+
+
+@pytest.mark.parametrize("name", ["cublasdx", "libmathdx", "scalar"])
+@pytest.mark.parametrize(
+    ("role", "words"),
+    [(Role.FORWARD, "bfloat16 'out' tile"), (Role.ADJOINT_A, "'a' or 'b' tiles"), (Role.ADJOINT_B, "'a' or 'b' tiles")],
+)
+def test_no_other_provider_accumulates_in_bfloat16(bench: Bench, name: str, role: Role, words: str) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    found = replace(plan_of(NARROW, role), settings=Settings(provider=name))
+    alone = replace(found, variants=tuple(v for v in found.variants if v.variant == NARROW and v.role is role))
+    with pytest.raises(TypeError, match=words) as caught:
+        bench.engine.annotate(alone)
+    assert str(caught.value).startswith("In 'k': tile_matmul() does not support")
+    assert f"{name} cannot serve c_dtype=bfloat16" in str(caught.value)
+    assert "provider 'mma' does" in str(caught.value)
+
+
+@pytest.mark.parametrize(("change", "field"), [({"threads": 48}, "threads=48"), ({"arch": 70}, "arch=70")])
+def test_where_mma_cannot_serve_a_bfloat16_gradient_it_is_no_silent_scalar_path(
+    bench: Bench, change: dict[str, int], field: str
+) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    variant = replace(NARROW, **change)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=f"'a' or 'b' tiles.*mma cannot serve {field}.*scalar cannot serve c_dtype"):
+        planned(bench, variant, Role.ADJOINT_A)
+    with pytest.raises(UnsupportedVariant, match=f"mma cannot serve {field}"):
+        bench.build(variant)
+
+
+def test_a_bfloat16_gradient_that_the_compiler_refuses_fails_with_its_log(bench: Bench) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    bench.refuse(mma(NARROW))
+    with pytest.raises(BuildError) as caught:
+        bench.build(NARROW)
+    assert "unsupported alignment" in caught.value.log
+    assert bench.pool.requests == [mma(NARROW)]
+
+
+def test_a_bfloat16_gradient_without_a_compiler_says_what_is_missing(bench: Bench) -> None:
+    bench.store.error = ToolchainError("NVRTC was not found")
+    with pytest.raises(TypeError, match=r"'a' or 'b' tiles.*NVRTC was not found"):
+        planned(bench, NARROW, Role.ADJOINT_A)

@@ -1,0 +1,227 @@
+"""From variants to artifacts: one build each, hits, parts made when first used."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bench import ALIGNED, UNALIGNED, Bench, cublasdx, mma, variant_of
+from warp_tiles import settings
+from warp_tiles.build.engine import Engine
+from warp_tiles.build.records import Artifact
+from warp_tiles.cache import CacheKey
+from warp_tiles.errors import BuildError
+from warp_tiles.heuristics.choose import choose
+from warp_tiles.providers import CublasdxProvider
+from warp_tiles.settings import current
+
+# ---- builds and hits
+
+
+def test_a_build_then_a_hit(bench: Bench) -> None:
+    built = bench.build(ALIGNED)
+    assert (built.variant, built.symbol, built.provider, built.hit) == (ALIGNED, ALIGNED.symbol, "mma", False)
+    assert built.payload == f"LTO-IR of {mma(ALIGNED)}".encode()
+    assert built.tile_config == choose(ALIGNED)
+    hit = bench.build(ALIGNED)
+    assert hit.hit
+    assert (hit.payload, hit.key, hit.symbol) == (built.payload, built.key, built.symbol)
+    assert hit.tile_config == built.tile_config
+    assert hit.warnings == ()
+    assert bench.pool.requests == [mma(ALIGNED)]
+
+
+def test_the_manifest_says_what_was_built(bench: Bench) -> None:
+    built = bench.build(ALIGNED)
+    entry = bench.engine.cache.manifest(built.key)
+    assert entry is not None
+    assert entry.info["symbol"] == ALIGNED.symbol
+    assert entry.info["variant"] == ALIGNED.to_json()
+    assert entry.info["build_seconds"] == 0.5
+    assert entry.info["compiler"] == "NVRTC 12.9"
+    assert entry.info["tile_config"] == choose(ALIGNED).to_json()
+    assert entry.info["provider"] == "mma"
+    with settings.override(provider="cublasdx"):
+        other = bench.engine.cache.manifest(bench.build(ALIGNED).key)
+    assert other is not None
+    assert (other.info["provider"], other.info["mathdx"]) == ("cublasdx", "25.6.0")
+
+
+def test_equal_variants_asked_by_many_threads_are_built_once(bench: Bench) -> None:
+    bench.pool.gate = threading.Event()
+    found: list[Artifact] = []
+    others = [variant_of(size) for size in (12, 16)]
+
+    def ask() -> None:
+        futures = bench.engine.start([ALIGNED, *others, replace(ALIGNED)])
+        found.extend(future.result(20) for future in futures.values())
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    bench.pool.gate.set()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(bench.pool.requests) == sorted(mma(v) for v in (ALIGNED, *others))
+    assert len(found) == 8 * 3
+
+
+def test_an_in_flight_build_is_shared(bench: Bench) -> None:
+    bench.pool.gate = threading.Event()
+    first, second = bench.engine.start([ALIGNED]), bench.engine.start([ALIGNED])
+    bench.pool.gate.set()
+    built, found = first[ALIGNED].result(20), second[ALIGNED].result(20)
+    assert (built.hit, found.hit) == (False, True), "the second module built nothing"
+    assert replace(found, hit=False) == built
+    assert len(bench.pool.requests) == 1
+    end = time.monotonic() + 10
+    while bench.engine._in_flight and time.monotonic() < end:
+        time.sleep(0.005)
+    assert bench.engine._in_flight == {}  # a finished one is forgotten
+
+
+class Immediate(Executor):
+    """Runs what it is given before submit() returns, as a thread that wins every race does."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
+
+
+def test_a_build_that_ends_before_start_returns_does_not_lock_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = threading.Event()
+    artifact = Artifact(ALIGNED, "", b"", "scalar", "", False, 0.0)
+    monkeypatch.setattr(bench.engine, "_build", lambda *_: artifact)
+    bench.engine.resources._waiters = Immediate()  # type: ignore[assignment]
+
+    def ask() -> None:
+        assert bench.engine.start([ALIGNED])[ALIGNED].result(1) is artifact
+        done.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    finished = done.wait(3)
+    if not finished:
+        bench.engine._lock = threading.Lock()  # so that the fixture can close the engine
+    assert finished, "start() waits for a lock that it holds"
+    assert bench.engine._in_flight == {}
+
+
+def test_errors_are_not_cached(bench: Bench) -> None:
+    with settings.override(provider="cublasdx"):
+        bench.refuse(cublasdx(UNALIGNED))
+        with pytest.raises(BuildError):
+            bench.build(UNALIGNED)
+        with pytest.raises(BuildError):
+            bench.build(UNALIGNED)
+        assert bench.pool.requests == [cublasdx(UNALIGNED)] * 2
+        bench.pool.refuse.clear()
+        assert bench.build(UNALIGNED).payload
+
+
+def test_two_settings_of_the_provider_do_not_share_a_build(bench: Bench) -> None:
+    bench.pool.gate = threading.Event()
+    first = bench.engine.start([ALIGNED])[ALIGNED]
+    with settings.override(provider="scalar"):
+        assert bench.engine.start([ALIGNED])[ALIGNED].result(20).provider == "scalar"
+    bench.pool.gate.set()
+    assert first.result(20).provider == "mma"
+
+
+# ---- folders and parts
+
+
+def test_making_an_engine_touches_nothing(tmp_path: Path) -> None:
+    with settings.override(cache_dir=tmp_path / "cache"):
+        engine = Engine()
+        assert engine.cache.root == tmp_path / "cache"
+        engine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_cache_follows_the_settings(bench: Bench, tmp_path: Path) -> None:
+    first = bench.engine.cache
+    assert bench.engine.cache is first
+    with settings.override(cache_dir=tmp_path / "other"):
+        assert bench.engine.cache.root == tmp_path / "other"
+    with settings.override(cache_max_bytes=5):
+        assert bench.engine.cache.max_bytes == 5
+    assert bench.engine.cache is first
+
+
+def test_resources_are_kept_apart_by_the_settings_that_name_them(tmp_path: Path) -> None:
+    engine = Engine()
+    try:
+        with settings.override(cache_dir=tmp_path, jobs=1):
+            one = engine.at(current())
+            assert engine.at(current()).pool is one.pool
+            assert engine.at(current(), patient=True).pool is not one.pool, "nobody waits behind a background build"
+            other = engine.at(current({"warp_tiles_jobs": 2, "warp_tiles_cache_max_bytes": "1MB"}))
+            assert other.pool is one.pool, "code comes before a module's options"
+            with settings.override(jobs=2):
+                assert engine.at(current()).pool is not one.pool
+                assert engine.at(current()).pool.jobs == 2
+            assert (other.cache.max_bytes, one.cache.root) == (10**6, other.cache.root)
+    finally:
+        engine.close()
+
+
+def test_what_was_built_ahead_is_found_once(bench: Bench) -> None:
+    artifact = bench.build(ALIGNED)
+    bench.engine.keep([replace(artifact, payload=b"kept")], current())
+    assert bench.build(ALIGNED).payload == b"kept"
+    assert bench.build(ALIGNED).payload == artifact.payload
+
+
+def test_the_toolchains_memory_follows_the_setting_of_a_shared_folder(tmp_path: Path) -> None:
+    with settings.override(cache_dir=tmp_path, cache_shared=False):
+        engine = Engine()
+        private = engine.at(current()).store
+        assert engine.at(current()).store is private
+        with settings.override(cache_shared=True):
+            assert engine.at(current()).store is not private
+        engine.close()
+
+
+def test_a_cache_that_cannot_be_used_costs_the_caching_alone(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with settings.override(cache_dir=tmp_path / "file" / "cache"):
+        assert bench.build(ALIGNED).payload
+        assert not bench.build(ALIGNED).hit
+        assert bench.engine.cache.problems
+    assert len(bench.pool.requests) == 2
+
+
+def test_the_key_of_the_weaker_variant_is_its_own(bench: Bench) -> None:
+    bench.refuse(mma(ALIGNED), cublasdx(ALIGNED))
+    artifact, _ = bench.heard(ALIGNED)
+    provider = CublasdxProvider(bench.store)  # type: ignore[arg-type]
+    key: CacheKey = provider.key(UNALIGNED)
+    assert artifact.key == key.digest
+    assert bench.engine.cache.get(provider.key(ALIGNED)) is None
+
+
+# ---- for real
+
+
+@pytest.mark.parametrize("provider", ["mma", "cublasdx"])
+def test_a_tiny_product_is_built_for_real_and_then_found(provider: str, tmp_path: Path) -> None:
+    pytest.importorskip("cuda.core", reason="cuda-core compiles")
+    tiny = variant_of(4)
+    with settings.override(cache_dir=tmp_path, provider=provider, jobs=1, progress="off"):
+        for expected_hit in (False, True):
+            engine = Engine()
+            artifact = engine.start([tiny])[tiny].result(120)
+            engine.close()
+            assert artifact.hit is expected_hit
+            assert artifact.payload.startswith(b"\xedCN\x7f")
+            assert artifact.symbol == tiny.symbol
+            assert len(artifact.payload) < 1_000_000

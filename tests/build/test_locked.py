@@ -1,0 +1,119 @@
+"""The policy locked: what is missing is named at once, nothing is built, what is cached is used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.bench import ALIGNED, Bench, libmathdx, mma, variant_of
+from warp_tiles import settings
+from warp_tiles.errors import LockedError, ToolchainError
+from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.plan.planning import ModulePlan, Session, resolve
+
+OTHERS = [variant_of(12), variant_of(16)]
+ODD = replace(ALIGNED, threads=48)
+FEW = replace(ALIGNED, threads=16)
+
+
+def plan_of(*variants: GemmVariant) -> ModulePlan:
+    """A module that needs some variants, under the settings of the process."""
+    session = Session("module", 90, 32)
+    for variant in variants:
+        session.add("tile_matmul", "k", {Role.FORWARD: variant})
+    return resolve(session, "", ["k"], [])
+
+
+def missing(bench: Bench, *variants: GemmVariant) -> LockedError:
+    with settings.override(policy="locked"), pytest.raises(LockedError) as caught:
+        bench.engine.require_cached(plan_of(*variants))
+    return caught.value
+
+
+def test_all_that_is_missing_is_named_with_its_key(bench: Bench) -> None:
+    bench.build(OTHERS[0])
+    requests = list(bench.pool.requests)
+    error = missing(bench, ALIGNED, *OTHERS)
+    plan = bench.engine.annotate(plan_of(ALIGNED, *OTHERS))
+    for variant in (ALIGNED, OTHERS[1]):
+        assert variant.describe() in error.message
+        assert next(v.key for v in plan.needed if v.variant == variant) in error.message
+    assert OTHERS[0].describe() not in error.message
+    assert "2 GEMM functions" in error.message
+    assert "the setting policy (override()) is 'locked'" in error.message
+    assert bench.pool.requests == requests
+
+
+def test_what_is_cached_is_used(bench: Bench) -> None:
+    built = bench.build(ALIGNED)
+    with settings.override(policy="locked"):
+        bench.engine.require_cached(plan_of(ALIGNED))
+        found = bench.build(ALIGNED)
+    assert (found.payload, found.hit) == (built.payload, True)
+
+
+def test_a_build_that_gets_that_far_is_refused(bench: Bench) -> None:
+    with settings.override(policy="locked"), pytest.raises(LockedError, match="is not in the cache"):
+        bench.build(ALIGNED)
+    assert bench.pool.requests == []
+
+
+def test_the_weaker_recipe_of_the_same_provider_serves(bench: Bench) -> None:
+    half = variant_of(16, "float16", threads=48)
+    with settings.override(provider="cublasdx"):
+        first = bench.engine.chain(settings.current()).providers[0].recipes(half)[0]
+        bench.refuse(f"{first.symbol}_cublasdx")
+        with pytest.warns(RuntimeWarning, match="without alignment"):
+            built = bench.build(half)
+        with settings.override(policy="locked"):
+            bench.engine.require_cached(plan_of(half))
+            assert bench.build(half).symbol == built.symbol != first.symbol
+
+
+def test_another_provider_does_not_serve(bench: Bench) -> None:
+    with settings.override(provider="cublasdx"):
+        bench.build(ALIGNED)
+    assert "mma" in missing(bench, ALIGNED).message
+    with settings.override(policy="locked"), pytest.raises(LockedError):
+        bench.build(ALIGNED)
+
+
+def test_of_libmathdx_nothing_is_cached(bench: Bench) -> None:
+    bench.engine.use_libmathdx(lambda variant: pytest.fail("it would build"))
+    with settings.override(provider="libmathdx"):
+        assert "nothing of it is cached here" in missing(bench, ALIGNED).message
+        with settings.override(policy="locked"), pytest.raises(LockedError, match="of which nothing is cached"):
+            bench.build(ALIGNED)
+
+
+def test_the_scalar_path_needs_nothing(bench: Bench) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    with settings.override(policy="locked"):
+        bench.engine.require_cached(plan_of(FEW))
+        assert bench.build(FEW).provider == "scalar"
+
+
+def test_what_mma_cannot_serve_is_looked_for_where_auto_built_it(bench: Bench) -> None:
+    assert "cublasdx, " in missing(bench, ODD).message
+    built = bench.build(ODD)
+    with settings.override(policy="locked"):
+        bench.engine.require_cached(plan_of(ODD))
+        assert bench.build(ODD).key == built.key
+
+
+def test_without_a_compiler_no_key_is_known(bench: Bench) -> None:
+    bench.build(ALIGNED)
+    bench.store.error = ToolchainError("NVRTC was not found")
+    assert "mma: NVRTC was not found" in missing(bench, ALIGNED).message
+
+
+def test_a_damaged_entry_is_no_reason_to_build(bench: Bench) -> None:
+    bench.build(ALIGNED)
+    for payload in bench.engine.cache.root.glob("v1/objects/*/*.ltoir"):
+        payload.write_bytes(b"damaged")
+    bench.pool.requests.clear()
+    with settings.override(policy="locked"), pytest.raises(LockedError):
+        bench.build(ALIGNED)
+    assert bench.pool.requests == []
+    assert bench.build(ALIGNED).payload == f"LTO-IR of {mma(ALIGNED)}".encode()

@@ -1,0 +1,378 @@
+"""One module: when it is linked here, when Warp links it, and what is written again after a fallback."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plan.test_planning import BIG, SMALL, backward, forms, forward, source
+from warp_tiles import settings
+from warp_tiles.build.module_build import ModuleBuild
+from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
+from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError
+from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.plan.planning import FunctionUse, Session, resolve
+from warp_tiles.settings import Settings
+from warp_tiles.toolchain.search import Toolchain
+
+TOOLCHAIN = Toolchain(Path("/lib/libnvrtc.so"), (12, 9), Path("/lib/libnvJitLink.so"), (12, 9), (), "25.6.0")
+
+
+def done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    if isinstance(value, BaseException):
+        future.set_exception(value)
+    else:
+        future.set_result(value)
+    return future
+
+
+def artifact(variant: GemmVariant, provider: str = "cublasdx", symbol: str | None = None) -> Artifact:
+    name = variant.symbol if symbol is None else symbol
+    payload = b"" if provider == "scalar" else f"LTO-IR of {name}".encode()
+    return Artifact(variant, name if payload else "", payload, provider, "", False, 0.1)
+
+
+@dataclass
+class FakePool:
+    requests: list[CompileRequest | LinkRequest] = field(default_factory=list)
+    fail: WarpTilesError | None = None
+
+    def submit(self, request: CompileRequest | LinkRequest) -> Future[Compiled]:
+        self.requests.append(request)
+        if self.fail is not None and isinstance(request, LinkRequest):
+            return done(self.fail)
+        kind = b"module LTO-IR" if isinstance(request, CompileRequest) else b"the cubin"
+        return done(Compiled(kind, 0.1, "", ""))
+
+    @property
+    def compiled(self) -> list[CompileRequest]:
+        return [request for request in self.requests if isinstance(request, CompileRequest)]
+
+    @property
+    def linked(self) -> list[LinkRequest]:
+        return [request for request in self.requests if isinstance(request, LinkRequest)]
+
+
+@dataclass
+class FakeEngine:
+    """Hands out the artifacts that a test prepared."""
+
+    results: dict[GemmVariant, Artifact | WarpTilesError] = field(default_factory=dict)
+    found: Toolchain | None = TOOLCHAIN
+    pool: FakePool = field(default_factory=FakePool)
+    recorder: Recorder = field(default_factory=Recorder)
+    started: list[GemmVariant] = field(default_factory=list)
+    linked_ahead: dict[object, tuple[str, bytes]] = field(default_factory=dict)
+    kept: list[Artifact] = field(default_factory=list)
+
+    def at(self, resolved: Settings, patient: bool = False) -> FakeEngine:
+        return self
+
+    def toolchain(self) -> Toolchain:
+        if self.found is None:
+            raise ToolchainError("there is none")
+        return self.found
+
+    def try_toolchain(self) -> Toolchain | None:
+        return self.found
+
+    def keep(self, artifacts: Any, resolved: Settings) -> None:
+        self.kept += artifacts
+
+    def start(self, variants: Any, resolved: Settings, *, patient: bool = False) -> dict[GemmVariant, Future[Artifact]]:
+        self.started += list(variants)
+        return {variant: done(self.results.get(variant, artifact(variant))) for variant in self.started}
+
+
+class Case:
+    """A module of one site on disk, as Warp leaves it before build_cuda()."""
+
+    def __init__(self, folder: Path, *, block_dim: int = 128, both_ways: bool = False) -> None:
+        self.engine = FakeEngine()
+        self.session = Session("module", 90, block_dim)
+        self.session.add("tile_matmul", "k", BIG)
+        self.generated = source(forward(0), *([backward(0)] if both_ways else []))
+        self.folder = folder
+        self.warp_built: list[list[bytes]] = []
+
+    def build(
+        self, output: str = "module.cubin", *, warp_inputs: tuple[bytes, ...] = (), **keywords: Any
+    ) -> ModuleRecord:
+        self.session.settings = settings.current()
+        plan = resolve(self.session, self.generated, ["k"], [FunctionUse("k", "k", False, "")])
+        build = ModuleBuild(self.engine, self.session, self.generated, plan)  # type: ignore[arg-type]
+        self.path, self.output = self.folder / "module.cu", self.folder / output
+        self.path.write_text(build.text())
+        self.intended = build.text()
+        build.start()
+
+        def warp_build(inputs: list[bytes]) -> None:
+            self.warp_built.append(inputs)
+            self.text_for_warp = self.path.read_text()
+            self.output.write_bytes(b"Warp's cubin")
+
+        return build.finish(
+            self.path,
+            self.output,
+            90,
+            native_dir="/warp/native",
+            warp_inputs=warp_inputs,
+            keywords=keywords,
+            warp_build=warp_build,
+        )
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def automatic() -> Any:
+    with settings.override(linker="auto", provider="auto"):
+        yield
+
+
+# ---- linked here
+
+
+def test_a_module_is_compiled_and_linked_here(case: Case) -> None:
+    record = case.build()
+    assert (record.linker, record.linker_reason) == ("warp_tiles", "")
+    assert case.warp_built == []
+    assert case.output.read_bytes() == b"the cubin"
+    assert record.output_bytes == len(b"the cubin")
+    assert case.engine.started == [BIG[Role.FORWARD]]
+    (compiled,), (linked,) = case.engine.pool.compiled, case.engine.pool.linked
+    assert compiled.source == case.intended
+    assert compiled.name == "module.cu"
+    assert dict(compiled.options)["include_path"] == ["/warp/native"]
+    assert linked.inputs == (b"module LTO-IR", f"LTO-IR of {BIG[Role.FORWARD].symbol}".encode())
+    assert (linked.arch, linked.output) == ("sm_90", "cubin")
+    assert case.engine.recorder.records == (record,)
+
+
+def test_warps_options_reach_the_compiler(case: Case) -> None:
+    case.build(fast_math=True, arch_suffix="a")
+    options = dict(case.engine.pool.compiled[0].options)
+    assert options["use_fast_math"] is True
+    assert options["arch"] == "sm_90a"
+    assert case.engine.pool.linked[0].arch == "sm_90a"
+
+
+def test_ptx_is_linked_for_a_virtual_architecture_without_a_limit(tmp_path: Path) -> None:
+    case = Case(tmp_path, block_dim=1024)
+    case.build("module.ptx")
+    (linked,) = case.engine.pool.linked
+    assert (linked.arch, linked.output, linked.max_registers) == ("compute_90", "ptx", None)
+
+
+@pytest.mark.parametrize(("block_dim", "registers"), [(128, None), (512, 128), (1024, 64)])
+def test_a_large_block_limits_the_registers(tmp_path: Path, block_dim: int, registers: int | None) -> None:
+    case = Case(tmp_path, block_dim=block_dim)
+    case.build()
+    assert case.engine.pool.linked[0].max_registers == registers
+
+
+def test_inputs_are_sorted_by_symbol_and_each_is_there_once(tmp_path: Path) -> None:
+    case = Case(tmp_path, both_ways=True)
+    case.session.add("tile_matmul", "k", SMALL)
+    case.generated = source(forward(0), backward(0), forward(1))
+    # two variants whose weaker forms are the same function
+    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], symbol="shared_function")}
+    case.engine.results[SMALL[Role.FORWARD]] = artifact(SMALL[Role.FORWARD], symbol="shared_function")
+    case.build()
+    payloads = case.engine.pool.linked[0].inputs[1:]
+    assert list(payloads) == sorted(set(payloads), key=lambda data: data.decode())
+    assert payloads.count(b"LTO-IR of shared_function") == 1
+    assert len(payloads) == 3
+
+
+# ---- fallbacks
+
+
+def test_a_weaker_function_rewrites_the_source_and_compiles_it_again(case: Case) -> None:
+    weaker = BIG[Role.FORWARD].without_alignment().symbol
+    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], symbol=weaker)}
+    record = case.build()
+    assert record.linker == "warp_tiles"
+    first, second = case.engine.pool.compiled
+    assert first.source == case.intended
+    assert weaker in second.source
+    assert BIG[Role.FORWARD].symbol not in second.source
+    assert case.path.read_text() == second.source
+    assert len(case.engine.pool.linked) == 1
+
+
+def test_a_scalar_product_rewrites_the_source_for_warp(case: Case) -> None:
+    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], "scalar")}
+    record = case.build()
+    assert case.warp_built == [[]]
+    assert "tile_matmul<1>(0, 0, 0, " in case.text_for_warp
+    assert "wt_gemm" not in case.text_for_warp
+    assert record.linker == "warp"
+    assert "no GEMM was built" in record.linker_reason
+    assert case.output.read_bytes() == b"Warp's cubin"
+    assert case.engine.pool.linked == []
+
+
+def test_a_scalar_product_beside_a_built_one_is_linked_here(case: Case) -> None:
+    case.session.add("tile_matmul", "k", SMALL)
+    case.generated = source(forward(0), forward(1))
+    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], "scalar")}
+    record = case.build()
+    assert record.linker == "warp_tiles"
+    text = case.engine.pool.compiled[-1].source
+    assert "tile_matmul<1>(0, 0, 0, " in text
+    assert SMALL[Role.FORWARD].symbol in text
+
+
+def test_a_libmathdx_product_is_linked_by_warp(case: Case) -> None:
+    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], "libmathdx", "dot_8_12_4")}
+    record = case.build()
+    assert case.warp_built == [[b"LTO-IR of dot_8_12_4"]]
+    assert "dot_8_12_4" in case.text_for_warp
+    assert record.linker == "warp"
+    assert "libmathdx" in record.linker_reason
+    assert case.engine.pool.linked == []
+
+
+def test_a_product_that_cannot_be_built_fails_the_module(case: Case) -> None:
+    case.engine.results = {BIG[Role.FORWARD]: BuildError("no")}
+    with pytest.raises(BuildError, match="no"):
+        case.build()
+    assert case.warp_built == []
+    assert not case.output.exists()
+    assert case.engine.recorder.records == ()
+
+
+def test_a_cholesky_adjoint_has_no_scalar_path(tmp_path: Path) -> None:
+    case = Case(tmp_path)
+    case.session = Session("module", 90, 128)
+    site = case.session.add("tile_cholesky", "k", {Role.ADJOINT_A: BIG[Role.ADJOINT_A]})
+    case.generated = source(f"    wp::adj_tile_cholesky({site.placeholder(Role.ADJOINT_A)}, var_0);")
+    case.engine.results = {BIG[Role.ADJOINT_A]: artifact(BIG[Role.ADJOINT_A], "scalar")}
+    with pytest.raises(BuildError, match="tile_cholesky needs") as caught:
+        case.build()
+    assert "enable_backward=False" in caught.value.remedy
+
+
+def test_a_bfloat16_gradient_keeps_its_call_off_the_scalar_path(tmp_path: Path) -> None:
+    # Warp's templates take the scalar path for a call as a whole, and there gradients would accumulate in bfloat16
+    narrow = forms(8, 12, 4, "bfloat16")
+
+    def case_of(both_ways: bool) -> Case:
+        case = Case(tmp_path, both_ways=both_ways)
+        case.session = Session("module", 90, 128)
+        case.session.add("tile_matmul", "k", narrow, bfloat16_operands=True)
+        case.engine.results = {narrow[Role.FORWARD]: artifact(narrow[Role.FORWARD], "scalar")}
+        return case
+
+    with pytest.raises(BuildError, match=r"in 'k' 8x12x4 bfloat16.*would accumulate in bfloat16"):
+        case_of(both_ways=True).build()
+    assert case_of(both_ways=False).build().linker == "warp", "the forward product alone may take it"
+
+
+def test_the_plan_names_the_functions_that_the_source_calls(case: Case) -> None:
+    plan = resolve(case.session, case.generated, ["k"], [])
+    promised = replace(plan.needed[0], symbol="wt_gemm_promised", provider="cublasdx")
+    other = replace(plan, variants=(promised, *plan.variants[1:]))
+    build = ModuleBuild(case.engine, case.session, case.generated, other)  # type: ignore[arg-type]
+    assert "tile_matmul<1>(wt_gemm_promised, " in build.text()
+
+
+# ---- linked by Warp
+
+
+@pytest.mark.parametrize(
+    ("keywords", "word"),
+    [({"config": "debug"}, "debug"), ({"fatbins": [b"x"]}, "solver or FFT"), ({"sparkle": 1}, "sparkle")],
+)
+def test_what_cannot_be_linked_here_is_left_to_warp(case: Case, keywords: dict[str, Any], word: str) -> None:
+    record = case.build(**keywords)
+    assert record.linker == "warp"
+    assert word in record.linker_reason
+    assert case.warp_built == [[f"LTO-IR of {BIG[Role.FORWARD].symbol}".encode()]]
+    assert case.engine.pool.requests == []
+
+
+def test_warps_own_inputs_come_first(case: Case) -> None:
+    record = case.build(warp_inputs=(b"cholesky",))
+    assert case.warp_built == [[b"cholesky", f"LTO-IR of {BIG[Role.FORWARD].symbol}".encode()]]
+    assert "solver" in record.linker_reason
+
+
+def test_without_a_toolchain_warp_links(case: Case) -> None:
+    case.engine.found = None
+    assert "no toolchain" in case.build().linker_reason
+
+
+def test_the_setting_leaves_the_link_to_warp(case: Case) -> None:
+    with settings.override(linker="warp"):
+        record = case.build()
+    assert record.linker == "warp"
+    assert record.linker_reason == "the setting linker (override()) is 'warp'"
+    assert case.engine.pool.requests == []
+
+
+def test_a_link_that_fails_is_left_to_warp_with_one_warning(case: Case) -> None:
+    case.engine.pool.fail = LinkError("module could not be linked", log="undefined symbol: nothing")
+    with pytest.warns(RuntimeWarning, match="Warp links module module itself") as caught:
+        record = case.build()
+    assert len(caught) == 1
+    assert "undefined symbol: nothing" in str(caught[0].message)
+    assert record.linker == "warp"
+    assert record.linker_reason == "module could not be linked"
+    assert len(case.warp_built) == 1
+
+
+# ---- a linker that the user insists on
+
+
+def test_an_own_linker_raises_where_warp_would_have_to_link(case: Case) -> None:
+    with settings.override(linker="own"), pytest.raises(LinkError, match="it is a debug build") as caught:
+        case.build(config="debug")
+    assert "linker" in caught.value.remedy
+    assert case.warp_built == []
+
+
+def test_an_own_linker_raises_for_libmathdx(case: Case) -> None:
+    case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], "libmathdx", "dot_8_12_4")}
+    with settings.override(linker="own"), pytest.raises(LinkError, match="libmathdx"):
+        case.build()
+    assert case.warp_built == []
+
+
+def test_an_own_linker_raises_what_the_linker_said(case: Case) -> None:
+    case.engine.pool.fail = LinkError("module could not be linked", log="undefined symbol")
+    with settings.override(linker="own"), pytest.raises(LinkError, match="could not be linked"):
+        case.build()
+    assert case.warp_built == []
+
+
+def test_an_own_linker_links_here(case: Case) -> None:
+    with settings.override(linker="own"):
+        assert case.build().linker == "warp_tiles"
+
+
+# ---- the file
+
+
+def test_the_output_is_replaced_as_a_whole(case: Case) -> None:
+    (case.folder / "module.cubin").write_bytes(b"an older cubin")
+    case.build()
+    assert case.output.read_bytes() == b"the cubin"
+    assert sorted(os.listdir(case.folder)) == ["module.cu", "module.cubin"]
+
+
+def test_the_intended_source_has_no_placeholders(case: Case) -> None:
+    case.build()
+    assert "wt_site" not in case.intended
+    assert BIG[Role.FORWARD].symbol in case.intended

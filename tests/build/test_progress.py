@@ -1,0 +1,143 @@
+"""The progress bar: on a terminal or on request, quiet elsewhere, and never in the way of a build."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from warp_tiles import settings
+from warp_tiles.build import progress as module
+from warp_tiles.build.progress import BuildProgress
+
+
+class Terminal(io.StringIO):
+    """Standard error that is, or is not, a terminal."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Show the bar at once, and leave no thread behind."""
+    monkeypatch.setattr(module, "_SHOW_AFTER_SECONDS", 0.01)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    before = set(threading.enumerate())
+    yield
+    until(lambda: set(threading.enumerate()) <= before)
+
+
+def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, choice: str, terminal: bool, seconds: float = 0.15) -> str:
+    """What standard error holds after one build of a given duration."""
+    stream = Terminal(terminal)
+    monkeypatch.setattr(sys, "stderr", stream)
+    bar = BuildProgress()
+    with bar.variant("8x8x8 float32", choice):
+        time.sleep(seconds)
+    assert bar._bar is None
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(("choice", "terminal"), [("auto", False), ("off", True), ("off", False)])
+def test_nothing_is_shown(monkeypatch: pytest.MonkeyPatch, choice: str, terminal: bool) -> None:
+    assert shown(monkeypatch, choice, terminal) == ""
+
+
+@pytest.mark.parametrize(("choice", "terminal"), [("auto", True), ("on", True)])
+def test_a_bar_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, choice: str, terminal: bool) -> None:
+    text = shown(monkeypatch, choice, terminal)
+    assert "GEMM variants" in text
+    assert "/1" in text
+    assert "8x8x8 float32" in text
+
+
+def test_on_works_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown(monkeypatch, "on", False)  # rich decides what a stream that is no terminal gets; nothing may fail
+
+
+def test_a_hit_does_not_flash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SHOW_AFTER_SECONDS", 0.2)
+    assert shown(monkeypatch, "on", True, seconds=0.0) == ""
+    time.sleep(0.25)
+    assert isinstance(sys.stderr, Terminal)
+    assert sys.stderr.getvalue() == ""  # nor later, when the timer ends
+
+
+def test_standard_output_stays_clean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    shown(monkeypatch, "on", True)
+    assert capsys.readouterr().out == ""
+
+
+def test_variants_side_by_side_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal(True))
+    bar = BuildProgress()
+    release = threading.Event()
+
+    def build() -> None:
+        with bar.variant("x"):
+            assert release.wait(5)
+
+    with settings.override(progress="on"):
+        threads = [threading.Thread(target=build) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        until(lambda: bar._running == 3 and bar._bar is not None)
+        assert bar._total == 3
+        release.set()
+        for thread in threads:
+            thread.join(5)
+    assert (bar._running, bar._done, bar._bar) == (0, 3, None)
+    with settings.override(progress="off"), bar.variant("y"):
+        assert (bar._total, bar._done) == (1, 0)  # the next batch counts from the start
+
+
+def test_a_build_that_fails_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal(True))
+    bar = BuildProgress()
+
+    def build() -> None:
+        with bar.variant("x"):
+            until(lambda: bar._bar is not None)
+            raise KeyError("the build failed")
+
+    with settings.override(progress="on"), pytest.raises(KeyError):
+        build()
+    assert bar._bar is None
+    assert bar._running == 0
+
+
+def test_a_second_batch_is_not_shown_by_the_first_ones_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SHOW_AFTER_SECONDS", 0.15)
+    monkeypatch.setattr(sys, "stderr", Terminal(True))
+    bar = BuildProgress()
+    with settings.override(progress="on"):
+        with bar.variant("a hit"):
+            pass
+        time.sleep(0.1)
+        with bar.variant("another hit"):
+            time.sleep(0.1)  # the first timer ends in here, the second does not
+            assert bar._bar is None
+
+
+def test_without_standard_error_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)  # as under pythonw, or a daemon that closed it
+    bar = BuildProgress()
+    with settings.override(progress="auto"), bar.variant("x"):
+        pass
+    assert bar._done == 1

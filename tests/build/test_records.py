@@ -1,0 +1,120 @@
+"""Records: the JSON of what was planned, built and linked."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+
+from tests.plan.test_planning import BIG, PLAN_FIELDS, forward, session, source
+from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import Role
+from warp_tiles.plan.planning import ModulePlan, resolve
+
+BUILT = Artifact(BIG[Role.FORWARD], "f", b"x" * 100, "cublasdx", "ab" * 32, False, 1.23456)
+HIT = Artifact(BIG[Role.ADJOINT_A], "a", b"y" * 50, "cublasdx", "cd" * 32, True, 0.001)
+SCALAR = Artifact(BIG[Role.ADJOINT_B], "", b"", "scalar", "", False, 0.0, ("told",))
+
+
+def plan() -> ModulePlan:
+    return resolve(session(("k", BIG)), source(forward(0)), ["k"], [])
+
+
+def record(*artifacts: Artifact) -> ModuleRecord:
+    return ModuleRecord(plan(), artifacts, "warp_tiles", "", "module.sm90.cubin", 26_000, 2.34567)
+
+
+def test_a_record_counts_builds_hits_and_bytes() -> None:
+    data = record(BUILT, HIT, SCALAR).to_json()
+    assert (data["lto_builds"], data["lto_hits"], data["lto_bytes"]) == (1, 1, 150)
+    assert (data["cubin_bytes"], data["output"], data["seconds"]) == (26_000, "module.sm90.cubin", 2.3457)
+    assert (data["linker"], data["linker_reason"]) == ("warp_tiles", "")
+
+
+def test_a_record_has_the_plan_and_the_builds() -> None:
+    data = json.loads(json.dumps(record(BUILT, HIT).to_json()))
+    assert data["name"] == "module"
+    assert data["kernels"] == ["k"]
+    assert (data["arch"], data["block_dim"]) == (90, 128)
+    assert all(set(variant) >= PLAN_FIELDS for variant in data["variants"])
+    assert {"lto_builds", "lto_hits", "lto_bytes", "cubin_bytes", "seconds"} <= set(data)
+    assert [build["symbol"] for build in data["builds"]] == ["f", "a"]
+
+
+def test_a_build_is_printed_without_its_bytes() -> None:
+    assert BUILT.to_json() == {
+        "symbol": "f",
+        "variant": BIG[Role.FORWARD].to_json(),
+        "provider": "cublasdx",
+        "tile_config": None,
+        "key": "ab" * 32,
+        "hit": False,
+        "lto_bytes": 100,
+        "seconds": 1.2346,
+        "warnings": [],
+    }
+    config = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
+    own = replace(BUILT, provider="mma", tile_config=config)
+    assert own.to_json()["tile_config"] == config.to_json()
+    assert own.without_payload().tile_config == config
+    assert SCALAR.to_json()["warnings"] == ["told"]
+    assert SCALAR.to_json()["lto_bytes"] == 0
+
+
+def test_the_summary_is_one_line_with_every_number() -> None:
+    text = record(BUILT, HIT).summary()
+    assert "\n" not in text
+    for part in ("module sm_90", "1 GEMM built", "1 from cache", "2 skipped", "26 kB", "by warp_tiles", "2.3 s"):
+        assert part in text
+
+
+def test_a_module_is_reported_once() -> None:
+    recorder = Recorder()
+    made = record(BUILT)
+    recorder.add_plan(made.plan)
+    recorder.add_record(made)
+    (module,) = recorder.to_json()["modules"]
+    assert module == made.to_json()
+    assert recorder.records == (made,)
+
+
+def test_a_plan_that_was_not_built_is_reported_without_builds() -> None:
+    recorder = Recorder()
+    built, planned = record(BUILT), replace(plan(), name="other", arch=None)
+    recorder.add_plan(built.plan)
+    recorder.add_plan(planned)
+    recorder.add_record(built)
+    first, second = recorder.to_json()["modules"]
+    assert (first["name"], len(first["builds"])) == ("module", 1)
+    assert (second["name"], second["builds"], second["arch"]) == ("other", [], None)
+    assert second["variants"] == planned.to_json()["variants"]
+
+
+def test_a_module_built_twice_is_reported_twice() -> None:
+    recorder = Recorder()
+    for _ in range(2):
+        made = record(BUILT)
+        recorder.add_plan(made.plan)
+        recorder.add_record(made)
+    assert len(recorder.to_json()["modules"]) == 2
+
+
+def test_an_empty_recorder_and_a_cleared_one_are_equal() -> None:
+    recorder = Recorder()
+    assert recorder.to_json() == {"modules": []}
+    recorder.add_plan(plan())
+    recorder.add_record(record(BUILT))
+    recorder.clear()
+    assert recorder.to_json() == {"modules": []}
+    assert recorder.records == ()
+
+
+def test_records_of_many_threads_are_all_kept() -> None:
+    recorder = Recorder()
+    threads = [threading.Thread(target=lambda: recorder.add_record(record(BUILT))) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(recorder.records) == 16

@@ -1,0 +1,60 @@
+"""Keys that were missed are remembered, so that a miss can be explained."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from warp_tiles.cache import Cache, CacheKey
+from warp_tiles.cache import _asked as asked
+from warp_tiles.cache._asked import AskedKeys
+
+
+def key(compiler: str = "12.9") -> CacheKey:
+    return CacheKey.of({"compiler": compiler, "m": "16"})
+
+
+def test_a_noted_key_is_found_by_its_first_digits(tmp_path: Path) -> None:
+    keys = AskedKeys(tmp_path / "asked")
+    assert keys.find(key().digest[:8]) is None
+    keys.note(key())
+    assert keys.find(key().digest[:8]) == key()
+    assert keys.find("") == key()
+    keys.note(key("13.0"))
+    assert keys.find("") is None, "two begin so"
+
+
+def test_a_miss_is_explained_by_what_differs(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    cache.put(key(), b"payload", {})
+    AskedKeys(tmp_path / "asked").note(key("13.0"))
+    missed = AskedKeys(tmp_path / "asked").find(key("13.0").digest)
+    assert missed is not None
+    explanation = cache.explain(missed)
+    assert not explanation.stored
+    assert [(d.label, d.old, d.new) for d in explanation.differences] == [("compiler", "12.9", "13.0")]
+
+
+def test_a_damaged_note_is_no_key(tmp_path: Path) -> None:
+    keys = AskedKeys(tmp_path)
+    keys.note(key())
+    (tmp_path / f"{key().digest}.json").write_text('{"schema": 1, "fields": [["m", "text", "17"]]}')
+    assert keys.find(key().digest) is None
+    (tmp_path / f"{key().digest}.json").write_text("{")
+    assert keys.find(key().digest) is None
+
+
+def test_the_oldest_go_first(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(asked, "MAX_KEYS", 3)
+    keys = AskedKeys(tmp_path)
+    for number in range(5):
+        keys.note(key(str(number)))
+        os.utime(tmp_path / f"{key(str(number)).digest}.json", (number, number))
+    assert [keys.find(key(str(number)).digest) is not None for number in range(5)] == [False, False, True, True, True]
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    AskedKeys(blocked / "asked").note(key())
+    assert AskedKeys(blocked / "asked").find(key().digest) is None

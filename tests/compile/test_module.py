@@ -1,0 +1,359 @@
+"""Linking a module here: Warp's options are kept, and what cannot be linked here is left to Warp."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warp_tiles.compile.module import KNOWN_KEYWORDS, ModuleSource, max_registers, module_options, why_warp_links
+from warp_tiles.errors import LinkError
+from warp_tiles.toolchain.search import Toolchain
+
+ROOT = Path(__file__).resolve().parents[2]
+NVRTC_12_9 = (12, 9)
+
+
+def module(output: str = "cubin", arch: int = 90, **keywords: Any) -> ModuleSource:
+    return ModuleSource("module.cu", arch, output, "/warp/native", keywords)
+
+
+def macros(options: dict[str, Any]) -> set[object]:
+    return set(options["define_macro"])
+
+
+# ---- options
+
+
+def test_options_of_a_plain_module() -> None:
+    options = module_options(module(), NVRTC_12_9)
+    assert options["arch"] == "sm_90"
+    assert options["std"] == "c++17"
+    assert options["fma"] is True
+    assert options["ofast_compile"] == "0"
+    assert options["include_path"] == ["/warp/native"]
+    assert options["diag_suppress"] == [177, 550]
+    assert options["undefine_macro"] == "WP_VERIFY_FP"
+    assert {"NDEBUG", ("WP_ENABLE_MATHDX", "1")} <= macros(options)
+    assert not {"lineinfo", "use_fast_math"} & set(options)
+
+
+@pytest.mark.parametrize(("keyword", "option"), [("lineinfo", "lineinfo"), ("fast_math", "use_fast_math")])
+def test_switches(keyword: str, option: str) -> None:
+    assert module_options(module(**{keyword: True}), NVRTC_12_9)[option] is True
+    assert option not in module_options(module(**{keyword: False}), NVRTC_12_9)
+
+
+def test_fused_multiply_add_can_be_off() -> None:
+    assert module_options(module(fuse_fp=False), NVRTC_12_9)["fma"] is False
+
+
+def test_verify_fp_defines_the_macro_that_is_undefined_otherwise() -> None:
+    options = module_options(module(verify_fp=True), NVRTC_12_9)
+    assert "WP_VERIFY_FP" in macros(options)
+    assert "undefine_macro" not in options
+
+
+@pytest.mark.parametrize(
+    ("level", "nvrtc", "expected"),
+    [
+        (3, (12, 9), "0"),
+        (2, (12, 9), "min"),
+        (1, (12, 9), "mid"),
+        (0, (12, 9), "max"),
+        (0, (13, 0), "max"),
+        (0, (13, 1), "mid"),
+        (0, (13, 4), "mid"),
+        (7, (13, 4), "0"),
+        (0, (12, 8), None),
+        (3, (12, 4), None),
+    ],
+)
+def test_optimization_levels(level: int, nvrtc: tuple[int, int], expected: str | None) -> None:
+    assert module_options(module(optimization_level=level), nvrtc).get("ofast_compile") == expected
+
+
+@pytest.mark.parametrize(
+    ("output", "arch", "level", "nvrtc", "expected"),
+    [
+        ("cubin", 90, 3, (12, 9), True),
+        ("cubin", 120, 1, (12, 9), True),
+        ("cubin", 89, 3, (12, 9), False),
+        ("ptx", 90, 3, (12, 9), False),
+        ("cubin", 90, 0, (12, 9), False),
+        ("cubin", 90, 0, (12, 8), True),
+        ("cubin", 90, 3, (12, 6), False),
+        ("cubin", 90, 3, (13, 0), False),
+    ],
+)
+def test_the_texture_workaround(output: str, arch: int, level: int, nvrtc: tuple[int, int], expected: bool) -> None:
+    options = module_options(module(output, arch, optimization_level=level), nvrtc)
+    assert ("WP_WORKAROUND_CUDA_TEXTURE_CUBIN" in macros(options)) is expected
+
+
+@pytest.mark.parametrize(
+    ("output", "suffix", "target"),
+    [("cubin", "", "sm_90"), ("ptx", "", "compute_90"), ("cubin", "a", "sm_90a"), ("ptx", "f", "compute_90f")],
+)
+def test_targets(output: str, suffix: str, target: str) -> None:
+    made = module(output, arch_suffix=suffix)
+    assert made.target == target
+    assert module_options(made, NVRTC_12_9)["arch"] == target
+
+
+def test_extra_include_folders_follow_warps_own() -> None:
+    options = module_options(module(extra_include_dirs=[Path("/b"), "/a"]), NVRTC_12_9)
+    assert options["include_path"] == ["/warp/native", "/b", "/a"]
+
+
+# ---- compared with Warp itself
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "fast_math": {"fast_math": True},
+    "fuse_fp": {"fuse_fp": False},
+    "lineinfo": {"lineinfo": True},
+    "verify_fp": {"verify_fp": True},
+    **{f"optimization_level {level}": {"optimization_level": level} for level in range(4)},
+    "arch_suffix": {"arch_suffix": "a"},
+    "include": {"extra_include_dirs": ["/usr", "/tmp"]},
+    "ptx": {"output": "ptx"},
+    "ptx fast": {"output": "ptx", "fast_math": True, "lineinfo": True, "fuse_fp": False},
+    "sm_80": {"arch": 80},
+}
+
+_WARP_SCRIPT = """
+import ctypes, json, sys
+from pathlib import Path
+import warp as wp
+wp.config.log_level = wp.LOG_WARNING if hasattr(wp, "LOG_WARNING") else wp.config.log_level
+wp.init()
+from warp._src import build, context
+from warp_tiles.compile.compiler import CompileRequest, compile_to_ltoir
+folder = Path(sys.argv[1])
+source = folder / "module.cu"
+source.write_text('extern "C" __device__ int f(); extern "C" __global__ void k(int* p) { *p = f(); }')
+code = 'extern "C" __device__ int f() { return 1; }'
+print("#toolkit", json.dumps(context.runtime.toolkit_version))
+print("#native", Path(build.warp_home) / "native", flush=True)
+for name, case in json.loads(sys.argv[2]).items():
+    arch, output = case.pop("arch", 90), case.pop("output", "cubin")
+    request = CompileRequest("f.cu", code, (("arch", f"sm_{arch}" + case.get("arch_suffix", "")),), "f")
+    inputs = [compile_to_ltoir(request).payload]
+    print("#case", name, flush=True)
+    build.build_cuda(str(source), arch, str(folder / f"out.{output}"), pch_dir=None, ltoirs=inputs, **case)
+    ctypes.CDLL(None).fflush(None)  # Warp prints through the C library, which buffers on its own
+"""
+
+
+@pytest.fixture(scope="module")
+def warps_options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The options that Warp's own LTO path gives to NVRTC for each case, as it prints them."""
+    pytest.importorskip("warp")
+    pytest.importorskip("cuda.core", reason="cuda-core makes the LTO-IR that is linked")
+    folder = tmp_path_factory.mktemp("options")
+    result = subprocess.run(
+        [sys.executable, "-c", _WARP_SCRIPT, str(folder), json.dumps(CASES)],
+        env={
+            **os.environ,
+            "WARP_DEBUG": "1",
+            "PYTHONPATH": str(ROOT),
+            "WARP_CACHE_PATH": str(folder / "warp"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    found: dict[str, Any] = {}
+    lines: list[str] | None = None
+    for line in result.stdout.splitlines():
+        if line.startswith("#toolkit"):
+            found["toolkit"] = tuple(json.loads(line.partition(" ")[2]))
+        elif line.startswith("#native"):
+            found["native"] = line.partition(" ")[2]
+        elif line.startswith("#case"):
+            name = line.partition(" ")[2]
+            lines = None
+        elif line == "NVRTC options:":
+            lines = found[name] = []
+        elif lines is not None and line.startswith("-"):
+            lines.append(line)
+        else:
+            lines = None
+    assert set(CASES) <= set(found), result.stdout
+    return found
+
+
+# What Warp gives to NVRTC and module_options() leaves out, one by one
+LEFT_OUT = ("-pch", "--pch-dir=")  # precompiled headers change the time, not the code
+
+
+def normalized(flags: list[str]) -> list[str]:
+    """Flags under one spelling each, sorted, but for include folders, whose order counts."""
+    spellings = {"--gpu-architecture": "-arch", "-dlto": "--dlink-time-opt", "-rdc": "--relocatable-device-code"}
+    plain, includes = [], []
+    for flag in flags:
+        name, equals, value = flag.partition("=")
+        if flag.startswith(LEFT_OUT):
+            continue
+        if name == "--include-path":
+            includes.append(value)
+        elif name == "--diag-suppress":
+            plain += [f"{name}={number}" for number in value.split(",")]
+        else:
+            plain.append(f"{spellings.get(name, name)}{equals}{value}")
+    return [*sorted(plain), *includes]
+
+
+def own_flags(case: dict[str, Any], toolkit: tuple[int, int], native: str) -> list[str]:
+    from cuda.core import ProgramOptions
+
+    keywords = {name: value for name, value in case.items() if name not in ("arch", "output")}
+    source = ModuleSource("module.cu", case.get("arch", 90), case.get("output", "cubin"), native, keywords)
+    options = ProgramOptions(
+        link_time_optimization=True, relocatable_device_code=True, **module_options(source, toolkit)
+    )
+    return [flag.decode() for flag in options.as_bytes("nvrtc")]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_options_are_warps(name: str, warps_options: dict[str, Any]) -> None:
+    # for the NVRTC inside Warp the options are the same to the letter; by version differ only --Ofast-compile
+    # and WP_WORKAROUND_CUDA_TEXTURE_CUBIN, which have tests of their own above
+    own = own_flags(CASES[name], warps_options["toolkit"], warps_options["native"])
+    assert normalized(own) == normalized(warps_options[name])
+
+
+def test_the_comparison_can_fail(warps_options: dict[str, Any]) -> None:
+    own = own_flags(CASES["plain"], warps_options["toolkit"], warps_options["native"])
+    for name in ("fast_math", "fuse_fp", "lineinfo", "verify_fp", "optimization_level 2", "include", "ptx", "sm_80"):
+        assert normalized(own) != normalized(warps_options[name]), name
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_another_nvrtc_changes_no_more_than_the_two_known_options(name: str, warps_options: dict[str, Any]) -> None:
+    exempt = ("--Ofast-compile", "--define-macro=WP_WORKAROUND_CUDA_TEXTURE_CUBIN")
+    old, new = (own_flags(CASES[name], version, "/native") for version in ((12, 9), (13, 4)))
+    assert [f for f in old if not f.startswith(exempt)] == [f for f in new if not f.startswith(exempt)]
+
+
+def test_every_keyword_of_this_warp_is_known() -> None:
+    build = pytest.importorskip("warp._src.build")
+    parameters = inspect.signature(build.build_cuda).parameters
+    assert set(parameters) - {"cu_path", "arch", "output_path"} <= KNOWN_KEYWORDS
+
+
+# ---- registers
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers"),
+    # those of 768 and more are what ptxas gives a kernel of these launch bounds that could use more (NVRTC 12.9)
+    [(1, None), (32, None), (128, None), (256, None), (257, 168), (288, 168), (320, 168), (384, 168), (385, 128),
+     (512, 128), (513, 96), (640, 96), (768, 80), (769, 72), (896, 72), (1024, 64)],
+)  # fmt: skip
+def test_max_registers(threads: int, registers: int | None) -> None:
+    assert max_registers(threads) == registers
+
+
+@pytest.mark.parametrize(("threads", "registers"), [(128, None), (129, 128), (192, 128), (256, 128)])
+def test_max_registers_of_two_blocks(threads: int, registers: int | None) -> None:
+    assert max_registers(threads, 2) == registers
+
+
+@given(st.integers(1, 1024))
+def test_a_block_with_that_many_registers_launches(threads: int) -> None:
+    registers = max_registers(threads)
+    # Registers come in units of 256 a warp, and warps in groups of four, one to each quarter of the multiprocessor
+    # (warp allocation granularity and register allocation unit size of NVIDIA's occupancy calculator).
+    warps = -(-threads // 128) * 4
+    granted = -(-(255 if registers is None else registers) * 32 // 256) * 256
+    assert granted * warps <= 65_536
+    if registers is not None:
+        assert (registers + 8) * 32 * warps > 65_536  # no register is given away
+
+
+# ---- who links
+
+TOOLCHAIN = Toolchain(Path("/libnvrtc.so"), (12, 9), Path("/libnvJitLink.so"), (12, 9), (), "25.6")
+
+
+def why(made: ModuleSource, toolchain: Toolchain | None = TOOLCHAIN, foreign: tuple[str, ...] = ()) -> str:
+    return why_warp_links(made, toolchain=toolchain, foreign_inputs=foreign)
+
+
+@pytest.mark.parametrize("output", ["cubin", "ptx"])
+def test_a_plain_module_is_linked_here(output: str) -> None:
+    assert why(module(output)) == ""
+    everything_off = dict.fromkeys(KNOWN_KEYWORDS - {"config"}, None)
+    assert why(module(output, config="release", **everything_off)) == ""
+
+
+def test_no_toolchain() -> None:
+    assert "no toolchain" in why(module(), None)
+
+
+def test_a_linker_that_is_missing_or_older_than_the_compiler() -> None:
+    assert "nvJitLink none" in why(module(), replace(TOOLCHAIN, nvjitlink=None, nvjitlink_version=None))
+    reason = why(module(), replace(TOOLCHAIN, nvjitlink_version=(12, 8)))
+    assert "nvJitLink 12.8" in reason
+    assert "NVRTC 12.9" in reason
+
+
+def test_a_newer_linker_will_do() -> None:
+    assert why(module(), replace(TOOLCHAIN, nvjitlink_version=(13, 4))) == ""
+
+
+def test_foreign_inputs_are_named() -> None:
+    assert "libmathdx, a solver" in why(module(), foreign=("libmathdx", "a solver"))
+
+
+def test_an_unknown_keyword_is_named() -> None:
+    assert "sparkle" in why(module(sparkle=1))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "word"),
+    [({"config": "debug"}, "debug"), ({"compile_time_trace": True}, "trace"), ({"llvm_cuda": True}, "LLVM")],
+)
+def test_what_only_warp_can_do(keywords: dict[str, Any], word: str) -> None:
+    assert word in why(module(**keywords))
+
+
+# ---- the link itself
+
+
+def test_inputs_that_are_no_lto_ir_are_a_link_error() -> None:
+    pytest.importorskip("cuda.core", reason="cuda-core links")
+    from warp_tiles.compile.compiler import LinkRequest, link_module
+
+    with pytest.raises(LinkError, match="module m could not be linked for sm_90") as caught:
+        link_module(LinkRequest("m", (b"not LTO-IR",), "sm_90", "cubin"))
+    assert caught.value.log
+
+
+@pytest.mark.parametrize(("output", "magic"), [("cubin", b"\x7fELF"), ("ptx", b".version")])
+def test_a_module_and_a_function_are_linked(output: str, magic: bytes) -> None:
+    pytest.importorskip("cuda.core", reason="cuda-core compiles and links")
+    from warp_tiles.compile.compiler import CompileRequest, LinkRequest, compile_to_ltoir, link_module
+
+    options = (("arch", "sm_90"),)
+    function = compile_to_ltoir(CompileRequest("f.cu", "__device__ int f() { return 1; }", options, "f"))
+    text = 'extern __device__ int f(); extern "C" __global__ void k(int* p) { *p = f(); }'
+    kernel = compile_to_ltoir(CompileRequest("k.cu", text, options, "k"))
+    arch = "sm_90" if output == "cubin" else "compute_90"
+    linked = link_module(LinkRequest("m", (kernel.payload, function.payload), arch, output, 64))
+    assert magic in linked.payload
+    assert linked.compiler.startswith("nvJitLink ")
+    with pytest.raises(LinkError):
+        link_module(LinkRequest("m", (kernel.payload,), arch, "cubin"))

@@ -1,0 +1,399 @@
+"""Compiler processes: their answers, their errors, their death, and executors in their place."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warp_tiles.compile import pool as pool_module
+from warp_tiles.compile import worker
+from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.pool import CompilerPool, available_cores, result_of, run_request
+from warp_tiles.errors import BuildError, LinkError, ToolchainError, WorkerError
+
+pytest.importorskip("cuda.core", reason="cuda-core compiles")
+
+LTO_IR = b"\xedCN\x7f"  # what NVRTC's LTO-IR begins with
+ROOT = Path(__file__).resolve().parents[2]
+OPTIONS = (("arch", "sm_90"), ("std", "c++17"))
+GOOD = CompileRequest("good.cu", "__device__ int good() { return 1; }", OPTIONS, "the function good")
+BAD = CompileRequest("bad.cu", "__device__ int bad() { return nothing; }", OPTIONS, "the function bad")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[CompilerPool]:
+    """One process for the tests that do not harm it."""
+    with CompilerPool(1) as made:
+        yield made
+
+
+@pytest.fixture
+def own() -> Iterator[CompilerPool]:
+    with CompilerPool(1) as made:
+        yield made
+
+
+def process_of(pool: CompilerPool) -> subprocess.Popen[bytes]:
+    (holder,) = pool._processes
+    assert holder._process is not None
+    return holder._process
+
+
+def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+
+
+def test_a_function_is_compiled_in_another_process(shared: CompilerPool) -> None:
+    result = shared.submit(GOOD).result(60)
+    assert result.payload.startswith(LTO_IR)
+    assert result.compiler.startswith("NVRTC ")
+    assert result.seconds > 0
+    assert process_of(shared).pid != os.getpid()
+
+
+def test_a_process_is_used_again(shared: CompilerPool) -> None:
+    shared.submit(GOOD).result(60)
+    first = process_of(shared).pid
+    shared.submit(GOOD).result(60)
+    assert process_of(shared).pid == first
+
+
+def test_both_kinds_of_requests_are_taken(shared: CompilerPool) -> None:
+    text = 'extern __device__ int good(); extern "C" __global__ void k(int* p) { *p = good(); }'
+    kernel = shared.submit(CompileRequest("k.cu", text, OPTIONS, "k")).result(60)
+    function = shared.submit(GOOD).result(60)
+    linked = shared.submit(LinkRequest("m", (kernel.payload, function.payload), "sm_90", "cubin")).result(60)
+    assert linked.payload.startswith(b"\x7fELF")
+    with pytest.raises(LinkError, match="module m could not be linked"):
+        shared.submit(LinkRequest("m", (b"junk",), "sm_90", "cubin")).result(60)
+
+
+def test_a_compile_error_arrives_whole(shared: CompilerPool) -> None:
+    with pytest.raises(BuildError, match="the function bad could not be compiled") as caught:
+        shared.submit(BAD).result(60)
+    error = caught.value
+    assert "nothing" in error.log
+    assert "bad.cu" in error.log
+    assert "--reproduce" in error.remedy
+    assert BAD.source in error.remedy
+    assert shared.submit(GOOD).result(60).payload  # the process lives on
+
+
+def test_a_compile_error_reproduces_alone(shared: CompilerPool, tmp_path: Path) -> None:
+    with pytest.raises(BuildError) as caught:
+        shared.submit(BAD).result(60)
+    command = re.search(r"`python -m (\S+) --reproduce FILE`", caught.value.remedy)
+    assert command
+    path = tmp_path / "bad.cu"
+    path.write_text(caught.value.remedy.partition("\n")[2])
+    result = subprocess.run(
+        [sys.executable, "-m", command.group(1), "--reproduce", str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert 'identifier "nothing" is undefined' in result.stderr
+    assert 'identifier "nothing" is undefined' in caught.value.log
+
+
+def test_reproduce_compiles_with_the_options_of_the_first_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {**dict(OPTIONS), "define_macro": [("VALUE", "1")], "include_path": [str(tmp_path)]}
+    (tmp_path / "header.cuh").write_text("__device__ int f() { return VALUE; }\n")
+    path = tmp_path / "good.cu"
+    path.write_text(f'// options: {options!r}\n#include "header.cuh"\n')
+    assert worker.main(["--reproduce", str(path)]) == 0
+    assert re.search(r"good\.cu: \d+ bytes of LTO-IR in [\d.]+ s with NVRTC", capsys.readouterr().out)
+    path.write_text(f'// options: {dict(OPTIONS)!r}\n#include "header.cuh"\n')
+    assert worker.main(["--reproduce", str(path)]) == 1
+    assert "header.cuh" in capsys.readouterr().err
+
+
+def test_reproduce_without_options_says_what_is_expected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bare.cu"
+    path.write_text(GOOD.source)
+    assert worker.main(["--reproduce", str(path)]) == 2
+    assert "// options: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--bogus"], ["--reproduce"], ["--reproduce", "a", "b"]])
+def test_other_arguments_print_the_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert worker.main(arguments) == 2
+    assert "--reproduce FILE" in capsys.readouterr().err
+
+
+# ---- death
+
+
+def test_a_process_that_dies_in_a_request_is_replaced(own: CompilerPool) -> None:
+    own.submit(GOOD).result(60)
+    victim = process_of(own)
+    os.kill(victim.pid, signal.SIGSTOP)
+    future = own.submit(GOOD)
+    until(lambda: not own._idle)
+    os.kill(victim.pid, signal.SIGKILL)
+    with pytest.raises(ToolchainError, match="exit status -9 in the middle of a build") as caught:
+        future.result(60)
+    assert "doctor" in caught.value.remedy
+    assert own.submit(GOOD).result(60).payload
+    assert process_of(own).pid != victim.pid
+
+
+def test_a_process_that_died_between_requests_is_replaced(own: CompilerPool) -> None:
+    own.submit(GOOD).result(60)
+    victim = process_of(own)
+    victim.kill()
+    victim.wait(10)
+    assert own.submit(GOOD).result(60).payload
+
+
+def test_a_process_that_cannot_start_is_a_toolchain_error(
+    own: CompilerPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    with pytest.raises(ToolchainError):
+        own.submit(GOOD).result(60)
+
+
+def test_closing_ends_the_processes_and_cancels_what_waits() -> None:
+    pool = CompilerPool(1)
+    pool.submit(GOOD).result(60)
+    process = process_of(pool)
+    os.kill(process.pid, signal.SIGSTOP)
+    running = pool.submit(GOOD)
+    until(lambda: not pool._idle)
+    waiting = [pool.submit(GOOD) for _ in range(3)]
+    closer = threading.Thread(target=pool.close)
+    closer.start()
+    try:
+        for future in waiting:
+            with pytest.raises(CancelledError):
+                future.result(10)
+    finally:
+        closer.join(20)
+    assert not closer.is_alive()
+    with pytest.raises(WorkerError, match="exit status"):  # nobody waits for what had started any more
+        running.result(20)
+    assert process.poll() == -signal.SIGKILL
+    pool.close()  # twice is once
+
+
+def test_closing_an_unused_pool_starts_nothing() -> None:
+    pool = CompilerPool(2)
+    pool.close()
+    assert pool._processes == []
+
+
+def test_a_closed_pool_works_again(own: CompilerPool) -> None:
+    own.submit(GOOD).result(60)
+    own.close()
+    assert own.submit(GOOD).result(60).payload
+
+
+def test_processes_end_when_their_owner_does() -> None:
+    code = (
+        "import sys; from warp_tiles.compile.pool import CompilerPool\n"
+        "from warp_tiles.compile.compiler import CompileRequest\n"
+        "pool = CompilerPool(1)\n"
+        f"pool.submit(CompileRequest('good.cu', {GOOD.source!r}, {OPTIONS!r}, 'good')).result(60)\n"
+        "print(pool._processes[0]._process.pid, flush=True)\n"
+        "import os; os._exit(0)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    pid = int(result.stdout)
+
+    def gone() -> bool:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        return state == "Z"
+
+    until(gone)
+
+
+# ---- the protocol
+
+
+def test_output_of_the_compiler_does_not_break_the_protocol() -> None:
+    code = (
+        "import os\n"
+        "from warp_tiles import worker\n"
+        "compile_to_ltoir = worker.FUNCTIONS['compile']\n"
+        "def noisy(request):\n"
+        "    print('hello from Python', flush=True); os.write(1, b'hello from C\\n')\n"
+        "    os.system('echo hello from a child')\n"
+        "    return compile_to_ltoir(request)\n"
+        "worker.FUNCTIONS['compile'] = noisy\n"
+        "worker.serve()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for _ in range(2):
+            worker.send(process.stdin, ("compile", GOOD))  # type: ignore[arg-type]
+            succeeded, answer = worker.receive(process.stdout)  # type: ignore[arg-type]
+            assert succeeded
+            assert answer.payload.startswith(LTO_IR)
+        process.stdin.close()
+        assert process.stdout.read() == b""
+        noise = process.stderr.read().decode()
+        assert process.wait(10) == 0
+    assert noise.count("hello from Python") == noise.count("hello from C") == noise.count("hello from a child") == 2
+
+
+def test_a_message_that_ends_early_is_an_end_of_file(tmp_path: Path) -> None:
+    path = tmp_path / "messages"
+    with open(path, "wb") as stream:
+        worker.send(stream, ("compile", GOOD))
+    whole = path.read_bytes()
+    with open(path, "rb") as stream:
+        assert worker.receive(stream) == ("compile", GOOD)
+        with pytest.raises(EOFError):
+            worker.receive(stream)
+    for size in (1, 7, 8, 9, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with open(path, "rb") as stream, pytest.raises(EOFError):
+            worker.receive(stream)
+
+
+# ---- other executors
+
+
+class Counting(ThreadPoolExecutor):
+    """An executor of the user's."""
+
+    calls = 0
+
+    def submit(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        return super().submit(*args, **kwargs)
+
+
+def test_a_foreign_executor_takes_the_place_of_processes() -> None:
+    with Counting(1) as executor:
+        pool = CompilerPool(4, executor)
+        assert pool.submit(GOOD).result(60).payload.startswith(LTO_IR)
+        with pytest.raises(BuildError, match="the function bad"):
+            pool.submit(BAD).result(60)
+        assert executor.calls == 2
+        assert pool._processes == []
+        pool.close()
+        assert executor.submit(int, "3").result() == 3  # it was not shut down
+
+
+def test_what_a_foreign_executor_is_given_can_be_pickled() -> None:
+    import pickle
+
+    function, request = pickle.loads(pickle.dumps((run_request, GOOD)))
+    assert isinstance(function(request), Compiled)
+
+
+def test_an_unexpected_failure_is_a_toolchain_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> Compiled:
+        raise KeyError("surprise")
+
+    monkeypatch.setattr(pool_module, "compile_to_ltoir", fail)
+    with pytest.raises(ToolchainError, match="KeyError: 'surprise'") as caught:
+        run_request(GOOD)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+# ---- sizes
+
+
+def test_jobs() -> None:
+    assert CompilerPool(3).jobs == 3
+    assert CompilerPool(0).jobs == available_cores() >= 1
+
+
+def test_no_more_processes_than_jobs_are_started() -> None:
+    with CompilerPool(2) as pool:
+        for future in [pool.submit(GOOD) for _ in range(6)]:
+            assert future.result(60).payload
+        assert 1 <= len(pool._processes) <= 2
+        assert len(pool._idle) == len(pool._processes)
+
+
+def test_a_worker_does_not_import_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pickle.py").write_text("raise SystemExit('imported from the current folder')")
+    monkeypatch.chdir(tmp_path)
+    with CompilerPool(1) as pool:
+        assert pool.submit(GOOD).result(60).payload
+
+
+def test_an_executor_that_breaks_is_a_worker_error() -> None:
+    future: Future[Compiled] = Future()
+    future.set_exception(RuntimeError("the pool died"))
+    with pytest.raises(WorkerError, match="the pool died"):
+        result_of(future)
+
+
+def test_a_forked_child_compiles_on_its_own() -> None:
+    code = """
+import os, sys
+from warp_tiles.api import enable, engine as engine_of
+from warp_tiles.compile.compiler import CompileRequest
+good = CompileRequest("f.cu", "__device__ int f() { return 1; }", (("arch", "sm_90"),), "f")
+enable()
+engine = engine_of()
+from warp_tiles.settings import current
+engine_settings = current()
+assert engine.at(engine_settings).pool.submit(good).result(60).payload
+child = os.fork()
+if not child:
+    assert engine.at(engine_settings).pool.submit(good).result(60).payload
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip().endswith("7"), done.stderr
+
+
+def test_an_interrupted_program_ends_at_once() -> None:
+    code = """
+import time
+from warp_tiles.util.threads import DaemonThreads
+threads = DaemonThreads(1, "t")
+for _ in range(20):
+    threads.submit(time.sleep, 5)
+raise KeyboardInterrupt
+"""
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert time.monotonic() - start < 4
+
+
+@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="the platform has no priorities of processes")
+def test_processes_of_low_priority_give_way() -> None:
+    with CompilerPool(1, low_priority=True) as low, CompilerPool(1) as usual:
+        priorities = []
+        for pool in (low, usual):
+            pool.submit(GOOD).result(60)
+            (process,) = pool._processes
+            assert process._process is not None
+            priorities.append(os.getpriority(os.PRIO_PROCESS, process._process.pid))
+    assert priorities[0] > priorities[1]

@@ -1,0 +1,242 @@
+"""A variant and its symbol determine each other; JSON brings it back or refuses it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
+
+operands = st.builds(
+    Operand,
+    dtype=st.sampled_from(sorted(DTYPE_BYTES)),
+    arrangement=st.sampled_from(["row_major", "col_major"]),
+    leading_dimension=st.integers(1, 300),
+    alignment=st.sampled_from([2, 4, 8, 16]),
+)
+sizes = st.integers(1, 300)
+variants = st.builds(
+    GemmVariant,
+    m=sizes,
+    n=sizes,
+    k=sizes,
+    a=operands,
+    b=operands,
+    c=operands,
+    precision=st.sampled_from(["default", "tf32"]),
+    threads=st.integers(1, 1024),
+    arch=st.integers(75, 121),
+)
+BASE = GemmVariant(
+    24,
+    20,
+    16,
+    Operand("float16", "row_major", 16, 16),
+    Operand("bfloat16", "col_major", 16, 8),
+    Operand("float32", "row_major", 20, 4),
+    "default",
+    128,
+    90,
+)
+CHANGED: dict[str, GemmVariant] = {
+    "m": replace(BASE, m=25),
+    "n": replace(BASE, n=21),
+    "k": replace(BASE, k=17),
+    "precision": replace(BASE, precision="tf32"),
+    "threads": replace(BASE, threads=64),
+    "arch": replace(BASE, arch=80),
+    **{
+        f"{name}.{field}": replace(BASE, **{name: replace(getattr(BASE, name), **{field: value})})
+        for name in "abc"
+        for field, value in {
+            "dtype": "float64",
+            "arrangement": "row_major" if name == "b" else "col_major",
+            "leading_dimension": 99,
+            "alignment": 2,
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("field", CHANGED)
+def test_every_field_changes_the_symbol(field: str) -> None:
+    assert CHANGED[field] != BASE
+    assert CHANGED[field].symbol != BASE.symbol
+
+
+def test_changes_of_different_fields_give_different_symbols() -> None:
+    assert len({variant.symbol for variant in CHANGED.values()}) == len(CHANGED)
+
+
+@given(variants, variants)
+def test_the_symbol_is_injective(first: GemmVariant, second: GemmVariant) -> None:
+    assert (first.symbol == second.symbol) == (first == second)
+
+
+@given(variants, st.data())
+def test_the_symbol_is_injective_among_near_variants(variant: GemmVariant, data: st.DataObject) -> None:
+    # numbers whose digits could run into their neighbours' are the risk of a name made of numbers
+    def move(number: int) -> int:
+        return data.draw(st.sampled_from([number, number + 1, number * 10, number * 10 + 1, number // 10 or 1]))
+
+    other = replace(
+        variant,
+        m=move(variant.m),
+        n=move(variant.n),
+        k=move(variant.k),
+        threads=move(variant.threads),
+        a=replace(variant.a, leading_dimension=move(variant.a.leading_dimension)),
+        b=replace(variant.b, leading_dimension=move(variant.b.leading_dimension)),
+    )
+    assert (variant.symbol == other.symbol) == (variant == other)
+
+
+@given(variants)
+def test_the_symbol_is_a_c_identifier_of_its_own(variant: GemmVariant) -> None:
+    assert re.fullmatch(r"wt_gemm_\w+", variant.symbol, re.ASCII)
+    assert len(variant.symbol) < 256
+
+
+def read_back(symbol: str) -> dict[str, Any]:
+    """The fields of a variant, from its symbol alone."""
+    match = re.fullmatch(
+        r"wt_gemm_(\d+)_(\d+)_(\d+)_(b?f\d+)_(b?f\d+)_(b?f\d+)(_tf32)?_([rc])([rc])([rc])"
+        r"_ld(\d+)_(\d+)_(\d+)_al(\d+)_(\d+)_(\d+)_t(\d+)_sm(\d+)",
+        symbol,
+    )
+    assert match, symbol
+    names = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+    part = match.groups()
+    return {
+        "m": int(part[0]),
+        "n": int(part[1]),
+        "k": int(part[2]),
+        "a_dtype": names[part[3]],
+        "b_dtype": names[part[4]],
+        "c_dtype": names[part[5]],
+        "precision": "tf32" if part[6] else "default",
+        "arrangement": ["row_major" if letter == "r" else "col_major" for letter in part[7:10]],
+        "leading_dimensions": [int(number) for number in part[10:13]],
+        "alignments": [int(number) for number in part[13:16]],
+        "threads": int(part[16]),
+        "arch": int(part[17]),
+    }
+
+
+@given(variants)
+def test_the_symbol_can_be_read_back(variant: GemmVariant) -> None:
+    assert read_back(variant.symbol) == variant.to_json()
+
+
+@given(variants)
+def test_json_brings_the_variant_back(variant: GemmVariant) -> None:
+    assert GemmVariant.from_json(json.loads(json.dumps(variant.to_json()))) == variant
+
+
+def test_json_has_the_names_that_the_plan_prints() -> None:
+    assert BASE.to_json() == {
+        "m": 24,
+        "n": 20,
+        "k": 16,
+        "a_dtype": "float16",
+        "b_dtype": "bfloat16",
+        "c_dtype": "float32",
+        "precision": "default",
+        "arrangement": ["row_major", "col_major", "row_major"],
+        "leading_dimensions": [16, 16, 20],
+        "alignments": [16, 8, 4],
+        "threads": 128,
+        "arch": 90,
+    }
+
+
+@pytest.mark.parametrize("name", sorted(BASE.to_json()))
+def test_json_without_a_field_is_refused(name: str) -> None:
+    data = BASE.to_json()
+    del data[name]
+    with pytest.raises(ValueError, match=f"not a GEMM variant.*{name}"):
+        GemmVariant.from_json(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in ("m", "n", "k", "threads", "arch") for value in (0, -1, "64", 64.0, True, None)),
+        *((f"{name}_dtype", value) for name in "abc" for value in ("int8", "", None, 16, ["float16"])),
+        *(("precision", value) for value in ("fp32", "", None, 1)),
+        ("arrangement", ["row_major", "col_major"]),
+        ("arrangement", ["row_major", "col_major", "diagonal"]),
+        ("arrangement", ["row_major"] * 4),
+        ("arrangement", None),
+        *(
+            (name, value)
+            for name in ("leading_dimensions", "alignments")
+            for value in ([16, 16], [16, 16, 16, 16], [16, 16, 0], [16, 16, -8], [16, 16, "16"], None, 16, [1.0, 1, 1])
+        ),
+    ],
+)
+def test_json_with_a_wrong_value_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match="not a GEMM variant"):
+        GemmVariant.from_json({**BASE.to_json(), name: value})
+
+
+@pytest.mark.parametrize("data", [None, [], "variant", 3, {}])
+def test_json_that_is_no_object_is_refused(data: Any) -> None:
+    with pytest.raises(ValueError, match="not a GEMM variant"):
+        GemmVariant.from_json(data)
+
+
+json_scalars = st.none() | st.booleans() | st.integers(-3, 300) | st.sampled_from(["", "tf32", "row_major", "float16"])
+json_values = json_scalars | st.lists(json_scalars, max_size=4) | st.just({})
+
+
+@given(st.dictionaries(st.sampled_from(sorted(BASE.to_json())), json_values))
+def test_any_json_is_read_or_refused_with_a_value_error(changes: dict[str, Any]) -> None:
+    data = {**BASE.to_json(), **changes}
+    try:
+        read = GemmVariant.from_json(data)
+    except ValueError:
+        return
+    assert read.to_json() == data
+
+
+def test_dense_leading_dimensions_follow_the_arrangement() -> None:
+    assert BASE.dense_leading_dimensions == (16, 16, 20)  # A 24x16 by rows, B 16x20 by columns, C 24x20 by rows
+    turned = replace(BASE, a=BASE.a.transposed(), b=BASE.b.transposed(), c=BASE.c.transposed())
+    assert turned.dense_leading_dimensions == (24, 20, 24)
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_one_wider_leading_dimension_makes_it_not_dense(name: str) -> None:
+    assert BASE.is_dense
+    operand = getattr(BASE, name)
+    assert not replace(BASE, **{name: replace(operand, leading_dimension=operand.leading_dimension + 1)}).is_dense
+
+
+@given(operands)
+def test_transposing_flips_the_arrangement_alone_and_twice_is_nothing(operand: Operand) -> None:
+    flipped = operand.transposed()
+    assert flipped.arrangement != operand.arrangement
+    assert replace(flipped, arrangement=operand.arrangement) == operand
+    assert flipped.transposed() == operand
+
+
+@given(variants)
+def test_without_alignment_promises_one_element_and_changes_nothing_else(variant: GemmVariant) -> None:
+    weaker = variant.without_alignment()
+    assert weaker.alignments == weaker.element_alignments
+    assert weaker.element_alignments == tuple(DTYPE_BYTES[operand.dtype] for operand in (weaker.a, weaker.b, weaker.c))
+    kept = {**weaker.to_json(), "alignments": list(variant.alignments)}
+    assert kept == variant.to_json()
+    assert weaker.without_alignment() == weaker
+
+
+def test_the_description_names_sizes_types_threads_and_architecture() -> None:
+    assert BASE.describe() == "24x20x16 float16 x bfloat16 -> float32, 128 threads, sm_90"
+    assert "(tf32)" in replace(BASE, precision="tf32").describe()

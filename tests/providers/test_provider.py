@@ -1,0 +1,291 @@
+"""The providers that compile: every input of a build is in its key, and the transcript names what differs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gemm.test_variant import BASE, CHANGED
+from warp_tiles.cache import KeyField, explain
+from warp_tiles.compile.compiler import Compiled
+from warp_tiles.errors import SettingError, ToolchainError, UnsupportedVariant
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant
+from warp_tiles.heuristics import limits as tile_limits
+from warp_tiles.heuristics.choose import choose
+from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider, cublasdx, mma
+from warp_tiles.providers.cublasdx import promised, source_text
+from warp_tiles.providers.mma import translation_unit
+from warp_tiles.toolchain import search as toolchain_module
+from warp_tiles.toolchain import sources
+from warp_tiles.toolchain.search import Toolchain
+from warp_tiles.toolchain.store import ToolchainStore
+
+PROVIDERS: dict[str, type[NvrtcProvider]] = {"mma": MmaProvider, "cublasdx": CublasdxProvider}
+MODULES = {"mma": mma, "cublasdx": cublasdx}
+both = pytest.mark.parametrize("name", PROVIDERS)
+
+
+class Place:
+    """A small toolchain on disk: device sources, own headers, a library's header, and a compiler."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.header = folder / "include/cublasdx.hpp"
+        self.unused = folder / "include/unused.hpp"
+        self.compiler = folder / "lib/libnvrtc.so.12"
+        self.builtins = folder / "lib/libnvrtc-builtins.so.12.9"
+        self.sources = {"mma": folder / "kernels/gemm/block_gemm.cuh", "cublasdx": folder / "kernels/cublasdx/gemm.cuh"}
+        self.own_headers = {"mma": folder / "kernels/arch/mma.cuh", "cublasdx": folder / "kernels/cublasdx/tile.cuh"}
+        for path, text in {
+            self.sources["mma"]: '#include "arch/mma.cuh"\n',
+            self.sources["cublasdx"]: '#include <cublasdx.hpp>\n#include "tile.cuh"\n',
+            self.own_headers["mma"]: "// instructions\n",
+            self.own_headers["cublasdx"]: "// tile\n",
+            self.header: "// library\n",
+            self.unused: "// unused\n",
+            self.compiler: "compiler",
+            self.builtins: "built-ins",
+        }.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def toolchain(self) -> Toolchain:
+        """Where everything lies."""
+        return Toolchain(self.compiler, (12, 9), None, None, (self.header.parent,), "25.6.0")
+
+    def provider(self, name: str) -> NvrtcProvider:
+        """A provider as a new process would make it."""
+        return PROVIDERS[name](ToolchainStore(self.folder / "memo"))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    made = Place(tmp_path)
+    monkeypatch.setattr(toolchain_module, "find_toolchain", made.toolchain)
+    monkeypatch.setattr(sources, "kernels_folder", lambda: tmp_path / "kernels")
+    return made
+
+
+FMA = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
+
+
+def differing(before: Any, after: Any) -> set[str]:
+    assert before.digest != after.digest
+    return {difference.label for difference in explain(before, after)}
+
+
+LABELS = {
+    "m": {"variant.m"},
+    "n": {"variant.n"},
+    "k": {"variant.k"},
+    "precision": {"variant.precision"},
+    "threads": {"variant.threads"},
+    "arch": {"variant.arch", "option.arch"},
+    **{
+        f"{name}.{field}": {label}
+        for name in "abc"
+        for field, label in {
+            "dtype": f"variant.{name}_dtype",
+            "arrangement": "variant.arrangement",
+            "leading_dimension": "variant.leading_dimensions",
+            "alignment": "variant.alignments",
+        }.items()
+    },
+}
+
+
+@both
+@pytest.mark.parametrize("field", CHANGED)
+def test_every_field_of_the_variant_changes_the_key_and_is_named(field: str, name: str, place: Place) -> None:
+    provider = place.provider(name)
+    config = FMA if name == "mma" else None  # serves every variant: what is chosen would change as well
+    labels = differing(provider.key(BASE, config), provider.key(CHANGED[field], config))
+    assert labels == LABELS[field] | {"translation_unit"}
+
+
+@pytest.mark.parametrize("field", [item.name for item in fields(TileConfig)])
+def test_every_field_of_the_tile_configuration_changes_the_key_and_is_named(
+    field: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tile_limits, "check", lambda variant, config: None)  # whether it can be built does not matter
+    monkeypatch.setattr(mma, "loop_sums", lambda variant, symbol, config: None)
+    value = getattr(FMA, field)
+    other = {str: "mma_m16n8k8", bool: not value, int: 2 * value}[type(value)]
+    changed = replace(FMA, **{field: other})
+    provider = place.provider("mma")
+    assert differing(provider.key(BASE, FMA), provider.key(BASE, changed)) == {
+        f"tile_config.{field}",
+        "translation_unit",
+    }
+
+
+def test_without_a_tile_configuration_the_chosen_one_is_in_the_key(place: Place) -> None:
+    provider = place.provider("mma")
+    assert provider.key(BASE) == provider.key(BASE, choose(BASE))
+    assert provider.key(BASE) != provider.key(BASE, FMA)
+    assert provider.request(BASE) == provider.request(BASE, choose(BASE))
+
+
+def test_a_tile_configuration_that_cannot_be_built_gets_no_key(place: Place) -> None:
+    with pytest.raises(SettingError, match="lanes_m"):
+        place.provider("mma").key(BASE, replace(FMA, lanes_m=1))
+    with pytest.raises(UnsupportedVariant, match="threads=48"):
+        place.provider("mma").key(replace(BASE, threads=48))
+
+
+@both
+def test_equal_inputs_give_equal_keys(name: str, place: Place) -> None:
+    assert place.provider(name).key(BASE) == place.provider(name).key(replace(BASE))
+
+
+def test_the_providers_have_keys_of_their_own(place: Place) -> None:
+    assert {"provider", "source"} < differing(place.provider("mma").key(BASE), place.provider("cublasdx").key(BASE))
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [(name, option) for name, module in MODULES.items() for option in sorted(module.options(BASE))]
+)
+def test_every_option_changes_the_key_and_is_named(
+    name: str, option: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, options = place.provider(name).key(BASE), MODULES[name].options(BASE)
+    monkeypatch.setattr(MODULES[name], "options", lambda variant: {**options, option: "other"})
+    assert differing(before, place.provider(name).key(BASE)) == {f"option.{option}"}
+
+
+@both
+def test_a_new_option_changes_the_key(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, options = place.provider(name).key(BASE), MODULES[name].options(BASE)
+    monkeypatch.setattr(MODULES[name], "options", lambda variant: {**options, "use_fast_math": True})
+    assert differing(before, place.provider(name).key(BASE)) == {"option.use_fast_math"}
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "label"),
+    [
+        ("mma", "source", "source"),
+        ("mma", "own_header", "source"),
+        ("mma", "compiler", "compiler"),
+        ("mma", "builtins", "compiler"),
+        ("cublasdx", "source", "source"),
+        ("cublasdx", "own_header", "source"),
+        ("cublasdx", "header", "source"),
+        ("cublasdx", "compiler", "compiler"),
+        ("cublasdx", "builtins", "compiler"),
+    ],
+)
+def test_every_byte_of_the_toolchain_changes_the_key_and_is_named(
+    name: str, part: str, label: str, place: Place
+) -> None:
+    before = place.provider(name).key(BASE)
+    own = {"source": place.sources[name], "own_header": place.own_headers[name]}
+    path: Path = own[part] if part in own else getattr(place, part)
+    path.write_text(path.read_text() + " ")
+    assert differing(before, place.provider(name).key(BASE)) == {label}
+
+
+@both
+def test_a_header_that_is_not_included_does_not_matter(name: str, place: Place) -> None:
+    before = place.provider(name).key(BASE)
+    other = "mma" if name == "cublasdx" else "cublasdx"
+    for path in (place.unused, place.sources[other], *([place.header] if name == "mma" else [])):
+        path.write_text("// changed\n")
+    assert place.provider(name).key(BASE) == before
+
+
+@both
+def test_the_place_of_the_toolchain_does_not_matter(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = place.provider(name).key(BASE)
+    moved = Place(place.folder / "elsewhere")
+    monkeypatch.setattr(toolchain_module, "find_toolchain", moved.toolchain)
+    monkeypatch.setattr(sources, "kernels_folder", lambda: moved.folder / "kernels")
+    assert moved.provider(name).key(BASE) == before  # a bundle made on one machine hits on another
+
+
+@both
+def test_the_schema_of_the_source_is_in_the_key(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = place.provider(name).key(BASE)
+    monkeypatch.setattr(MODULES[name], "SOURCE_SCHEMA", 99)
+    assert differing(before, place.provider(name).key(BASE)) == {"provider"}
+
+
+@both
+def test_the_translation_unit_is_in_the_key(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = place.provider(name).key(BASE)
+    monkeypatch.setattr(cublasdx, "source_text", lambda variant: source_text(variant) + "\n")
+    monkeypatch.setattr(mma, "translation_unit", lambda *asked: translation_unit(*asked) + "\n")
+    assert differing(before, place.provider(name).key(BASE)) == {"translation_unit"}
+
+
+@both
+def test_what_is_compiled_is_what_the_key_says(name: str, place: Place) -> None:
+    provider = place.provider(name)
+    request = provider.request(BASE)
+    found = {field.label: field for field in provider.key(BASE).fields}
+    assert found["translation_unit"] == KeyField.of("translation_unit", request.source)
+    given = dict(request.options)
+    folders = given.pop("include_path")  # where the headers lie, not what they say: their content is in "source"
+    if name == "mma":
+        assert folders == [str(place.folder / "kernels")], "no header of anybody else"
+    else:
+        assert folders == [str(place.sources[name].parent), str(place.header.parent)]
+    assert {label.removeprefix("option."): field.shown for label, field in found.items() if "option." in label} == {
+        option: str(value) for option, value in given.items()
+    }
+    assert given["arch"] == "sm_90"
+    assert request.name == f"{BASE.symbol}_{name}.cu"
+    assert BASE.describe() in request.subject
+
+
+@both
+def test_without_a_compiler_there_is_no_key(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Toolchain:
+        raise ToolchainError("no NVRTC")
+
+    monkeypatch.setattr(toolchain_module, "find_toolchain", fail)
+    with pytest.raises(ToolchainError, match="no NVRTC"):
+        place.provider(name).key(BASE)
+
+
+def test_without_headers_mma_builds_and_cublasdx_names_them(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = place.provider("mma").key(BASE)
+    found = replace(place.toolchain(), include_dirs=(), missing_headers=("no cublasdx.hpp", "pip install it"))
+    monkeypatch.setattr(toolchain_module, "find_toolchain", lambda: found)
+    shutil.rmtree(place.folder / "memo")
+    assert place.provider("mma").key(BASE) == before
+    assert place.provider("mma").request(BASE).source
+    calls: tuple[Callable[[GemmVariant], object], ...] = (
+        place.provider("cublasdx").key,
+        place.provider("cublasdx").request,
+    )
+    for call in calls:
+        with pytest.raises(ToolchainError, match=r"no cublasdx\.hpp") as caught:
+            call(BASE)
+        assert caught.value.remedy == "pip install it"
+
+
+def test_the_cache_keeps_the_tile_configuration(place: Place) -> None:
+    info = place.provider("mma").manifest(BASE, Compiled(b"", 1.25, "", "NVRTC 12.9"))
+    assert info == {
+        "symbol": BASE.symbol,
+        "variant": BASE.to_json(),
+        "provider": "mma",
+        "build_seconds": 1.25,
+        "compiler": "NVRTC 12.9",
+        "tile_config": choose(BASE).to_json(),
+    }
+
+
+def test_the_recipes_of_cublasdx_end_without_a_promise(place: Place) -> None:
+    half = replace(BASE, c=replace(BASE.c, dtype="float16", alignment=16))
+    first, second = place.provider("cublasdx").recipes(half)
+    assert (first.variant, first.symbol) == (promised(half), promised(half).symbol)
+    assert (second.variant, second.symbol) == (half.without_alignment(), half.without_alignment().symbol)
+    (only,) = place.provider("cublasdx").recipes(CHANGED["a.leading_dimension"])
+    assert set(only.variant.alignments) <= set(DTYPE_BYTES.values())

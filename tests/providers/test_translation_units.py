@@ -1,0 +1,146 @@
+"""The translation units that the providers compile, and what cuBLASDx is promised."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.bench import variant_of
+from tests.gemm.test_variant import BASE, CHANGED
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.providers.cublasdx import promised, source_text
+from warp_tiles.providers.mma import config_struct, problem_struct, translation_unit
+from warp_tiles.toolchain.sources import kernels_folder
+
+FMA = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
+
+# ---- what cuBLASDx is promised
+
+
+def test_cublasdx_is_promised_nothing_with_an_explicit_leading_dimension() -> None:
+    variant = CHANGED["a.leading_dimension"]
+    assert promised(variant) == variant.without_alignment()
+    assert promised(variant).symbol != variant.symbol
+
+
+def test_cublasdx_is_promised_8_bytes_at_most_for_a_16_bit_result() -> None:
+    half = variant_of(8, "float16")
+    assert half.alignments == (16, 16, 16)
+    assert promised(half).alignments == (16, 16, 8)
+    assert promised(promised(half)) == promised(half)
+    assert promised(BASE) == BASE
+
+
+def test_cublasdx_is_promised_nothing_for_lines_that_are_no_multiple_of_16_bytes() -> None:
+    six = variant_of(6)
+    assert six.alignments == (8, 8, 8)
+    assert promised(six) == six.without_alignment()
+
+
+# ---- cuBLASDx's translation unit
+
+
+def macros(variant: GemmVariant) -> dict[str, str]:
+    return dict(re.findall(r"^#define WT_(\w+) (.+)$", source_text(variant), re.M))
+
+
+def test_macros_of_a_packed_variant() -> None:
+    assert macros(BASE) == {
+        "SYMBOL": BASE.symbol,
+        "M": "24",
+        "N": "20",
+        "K": "16",
+        "A_DTYPE": "__half",
+        "A_ROW_MAJOR": "1",
+        "B_DTYPE": "__nv_bfloat16",
+        "B_ROW_MAJOR": "0",
+        "C_DTYPE": "float",
+        "C_ROW_MAJOR": "1",
+        "LDA": "0",
+        "LDB": "0",
+        "LDC": "0",
+        "ALIGN_A": "16",
+        "ALIGN_B": "8",
+        "ALIGN_C": "4",
+        "TF32": "0",
+        "THREADS": "128",
+        "SM": "900",
+    }
+
+
+def test_an_explicit_leading_dimension_states_all_and_promises_nothing() -> None:
+    found = macros(CHANGED["a.leading_dimension"])
+    assert [found[f"LD{name}"] for name in "ABC"] == ["99", "16", "20"]
+    assert [found[f"ALIGN_{name}"] for name in "ABC"] == ["0", "0", "0"]
+
+
+def test_the_weakest_alignment_is_not_stated() -> None:
+    found = macros(BASE.without_alignment())
+    assert [found[f"ALIGN_{name}"] for name in "ABC"] == ["0", "0", "0"]
+
+
+@pytest.mark.parametrize("field", CHANGED)
+def test_every_field_changes_the_translation_unit(field: str) -> None:
+    changed, base = macros(CHANGED[field]), macros(BASE)
+    same_symbol = {**changed, "SYMBOL": base["SYMBOL"]}
+    assert changed["SYMBOL"] == CHANGED[field].symbol
+    assert same_symbol != base
+
+
+def test_every_macro_is_used_by_the_device_source() -> None:
+    text = "".join(path.read_text() for path in (kernels_folder() / "cublasdx").glob("*.cuh"))
+    for name in macros(BASE):
+        assert re.search(rf"\bWT_{name}\b", text), name
+
+
+# ---- the translation unit of mma
+
+
+def test_the_structs_of_mma() -> None:
+    assert problem_struct(BASE).splitlines() == [
+        "struct Problem {",
+        "    using A = wt::f16; using B = wt::bf16; using C = float;",
+        "    enum : int { m = 24, n = 20, k = 16, lda = 16, ldb = 16, ldc = 20 };",
+        "    enum : int { align_a = 16, align_b = 8, align_c = 4 };",
+        "    enum : bool { a_row_major = true, b_row_major = false, c_row_major = true, tf32 = false };",
+        "    enum : int { threads = 128, sm = 90 };",
+        "};",
+    ]
+
+
+def test_the_config_struct_has_every_field() -> None:
+    config = TileConfig("mma_m16n8k16", 32, 64, k_vector=8, rotation_a=2, rotation_b=4, rotation_c=2, transposed=True)
+    text = config_struct(config)
+    found = {
+        name: value
+        for kind, names in re.findall(r"^    (?:enum : |static constexpr )([\w:]+) (?:\{ )?(.*?)(?: \})?;$", text, re.M)
+        for name, value in (part.split(" = ") for part in names.split(", "))
+        if kind in ("int", "bool", "wt::Instruction")
+    }
+    expected = {name: str(value).lower() for name, value in config.to_json().items()}
+    assert found == {**expected, "instruction": "wt::Instruction::mma_m16n8k16"}
+    assert text.startswith("struct Config {\n")
+    assert text.endswith("};")
+
+
+def test_the_function_of_mma_has_the_symbol() -> None:
+    text = translation_unit(BASE, FMA)
+    assert text.startswith('#include "gemm/block_gemm.cuh"\n')
+    assert f'extern "C" __device__ void {BASE.symbol}(void* alpha, void* a, void* b, void* beta, void* c)' in text
+    assert problem_struct(BASE) in text
+    assert config_struct(FMA) in text
+
+
+@pytest.mark.parametrize("field", CHANGED)
+def test_every_field_changes_the_problem(field: str) -> None:
+    assert problem_struct(CHANGED[field]) != problem_struct(BASE)
+
+
+def test_the_templates_know_every_field_of_the_structs() -> None:
+    text = "".join(path.read_text() for path in (kernels_folder() / "gemm").glob("*.cuh"))
+    for name in re.findall(r"\b(\w+) = ", problem_struct(BASE)):
+        assert re.search(rf"\bP::{name}\b|typename P::{name}\b", text), name
+    for name in re.findall(r"\b(\w+) = ", config_struct(FMA)):
+        assert re.search(rf"\bConfig::{name}\b", text), name

@@ -1,0 +1,372 @@
+"""Settings: the layers of a value and their order, the project file, policies and providers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warp_tiles import settings
+from warp_tiles.errors import SettingError
+from warp_tiles.settings import configure, current, from_environment, layers, override
+from warp_tiles.settings.policy import POLICIES
+
+pytestmark = pytest.mark.usefixtures("clean_settings")
+
+
+def test_defaults() -> None:
+    now = current()
+    assert (now.provider, now.linker, now.progress, now.jobs) == ("auto", "auto", "auto", 0)
+    assert now.cache_dir is None
+    assert not now.cache_shared
+    assert {name: getattr(now, name) for name in settings.defaults()} == settings.defaults()
+
+
+def test_layers_lie_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert current().jobs == 0
+    monkeypatch.setenv("WARP_TILES_JOBS", "1")
+    assert current().jobs == 1
+    configure(jobs=2)
+    assert current().jobs == 2
+    with override(jobs=3) as outer:
+        assert (outer.jobs, current().jobs) == (3, 3)
+        with override(jobs=4):
+            assert current().jobs == 4
+        assert current().jobs == 3
+    assert current().jobs == 2
+    configure(jobs=None)
+    assert current().jobs == 1
+    monkeypatch.delenv("WARP_TILES_JOBS")
+    assert current().jobs == 0
+
+
+def test_layers_are_merged_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARP_TILES_PROVIDER", "scalar")
+    configure(linker="warp")
+    with override(jobs=2):
+        now = current()
+    assert (now.provider, now.linker, now.jobs) == ("scalar", "warp", 2)
+
+
+def test_a_none_in_configure_takes_back_that_name_alone() -> None:
+    configure(jobs=2, linker="warp")
+    configure(jobs=None)
+    assert current().jobs == 0
+    assert current().linker == "warp"
+    configure(linker=None)
+    assert current() == settings.Settings()
+
+
+def test_an_override_ends_with_an_exception() -> None:
+    with pytest.raises(KeyError), override(provider="scalar"):
+        raise KeyError("the block failed")
+    assert current().provider == "auto"
+
+
+def test_overrides_that_end_out_of_order_take_their_own_layer_with_them() -> None:
+    first, second = override(jobs=1), override(jobs=1, linker="warp")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert (current().jobs, current().linker) == (1, "warp")
+    second.__exit__(None, None, None)
+    assert current() == settings.Settings()
+
+
+def test_equal_override_layers_are_told_apart() -> None:
+    with override(jobs=5):
+        with override(jobs=5):
+            pass
+        assert current().jobs == 5
+
+
+def test_every_setting_can_come_from_the_environment() -> None:
+    values = {
+        "provider": "scalar",
+        "linker": "own",
+        "cache_dir": "/x",
+        "cache_max_bytes": "1MB",
+        "cache_shared": "1",
+        "jobs": "3",
+        "progress": "off",
+        "loop_sums": "0",
+        "wide_moves": "0",
+        "policy": "fast",
+        "background": "on",
+        "record_paths": os.pathsep.join(("/a", "/b")),
+        "stale_records": "retune",
+        "record_gpu": "NVIDIA H200",
+        "tune_budget_s": "2.5",
+    }
+    assert set(values) == set(settings.defaults())
+    found = from_environment({settings.ENVIRONMENT[name]: value for name, value in values.items()})
+    typed = {
+        "cache_dir": Path("/x"),
+        "cache_max_bytes": 10**6,
+        "cache_shared": True,
+        "jobs": 3,
+        "loop_sums": False,
+        "wide_moves": False,
+    }
+    typed |= {"background": True, "record_paths": (Path("/a"), Path("/b")), "tune_budget_s": 2.5}
+    assert found == {**values, **typed}
+
+
+def test_a_listener_hears_every_change_by_code_once() -> None:
+    heard: list[int] = []
+    listener = lambda: heard.append(current().jobs)  # noqa: E731
+    settings.on_change(listener)
+    settings.on_change(listener)
+    configure(jobs=1)
+    assert heard == [1]
+    with override(jobs=2):
+        assert heard == [1, 2]
+    assert heard == [1, 2, 1]
+    with pytest.raises(SettingError):
+        configure(jobs="bogus")
+    assert heard == [1, 2, 1]  # nothing changed
+
+
+# ---- every layer
+
+SAMPLES: dict[str, list[Any]] = {
+    "provider": list(settings.PROVIDERS),
+    "linker": list(settings.LINKERS),
+    "cache_dir": ["/a", "/b", "/c"],
+    "cache_max_bytes": ["1MB", 2_000_000, "3GiB"],
+    "cache_shared": [True, False],
+    "jobs": [1, "2", 3, 4, 5],
+    "progress": list(settings.SWITCHES),
+    "loop_sums": [True, False],
+    "policy": list(POLICIES),
+    "background": [True, False],
+    "record_paths": ["/a", "/b"],
+    "stale_records": ["reuse", "retune"],
+    "record_gpu": ["one GPU", "another"],
+    "tune_budget_s": [1, "2.5", 30],
+}
+LAYERS = ("override()", "configure()", "module option", "environment variable", "pyproject.toml")
+
+
+@st.composite
+def layered(draw: st.DrawFn) -> dict[str, dict[str, Any]]:
+    """For some settings, a value in some of the layers."""
+    names = draw(st.lists(st.sampled_from(sorted(SAMPLES)), unique=True, max_size=4))
+    found = {}
+    for name in names:
+        layers = draw(st.lists(st.sampled_from(LAYERS), unique=True))
+        found[name] = {layer: draw(st.sampled_from(SAMPLES[name])) for layer in layers}
+    return found
+
+
+def toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, (bool, int)) else f'"{value}"'
+
+
+@given(layered())
+def test_the_innermost_layer_that_names_a_setting_decides(
+    tmp_path_factory: pytest.TempPathFactory, given_values: dict[str, dict[str, Any]]
+) -> None:
+    def of(layer: str) -> dict[str, Any]:
+        return {name: values[layer] for name, values in given_values.items() if layer in values}
+
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "below").mkdir()
+    lines = [f"{name} = {toml(value)}" for name, value in of("pyproject.toml").items()]
+    (folder / "pyproject.toml").write_text("\n".join(["[tool.warp_tiles]", *lines]))
+    options = {"enable_backward": True, **{f"warp_tiles_{name}": value for name, value in of("module option").items()}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder / "below")
+        for name, value in of("environment variable").items():
+            patch.setenv(settings.ENVIRONMENT[name], str(value))
+        configure(**of("configure()"))
+        try:
+            with override(**of("override()")):
+                now = current(options, "m")
+                process = current()
+        finally:
+            configure(**dict.fromkeys(SAMPLES))
+    for name, default in settings.defaults().items():
+        values = given_values.get(name, {})
+        inner = next((layer for layer in LAYERS if layer in values), None)
+        expected = default if inner is None else layers._PARSERS[name](name, values[inner])
+        assert getattr(now, name) == expected
+        assert now.layer(name).startswith("default" if inner is None else inner.replace("pyproject.toml", str(folder)))
+        inner = next((layer for layer in LAYERS if layer in values and layer != "module option"), None)
+        assert getattr(process, name) == (default if inner is None else layers._PARSERS[name](name, values[inner]))
+
+
+def test_layers_are_named_in_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.warp_tiles]\npolicy = "fast"\n')
+    monkeypatch.chdir(tmp_path)
+    assert current().named("policy") == f"the setting policy ({tmp_path / 'pyproject.toml'})"
+    monkeypatch.setenv("WARP_TILES_POLICY", "max")
+    assert current().named("policy") == "the setting policy (environment variable WARP_TILES_POLICY)"
+    option = {"warp_tiles_policy": "locked"}
+    assert current(option, "m").named("policy") == "the setting policy (module option warp_tiles_policy of module m)"
+    configure(policy="auto")
+    assert current(option, "m").named("policy") == "the setting policy (configure())"
+    with override(policy="scalar"):
+        assert current(option, "m").named("policy") == "the setting policy (override())"
+    configure(policy=None)
+    assert current().to_json()["policy"] == {"value": "max", "layer": "environment variable WARP_TILES_POLICY"}
+    assert current().to_json()["linker"] == {"value": "auto", "layer": "default"}
+
+
+def test_settings_of_equal_values_are_equal_whatever_their_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARP_TILES_JOBS", "3")
+    of_environment = current()
+    with override(jobs=3):
+        assert current() == of_environment
+        assert hash(current()) == hash(of_environment)
+        assert current().layers != of_environment.layers
+
+
+# ---- options of a module
+
+
+def test_an_option_that_is_none_names_nothing() -> None:
+    assert current({"warp_tiles_provider": None}).layer("provider") == "default"
+
+
+@pytest.mark.parametrize("option", ["cutlass", 3, "", ["mma"], True])
+def test_an_unknown_provider_of_a_module_lists_the_valid_ones(option: object) -> None:
+    with pytest.raises(SettingError, match="module m: option warp_tiles_provider is ") as caught:
+        current({"warp_tiles_provider": option}, "m")
+    assert "auto, mma, cublasdx, libmathdx, scalar" in caught.value.remedy
+    with override(provider="mma"), pytest.raises(SettingError):
+        current({"warp_tiles_provider": option})
+
+
+def test_an_unknown_option_of_a_module_lists_the_valid_ones() -> None:
+    with pytest.raises(SettingError, match="module m: option warp_tiles_polcy is unknown") as caught:
+        current({"warp_tiles_polcy": "fast", "max_unroll": 3}, "m")
+    assert all(f"warp_tiles_{name}" in caught.value.remedy for name in settings.defaults())
+
+
+# ---- the project file
+
+
+def project(folder: Path, text: str) -> Path:
+    file = folder / "pyproject.toml"
+    file.write_text(text)
+    return file
+
+
+def test_the_nearest_file_with_the_table_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    project(tmp_path, "[tool.warp_tiles]\njobs = 1\n")
+    project(tmp_path / "a", "[tool.other]\njobs = 2\n")
+    monkeypatch.chdir(inner)
+    assert current().jobs == 1
+    middle = project(tmp_path / "a", "[tool.warp_tiles]\njobs = 3\nlinker = 'warp'\n")
+    assert (current().jobs, current().layer("jobs")) == (3, str(middle))
+    project(inner, "[tool.warp_tiles]\n")
+    assert current() == settings.Settings(), "an empty table is one too"
+
+
+def test_the_file_is_read_when_it_changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = project(tmp_path, "[tool.warp_tiles]\njobs = 1\n")
+    assert current().jobs == 1
+    reads: list[Path] = []
+    original = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or original(path))
+    assert current().jobs == 1
+    assert reads == []
+    project(tmp_path, "[tool.warp_tiles]\njobs = 22\n")
+    assert current().jobs == 22
+    assert reads == [file]
+    file.unlink()
+    assert current().jobs == 0
+
+
+def test_folders_are_relative_to_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    project(tmp_path, '[tool.warp_tiles]\ncache_dir = "c"\nrecord_paths = ["r", "/s"]\n')
+    monkeypatch.chdir(tmp_path / "below")
+    assert current().cache_dir == tmp_path / "c"
+    assert current().record_paths == (tmp_path / "r", Path("/s"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[tool.warp_tiles]\npolcy = 'fast'\n", r"unknown setting polcy in \[tool.warp_tiles\] of .*pyproject.toml"),
+        ("[tool.warp_tiles]\npolicy = 'quick'\n", r"policy in \[tool.warp_tiles\] of .*pyproject.toml is 'quick'"),
+        ("[tool.warp_tiles]\njobs = -1\n", r"jobs in \[tool.warp_tiles\] of .*pyproject.toml is -1"),
+        ("[tool]\nwarp_tiles = 3\n", r"tool.warp_tiles in .*pyproject.toml is 3"),
+        ("[tool.warp_tiles\n", r"pyproject.toml cannot be read"),
+        ("tool = 3\n", r"pyproject.toml cannot be read"),
+    ],
+)
+def test_a_bad_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, message: str) -> None:
+    project(tmp_path, text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingError, match=message) as caught:
+        current()
+    assert caught.value.remedy
+
+
+def test_a_file_that_somebody_else_left_in_a_common_folder_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    project(tmp_path, "[tool.warp_tiles]\njobs = 1\n")
+    monkeypatch.chdir(tmp_path)
+    owner = os.stat("pyproject.toml").st_uid
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    if owner == 0:  # root's files count for everybody
+        os.chown("pyproject.toml", 1234, -1)
+    assert current().jobs == 1, "a folder that only its owner can write is as good as the owner"
+    tmp_path.chmod(0o1777)
+    assert current().jobs == 0
+
+
+def test_a_working_directory_that_is_gone_has_no_project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert current() == settings.Settings()
+
+
+# ---- policy and provider
+
+
+@pytest.mark.parametrize(
+    ("policy", "provider"),
+    [
+        *((policy, provider) for policy in ("off", "scalar") for provider in ("mma", "cublasdx", "libmathdx")),
+        ("off", "scalar"),
+        ("fast", "cublasdx"),
+        ("fast", "libmathdx"),
+    ],
+)
+def test_a_provider_that_the_policy_forbids_is_named_with_it(
+    policy: str, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARP_TILES_POLICY", policy)
+    configure(provider=provider)
+    with pytest.raises(SettingError) as caught:
+        _ = current().providers
+    assert f"{policy!r} (environment variable WARP_TILES_POLICY)" in caught.value.message
+    assert f"{provider!r} (configure())" in caught.value.message
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_goes_with_the_default_provider(policy: str) -> None:
+    for named in ({}, {"provider": "auto"}):
+        with override(policy=policy, **named):
+            assert current().providers == POLICIES[policy].providers
+
+
+@pytest.mark.parametrize("policy", ["auto", "max", "locked"])
+@pytest.mark.parametrize("provider", settings.PROVIDERS[1:])
+def test_a_named_provider_is_asked_alone_under_any_policy_that_allows_it(policy: str, provider: str) -> None:
+    with override(policy=policy, provider=provider):
+        assert current().providers == (provider,)

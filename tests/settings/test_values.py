@@ -1,0 +1,189 @@
+"""Values of settings: what is refused with the valid choices, sizes, flags and folders."""
+
+from __future__ import annotations
+
+import threading
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warp_tiles import settings
+from warp_tiles.errors import SettingError
+from warp_tiles.settings import configure, current, from_environment, override
+from warp_tiles.settings.values import parse_size, seconds
+
+pytestmark = pytest.mark.usefixtures("clean_settings")
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize("call", [configure, lambda **values: override(**values).__enter__()])
+def test_an_unknown_name_lists_the_valid_ones(call: object) -> None:
+    with pytest.raises(SettingError, match="unknown setting providr") as caught:
+        call(providr="auto")  # type: ignore[operator]
+    assert all(name in caught.value.remedy for name in settings.defaults())
+
+
+def test_an_unknown_name_with_none_is_refused_too() -> None:
+    with pytest.raises(SettingError, match="unknown setting providr"):
+        configure(providr=None)
+
+
+def test_an_unknown_environment_variable_lists_the_valid_ones() -> None:
+    with pytest.raises(SettingError, match="WARP_TILES_PROVIDR") as caught:
+        from_environment({"WARP_TILES_PROVIDR": "auto"})
+    assert all(variable in caught.value.remedy for variable in settings.ENVIRONMENT.values())
+
+
+def test_other_environment_variables_are_left_alone() -> None:
+    assert from_environment({"WARP_CACHE_PATH": "x", "HOME": "y", "WARPTILES_JOBS": "z"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "valid"),
+    [
+        ("provider", "cublas", settings.PROVIDERS),
+        ("provider", 3, settings.PROVIDERS),
+        ("linker", "gold", settings.LINKERS),
+        ("progress", "loud", settings.SWITCHES),
+        ("cache_shared", "maybe", ("1", "0", "true", "false", "on", "off")),
+        ("cache_max_bytes", "lots", ("kB", "GiB")),
+        ("cache_max_bytes", True, ("kB", "GiB")),
+        ("cache_max_bytes", "-1", ("kB", "GiB")),
+        ("jobs", "-1", ("whole number",)),
+        ("jobs", -1, ("whole number",)),
+        ("jobs", "two", ("whole number",)),
+        ("jobs", 1.5, ("whole number",)),
+        ("jobs", True, ("whole number",)),
+        ("cache_dir", 7, ("folder",)),
+        ("cache_dir", "~nouser/x", ("folder",)),
+        ("record_paths", ["/x", "~nouser/x"], ("folder",)),
+        ("tune_budget_s", "soon", ("finite", "0 or more")),
+        ("tune_budget_s", -1e-9, ("finite",)),
+        ("tune_budget_s", float("nan"), ("finite",)),
+        ("tune_budget_s", "inf", ("finite",)),
+        ("tune_budget_s", True, ("finite",)),
+        ("tune_budget_s", 1j, ("finite",)),
+    ],
+)
+def test_an_unknown_value_says_the_value_and_the_valid_ones(name: str, value: object, valid: tuple[str, ...]) -> None:
+    with pytest.raises(SettingError) as caught:
+        configure(**{name: value})
+    assert f"the setting {name} (configure()) is " in caught.value.message
+    assert repr(value[-1] if isinstance(value, list) else value) in caught.value.message
+    assert all(word in caught.value.remedy for word in valid)
+    assert current() == settings.Settings()
+
+
+@pytest.mark.parametrize("name", ["cache_dir", "record_paths"])
+def test_a_home_that_there_is_not_is_refused_in_every_layer(name: str) -> None:
+    for call, layer in (
+        (lambda: override(**{name: "~nouser/x"}).__enter__(), rf"the setting {name} \(override\(\)\)"),
+        (lambda: from_environment({settings.ENVIRONMENT[name]: "~nouser/x"}), settings.ENVIRONMENT[name]),
+        (lambda: settings.from_options({f"warp_tiles_{name}": "~nouser/x"}, "m"), f"option warp_tiles_{name}"),
+    ):
+        with pytest.raises(SettingError, match=f"{layer} is '~nouser/x'"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["provider", "linker", "progress", "jobs", "cache_max_bytes", "cache_shared"])
+def test_a_bad_value_in_the_environment_names_the_variable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = settings.ENVIRONMENT[name]
+    monkeypatch.setenv(variable, "bogus")
+    with pytest.raises(SettingError, match=f"{variable} is 'bogus'"):
+        current()
+
+
+def test_one_bad_value_changes_nothing() -> None:
+    configure(jobs=2)
+    with pytest.raises(SettingError):
+        configure(jobs=5, linker=None, provider="bogus")
+    with pytest.raises(SettingError):
+        configure(jobs=None, bogus=None)
+    assert current().jobs == 2
+
+
+def test_a_refused_override_leaves_no_layer() -> None:
+    with pytest.raises(SettingError), override(provider="bogus"):
+        pytest.fail("the block must not run")
+    assert current() == settings.Settings()
+
+
+def test_a_bad_environment_does_not_leave_an_override_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARP_TILES_JOBS", "bogus")
+    with pytest.raises(SettingError), override(linker="warp"):
+        pytest.fail("the block must not run")
+    monkeypatch.delenv("WARP_TILES_JOBS")
+    assert current().linker == "auto"
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("0", 0),
+        ("500", 500),
+        (500, 500),
+        ("1B", 1),
+        ("2kB", 2000),
+        ("2 KB", 2000),
+        ("3MB", 3_000_000),
+        ("1.5GB", 1_500_000_000),
+        ("2KiB", 2048),
+        ("0.5MiB", 524_288),
+        (" 4 gib ", 4 * 1024**3),
+    ],
+)
+def test_sizes(text: object, size_bytes: int) -> None:
+    assert parse_size("size", text) == size_bytes
+
+
+@pytest.mark.parametrize("text", ["", "MB", "1 TB", "1e9", "4 G", "-1", "1..5MB", ".5MB", "nan", "inf", None, "1MB2"])
+def test_what_is_no_size_is_refused(text: object) -> None:
+    with pytest.raises(SettingError, match="size is"):
+        parse_size("size", text)
+
+
+@given(st.integers(0, 2**63), st.sampled_from([("", 1), ("kB", 1000), ("MB", 10**6), ("KiB", 2**10), ("GiB", 2**30)]))
+def test_whole_numbers_keep_every_byte(number: int, unit: tuple[str, int]) -> None:
+    assert parse_size("size", f"{number}{unit[0]}") == number * unit[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds_s"),
+    [(0, 0.0), (1e-5, 1e-5), ("1e-5", 1e-5), ("2.5", 2.5), ("7.", 7.0), (np.float32(0.5), 0.5), (Decimal("1.5"), 1.5)],
+)
+def test_seconds(given: object, seconds_s: float) -> None:
+    assert seconds("limit", given) == seconds_s
+
+
+@pytest.mark.parametrize("given", [1e20, "1e20", 10**300])
+def test_more_seconds_than_threads_can_wait_are_a_time_that_they_can(given: object) -> None:
+    limit_s = seconds("limit", given)
+    assert limit_s > 10 * 24 * 3600
+    lock = threading.Lock()
+    assert lock.acquire(timeout=limit_s)
+
+
+@pytest.mark.parametrize("given", [10**400, 10**5000, 1e999, "1e999", "1e", None, [1], "-0.1"], ids="".format)
+def test_what_are_no_seconds_is_refused(given: object) -> None:
+    with pytest.raises(SettingError, match="limit is"):
+        seconds("limit", given)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", True), ("TRUE", True), ("on", True), ("0", False), ("false", False), ("Off", False), ("", False)],
+)
+def test_flags(text: str, value: bool) -> None:
+    assert from_environment({"WARP_TILES_CACHE_SHARED": text}) == {"cache_shared": value}
+
+
+def test_folders() -> None:
+    assert from_environment({"WARP_TILES_CACHE_DIR": "~/x"})["cache_dir"] == Path("~/x").expanduser()
+    assert from_environment({"WARP_TILES_CACHE_DIR": ""}) == {"cache_dir": None}
+    configure(cache_dir=Path("/somewhere"))
+    assert current().cache_dir == Path("/somewhere")

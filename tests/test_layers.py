@@ -1,0 +1,102 @@
+"""The rooms of the package and who may import whom: bottom up, lazy and type-only imports included."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import warp_tiles
+
+PACKAGE = Path(warp_tiles.__file__).resolve().parent
+# each room imports only itself and what stands above it here
+LAYERS = (
+    ("errors", "version"),
+    ("util",),
+    ("gemm",),
+    ("settings",),
+    ("heuristics",),
+    ("cache",),
+    ("toolchain",),
+    ("compile",),
+    ("plan",),
+    ("codegen",),
+    ("providers",),
+    ("build",),
+    ("_warp",),
+    ("launch",),
+    ("tuning",),
+    ("api",),
+    ("cli",),
+    ("aot",),
+    ("__init__", "__main__"),
+)
+LAYER_OF = {room: number for number, layer in enumerate(LAYERS) for room in layer}
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[0]
+
+
+def imported(path: Path) -> set[str]:
+    """Modules of the package that a module imports anywhere, by name within the package."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide the layer"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            top, _, rest = name.partition(".")
+            if top != "warp_tiles":
+                continue
+            while rest and rest not in MODULES:  # a name that a module defines
+                rest = rest.rpartition(".")[0]
+            found.add(rest or "__init__")
+    return found
+
+
+IMPORTS = {name: imported(path) - {name} for name, path in MODULES.items()}
+
+
+def test_every_room_has_a_layer() -> None:
+    assert {room_of(module) for module in MODULES} <= set(LAYER_OF)
+    assert set(LAYER_OF) == {room_of(module) for module in MODULES} | {"__init__"}
+
+
+def test_each_room_imports_only_what_stands_above_it() -> None:
+    wrong = {
+        f"{module} -> {target}"
+        for module, targets in IMPORTS.items()
+        for target in targets
+        if room_of(module) != room_of(target) and LAYER_OF[room_of(target)] >= LAYER_OF[room_of(module)]
+    }
+    assert not wrong
+
+
+def test_no_cycle_of_modules() -> None:
+    # a package's __init__ imports what it shows, and its modules do not import the package
+    state: dict[str, str] = {}
+    cycles: list[list[str]] = []
+
+    def visit(module: str, path: list[str]) -> None:
+        state[module] = "open"
+        for target in sorted(IMPORTS[module]):
+            if state.get(target) == "open":
+                cycles.append([*path[path.index(target) :], target] if target in path else [module, target])
+            elif target not in state:
+                visit(target, [*path, target])
+        state[module] = "done"
+
+    for module in MODULES:
+        if module not in state:
+            visit(module, [module])
+    assert not cycles

@@ -1,0 +1,61 @@
+"""Whatever lies in a room that decides about code counts in a module's hash, and nothing else does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from warp_tiles import settings
+from warp_tiles.build.engine import Engine
+from warp_tiles.toolchain import rooms, sources
+
+PACKAGE = rooms.PACKAGE
+EVERY_MODULE = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+KERNELS = sources.kernels_folder()
+EVERY_HEADER = sorted(path.relative_to(KERNELS).as_posix() for path in KERNELS.rglob("*.cuh"))
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the package and of the device sources, which stands for them."""
+    monkeypatch.setattr(sources, "kernels_folder", lambda: tmp_path / "copy" / "kernels")
+    monkeypatch.setattr(rooms, "PACKAGE", tmp_path / "copy" / "warp_tiles")
+    ignored = shutil.ignore_patterns("__pycache__", "kernels")
+    shutil.copytree(PACKAGE, tmp_path / "copy" / "warp_tiles", ignore=ignored)
+    shutil.copytree(KERNELS, tmp_path / "copy" / "kernels")
+    with settings.override(cache_dir=tmp_path / "cache"):
+        yield tmp_path / "copy"
+
+
+def salt() -> str:
+    """The salt of a process that starts now."""
+    return Engine(warp_toolkit=(13, 4)).salt()
+
+
+def changed_by(file: Path) -> bool:
+    before, original = salt(), file.read_bytes()
+    file.write_bytes(original + b"\n")
+    try:
+        return salt() != before
+    finally:
+        file.write_bytes(original)
+
+
+def test_one_byte_in_a_deciding_room_is_another_salt(copied: Path) -> None:
+    for name in EVERY_MODULE:
+        decides = name.split("/")[0] in rooms.DECIDING_ROOMS
+        assert changed_by(copied / "warp_tiles" / name) is decides, name
+
+
+def test_one_byte_in_a_device_source_is_another_salt(copied: Path) -> None:
+    for name in EVERY_HEADER:
+        assert changed_by(copied / "kernels" / name), name
+
+
+def test_a_new_module_counts(copied: Path) -> None:
+    before = salt()
+    (copied / "warp_tiles" / "codegen" / "new.py").write_text("")
+    assert salt() != before

@@ -1,0 +1,208 @@
+"""The toolchain: what it is, what is found, and what is said when something is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warp_tiles.errors import ToolchainError
+from warp_tiles.toolchain import search as module
+from warp_tiles.toolchain.search import HEADER_WHEELS, Toolchain, dotted, find_toolchain, require_arch, require_linkable
+
+# ---- values
+
+PLAIN = Toolchain(Path("/x/libnvrtc.so.12"), (12, 9), Path("/x/libnvJitLink.so.12"), (12, 9), (Path("/i"),), "25.6.0")
+
+
+WITHOUT_HEADERS = replace(PLAIN, include_dirs=(), missing_headers=("there are no headers", "pip install some"))
+
+
+@pytest.mark.parametrize("made", [PLAIN, replace(PLAIN, nvjitlink=None, nvjitlink_version=None), WITHOUT_HEADERS])
+def test_json_brings_a_toolchain_back(made: Toolchain) -> None:
+    assert Toolchain.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_headers_are_required_where_they_are_used() -> None:
+    assert PLAIN.require_headers() == (Path("/i"),)
+    with pytest.raises(ToolchainError, match="there are no headers") as caught:
+        WITHOUT_HEADERS.require_headers()
+    assert caught.value.remedy == "pip install some"
+
+
+@pytest.mark.parametrize(
+    ("linker", "can"), [((12, 9), True), ((13, 0), True), ((12, 8), False), ((11, 9), False), (None, False)]
+)
+def test_a_linker_reads_what_is_not_newer(linker: tuple[int, int] | None, can: bool) -> None:
+    assert replace(PLAIN, nvjitlink_version=linker).can_link is can
+
+
+def test_versions_for_people() -> None:
+    assert (dotted((12, 9)), dotted(None)) == ("12.9", "none")
+
+
+@pytest.mark.parametrize("toolkit", [(12, 9), (13, 0), None])
+def test_an_nvrtc_that_warps_linker_reads_is_taken(toolkit: tuple[int, int] | None) -> None:
+    require_linkable(PLAIN, toolkit)
+
+
+@pytest.mark.parametrize("toolkit", [(12, 8), (11, 9)])
+def test_a_newer_nvrtc_is_refused_by_name_of_both_versions(toolkit: tuple[int, int]) -> None:
+    with pytest.raises(ToolchainError) as caught:
+        require_linkable(PLAIN, toolkit)
+    assert "NVRTC 12.9" in caught.value.message
+    assert f"CUDA {dotted(toolkit)}" in caught.value.message
+    assert dotted(toolkit) in caught.value.remedy
+
+
+def test_the_compilers_libraries_are_nvrtc_and_its_builtins(tmp_path: Path) -> None:
+    for name in ("libnvrtc.so.12", "libnvrtc-builtins.so.12.9", "libother.so"):
+        (tmp_path / name).write_bytes(b"")
+    made = replace(PLAIN, nvrtc=tmp_path / "libnvrtc.so.12")
+    assert set(made.libraries) == {"libnvrtc.so.12", "libnvrtc-builtins.so.12.9"}
+
+
+def test_an_architecture_that_nvrtc_does_not_know_is_named() -> None:
+    toolchain = Toolchain(Path("nvrtc"), (12, 9), None, None, (), "25.6", (80, 90))
+    require_arch(toolchain, 90)
+    with pytest.raises(ToolchainError, match=r"NVRTC 12\.9 does not compile for sm_110, but for sm_80, sm_90"):
+        require_arch(toolchain, 110)
+
+
+# ---- the search
+
+
+@pytest.fixture
+def pathfinder() -> Any:
+    return pytest.importorskip("cuda.pathfinder", reason="cuda-pathfinder searches")
+
+
+def test_the_toolchain_of_this_environment(pathfinder: Any) -> None:
+    found = find_toolchain()
+    assert found.nvrtc.is_file()
+    assert found.nvrtc_version >= (12, 0)
+    for header in ("cublasdx.hpp", "cuda_fp16.h", "crt/host_config.h", "cuda/std/type_traits", "cute/tensor.hpp"):
+        assert any((folder / header).is_file() for folder in found.include_dirs), header
+
+
+def test_missing_nvrtc_names_the_package(pathfinder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> Any:
+        raise pathfinder.DynamicLibNotFoundError(name)
+
+    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", fail)
+    with pytest.raises(ToolchainError, match="NVRTC") as caught:
+        find_toolchain()
+    assert "pip install nvidia-cuda-nvrtc-cu12" in caught.value.remedy
+    assert "CUDA_HOME" in caught.value.remedy
+
+
+def test_a_missing_linker_leaves_the_link_to_warp(pathfinder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = pathfinder.load_nvidia_dynamic_lib
+
+    def fail_for_nvjitlink(name: str) -> Any:
+        if name == "nvJitLink":
+            raise pathfinder.DynamicLibNotFoundError(name)
+        return load(name)
+
+    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", fail_for_nvjitlink)
+    found = find_toolchain()
+    assert (found.nvjitlink, found.nvjitlink_version, found.can_link) == (None, None, False)
+
+
+@pytest.mark.parametrize(("name", "wheel"), HEADER_WHEELS.items())
+def test_missing_headers_name_the_package(
+    name: str, wheel: str, pathfinder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = pathfinder.find_nvidia_header_directory
+    monkeypatch.setattr(
+        pathfinder, "find_nvidia_header_directory", lambda asked: None if asked == name else search(asked)
+    )
+    found = find_toolchain()  # the compiler is there, and own templates need no more
+    assert found.nvrtc.is_file()
+    assert (found.include_dirs, found.mathdx_version) == ((), "none")
+    with pytest.raises(ToolchainError, match=f"the {name} headers") as caught:
+        found.require_headers()
+    assert f"pip install {wheel}" in caught.value.remedy
+
+
+def no_nvidia_package(name: str, package: str | None = None) -> None:
+    assert name == "nvidia"
+
+
+def test_missing_cublasdx_headers_name_the_package(pathfinder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.importlib.util, "find_spec", no_nvidia_package)
+    monkeypatch.delenv("MATHDX_HOME", raising=False)
+    with pytest.raises(ToolchainError, match=r"cublasdx\.hpp") as caught:
+        module._find_mathdx()
+    assert "pip install nvidia-mathdx" in caught.value.remedy
+    assert "MATHDX_HOME" in caught.value.message
+
+
+def test_mathdx_home_is_the_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include/cublasdx.hpp").touch()
+    (tmp_path / "external/cutlass/include").mkdir(parents=True)
+    monkeypatch.setattr(module.importlib.util, "find_spec", no_nvidia_package)
+    monkeypatch.setenv("MATHDX_HOME", str(tmp_path))
+    folders, _ = module._find_mathdx()
+    assert folders == (tmp_path / "include", tmp_path / "external/cutlass/include")
+
+
+def test_without_cuda_core_the_remedy_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cuda.bindings", "cuda.pathfinder"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ToolchainError, match="cuda-core is not usable") as caught:
+        find_toolchain()
+    assert "pip install" in caught.value.remedy
+    assert "cuda-core" in caught.value.remedy
+
+
+def test_without_cuda_core_the_headers_are_missing_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
+    with pytest.raises(ToolchainError, match="cuda-core is not usable"):
+        module._find_cuda_headers()
+
+
+def test_headers_below_cuda_home_are_the_fallback(tmp_path: Path, pathfinder: Any) -> None:
+    # pathfinder looks at the wheels, then at CUDA_HOME; a process without wheels shows the second
+    folder = tmp_path / "cuda/include"
+    for header in ("nvcc.h", "fatbinary_section.h", "crt/host_config.h", "cuda_runtime.h", "cuda/std/version"):
+        path = folder / header
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    code = (
+        "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p] + sys.argv[1:]; "
+        "from warp_tiles.toolchain import search; print(*search._find_cuda_headers())"
+    )
+    places = tmp_path / "packages"  # cuda.pathfinder and this package alone, without the wheels' folders
+    places.mkdir()
+    (places / "cuda").symlink_to(Path(pathfinder.__file__).parent.parent)
+    (places / "warp_tiles").symlink_to(Path(module.__file__).parents[1])
+    for needed in ("filelock", "platformdirs"):
+        (places / needed).symlink_to(Path(__import__(needed).__file__ or "").parent)
+    environment = {**os.environ, "CUDA_HOME": str(tmp_path / "cuda"), "CUDA_PATH": str(tmp_path / "cuda")}
+    environment.pop("CONDA_PREFIX", None)
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", code, str(places)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert {Path(word).resolve() for word in result.stdout.split()} == {folder.resolve()}
+
+
+def test_a_cuda_13_toolkit_keeps_cccl_one_level_down(
+    tmp_path: Path, pathfinder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cccl").mkdir()
+    monkeypatch.setattr(pathfinder, "find_nvidia_header_directory", lambda name: str(tmp_path))
+    assert module._find_cuda_headers() == (tmp_path, tmp_path / "cccl")
+
+
+def test_the_search_needs_no_warp() -> None:
+    assert not any(isinstance(value, types.ModuleType) and value.__name__ == "warp" for value in vars(module).values())

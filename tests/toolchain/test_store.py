@@ -1,0 +1,267 @@
+"""The toolchain and the digests of its files: what is remembered, and when it is looked for again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.toolchain.test_search import PLAIN
+from tests.toolchain.test_sources import tree
+from warp_tiles.errors import ToolchainError
+from warp_tiles.toolchain import search as module
+from warp_tiles.toolchain.search import Toolchain
+from warp_tiles.toolchain.sources import DeviceSource
+from warp_tiles.toolchain.store import ToolchainStore
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Toolchain]:
+    """Every search that was made; each finds a toolchain of two small files."""
+    searches: list[Toolchain] = []
+    library = tmp_path / "lib/libnvrtc.so.12"
+    library.parent.mkdir()
+    library.write_bytes(b"compiler")
+    include = tree(tmp_path / "inc", a="#pragma once\n")
+
+    def search() -> Toolchain:
+        searches.append(Toolchain(library, (12, 9), None, None, (include,), "25.6.0"))
+        return searches[-1]
+
+    monkeypatch.setattr(module, "find_toolchain", search)
+    monkeypatch.setattr(module, "search_state", lambda: ["state"])
+    return searches
+
+
+def test_a_search_is_made_once(found: list[Toolchain], tmp_path: Path) -> None:
+    store = ToolchainStore(tmp_path / "memo")
+    assert store.toolchain() == store.toolchain() == found[0]
+    assert len(found) == 1
+    assert ToolchainStore(tmp_path / "memo").toolchain() == found[0]  # as another process would
+    assert len(found) == 1
+
+
+def test_making_a_store_touches_nothing(found: list[Toolchain], tmp_path: Path) -> None:
+    ToolchainStore(tmp_path / "memo")
+    assert not (tmp_path / "memo").exists()
+    assert found == []
+
+
+def test_a_changed_environment_is_searched_again(
+    found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ToolchainStore(tmp_path / "memo").toolchain()
+    monkeypatch.setattr(module, "search_state", lambda: ["another state"])
+    ToolchainStore(tmp_path / "memo").toolchain()
+    assert len(found) == 2
+
+
+def cut(text: str) -> str:
+    return text[: len(text) // 2]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut,
+        *(lambda text, whole=whole: whole for whole in ("", "[]", "null", "{}")),  # type: ignore[misc]
+        lambda text: '{"state": ["state"]}',
+        lambda text: '{"state": ["state"], "value": {}}',
+        lambda text: '{"state": ["state"], "value": {"nvrtc": 3}}',
+        lambda text: '{"state": ["state"], "value": []}',
+        lambda text: text.replace("[12, 9]", "[]"),
+        lambda text: text.replace("[12, 9]", '"x"'),
+        lambda text: "\udcff",
+    ],
+)
+def test_a_damaged_memo_costs_a_search_and_nothing_else(
+    damage: Callable[[str], str], found: list[Toolchain], tmp_path: Path
+) -> None:
+    memo = tmp_path / "memo"
+    ToolchainStore(memo).toolchain()
+    (path,) = memo.glob("toolchain-*.json")
+    path.write_bytes(damage(path.read_text()).encode("utf-8", "surrogateescape"))
+    assert ToolchainStore(memo).toolchain() == found[0]
+    assert len(found) == 2
+    assert ToolchainStore(memo).toolchain() == found[0]
+    assert len(found) == 2  # it was repaired
+
+
+def test_a_memo_of_files_that_are_gone_is_not_believed(found: list[Toolchain], tmp_path: Path) -> None:
+    # a toolkit below CUDA_HOME that is removed or replaced changes no folder of packages
+    memo = tmp_path / "memo"
+    ToolchainStore(memo).toolchain()
+    shutil.rmtree(tmp_path / "lib")
+    ToolchainStore(memo).toolchain()
+    assert len(found) == 2
+
+
+def test_a_memo_that_cannot_be_written_costs_nothing_else(found: list[Toolchain], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store = ToolchainStore(tmp_path / "file" / "memo")
+    assert store.toolchain() == found[0]
+    assert len(store.compiler_digest()) == 64
+
+
+def test_a_failed_search_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Toolchain:
+        raise ToolchainError("nothing here")
+
+    monkeypatch.setattr(module, "find_toolchain", fail)
+    store = ToolchainStore(tmp_path / "memo")
+    with pytest.raises(ToolchainError, match="nothing here"):
+        store.toolchain()
+    monkeypatch.setattr(module, "find_toolchain", lambda: PLAIN)
+    assert store.toolchain() == PLAIN
+
+
+def test_missing_headers_are_looked_for_again(
+    found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # those of a toolkit below CUDA_HOME can be installed without a trace in the state of the search
+    search = module.find_toolchain
+    monkeypatch.setattr(module, "find_toolchain", lambda: replace(search(), missing_headers=("none", "install")))
+    store = ToolchainStore(tmp_path / "memo")
+    assert store.toolchain() == store.toolchain()
+    assert len(found) == 1
+    ToolchainStore(tmp_path / "memo").toolchain()
+    assert len(found) == 2
+
+
+def test_the_compilers_digest_follows_its_bytes(found: list[Toolchain], tmp_path: Path) -> None:
+    before = ToolchainStore(tmp_path / "memo").compiler_digest()
+    assert ToolchainStore(tmp_path / "memo").compiler_digest() == before
+    (tmp_path / "lib/libnvrtc.so.12").write_bytes(b"Compiler")
+    assert ToolchainStore(tmp_path / "memo").compiler_digest() != before
+
+
+def device(source: Path, include_dir: Path) -> DeviceSource:
+    """A source that sees its own folder and another."""
+    return DeviceSource(source, source.parent, (source.parent, include_dir))
+
+
+def test_a_source_digest_follows_every_file_of_the_closure(found: list[Toolchain], tmp_path: Path) -> None:
+    source = tree(tmp_path / "kernels", gemm='#include <a.h>\n#include "tile.h"\n', tile="") / "gemm.h"
+    digests = [ToolchainStore(tmp_path / "memo").source_digest(device(source, tmp_path / "inc"))]
+    for path in (source, tmp_path / "kernels/tile.h", tmp_path / "inc/a.h"):
+        path.write_text(path.read_text() + "// more\n")
+        digests.append(ToolchainStore(tmp_path / "memo").source_digest(device(source, tmp_path / "inc")))
+    assert len(set(digests)) == 4
+
+
+def test_a_new_include_of_a_source_is_followed(found: list[Toolchain], tmp_path: Path) -> None:
+    source = tree(tmp_path / "kernels", gemm="", tile="") / "gemm.h"
+    assert set(ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))) == {"gemm.h"}
+    source.write_text('#include "tile.h"\n')
+    assert set(ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))) == {"gemm.h", "tile.h"}
+
+
+@pytest.mark.parametrize("value", ["[]", "3", '{"gemm.h": 3}', "null"])
+def test_a_damaged_closure_is_taken_again(found: list[Toolchain], tmp_path: Path, value: str) -> None:
+    source = tree(tmp_path / "kernels", gemm="#include <a.h>\n") / "gemm.h"
+    expected = ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))
+    (path,) = (tmp_path / "memo").glob("closure-*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "value": json.loads(value)}))
+    assert ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc")) == expected
+
+
+def test_a_closure_follows_the_folders_of_another_toolchain(found: list[Toolchain], tmp_path: Path) -> None:
+    source = tree(tmp_path / "kernels", gemm="#include <a.h>\n") / "gemm.h"
+    assert ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))["a.h"] == tmp_path / "inc/a.h"
+    newer = device(source, tree(tmp_path / "newer", a=""))
+    assert ToolchainStore(tmp_path / "memo").closure(newer)["a.h"] == tmp_path / "newer/a.h"
+
+
+def test_a_closure_is_taken_once(found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tree(tmp_path / "kernels", gemm="#include <a.h>\n") / "gemm.h"
+    calls: list[Path] = []
+    take = module.include_closure
+
+    def counted(path: Path, folders: Any) -> dict[str, Path]:
+        calls.append(path)
+        return take(path, folders)
+
+    monkeypatch.setattr(module, "include_closure", counted)
+    first = ToolchainStore(tmp_path / "memo")
+    asked = device(source, tmp_path / "inc")
+    assert first.closure(asked) == first.closure(asked) == ToolchainStore(tmp_path / "memo").closure(asked)
+    assert calls == [source]
+
+
+def test_a_new_file_of_the_own_folder_has_the_closure_taken_again(found: list[Toolchain], tmp_path: Path) -> None:
+    source = tree(tmp_path / "kernels", gemm__top='#include "arch/a.h"\n', lib__arch__a="") / "gemm/top.h"
+    asked = DeviceSource(source, tmp_path / "kernels", (tmp_path / "kernels", tmp_path / "kernels/lib"))
+    assert ToolchainStore(tmp_path / "memo").closure(asked)["arch/a.h"] == tmp_path / "kernels/lib/arch/a.h"
+    tree(tmp_path / "kernels", arch__a="")  # found first from now on
+    assert ToolchainStore(tmp_path / "memo").closure(asked)["arch/a.h"] == tmp_path / "kernels/arch/a.h"
+
+
+def test_the_state_of_the_search_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = module.search_state()
+    assert module.search_state() == before
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert module.search_state() != before
+    monkeypatch.undo()
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    monkeypatch.syspath_prepend(str(packages))
+    with_packages = module.search_state()
+    assert with_packages != before
+    (packages / "nvidia").mkdir()
+    assert module.search_state() != with_packages
+    assert json.loads(json.dumps(module.search_state())) == module.search_state()
+
+
+def test_a_scripts_own_folder_does_not_matter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = module.search_state()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert module.search_state() == before
+
+
+def test_the_root_is_private_whatever_the_umask(tmp_path: Path) -> None:
+    # a group-writable root would be refused by the cache later
+    before = os.umask(0o002)
+    try:
+        root = tmp_path / "new" / "root"
+        ToolchainStore(root / "toolchain")._write("anything", [], {})
+    finally:
+        os.umask(before)
+    assert (root / "toolchain").is_dir()
+    assert root.stat().st_mode & 0o777 == 0o700
+
+
+def test_threads_that_ask_at_once_all_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remembered, files_state = ToolchainStore._remembered_toolchain, module._files_state
+    first, just_found, search = iter([True]), threading.Event(), module.find_toolchain
+
+    def late(store: ToolchainStore) -> Toolchain | None:
+        if not next(first, False):
+            just_found.wait(30)  # then the second thread learns that nothing is remembered
+        return None if not just_found.is_set() else remembered(store)
+
+    def slow(toolchain: Toolchain) -> Any:
+        just_found.set()
+        time.sleep(0.3)
+        return files_state(toolchain)
+
+    def long() -> Toolchain:
+        if just_found.is_set():
+            time.sleep(0.6)
+        return search()
+
+    monkeypatch.setattr(module, "find_toolchain", long)
+    monkeypatch.setattr(ToolchainStore, "_remembered_toolchain", late)
+    monkeypatch.setattr(module, "_files_state", slow)
+    store = ToolchainStore(tmp_path)
+    with ThreadPoolExecutor(2) as pool:
+        found = [future.result() for future in [pool.submit(store.toolchain) for _ in range(2)]]
+    assert found[0] == found[1] == store.toolchain()

@@ -1,0 +1,71 @@
+"""Folders that several threads make at once, and where none can be made."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from warp_tiles.util.files import make_private_folders
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_folders_that_another_makes_meanwhile_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    wanted = tmp_path / "a" / "b" / "c"
+    others = [wanted.parent.parent, wanted.parent, wanted][:level]
+    mkdir = os.mkdir
+
+    def missing_then_made(path: os.PathLike[str], mode: int = 0o777) -> None:
+        try:
+            mkdir(path, mode)
+        except FileNotFoundError:
+            while others:
+                mkdir(others.pop(0))  # another thread, faster from here on
+            raise
+
+    monkeypatch.setattr(os, "mkdir", missing_then_made)
+    make_private_folders(wanted)
+    assert wanted.is_dir()
+
+
+def test_threads_make_the_same_folders_at_once(tmp_path: Path) -> None:
+    threads, rounds = 4, 100
+    together = threading.Barrier(threads, timeout=60)
+    failed: list[Exception] = []
+
+    def make() -> None:
+        for number in range(rounds):
+            together.wait()
+            try:
+                make_private_folders(tmp_path / str(number) / "a" / "b" / "c")
+            except Exception as error:
+                failed.append(error)
+
+    running = [threading.Thread(target=make, daemon=True) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert not failed
+
+
+def test_where_no_folder_can_be_made_the_error_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mkdir = os.mkdir
+
+    def refused(path: os.PathLike[str], mode: int = 0o777) -> None:
+        if Path(path).name == "c":
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        mkdir(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", refused)
+    with pytest.raises(FileNotFoundError) as caught:
+        make_private_folders(tmp_path / "a" / "c")
+    assert caught.value.filename == str(tmp_path / "a" / "c")
+    assert (tmp_path / "a").is_dir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        make_private_folders(tmp_path / "file")

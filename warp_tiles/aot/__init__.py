@@ -1,0 +1,1 @@
+"""Plans as manifests, and variants built one by one for CMake."""

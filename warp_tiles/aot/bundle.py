@@ -1,0 +1,255 @@
+"""Plans into files, for build systems: one JSON file per function, LTO-IR from each, one bundle of all.
+
+    python -m warp_tiles.aot variants --manifest plan.json --archs "80;90" --folder DIR
+    python -m warp_tiles.aot build DIR/NAME.json -o DIR/NAME.ltoir --depfile DIR/NAME.d
+    python -m warp_tiles.aot pack DIR/index.json -o warp_tiles_bundle.tar
+
+``CMakeLists.txt`` calls these. Files are rewritten only if their content changed, so that a build
+system rebuilds only what depends on a change. A bundle holds what :class:`~warp_tiles.build.engine.Engine`
+would have stored, under the same keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from warp_tiles.aot.manifest import Job
+from warp_tiles.cache import BundleReport, Cache, CacheKey
+from warp_tiles.compile.compiler import compile_to_ltoir, guarded
+from warp_tiles.errors import BuildError, CacheError, PlanError, ToolchainError
+from warp_tiles.gemm.variant import MIN_ARCH
+from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider
+from warp_tiles.toolchain import sources
+from warp_tiles.toolchain.rooms import deciding_modules
+from warp_tiles.toolchain.search import dotted
+from warp_tiles.toolchain.store import ToolchainStore, search_state
+from warp_tiles.util.files import write_atomic
+
+SCHEMA = 2
+PROVIDERS: dict[str, type[NvrtcProvider]] = {"mma": MmaProvider, "cublasdx": CublasdxProvider}
+INDEX_NAME = "index.json"
+_NO_LIMIT_BYTES = 2**62
+_CONFIGURE_AGAIN = "configure again: cmake -S ... -B ..."
+
+
+# ---- files for the build system
+
+
+def known_targets(store: ToolchainStore) -> tuple[int, ...]:
+    """Compute capabilities that the compiler knows, of those that functions are built for.
+
+    Raises:
+        ToolchainError: There is no compiler.
+    """
+    store.toolchain()
+    from cuda.bindings import nvrtc
+
+    status, known = nvrtc.nvrtcGetSupportedArchs()
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise ToolchainError(f"NVRTC does not name its targets: {status!r}", remedy="run `warp-tiles doctor`")
+    return tuple(arch for arch in known if arch >= MIN_ARCH)
+
+
+def write_variants(folder: Path, jobs: Sequence[Job], store: ToolchainStore) -> tuple[str, ...]:
+    """Write one file per function, and the index that :func:`pack` reads.
+
+    A file names the function's cache key, so it changes when compiler, headers or options do.
+
+    Returns:
+        The names of the files, without suffix, in the order of the jobs.
+
+    Raises:
+        ToolchainError: There is no toolchain, or it does not know a target.
+    """
+    known = known_targets(store)
+    for arch in sorted({job.variant.arch for job in jobs} - set(known)):
+        raise ToolchainError(
+            f"NVRTC {dotted(store.toolchain().nvrtc_version)} does not compile for sm_{arch}",
+            remedy=f"choose WARP_TILES_ARCHS among {', '.join(map(str, known))}, or install another NVRTC",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for job in jobs:
+        key = PROVIDERS[job.provider](store).key(job.variant, job.tile_config)
+        _write_if_changed(folder / f"{job.name}.json", {"schema": SCHEMA, "job": job.to_json(), "key": key.digest})
+    names = tuple(job.name for job in jobs)
+    _write_if_changed(folder / INDEX_NAME, {"schema": SCHEMA, "variants": list(names)})
+    return names
+
+
+def kernel_sources(store: ToolchainStore, providers: Iterable[str] = tuple(PROVIDERS)) -> dict[str, Path]:
+    """Files of ``kernels/`` that translation units of some providers can include, by their name below it.
+
+    Raises:
+        ToolchainError: Headers of a provider are missing.
+    """
+    top = sources.kernels_folder().resolve()
+    found = {path.resolve() for name in providers for path in store.closure(PROVIDERS[name](store).source()).values()}
+    return {path.relative_to(top).as_posix(): path for path in sorted(found) if path.is_relative_to(top)}
+
+
+def watched(store: ToolchainStore, providers: Iterable[str] = tuple(PROVIDERS)) -> list[str]:
+    """Files and folders whose change can change keys: the variants have to be written again.
+
+    Folders of installed packages are among them: a package manager may give new files old times.
+
+    Raises:
+        ToolchainError: There is no toolchain.
+    """
+    packages = [Path(entry) for entry, status in search_state()[2] if status is not None]
+    kernels = kernel_sources(store, providers).values()
+    found = [*kernels, *deciding_modules().values(), *store.toolchain().libraries.values(), *packages]
+    return sorted({os.path.abspath(path) for path in found})
+
+
+def _write_if_changed(path: Path, data: Mapping[str, Any]) -> None:
+    text = (json.dumps(data, indent=2) + "\n").encode("utf-8")
+    try:
+        if path.read_bytes() == text:
+            return
+    except FileNotFoundError:
+        pass
+    write_atomic(path, text, 0o644)
+
+
+def _read(path: Path, *fields: str) -> list[Any]:
+    """Fields of a file that this module wrote."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+        if data["schema"] == SCHEMA:
+            return [data[name] for name in fields]
+        problem = f"its schema is {data['schema']!r}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    raise PlanError(f"{path} is not usable: {problem}", remedy=_CONFIGURE_AGAIN)
+
+
+# ---- compile and pack
+
+
+def read_job(description: Path) -> Job:
+    """What a file of :func:`write_variants` asks for.
+
+    Raises:
+        PlanError: It is damaged.
+    """
+    (data,) = _read(description, "job")
+    try:
+        job = Job.from_json(data)
+    except ValueError as error:
+        raise PlanError(f"{description} is not usable: {error}", remedy=_CONFIGURE_AGAIN) from error
+    if job.provider not in PROVIDERS:
+        raise PlanError(f"{description} is not usable: its provider is {job.provider!r}", remedy=_CONFIGURE_AGAIN)
+    return job
+
+
+def build(job: Job, output: Path, store: ToolchainStore, *, fallback: bool = True) -> str:
+    """Compile one function to ``output``, and write its entry for the cache to ``output`` + ``.json``.
+
+    As in the engine, what the compiler refuses is built with the provider's weaker promises, if it
+    has any, under the key that the engine looks up then.
+
+    Args:
+        job: What to build.
+        output: LTO-IR file to write.
+        store: Toolchain.
+        fallback: Whether the weaker promises may be tried.
+
+    Returns:
+        What the user should hear; empty if the function was built as asked.
+
+    Raises:
+        BuildError: The compiler refused it; its log is attached.
+        ToolchainError: There is no toolchain.
+    """
+    try:
+        _build_exactly(job, output, store)
+        return ""
+    except BuildError:
+        recipes = PROVIDERS[job.provider](store).recipes(job.variant) if fallback else ()
+        for recipe in recipes:
+            if recipe.variant == job.variant:
+                continue
+            try:
+                _build_exactly(replace(job, variant=recipe.variant), output, store)
+            except BuildError:
+                continue
+            return f"{job.variant.describe()}: refused as planned, built by {recipe.title}"
+        raise
+
+
+def _build_exactly(job: Job, output: Path, store: ToolchainStore) -> None:
+    provider = PROVIDERS[job.provider](store)
+    # before compiling: a header edited meanwhile then costs a rebuild, not a wrong key
+    key = provider.key(job.variant, job.tile_config)
+    compiled = guarded(compile_to_ltoir, provider.request(job.variant, job.tile_config))
+    info = provider.manifest(job.variant, compiled, job.tile_config)
+    sha256 = hashlib.sha256(compiled.payload).hexdigest()
+    entry = {"schema": SCHEMA, "key": key.transcript, "payload_sha256": sha256, "info": info}
+    write_atomic(entry_path(output), json.dumps(entry).encode("utf-8"), 0o644)
+    write_atomic(output, compiled.payload, 0o644)
+
+
+def entry_path(ltoir: Path) -> Path:
+    """The file beside LTO-IR that holds its key and what the cache keeps with it."""
+    return ltoir.with_name(ltoir.name + ".json")
+
+
+def write_depfile(path: Path, job: Job, output: Path, store: ToolchainStore) -> None:
+    """Name everything that ``output`` was made from in the syntax of make.
+
+    Raises:
+        ToolchainError: There is no toolchain.
+    """
+    headers = store.closure(PROVIDERS[job.provider](store).source()).values()
+    inputs = [*headers, *store.toolchain().libraries.values(), *deciding_modules().values()]
+    lines = sorted({_make_escaped(os.path.abspath(file)) for file in inputs})
+    rule = " \\\n  ".join([f"{_make_escaped(os.path.abspath(output))}:", *lines]) + "\n"
+    write_atomic(path, rule.encode("utf-8"), 0o644)
+
+
+def _make_escaped(path: str) -> str:
+    return path.replace("\\", "/").replace("$", "$$").replace("#", "\\#").replace(" ", "\\ ")
+
+
+def pack(index: Path, bundle: Path) -> BundleReport:
+    """Pack the LTO-IR of an index, which lies beside it, into a bundle for ``warp-tiles cache import``.
+
+    Raises:
+        CacheError: A file is missing or was changed, or the bundle cannot be written.
+        PlanError: The index or an entry is damaged.
+    """
+    (names,) = _read(index, "variants")
+    bundle.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".warp_tiles-", dir=bundle.parent) as root:
+        cache = Cache(Path(root), max_bytes=_NO_LIMIT_BYTES)
+        for name in names:
+            _store(cache, index.parent / f"{name}.ltoir")
+        report = cache.export_bundle(bundle)
+    # temporary files are the owner's alone; a bundle is for others to read, as far as the umask lets them
+    mask = os.umask(0o077)
+    os.umask(mask)
+    bundle.chmod(0o666 & ~mask)
+    return report
+
+
+def _store(cache: Cache, ltoir: Path) -> None:
+    transcript, sha256, info = _read(entry_path(ltoir), "key", "payload_sha256", "info")
+    remedy = "remove it and build again"
+    try:
+        payload = ltoir.read_bytes()
+        key = CacheKey.from_transcript(transcript)
+    except (OSError, ValueError) as error:
+        raise CacheError(f"{ltoir} cannot be packed: {error}", remedy=remedy) from error
+    if hashlib.sha256(payload).hexdigest() != sha256:
+        raise CacheError(f"{ltoir} was changed after it was built", remedy=remedy)
+    cache.put(key, payload, info)
+    if cache.problems:
+        problem = cache.problems[-1]
+        raise CacheError(f"{ltoir} cannot be packed: {problem}", remedy="check that the build folder has space")

@@ -1,0 +1,215 @@
+"""From the JSON of a plan to the functions that a build system is to build."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from warp_tiles.errors import BuildError, PlanError, SettingError
+from warp_tiles.gemm.dispatch import TF32_MIN_ARCH
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import MIN_ARCH, GemmVariant, Role
+from warp_tiles.heuristics.choose import check, choose
+from warp_tiles.plan.planning import PlannedVariant
+from warp_tiles.providers import CublasdxProvider, MmaProvider
+from warp_tiles.providers.cublasdx import promised
+
+_PLAN_AGAIN = "make it with `warp-tiles plan SCRIPT --json`, of this version of warp-tiles"
+_PLAN_FIELDS = frozenset(PlannedVariant(None, Role.FORWARD, "", "", (), True, "").to_json())
+
+
+@dataclass(frozen=True)
+class Job:
+    """One function to build.
+
+    Attributes:
+        provider: ``mma`` or ``cublasdx``.
+        variant: What it computes, with what the provider promises about alignment.
+        tile_config: How, with ``mma``; None with others.
+    """
+
+    provider: str
+    variant: GemmVariant
+    tile_config: TileConfig | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of its files and of its target."""
+        return f"{self.variant.symbol}_{self.provider}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The job as the build system's files hold it."""
+        return {
+            "provider": self.provider,
+            "variant": self.variant.to_json(),
+            "tile_config": self.tile_config.to_json() if self.tile_config else None,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Job:
+        """The job that :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: A field is missing or has an unknown value.
+        """
+        try:
+            provider, variant, config = (data[name] for name in ("provider", "variant", "tile_config"))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a job, {error!r}: {data!r:.200}") from error
+        found = None if config is None else TileConfig.from_json(config)
+        return cls(str(provider), GemmVariant.from_json(variant), found)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a manifest asks to build.
+
+    Attributes:
+        jobs: Each once, in the order of first mention.
+        notes: What the user should hear, e.g. what was left out and why.
+    """
+
+    jobs: tuple[Job, ...]
+    notes: tuple[str, ...] = ()
+
+
+def parse_archs(text: str) -> tuple[int, ...]:
+    """Compute capabilities from a list such as ``80;90``; an empty one means those of the plan.
+
+    Raises:
+        SettingError: An entry is not a number, or older than any that is built for.
+    """
+    archs: dict[int, None] = {}
+    for entry in text.replace(";", " ").replace(",", " ").split():
+        if not (entry.isascii() and entry.isdigit() and len(entry) < 6):
+            raise SettingError(
+                f"WARP_TILES_ARCHS is {text!r}, of which {entry!r} is not a compute capability",
+                remedy='give numbers, e.g. -DWARP_TILES_ARCHS="80;90" for sm_80 and sm_90',
+            )
+        if int(entry) < MIN_ARCH:
+            raise SettingError(
+                f"WARP_TILES_ARCHS is {text!r}, but nothing is built for sm_{entry}",
+                remedy=f"give {MIN_ARCH} or newer; older GPUs take Warp's scalar path, which needs no bundle",
+            )
+        archs[int(entry)] = None
+    return tuple(archs)
+
+
+def read_manifest(path: Path) -> Any:
+    """The JSON of a manifest.
+
+    Raises:
+        PlanError: The file cannot be read or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise PlanError(
+            f"the manifest {path} cannot be read: {error.strerror or error}",
+            remedy=f"give -DWARP_TILES_MANIFEST the path of a plan; {_PLAN_AGAIN}",
+        ) from error
+    except ValueError as error:
+        raise PlanError(f"the manifest {path} is not JSON: {error}", remedy=_PLAN_AGAIN) from error
+
+
+def select(manifest: Any, archs: Sequence[int] = ()) -> Selection:
+    """The functions that a manifest needs and that NVRTC builds.
+
+    Args:
+        manifest: What ``warp-tiles plan --json`` prints.
+        archs: Targets of every variant, in place of the plan's own.
+
+    Raises:
+        PlanError: The manifest is malformed; the message says where.
+    """
+    jobs: dict[str, Job] = {}
+    notes: dict[str, None] = {}
+    for where, data in _rows(manifest):
+        variant = _variant_of(where, data)
+        if variant is None:
+            continue
+        if data["provider"] not in (MmaProvider.name, CublasdxProvider.name):
+            notes[
+                f"{variant.describe()} is left out: it was planned for the provider {data['provider']!r} "
+                f"({data.get('reason', 'no reason given')})"
+            ] = None
+            continue
+        for arch in archs or (variant.arch,):
+            job = _job(where, data, variant, arch)
+            if jobs.setdefault(job.name, job) != job:
+                raise _malformed(f"{where} gives {job.variant.describe()} another tile_config than a row before it")
+            single = {variant.a.dtype, variant.b.dtype, variant.c.dtype} == {"float32"}
+            if single and variant.arch < TF32_MIN_ARCH <= arch:
+                notes[
+                    f"the plan is for sm_{variant.arch}, which has no tf32: a product that asks for tf32 is built "
+                    f"in float32 for sm_{arch} and compiled again at run time; plan with --arch {arch}"
+                ] = None
+    return Selection(tuple(jobs.values()), tuple(notes))
+
+
+def _job(where: str, data: dict[str, Any], planned: GemmVariant, arch: int) -> Job:
+    """What a row asks for on one target; on another than its own the tile configuration is chosen again."""
+    if arch < MIN_ARCH:
+        raise PlanError(
+            f"{where} is for sm_{arch}, but functions are built for sm_{MIN_ARCH} and newer",
+            remedy="plan with --arch, or set WARP_TILES_ARCHS",
+        )
+    variant = for_arch(planned, arch)
+    if data["provider"] == CublasdxProvider.name:
+        return Job(CublasdxProvider.name, promised(variant))
+    try:
+        config = None if data.get("tile_config") is None else TileConfig.from_json(data["tile_config"])
+        if config is None or variant != planned:
+            config = choose(variant)
+        check(variant, config)
+    except (ValueError, BuildError) as error:
+        raise _malformed(f"{where}: {error}") from error
+    return Job(MmaProvider.name, variant, config)
+
+
+def for_arch(variant: GemmVariant, arch: int) -> GemmVariant:
+    """The same product for another target, by the rules of :func:`warp_tiles.gemm.dispatch.products`."""
+    return replace(variant, arch=arch, precision="default" if arch < TF32_MIN_ARCH else variant.precision)
+
+
+def _rows(manifest: Any) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Every variant of a manifest with its place."""
+    for number, module in enumerate(_list_in(manifest, "modules", "the manifest")):
+        where = f"modules[{number}]"
+        for index, data in enumerate(_list_in(module, "variants", where)):
+            if not isinstance(data, dict):
+                raise _malformed(f"{where}.variants[{index}] is not an object")
+            yield f"{where}.variants[{index}]", data
+
+
+def _list_in(data: Any, name: str, where: str) -> list[Any]:
+    if not isinstance(data, dict) or not isinstance(data.get(name), list):
+        raise _malformed(f"{where} is not an object with a list {name!r}")
+    found: list[Any] = data[name]
+    return found
+
+
+def _malformed(what: str) -> PlanError:
+    return PlanError(f"the manifest is malformed: {what}", remedy=_PLAN_AGAIN)
+
+
+def _variant_of(where: str, data: dict[str, Any]) -> GemmVariant | None:
+    """The variant of a row, or None if nothing is to be built for it."""
+    unknown = sorted(set(data) - _PLAN_FIELDS)
+    if unknown:
+        raise _malformed(f"{where} has the unknown field {', '.join(map(repr, unknown))}")
+    if not isinstance(data.get("needed"), bool) or not isinstance(data.get("provider"), str):
+        raise _malformed(f"{where} has no truth value 'needed' or no text 'provider'")
+    if not data["needed"] or data.get("m", 0) is None:
+        return None
+    try:
+        variant = GemmVariant.from_json(data)
+    except ValueError as error:
+        raise _malformed(f"{where} is {error}") from error
+    expected = promised(variant) if data["provider"] == CublasdxProvider.name else variant
+    if data.get("symbol", variant.symbol) not in (variant.symbol, expected.symbol):
+        raise _malformed(f"{where} has the symbol {data['symbol']!r:.120}, its sizes say {variant.symbol!r}")
+    return variant

@@ -1,0 +1,77 @@
+"""A slow build that goes on while its module runs on the fast path."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from warp_tiles.errors import WarpTilesError
+
+if TYPE_CHECKING:
+    from warp_tiles.compile.module import ModuleSource
+    from warp_tiles.build.module_build import ModuleBuild
+
+log = logging.getLogger("warp_tiles")
+
+
+class BackgroundBuild:
+    """Builds what a module would wait for, and links it, on a thread of its own.
+
+    Args:
+        name: The module, for messages.
+        prepare: Makes the module's build; what is to be tuned is tuned in it first.
+        ended: Called at the end with whether the module can be had now.
+    """
+
+    def __init__(self, name: str, prepare: Callable[[], ModuleBuild], ended: Callable[[bool], None]) -> None:
+        self._name = name
+        self._prepare = prepare
+        self._ended = ended
+        self._fast_path: Future[ModuleSource | None] = Future()
+        self._lock = threading.Lock()
+        self._cancelled = False
+
+    def start(self) -> None:
+        """Start without waiting."""
+        threading.Thread(target=self._run, name=f"warp_tiles_background_{self._name}", daemon=True).start()
+
+    def fast_path_loaded(self, module: ModuleSource | None) -> None:
+        """Say how the fast path was compiled, so that the link can be prepared; None if it lay in Warp's cache."""
+        with self._lock:
+            if not self._fast_path.done():
+                self._fast_path.set_result(module)
+
+    def cancel(self) -> None:
+        """Let it end without a word."""
+        self._cancelled = True
+        self.fast_path_loaded(None)
+
+    def _run(self) -> None:
+        started = time.perf_counter()
+        ready = False
+        try:
+            build = self._prepare()
+            if build.build_ahead():
+                if (module := self._fast_path.result()) is not None:
+                    build.link_ahead(module)
+                ready = True
+        except Exception as error:  # whatever it is, the module runs on
+            self._tell(error)
+        if ready:
+            log.info("%s: ready after %.1f s in the background", self._name, time.perf_counter() - started)
+        self._ended(ready)
+
+    def _tell(self, error: Exception) -> None:
+        if self._cancelled:
+            return
+        cause = str(error) if isinstance(error, WarpTilesError) else f"{type(error).__name__}: {error}"
+        text = f"warp_tiles: module {self._name} stays on the fast path, its background build failed: {cause}"
+        try:
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        except RuntimeWarning:  # warnings are errors, but nobody could catch one on this thread
+            log.error(text)

@@ -1,0 +1,200 @@
+"""What builds are made with: caches, toolchain and compiler processes, as a module's settings name them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warp_tiles.cache import cache_root
+from warp_tiles.errors import BuildError, LockedError, ToolchainError, WorkerError
+from warp_tiles.util.files import make_private_folders, write_atomic
+from warp_tiles.settings import Settings
+from warp_tiles.util.threads import DaemonThreads
+from warp_tiles.toolchain.search import Toolchain, Version, dotted, require_linkable
+from warp_tiles.toolchain.store import ToolchainStore
+
+if TYPE_CHECKING:
+    from warp_tiles.cache import Cache, CacheKey
+    from warp_tiles.compile.compiler import Compiled, CompileRequest
+    from warp_tiles.compile.pool import CompilerPool
+
+_WAITING_THREADS = 64  # they wait for compiler processes and for other processes' locks, and compute nothing
+
+
+class Resources:
+    """Caches, toolchain stores and compiler processes: each made when first used, one for each value of its settings.
+
+    Args:
+        warp_toolkit: CUDA version of Warp's linker, or None if unknown.
+        executor: Runs the compilers in place of own processes.
+    """
+
+    def __init__(self, warp_toolkit: Version | None, executor: Executor | None) -> None:
+        self.warp_toolkit = warp_toolkit
+        self._executor = executor
+        self._lock = threading.Lock()
+        self.closed = False
+        self._stores: dict[tuple[Path, bool], ToolchainStore] = {}
+        self._caches: dict[tuple[Path, int, bool], Cache] = {}
+        self._pools: dict[tuple[int, bool], CompilerPool] = {}
+        self._waiters: DaemonThreads | None = None
+
+    def cache(self, settings: Settings) -> Cache:
+        """The cache that the settings name."""
+        from warp_tiles.cache import Cache
+
+        identity = (cache_root(settings), settings.cache_max_bytes, settings.cache_shared)
+        with self._lock:
+            if identity not in self._caches:
+                self._caches[identity] = Cache(identity[0], max_bytes=identity[1], allow_shared=identity[2])
+            return self._caches[identity]
+
+    def store(self, settings: Settings) -> ToolchainStore:
+        """Toolchain and digests."""
+        identity = (cache_root(settings), settings.cache_shared)
+        with self._lock:
+            if identity not in self._stores:
+                self._stores[identity] = ToolchainStore(identity[0] / "toolchain", shared=identity[1])
+            return self._stores[identity]
+
+    def pool(self, settings: Settings, patient: bool = False) -> CompilerPool:
+        """Compiler processes, as many as the setting ``jobs`` says; those of patient callers have a low priority.
+
+        Raises:
+            WorkerError: warp_tiles was disabled.
+        """
+        from warp_tiles.compile.pool import CompilerPool
+
+        with self._lock:
+            if self.closed:
+                raise WorkerError("warp_tiles was disabled in the middle of a build", "enable it again and retry")
+            identity = (settings.jobs, patient)
+            if identity not in self._pools:
+                self._pools[identity] = CompilerPool(settings.jobs, self._executor, low_priority=patient)
+            return self._pools[identity]
+
+    @property
+    def waiters(self) -> DaemonThreads:
+        """Threads that wait for builds."""
+        with self._lock:
+            if self._waiters is None:
+                self._waiters = DaemonThreads(_WAITING_THREADS, "warp_tiles_wait")
+            return self._waiters
+
+    def close(self) -> None:
+        """End the compiler processes."""
+        with self._lock:
+            self.closed = True
+            pools, self._pools = list(self._pools.values()), {}
+            waiters, self._waiters = self._waiters, None
+        if waiters is not None:
+            waiters.shutdown(wait=False, cancel_futures=True)
+        for pool in pools:
+            pool.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent's threads are gone, and its compiler processes are not this one's."""
+        self._lock = threading.Lock()
+        self._pools, self._waiters = {}, None
+
+
+@dataclass(frozen=True)
+class SettledWorkshop:
+    """The resources under one set of settings, as providers see them (:class:`warp_tiles.providers.Workshop`).
+
+    Attributes:
+        resources: Where they come from.
+        settings: The settings.
+        patient: Whether nobody waits: compiler processes of low priority, apart from the others.
+    """
+
+    resources: Resources
+    settings: Settings
+    patient: bool = False
+
+    @property
+    def root(self) -> Path:
+        """Folder of the cache and of what is remembered about the toolchain."""
+        return cache_root(self.settings)
+
+    @property
+    def cache(self) -> Cache:
+        """The cache."""
+        return self.resources.cache(self.settings)
+
+    @property
+    def store(self) -> ToolchainStore:
+        """Toolchain and digests."""
+        return self.resources.store(self.settings)
+
+    @property
+    def pool(self) -> CompilerPool:
+        """Compiler processes; raises WorkerError where warp_tiles was disabled."""
+        return self.resources.pool(self.settings, self.patient)
+
+    def toolchain(self) -> Toolchain:
+        """The toolchain, checked against Warp's linker.
+
+        Raises:
+            ToolchainError: It is missing, or newer than Warp's linker.
+        """
+        toolchain = self.store.toolchain()
+        require_linkable(toolchain, self.resources.warp_toolkit)
+        return toolchain
+
+    def try_toolchain(self) -> Toolchain | None:
+        """The toolchain, or None where none is usable."""
+        try:
+            return self.toolchain()
+        except ToolchainError:
+            return None
+
+    def is_cached(self, key: CacheKey) -> bool:
+        """Whether the cache holds a key."""
+        return self.cache.manifest(key) is not None
+
+    def get_or_compile(
+        self, key: CacheKey, request: CompileRequest, info: Callable[[Compiled], dict[str, object]]
+    ) -> tuple[bytes, bool]:
+        """LTO-IR from the cache or from a compiler process, and whether the cache held it.
+
+        Raises:
+            BuildError: The compiler refused it; the rejected source is kept.
+            ToolchainError: There is no toolchain, or a compiler process failed.
+            LockedError: It is not in the cache, and the policy is ``locked``.
+        """
+        from warp_tiles.compile.pool import result_of
+
+        def build() -> tuple[bytes, dict[str, object]]:
+            if not self.settings.rules.builds:
+                raise LockedError(f"{request.subject} is not in the cache: {key.digest}")
+            try:
+                compiled = result_of(self.pool.submit(request))
+            except BuildError as error:
+                raise BuildError(error.message, self._reproduction(request), error.log) from error
+            expected = f"NVRTC {dotted(self.toolchain().nvrtc_version)}"
+            if compiled.compiler != expected:
+                raise WorkerError(
+                    f"the executor compiled with {compiled.compiler}, this process has {expected}",
+                    "install the same packages where the executor runs",
+                )
+            return compiled.payload, info(compiled)
+
+        entry, hit = self.cache.get_or_build(key, build)
+        return entry.payload, hit
+
+    def _reproduction(self, request: CompileRequest) -> str:
+        """Keep a rejected source, and say how to compile it alone."""
+        path = self.root / "failed" / request.name
+        try:
+            make_private_folders(path.parent)
+            write_atomic(path, request.text.encode("utf-8"))
+        except OSError:
+            return (
+                f"`python -m warp_tiles.compile.worker --reproduce FILE` compiles it alone, with this in FILE:\n{request.text}"
+            )
+        return f"python -m warp_tiles.compile.worker --reproduce {path}"

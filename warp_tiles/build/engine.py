@@ -1,0 +1,349 @@
+"""Builds what a plan needs: providers in turn, through the cache, side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from warp_tiles import settings
+from warp_tiles.cache._asked import AskedKeys
+from warp_tiles.build.chain import Chain, planned_with
+from warp_tiles.errors import BuildError, LockedError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.build.locked import require_cached
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.build.progress import BuildProgress
+from warp_tiles.providers import (
+    CublasdxProvider,
+    LibmathdxProvider,
+    MmaProvider,
+    Provider,
+    Recipe,
+    ScalarProvider,
+)
+from warp_tiles.providers.base import Tuned
+from warp_tiles.providers.warps import Libmathdx
+from warp_tiles.build.records import Artifact, Recorder
+from warp_tiles.settings import Settings
+from warp_tiles.toolchain.rooms import deciding_files
+from warp_tiles.toolchain.search import Version
+from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.version import __version__
+from warp_tiles.build.context import Resources, SettledWorkshop
+
+if TYPE_CHECKING:
+    from warp_tiles.cache import Cache
+    from warp_tiles.toolchain.store import ToolchainStore
+
+log = logging.getLogger("warp_tiles")
+
+
+class Measurements(Protocol):
+    """What was measured of GEMM variants, and the way to measure more."""
+
+    def at(self, now: Settings, store: ToolchainStore) -> Tuned | None:
+        """What was measured and counts under some settings; None if nothing was."""
+
+    def forget(self) -> None:
+        """Have records read again when they are next asked for."""
+
+    def tune_missing(self, engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:
+        """Measure the variants that have no record, where there is a GPU for which they are meant."""
+
+
+class Engine:
+    """Everything between a plan and its LTO-IR.
+
+    Args:
+        warp_toolkit: CUDA version of Warp's linker, or None if unknown.
+        executor: Runs the compilers in place of own processes.
+        tuned: What was measured; None leaves every choice to the chooser.
+
+    Attributes:
+        linked_ahead: Of modules, by name, architecture and block size, that were linked before they are needed: a
+            digest of what was linked, and the cubin.
+    """
+
+    def __init__(
+        self,
+        *,
+        warp_toolkit: Version | None = None,
+        executor: Executor | None = None,
+        tuned: Measurements | None = None,
+    ) -> None:
+        self.recorder = Recorder()
+        self.progress = BuildProgress()
+        self.tuned = tuned
+        self.resources = Resources(warp_toolkit, executor)
+        self._libmathdx: Libmathdx | None = None
+        self._lock = threading.Lock()
+        self._in_flight: dict[tuple[GemmVariant, Settings], Future[Artifact]] = {}
+        self._ahead: dict[tuple[GemmVariant, Settings], Future[Artifact]] = {}
+        self.linked_ahead: dict[tuple[str, int | None, int], tuple[str, bytes]] = {}
+        self._told: set[str] = set()
+        self._rooms: str | None = None
+
+    def use_libmathdx(self, build: Libmathdx) -> None:
+        """Name Warp's own libmathdx build, which returns a variant's symbol and LTO-IR, as a provider."""
+        self._libmathdx = build
+
+    def at(self, settings: Settings, patient: bool = False) -> SettledWorkshop:
+        """The cache, the toolchain and the compiler processes under some settings."""
+        return SettledWorkshop(self.resources, settings, patient)
+
+    @property
+    def cache(self) -> Cache:
+        """The cache that the settings of the process name."""
+        return self.at(settings.current()).cache
+
+    def close(self) -> None:
+        """End the compiler processes."""
+        self.resources.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent's threads are gone, and its compiler processes are not this one's."""
+        self._lock = threading.Lock()
+        self._in_flight = {}
+        self.resources.after_fork()
+
+    # ---- providers
+
+    def chain(self, resolved: Settings) -> Chain:
+        """The providers that are asked under some settings.
+
+        Raises:
+            SettingError: A provider is named that the policy forbids.
+        """
+        store = self.at(resolved).store
+        tuned = self.tuned.at(resolved, store) if self.tuned is not None else None
+        make: dict[str, Callable[[], Provider]] = {
+            "mma": lambda: MmaProvider(store, tuned),
+            "cublasdx": lambda: CublasdxProvider(store),
+            "libmathdx": lambda: LibmathdxProvider(self._libmathdx),
+            "scalar": ScalarProvider,
+        }
+        absent = {"libmathdx"} if self._libmathdx is None and resolved.provider == "auto" else set()
+        return Chain(resolved, tuple(make[name]() for name in resolved.providers if name not in absent), tuned)
+
+    def records_changed(self) -> None:
+        """Have tuning records read again; what was built ahead may be another choice now."""
+        if self.tuned is not None:
+            self.tuned.forget()
+        with self._lock:
+            self._ahead.clear()
+        self.linked_ahead.clear()
+
+    def tune_missing(self, variants: Sequence[GemmVariant], resolved: Settings) -> None:
+        """Measure the variants that have no record, where there is a GPU for which they are meant.
+
+        Modules that were hashed before have to be hashed again.
+
+        Args:
+            variants: What is about to be built.
+            resolved: The settings; the search takes as long as ``tune_budget_s`` allows.
+        """
+        if self.tuned is not None:
+            self.tuned.tune_missing(self, variants, resolved)
+
+    # ---- planning
+
+    def salt(self, resolved: Settings | None = None) -> str:
+        """What distinguishes a module built here from one that Warp built, for Warp's module hash.
+
+        It changes with the providers that would be asked: their sources, the compiler, the settings. Of the policy
+        only these providers count, so that policies that ask the same ones find each other's modules.
+
+        Raises:
+            SettingError: A provider is named that the policy forbids.
+        """
+        resolved = resolved or settings.current()
+        workshop, chain = self.at(resolved), self.chain(resolved)
+        asked = " ".join(provider.name for provider in chain.providers)
+        parts = ["warp_tiles", __version__, resolved.provider, asked, resolved.linker]
+        parts.append(f"loop_sums={resolved.loop_sums}")
+        parts.append(f"wide_moves={resolved.wide_moves} rooms={self._rooms_digest(workshop)}")
+        if chain.tuned is not None:
+            parts.append(f"tuned={chain.tuned.fingerprint}")
+        for provider in chain.providers:
+            try:
+                parts += [f"{provider.name} {name}={value}" for name, value in provider.salt().items()]
+            except ToolchainError as error:
+                parts.append(f"{provider.name}: {error.message}")
+        if any(provider.compiles for provider in chain.providers):
+            try:
+                if (nvjitlink := workshop.toolchain().nvjitlink) is not None:
+                    parts.append(f"linker={workshop.store.digests.digest(nvjitlink)}")
+            except ToolchainError as error:
+                parts.append(f"no toolchain: {error.message}")
+        return "\n".join(parts)
+
+    def _rooms_digest(self, workshop: SettledWorkshop) -> str:
+        """Digest of what decides about code, as it was when first asked for: what is loaded does not change."""
+        if self._rooms is None:
+            self._rooms = workshop.store.digests.digest_many(deciding_files())
+        return self._rooms
+
+    def annotate(self, plan: ModulePlan) -> ModulePlan:
+        """The plan with the provider, key and cache state of each needed variant.
+
+        Raises:
+            TypeError, UnsupportedVariant, ToolchainError: See :func:`warp_tiles.build.chain.planned_with`.
+            SettingError: A provider is named that the policy forbids.
+        """
+        chain = self.chain(plan.settings)
+        return replace(plan, variants=tuple(self._annotated(chain, variant) for variant in plan.variants))
+
+    def _annotated(self, chain: Chain, planned: PlannedVariant) -> PlannedVariant:
+        if not planned.needed:
+            return planned
+        if planned.variant is None:
+            return replace(planned, provider="scalar")
+        workshop = self.at(chain.settings)
+        found, offer = planned_with(chain, planned, workshop)
+        key = offer.provider.key_of(offer.recipes[0])
+        if key is None:
+            return found
+        cached = workshop.is_cached(key)
+        if not cached:
+            AskedKeys(workshop.root / "asked").note(key)
+        return replace(found, key=key.digest, cached=cached)
+
+    def require_cached(self, plan: ModulePlan) -> None:
+        """Check that nothing has to be built for a module; raises LockedError, which names what is missing."""
+        require_cached(plan, self.chain(plan.settings), self.at(plan.settings))
+
+    # ---- building
+
+    def start(
+        self, variants: Iterable[GemmVariant], resolved: Settings | None = None, *, patient: bool = False
+    ) -> dict[GemmVariant, Future[Artifact]]:
+        """Start building variants; one that another module already waits for is shared.
+
+        Args:
+            variants: What to build.
+            resolved: The settings; None for those of the process.
+            patient: Whether nobody waits for them.
+        """
+        resolved = resolved or settings.current()
+        futures: dict[GemmVariant, Future[Artifact]] = {}
+        for variant in variants:
+            identity = (variant, resolved)
+            with self._lock:
+                known = self._in_flight.get(identity) or self._ahead.pop(identity, None)
+                if known is None:
+                    future = self.resources.waiters.submit(self._build, variant, resolved, patient)
+                    self._in_flight[identity] = future
+            if known is None:  # outside the lock: a build that has ended already runs its callback here and now
+                future.add_done_callback(functools.partial(self._landed, identity))
+            futures[variant] = future if known is None else _shared(known)
+        return futures
+
+    def keep(self, artifacts: Iterable[Artifact], resolved: Settings) -> None:
+        """Have the next :meth:`start` find what was built before it was needed, cached or not."""
+        for artifact in artifacts:
+            known: Future[Artifact] = Future()
+            known.set_result(artifact)
+            with self._lock:
+                self._ahead[artifact.variant, resolved] = known
+
+    def _landed(self, identity: tuple[GemmVariant, Settings], _: Future[Artifact]) -> None:
+        with self._lock:
+            self._in_flight.pop(identity, None)
+
+    def _build(self, variant: GemmVariant, resolved: Settings, patient: bool = False) -> Artifact:
+        chain, workshop = self.chain(resolved), self.at(resolved, patient)
+        obstacles: list[WarpTilesError] = []
+        failures: list[WarpTilesError] = []
+        untold: list[WarpTilesError] = []
+        told: list[str] = []
+        lacking = False  # what the first provider that compiles lacks, the others lack too
+        for provider in chain.order(variant):
+            if lacking and provider.compiles:
+                continue
+            offer = chain.ask(provider, variant, workshop)
+            if isinstance(offer.obstacle, ToolchainError):
+                lacking = lacking or provider is chain.providers[0]
+                failures.append(offer.obstacle)
+                untold.append(offer.obstacle)
+            elif offer.obstacle is not None:
+                obstacles.append(offer.obstacle)
+            for recipe in offer.recipes:
+                told += [self._tell(variant, failure, recipe.title) for failure in untold]
+                untold = []
+                try:
+                    return replace(
+                        _twice(functools.partial(self._made, variant, provider, recipe, workshop)), warnings=tuple(told)
+                    )
+                except WorkerError:
+                    raise  # an accident decides nothing: the scalar path would stay in Warp's cache for good
+                except LockedError as error:
+                    failures.append(error)  # the next recipe of this provider may be there, another provider may not
+                except (ToolchainError, BuildError) as error:
+                    failures.append(error)
+                    untold = [error]
+                    if isinstance(error, ToolchainError):
+                        lacking = lacking or provider is chain.providers[0]
+                        break
+            if failures and isinstance(failures[0], LockedError):
+                break
+        raise failures[0] if failures else chain.nobody(variant, obstacles)
+
+    def _tell(self, variant: GemmVariant, failure: WarpTilesError, instead: str) -> str:
+        cause = failure.message
+        if failure.log:
+            cause = next((line.strip() for line in failure.log.splitlines() if "error" in line), cause)
+        text = f"{variant.describe()}: {cause}; using {instead}."
+        if isinstance(failure, BuildError) and failure.remedy:
+            text += f" To see it alone: {failure.remedy.splitlines()[0]}"
+        if isinstance(failure, ToolchainError):
+            text = f"{failure.message}; using {instead}. Remedy: {failure.remedy}"
+        with self._lock:
+            first = text not in self._told
+            self._told.add(text)
+        if first and not self.resources.closed:
+            warnings.warn(f"warp_tiles: {text}", RuntimeWarning, stacklevel=2)
+        return text
+
+    def _made(self, variant: GemmVariant, provider: Provider, recipe: Recipe, workshop: SettledWorkshop) -> Artifact:
+        start = time.perf_counter()
+        if recipe.symbol and not workshop.settings.rules.builds and provider.key_of(recipe) is None:
+            raise LockedError(f"{recipe.title} builds {variant.describe()}, of which nothing is cached")
+        wanted = workshop.settings.progress
+        with self.progress.variant(recipe.variant.describe(), wanted) if recipe.symbol else contextlib.nullcontext():
+            built = provider.build(recipe, workshop)
+        seconds = time.perf_counter() - start
+        return Artifact(
+            variant, built.symbol, built.payload, provider.name, built.key, built.hit, seconds,
+            tile_config=recipe.tile_config,
+        )  # fmt: skip
+
+
+def _twice(attempt: Callable[[], Artifact]) -> Artifact:
+    """Try again where a compiler process died, once."""
+    try:
+        return attempt()
+    except WorkerError:
+        return attempt()
+
+
+def _shared(build: Future[Artifact]) -> Future[Artifact]:
+    """The build of another module, which this one finds without building."""
+    mine: Future[Artifact] = Future()
+
+    def pass_on(done: Future[Artifact]) -> None:
+        cancelled = WorkerError("the build was cancelled: warp_tiles was disabled") if done.cancelled() else None
+        error = cancelled or done.exception()
+        if error is not None:
+            mine.set_exception(error)
+        else:
+            mine.set_result(replace(done.result(), hit=True))
+
+    build.add_done_callback(pass_on)
+    return mine

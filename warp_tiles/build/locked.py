@@ -1,0 +1,48 @@
+"""What the policy ``locked`` misses: every GEMM variant of a module that would have to be built."""
+
+from __future__ import annotations
+
+from warp_tiles.build.chain import Chain
+from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant
+from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.providers.base import Workshop
+from warp_tiles.gemm.variant import GemmVariant
+
+REMEDY = (
+    "build it where that is allowed (`warp-tiles compile --arch {arch} -o DIR SCRIPT`, or run it with the policy auto) "
+    "and bring the cache here (`warp-tiles cache export FILE` there, `warp-tiles cache import FILE` here)"
+)
+
+
+def require_cached(plan: ModulePlan, chain: Chain, workshop: Workshop) -> None:
+    """Check that the LTO-IR of everything a module needs is at hand.
+
+    Raises:
+        LockedError: It is not; all that is missing is named, with its key.
+    """
+    needed = dict.fromkeys(planned.variant for planned in plan.needed if planned.variant is not None)
+    missing = [text for variant in needed if (text := _missing(variant, chain, workshop))]
+    if missing:
+        lines = "\n".join(f"  {text}" for text in missing)
+        raise LockedError(
+            f"{chain.settings.named('policy')} is 'locked', and module {plan.name} needs "
+            f"{len(missing)} GEMM function{'s' * (len(missing) > 1)} not in the cache:\n{lines}",
+            remedy=REMEDY.format(arch=plan.arch),
+        )
+
+
+def _missing(variant: GemmVariant, chain: Chain, workshop: Workshop) -> str:
+    for provider in chain.providers:
+        offer = chain.ask(provider, variant, workshop)
+        if isinstance(offer.obstacle, UnsupportedVariant):
+            continue
+        if isinstance(offer.obstacle, ToolchainError):  # keys hold the compiler's digest
+            return f"{variant.describe()}: {provider.name}: {offer.obstacle.message}"
+        if not any(recipe.symbol for recipe in offer.recipes):  # the scalar path has no function
+            return ""
+        keys = [provider.key_of(recipe) for recipe in offer.recipes]
+        if any(key is not None and workshop.is_cached(key) for key in keys):
+            return ""
+        key = keys[0].digest if keys[0] is not None else "nothing of it is cached here"
+        return f"{variant.describe()}: {provider.name}, {key}"
+    return ""  # the plan says already that nobody serves it

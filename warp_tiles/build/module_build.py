@@ -1,0 +1,276 @@
+"""One module from its generated source to a finished cubin or PTX."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.build.engine import Engine
+from warp_tiles.errors import BuildError, LinkError, WarpTilesError
+from warp_tiles.util.files import write_atomic
+from warp_tiles.compile.module import ModuleSource, max_registers, module_options, resident_blocks, why_warp_links
+from warp_tiles.plan.planning import ModulePlan, Session, substitute
+from warp_tiles.compile.pool import result_of
+from warp_tiles.providers.mma import loop_sums
+from warp_tiles.build.records import Artifact, ModuleRecord
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import GemmVariant
+
+log = logging.getLogger("warp_tiles")
+
+
+class ModuleBuild:
+    """The work that a plan asks for, started when Warp's code generation is over.
+
+    Args:
+        engine: Builds the variants.
+        session: The module's sites.
+        source: Generated source with placeholders.
+        plan: What is needed.
+    """
+
+    def __init__(self, engine: Engine, session: Session, source: str, plan: ModulePlan) -> None:
+        self.plan = plan
+        self._engine = engine
+        self._session = session
+        self._source = source
+        self._futures: Mapping[GemmVariant, Future[Artifact]] = {}
+        self._started = time.perf_counter()
+        self.module_source: ModuleSource | None = None  # set by finish(), unless Warp added inputs of its own
+        self._settings = plan.settings
+        self._workshop = engine.at(plan.settings)
+
+    def text(self, built: Sequence[Artifact] | None = None) -> str:
+        """The source that calls what was built, or, by default, what the plan intends."""
+        functions: Iterable[tuple[GemmVariant, str, TileConfig | None]]
+        if built is None:
+            needed = ((v, v.variant) for v in self.plan.needed if v.variant and v.provider != "scalar")
+            functions = [(variant, v.symbol or variant.symbol, v.tile_config) for v, variant in needed]
+        else:
+            functions = [(a.variant, a.symbol, a.tile_config) for a in built if a.payload]
+        symbols = {variant: symbol for variant, symbol, _ in functions}
+        sums = {v: s for v, symbol, config in functions if config and (s := loop_sums(v, symbol, config))}
+        wide = self._settings.wide_moves and self.plan.arch is not None
+        return substitute(self._source, self._session, symbols, sums if self._settings.loop_sums else None, wide)
+
+    def start(self) -> None:
+        """Start the variants without waiting for them.
+
+        Raises:
+            LockedError: The policy is ``locked``, and something is not in the cache.
+        """
+        if not self._settings.rules.builds:
+            self._engine.require_cached(self.plan)
+        self._started = time.perf_counter()
+        self._futures = self._engine.start(self._variants(), self._settings)
+
+    def build_ahead(self) -> bool:
+        """Build the variants while nobody waits for them.
+
+        Returns:
+            Whether every one that the plan intends a function for has got one.
+
+        Raises:
+            WarpTilesError: One could not be built.
+        """
+        self._futures = self._engine.start(self._variants(), self._settings, patient=True)
+        artifacts = self._artifacts()
+        intended = {v.variant for v in self.plan.needed if v.provider != "scalar"}
+        if any(artifact.variant in intended and not artifact.payload for artifact in artifacts):
+            return False  # what happened was told when it happened
+        self._engine.keep(artifacts, self._settings)
+        return True
+
+    def link_ahead(self, module: ModuleSource) -> None:
+        """Link what :meth:`build_ahead` built, for the build of the same module that comes later.
+
+        Args:
+            module: As it was compiled with other functions.
+
+        Raises:
+            LinkError: It could not be compiled or linked.
+        """
+        artifacts = self._artifacts()
+        payloads = _payloads(artifacts)
+        if not payloads or module.keywords.get("lineinfo") or self._why_warp(module, _foreign(artifacts)):
+            return
+        text, patient = self.text(artifacts), self._engine.at(self._settings, patient=True)
+        compiled = result_of(patient.pool.submit(self._compile_request(module, text)))
+        request = self._link_request(module, (compiled.payload, *payloads))
+        linked = result_of(patient.pool.submit(request)).payload
+        self._engine.linked_ahead[self._identity] = self._digest(module, text, payloads), linked
+
+    @property
+    def _identity(self) -> tuple[str, int | None, int]:
+        return self.plan.name, self.plan.arch, self.plan.block_dim
+
+    def _digest(self, module: ModuleSource, text: str, payloads: Sequence[bytes]) -> str:
+        """Of all that decides about the linked module."""
+        options = module_options(module, self._workshop.toolchain().nvrtc_version)
+        parts = [text, repr(options), module.target, module.output, *(hashlib.sha256(p).hexdigest() for p in payloads)]
+        return hashlib.sha256("\0".join(parts).encode("utf-8")).hexdigest()
+
+    def _artifacts(self) -> list[Artifact]:
+        return [future.result() for future in self._futures.values()]
+
+    def _variants(self) -> list[GemmVariant]:
+        return [v.variant for v in self.plan.needed if v.variant is not None]
+
+    def finish(
+        self,
+        source_path: Path,
+        output_path: Path,
+        arch: int,
+        *,
+        native_dir: str,
+        warp_inputs: Sequence[bytes],
+        keywords: Mapping[str, Any],
+        warp_build: Callable[[list[bytes]], None],
+    ) -> ModuleRecord:
+        """Wait for the variants, then compile and link the module.
+
+        Args:
+            source_path: Generated source; written again if a product fell back.
+            output_path: ``.cubin`` or ``.ptx`` to write.
+            arch: Compute capability.
+            native_dir: Folder of Warp's headers.
+            warp_inputs: LTO-IR that Warp built itself, for solvers and FFTs.
+            keywords: Of Warp's ``build_cuda()``.
+            warp_build: Warp's own build with the given LTO-IR.
+
+        Raises:
+            BuildError: A variant could not be built and may not fall back.
+            LinkError: The module could not be compiled or linked, and the settings forbid Warp's link.
+        """
+        module = ModuleSource(source_path.name, arch, output_path.suffix[1:], native_dir, keywords)
+        foreign = ["a solver or FFT"] if warp_inputs or keywords.get("fatbins") else []
+        ahead = self._engine.linked_ahead.pop(self._identity, None)
+        linked_here = any(v.provider != "scalar" for v in self.plan.needed) and not self._why_warp(module, foreign)
+        early = self._compile(module, source_path) if linked_here and not ahead else None
+        artifacts = self._artifacts()
+        self._refuse_scalar(artifacts)
+        text = self.text(artifacts)
+        if text != source_path.read_text("utf-8"):  # a product fell back to another function or to the scalar path
+            write_atomic(source_path, text.encode("utf-8"))
+            early = None
+        payloads = _payloads(artifacts)
+        foreign += _foreign(artifacts)
+        reason = self._why_warp(module, foreign) if payloads else "no GEMM was built for it"
+        if not reason and ahead and ahead[0] == self._digest(module, text, payloads):
+            write_atomic(output_path, ahead[1])
+        elif not reason:
+            reason = self._link(module, source_path, output_path, early, payloads)
+        if reason:
+            warp_build([*warp_inputs, *payloads])
+        record = ModuleRecord(
+            self.plan,
+            [artifact.without_payload() for artifact in artifacts],
+            "warp" if reason else "warp_tiles",
+            reason,
+            output_path.name,
+            os.path.getsize(output_path),
+            time.perf_counter() - self._started,
+        )
+        if not warp_inputs and not keywords.get("fatbins"):
+            self.module_source = replace(module, keywords={**keywords, "ltoirs": None, "fatbins": None})
+        self._engine.recorder.add_record(record)
+        log.info("%s", record.summary())
+        if not self._settings.rules.builds:
+            log.warning(
+                "module %s was linked in %.1f s: the policy is 'locked', and all of its LTO-IR was cached, but Warp's "
+                "kernel cache does not hold it; ship that cache too (wp.config.kernel_cache_dir, WARP_CACHE_PATH)",
+                self.plan.name,
+                record.seconds,
+            )
+        return record
+
+    def _why_warp(self, module: ModuleSource, foreign: Sequence[str]) -> str:
+        choice = self._settings.linker
+        if choice == "warp":
+            return f"{self._settings.named('linker')} is 'warp'"
+        reason = why_warp_links(module, toolchain=self._workshop.try_toolchain(), foreign_inputs=foreign)
+        if reason and choice == "own":
+            raise LinkError(
+                f"module {self.plan.name} has to be linked by Warp: {reason}", remedy="set linker to 'auto'"
+            )
+        return reason
+
+    def _compile(self, module: ModuleSource, source_path: Path) -> Future[Compiled]:
+        return self._workshop.pool.submit(self._compile_request(module, source_path.read_text("utf-8")))
+
+    def _compile_request(self, module: ModuleSource, text: str) -> CompileRequest:
+        options = module_options(module, self._workshop.toolchain().nvrtc_version)
+        return CompileRequest(module.name, text, tuple(options.items()), f"module {self.plan.name}")
+
+    def _link_request(self, module: ModuleSource, inputs: tuple[bytes, ...]) -> LinkRequest:
+        own = any(planned.provider == "mma" for planned in self.plan.needed)
+        blocks = resident_blocks(self.plan.block_dim, own)
+        registers = max_registers(self.plan.block_dim, blocks) if module.output == "cubin" else None
+        return LinkRequest(module.name, inputs, module.target, module.output, self._settings.jobs, registers)
+
+    def _link(
+        self,
+        module: ModuleSource,
+        source_path: Path,
+        output_path: Path,
+        early: Future[Compiled] | None,
+        payloads: Sequence[bytes],
+    ) -> str:
+        """Link here; on failure the reason for leaving it to Warp."""
+        try:
+            compiled = result_of(early or self._compile(module, source_path))
+            request = self._link_request(module, (compiled.payload, *payloads))
+            write_atomic(output_path, result_of(self._workshop.pool.submit(request)).payload)
+        except WarpTilesError as error:
+            if self._settings.linker == "own":
+                raise
+            warnings.warn(
+                f"warp_tiles: {error.message}; Warp links module {self.plan.name} itself, into a larger file. "
+                f"{error.log.strip()[:500]}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return error.message
+        return ""
+
+    def _refuse_scalar(self, artifacts: Sequence[Artifact]) -> None:
+        """Refuse Warp's scalar path, which a call takes as a whole, where it has none or a lossy one."""
+        missing = {artifact.variant: artifact for artifact in artifacts if not artifact.payload}
+        wanted = {artifact.variant for artifact in artifacts}
+        for site in self._session.sites:
+            lacking = next((variant for variant in site.variants.values() if variant in missing), None)
+            if lacking is None:
+                continue
+            log = "\n".join(missing[lacking].warnings)
+            if site.call == "tile_cholesky":
+                raise BuildError(
+                    f"the adjoint of tile_cholesky needs {lacking.describe()}, which no provider could build",
+                    remedy="set enable_backward=False, or the module option enable_mathdx_solver=False",
+                    log=log,
+                )
+            if any(variant in wanted and variant.c.dtype == "bfloat16" for variant in site.variants.values()):
+                raise BuildError(
+                    f"in '{site.function}' {lacking.describe()} could not be built, and the scalar path of "
+                    "tile_matmul would accumulate in bfloat16",
+                    remedy="set the provider to mma to see why, or use float32 tiles",
+                    log=log,
+                )
+
+
+def _payloads(artifacts: Sequence[Artifact]) -> list[bytes]:
+    """LTO-IR of the functions, each once, in the order of their names."""
+    return list({a.symbol: a.payload for a in sorted(artifacts, key=lambda a: a.symbol) if a.payload}.values())
+
+
+def _foreign(artifacts: Sequence[Artifact]) -> list[str]:
+    """What Warp's newer compiler wrote."""
+    return sorted({artifact.provider for artifact in artifacts if artifact.provider == "libmathdx"})

@@ -1,0 +1,152 @@
+"""What was planned, built and linked, as values that print as JSON."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import GemmVariant
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What came of one variant.
+
+    Attributes:
+        variant: As planned.
+        symbol: Its device function; empty on the scalar path.
+        payload: LTO-IR; empty on the scalar path.
+        provider: ``mma``, ``cublasdx``, ``libmathdx`` or ``scalar``.
+        key: Digest of its cache key; empty where nothing is cached.
+        hit: Whether the cache held it.
+        seconds: Time until it was there.
+        warnings: What the user was told about it.
+        lto_bytes: Size of the LTO-IR where the payload itself was let go.
+        tile_config: How the provider ``mma`` computes it; None with others.
+    """
+
+    variant: GemmVariant
+    symbol: str
+    payload: bytes
+    provider: str
+    key: str
+    hit: bool
+    seconds: float
+    warnings: tuple[str, ...] = ()
+    lto_bytes: int = 0
+    tile_config: TileConfig | None = None
+
+    def without_payload(self) -> Artifact:
+        """For the record, which outlives the build."""
+        return replace(self, payload=b"", lto_bytes=len(self.payload))
+
+    def to_json(self) -> dict[str, Any]:
+        """The record without the LTO-IR itself."""
+        return {
+            "symbol": self.symbol,
+            "variant": self.variant.to_json(),
+            "provider": self.provider,
+            "tile_config": self.tile_config.to_json() if self.tile_config else None,
+            "key": self.key,
+            "hit": self.hit,
+            "lto_bytes": self.lto_bytes or len(self.payload),
+            "seconds": round(self.seconds, 4),
+            "warnings": list(self.warnings),
+        }
+
+
+@dataclass(frozen=True)
+class ModuleRecord:
+    """How one module was built.
+
+    Attributes:
+        plan: What it needed.
+        artifacts: What was built or found for that.
+        linker: ``warp_tiles`` or ``warp``.
+        linker_reason: Why Warp linked; empty if it did not.
+        output: File name of the cubin or PTX.
+        output_bytes: Its size.
+        seconds: From the end of code generation to the finished file.
+    """
+
+    plan: ModulePlan
+    artifacts: Sequence[Artifact]
+    linker: str
+    linker_reason: str
+    output: str
+    output_bytes: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as ``warp-tiles run --report`` writes it."""
+        from_lto = [artifact for artifact in self.artifacts if artifact.symbol]
+        return {
+            **self.plan.to_json(),
+            "builds": [artifact.to_json() for artifact in self.artifacts],
+            "lto_builds": sum(not artifact.hit for artifact in from_lto),
+            "lto_hits": sum(artifact.hit for artifact in from_lto),
+            "lto_bytes": sum(artifact.lto_bytes or len(artifact.payload) for artifact in from_lto),
+            "linker": self.linker,
+            "linker_reason": self.linker_reason,
+            "output": self.output,
+            "cubin_bytes": self.output_bytes,
+            "seconds": round(self.seconds, 4),
+        }
+
+    def summary(self) -> str:
+        """One line for the log."""
+        data = self.to_json()
+        skipped = sum(not variant.needed for variant in self.plan.variants)
+        return (
+            f"{self.plan.name} sm_{self.plan.arch}: {data['lto_builds']} GEMM built, {data['lto_hits']} from cache, "
+            f"{skipped} skipped, {data['lto_bytes'] / 1e6:.1f} MB of LTO-IR, {data['cubin_bytes'] / 1e3:.0f} kB "
+            f"linked by {self.linker} in {self.seconds:.1f} s"
+        )
+
+
+class Recorder:
+    """Collects the plans and records of a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._plans: list[ModulePlan] = []
+        self._records: list[ModuleRecord] = []
+
+    def add_plan(self, plan: ModulePlan) -> None:
+        """Note a plan, built or not."""
+        with self._lock:
+            self._plans.append(plan)
+
+    def add_record(self, record: ModuleRecord) -> None:
+        """Note a finished module."""
+        with self._lock:
+            self._records.append(record)
+
+    def has_plan(self, module: str, arch: int | None, block_dim: int) -> bool:
+        """Whether a plan of a module for a target was noted."""
+        with self._lock:
+            return any((plan.name, plan.arch, plan.block_dim) == (module, arch, block_dim) for plan in self._plans)
+
+    @property
+    def records(self) -> tuple[ModuleRecord, ...]:
+        """Finished modules, oldest first."""
+        with self._lock:
+            return tuple(self._records)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._plans.clear()
+            self._records.clear()
+
+    def to_json(self) -> dict[str, Any]:
+        """``modules``: built ones with their records, others (CPU targets) with their plan alone."""
+        with self._lock:
+            built = {id(record.plan) for record in self._records}
+            modules = [record.to_json() for record in self._records]
+            modules += [{**plan.to_json(), "builds": []} for plan in self._plans if id(plan) not in built]
+        return {"modules": modules}

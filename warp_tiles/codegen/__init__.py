@@ -1,0 +1,1 @@
+"""From what Warp generates to what is compiled."""

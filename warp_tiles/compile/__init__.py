@@ -1,0 +1,1 @@
+"""NVRTC and nvJitLink in compiler processes."""

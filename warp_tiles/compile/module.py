@@ -1,0 +1,134 @@
+"""Compile and link a whole Warp module: Warp's options, kept faithfully, and one more.
+
+Warp's own link cannot be told to drop unused variables, and with the cuBLASDx headers' constants
+in it writes cubins of megabytes in seconds. So where every input allows it the module's source is
+compiled to LTO-IR beside the GEMM builds and linked here; docs/design.md has the measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from warp_tiles.toolchain.search import Toolchain, Version, dotted
+
+# every keyword of Warp 1.17 to 1.19's build_cuda(); one that is not here could change the code
+KNOWN_KEYWORDS = frozenset({
+    "pch_dir", "config", "optimization_level", "verify_fp", "fast_math", "fuse_fp", "lineinfo", "compile_time_trace",
+    "ltoirs", "fatbins", "arch_suffix", "llvm_cuda", "use_precompiled_headers", "extra_include_dirs",
+})  # fmt: skip
+_OFAST = {0: "max", 1: "mid", 2: "min"}
+
+
+@dataclass(frozen=True)
+class ModuleSource:
+    """A module as Warp hands it to its compiler.
+
+    Attributes:
+        name: File name of the generated source.
+        arch: Compute capability, e.g. ``90``.
+        output: ``cubin`` or ``ptx``.
+        native_dir: Folder of Warp's own headers.
+        keywords: The keyword arguments of ``build_cuda()``.
+    """
+
+    name: str
+    arch: int
+    output: str
+    native_dir: str
+    keywords: Mapping[str, Any]
+
+    @property
+    def target(self) -> str:
+        """``sm_90`` for a cubin, ``compute_90`` for PTX, with Warp's suffix."""
+        kind = "compute" if self.output == "ptx" else "sm"
+        return f"{kind}_{self.arch}{self.keywords.get('arch_suffix', '')}"
+
+
+def module_options(module: ModuleSource, nvrtc_version: Version) -> dict[str, Any]:
+    """Warp's NVRTC options for a module, as ``cuda.core.ProgramOptions`` names them.
+
+    Source: ``wp_cuda_compile_program`` and ``append_common_nvrtc_compile_options`` of Warp's
+    ``native/warp.cu``. Precompiled headers are left out: they change the time, not the code.
+    """
+    keywords = module.keywords
+    level = int(keywords.get("optimization_level", 3))
+    define: list[str | tuple[str, str]] = ["NDEBUG", ("WP_ENABLE_MATHDX", "1")]
+    # NVRTC 12.8 and 12.9 miscompile texture sampling here; Warp's headers avoid it on this macro
+    affected = module.output == "cubin" and module.arch >= 90 and (12, 8) <= nvrtc_version < (13, 0)
+    if affected and (level > 0 or nvrtc_version < (12, 9)):
+        define.append("WP_WORKAROUND_CUDA_TEXTURE_CUBIN")
+    options: dict[str, Any] = {
+        "arch": module.target,
+        "include_path": [module.native_dir, *map(str, keywords.get("extra_include_dirs", ()))],
+        "std": "c++17",
+        "fma": bool(keywords.get("fuse_fp", True)),
+        "device_as_default_execution_space": True,
+        "extra_device_vectorization": True,
+        "restrict": True,
+        "diag_suppress": [177, 550],
+    }
+    if nvrtc_version >= (12, 9):
+        options["ofast_compile"] = _OFAST.get(level, "0")
+        if level == 0 and nvrtc_version >= (13, 1):
+            options["ofast_compile"] = "mid"  # as Warp does: 13.1 and newer corrupt later builds at "max"
+    if keywords.get("verify_fp"):
+        define.append("WP_VERIFY_FP")
+    else:
+        options["undefine_macro"] = "WP_VERIFY_FP"
+    if keywords.get("lineinfo"):
+        options["lineinfo"] = True
+    if keywords.get("fast_math"):
+        options["use_fast_math"] = True
+    options["define_macro"] = define
+    return options
+
+
+def max_registers(threads: int, blocks: int = 1) -> int | None:
+    """Registers per thread with which ``blocks`` blocks of ``threads`` fit a multiprocessor; None if any number does.
+
+    A multiprocessor has 65,536 registers and a thread at most 255; warps are given theirs in groups
+    of four, one to each quarter of it. Warp sets no limit, so that its kernels of large blocks can
+    fail to launch; a kernel's own launch bounds take precedence.
+    """
+    warps = -(-threads // 128) * 4 * blocks
+    available = 65_536 // (32 * warps) // 8 * 8
+    return available if available < 255 else None
+
+
+def resident_blocks(threads: int, own_templates: bool) -> int:
+    """Blocks that a multiprocessor shall hold: with 129 to 256 threads and own templates two, to hide latency."""
+    return 2 if own_templates and 128 < threads <= 256 else 1
+
+
+def why_warp_links(
+    module: ModuleSource,
+    *,
+    toolchain: Toolchain | None,
+    foreign_inputs: Sequence[str],
+) -> str:
+    """Why a module has to be linked by Warp; empty if it need not.
+
+    Args:
+        module: The module.
+        toolchain: What would compile and link it here, or None if there is none.
+        foreign_inputs: Names of inputs that another compiler than this toolchain's wrote.
+    """
+    keywords = module.keywords
+    if toolchain is None:
+        return "there is no toolchain beside Warp's"
+    if not toolchain.can_link:
+        found = dotted(toolchain.nvjitlink_version)
+        return f"nvJitLink {found} cannot read what NVRTC {dotted(toolchain.nvrtc_version)} writes"
+    if foreign_inputs:
+        return f"it also links {', '.join(foreign_inputs)}, built by Warp's newer compiler"
+    if unknown := sorted(set(keywords) - KNOWN_KEYWORDS):
+        return f"this Warp has build options that are not known here: {', '.join(unknown)}"
+    if keywords.get("config") == "debug":
+        return "it is a debug build"
+    if keywords.get("compile_time_trace"):
+        return "a compile-time trace of Warp's compiler was asked for"
+    if keywords.get("llvm_cuda"):
+        return "LLVM compiles it"
+    return ""

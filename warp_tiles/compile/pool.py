@@ -1,0 +1,205 @@
+"""Compiler processes that run side by side.
+
+``concurrent.futures.ProcessPoolExecutor`` would start its workers by importing the user's script
+again, and scripts that use Warp often have no ``__main__`` guard; these workers import this package
+alone. Any other executor can take their place, see :func:`warp_tiles.enable`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from concurrent.futures import CancelledError, Executor, Future
+from pathlib import Path
+from typing import Any
+
+from warp_tiles.compile import worker
+from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, compile_to_ltoir, guarded, link_module
+from warp_tiles.errors import WarpTilesError, WorkerError
+from warp_tiles.util.threads import DaemonThreads
+
+
+def run_request(request: CompileRequest | LinkRequest) -> Compiled:
+    """Compile or link in this process; the function that foreign executors are given.
+
+    Raises:
+        WarpTilesError: The request failed.
+    """
+    if isinstance(request, CompileRequest):
+        return guarded(compile_to_ltoir, request)
+    return guarded(link_module, request)
+
+
+_NICENESS = 10  # added to that of this process where nobody waits
+_BOOTSTRAP = "import sys; del sys.path[0]; from warp_tiles.compile.worker import main; sys.exit(main([]))"
+
+
+class _Process:
+    """One compiler process, started at its first request."""
+
+    def __init__(self, low_priority: bool = False) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._low_priority = low_priority
+        self._lock = threading.Lock()  # starting and closing exclude each other
+        self._closed = False
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # the search path of this process, and never the current folder, whose files are anybody's
+        path = [entry for entry in sys.path if entry]
+        package_root = str(Path(__file__).resolve().parents[2])
+        process = subprocess.Popen(
+            [sys.executable, "-c", _BOOTSTRAP],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*path, package_root]))},
+            start_new_session=True,  # an interrupt at the terminal stops the script, whose end closes the pipe
+        )
+        if self._low_priority and hasattr(os, "setpriority"):
+            with contextlib.suppress(OSError):  # where that is not allowed it runs as the others do
+                own = os.getpriority(os.PRIO_PROCESS, process.pid)
+                os.setpriority(os.PRIO_PROCESS, process.pid, min(19, own + _NICENESS))
+        return process
+
+    def ask(self, kind: str, request: object) -> Compiled:
+        if self._process is not None and self._process.poll() is not None:
+            self._forget()
+        if self._process is None:
+            try:
+                with self._lock:
+                    if self._closed:
+                        raise WorkerError("the compiler processes were closed in the middle of a build")
+                    self._process = self._start()
+            except OSError as error:
+                raise WorkerError(
+                    f"a compiler process could not be started: {error}",
+                    remedy=f"check that {sys.executable} can be run",
+                ) from error
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            worker.send(process.stdin, (kind, request))  # type: ignore[arg-type]
+            succeeded, answer = worker.receive(process.stdout)  # type: ignore[arg-type]
+        except (EOFError, OSError, MemoryError, pickle.UnpicklingError) as error:
+            self._forget()
+            code = _ended(process)
+            raise WorkerError(
+                f"a compiler process ended with exit status {code} in the middle of a build",
+                remedy="run `warp-tiles doctor`; if memory is short, set WARP_TILES_JOBS=1",
+            ) from error
+        if succeeded:
+            result: Compiled = answer
+            return result
+        failure: WarpTilesError = answer
+        raise failure
+
+    def _forget(self) -> subprocess.Popen[bytes] | None:
+        """Close the pipes of the process and let go of it."""
+        process, self._process = self._process, None
+        if process is not None:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):  # what was not yet written to a dead process
+                        pipe.close()
+        return process
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            process = self._process
+        if process is not None:
+            process.kill()  # what it is compiling nobody waits for any more
+            process.wait()
+            self._forget()
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """Exit status of a process whose pipes are closed; one that lingers is killed."""
+    try:
+        return process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+class CompilerPool:
+    """Runs requests on ``jobs`` processes, or on an executor that the user gives.
+
+    Args:
+        jobs: Processes at most; 0 means one per core that this process may use.
+        executor: Runs :func:`run_request` in place of own processes; it is not shut down here.
+        low_priority: Whether own processes give way to others.
+    """
+
+    def __init__(self, jobs: int = 0, executor: Executor | None = None, *, low_priority: bool = False) -> None:
+        self._low_priority = low_priority
+        self.jobs = jobs or available_cores()
+        self._executor = executor
+        self._threads: DaemonThreads | None = None
+        self._idle: list[_Process] = []
+        self._processes: list[_Process] = []
+        self._lock = threading.Lock()
+
+    def submit(self, request: CompileRequest | LinkRequest) -> Future[Compiled]:
+        """Start a request; its future raises the WarpTilesError that it failed with."""
+        if self._executor is not None:
+            return self._executor.submit(run_request, request)
+        with self._lock:
+            if self._threads is None:
+                self._threads = DaemonThreads(self.jobs, "warp_tiles")
+            return self._threads.submit(self._run, request)
+
+    def _run(self, request: CompileRequest | LinkRequest) -> Compiled:
+        with self._lock:
+            process = self._idle.pop() if self._idle else _Process(self._low_priority)
+            if process not in self._processes:
+                self._processes.append(process)
+        try:
+            return process.ask("compile" if isinstance(request, CompileRequest) else "link", request)
+        finally:
+            with self._lock:
+                self._idle.append(process)
+
+    def close(self) -> None:
+        """End the processes; requests that have not started are cancelled."""
+        with self._lock:
+            threads, self._threads = self._threads, None
+            processes, self._processes, self._idle = self._processes, [], []
+        if threads is not None:
+            threads.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.close()
+
+    def __enter__(self) -> CompilerPool:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def result_of(future: Future[Compiled]) -> Compiled:
+    """Result of a submitted request.
+
+    Raises:
+        WarpTilesError: What it failed with; a WorkerError if the executor failed and not the compiler.
+    """
+    try:
+        return future.result()
+    except WarpTilesError:
+        raise
+    except (Exception, CancelledError) as error:
+        raise WorkerError(
+            f"the executor failed: {type(error).__name__}: {error}", remedy="look at the executor's own log"
+        ) from error
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        return os.cpu_count() or 1

@@ -1,0 +1,1 @@
+"""The question, which GEMM, and the answer, which function computes it."""

@@ -1,0 +1,201 @@
+"""The chooser: from a GEMM variant to the tile configuration that computes it. Pure, and the same on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from warp_tiles.gemm.tile_config import Instruction, TileConfig
+from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
+from warp_tiles.heuristics.cost import cost
+from warp_tiles.heuristics.limits import (
+    BANK_LINE_BYTES,
+    INSTRUCTION_MNK,
+    LANES,
+    Side,
+    blocks_of,
+    check,
+    computes_in_double,
+    instructions,
+    line_bytes,
+    problem_of,
+    registers,
+    require_supported,
+    result_vectors,
+    sides,
+    slots_of,
+    steps_over_k,
+    transposed,
+)
+
+__all__ = ["candidates", "check", "choose", "instructions", "ranked"]
+_UNROLLED_PRODUCTS = 64 * 64 * 16  # of a register tile, in elements of C times elements of K a lane holds
+_UNROLLED_FMAS, _UNROLLED_FMAS_OF_LARGE_TILES = 2048, 1024
+_LARGE_SUMS = 64  # a lane
+_C_FIRST_REGISTERS = 128
+_LEAST_SHARE = 32  # elements of K for a warp, where warps share K
+_MOST_SHARING_THREADS = 256  # of a block; with 512 sharing gains nothing in the mean (docs/design.md)
+
+
+def choose(variant: GemmVariant) -> TileConfig:
+    """The tile configuration for a variant: of all that fit, the one whose estimated time is least.
+
+    Raises:
+        UnsupportedVariant: The templates cannot compute it; the message names the field.
+    """
+    return ranked(variant)[0]
+
+
+def ranked(variant: GemmVariant) -> list[TileConfig]:
+    """All configurations that are compared for a variant and fit, least estimated time first; there is always one.
+
+    Raises:
+        UnsupportedVariant: The templates cannot compute it; the message names the field.
+    """
+    require_supported(variant)
+    flip = variant.c.arrangement == "col_major"
+    view = transposed(variant) if flip else variant
+    fitting = [config for config in candidates(view) if not problem_of(view, config)]
+    if not fitting:  # too few registers for tensor cores, with as many threads
+        fitting = [config for config in fma_candidates(view) if not problem_of(view, config)]
+    return [replace(config, transposed=flip) for config in sorted(fitting, key=lambda config: cost(view, config))]
+
+
+def candidates(view: GemmVariant) -> Iterator[TileConfig]:
+    """Configurations worth comparing for a row-major C: on tensor cores wherever they multiply what is given."""
+    vector = min(view.m, view.n) < 4  # which leaves most of a tensor core idle
+    on_tensor_cores = [i for i in instructions(view) if i != "fma" and not (vector and computes_in_double(view))]
+    for instruction in on_tensor_cores:
+        yield from mma_candidates(view, instruction)
+    if not on_tensor_cores:
+        yield from fma_candidates(view)
+
+
+def _k_vector(view: GemmVariant, instruction: Instruction) -> int:
+    """Elements of K a lane takes at a time: up to 16 bytes' worth, where K has them."""
+    step = INSTRUCTION_MNK[instruction][2]
+    widest = {16: 8, 8: 4, 4: 2}[step]
+    if computes_in_double(view):
+        widest = 2
+    elif step == 8 and "float32" not in (view.a.dtype, view.b.dtype):
+        widest = 8
+    while widest > step // 4 and view.k % (4 * widest) and view.k <= 4 * widest * 4:
+        widest //= 2
+    return widest
+
+
+def _tile_sizes(extent: int, step: int, most: int, in_double: bool) -> list[int]:
+    """Rows or columns of a register tile: powers of two, and 24 for fp64 where it divides C."""
+    powers = [size for size in (8, 16, 32, 64, 128) if size % step == 0 and size <= most]
+    fitting = [size for size in powers if size < extent + max(step, size // 4)]
+    # tiles of three groups of 16-bit elements are read in another way than the estimate counts
+    divides = in_double and 24 % step == 0 and extent % 24 == 0
+    return [*fitting, 24] if divides else fitting
+
+
+def mma_candidates(view: GemmVariant, instruction: Instruction) -> Iterator[TileConfig]:
+    """Configurations worth comparing for a row-major C on tensor cores."""
+    rows = INSTRUCTION_MNK[instruction][0]
+    vector = _k_vector(view, instruction)
+    in_double = computes_in_double(view)
+    sizes_m, sizes_n = _tile_sizes(view.m, rows, 64, in_double), _tile_sizes(view.n, 8, 128, in_double)
+    for tile_m, tile_n in product(sizes_m, sizes_n):
+        config = with_turns(view, TileConfig(instruction, tile_m, tile_n, k_vector=vector))
+        blocks = max(map(blocks_of, sides(view, config)))
+        stages = steps_over_k(view, config)
+        most = max(1, _UNROLLED_PRODUCTS // (tile_m * tile_n * vector * blocks))
+        early = replace(config, k_unroll=min(stages, most), c_first=True)
+        yield early if registers(view, early) <= _C_FIRST_REGISTERS else replace(early, c_first=False)
+        for parts in _splits(view):
+            yield replace(config, warps_k=parts, k_unroll=max(1, min(stages // parts, most)))
+
+
+def _splits(view: GemmVariant) -> Iterator[int]:
+    """How many warps might share K; whether a register tile has so many of them is checked with the rest."""
+    if view.threads > _MOST_SHARING_THREADS:
+        return
+    parts = 2
+    while parts <= min(view.threads // LANES, view.k // _LEAST_SHARE):
+        yield parts
+        parts *= 2
+
+
+def with_turns(view: GemmVariant, config: TileConfig) -> TileConfig:
+    """The configuration with as many turns as it takes to keep lanes out of each other's banks."""
+    a, b = (_operand_turns(side, view.k, config.k_vector) for side in sides(view, config))
+    return replace(config, rotation_a=a, rotation_b=b, rotation_c=_result_turns(view.c, config.tile_n))
+
+
+def _operand_turns(side: Side, k: int, vector: int) -> int:
+    """Ways in which lanes take turns at A or B."""
+    operand, line = side.operand, line_bytes(side.operand)
+    if side.along:  # two rows meet, and change places with the next block of K
+        return 2 if line % BANK_LINE_BYTES == 0 and k % (8 * vector) == 0 else 1
+    if vector * line % BANK_LINE_BYTES:
+        return 1
+    # the four rows of a group of lanes meet
+    size, groups = DTYPE_BYTES[operand.dtype], side.tile // 8
+    slots = slots_of(operand, side.extent, groups, vector)
+    whole_lines = operand.leading_dimension == side.tile and line < BANK_LINE_BYTES
+    apart = slots if whole_lines else slots // vector
+    return _power_of_two_in(slots, min(2 if size == 8 and groups % 4 else 4, apart))
+
+
+def _result_turns(operand: Operand, tile_n: int) -> int:
+    """Ways in which lanes take turns at a row-major C."""
+    line, size = line_bytes(operand), DTYPE_BYTES[operand.dtype]
+    if line % BANK_LINE_BYTES and BANK_LINE_BYTES % line:  # rows start in different banks
+        return 1
+    vectors = result_vectors(operand, tile_n)
+    elements = tile_n // (4 * vectors)
+    rows = max(1, BANK_LINE_BYTES // line)  # that lie side by side in the banks
+    return _power_of_two_in(vectors, BANK_LINE_BYTES // (4 * elements * size * rows))
+
+
+def _power_of_two_in(count: int, most: int) -> int:
+    """The largest power of two up to ``most`` that divides ``count``; at least 1."""
+    power = 1
+    while 2 * power <= most and count % (2 * power) == 0:
+        power *= 2
+    return power
+
+
+def _shares(extent: int, most: int) -> list[int]:
+    """Rows or columns of C that one lane may hold: powers of two, and three times them where they divide C."""
+    found = [share for share in (1, 2, 4, 8, 16) if share <= most]
+    return sorted([*found, *(3 * share for share in found if extent % (3 * share) == 0 and 3 * share <= most)])
+
+
+def fma_candidates(view: GemmVariant) -> Iterator[TileConfig]:
+    """Configurations worth comparing without tensor cores."""
+    widest = 2 if computes_in_double(view) else 4
+    both_along = view.a.arrangement == "row_major" and view.b.arrangement == "col_major"
+    for lanes_k, lanes_n in product((1, 2, 4, 8), (1, 2, 4, 8, 16, 32)):
+        lanes_m = LANES // (lanes_k * lanes_n)
+        vector = widest
+        while vector > 1 and view.k % (vector * lanes_k):
+            vector //= 2
+        if lanes_m < 1 or lanes_k > max(1, view.k // 4):
+            continue
+        for rows, cols in product(_shares(view.m, 16), _shares(view.n, 8)):
+            tile_m, tile_n = rows * lanes_m, cols * lanes_n
+            if tile_m >= 2 * view.m + lanes_m or tile_n >= 2 * view.n + lanes_n:
+                continue
+            steps = -(-view.k // (vector * lanes_k))
+            most = _UNROLLED_FMAS if rows * cols <= _LARGE_SUMS else _UNROLLED_FMAS_OF_LARGE_TILES
+            unroll = min(steps, max(1, most // (rows * cols * vector)))
+            meet = both_along and lanes_k == 1 and line_bytes(view.b) % BANK_LINE_BYTES == 0
+            turns = _power_of_two_in(view.k // vector, min(4, lanes_n)) if meet else 1
+            yield TileConfig(
+                "fma",
+                tile_m,
+                tile_n,
+                lanes_m,
+                lanes_n,
+                lanes_k,
+                k_vector=vector,
+                k_unroll=unroll,
+                rotation_b=turns,
+                c_first=lanes_k == 1,
+            )

@@ -1,0 +1,279 @@
+"""What the templates can compute, and which tile configurations fit: checked before a compiler sees them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from warp_tiles.errors import SettingError, UnsupportedVariant
+from warp_tiles.gemm.tile_config import Instruction, TileConfig
+from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
+
+MIN_ARCH = 75
+TENSOR_CORES_ARCH = 80  # bf16, tf32 and fp64; fp16 is older
+WIDE_DOUBLES_ARCH = 90  # m16n8k8 of fp64
+LANES = 32
+BANK_LINE_BYTES = 128
+REGISTERS = 65536
+LOOP_THREADS = 128  # up to so many, one block may use all registers for the sums of a loop
+INSTRUCTION_MNK: dict[Instruction, tuple[int, int, int]] = {
+    "mma_m16n8k16": (16, 8, 16),
+    "mma_m16n8k8": (16, 8, 8),
+    "mma_m8n8k4": (8, 8, 4),
+}
+
+
+def transposed(variant: GemmVariant) -> GemmVariant:
+    """``C^T = B^T A^T``: the same memory, with rows and columns exchanged."""
+    return replace(
+        variant,
+        m=variant.n,
+        n=variant.m,
+        a=variant.b.transposed(),
+        b=variant.a.transposed(),
+        c=variant.c.transposed(),
+    )
+
+
+class Side(NamedTuple):
+    """A or B, as the templates read it for a row-major C.
+
+    Attributes:
+        operand: Its type and place in memory.
+        along: Whether its lines go along K: a row-major A, a column-major B.
+        extent: Rows of A or columns of B.
+        tile: Of these, how many a register tile has.
+        rotation: In how many ways lanes take turns at it.
+    """
+
+    operand: Operand
+    along: bool
+    extent: int
+    tile: int
+    rotation: int
+
+
+def sides(view: GemmVariant, config: TileConfig) -> tuple[Side, Side]:
+    """A and B of a variant with a row-major C."""
+    return (
+        Side(view.a, view.a.arrangement == "row_major", view.m, config.tile_m, config.rotation_a),
+        Side(view.b, view.b.arrangement == "col_major", view.n, config.tile_n, config.rotation_b),
+    )
+
+
+def blocks_of(side: Side) -> int:
+    """Blocks of K that are read at a time: along K, lanes take turns at blocks."""
+    return side.rotation if side.along else 1
+
+
+def computes_in_double(variant: GemmVariant) -> bool:
+    """Whether sums are fp64: one operand is."""
+    return "float64" in (variant.a.dtype, variant.b.dtype, variant.c.dtype)
+
+
+def instructions(variant: GemmVariant) -> tuple[Instruction, ...]:
+    """What can multiply this variant's operands on its architecture, tensor cores first."""
+    a, b, c = variant.a.dtype, variant.b.dtype, variant.c.dtype
+    arch = variant.arch
+    found: list[Instruction] = []
+    if computes_in_double(variant):
+        if arch >= WIDE_DOUBLES_ARCH:
+            found.append("mma_m16n8k8")
+        if arch >= TENSOR_CORES_ARCH:
+            found.append("mma_m8n8k4")
+    elif a == b and DTYPE_BYTES[a] == 2:
+        if arch >= TENSOR_CORES_ARCH:
+            found.append("mma_m16n8k16")
+        elif a == "float16":
+            found.append("mma_m16n8k8")
+    elif arch >= TENSOR_CORES_ARCH:
+        exact = "float32" not in (a, b)  # fp16 and bf16 fit tf32
+        in_two_parts = (a == "float32") != (b == "float32") and DTYPE_BYTES[c] == 2
+        if variant.precision == "tf32" or exact or in_two_parts:
+            found.append("mma_m16n8k8")
+    return (*found, "fma")
+
+
+def require_supported(variant: GemmVariant) -> None:
+    """Check that the templates can compute a variant at all.
+
+    Raises:
+        UnsupportedVariant: The message names the field and its value.
+    """
+    if variant.threads < LANES or variant.threads % LANES or variant.threads > 1024:
+        raise UnsupportedVariant(f"threads={variant.threads}: the block must have 32 to 1024 threads, in warps of 32")
+    if variant.arch < MIN_ARCH:
+        raise UnsupportedVariant(f"arch={variant.arch}: sm_{MIN_ARCH} is the oldest that is built for")
+
+
+def line_bytes(operand: Operand) -> int:
+    """Bytes from one row of a row-major operand, or one column of a column-major one, to the next."""
+    return operand.leading_dimension * DTYPE_BYTES[operand.dtype]
+
+
+def are_pairs(operand: Operand, extent: int, groups: int, vector: int) -> bool:
+    """Whether lanes read two neighbours across K at once, as ``kernels/tile/operand.cuh`` decides it."""
+    size = DTYPE_BYTES[operand.dtype]
+    enough = vector % 2 == 0 if size == 2 else size == 4
+    even = groups % 2 == 0 and extent % 2 == 0 and operand.leading_dimension % 2 == 0
+    return enough and even and operand.alignment >= 2 * size
+
+
+def slots_of(operand: Operand, extent: int, groups: int, vector: int) -> int:
+    """What a lane reads of a block of K, along lines across K."""
+    return vector * groups // (2 if are_pairs(operand, extent, groups, vector) else 1)
+
+
+def registers(variant: GemmVariant, config: TileConfig) -> int:
+    """Registers of a lane, estimated by what the templates keep: sums, fragments, C and addresses."""
+    word = 2 if computes_in_double(variant) else 1
+    lanes = LANES // config.lanes_k
+    sums = config.tile_m * config.tile_n * word // lanes
+    if config.instruction == "fma":
+        rows, cols = config.tile_m // config.lanes_m, config.tile_n // config.lanes_n
+        return sums + (rows + cols) * config.k_vector * word + 24
+    view = transposed(variant) if config.transposed else variant
+    held_c = config.tile_m * config.tile_n * max(1, DTYPE_BYTES[view.c.dtype] // 4) // lanes if config.c_first else 0
+    blocks = max(map(blocks_of, sides(view, config)))
+    halves = 1 if config.instruction == "mma_m16n8k16" else 2
+    # not all of them are in use at once
+    fragments = 3 * (config.tile_m + config.tile_n) // 8 * config.k_vector * blocks * halves // 8 * word
+    return sums + fragments + held_c + 24
+
+
+def register_tiles(view: GemmVariant, config: TileConfig) -> int:
+    """Register tiles of C, for a row-major C."""
+    return -(-view.m // config.tile_m) * -(-view.n // config.tile_n)
+
+
+def steps_over_k(view: GemmVariant, config: TileConfig) -> int:
+    """Steps over all of K, which warps along K divide among them: blocks of K, with turns so many at a time."""
+    if config.instruction == "fma":
+        step = config.k_vector * config.lanes_k * max(config.rotation_a, config.rotation_b)
+    else:
+        step = 4 * config.k_vector * max(map(blocks_of, sides(view, config)))
+    return -(-view.k // step)
+
+
+def sums_per_thread(variant: GemmVariant, config: TileConfig) -> int:
+    """Sums that a thread would hold over a loop, of all its register tiles; 0 if they are more than registers hold."""
+    view = transposed(variant) if config.transposed else variant
+    rounds = -(-register_tiles(view, config) // (variant.threads // LANES))
+    sums = config.tile_m * config.tile_n * config.lanes_k // LANES
+    word = 2 if computes_in_double(variant) else 1
+    needed = registers(variant, replace(config, c_first=False)) + (rounds - 1) * sums * word
+    # as the module is linked: two blocks of up to 256 threads; the estimate is from above
+    limit = (
+        REGISTERS // variant.threads if variant.threads <= LOOP_THREADS else 11 * REGISTERS // (20 * variant.threads)
+    )
+    return rounds * sums if needed <= min(255, limit) else 0
+
+
+def check(variant: GemmVariant, config: TileConfig) -> None:
+    """Refuse a configuration that cannot be built, or that no block could hold.
+
+    Raises:
+        UnsupportedVariant: The templates cannot compute the variant at all.
+        SettingError: The configuration does not divide or does not fit; the message names the field.
+    """
+    require_supported(variant)
+    problem = problem_of(variant, config)
+    if problem:
+        raise SettingError(
+            f"tile configuration {config.describe()} of {variant.describe()}: {problem}",
+            remedy="change that field, or leave the choice to warp_tiles.heuristics.choose.choose()",
+        )
+
+
+def problem_of(variant: GemmVariant, config: TileConfig) -> str:
+    """What is wrong with a configuration; empty if nothing is."""
+    allowed = instructions(variant)
+    if config.instruction not in allowed:
+        return f"instruction is {config.instruction!r}, but the operands allow {', '.join(allowed)}"
+    powers = ("lanes_m", "lanes_n", "lanes_k", "warps_k", "k_vector", "rotation_a", "rotation_b", "rotation_c")
+    for name in ("tile_m", "tile_n", "k_unroll", *powers):
+        value = getattr(config, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            return f"{name} is {value!r}, not a positive number"
+        if name in powers and value & (value - 1):
+            return f"{name} is {value}, not a power of two"
+    for name in ("transposed", "c_first"):
+        if not isinstance(getattr(config, name), bool):
+            return f"{name} is {getattr(config, name)!r}, not a truth value"
+    if config.k_vector > 8:
+        return f"k_vector is {config.k_vector}, more than 8"
+    for name in ("rotation_a", "rotation_b", "rotation_c"):
+        if getattr(config, name) > 4:
+            return f"{name} is {getattr(config, name)}, more than 4"
+    problem = _fma_problem(variant, config) if config.instruction == "fma" else _mma_problem(variant, config)
+    problem = problem or _split_problem(variant, config)
+    if problem:
+        return problem
+    limit = min(255, REGISTERS // variant.threads)
+    needed = registers(variant, config)
+    if needed > limit:
+        return (
+            f"needs about {needed} registers a thread, of which {limit} are left to each of {variant.threads} threads; "
+            "take a smaller tile_m or tile_n"
+        )
+    return ""
+
+
+def _fma_problem(variant: GemmVariant, config: TileConfig) -> str:
+    lanes = config.lanes_m * config.lanes_n * config.lanes_k
+    if lanes != LANES:
+        return f"lanes_m * lanes_n * lanes_k is {lanes}, not {LANES}"
+    if config.tile_m % config.lanes_m or config.tile_n % config.lanes_n:
+        return "lanes_m must divide tile_m, and lanes_n tile_n"
+    turns = max(config.rotation_a, config.rotation_b)
+    if turns > 1 and variant.k % (config.k_vector * config.lanes_k * turns):
+        return f"turns of {turns} steps of {config.k_vector * config.lanes_k} do not divide K = {variant.k}"
+    return ""
+
+
+def _split_problem(variant: GemmVariant, config: TileConfig) -> str:
+    if config.warps_k == 1:
+        return ""
+    view = transposed(variant) if config.transposed else variant
+    parts, warps = config.warps_k, variant.threads // LANES
+    if warps % parts:
+        return f"warps_k is {parts}, which does not divide the {warps} warps of the block"
+    tiles = register_tiles(view, config)
+    if tiles * parts > warps:
+        return f"warps_k is {parts}, but {tiles} register tiles of C would need {tiles * parts} warps of {warps}"
+    steps = steps_over_k(view, config)
+    if steps % parts:
+        return f"warps_k is {parts}, which does not divide the {steps} steps over K"
+    if config.c_first:
+        return f"c_first is set, but {parts} warps along K take turns at C behind their products"
+    if DTYPE_BYTES[variant.c.dtype] < (8 if computes_in_double(variant) else 4):
+        return f"warps_k is {parts}, but each of these warps would round its part of a sum to {variant.c.dtype}"
+    return ""
+
+
+def result_vectors(operand: Operand, tile_n: int) -> int:
+    """How many vectors of a row of C a lane has, of four elements or of two; four lanes have a row."""
+    elements = 4 if DTYPE_BYTES[operand.dtype] < 8 and tile_n % 16 == 0 else 2
+    return tile_n // (4 * elements)
+
+
+def _mma_problem(variant: GemmVariant, config: TileConfig) -> str:
+    view = transposed(variant) if config.transposed else variant
+    m, n, k = INSTRUCTION_MNK[config.instruction]
+    if (config.lanes_m, config.lanes_n, config.lanes_k) != (1, 1, 1):
+        return "lanes_m, lanes_n and lanes_k belong to the instruction fma"
+    if config.tile_m % m or config.tile_n % n:
+        return f"tile_m and tile_n must be multiples of {m} and {n}"
+    if 4 * config.k_vector % k:
+        return f"four lanes of k_vector {config.k_vector} do not fill an instruction's {k} elements of K"
+    both = sides(view, config)
+    for name, side in zip(("rotation_a", "rotation_b"), both):
+        if not side.along and slots_of(side.operand, side.extent, side.tile // 8, config.k_vector) % side.rotation:
+            return f"{name} is {side.rotation}, which does not divide what a lane reads at a time"
+    vectors = result_vectors(view.c, config.tile_n)
+    if vectors % config.rotation_c:
+        return f"rotation_c is {config.rotation_c}, which does not divide the {vectors} vectors of a lane's row of C"
+    blocks = [blocks_of(side) for side in both]
+    if max(blocks) % min(blocks):
+        return "one of rotation_a and rotation_b does not divide the other"
+    return ""

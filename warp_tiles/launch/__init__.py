@@ -1,0 +1,1 @@
+"""Recorded launches, and scripts that are run or only planned."""

@@ -1,0 +1,382 @@
+"""Launches that are packed once, forward and adjoint, and replayed."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
+
+from warp_tiles.errors import RecordingError
+from warp_tiles.launch import checks as recording_checks
+
+
+@dataclass(frozen=True)
+class RecordingTarget:
+    """The launch that a tuned kernel has decided on.
+
+    An object with a method ``recording_target(args, device, outputs)`` that returns this can be recorded like a kernel;
+    ``outputs`` says how many of the arguments, the last ones, are outputs.
+
+    Attributes:
+        kernel: Warp's kernel.
+        dim: Launch dimensions, without the threads of a block if ``tiled``.
+        block_dim: Threads per block; None takes Warp's default.
+        tiled: Whether it is launched as by ``wp.launch_tiled``.
+    """
+
+    kernel: Any
+    dim: int | Sequence[int]
+    block_dim: int | None = None
+    tiled: bool = False
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What stays of a launch when its arguments change."""
+
+    dim: tuple[int, ...]
+    block_dim: int | None
+    tiled: bool
+    max_blocks: int
+    device: Any
+    stream: Any
+
+
+class _Packed:
+    """Arguments and gradients of one moment, and the launches that hold them.
+
+    Args:
+        kernel: The kernel as the user has it, generic or not.
+        place: Where and how it is launched.
+        values: Its arguments.
+        gradients: Gradients in place of the arrays' own; None takes those.
+    """
+
+    def __init__(self, kernel: Any, place: _Place, values: Sequence[Any], gradients: Sequence[Any]) -> None:
+        from warp_tiles._warp import launch as warp_launch
+        from warp_tiles._warp import members
+
+        self._warp = warp_launch
+        self._members = members
+        self.kernel = kernel
+        self.place = place
+        self.values = list(values)  # as given, which keeps arrays alive
+        self.gradients = list(gradients)
+        self.is_on_tape = False
+        self._definition: Any = None
+        self._forward: Any = None
+        self._adjoint: Any = None
+        self._kept = self.values
+        self._record()
+
+    def _record(self) -> None:
+        warp, place = self._warp, self.place
+        self._concrete = kernel = warp.overload_for(self.kernel, self._kept)
+        self._kept, self.gradients = (
+            [warp.kept(kernel, index, value) for index, value in enumerate(values)]
+            for values in (self._kept, self.gradients)
+        )
+        self.has_adjoint = warp.has_adjoint(kernel)
+        self._shapes = [self._shapes_of(index, value) for index, value in enumerate(self._kept)]
+        adjoints = [self._gradient(index) for index in range(len(self._kept))] if self.has_adjoint else None
+        forward = adjoint = block_dim = None
+        if math.prod(place.dim):
+            forward = warp.record(kernel, self._kept, None, **vars(place))
+            block_dim = forward.launch.block_dim
+            if adjoints is not None:
+                adjoint = warp.record(kernel, self._kept, adjoints, **vars(place))
+        was_named = self._definition.is_named if self._definition is not None else None
+        self._definition = warp.Definition(self.kernel, kernel.module, block_dim, was_named)
+        self._watched = tuple(warp.watched(self._kept))
+        self._forward, self._adjoint = forward, adjoint
+
+    def _shapes_of(self, index: int, value: Any, *, adjoint: bool = False) -> dict[str, tuple[int, ...] | None]:
+        """Shapes of the arrays in an argument, or in a gradient of it, which is checked."""
+        structure = self._warp.packed(self._concrete, index, value, self.place.device, adjoint=adjoint)
+        return self._members.shapes(self._concrete, index, value, structure)
+
+    def _gradient(self, index: int) -> Any:
+        """The gradient of an argument, which is checked if it is not the argument's own."""
+        given = self.gradients[index]
+        if given is None:
+            return self._warp.own_gradient(self._kept[index])
+        found = self._shapes_of(index, given, adjoint=True)
+        present = {name: shape for name, shape in found.items() if shape is not None}  # a struct may lack some
+        self._require_shapes(index, {**self._shapes[index], **present}, "the gradient of ")
+        return given
+
+    def _require_shapes(self, index: int, found: Mapping[str, tuple[int, ...] | None], what: str = "") -> None:
+        for name, expected in self._shapes[index].items():
+            if expected not in (None, found[name]):  # where nothing was recorded, anything may follow
+                raise RecordingError(
+                    f"{what}argument '{name}' has shape {found[name]}, and was recorded with {expected}",
+                    remedy="give an array of the recorded shape, or record again",
+                )
+
+    def renew(self) -> None:
+        """Record what a changed module or kernel made of the launch."""
+        self.kernel = self._definition.newest()
+        self._record()
+
+    def forward(self) -> None:
+        if not self._definition.is_current():
+            self.renew()
+        if self._forward is not None:
+            self._forward.run()
+
+    def adjoint(self) -> None:
+        if not self._definition.is_current():
+            self.renew()
+        for array, structure in self._watched:
+            if array.ctype is not structure:
+                self._record()
+                break
+        if self._adjoint is not None:
+            self._adjoint.run()
+        else:
+            self.require_adjoint()
+
+    def require_adjoint(self) -> None:
+        """Raise if the kernel has none."""
+        if not self.has_adjoint:
+            raise RecordingError(
+                f"kernel {self.kernel.key} has no adjoint: enable_backward is off for it",
+                remedy="turn the kernel's or its module's option enable_backward on, or run forward() alone",
+            )
+
+    def set(self, index: int, value: Any) -> None:
+        """Change an argument, whose gradient is then its own."""
+        if not self._definition.is_current():
+            self.renew()
+        shapes = self._shapes_of(index, value)
+        self._require_shapes(index, shapes)
+        self.values[index] = value
+        self._kept[index] = kept = self._warp.kept(self._concrete, index, value)
+        self.gradients[index] = None
+        self._shapes[index] = shapes
+        for replay in (self._forward, self._adjoint):
+            if replay is not None:
+                replay.set(index, kept, adjoint=False)
+        self._watched = tuple(self._warp.watched(self._kept))
+        if self.has_adjoint:
+            self.set_gradient(index, None)
+
+    def set_gradient(self, index: int, value: Any) -> None:
+        """Change the gradient of an argument; None takes its own."""
+        if not self._definition.is_current():
+            self.renew()
+        self.require_adjoint()
+        before = self.gradients[index]
+        self.gradients[index] = self._warp.kept(self._concrete, index, value)
+        try:
+            gradient = self._gradient(index)
+        except RecordingError:
+            self.gradients[index] = before
+            raise
+        if self._adjoint is not None:
+            self._adjoint.set(index, gradient, adjoint=True)
+
+    def copy(self) -> _Packed:
+        """The same arguments, apart from these."""
+        other = copy.copy(self)
+        other.is_on_tape = False
+        for name in ("values", "gradients", "_kept", "_shapes"):
+            setattr(other, name, list(getattr(self, name)))
+        for name in ("_forward", "_adjoint"):
+            replay = getattr(self, name)
+            setattr(other, name, None if replay is None else replay.copy())
+        return other
+
+    def join(self, tape: Any, inputs: int) -> None:
+        """Have a tape's backward pass run the adjoint with the arguments of now."""
+        warp, place = self._warp, self.place
+        warp.check_array_access(tape, self._concrete, self._kept)
+        if not self.has_adjoint:  # the tape says what that means
+            split = self._kept[:inputs], self._kept[inputs:]
+            tape.record_launch(self._concrete, place.dim, place.max_blocks, *split, place.device, place.block_dim or 0)
+            return
+        self.is_on_tape = True
+        gradients = tape.gradients
+
+        def backward() -> None:
+            self.adjoint()
+            gradients.update(self.gradients_by_array())
+
+        gradients.update(self.gradients_by_array())
+        tape.record_func(backward, [])
+
+    def gradients_by_array(self) -> dict[Any, Any]:
+        """Every array and struct that has a gradient, with it, as ``wp.Tape.gradients`` has them."""
+        found: dict[Any, Any] = {}
+        for value, kept, given in zip(self.values, self._kept, self.gradients):
+            own = self._warp.own_gradient(kept, found)
+            gradient = own if given is None else given
+            if gradient is not None and self._warp.can_have_gradient(value):
+                found[value] = gradient
+        return found
+
+
+class RecordedLaunch:
+    """A kernel's launch and the launch of its adjoint, recorded once; made by :func:`record`.
+
+    Inside ``with tape:`` (a ``wp.Tape``), :meth:`forward` is recorded on the tape, whose backward pass replays
+    the adjoint with the arguments of that moment. What is recorded keeps its arrays, its module and its stream
+    alive. Arguments must not be changed while another thread replays.
+    """
+
+    def __init__(self, packed: _Packed, names: Sequence[str], inputs: int, runtime: Any) -> None:
+        self._packed = packed
+        self._names = tuple(names)
+        self._inputs = inputs
+        self._runtime = runtime
+
+    @property
+    def kernel(self) -> Any:
+        """Warp's kernel."""
+        return self._packed.kernel
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the arguments, inputs first."""
+        return self._names
+
+    @property
+    def has_adjoint(self) -> bool:
+        """Whether the kernel has an adjoint; without one, :meth:`adjoint` raises."""
+        return bool(self._packed.has_adjoint)
+
+    def __repr__(self) -> str:
+        place = self._packed.place
+        return f"RecordedLaunch({self.kernel.key}({', '.join(self._names)}), dim={place.dim}, device={place.device})"
+
+    def forward(self) -> None:
+        """Launch the kernel.
+
+        Raises:
+            RecordingError: The kernel was redefined with other arguments.
+        """
+        packed = self._packed
+        packed.forward()
+        if self._runtime.tape is not None:
+            packed.join(self._runtime.tape, self._inputs)
+
+    def adjoint(self) -> None:
+        """Launch the kernel's adjoint, which adds to gradients as ``wp.launch(adjoint=True)`` does.
+
+        Raises:
+            RecordingError: The kernel has no adjoint, or was redefined with other arguments.
+        """
+        self._packed.adjoint()
+
+    def set(self, name: str | SupportsIndex, value: Any, *, adjoint: bool = False) -> None:
+        """Change an argument, or the gradient of one.
+
+        Args:
+            name: Name or position, inputs first, of the argument.
+            value: What ``wp.launch`` would take; an array, also one in a struct, must have the recorded shape. A new
+                argument brings its own gradient. As a gradient, None stands for the array's own.
+            adjoint: Change the argument's gradient.
+
+        Raises:
+            RecordingError: There is no such argument, or the value has another type, dtype, shape or device;
+                nothing was changed.
+        """
+        index = self._index(name)
+        if self._packed.is_on_tape:  # the tape's backward pass needs what was there
+            self._packed = self._packed.copy()
+        if adjoint:
+            self._packed.set_gradient(index, value)
+        else:
+            self._packed.set(index, value)
+
+    def _index(self, name: str | SupportsIndex) -> int:
+        if isinstance(name, str) and name in self._names:
+            return self._names.index(name)
+        position = recording_checks.whole_number(name)
+        if position is not None and 0 <= position < len(self._names):
+            return position
+        raise RecordingError(
+            f"kernel {self.kernel.key} has no argument {name!r}",
+            remedy=f"valid ones are {', '.join(self._names)}, or 0 to {len(self._names) - 1}",
+        )
+
+
+def record(
+    kernel: Any,
+    dim: int | Sequence[int] | None = None,
+    inputs: Sequence[Any] = (),
+    outputs: Sequence[Any] = (),
+    adj_inputs: Sequence[Any] | None = None,
+    adj_outputs: Sequence[Any] | None = None,
+    *,
+    device: Any = None,
+    stream: Any = None,
+    block_dim: int | None = None,
+    max_blocks: int = 0,
+    tiled: bool = False,
+) -> RecordedLaunch:
+    """Record a launch and the launch of its adjoint; nothing is launched yet.
+
+    Args:
+        kernel: A Warp kernel, generic or not, or a tuned kernel.
+        dim: Launch dimensions; a tuned kernel decides them itself. A dimension of 0 launches nothing.
+        inputs: Arguments, as for ``wp.launch``.
+        outputs: The arguments that follow.
+        adj_inputs: A gradient for each of ``inputs``; None, for all or for one, stands for the array's own
+            ``.grad``. An array without one gets no gradient, as on a ``wp.Tape``.
+        adj_outputs: A gradient for each of ``outputs``, likewise.
+        device: Where to launch; None takes the stream's, or Warp's default device.
+        stream: A CUDA stream, kept for every replay; None takes the one that is current at a replay.
+        block_dim: Threads per block, 1 to 1024; None takes Warp's default.
+        max_blocks: Largest number of blocks, 0 for no limit.
+        tiled: As ``wp.launch_tiled``: a last dimension of ``block_dim`` threads is added to ``dim``.
+
+    Raises:
+        RecordingError: Arguments or gradients are missing, surplus or do not fit the kernel, or dimensions, block,
+            stream or device are not what a launch can have.
+        SeamError: The installed Warp lacks something that recordings rely on.
+        Exception: What ``wp.launch`` raises when the module does not build.
+    """
+    from warp_tiles._warp import launch as warp_launch
+
+    runtime = warp_launch.runtime()
+    place = warp_launch.device_of(device, stream)
+    given, results = recording_checks.listed("inputs", inputs), recording_checks.listed("outputs", outputs)
+    values = [*given, *results]
+    if hasattr(kernel, "recording_target"):
+        if dim is not None or block_dim is not None or tiled:
+            raise RecordingError(
+                "a tuned kernel was given launch dimensions", remedy="leave dim, block_dim and tiled to it"
+            )
+        target = kernel.recording_target(values, place, len(results))
+        kernel, dim, block_dim, tiled = target.kernel, target.dim, target.block_dim, target.tiled
+    if not warp_launch.is_kernel(kernel):
+        raise RecordingError(f"{kernel!r} is no kernel", remedy="give what @wp.kernel makes, or a tuned kernel")
+    if tiled and block_dim is None:
+        raise RecordingError(
+            f"kernel {kernel.key} is launched in tiles without block_dim", remedy="give the threads per block"
+        )
+    names = warp_launch.argument_names(kernel)
+    if len(values) != len(names):
+        raise RecordingError(
+            f"kernel {kernel.key} takes {len(names)} arguments, and {len(values)} were given",
+            remedy=f"give {', '.join(names)}",
+        )
+    gradients = [
+        *recording_checks.gradients(kernel, "adj_inputs", adj_inputs, names[: len(given)]),
+        *recording_checks.gradients(kernel, "adj_outputs", adj_outputs, names[len(given) :]),
+    ]
+    where = _Place(
+        recording_checks.dimensions(dim, tiled=tiled),
+        recording_checks.threads(block_dim),
+        tiled,
+        recording_checks.blocks(max_blocks),
+        place,
+        stream,
+    )
+    packed = _Packed(kernel, where, values, gradients)
+    if any(gradient is not None for gradient in gradients):
+        packed.require_adjoint()
+    return RecordedLaunch(packed, names, len(given), runtime)

@@ -1,0 +1,1 @@
+"""The compiler, the linker and the headers of this machine."""

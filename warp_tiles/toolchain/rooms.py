@@ -1,0 +1,27 @@
+"""Which files of this package decide about machine code: whole folders, so that no list has to be kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from warp_tiles.toolchain import sources
+
+PACKAGE = Path(__file__).resolve().parents[1]
+DECIDING_ROOMS = ("_warp", "build", "codegen", "compile", "gemm", "heuristics", "plan", "providers")
+
+
+def deciding_modules() -> dict[str, Path]:
+    """Every Python module of the rooms that decide about code, by its path relative to the package."""
+    found = (path for room in DECIDING_ROOMS for path in (PACKAGE / room).rglob("*.py"))
+    return {path.relative_to(PACKAGE).as_posix(): path for path in found}
+
+
+def deciding_files() -> dict[str, Path]:
+    """Every module of the rooms that decide about code, and every device source, by relative path.
+
+    Raises:
+        ToolchainError: There are no device sources.
+    """
+    kernels = sources.kernels_folder()
+    headers = {f"kernels/{path.relative_to(kernels).as_posix()}": path for path in kernels.rglob("*.cuh")}
+    return deciding_modules() | headers

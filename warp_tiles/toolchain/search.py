@@ -1,0 +1,235 @@
+"""Find the compiler, the linker and the headers: the wheels first, then CUDA_HOME.
+
+Only the compiler has to be there: the headers are those that cuBLASDx code includes.
+``cuda-pathfinder`` searches.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warp_tiles.errors import ToolchainError
+
+Version = tuple[int, int]
+HEADER_WHEELS = {
+    "nvcc": "nvidia-cuda-nvcc-cu12",
+    "cudart": "nvidia-cuda-runtime-cu12",
+    "cccl": "nvidia-cuda-cccl-cu12",
+}
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Paths and versions of what compiles and links.
+
+    Attributes:
+        nvrtc: libnvrtc, which reads C++ and writes LTO-IR.
+        nvrtc_version: (major, minor).
+        nvjitlink: libnvJitLink, or None if Warp has to link.
+        nvjitlink_version: (major, minor), or None.
+        include_dirs: Folders of cuBLASDx's and CUDA's headers, in the order in which they are searched.
+        mathdx_version: Version of nvidia-mathdx, for people to read; keys use the headers' content.
+        archs: Compute capabilities that NVRTC compiles for.
+        missing_headers: Message and remedy where headers are missing, and ``include_dirs`` is empty.
+    """
+
+    nvrtc: Path
+    nvrtc_version: Version
+    nvjitlink: Path | None
+    nvjitlink_version: Version | None
+    include_dirs: tuple[Path, ...]
+    mathdx_version: str
+    archs: tuple[int, ...] = ()
+    missing_headers: tuple[str, str] | None = None
+
+    def require_headers(self) -> tuple[Path, ...]:
+        """The header folders.
+
+        Raises:
+            ToolchainError: Some are missing; the remedy names the package.
+        """
+        if self.missing_headers is not None:
+            raise ToolchainError(*self.missing_headers)
+        return self.include_dirs
+
+    @property
+    def libraries(self) -> dict[str, Path]:
+        """Files whose content decides the LTO-IR: NVRTC and the built-ins that it loads, by name."""
+        builtins = self.nvrtc.parent.glob("libnvrtc-builtins.so*")
+        return {path.name: path.resolve() for path in (self.nvrtc, *builtins)}
+
+    @property
+    def can_link(self) -> bool:
+        """Whether this linker reads what this compiler writes."""
+        return self.nvjitlink_version is not None and self.nvjitlink_version >= self.nvrtc_version
+
+    def to_json(self) -> dict[str, Any]:
+        """The toolchain as ``doctor`` and the reports print it."""
+        return {
+            "nvrtc": str(self.nvrtc),
+            "nvrtc_version": list(self.nvrtc_version),
+            "nvjitlink": str(self.nvjitlink) if self.nvjitlink else None,
+            "nvjitlink_version": list(self.nvjitlink_version) if self.nvjitlink_version else None,
+            "include_dirs": [str(folder) for folder in self.include_dirs],
+            "mathdx_version": self.mathdx_version,
+            "archs": list(self.archs),
+            "missing_headers": list(self.missing_headers) if self.missing_headers else None,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Toolchain:
+        """The toolchain that :meth:`to_json` wrote."""
+        linker, linker_version = data["nvjitlink"], data["nvjitlink_version"]
+        missing = data["missing_headers"]
+        return cls(
+            Path(data["nvrtc"]),
+            (int(data["nvrtc_version"][0]), int(data["nvrtc_version"][1])),
+            Path(linker) if linker else None,
+            (int(linker_version[0]), int(linker_version[1])) if linker_version else None,
+            tuple(Path(folder) for folder in data["include_dirs"]),
+            str(data["mathdx_version"]),
+            tuple(int(arch) for arch in data["archs"]),
+            (str(missing[0]), str(missing[1])) if missing else None,
+        )
+
+
+def dotted(version: Version | None) -> str:
+    """A version for people, e.g. ``12.9``."""
+    return "none" if version is None else f"{version[0]}.{version[1]}"
+
+
+def require_arch(toolchain: Toolchain, arch: int) -> None:
+    """Refuse an architecture that NVRTC does not compile for.
+
+    Raises:
+        ToolchainError: It is not among NVRTC's; Warp's own compiler may be newer and know it.
+    """
+    if toolchain.archs and arch not in toolchain.archs:
+        known = ", ".join(f"sm_{known}" for known in toolchain.archs)
+        raise ToolchainError(
+            f"NVRTC {dotted(toolchain.nvrtc_version)} does not compile for sm_{arch}, but for {known}",
+            "install a newer NVRTC that is no newer than the CUDA of Warp",
+        )
+
+
+def require_linkable(toolchain: Toolchain, warp_toolkit: Version | None) -> None:
+    """Refuse an NVRTC whose LTO-IR Warp's linker is too old to read.
+
+    Raises:
+        ToolchainError: NVRTC is newer than the CUDA toolkit that Warp was built with.
+    """
+    if warp_toolkit is not None and toolchain.nvrtc_version > warp_toolkit:
+        raise ToolchainError(
+            f"NVRTC {dotted(toolchain.nvrtc_version)} is newer than the linker of Warp's CUDA {dotted(warp_toolkit)}, "
+            "which cannot read its LTO-IR",
+            remedy=f"install an NVRTC of CUDA {dotted(warp_toolkit)} or older, or a newer warp-lang",
+        )
+
+
+def find_toolchain() -> Toolchain:
+    """Search for NVRTC, nvJitLink and the headers.
+
+    Raises:
+        ToolchainError: NVRTC is missing; the remedy names the package.
+    """
+    nvrtc, nvrtc_version, archs = _find_nvrtc()
+    nvjitlink, nvjitlink_version = _find_nvjitlink()
+    include_dirs: tuple[Path, ...] = ()
+    mathdx_version, missing = "none", None
+    try:
+        include_dirs, mathdx_version = find_headers()
+    except ToolchainError as error:
+        missing = (error.message, error.remedy)
+    return Toolchain(nvrtc, nvrtc_version, nvjitlink, nvjitlink_version, include_dirs, mathdx_version, archs, missing)
+
+
+def find_headers() -> tuple[tuple[Path, ...], str]:
+    """Folders of cuBLASDx's and CUDA's headers, and the version of nvidia-mathdx.
+
+    Raises:
+        ToolchainError: Some are missing; the remedy names the package.
+    """
+    mathdx, version = _find_mathdx()
+    return (*mathdx, *_find_cuda_headers()), version
+
+
+def _missing(what: str, wheel: str) -> ToolchainError:
+    return ToolchainError(
+        f"{what} was found neither among the installed packages nor below CUDA_HOME",
+        remedy=f"pip install {wheel}, or set CUDA_HOME to a CUDA toolkit",
+    )
+
+
+def _unusable(error: ImportError) -> ToolchainError:
+    return ToolchainError(f"cuda-core is not usable here: {error}", remedy='pip install "cuda-core[cu12]"')
+
+
+def _find_nvrtc() -> tuple[Path, Version, tuple[int, ...]]:
+    try:
+        from cuda.bindings import nvrtc
+        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+    except ImportError as error:
+        raise _unusable(error) from error
+    try:
+        path = load_nvidia_dynamic_lib("nvrtc").abs_path
+    except (DynamicLibNotFoundError, RuntimeError) as error:
+        raise _missing("NVRTC (libnvrtc)", "nvidia-cuda-nvrtc-cu12") from error
+    _, major, minor = nvrtc.nvrtcVersion()
+    _, count = nvrtc.nvrtcGetNumSupportedArchs()
+    _, archs = nvrtc.nvrtcGetSupportedArchs()
+    return Path(str(path)), (int(major), int(minor)), tuple(int(arch) for arch in archs[:count])
+
+
+def _find_nvjitlink() -> tuple[Path | None, Version | None]:
+    from cuda.bindings import nvjitlink
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+    try:
+        path = load_nvidia_dynamic_lib("nvJitLink").abs_path
+        major, minor = nvjitlink.version()
+    except (DynamicLibNotFoundError, RuntimeError):
+        return None, None
+    return Path(str(path)), (int(major), int(minor))
+
+
+def _find_cuda_headers() -> tuple[Path, ...]:
+    try:
+        from cuda.pathfinder import find_nvidia_header_directory
+    except ImportError as error:
+        raise _unusable(error) from error
+
+    folders: dict[Path, None] = {}
+    for name, wheel in HEADER_WHEELS.items():
+        folder = find_nvidia_header_directory(name)
+        if folder is None:
+            raise _missing(f"the {name} headers", wheel)
+        folders[Path(folder)] = None
+        if (Path(folder) / "cccl").is_dir():  # CUDA 13 toolkits keep CCCL one level down
+            folders[Path(folder) / "cccl"] = None
+    return tuple(folders)
+
+
+def _find_mathdx() -> tuple[tuple[Path, ...], str]:
+    spec = importlib.util.find_spec("nvidia")
+    roots = [Path(place) / "mathdx" for place in (spec.submodule_search_locations or ())] if spec else []
+    if home := os.environ.get("MATHDX_HOME"):
+        roots.append(Path(home))
+    for root in roots:
+        if (root / "include" / "cublasdx.hpp").is_file():
+            cutlass = next((c for c in (root / "external/cutlass/include", root / "include") if c.is_dir()), None)
+            folders = [root / "include", *([cutlass] if cutlass else [])]
+            try:
+                version = importlib.metadata.version("nvidia-mathdx")
+            except importlib.metadata.PackageNotFoundError:
+                version = "unknown"
+            return tuple(dict.fromkeys(folders)), version
+    raise ToolchainError(
+        "the cuBLASDx headers (cublasdx.hpp) were found neither among the installed packages nor below MATHDX_HOME",
+        remedy="pip install nvidia-mathdx",
+    )

@@ -1,0 +1,139 @@
+"""The toolchain and digests of its files, remembered beside the cache.
+
+What was found is kept together with the state of the search path, so that a process that builds nothing does not
+search again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from warp_tiles.cache import FileDigests
+from warp_tiles.toolchain.search import Toolchain, find_toolchain
+from warp_tiles.toolchain.sources import DeviceSource, include_closure
+from warp_tiles.util.files import make_private_folders, write_atomic
+
+_SEARCH_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "MATHDX_HOME", "CONDA_PREFIX", "LD_LIBRARY_PATH")
+
+
+def _stat(path: str) -> list[int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def _files_state(toolchain: Toolchain) -> list[Any]:
+    paths = [toolchain.nvrtc, *([toolchain.nvjitlink] if toolchain.nvjitlink else []), *toolchain.include_dirs]
+    return [_stat(os.fspath(path)) for path in paths]
+
+
+def search_state() -> list[Any]:
+    """What the search depends on: installing or removing a package changes it."""
+    # other folders of the path, a script's own among them, change for reasons that do not matter here
+    packages = [entry for entry in sys.path if os.path.isdir(os.path.join(entry, "nvidia"))]
+    packages += [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
+    folders = [[entry, _stat(entry)] for entry in dict.fromkeys(packages)]
+    return [sys.version, [[name, os.environ.get(name)] for name in _SEARCH_VARIABLES], folders]
+
+
+class ToolchainStore:
+    """The toolchain and the digests of its files, remembered in a folder.
+
+    The memory saves time only: damaged, stale or unwritable, the search is done again.
+
+    Args:
+        folder: Where to remember.
+        shared: Trust a folder that other users can write.
+    """
+
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
+        self.folder = folder
+        self.digests = FileDigests(folder, allow_shared=shared)
+        self._toolchain: Toolchain | None = None
+        self._closures: dict[DeviceSource, dict[str, str]] = {}
+
+    def toolchain(self) -> Toolchain:
+        """The toolchain of this environment.
+
+        Raises:
+            ToolchainError: See :func:`find_toolchain`.
+        """
+        if self._toolchain is None:  # builds ask from threads of their own: nothing unfinished is left for another
+            found = self._remembered_toolchain()
+            if found is None:
+                found = find_toolchain()
+                value = {"toolchain": found.to_json(), "files": _files_state(found)}
+                if found.missing_headers is None:  # those of a toolkit can appear without a trace in the state
+                    self._write("toolchain", search_state(), value)
+            self._toolchain = found
+        return self._toolchain
+
+    def _remembered_toolchain(self) -> Toolchain | None:
+        remembered: Any = self._read("toolchain", search_state())
+        try:
+            toolchain = Toolchain.from_json(remembered["toolchain"])
+            # a toolkit that is replaced or removed in place changes no folder of packages
+            return toolchain if remembered["files"] == _files_state(toolchain) else None
+        except (LookupError, TypeError, ValueError):
+            return None
+
+    def compiler_digest(self) -> str:
+        """SHA-256 over the compiler's library files.
+
+        Raises:
+            ToolchainError: There is no compiler.
+        """
+        return self.digests.digest_many(self.toolchain().libraries)
+
+    def source_digest(self, source: DeviceSource) -> str:
+        """SHA-256 over a device source and every header that it can include."""
+        return self.digests.digest_many(self._closure(source))
+
+    def closure(self, source: DeviceSource) -> dict[str, Path]:
+        """:func:`~warp_tiles.toolchain.sources.include_closure` of a device source, remembered."""
+        return {label: Path(path) for label, path in self._closure(source).items()}
+
+    def _closure(self, source: DeviceSource) -> dict[str, str]:
+        """The same as text: each process digests hundreds of headers, and needs no objects for that."""
+        known = self._closures.get(source)
+        if known is not None:
+            return known
+        folders = [os.fspath(folder) for folder in source.include_dirs]
+        own = sorted(str(path) for path in source.folder.rglob("*") if path.is_file())
+        state = [search_state(), [[path, _stat(path)] for path in (*folders, *own)]]
+        name = "closure-" + hashlib.sha256(str(source.path).encode()).hexdigest()[:16]
+        remembered = self._read(name, state)
+        try:
+            closure = {str(label): os.fspath(path) for label, path in remembered.items()}  # type: ignore[union-attr]
+        except (AttributeError, TypeError):
+            closure = {label: str(path) for label, path in include_closure(source.path, source.include_dirs).items()}
+            self._write(name, state, closure)
+        self._closures[source] = closure
+        return closure
+
+    def _path(self, name: str) -> Path:
+        """A file of this environment's own: several share the folder."""
+        environment = hashlib.sha256(os.fsencode(sys.prefix)).hexdigest()[:8]
+        return self.folder / f"{name}-{environment}.json"
+
+    def _read(self, name: str, state: object) -> Any | None:
+        try:
+            stored = json.loads(self._path(name).read_text("utf-8"))
+            return stored["value"] if stored["state"] == state else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _write(self, name: str, state: object, value: object) -> None:
+        text = json.dumps({"state": state, "value": value})
+        try:
+            make_private_folders(self.folder)
+            write_atomic(self._path(name), text.encode("utf-8"))
+        except OSError:
+            pass  # the search is repeated next time

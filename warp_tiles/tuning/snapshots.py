@@ -1,0 +1,65 @@
+"""Snapshots of what was measured, one for each set of settings; importing it costs nothing."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warp_tiles.cache import cache_root
+from warp_tiles.providers.base import Tuned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from warp_tiles.build.engine import Engine
+    from warp_tiles.gemm.variant import GemmVariant
+    from warp_tiles.settings import Settings
+    from warp_tiles.toolchain.store import ToolchainStore
+
+
+class TunedSnapshots:
+    """What was measured of GEMM variants, as it was when first asked for: a process does not change its mind."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[object, Tuned | None] = {}
+
+    def at(self, now: Settings, store: ToolchainStore) -> Tuned | None:
+        """The snapshot under some settings; None where nothing was measured, or where it does not count.
+
+        Args:
+            now: The settings.
+            store: Digests what candidates are made from.
+        """
+        if not now.rules.records:
+            return None
+        root = cache_root(now)
+        identity = (root, now.cache_shared, now.record_paths, now.record_gpu, now.stale_records)
+        with self._lock:
+            if identity not in self._known:
+                self._known[identity] = _read(now, store) if now.record_paths or _has_records(root) else None
+            return self._known[identity]
+
+    def forget(self) -> None:
+        """Have records read again when they are next asked for; modules then have to be hashed again."""
+        with self._lock:
+            self._known.clear()
+
+    def tune_missing(self, engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:
+        """See :func:`warp_tiles.tuning.gemm.tune_missing`."""
+        from warp_tiles.tuning.gemm import tune_missing
+
+        tune_missing(engine, variants, now)
+
+
+def _has_records(root: Path) -> bool:
+    """Whether a cache's folder has records of GEMM variants; without any, nothing is imported."""
+    return (root / "tuning" / "gemm").is_dir()
+
+
+def _read(now: Settings, store: ToolchainStore) -> Tuned | None:
+    from warp_tiles.tuning.gemm_records import snapshot
+    from warp_tiles.tuning.store import open_store
+
+    return snapshot(open_store(now), store, now)

@@ -1,0 +1,1 @@
+"""Files, locks and threads: what every room may use."""
