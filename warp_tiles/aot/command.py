@@ -161,7 +161,10 @@ def unchecked(store: ToolchainStore) -> tuple[str, ...]:
     """
     top = sources.kernels_folder().resolve()
     files = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.suffix in _DEVICE_SUFFIXES}
-    return tuple(sorted(files - {MODULE_HEADER} - set(aot.kernel_sources(store))))
+    written = {
+        path.relative_to(top).as_posix() for path in sources.include_closure(top / MODULE_HEADER, [top]).values()
+    }
+    return tuple(sorted(files - written - set(aot.kernel_sources(store))))
 
 
 _path = click.Path(path_type=Path)

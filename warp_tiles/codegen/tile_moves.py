@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from warp_tiles.codegen.loops import code_of, functions
 from warp_tiles.toolchain import sources
+from warp_tiles.toolchain.flatten import flattened
 
 MODULE_HEADER = "module/tile_moves.cuh"  # below kernels/; written into the source of a module
 _LOAD = re.compile(r"^(\s*)(var_\d+) = (wp::tile_load<[^<>,]+, \w+, \w+, \d+, \d+>\([^(),;]+, [^(),;]+, [^(),;]+\));")
@@ -73,5 +74,5 @@ def declared(kind: re.Pattern[str], lines: list[str], function: range) -> set[st
 
 def _with_header(text: str) -> str:
     last = list(_INCLUDE.finditer(text))[-1]
-    header = (sources.kernels_folder() / MODULE_HEADER).read_text(encoding="utf-8").replace("#pragma once\n", "")
+    header = flattened(sources.kernels_folder() / MODULE_HEADER, sources.kernels_folder())
     return f"{text[: last.end()]}\n{header}\n{text[last.end() :]}"
