@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from warp_tiles.codegen.tile_moves import MODULE_HEADER
+from warp_tiles.codegen.prelude import MODULE_HEADER
 from warp_tiles.toolchain.flatten import flattened
 from warp_tiles.toolchain.sources import kernels_folder
 

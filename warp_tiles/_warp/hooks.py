@@ -1,15 +1,19 @@
 """What is hooked into Warp, how, and how it is taken back.
 
-Nine seams, all checked before the first is changed:
+Ten seams, all checked before the first is changed:
 
     tile_matmul.lto_dispatch_func   what a call in a kernel turns into
     build.build_lto_dot             the GEMM inside the adjoint of tile_cholesky
     Adjoint.build                   which function a call belongs to
+    codegen_func_reverse            whose adjoint is generated
     ModuleBuilder.codegen           the finished source: the plan is made from it
     ModuleBuilder.get_link_inputs   the builds start here, and run outside Warp's lock
     build.build_cuda                compile and link
     ModuleHasher                    modules that contain a product get a hash of their own
     Module.load, Module._compile    a module that is to be hashed again is loaded again
+
+What follows the code generator has seams of its own (:mod:`warp_tiles._warp.tracing`). A Warp that lacks one of
+those is served all the same, and its loops stay as Warp generates them.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -29,25 +34,33 @@ from warp_tiles import settings
 from warp_tiles._warp.libmathdx import libmathdx_build
 from warp_tiles._warp.modules import rehash_modules
 from warp_tiles._warp.reload import LoadAgain, Reloads
-from warp_tiles._warp.seams import CHOLESKY, MATMUL, check_seams, find, mathdx_enabled
+from warp_tiles._warp.seams import CHOLESKY, MATMUL, check_seams, find, mathdx_enabled, missing_part
+from warp_tiles._warp.tracing import SEAMS, ModuleRecorder, Tracer
 from warp_tiles._warp.translate import (
     BuilderState,
     function_uses,
+    kernels_of,
     mentions,
+    number_of,
     precision_of,
+    reached_functions,
     tile_of,
     variant_of_call,
 )
 from warp_tiles.build.engine import Engine
+from warp_tiles.codegen.module import GeneratedModule
+from warp_tiles.codegen.prelude import PLACEHOLDER
+from warp_tiles.codegen.trace import Product
 from warp_tiles.errors import PlanError, UnsupportedVariant
 from warp_tiles.gemm.dispatch import Target, products
 from warp_tiles.gemm.variant import GemmVariant, Role
-from warp_tiles.plan.planning import DECLARATIONS, Session, resolve
+from warp_tiles.plan.planning import Session, resolve
 
 if TYPE_CHECKING:
     from warp_tiles.build.module_build import ModuleBuild
 
 
+log = logging.getLogger("warp_tiles")
 _UNDECIDING = {"cache_max_bytes", "cache_shared", "jobs", "progress", "tune_budget_s"}  # they leave code as it is
 
 
@@ -88,7 +101,9 @@ class Hooks:
         self._restore: list[Callable[[], None]] = []
         self._originals: dict[str, Any] = {}
         self._deciding = _deciding_settings()
-        self._building = threading.local()
+        self.tracer: Tracer | None = None  # None where this Warp's code generator cannot be followed
+        self._tracer = Tracer()
+        self._generating = threading.local()
         self.reloads = Reloads(engine)
         self._sessions: weakref.WeakKeyDictionary[Any, BuilderState] = weakref.WeakKeyDictionary()
 
@@ -110,6 +125,16 @@ class Hooks:
             for name, hook in (("build_lto_dot", self._build_lto_dot), ("build_cuda", self._build_cuda)):
                 self._replace(find("build"), name, _as_function(hook, find(f"build.{name}")))
             self._wrap(find("codegen.Adjoint"), "build", self._adjoint_build)
+            self._replace(
+                find("codegen"),
+                "codegen_func_reverse",
+                _as_function(self._codegen_func_reverse, find("codegen.codegen_func_reverse")),
+            )
+            if (obstacle := missing_part(SEAMS)) is None:
+                self._tracer.install(self._wrap)
+                self.tracer = self._tracer
+            else:
+                log.warning("loops of products are left as Warp generates them: %s", obstacle.message)
             self._wrap(find("context.ModuleBuilder"), "codegen", self._codegen)
             self._wrap(find("context.ModuleBuilder"), "get_link_inputs", self._get_link_inputs)
             module = find("context.Module")
@@ -157,13 +182,27 @@ class Hooks:
 
     # ---- code generation
 
-    def _adjoint_build(self, original: Callable[..., Any], adjoint: Any, *args: Any, **kwargs: Any) -> Any:
-        stack = self._building.__dict__.setdefault("stack", [])
-        stack.append(adjoint)
-        try:
-            return original(adjoint, *args, **kwargs)
-        finally:
-            stack.pop()
+    def _adjoint_build(
+        self, original: Callable[..., Any], adjoint: Any, builder: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        with self._tracer.function(adjoint, self._module_recorder(builder)):
+            return original(adjoint, builder, *args, **kwargs)
+
+    def _module_recorder(self, builder: Any) -> ModuleRecorder | None:
+        """Records the module that a builder generates; None where no loop can be served."""
+        if self.tracer is None or builder is None or builder.options.get("output_arch") is None:
+            return None
+        hasher = builder.module.hashers.get(int(builder.options["block_dim"]))
+        if not getattr(hasher, "warp_tiles_has_products", True):
+            return None
+        state = self._state(builder)
+        return state.recorder if state.session.settings.policy != "off" else None
+
+    def _codegen_func_reverse(self, adjoint: Any, *args: Any, **kwargs: Any) -> Any:
+        state = getattr(self._generating, "state", None)
+        if state is not None:
+            state.recorder.reversed.add(id(adjoint))
+        return self._originals["codegen_func_reverse"](adjoint, *args, **kwargs)
 
     def _state(self, builder: Any) -> BuilderState:
         state = self._sessions.get(builder)
@@ -174,10 +213,6 @@ class Hooks:
             session = Session(name, options.get("output_arch"), int(options["block_dim"]), settings=resolved)
             state = self._sessions[builder] = BuilderState(session)
         return state
-
-    def _current_adjoint(self) -> Any:
-        stack = self._building.__dict__.get("stack")
-        return stack[-1] if stack else None
 
     def _settings(self, options: Mapping[str, Any], builder: Any = None) -> settings.Settings:
         """The settings of the module that is being generated; of its options where there is no builder."""
@@ -226,7 +261,7 @@ class Hooks:
         names: tuple[Any, ...] = (0, 0, 0)
         if builder is not None:
             if found.obstacle and resolved.provider not in ("auto", "scalar"):
-                where = self._state(builder).label(self._current_adjoint())
+                where = self._state(builder).label(self._tracer.adjoint)
                 raise UnsupportedVariant(
                     f"In '{where}': {resolved.provider} cannot serve the product, {found.obstacle}",
                     remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
@@ -235,6 +270,9 @@ class Hooks:
                 for warning in found.warnings:
                     find("logger.log_warning")(warning)
             names = self._add_site(builder, MATMUL, found.variants, found.scalar_reason, (a, b))
+            if (recorder := self._tracer.recorder()) is not None:
+                product = Product(len(self._state(builder).session.sites) - 1, number_of(alpha), number_of(beta))
+                recorder.multiplies(product, (a, b) if return_values else (a, b, out), out if return_values else None)
         return ((*names, a, b, out, alpha, beta), (), [], 0)
 
     def _add_site(
@@ -245,15 +283,17 @@ class Hooks:
         scalar_reason: str,
         operands: tuple[Any, ...],
     ) -> tuple[Any, ...]:
-        adjoint = self._current_adjoint()
+        adjoint = self._tracer.adjoint
         # whether the adjoints, which bfloat16 can forbid, are called is known when the source is finished
         bfloat16 = any(operand.type.dtype.__name__ == "bfloat16" for operand in operands)
         state = self._state(builder)
         site = state.session.add(
             call, state.label(adjoint), variants, scalar_reason=scalar_reason, bfloat16_operands=bfloat16
         )
-        if variants:
-            builder.ltoirs_decl["warp_tiles"] = DECLARATIONS
+        state.adjoint_of_site[site.index] = id(adjoint)
+        if not variants and self._tracer.recorder() is None:
+            return (0, 0, 0)
+        builder.ltoirs_decl["warp_tiles"] = PLACEHOLDER
         var = find("codegen.Var")
         return tuple(var(site.placeholder(role), str, False, True, False) for role in Role)
 
@@ -271,17 +311,29 @@ class Hooks:
         return str(names[1].label), b""
 
     def _codegen(self, original: Callable[..., str], builder: Any, device: str) -> str:
-        source = original(builder, device)
         state = self._sessions.get(builder)
-        if state is None or not state.session.sites:
+        if state is None:
+            return original(builder, device)
+        self._generating.state = state
+        try:
+            if state.recorder.recorders:  # hooks have names in the source, which the prelude has to define
+                builder.ltoirs_decl["warp_tiles"] = PLACEHOLDER
+            source = original(builder, device)
+        finally:
+            self._generating.state = None
+        if not state.session.sites and not state.recorder.recorders:
             return source
         self._refuse_stale_hash(builder)
         kernels = [kernel.key for kernel in builder.kernels]
-        plan = resolve(state.session, source, kernels, list(function_uses(builder, state)))
-        from warp_tiles.build.module_build import ModuleBuild
+        reached = reached_functions(builder)
+        called = frozenset(i for i, adjoint in state.adjoint_of_site.items() if adjoint in state.recorder.reversed)
+        plan = resolve(state.session, called, kernels, list(function_uses(builder, state, reached)))
+        trace = state.recorder.trace(state.label, lambda adjoint: kernels_of(adjoint, reached))
+        generated = GeneratedModule(state.session, source, trace, called)
+        from warp_tiles.build.module_build import ModuleBuild, with_loops
 
-        prepared = functools.partial(ModuleBuild, self.engine, state.session, source)
-        bare, plan = plan, self.engine.annotate(plan)
+        prepared = functools.partial(ModuleBuild, self.engine, generated)
+        bare, plan = plan, with_loops(self.engine.annotate(plan), generated)
         self.reloads.before_build(builder.module, builder.options, bare, plan, prepared)
         self.engine.recorder.add_plan(plan)
         state.build = prepared(plan)

@@ -22,6 +22,7 @@ REQUIRED = {
     "codegen.Adjoint.reference_nodes": "",
     "codegen.Adjoint.resolve_static_expression": "root_node eval_types",
     "codegen.Var": "label type requires_grad constant prefix",
+    "codegen.codegen_func_reverse": "adj",
     "codegen.get_arg_value": "",
     "codegen._codegen_lock": "",
     "context.ModuleBuilder": "module options hasher",
@@ -81,6 +82,15 @@ def require(parts: Mapping[str, str]) -> None:
         for name in parameters.split():
             if name not in known:
                 raise missing(f"parameter '{name}' of warp._src.{path}")
+
+
+def missing_part(parts: Mapping[str, str]) -> SeamError | None:
+    """What of these parts Warp lacks, or None; see :func:`require`."""
+    try:
+        require(parts)
+    except SeamError as error:
+        return error
+    return None
 
 
 def check_seams() -> list[str]:

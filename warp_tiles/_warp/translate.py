@@ -1,4 +1,4 @@
-"""Warp's objects as plain values. Nothing here imports Warp; objects are used by their attributes."""
+"""Warp's objects as plain values."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from warp_tiles._warp.tracing import ModuleRecorder
 from warp_tiles.gemm.dispatch import Tile
 from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision
 from warp_tiles.plan.planning import FunctionUse, Session
@@ -21,6 +22,8 @@ class BuilderState:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.recorder = ModuleRecorder()
+        self.adjoint_of_site: dict[int, int] = {}  # by number of the site: identity of the Adjoint that contains it
         self.build: ModuleBuild | None = None
         self._labels: dict[int, str] = {}
 
@@ -86,17 +89,10 @@ def variant_of_call(arguments: Mapping[str, Any]) -> GemmVariant:
     return GemmVariant(m, n, k, a, b, c, precision, int(arguments["num_threads"]), int(arguments["arch"]))
 
 
-def function_uses(builder: Any, state: BuilderState) -> Iterator[FunctionUse]:
-    """Which kernel reaches which function that contains a product, and whether backward."""
+def reached_functions(builder: Any) -> list[tuple[Any, dict[int, Any]]]:
+    """Each kernel of a module with the Adjoints that it reaches, its own included, by identity."""
+    found = []
     for kernel in builder.kernels:
-        options = builder.options | kernel.options
-        backward = bool(options["enable_backward"])
-        if backward:
-            reason = f"kernel '{kernel.key}' has a backward pass"
-        elif "enable_backward" in kernel.options:
-            reason = f"kernel '{kernel.key}' has enable_backward=False"
-        else:
-            reason = "the module has enable_backward=False"
         seen: dict[int, Any] = {}
         pending = [kernel.adj]
         while pending:
@@ -111,6 +107,28 @@ def function_uses(builder: Any, state: BuilderState) -> Iterator[FunctionUse]:
             # wp.grad() records no call; what it differentiates is marked instead
             forced = (f.adj for f in builder.functions if f.adj.force_adjoint_codegen)
             seen.update((id(adjoint), adjoint) for adjoint in forced)
+        found.append((kernel, seen))
+    return found
+
+
+def kernels_of(adjoint: Any, reached: list[tuple[Any, dict[int, Any]]]) -> tuple[str, ...]:
+    """Keys of the kernels that reach a function."""
+    return tuple(kernel.key for kernel, seen in reached if id(adjoint) in seen)
+
+
+def function_uses(
+    builder: Any, state: BuilderState, reached: list[tuple[Any, dict[int, Any]]]
+) -> Iterator[FunctionUse]:
+    """Which kernel reaches which function that contains a product, and whether backward."""
+    for kernel, seen in reached:
+        options = builder.options | kernel.options
+        backward = bool(options["enable_backward"])
+        if backward:
+            reason = f"kernel '{kernel.key}' has a backward pass"
+        elif "enable_backward" in kernel.options:
+            reason = f"kernel '{kernel.key}' has enable_backward=False"
+        else:
+            reason = "the module has enable_backward=False"
         for adjoint in seen.values():
             label = state.known(adjoint)
             if label is None:
@@ -119,6 +137,13 @@ def function_uses(builder: Any, state: BuilderState) -> Iterator[FunctionUse]:
                 yield FunctionUse(kernel.key, label, True, f"kernel '{kernel.key}' differentiates it with wp.grad()")
             else:
                 yield FunctionUse(kernel.key, label, backward, reason)
+
+
+def number_of(value: Any) -> float | None:
+    """A scalar argument of a call as a number; None where it is not a constant."""
+    constant = value if isinstance(value, (int, float)) else getattr(value, "constant", None)
+    constant = getattr(constant, "value", constant)
+    return float(constant) if isinstance(constant, (int, float)) else None
 
 
 def mentions(adjoint: Any, names: set[str], package: Any, builtins: Mapping[str, Any]) -> bool:

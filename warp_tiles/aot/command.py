@@ -13,7 +13,7 @@ import click
 from warp_tiles.aot import bundle as aot
 from warp_tiles.aot import manifest
 from warp_tiles.cli.output import human_bytes, print_json, script_output_to_stderr
-from warp_tiles.codegen.tile_moves import MODULE_HEADER
+from warp_tiles.codegen.prelude import MODULE_HEADER
 from warp_tiles.errors import BuildError, WarpTilesError
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision

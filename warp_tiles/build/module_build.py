@@ -15,12 +15,13 @@ from typing import Any
 
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.build.engine import Engine
+from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
 from warp_tiles.errors import BuildError, LinkError, WarpTilesError
 from warp_tiles.util.files import write_atomic
 from warp_tiles.compile.module import ModuleSource, max_registers, module_options, resident_blocks, why_warp_links
-from warp_tiles.plan.planning import ModulePlan, Session, substitute
+from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.compile.pool import result_of
-from warp_tiles.providers.mma import loop_sums
+from warp_tiles.providers.mma import device_function
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant
@@ -33,16 +34,15 @@ class ModuleBuild:
 
     Args:
         engine: Builds the variants.
-        session: The module's sites.
-        source: Generated source with placeholders.
+        generated: The module as Warp generated it.
         plan: What is needed.
     """
 
-    def __init__(self, engine: Engine, session: Session, source: str, plan: ModulePlan) -> None:
+    def __init__(self, engine: Engine, generated: GeneratedModule, plan: ModulePlan) -> None:
         self.plan = plan
         self._engine = engine
-        self._session = session
-        self._source = source
+        self._generated = generated
+        self._session = generated.session
         self._futures: Mapping[GemmVariant, Future[Artifact]] = {}
         self._started = time.perf_counter()
         self.module_source: ModuleSource | None = None  # set by finish(), unless Warp added inputs of its own
@@ -51,16 +51,7 @@ class ModuleBuild:
 
     def text(self, built: Sequence[Artifact] | None = None) -> str:
         """The source that calls what was built, or, by default, what the plan intends."""
-        functions: Iterable[tuple[GemmVariant, str, TileConfig | None]]
-        if built is None:
-            needed = ((v, v.variant) for v in self.plan.needed if v.variant and v.provider != "scalar")
-            functions = [(variant, v.symbol or variant.symbol, v.tile_config) for v, variant in needed]
-        else:
-            functions = [(a.variant, a.symbol, a.tile_config) for a in built if a.payload]
-        symbols = {variant: symbol for variant, symbol, _ in functions}
-        sums = {v: s for v, symbol, config in functions if config and (s := loop_sums(v, symbol, config))}
-        wide = self._settings.wide_moves and self.plan.arch is not None
-        return substitute(self._source, self._session, symbols, sums if self._settings.loop_sums else None, wide)
+        return self._generated.text(planned_functions(self.plan) if built is None else _functions(built), self._settings)
 
     def start(self) -> None:
         """Start the variants without waiting for them.
@@ -264,6 +255,24 @@ class ModuleBuild:
                     remedy="set the provider to mma to see why, or use float32 tiles",
                     log=log,
                 )
+
+
+def planned_functions(plan: ModulePlan) -> dict[GemmVariant, DeviceFunction]:
+    """The functions that a plan intends, by variant."""
+    return {
+        v.variant: device_function(v.variant, v.symbol or v.variant.symbol, v.provider, v.tile_config)
+        for v in plan.needed
+        if v.variant is not None and v.provider != "scalar"
+    }
+
+
+def _functions(built: Sequence[Artifact]) -> dict[GemmVariant, DeviceFunction]:
+    return {a.variant: device_function(a.variant, a.symbol, a.provider, a.tile_config) for a in built if a.payload}
+
+
+def with_loops(plan: ModulePlan, generated: GeneratedModule) -> ModulePlan:
+    """The plan with what is done with each loop."""
+    return replace(plan, loops=generated.loops(planned_functions(plan), plan.settings))
 
 
 def _payloads(artifacts: Sequence[Artifact]) -> list[bytes]:

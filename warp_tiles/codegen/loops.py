@@ -1,33 +1,36 @@
-"""Loops that multiply many tiles into one: their sums stay in registers until the loop ends.
+"""Which loops keep the sums of their products in registers, and which load tiles ahead of the product.
 
-Warp's ``wp.tile_matmul(a, b, c)`` reads and writes ``c`` in shared memory at each call. In a loop over K nobody looks
-at ``c`` in between, and up to two thirds of the traffic can be saved: the generated source is edited so that each turn
-adds to registers, and the tile is updated once, behind the loop. In the reverse loop of a backward pass Warp
-repeats the forward product, whose result nothing reads there; it is left out.
+``wp.tile_matmul(a, b, c)`` reads and writes C in shared memory at each call. In a loop in which nothing else touches C,
+its sums can stay in registers, and C is read and written once, behind the loop. If C holds zeros before, its memory is
+idle until then: it serves as second buffers for the tiles that the loop loads. Each iteration then loads its tiles into
+one set of buffers and multiplies those of the iteration before, from the other.
 
-All functions are pure, on the text that Warp generates.
+All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-_CALL = re.compile(r"^\s*wp::tile_matmul_acc\((?P<arguments>[^()]*)\);\s*$")
-_ADJOINT = "wp::adj_tile_matmul_acc("
-_SITE = re.compile(r"\bwt_site(\d+)_forward\b")
-_START = re.compile(r"^\s*start_for_(\d+):;")
-_ONE = r"const wp::float(?:32|64) {}\s*=\s*1(?:\.0*)?f?;"
-# what may be done with C in the function of a loop: nothing that could leave a second name for its memory
-_HARMLESS = (
-    r"\b{c} = wp::tile_alloc_empty<",
-    r"\b{c} = wp::tile_(?:zeros|ones|full|load)\b",
-    r"^\s*wp::tile_store\b.*\b{c}\);",
-    r"^\s*wp::tile_atomic_add\b.*\b{c}\);",
-    r"^\s*wp::tile_matmul_acc\(",
+from warp_tiles.codegen.effects import LOAD
+from warp_tiles.codegen.trace import (
+    Branch,
+    Effect,
+    FunctionTrace,
+    Loop,
+    ModuleTrace,
+    Node,
+    Operation,
+    Product,
+    Tile,
+    loops,
+    of_this_loop,
+    operations,
 )
+
+ALIGNMENT = 16  # bytes, of a buffer
+STAGES = 2  # buffers of each tile in a pipelined loop
 
 
 @dataclass(frozen=True)
@@ -46,147 +49,348 @@ class LoopSums:
 
 
 @dataclass(frozen=True)
-class _Call:
-    """A product in a loop: numbers of lines, and names of variables."""
+class Accumulation:
+    """A product whose sums stay in registers.
 
-    site: int
-    line: int
-    start: int
-    end: int
-    function: range
-    a: str
-    b: str
-    c: str
-    alpha: str
-    beta: str
+    Attributes:
+        operation: The product.
+        sums: Its functions.
+        home: The outermost loop in which nothing else touches C; the sums are added to C behind it.
+    """
+
+    operation: Operation
+    sums: LoopSums
+    home: Loop
 
     @property
-    def loop(self) -> range:
-        return range(self.start, self.end + 1)
+    def c(self) -> Tile:
+        """The tile that the product adds to."""
+        return factors(self.operation)[2]
 
 
-def keep_sums(source: str, sums: Mapping[int, LoopSums], repeated: Collection[int]) -> str:
-    """Edit the source so that the loops around calls of these sites keep their sums in registers.
+@dataclass(frozen=True)
+class Buffer:
+    """The second buffer of a tile that a loop loads.
+
+    Attributes:
+        tile: The tile.
+        load: Its load.
+        lender: The C whose memory the buffer lies in.
+        offset_bytes: Where in it.
+    """
+
+    tile: Tile
+    load: Operation
+    lender: Tile
+    offset_bytes: int
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """How a loop loads and multiplies at the same time.
+
+    Attributes:
+        buffers: In the order of the loads.
+        products: In the order of the program; all are computed where the last one stands.
+    """
+
+    buffers: tuple[Buffer, ...]
+    products: tuple[Accumulation, ...]
+
+
+@dataclass(frozen=True)
+class LoopDecision:
+    """What is done with one loop.
+
+    Attributes:
+        function: Label of the function that contains it.
+        loop: The loop.
+        products: How many products it contains, without those of loops inside it.
+        accumulations: Those whose sums stay in registers.
+        pipeline: None where tiles are not loaded ahead.
+        reason: Why not more is done, or what makes it possible.
+    """
+
+    function: str
+    loop: Loop
+    products: int
+    accumulations: tuple[Accumulation, ...]
+    pipeline: Pipeline | None
+    reason: str
+
+    @property
+    def state(self) -> str:
+        """``pipelined``, ``register_sums`` or ``as_warp``."""
+        if self.pipeline is not None:
+            return "pipelined"
+        return "register_sums" if self.accumulations else "as_warp"
+
+
+def factors(operation: Operation) -> tuple[Tile, Tile, Tile]:
+    """A, B and C of a product."""
+    a, b, c = (value for value in operation.values if isinstance(value, Tile))
+    return a, b, c
+
+
+def decide(
+    module: ModuleTrace, function: FunctionTrace, sums: Mapping[int, LoopSums | str], *, ahead: bool
+) -> tuple[LoopDecision, ...]:
+    """Decide about every loop of a function that contains products.
 
     Args:
-        source: Generated source with placeholders for functions.
-        sums: By site. Sites without are left as they are.
-        repeated: Sites whose forward product is left out where a reverse loop repeats it in vain.
+        module: The whole module, for calls of the function.
+        function: The function.
+        sums: By site: the functions that keep its sums, or why there are none.
+        ahead: Whether tiles may be loaded ahead.
     """
-    lines = source.splitlines()
-    before: dict[int, list[str]] = {}
-    after: dict[int, list[str]] = {}
-    for number, (call, declaration) in enumerate(_summed(lines)):
-        found = sums.get(call.site)
-        if found is None:
+    found = []
+    for loop, around in loops(function.nodes):
+        products = [operation for operation in of_this_loop(loop) if operation.product is not None]
+        if products:
+            found.append(_decide(module, function, loop, around, products, sums, ahead))
+    return tuple(found)
+
+
+def _decide(
+    module: ModuleTrace,
+    function: FunctionTrace,
+    loop: Loop,
+    around: tuple[Loop, ...],
+    products: Sequence[Operation],
+    sums: Mapping[int, LoopSums | str],
+    ahead: bool,
+) -> LoopDecision:
+    kept: list[Accumulation] = []
+    reasons: list[str] = []
+    for operation in products:
+        obstacle = _obstacle(module, function, loop, operation, sums)
+        if obstacle:
+            reasons.append(f"line {operation.line}: {obstacle}" if len(products) > 1 else obstacle)
             continue
-        name = f"wt_sums_{number}"
-        text = lines[call.line]
-        margin = text[: len(text) - len(text.lstrip())]
-        # declared without a value, because a goto may not jump over one
-        after.setdefault(declaration, []).append(f"        {found.ctype} {name}[{found.count}];")
-        before.setdefault(call.start, []).append(
-            f"        for (int wt_i = 0; wt_i < {found.count}; ++wt_i) {name}[wt_i] = {found.ctype}(0);"
-        )
-        lines[call.line] = (
-            f"{margin}{found.symbol}_add({name}, {call.a}.data.ptr, {call.b}.data.ptr); WP_TILE_SYNC();"
-            f"  // {text.strip()}"
-        )
-        after.setdefault(call.end, []).append(
-            f"        WP_TILE_SYNC(); {found.symbol}_finish({name}, {call.c}.data.ptr); WP_TILE_SYNC();"
-        )
-    for line in _repeated(lines, repeated):
-        lines[line] = f"        WP_TILE_SYNC();  // {lines[line].strip()}"
-    return joined(lines, before, after) + ("\n" if source.endswith("\n") else "")
+        home = loop
+        for outer in reversed(around):
+            if _obstacle(module, function, outer, operation, sums):
+                break
+            home = outer
+        found = sums[_product(operation).site]
+        assert isinstance(found, LoopSums)
+        kept.append(Accumulation(operation, found, home))
+    pipeline: Pipeline | None = None
+    if not kept:
+        pass
+    elif len(kept) < len(products):
+        reasons.append("the other products keep their sums in registers")
+    elif not ahead:
+        reasons.append("the setting wide_moves is off")
+    else:
+        planned = _pipeline(module, function, loop, kept)
+        if isinstance(planned, Pipeline):
+            pipeline = planned
+            lent = sum(_aligned(buffer.tile.size_bytes) for buffer in planned.buffers)
+            reasons.append(f"second buffers of {lent} bytes lie in C's memory, which is idle in the loop")
+        else:
+            reasons.append(planned)
+    return LoopDecision(function.label, loop, len(products), tuple(kept), pipeline, "; ".join(dict.fromkeys(reasons)))
 
 
-def joined(lines: Iterable[str], before: Mapping[int, Iterable[str]], after: Mapping[int, Iterable[str]]) -> str:
-    """The text of lines, with others put in before and after some of them, by number."""
-    return "\n".join(
-        line
-        for index, original in enumerate(lines)
-        for line in (*before.get(index, ()), original, *after.get(index, ()))
-    )
+def _product(operation: Operation) -> Product:
+    assert operation.product is not None
+    return operation.product
 
 
-def code_of(line: str) -> str:
-    """A line without its comment."""
-    return line.split("//", 1)[0]
+# ---- sums in registers
 
 
-def functions(lines: list[str]) -> list[range]:
-    """Bodies of functions: Warp closes each with a brace at the start of a line."""
-    bounds = [-1, *(index for index, line in enumerate(lines) if line.startswith("}")), len(lines)]
-    return [range(first + 1, last) for first, last in pairwise(bounds)]
-
-
-def mentions(lines: list[str], where: range, name: str) -> list[int]:
-    """Lines that mention a variable, comments aside."""
-    pattern = re.compile(rf"\b{name}\b")
-    return [index for index in where if pattern.search(code_of(lines[index]))]
-
-
-def enclosing_loop(lines: list[str], function: range, call: int) -> tuple[int, int] | None:
-    """First and last line of the innermost loop around a call."""
-    for start in range(call, function.start - 1, -1):
-        label = _START.match(lines[start])
-        if label is None:
+def _obstacle(
+    module: ModuleTrace,
+    function: FunctionTrace,
+    loop: Loop,
+    operation: Operation,
+    sums: Mapping[int, LoopSums | str],
+) -> str:
+    """Why a product cannot keep its sums in registers over a loop; empty if it can."""
+    c = factors(operation)[2]
+    same = [
+        other for other in operations(loop.nodes)
+        if other.product is not None and not other.results and factors(other)[2].memory == c.memory
+    ]  # fmt: skip
+    for other in (operation, *same):
+        problem = _problem_of_product(module, function, other, sums)
+        if problem:
+            return problem if other is operation else f"line {other.line}: {problem}"
+    for other in operations(loop.nodes):
+        if other.effect is Effect.LEAVES:
+            return f"line {other.line} returns from within the loop"
+        if any(other is one for one in same):
             continue
-        end = next((i for i in range(start, function.stop) if lines[i].strip() == f"end_for_{label[1]}:;"), None)
-        if end is not None and end > call:
-            return start, end
+        if any(module.may_overlap(function, c, tile) for tile in other.tiles):
+            return f"line {other.line}: {other.name} uses C in the loop"
+    return ""
+
+
+def _problem_of_product(
+    module: ModuleTrace, function: FunctionTrace, operation: Operation, sums: Mapping[int, LoopSums | str]
+) -> str:
+    product = _product(operation)
+    if operation.results:
+        return "the product is a new tile in each iteration; wp.tile_matmul(a, b, c) adds to one tile"
+    if product.alpha != 1.0 or product.beta != 1.0:
+        return "alpha and beta are not both the constant 1"
+    a, b, c = factors(operation)
+    if module.may_overlap(function, a, c) or module.may_overlap(function, b, c):
+        return "C may share memory with A or B"
+    found = sums.get(product.site, "no function was planned for it")
+    return "" if isinstance(found, LoopSums) else found
+
+
+# ---- loads ahead
+
+
+def _pipeline(module: ModuleTrace, function: FunctionTrace, loop: Loop, kept: Sequence[Accumulation]) -> Pipeline | str:
+    """How a loop loads ahead, or why it cannot."""
+    block = _block_of(loop.nodes, [one.operation for one in kept])
+    if loop.kind == "unrolled":
+        return "Warp unrolls the loop"
+    if block is None:
+        return "its products lie in different branches"
+    inside = list(operations(loop.nodes))
+    loads = [operation for operation in inside if operation.name == LOAD]
+    loaded = {tile.name: load for load in loads for tile in load.results if isinstance(tile, Tile)}
+    used = {name for one in kept for tile in factors(one.operation)[:2] for name in tile.memory}
+    if not used & set(loaded):
+        return "it loads no operand of its products"
+    for operation in inside:
+        if (problem := _waits(operation, kept, set(loaded))) != "":
+            return f"line {operation.line}: {problem}"
+    for load in loads:
+        problem = _problem_of_load(function, load, block, kept, inside)
+        if problem:
+            return f"line {load.line}: {problem}"
+    return _placed(module, function, loads, kept)
+
+
+def _block_of(nodes: tuple[Node, ...], wanted: Sequence[Operation]) -> tuple[Node, ...] | None:
+    """The statements among which all wanted operations stand directly."""
+    if all(any(node is one for node in nodes) for one in wanted):
+        return nodes
+    for node in nodes:
+        if isinstance(node, Branch) and (found := _block_of(node.nodes, wanted)) is not None:
+            return found
     return None
 
 
-def _calls(lines: list[str]) -> Iterator[_Call]:
-    """Products in loops."""
-    for function in functions(lines):
-        for line in function:
-            match, site = _CALL.match(code_of(lines[line])), _SITE.search(lines[line])
-            arguments = [text.strip() for text in match["arguments"].split(",")] if match else []
-            loop = enclosing_loop(lines, function, line) if site and len(arguments) == 8 else None
-            if site and loop:
-                yield _Call(int(site[1]), line, *loop, function, *arguments[3:])  # behind three functions
+def _waits(operation: Operation, kept: Sequence[Accumulation], loaded: set[str]) -> str:
+    """Why an operation of the loop cannot run while tiles are loaded; empty if it can."""
+    if operation.name == LOAD or any(operation is one.operation for one in kept):
+        return ""
+    if operation.effect is Effect.ALIAS and all(tile.memory & loaded for tile in operation.tiles):
+        return ""
+    return {
+        Effect.NONE: "",
+        Effect.WRITES: f"{operation.name} writes to an array while tiles are loaded",
+        Effect.LEAVES: "the function returns from within the loop",
+        Effect.UNKNOWN: f"it is not known what {operation.name} does",
+    }.get(operation.effect, f"{operation.name} works on a tile while others are loaded")
 
 
-def _summed(lines: list[str]) -> list[tuple[_Call, int]]:
-    """Calls whose sums may stay in registers, each with the line that declares its C."""
-    found = []
-    for call in _calls(lines):
-        if not all(_is_one(lines, call.function, name) for name in (call.alpha, call.beta)):
+def _problem_of_load(
+    function: FunctionTrace,
+    load: Operation,
+    block: tuple[Node, ...],
+    kept: Sequence[Accumulation],
+    inside: Sequence[Operation],
+) -> str:
+    (tile,) = (value for value in load.results if isinstance(value, Tile))
+    if not any(node is load for node in block):
+        return "the tile is not loaded in the branch that multiplies it"
+    if not tile.owner:
+        return "the tile lies in registers"
+    for operation in function.operations():
+        if operation is load or not any(tile.name in other.memory for other in operation.tiles):
             continue
-        c = call.c
-        mentioned = mentions(lines, call.function, c)
-        declaration = next((i for i in mentioned if f"{c} = wp::tile_alloc_empty<" in lines[i]), None)
-        alone = mentions(lines, call.loop, c) == [call.line] and c not in (call.a, call.b)
-        harmless = [re.compile(pattern.format(c=c)) for pattern in _HARMLESS]
-        known = all(any(p.search(code_of(lines[i])) for p in harmless) for i in mentioned)
-        if declaration is not None and alone and known:
-            found.append((call, declaration))
-    return found
+        multiplies = any(operation is one.operation for one in kept)
+        renames = operation.effect is Effect.ALIAS and any(operation is other for other in inside)
+        if not multiplies and not renames:
+            return f"line {operation.line} uses the loaded tile too"
+    if not any(tile.name in x.memory for one in kept for x in factors(one.operation)[:2]):
+        return "the loaded tile is no operand of the product"
+    return ""
 
 
-def _is_one(lines: list[str], function: range, name: str) -> bool:
-    pattern = re.compile(_ONE.format(name))
-    return any(pattern.search(lines[index]) for index in mentions(lines, function, name))
+def _placed(
+    module: ModuleTrace, function: FunctionTrace, loads: Sequence[Operation], kept: Sequence[Accumulation]
+) -> Pipeline | str:
+    """Second buffers of the loaded tiles in the memory of those C that hold zeros where their loop begins."""
+    lenders: dict[str, Accumulation] = {}
+    for one in kept:
+        if one.c.dense and holds_zeros(module, function, one.home, one.c):
+            lenders.setdefault(one.c.name, one)
+    if not lenders:
+        return "C holds a start value, and so has no room for second buffers"
+    free = {name: (0, one.c) for name, one in lenders.items()}
+    place: dict[str, tuple[Tile, int]] = {}
+    tiles = [value for load in loads for value in load.results if isinstance(value, Tile)]
+    for tile in sorted(tiles, key=lambda one: -one.size_bytes):
+        room = next((name for name, (taken, c) in free.items() if taken + tile.size_bytes <= c.size_bytes), None)
+        if room is None:
+            needed, there = (
+                sum(map(_aligned, (t.size_bytes for t in tiles))),
+                sum(c.size_bytes for _, c in free.values()),
+            )
+            return f"second buffers need {needed} bytes, and C's memory has {there}"
+        taken, lender = free[room]
+        place[tile.name] = lender, taken
+        free[room] = taken + _aligned(tile.size_bytes), lender
+    buffers = tuple(
+        Buffer(tile, load, *place[tile.name])
+        for load in loads
+        for tile in load.results
+        if isinstance(tile, Tile)
+    )  # fmt: skip
+    return Pipeline(buffers, tuple(kept))
 
 
-def _repeated(lines: list[str], sites: Collection[int]) -> list[int]:
-    """Lines of forward products that a reverse loop repeats although nothing reads their result."""
-    found = []
-    for call in _calls(lines):
-        if call.site not in sites:
-            continue
-        inside = [i for i in mentions(lines, call.loop, call.c) if i != call.line]
-        reversed_here = [i for i in inside if code_of(lines[i]).lstrip().startswith(_ADJOINT)]
-        # the adjoint of the product takes C, and only C's gradient is read
-        if reversed_here and inside == reversed_here and not _read_later(lines, call.function, call.end, call.c):
-            found.append(call.line)
-    return found
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
-def _read_later(lines: list[str], function: range, end: int, c: str) -> bool:
-    """Whether code behind a reverse loop might read C."""
-    unread = (rf"\badj_tile_(?:zeros|load|store|matmul_acc)\b.*\b{c}\b", rf"\b{c} = wp::tile_(?:zeros|load)\b")
-    later = mentions(lines, range(end + 1, function.stop), c)
-    return not all(any(re.search(pattern, code_of(lines[i])) for pattern in unread) for i in later)
+# ---- what C holds
+
+
+def holds_zeros(module: ModuleTrace, function: FunctionTrace, before: Node, tile: Tile) -> bool:
+    """Whether a tile with memory of its own holds zeros when the program reaches a node.
+
+    Of a parameter every call of the function decides.
+    """
+    for nodes, index in reversed(_path_to(function.nodes, before)):
+        for node in reversed(nodes[:index]):
+            inside = [node] if isinstance(node, Operation) else list(operations(node.nodes))
+            if any(module.may_overlap(function, tile, other) for operation in inside for other in operation.tiles):
+                return isinstance(node, Operation) and node.name == "tile_zeros" and tile in node.results
+        parent = nodes[index]
+        if isinstance(parent, Loop) and parent is not before:
+            return False  # an earlier iteration may have written it
+    if not tile.parameter:
+        return False
+    calls = module.calls_of(function.label)
+    position = function.parameters.index(tile.name)
+    return bool(calls) and all(_passes_zeros(module, caller, call, position, tile) for caller, call in calls)
+
+
+def _passes_zeros(module: ModuleTrace, caller: FunctionTrace, call: Operation, position: int, tile: Tile) -> bool:
+    passed = call.operands[position] if position < len(call.operands) else None
+    if not isinstance(passed, Tile) or not passed.dense or passed.size_bytes != tile.size_bytes:
+        return False
+    if not (passed.owner or passed.parameter):
+        return False
+    return holds_zeros(module, caller, call, passed)
+
+
+def _path_to(nodes: tuple[Node, ...], wanted: Node) -> list[tuple[tuple[Node, ...], int]]:
+    """The blocks around a node, outermost first, each with the index of the statement that leads to it."""
+    for index, node in enumerate(nodes):
+        if node is wanted:
+            return [(nodes, index)]
+        if not isinstance(node, Operation) and (inner := _path_to(node.nodes, wanted)):
+            return [(nodes, index), *inner]
+    return []

@@ -1,32 +1,22 @@
 """The plan of a module: which GEMM variants its generated code needs, for which kernels, and why.
 
 Warp writes the name of a product's device function into the code it generates. While a module is
-being generated every call site gets three placeholder names instead. The finished source then
-shows which placeholders an adjoint call really uses, whatever decided that (module option, kernel
-option, ``wp.grad()``, a helper shared between kernels, a custom gradient), and they are replaced
-by the names of the variants that will be built.
+being generated every call site gets three names of its own instead, which the source's prelude
+defines. Warp decides late whether a function's adjoint is generated (module option, kernel option,
+``wp.grad()``, a helper shared between kernels, a custom gradient); a site's adjoints are needed if
+the adjoint of the function that contains it was generated.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.settings import Settings, current
-
-if TYPE_CHECKING:
-    from warp_tiles.codegen.loops import LoopSums
-
-SCALAR_FUNCTION = "0"  # Warp's entry templates take the scalar path when given an int for a function
-DECLARATIONS = "/* warp_tiles declarations */"
-_CTYPES = {"float16": "wp::float16", "bfloat16": "wp::bfloat16", "float32": "wp::float32", "float64": "wp::float64"}
-_PLACEHOLDER = re.compile(r"\bwt_site(\d+)_(forward|adjoint_a|adjoint_b)(?=\b|_)")  # a suffix may follow, and stays
-_ADJOINT_CALL = re.compile(r"\badj_\w+\s*(?:<[^;{}]*?>)?\s*\(")
 
 
 @dataclass(frozen=True)
@@ -50,7 +40,7 @@ class Site:
     bfloat16_operands: bool = False
 
     def placeholder(self, role: Role) -> str:
-        """The name that stands for one product of this site in the generated source."""
+        """The name of one product of this site in the generated source."""
         return f"wt_site{self.index}_{role.value}"
 
 
@@ -124,6 +114,38 @@ class PlannedVariant:
 
 
 @dataclass(frozen=True)
+class PlannedLoop:
+    """What is done with one loop that contains products.
+
+    Attributes:
+        kernel: Key of a kernel that runs it.
+        file, line: Where it stands in the user's source.
+        products: How many products it contains, without those of loops inside it.
+        state: ``pipelined``: tiles are loaded ahead and sums stay in registers; ``register_sums``: the latter alone;
+            ``as_warp``: nothing is changed.
+        stages: Buffers of each tile that the loop loads.
+        reason: What makes the state possible, or why not more is done.
+    """
+
+    kernel: str
+    file: str
+    line: int
+    products: int
+    state: str
+    stages: int
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that ``warp-tiles plan --json`` prints."""
+        return dict(vars(self))
+
+    def describe(self) -> str:
+        """The decision in words."""
+        words = {"pipelined": f"pipelined, {self.stages} stages", "register_sums": "sums in registers"}
+        return words.get(self.state, "as Warp does it")
+
+
+@dataclass(frozen=True)
 class ModulePlan:
     """What one module needs for one target.
 
@@ -135,6 +157,7 @@ class ModulePlan:
         variants: Every product of every site, needed or not; equal ones of one role appear once, and
             equal ones of several roles are built once.
         settings: The settings in force for the module.
+        loops: Every loop that contains products, once for each kernel that runs it.
     """
 
     name: str
@@ -143,6 +166,7 @@ class ModulePlan:
     kernels: tuple[str, ...]
     variants: tuple[PlannedVariant, ...]
     settings: Settings = field(default_factory=Settings)
+    loops: tuple[PlannedLoop, ...] = ()
 
     @property
     def needed(self) -> tuple[PlannedVariant, ...]:
@@ -159,6 +183,7 @@ class ModulePlan:
             "provider": self.settings.provider,
             "policy": self.settings.policy,
             "variants": [v.to_json() for v in self.variants],
+            "loops": [loop.to_json() for loop in self.loops],
         }
 
 
@@ -187,27 +212,13 @@ class Session:
         return site
 
 
-def adjoints_called(source: str) -> set[int]:
-    """Indices of the sites whose adjoint some function of the generated source calls.
-
-    Comments do not count: Warp leaves calls that are not replayed in the source as comments.
-    """
-    found: set[int] = set()
-    for line in source.splitlines():
-        for statement in line.split("//", 1)[0].split(";"):
-            call = _ADJOINT_CALL.search(statement)
-            if call:
-                found.update(int(match.group(1)) for match in _PLACEHOLDER.finditer(statement, call.end()))
-    return found
-
-
 def _kernels_of(site: Site, uses: Sequence[FunctionUse], backward: bool | None = None) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(use.kernel for use in uses if use.function == site.function and backward in (None, use.backward))
     )
 
 
-def _decide(site: Site, role: Role, called: set[int], uses: Sequence[FunctionUse]) -> PlannedVariant:
+def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[FunctionUse]) -> PlannedVariant:
     adjoint = role is not Role.FORWARD
     needed = not adjoint or site.index in called
     kernels = _kernels_of(site, uses, backward=True if adjoint and needed else None) or _kernels_of(site, uses)
@@ -238,19 +249,20 @@ def _merge(planned: Sequence[PlannedVariant]) -> tuple[PlannedVariant, ...]:
     return tuple(merged.values())
 
 
-def resolve(session: Session, source: str, kernels: Sequence[str], uses: Sequence[FunctionUse]) -> ModulePlan:
-    """Decide about every product of a module from its finished source.
+def resolve(
+    session: Session, called: Collection[int], kernels: Sequence[str], uses: Sequence[FunctionUse]
+) -> ModulePlan:
+    """Decide about every product of a module.
 
     Args:
         session: The sites.
-        source: Generated source with placeholders.
+        called: Numbers of the sites in functions whose adjoint was generated.
         kernels: Keys of the module's kernels.
         uses: Which kernel reaches which function, and whether backward.
 
     Raises:
         TypeError: An adjoint of a product of bfloat16 operands is needed on the scalar path.
     """
-    called = adjoints_called(source)
     planned: list[PlannedVariant] = []
     for site in session.sites:
         if site.bfloat16_operands and not site.variants and site.index in called:
@@ -260,83 +272,3 @@ def resolve(session: Session, source: str, kernels: Sequence[str], uses: Sequenc
     return ModulePlan(
         session.module, session.arch, session.block_dim, tuple(kernels), _merge(planned), session.settings
     )
-
-
-def pointers(variant: GemmVariant) -> tuple[str, ...]:
-    """Types that Warp passes to a variant's device function: pointers to alpha, A, B, beta and C."""
-    a, b, c = (f"{_CTYPES[operand.dtype]}*" for operand in (variant.a, variant.b, variant.c))
-    return c, a, b, c, c
-
-
-def declaration(variant: GemmVariant, symbol: str) -> str:
-    """C++ declaration of a variant's device function."""
-    return f"void {symbol}({', '.join(pointers(variant))});"
-
-
-def loop_declarations(variant: GemmVariant, sums: LoopSums) -> str:
-    """C++ declarations of the two functions that keep a variant's sums over a loop."""
-    a, b, c = (_CTYPES[operand.dtype] for operand in (variant.a, variant.b, variant.c))
-    add = f"void {sums.symbol}_add({sums.ctype}*, {a}*, {b}*);"
-    return f"{add}\nvoid {sums.symbol}_finish({sums.ctype}*, {c}*);"
-
-
-def substitute(
-    source: str,
-    session: Session,
-    symbols: Mapping[GemmVariant, str],
-    sums: Mapping[GemmVariant, LoopSums] | None = None,
-    wide_moves: bool = False,
-) -> str:
-    """Replace placeholders by function names.
-
-    Args:
-        source: Generated source with placeholders.
-        session: Its sites.
-        symbols: Function name of each variant that was built. A site one of whose needed products
-            is missing here takes the scalar path as a whole, because Warp's templates decide by
-            the forward function alone.
-        sums: Of the variants that can keep their sums in registers over a loop; None leaves loops as they are.
-        wide_moves: Whether tiles are loaded side by side, see :mod:`warp_tiles.codegen.tile_moves`.
-    """
-    called = adjoints_called(source)
-    names: dict[str, str] = {}
-    declarations: dict[str, str] = {}
-    complete_sites: list[Site] = []
-    for site in session.sites:
-        needed = [role for role in site.variants if role is Role.FORWARD or site.index in called]
-        built = {role: symbols[site.variants[role]] for role in needed if site.variants[role] in symbols}
-        complete = bool(site.variants) and len(built) == len(needed)
-        # an adjoint that nothing calls still is an argument; Warp passes the forward function there
-        default = built.get(Role.FORWARD, SCALAR_FUNCTION) if complete else SCALAR_FUNCTION
-        for role in Role:
-            names[site.placeholder(role)] = built.get(role, default) if complete else SCALAR_FUNCTION
-        if complete:
-            complete_sites.append(site)
-            declarations.update({built[role]: declaration(site.variants[role], built[role]) for role in needed})
-    if sums is not None:
-        found = {
-            site.index: sums.get(site.variants[Role.FORWARD]) for site in complete_sites if site.call == "tile_matmul"
-        }
-        from warp_tiles.codegen.loops import keep_sums
-
-        source = keep_sums(source, {index: kept for index, kept in found.items() if kept is not None}, found)
-        for site in complete_sites:
-            kept = found.get(site.index)
-            if kept is not None and f"{kept.symbol}_add(" in source:
-                declarations[f"{kept.symbol}_add"] = loop_declarations(site.variants[Role.FORWARD], kept)
-    if wide_moves and complete_sites:
-        from warp_tiles.codegen.pipeline import pipeline
-        from warp_tiles.codegen.tile_moves import move_wide
-
-        source = pipeline(move_wide(source))
-    if called:
-        from warp_tiles.codegen.shared_gradients import WAITING, wait_between, waiting_function
-
-        source = wait_between(source, {site.index for site in complete_sites})
-        for site in complete_sites:
-            second = site.placeholder(Role.ADJOINT_B)
-            if f"{second}{WAITING}" in source:
-                types = pointers(site.variants[Role.ADJOINT_B])
-                declarations[f"{names[second]}{WAITING}"] = waiting_function(names[second], types)
-    text = _PLACEHOLDER.sub(lambda match: names[match.group(0)], source)
-    return text.replace(DECLARATIONS, "\n".join(declarations[name] for name in sorted(declarations)))

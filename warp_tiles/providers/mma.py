@@ -22,6 +22,7 @@ from warp_tiles.toolchain.store import ToolchainStore
 
 if TYPE_CHECKING:
     from warp_tiles.codegen.loops import LoopSums
+    from warp_tiles.codegen.module import DeviceFunction
 
 SOURCE = "gemm/block_gemm.cuh"  # below kernels/
 SOURCE_SCHEMA = 1
@@ -126,6 +127,26 @@ def loop_sums(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums
     if not count:
         return None
     return LoopSums(symbol, "wp::float64" if tile_limits.computes_in_double(variant) else "wp::float32", count)
+
+
+def device_function(variant: GemmVariant, symbol: str, provider: str, config: TileConfig | None) -> DeviceFunction:
+    """What generated code may call of a variant that was built.
+
+    Args:
+        variant: The variant.
+        symbol: Its function.
+        provider: Who built it.
+        config: How, where the provider is ``mma``.
+    """
+    from warp_tiles.codegen.module import DeviceFunction
+
+    if config is None:
+        return DeviceFunction(symbol, f"the provider {provider} has no functions that keep sums in registers")
+    if (sums := loop_sums(variant, symbol, config)) is not None:
+        return DeviceFunction(symbol, sums)
+    if DTYPE_BYTES[variant.c.dtype] < 4:
+        return DeviceFunction(symbol, f"C is {variant.c.dtype}, to which each product is rounded")
+    return DeviceFunction(symbol, "registers do not hold the sums of its tile")
 
 
 def options(variant: GemmVariant) -> dict[str, Any]:

@@ -1,0 +1,274 @@
+"""Follows Warp's code generator: what a kernel or function does is recorded, and hooks are left in its source."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from warp_tiles._warp.recorder import Call, Quiet, Recorder, Statement
+from warp_tiles._warp.seams import find
+from warp_tiles.codegen.trace import Effect, FunctionTrace, ModuleTrace
+
+# what is wrapped below codegen.Adjoint; where one is missing, loops are left as Warp generates them
+SEAMS = {
+    "codegen.Adjoint.add_call": "func args kwargs",
+    "codegen.Adjoint.resolve_call": "func args kwargs",
+    "codegen.Adjoint.add_forward": "statement replay skip_replay",
+    "codegen.Adjoint.add_grad_call": "func args kwargs",
+    "codegen.Adjoint.add_comp": "",
+    "codegen.Adjoint.add_return": "var",
+    "codegen.Adjoint.begin_for": "iter",
+    "codegen.Adjoint.end_for": "iter",
+    "codegen.Adjoint.begin_while": "cond",
+    "codegen.Adjoint.end_while": "",
+    "codegen.Adjoint.begin_if": "cond",
+    "codegen.Adjoint.end_if": "cond",
+    "codegen.Adjoint.begin_else": "cond",
+    "codegen.Adjoint.end_else": "cond",
+    "codegen.Adjoint.eval": "node",
+    "codegen.Adjoint.set_lineno": "lineno",
+    "types.is_array": "",
+    "types.is_reference": "",
+}
+
+
+class ModuleRecorder:
+    """The traces of one module while it is generated.
+
+    Attributes:
+        reversed: Adjoints whose reverse pass was generated, by identity.
+    """
+
+    def __init__(self) -> None:
+        self.recorders: dict[int, Recorder] = {}
+        self.reversed: set[int] = set()
+        self._numbers: Iterator[int] = itertools.count()
+        self._effects: dict[int, Effect] = {}
+
+    def begin(self, adjoint: Any) -> Recorder:
+        """Record a function anew."""
+        recorder = self.recorders[id(adjoint)] = Recorder(adjoint, self._numbers)
+        return recorder
+
+    def trace(self, label_of: Callable[[Any], str], kernels_of: Callable[[Any], tuple[str, ...]]) -> ModuleTrace:
+        """What was recorded, as values.
+
+        Args:
+            label_of: A name for each function.
+            kernels_of: Keys of the kernels that reach a function, by its Adjoint.
+        """
+        functions: dict[str, FunctionTrace] = {}
+        kernels: dict[str, tuple[str, ...]] = {}
+        for recorder in self.recorders.values():
+            found = recorder.trace(label_of, self._effect_of)
+            functions[found.label] = found
+            kernels[found.label] = kernels_of(recorder.adjoint)
+        reverse = frozenset(label_of(r.adjoint) for i, r in self.recorders.items() if i in self.reversed)
+        return ModuleTrace(functions, reverse, kernels)
+
+    def _effect_of(self, function: Any) -> Effect:
+        identity = id(function.adj)
+        recorder = self.recorders.get(identity)
+        if recorder is None or function.native_snippet is not None:
+            return Effect.UNKNOWN
+        if identity not in self._effects:
+            self._effects[identity] = recorder.effect(self._effect_of)
+        return self._effects[identity]
+
+
+class Tracer:
+    """Wraps the methods of Warp's code generator.
+
+    Args:
+        wrap: Replaces a method by ``hook(original, self, ...)``.
+    """
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
+        """Put the hooks in."""
+        adjoint = find("codegen.Adjoint")
+        for name in (path.rpartition(".")[2] for path in SEAMS if path.startswith("codegen.Adjoint.")):
+            wrap(adjoint, name, getattr(self, f"_{name}"))
+
+    @contextmanager
+    def function(self, adjoint: Any, module: ModuleRecorder | None) -> Iterator[None]:
+        """Record what is generated of a function in the block; nothing if there is no module to record."""
+        stack = self._local.__dict__.setdefault("stack", [])
+        recorder = module.begin(adjoint) if module is not None else None
+        stack.append((adjoint, recorder))
+        try:
+            yield
+            if recorder is not None:
+                recorder.end_function()
+        finally:
+            stack.pop()
+
+    @property
+    def adjoint(self) -> Any:
+        """The function that is being generated, as Warp's Adjoint, or None."""
+        stack = self._local.__dict__.get("stack")
+        return stack[-1][0] if stack else None
+
+    def recorder(self, adjoint: Any = None) -> Recorder | None:
+        """The recorder of the function that is being generated; None if it is another, or not recorded."""
+        stack = self._local.__dict__.get("stack")
+        if not stack or (adjoint is not None and stack[-1][0] is not adjoint):
+            return None
+        found: Recorder | None = stack[-1][1]
+        return found
+
+    # ---- wrapped methods: each is called with Warp's own, the Adjoint and the arguments
+
+    def _add_call(self, original: Any, adj: Any, func: Any, args: Any, kwargs: Any, *rest: Any, **named: Any) -> Any:
+        recorder = self.recorder(adj)
+        if recorder is None:
+            return original(adj, func, args, kwargs, *rest, **named)
+        call = Call()
+        recorder.frames.append(call)
+        try:
+            output = original(adj, func, args, kwargs, *rest, **named)
+        finally:
+            recorder.frames.pop()
+        recorder.call_ended(call, output[0] if named.get("return_resolved") else output)
+        return output
+
+    def _resolve_call(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
+        found = original(adj, *args, **named)
+        recorder = self.recorder(adj)
+        if recorder is not None:
+            function, bound = found[:2]
+            recorder.resolved(function, tuple(bound.values()))
+        return found
+
+    def _add_forward(
+        self, original: Any, adj: Any, statement: str, replay: str | None = None, skip_replay: bool = False
+    ) -> None:
+        recorder = self.recorder(adj)
+        if recorder is None:
+            original(adj, statement, replay, skip_replay)
+        else:
+            recorder.statement(statement, replay, self._emitter(original, adj), skip_replay)
+
+    def _add_grad_call(
+        self, original: Any, adj: Any, func: Any, args: Any, kwargs: Any, *rest: Any, **named: Any
+    ) -> Any:
+        recorder = self.recorder(adj)
+        if recorder is None:
+            return original(adj, func, args, kwargs, *rest, **named)
+        wait = recorder.mark_wait(self._plain(adj))
+        with self._quiet(recorder):
+            output = original(adj, func, args, kwargs, *rest, **named)
+        recorder.gradient_called((*args, *kwargs.values()), output, wait)
+        return output
+
+    def _add_return(self, original: Any, adj: Any, var: Any) -> Any:
+        recorder = self.recorder(adj)
+        if recorder is None:
+            return original(adj, var)
+        recorder.returns(var, self._plain(adj))
+        with self._quiet(recorder):
+            return original(adj, var)
+
+    def _begin_for(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
+        recorder = self.recorder(adj)
+        if recorder is None:
+            return original(adj, *args, **named)
+        recorder.begin_loop("range", self._plain(adj))
+        with self._quiet(recorder):
+            variable = original(adj, *args, **named)
+        recorder.loop_variable(variable)
+        return variable
+
+    def _begin_while(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
+        recorder = self.recorder(adj)
+        if recorder is None:
+            return original(adj, *args, **named)
+        recorder.begin_loop("while", self._plain(adj))
+        with self._quiet(recorder):
+            return original(adj, *args, **named)
+
+    def _end_for(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
+        recorder = self.recorder(adj)
+        if recorder is None:
+            return original(adj, *args, **named)
+        recorder.end_body(self._plain(adj))
+        with self._quiet(recorder):
+            found = original(adj, *args, **named)
+        recorder.end_loop(self._plain(adj))
+        return found
+
+    _end_while = _end_for
+
+    def _begin_if(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
+        recorder = self.recorder(adj)
+        if recorder is None:
+            return original(adj, *args, **named)
+        recorder.begin_branch(self._plain(adj))
+        with self._quiet(recorder):
+            return original(adj, *args, **named)
+
+    _begin_else = _begin_if
+
+    def _end_if(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
+        recorder = self.recorder(adj)
+        if recorder is None:
+            return original(adj, *args, **named)
+        recorder.end_body(self._plain(adj))
+        with self._quiet(recorder):
+            found = original(adj, *args, **named)
+        recorder.end_branch()
+        return found
+
+    _end_else = _end_if
+
+    def _eval(self, original: Any, adj: Any, node: Any) -> Any:
+        recorder = self.recorder(adj)
+        if recorder is None:
+            return original(adj, node)
+        recorder.frames.append(Statement(type(node)))
+        try:
+            return original(adj, node)
+        finally:
+            recorder.frames.pop()
+
+    def _add_comp(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
+        recorder = self.recorder(adj)
+        if recorder is None:
+            return original(adj, *args, **named)
+        with self._quiet(recorder):
+            return original(adj, *args, **named)
+
+    _set_lineno = _add_comp
+
+    # ---- emitting
+
+    def _plain(self, adj: Any) -> Callable[..., None]:
+        """Emits statements of our own, with no look at them."""
+
+        def emit(statement: str, replay: str | None, skip_replay: bool) -> None:
+            recorder = self.recorder(adj)
+            assert recorder is not None
+            with self._quiet(recorder):
+                adj.add_forward(statement, replay, skip_replay)
+
+        return emit
+
+    @staticmethod
+    def _emitter(original: Any, adj: Any) -> Callable[..., None]:
+        def emit(statement: str, replay: str | None, skip_replay: bool) -> None:
+            original(adj, statement, replay, skip_replay)
+
+        return emit
+
+    @contextmanager
+    def _quiet(self, recorder: Recorder) -> Iterator[None]:
+        recorder.frames.append(Quiet())
+        try:
+            yield
+        finally:
+            recorder.frames.pop()

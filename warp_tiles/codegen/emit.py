@@ -1,0 +1,167 @@
+"""C++ at the hooks of a generated source: what was decided about loops, loads and adjoints, as macros.
+
+``kernels/module`` has the device functions that the macros call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from warp_tiles.codegen.hooks import Hook
+from warp_tiles.codegen.loads import Loads
+from warp_tiles.codegen.loops import Accumulation, LoopDecision, Pipeline, factors
+from warp_tiles.codegen.trace import Branch, FunctionTrace, Node, Operation, Tile
+
+PASSED_ON = "__VA_ARGS__"  # what a macro that changes nothing stands for
+_SYNC = "WP_TILE_SYNC();"
+_LOADED = "wt_module::loaded();"
+
+
+class Macros:
+    """The macros of one module, by name; a name that nothing decided about leaves the source as Warp wrote it."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[str]] = {}
+        self._replaced: dict[str, str] = {}
+
+    def add(self, hook: Hook, number: int, text: str) -> None:
+        """Add a statement at a place."""
+        self._texts.setdefault(hook.name_of(number), []).append(text)
+
+    def replace(self, hook: Hook, number: int, text: str) -> None:
+        """Put other code in place of a statement."""
+        self._replaced[hook.name_of(number)] = text
+
+    def definitions(self, functions: Iterable[FunctionTrace]) -> list[str]:
+        """The ``#define`` of every hook of some functions."""
+        lines = []
+        for function in functions:
+            for hook, number in _hooks(function.nodes, function.end_wait):
+                name = hook.name_of(number)
+                if hook.takes_statement:
+                    lines.append(f"#define {name}(...) {self._replaced.get(name, PASSED_ON)}")
+                else:
+                    lines.append(f"#define {name} {' '.join(self._texts.get(name, ()))}".rstrip())
+        return lines
+
+
+def _hooks(nodes: Iterable[Node], end: int | None) -> Iterable[tuple[Hook, int]]:
+    for node in nodes:
+        if node.wait is not None:
+            yield from ((Hook.WAIT, node.wait), (Hook.REPLAY_WAIT, node.wait))
+        if isinstance(node, Operation):
+            if node.hook is not None:
+                yield from ((Hook.AT, node.hook), (Hook.REPLAY, node.hook))
+            continue
+        if isinstance(node, Branch):
+            yield from _hooks(node.nodes, node.end_wait)
+            continue
+        yield Hook.BEGIN, node.hook
+        yield from _hooks(node.nodes, node.end_wait)
+        yield Hook.END, node.hook
+    if end is not None:
+        yield from ((Hook.WAIT, end), (Hook.REPLAY_WAIT, end))
+
+
+def emit_loads(macros: Macros, forward: Loads, replayed: Loads) -> None:
+    """Write asynchronous loads and waits, of the program and of its repetition in the reverse pass."""
+    for loads, at, wait in ((forward, Hook.AT, Hook.WAIT), (replayed, Hook.REPLAY, Hook.REPLAY_WAIT)):
+        for number, first in loads.asynchronous.items():
+            macros.replace(at, number, f"wt_module::Load<{str(first).lower()}>() << {PASSED_ON}")
+        for number in loads.waits:
+            macros.add(wait, number, _LOADED)
+
+
+def emit_unrepeated(macros: Macros, function: FunctionTrace, sites: Collection[int]) -> None:
+    """Leave forward products out of the reverse pass; their tiles may be read next."""
+    for operation in function.operations():
+        if operation.product is not None and operation.product.site in sites and operation.hook is not None:
+            macros.replace(Hook.REPLAY, operation.hook, _SYNC)
+
+
+def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
+    """Write the loops whose sums stay in registers, and those that load ahead."""
+    for decision in decisions:
+        for one in decision.accumulations:
+            _emit_sums(macros, one)
+        if decision.pipeline is None:
+            for one in decision.accumulations:
+                a, b, _ = factors(one.operation)
+                _replace_product(macros, one, f"{_add(one, _pointer(a), _pointer(b))} {_SYNC}")
+        else:
+            _emit_pipeline(macros, decision.loop.hook, decision.pipeline)
+        for one in decision.accumulations:
+            finish = f"{one.sums.symbol}_finish({_sums(one)}, {_pointer(one.c)});"
+            macros.add(Hook.END, one.home.hook, f"{_SYNC} {finish} {_SYNC}")
+
+
+def _emit_sums(macros: Macros, one: Accumulation) -> None:
+    name, count, ctype = _sums(one), one.sums.count, one.sums.ctype
+    # declared without a value, because a goto may not jump over one
+    zeroed = f"for (int wt_i = 0; wt_i < {count}; ++wt_i) {name}[wt_i] = {ctype}(0);"
+    macros.add(Hook.BEGIN, one.home.hook, f"{ctype} {name}[{count}]; {zeroed}")
+
+
+def _emit_pipeline(macros: Macros, loop: int, pipeline: Pipeline) -> None:
+    """One turn more than there are tiles: the end of the loop jumps to the products once, for the last ones."""
+    steps, multiply, done = f"wt_steps_{loop}", f"wt_multiply_{loop}", f"wt_done_{loop}"
+    names = {buffer.tile.name: f"wt_buffer_{loop}_{buffer.tile.name}" for buffer in pipeline.buffers}
+    macros.add(Hook.BEGIN, loop, f"wt_module::Steps {steps}; {steps}.start();")
+    for buffer in pipeline.buffers:
+        name, tile = names[buffer.tile.name], buffer.tile.name
+        lent = f"wt_module::address({_pointer(buffer.lender)}) + {buffer.offset_bytes}"
+        macros.add(Hook.BEGIN, loop, f"wt_module::DoubleBuffer<decltype({tile})> {name}; {name}.start({tile}, {lent});")
+    first = True
+    for buffer in pipeline.buffers:
+        assert buffer.load.hook is not None
+        points = [f"{name}.load_next({tile});" for tile, name in names.items()] if first else []
+        begin = " ".join([_LOADED, *points, ""]) if first else ""
+        macros.replace(Hook.AT, buffer.load.hook, f"{begin}wt_module::Load<false>() << {PASSED_ON}")
+        first = False
+    *earlier, last = pipeline.products
+    for one in earlier:
+        _replace_product(macros, one, "")
+    adds = []
+    for one in pipeline.products:
+        a, b = (_operand(tile, names) for tile in factors(one.operation)[:2])
+        adds.append(_add(one, a, b))
+    swaps = " ".join(f"{name}.swap();" for name in names.values())
+    text = f"{multiply}:; if ({steps}.any_loaded()) {{ {' '.join(adds)} }} {steps}.next(); {swaps}"
+    _replace_product(macros, last, f"{text} if (!{steps}.more) goto {done};")
+    macros.add(Hook.END, loop, f"{steps}.more = false; goto {multiply}; {done}:;")
+    for buffer in pipeline.buffers:
+        name, tile = names[buffer.tile.name], buffer.tile.name
+        lent = f"wt_module::address({_pointer(buffer.lender)}) + {buffer.offset_bytes}"
+        macros.add(Hook.END, loop, f"{name}.end({tile}, {lent});")
+    homes = {one.c.name: one.home.hook for one in pipeline.products}
+    for lender in dict.fromkeys(buffer.lender.name for buffer in pipeline.buffers):
+        macros.add(Hook.END, homes[lender], f"wt_module::zero({lender});")
+
+
+def _replace_product(macros: Macros, one: Accumulation, text: str) -> None:
+    assert one.operation.hook is not None
+    macros.replace(Hook.AT, one.operation.hook, text)
+
+
+def _sums(one: Accumulation) -> str:
+    assert one.operation.hook is not None
+    return f"wt_sums_{one.operation.hook}"
+
+
+def _add(one: Accumulation, a: str, b: str) -> str:
+    return f"{one.sums.symbol}_add({_sums(one)}, {a}, {b});"
+
+
+def _pointer(tile: Tile) -> str:
+    return f"{tile.name}.data.ptr"
+
+
+def _operand(tile: Tile, names: Mapping[str, str]) -> str:
+    """Where an operand lies that was loaded in the iteration before, or before the loop."""
+    loaded = next((name for root, name in names.items() if root in tile.memory), None)
+    if loaded is None:
+        return _pointer(tile)
+    if tile.name in names:
+        return f"{loaded}.ready()"
+    (root,) = tile.memory
+    return f"{loaded}.ready_view({tile.name}, {root})"
