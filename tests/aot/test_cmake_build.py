@@ -169,7 +169,7 @@ def test_a_plan_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, 
     (installed / "warp_tiles" / "kernels" / "cublasdx" / "mma_tile.cuh").touch()  # of equal content
     assert sorted(project.build()[0]) == names(FIRST, SECOND)
     time.sleep(0.01)
-    (installed / "warp_tiles" / "variant.py").touch()  # named by the depfile alone
+    (installed / "warp_tiles" / "gemm" / "variant.py").touch()  # named by the depfile alone
     assert len(project.build()[0]) == 2
     assert NOTHING_TO_DO in project.build()[1]
 
@@ -198,7 +198,7 @@ def test_a_plan_of_mma_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path:
     (kernels / "cublasdx" / "mma_tile.cuh").touch()
     assert NOTHING_TO_DO in project.build()[1], "what another provider includes does not matter"
     time.sleep(0.01)
-    (installed / "warp_tiles" / "choose.py").touch()
+    (installed / "warp_tiles" / "heuristics" / "choose.py").touch()
     assert len(project.build()[0]) == 2
     assert NOTHING_TO_DO in project.build()[1]
 

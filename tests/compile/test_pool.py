@@ -237,7 +237,7 @@ def test_processes_end_when_their_owner_does() -> None:
 def test_output_of_the_compiler_does_not_break_the_protocol() -> None:
     code = (
         "import os\n"
-        "from warp_tiles import worker\n"
+        "from warp_tiles.compile import worker\n"
         "compile_to_ltoir = worker.FUNCTIONS['compile']\n"
         "def noisy(request):\n"
         "    print('hello from Python', flush=True); os.write(1, b'hello from C\\n')\n"

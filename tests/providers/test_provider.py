@@ -21,8 +21,8 @@ from warp_tiles.heuristics.choose import choose
 from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider, cublasdx, mma
 from warp_tiles.providers.cublasdx import promised, source_text
 from warp_tiles.providers.mma import translation_unit
-from warp_tiles.toolchain import search as toolchain_module
 from warp_tiles.toolchain import sources
+from warp_tiles.toolchain import store as store_module
 from warp_tiles.toolchain.search import Toolchain
 from warp_tiles.toolchain.store import ToolchainStore
 
@@ -67,7 +67,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     made = Place(tmp_path)
-    monkeypatch.setattr(toolchain_module, "find_toolchain", made.toolchain)
+    monkeypatch.setattr(store_module, "find_toolchain", made.toolchain)
     monkeypatch.setattr(sources, "kernels_folder", lambda: tmp_path / "kernels")
     return made
 
@@ -203,7 +203,7 @@ def test_a_header_that_is_not_included_does_not_matter(name: str, place: Place) 
 def test_the_place_of_the_toolchain_does_not_matter(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     before = place.provider(name).key(BASE)
     moved = Place(place.folder / "elsewhere")
-    monkeypatch.setattr(toolchain_module, "find_toolchain", moved.toolchain)
+    monkeypatch.setattr(store_module, "find_toolchain", moved.toolchain)
     monkeypatch.setattr(sources, "kernels_folder", lambda: moved.folder / "kernels")
     assert moved.provider(name).key(BASE) == before  # a bundle made on one machine hits on another
 
@@ -248,7 +248,7 @@ def test_without_a_compiler_there_is_no_key(name: str, place: Place, monkeypatch
     def fail() -> Toolchain:
         raise ToolchainError("no NVRTC")
 
-    monkeypatch.setattr(toolchain_module, "find_toolchain", fail)
+    monkeypatch.setattr(store_module, "find_toolchain", fail)
     with pytest.raises(ToolchainError, match="no NVRTC"):
         place.provider(name).key(BASE)
 
@@ -256,7 +256,7 @@ def test_without_a_compiler_there_is_no_key(name: str, place: Place, monkeypatch
 def test_without_headers_mma_builds_and_cublasdx_names_them(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     before = place.provider("mma").key(BASE)
     found = replace(place.toolchain(), include_dirs=(), missing_headers=("no cublasdx.hpp", "pip install it"))
-    monkeypatch.setattr(toolchain_module, "find_toolchain", lambda: found)
+    monkeypatch.setattr(store_module, "find_toolchain", lambda: found)
     shutil.rmtree(place.folder / "memo")
     assert place.provider("mma").key(BASE) == before
     assert place.provider("mma").request(BASE).source

@@ -18,7 +18,7 @@ import pytest
 from tests.toolchain.test_search import PLAIN
 from tests.toolchain.test_sources import tree
 from warp_tiles.errors import ToolchainError
-from warp_tiles.toolchain import search as module
+from warp_tiles.toolchain import store as module
 from warp_tiles.toolchain.search import Toolchain
 from warp_tiles.toolchain.sources import DeviceSource
 from warp_tiles.toolchain.store import ToolchainStore

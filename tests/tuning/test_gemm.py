@@ -14,6 +14,7 @@ from tests.bench import Bench, variant_of
 from tests.tuning.gemm_fakes import GPU, H200, FakeMeasurer, timing, tuner_of
 from warp_tiles import api, settings
 from warp_tiles.build.engine import Engine
+from warp_tiles.cli import tune_script as tune_script_module
 from warp_tiles.cli.tune_script import tune_script
 from warp_tiles.errors import ScriptError, ToolchainError
 from warp_tiles.gemm.variant import GemmVariant
@@ -245,8 +246,8 @@ def test_a_script_without_a_gpu_says_what_is_missing(script: Path, monkeypatch: 
 def test_a_script_is_tuned_on_the_gpus_that_share_it(
     script: Path, bench: Bench, scripted: FakeMeasurer, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(gemm, "present_device", lambda: "cuda:0")
-    monkeypatch.setattr(gemm, "sharing_gpus", lambda default, names: list(names) or [default, "cuda:1"])
+    monkeypatch.setattr(tune_script_module, "present_device", lambda: "cuda:0")
+    monkeypatch.setattr(tune_script_module, "sharing_gpus", lambda default, names: list(names) or [default, "cuda:1"])
     monkeypatch.setattr(gemm, "environment_of", lambda device: H200)
     monkeypatch.setattr(gemm, "compile_arch", lambda device: 90)
     made: list[str] = []

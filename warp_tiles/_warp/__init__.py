@@ -1,18 +1,44 @@
-"""The only package that touches Warp's internals: what is hooked, how, and how it is taken back."""
+"""The only package that touches Warp's internals: what is hooked, how, and how it is taken back.
 
-from warp_tiles._warp.hooks import Hooks
-from warp_tiles._warp.libmathdx import libmathdx_build
-from warp_tiles._warp.modules import compile_module, rehash_modules, user_modules
-from warp_tiles._warp.plans import plan_loaded_modules, plan_module
-from warp_tiles._warp.seams import (
-    REQUIRED,
-    SUPPORTED_VERSIONS,
-    check_seams,
-    driver_version,
-    find,
-    mathdx_enabled,
-    toolkit_version,
-)
+Names are imported when first used: importing ``warp_tiles`` imports no Warp.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from warp_tiles._warp.hooks import Hooks
+    from warp_tiles._warp.libmathdx import libmathdx_build
+    from warp_tiles._warp.modules import compile_module, rehash_modules, user_modules
+    from warp_tiles._warp.plans import plan_loaded_modules, plan_module
+    from warp_tiles._warp.seams import (
+        REQUIRED,
+        SUPPORTED_VERSIONS,
+        check_seams,
+        driver_version,
+        find,
+        mathdx_enabled,
+        toolkit_version,
+    )
+
+_PLACES = {
+    "REQUIRED": "seams",
+    "SUPPORTED_VERSIONS": "seams",
+    "Hooks": "hooks",
+    "check_seams": "seams",
+    "compile_module": "modules",
+    "driver_version": "seams",
+    "find": "seams",
+    "libmathdx_build": "libmathdx",
+    "mathdx_enabled": "seams",
+    "plan_loaded_modules": "plans",
+    "plan_module": "plans",
+    "rehash_modules": "modules",
+    "toolkit_version": "seams",
+    "user_modules": "modules",
+}
 
 __all__ = [
     "REQUIRED",
@@ -30,3 +56,11 @@ __all__ = [
     "toolkit_version",
     "user_modules",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    globals()[name] = value
+    return value

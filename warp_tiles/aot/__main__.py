@@ -2,4 +2,5 @@
 
 from warp_tiles.aot.command import main
 
-main()
+if __name__ == "__main__":
+    main()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from warp_tiles.errors import WarpTilesError
 
 if TYPE_CHECKING:
-    from warp_tiles.compile.module import ModuleSource
     from warp_tiles.build.module_build import ModuleBuild
+    from warp_tiles.compile.module import ModuleSource
 
 log = logging.getLogger("warp_tiles")
 

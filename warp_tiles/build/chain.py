@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
 from warp_tiles.errors import ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
+from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
+from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.plan.planning import PlannedVariant
-from warp_tiles.settings.policy import PROVIDER_ORDER
 from warp_tiles.providers.base import Provider, Recipe, Tuned, TunedChoice, Workshop
 from warp_tiles.settings import Settings
-from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.settings.policy import PROVIDER_ORDER
 
 
 @dataclass(frozen=True)

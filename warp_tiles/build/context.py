@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from warp_tiles.cache import cache_root
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, WorkerError
-from warp_tiles.util.files import make_private_folders, write_atomic
 from warp_tiles.settings import Settings
-from warp_tiles.util.threads import DaemonThreads
 from warp_tiles.toolchain.search import Toolchain, Version, dotted, require_linkable
 from warp_tiles.toolchain.store import ToolchainStore
+from warp_tiles.util.files import make_private_folders, write_atomic
+from warp_tiles.util.threads import DaemonThreads
 
 if TYPE_CHECKING:
     from warp_tiles.cache import Cache, CacheKey
@@ -195,6 +195,7 @@ class SettledWorkshop:
             write_atomic(path, request.text.encode("utf-8"))
         except OSError:
             return (
-                f"`python -m warp_tiles.compile.worker --reproduce FILE` compiles it alone, with this in FILE:\n{request.text}"
+                "`python -m warp_tiles.compile.worker --reproduce FILE` compiles it alone, with this in FILE:\n"
+                f"{request.text}"
             )
         return f"python -m warp_tiles.compile.worker --reproduce {path}"

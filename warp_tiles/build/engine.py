@@ -14,12 +14,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from warp_tiles import settings
-from warp_tiles.cache._asked import AskedKeys
 from warp_tiles.build.chain import Chain, planned_with
-from warp_tiles.errors import BuildError, LockedError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.build.context import Resources, SettledWorkshop
 from warp_tiles.build.locked import require_cached
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.build.progress import BuildProgress
+from warp_tiles.build.records import Artifact, Recorder
+from warp_tiles.cache._asked import AskedKeys
+from warp_tiles.errors import BuildError, LockedError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.providers import (
     CublasdxProvider,
     LibmathdxProvider,
@@ -30,13 +33,10 @@ from warp_tiles.providers import (
 )
 from warp_tiles.providers.base import Tuned
 from warp_tiles.providers.warps import Libmathdx
-from warp_tiles.build.records import Artifact, Recorder
 from warp_tiles.settings import Settings
 from warp_tiles.toolchain.rooms import deciding_files
 from warp_tiles.toolchain.search import Version
-from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.version import __version__
-from warp_tiles.build.context import Resources, SettledWorkshop
 
 if TYPE_CHECKING:
     from warp_tiles.cache import Cache

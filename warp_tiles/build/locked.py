@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from warp_tiles.build.chain import Chain
 from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant
+from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.providers.base import Workshop
-from warp_tiles.gemm.variant import GemmVariant
 
 REMEDY = (
     "build it where that is allowed (`warp-tiles compile --arch {arch} -o DIR SCRIPT`, or run it with the policy auto) "

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.plan.planning import ModulePlan
 
 
 @dataclass(frozen=True)
