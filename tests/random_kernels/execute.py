@@ -1,0 +1,138 @@
+"""Runs a random kernel on a device, and compares what comes out."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import warp as wp
+
+from tests.random_kernels.kernel import ArrayArgument, RandomKernel, ScalarArgument
+from tests.random_kernels.model import ModelResult
+
+PAD_VALUE = 3.0  # of elements beside a view
+
+
+@dataclass(frozen=True)
+class Result:
+    """Arrays behind a run, as whole arrays with what lies beside their views, and gradients of what is read."""
+
+    values: Mapping[str, np.ndarray]
+    grads: Mapping[str, np.ndarray]
+
+
+def import_kernel(kernel: RandomKernel, folder: Path) -> ModuleType:
+    """Write the source into a folder and import it; Warp reads sources from files."""
+    path = folder / f"{kernel.name}.py"
+    path.write_text(kernel.source)
+    spec = importlib.util.spec_from_file_location(kernel.name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[kernel.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def forget_kernel(kernel: RandomKernel) -> None:
+    """Drop the module, so that a long run does not collect them."""
+    sys.modules.pop(kernel.name, None)
+
+
+def embedded(kernel: RandomKernel, argument: ArrayArgument, values: np.ndarray, beside: float) -> np.ndarray:
+    """The array that an argument is a view of, with the argument's values."""
+    if argument.view in ("whole", "turned"):
+        return np.ascontiguousarray(values.T if argument.view == "turned" else values)
+    rows, columns = argument.shape
+    pad = _pad(kernel)
+    shape = {"inner": (rows + 2, columns + 2 * pad), "rows": (2 * rows, columns), "columns": (rows, 2 * columns)}
+    base = np.full(shape[argument.view], beside)
+    _view(base, argument, pad)[...] = values
+    return base
+
+
+def _pad(kernel: RandomKernel) -> int:
+    return (1, 4, 8)[kernel.seed % 3]
+
+
+def _view(base: Any, argument: ArrayArgument, pad: int) -> Any:
+    """The part of a numpy or Warp array that the kernel sees."""
+    if argument.view == "whole":
+        return base
+    if argument.view == "turned":
+        return base.transpose()
+    if argument.view == "inner":
+        rows, columns = argument.shape
+        return base[1 : 1 + rows, pad : pad + columns]
+    return base[::2] if argument.view == "rows" else base[:, ::2]
+
+
+def prepare(kernel: RandomKernel, module: ModuleType, device: str) -> None:
+    """Compile a kernel for a device, forward and backward at once."""
+    wp.load_module(module, device=device, block_dim=kernel.block_dim)
+
+
+def execute(kernel: RandomKernel, module: ModuleType, device: str) -> Result:
+    """Run a kernel on a device, with its backward pass if it has one."""
+    values, upper = kernel.values(), kernel.upper_gradients()
+    bases: dict[str, wp.array] = {}
+    passed: list[Any] = []
+    for argument in kernel.arguments:
+        if isinstance(argument, ArrayArgument):
+            base = wp.array(
+                embedded(kernel, argument, values[argument.name], PAD_VALUE),
+                dtype=getattr(wp, argument.dtype),
+                device=device,
+                requires_grad=kernel.gradients,
+            )
+            bases[argument.name] = base
+            passed.append(_view(base, argument, _pad(kernel)))
+        elif isinstance(argument, ScalarArgument):
+            passed.append(argument.value)
+        else:
+            struct = getattr(module, argument.type_name)()
+            for member, value in argument.members:
+                setattr(struct, member, value)
+            passed.append(struct)
+    tape = wp.Tape()
+    with tape:
+        wp.launch_tiled(
+            module.kernel, dim=list(kernel.grid), inputs=passed, block_dim=kernel.block_dim, device=device,
+            record_tape=kernel.gradients,
+        )  # fmt: skip
+    grads = {}
+    if kernel.gradients:
+        for argument in kernel.arrays:
+            if argument.name in upper:
+                bases[argument.name].grad.assign(embedded(kernel, argument, upper[argument.name], 0.0))
+        tape.backward()
+        grads = {a.name: bases[a.name].grad.numpy() for a in kernel.arrays if a.read and not a.written}
+    return Result({name: base.numpy() for name, base in bases.items()}, grads)
+
+
+def of_model(kernel: RandomKernel) -> Result:
+    """What the numpy model computes, in the form of a run."""
+    result: ModelResult = kernel.expected()
+    arrays = {argument.name: argument for argument in kernel.arrays}
+    grads = {name for name, a in arrays.items() if a.read and not a.written} if kernel.gradients else set()
+    return Result(
+        {name: embedded(kernel, arrays[name], v, PAD_VALUE) for name, v in result.values.items()},
+        {name: embedded(kernel, arrays[name], result.grads[name], 0.0) for name in grads},
+    )
+
+
+def difference(got: Result, want: Result) -> str:
+    """The first difference in words, or nothing if all numbers are equal."""
+    for kind, mine, theirs in (("value", got.values, want.values), ("gradient", got.grads, want.grads)):
+        for name in theirs:
+            x, y = mine[name].astype(np.float64), theirs[name].astype(np.float64)
+            wrong = x != y
+            if wrong.any():
+                first = tuple(int(index) for index in np.argwhere(wrong)[0])
+                return f"{kind} of {name}: {wrong.sum()} of {x.size} differ, at {first} {x[first]:g} for {y[first]:g}"
+    return ""

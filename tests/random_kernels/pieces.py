@@ -1,0 +1,280 @@
+"""Pieces of random kernels: loops, loads of operands and products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tests.random_kernels.kernel import ScalarArgument, StructArgument
+from tests.random_kernels.writer import Writer
+
+UNROLLED = 16  # longest constant range that Warp unrolls
+
+
+@dataclass
+class Plan:
+    """Sizes and dtypes of a kernel.
+
+    Attributes:
+        m, n, k: Of the product.
+        tm, tn, tk: Of its tiles.
+        inner: dtype of A and B.
+        outer: dtype of C.
+        precision: Argument of ``tile_matmul``, or empty.
+        closure: Constants of the function around the kernel.
+        in_function: The lines being written belong to a ``wp.func`` of the module.
+    """
+
+    m: int
+    n: int
+    k: int
+    tm: int
+    tn: int
+    tk: int
+    inner: str
+    outer: str
+    precision: str
+    closure: dict[str, int] = field(default_factory=dict)
+    in_function: bool = False
+
+    @property
+    def steps(self) -> int:
+        return -(-self.k // self.tk)
+
+
+@dataclass
+class Operand:
+    """One operand of products: its array and how its tiles are made.
+
+    Attributes:
+        array: Name of the array.
+        rows, columns: Of its tiles.
+        turned: The array holds the transposed matrix.
+        storage: Argument of ``tile_load``, or empty.
+        view: Its tiles are views of larger ones.
+        copied: The product reads a second name of the tile.
+    """
+
+    array: str
+    rows: int
+    columns: int
+    turned: bool
+    storage: str
+    view: bool
+    copied: bool
+
+    def extent(self, axis: int) -> str:
+        return f"{self.array}.shape[{1 - axis if self.turned else axis}]"
+
+
+def make_operand(w: Writer, plan: Plan, array: str, size: tuple[int, int], tile: tuple[int, int]) -> Operand:
+    turned = w.chance(0.25, "transposed operand")
+    storage = w.pick({"": 1, "shared": 1.5, "register": 0.2})
+    w.feature(f"storage {storage or 'default'}")
+    w.array(array, size[::-1] if turned else size, plan.inner)
+    view, copied = w.chance(0.12, "operand view"), w.chance(0.1, "operand copied")
+    return Operand(array, *tile, turned, storage, view, copied)
+
+
+def load(w: Writer, plan: Plan, operand: Operand, row: str, column: str) -> str:
+    """Write the load of a tile whose first element is at the row and column of the matrix; returns its name."""
+    stem = operand.array.lower()
+    shape, offset = [operand.rows, operand.columns], [row, column]
+    if operand.turned:
+        shape.reverse(), offset.reverse()
+    name = w.name(stem)
+    storage = f', storage="{operand.storage}"' if operand.storage else ""
+    wide = [count + 4 for count in shape] if operand.view else shape
+    w.tile(tuple(wide), plan.inner)
+    w.put(f"{name} = wp.tile_load({operand.array}, shape=({wide[0]}, {wide[1]}), "
+          f"offset=({offset[0]}, {offset[1]}){storage})")  # fmt: skip
+    if operand.view:
+        inner, name = name, w.name(stem)
+        start = w.one([0, 4]), w.one([0, 2])
+        w.put(f"{name} = wp.tile_view({inner}, offset=({start[0]}, {start[1]}), shape=({shape[0]}, {shape[1]}))")
+    if operand.turned:
+        inner, name = name, w.name(stem)
+        w.put(f"{name} = wp.tile_transpose({inner})")
+    if operand.copied and not operand.turned and not operand.view:
+        inner, name = name, w.name(stem)
+        w.tile(tuple(shape), plan.inner)
+        w.put(f"{name} = {inner}")
+    return name
+
+
+@dataclass
+class Loop:
+    """A loop that is being written: index of the turn, and element of K that it starts at."""
+
+    index: str
+    at: str
+    dynamic: bool
+    kind: str
+
+
+def _bound(w: Writer, plan: Plan, value: int, kind: str, scale: int = 1) -> str:
+    """An expression of the value; ``scale`` is how much larger a member of a struct is."""
+    if kind == "scalar":
+        name = w.name("count")
+        w.arguments[name] = ScalarArgument(name, value)
+        return name
+    if kind == "struct":
+        name = w.name("sizes")
+        w.head.append("@wp.struct\nclass Sizes" + name + ":\n    first: wp.int32\n    k: wp.int32\n")
+        w.arguments[name] = StructArgument(name, "Sizes" + name, (("first", 0), ("k", value * scale)))
+        return f"{name}.k // {scale}" if scale > 1 else f"{name}.k"
+    if kind == "closure":
+        name = w.name("closed")
+        plan.closure[name] = value
+        return name
+    if kind == "constant":
+        name = w.name("STEPS")
+        w.head.append(f"{name} = wp.constant({value})\n")
+        return name
+    return str(value)
+
+
+@contextmanager
+def loop(w: Writer, plan: Plan, a: Operand, steps: int, *, stem: str = "s", whole: bool = True) -> Iterator[Loop]:
+    """Write a loop over K; ``whole`` is false for a loop whose bound is no size of an array."""
+    weights = {"elements": 3.0, "ceil": 2.0, "scalar": 2.0, "struct": 1.0, "closure": 1.0, "constant": 1.0,
+               "literal": 2.0, "while": 0.8, "backwards": 0.5}  # fmt: skip
+    if plan.in_function:
+        weights.pop("closure")
+    if not whole:
+        for name in ("elements", "ceil", "while", "backwards"):
+            weights.pop(name, None)
+    kind = w.pick(weights)
+    w.feature("loop", f"loop {kind}")
+    index, tk, copies = w.name(stem), plan.tk, 1
+    at, dynamic = f"{index} * {tk}", True
+    if kind == "elements":
+        line, at = f"for {index} in range(0, {a.extent(1)}, {tk}):", index
+    elif kind == "ceil":
+        line = f"for {index} in range(({a.extent(1)} + {tk - 1}) // {tk}):"
+    elif kind == "while":
+        w.no_gradients = True  # the condition of the reverse loop is false from the start
+        w.put(f"{index} = int(0)")
+        line, at = f"while {index} < {a.extent(1)}:", index
+    elif kind == "backwards":
+        bound = _bound(w, plan, steps * tk - tk, "scalar")
+        line, at = f"for {index} in range({bound}, -1, -{tk}):", index
+    else:
+        if kind in ("closure", "constant", "literal"):
+            dynamic = steps > UNROLLED
+            w.feature("loop unrolled" if not dynamic else "loop long constant")
+            copies = steps if not dynamic else 1
+        bound = _bound(w, plan, steps, kind, tk)
+        line = f"for {index} in range({'0, ' if w.chance(0.3) else ''}{bound}):"
+    if dynamic:
+        w.feature("loop dynamic")
+    with w.indented(line, copies):
+        turn = f"{index} // {tk}" if at == index else index
+        made = Loop(f"({turn})" if at == index else turn, at, dynamic, kind)
+        if kind == "while":  # counts first, so that continue can not skip it
+            w.put(f"{index} += {tk}")
+            made = Loop(f"(({index} - {tk}) // {tk})", f"{index} - {tk}", True, kind)
+        yield made
+
+
+def place(w: Writer, plan: Plan, made: Loop) -> str:
+    """Write how the turn's element of K is computed, in one of many ways; returns the expression."""
+    kind = w.pick({"plain": 6, "//": 1, "%": 1, "^": 1, "helper": 1.2, "split": 0.8, "variable": 1})
+    tk, turn = plan.tk, made.index
+    w.feature(f"offset {kind}")
+    if kind == "//":
+        return f"({turn} // 2) * {tk}"
+    if kind == "%":
+        return f"({turn} % {w.one([2, 3])}) * {tk}"
+    if kind == "^":
+        return f"({turn} ^ 1) * {tk}"
+    if kind == "helper":
+        name = w.name("place")
+        if w.chance(0.4, "generic helper"):
+            w.head.append(f"@wp.func\ndef {name}(turn: Any, size: Any):\n    return turn * size\n")
+            return f"{name}({turn}, {tk})"
+        w.head.append(f"@wp.func\ndef {name}(turn: int):\n    return turn * {tk}\n")
+        return f"{name}({turn})"
+    if kind == "split":
+        name = w.name("half")
+        w.put(f"{name} = {turn} // 2")
+        return f"{name} * {2 * tk} + ({turn} - {name} * 2) * {tk}"
+    if kind == "variable":
+        name = w.name("at")
+        w.put(f"{name} = {made.at}")
+        return name
+    return made.at
+
+
+def condition(w: Writer, plan: Plan, made: Loop | None) -> str:
+    """A condition that is the same for all threads of a block."""
+    w.feature("condition")
+    turn = made.index if made is not None else "j"
+    if w.chance(0.25, "condition of an argument"):
+        name = w.name("flag")
+        w.arguments[name] = ScalarArgument(name, w.one([0, 1, 2]))
+        return w.rng.choice([f"{name} != 0", f"{turn} < {name}", f"{turn} >= {name}"])
+    return w.rng.choice([f"{turn} % 2 == 0", f"{turn} > 0", f"{turn} % 3 != 1", f"({turn} + i) % 2 == 0", "i == 0"])
+
+
+@dataclass
+class Sum:
+    """A tile that products are added to."""
+
+    name: str
+    rows: int
+    columns: int
+    dtype: str
+
+
+def start_sum(w: Writer, plan: Plan, rows: int, columns: int, at: tuple[str, str], size: tuple[int, int]) -> Sum:
+    """Write a tile with its start value."""
+    name, dtype = w.name("c"), plan.outer
+    kind = w.pick({"zeros": 6, "ones": 1, "full": 1, "load": 2})
+    storage = w.pick({"": 1, ', storage="shared"': 1.5})
+    w.feature(f"start {kind}")
+    w.tile((rows, columns), dtype)
+    if kind == "load":
+        array = w.array(w.name("S"), size, dtype)
+        w.put(f"{name} = wp.tile_load({array}, shape=({rows}, {columns}), offset=({at[0]}, {at[1]}){storage})")
+    elif kind == "full":
+        value = w.one([-2, -1, 2, 3])
+        w.put(f"{name} = wp.tile_full(shape=({rows}, {columns}), value=wp.{dtype}({value}.0), "
+              f"dtype=wp.{dtype}{storage})")  # fmt: skip
+    else:
+        w.put(f"{name} = wp.tile_{kind}(shape=({rows}, {columns}), dtype=wp.{dtype}{storage})")
+    return Sum(name, rows, columns, dtype)
+
+
+def product(w: Writer, plan: Plan, a: str, b: str, c: Sum) -> None:
+    """Write one product in one of its three forms."""
+    options = f', precision="{plan.precision}"' if plan.precision else ""
+    kind = w.pick({"accumulate": 6, "in place": 2, "assigned": 2})
+    w.feature(f"product {kind}")
+    if w.chance(0.12, "alpha"):
+        options += f", alpha={w.one([-1, 2, 3])}.0"
+    if kind == "accumulate":
+        if w.chance(0.06, "beta"):
+            options += f", beta={w.one([0, -1, 2])}.0"
+        w.put(f"wp.tile_matmul({a}, {b}, {c.name}{options})")
+        return
+    w.tile((c.rows, c.columns), plan.inner)
+    call = f"wp.tile_matmul({a}, {b}{options})"
+    if kind == "assigned":
+        name = w.name("p")
+        w.put(f"{name} = {call}")
+        call = name
+    if plan.inner != c.dtype:
+        w.tile((c.rows, c.columns), c.dtype)
+        call = f"wp.tile_astype({call}, dtype=wp.{c.dtype})"
+    w.put(f"{c.name} += {call}")
+
+
+def guarded(w: Writer, plan: Plan, made: Loop | None, write: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    """Write statements under a condition, with an else branch now and then."""
+    with w.indented(f"if {condition(w, plan, made)}:"):
+        write()
+    if w.chance(0.3, "else"):
+        with w.indented("else:"):
+            otherwise()

@@ -1,0 +1,257 @@
+"""Compares random kernels on a device with Warp's CPU device, in several processes.
+
+python -m tests.random_kernels.run --count 1000 --device cuda:0 --jobs 8 --json FILE [--seconds 400]
+
+With ``--device cpu`` the CPU itself is compared, with the numpy model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+BATCH = 8  # kernels of a worker that are compiled side by side
+
+
+def reason_of(error: BaseException) -> str:
+    """The kind of an error: its text without numbers and names."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", lines[0])
+    return f"{type(error).__name__}: {re.sub(r'[0-9]+', 'N', text)}"[:200]
+
+
+def loop_states(report: Any) -> Iterator[tuple[str, str]]:
+    """State and reason of each loop in a report of warp_tiles."""
+    if isinstance(report, dict):
+        for name, value in report.items():
+            if name == "loops" and isinstance(value, list):
+                for entry in value:
+                    if isinstance(entry, dict) and "state" in entry:
+                        yield str(entry["state"]), str(entry.get("reason") or "")
+            else:
+                yield from loop_states(value)
+    elif isinstance(report, list):
+        for value in report:
+            yield from loop_states(value)
+
+
+class Worker:
+    """Compiles and runs the kernels of one process.
+
+    Attributes:
+        device: Whose results are compared.
+        threads: Compilations at the same time.
+    """
+
+    def __init__(self, device: str, threads: int, folder: Path):
+        self.device, self.threads, self.folder = device, threads, folder
+
+    def batch(self, seeds: list[int]) -> Iterator[dict[str, Any]]:
+        """Outcomes of some seeds."""
+        from tests.random_kernels.execute import forget_kernel
+        from tests.random_kernels.generate import draw
+
+        kernels = [draw(seed) for seed in seeds]
+        failed: dict[int, dict[str, Any]] = {}
+        modules = {}
+        with ThreadPoolExecutor(self.threads) as pool:
+            for device, level in (("cpu", 0), *([(self.device, None)] if self.device != "cpu" else [])):
+                jobs = {}
+                for kernel in kernels:
+                    if kernel.seed not in failed:
+                        jobs[kernel.seed] = pool.submit(self._compile, kernel, modules, device, level)
+                for seed, job in jobs.items():
+                    error = job.exception()
+                    if error is not None:
+                        failed[seed] = {"outcome": "refused", "device": device, "reason": reason_of(error)}
+        for kernel in kernels:
+            outcome = failed.get(kernel.seed) or self._compare(kernel, modules[kernel.seed])
+            yield {"seed": kernel.seed, "gradients": kernel.gradients, "features": sorted(kernel.features), **outcome}
+            forget_kernel(kernel)
+
+    def _compile(self, kernel: Any, modules: dict[int, Any], device: str, level: int | None) -> None:
+        from tests.random_kernels.execute import import_kernel, prepare
+
+        if kernel.seed not in modules:
+            modules[kernel.seed] = import_kernel(kernel, self.folder)
+        if level is not None:
+            # nothing is gained from optimising what runs once
+            flags = {"optimization_level": level}
+            import warp as wp
+
+            wp.set_module_options(flags, modules[kernel.seed])
+        prepare(kernel, modules[kernel.seed], device)
+
+    def _compare(self, kernel: Any, module: Any) -> dict[str, Any]:
+        from tests.random_kernels.execute import difference, execute, of_model
+
+        device = "cpu"
+        try:
+            want = execute(kernel, module, device)
+            device = self.device
+            got = execute(kernel, module, device) if device != "cpu" else want
+        except Exception as error:
+            return {"outcome": "refused", "device": device, "reason": reason_of(error)}
+        model = of_model(kernel)
+        outcome: dict[str, Any] = {}
+        cpu = difference(want, model)
+        if cpu:
+            outcome["cpu"] = cpu
+        found = difference(got, want) if self.device != "cpu" else cpu
+        return {**outcome, "outcome": "differs" if found else "equal", "what": found}
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Be a worker: print one JSON line for each seed, and one with the states of loops."""
+    with tempfile.TemporaryDirectory(prefix="random_kernels_") as folder:
+        os.environ["WARP_CACHE_PATH"] = str(Path(folder) / "warp")
+        os.environ["WARP_TILES_CACHE_DIR"] = str(Path(folder) / "lto")
+        out, sys.stdout = sys.stdout, sys.stderr  # Warp prints what it compiles
+        import warp as wp
+
+        import warp_tiles
+
+        wp.config.log_level = wp.LOG_ERROR if hasattr(wp, "LOG_ERROR") else 40
+        wp.init()
+        warp_tiles.enable()
+        worker = Worker(arguments.device, arguments.threads, Path(folder))
+        seeds = [int(seed) for seed in arguments.seeds.split(",")]
+        for start in range(0, len(seeds), arguments.batch):
+            if time.time() > arguments.until:
+                break
+            batch = seeds[start : start + arguments.batch]
+            print(json.dumps({"started": batch}), file=out, flush=True)
+            for outcome in worker.batch(batch):
+                print(json.dumps(outcome), file=out, flush=True)
+        loops = [] if arguments.device == "cpu" else list(loop_states(warp_tiles.report()))
+        print(json.dumps({"loops": loops}), file=out, flush=True)
+        warp_tiles.disable()
+
+
+class Run:
+    """All seeds of a command, shared out over processes."""
+
+    def __init__(self, arguments: argparse.Namespace):
+        self.arguments = arguments
+        self.seeds = list(range(arguments.start, arguments.start + arguments.count))
+        self.outcomes: dict[int, dict[str, Any]] = {}
+        self.loops: Counter[tuple[str, str]] = Counter()
+        self.messages: list[str] = []
+        self.lock = threading.Lock()
+        self.begin = time.time()
+        self.until = self.begin + arguments.seconds
+
+    def all(self) -> None:
+        jobs = max(1, min(self.arguments.jobs, len(self.seeds)))
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(self._share, [self.seeds[first::jobs] for first in range(jobs)]))
+
+    def _share(self, seeds: list[int]) -> None:
+        """Run seeds in a process; where it dies, the batch that killed it runs again one by one."""
+        left, batch = seeds, BATCH
+        while left and time.time() < self.until:
+            started = self._process(left if batch > 1 else left[:1], batch)
+            suspects = [seed for seed in started if seed not in self.outcomes]
+            if batch == 1 and suspects:
+                with self.lock:
+                    self.outcomes[suspects[0]] = {"seed": suspects[0], "outcome": "crashed", "features": []}
+                suspects = []
+            again = [seed for seed in left if seed not in self.outcomes]
+            if not started and again == left:
+                return  # the process does not start at all
+            batch = 1 if any(seed in started for seed in again) else BATCH
+            left = again
+
+    def _process(self, seeds: list[int], batch: int) -> list[int]:
+        a = self.arguments
+        command = [sys.executable, "-m", "tests.random_kernels.run", "--worker", "--device", a.device, "--threads",
+                   str(a.threads), "--batch", str(batch), "--until", str(self.until), "--seeds",
+                   ",".join(map(str, seeds))]  # fmt: skip
+        started: list[int] = []
+        with tempfile.TemporaryFile("w+") as errors:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+            assert process.stdout is not None
+            for line in process.stdout:
+                found = json.loads(line)
+                with self.lock:
+                    if "started" in found:
+                        started = found["started"]
+                    elif "loops" in found:
+                        self.loops.update((state, reason) for state, reason in found["loops"])
+                    else:
+                        self.outcomes[found["seed"]] = found
+            if process.wait():
+                errors.seek(0)
+                with self.lock:
+                    self.messages.append(f"a process ended with {process.returncode}: {errors.read()[-600:]}")
+        return started
+
+    def summary(self) -> dict[str, Any]:
+        """Counts, and what differs, as JSON values."""
+        kinds = Counter(outcome["outcome"] for outcome in self.outcomes.values())
+        refused: dict[str, list[int]] = {}
+        for seed, outcome in sorted(self.outcomes.items()):
+            if outcome["outcome"] == "refused":
+                refused.setdefault(f"{outcome['device']}: {outcome['reason']}", []).append(seed)
+        return {
+            "device": self.arguments.device,
+            "asked": len(self.seeds),
+            "done": len(self.outcomes),
+            **{kind: kinds[kind] for kind in ("equal", "differs", "refused", "crashed")},
+            "with_gradients": sum(bool(outcome.get("gradients")) for outcome in self.outcomes.values()),
+            "seconds": round(time.time() - self.begin, 1),
+            "differing": [o for _, o in sorted(self.outcomes.items()) if o["outcome"] == "differs"],
+            "crashed_seeds": [seed for seed, o in sorted(self.outcomes.items()) if o["outcome"] == "crashed"],
+            "refused_by_reason": refused,
+            "cpu_and_model_differ": {seed: o["cpu"] for seed, o in sorted(self.outcomes.items()) if "cpu" in o},
+            "loops": {f"{state}: {reason}" if reason else state: n for (state, reason), n in self.loops.most_common()},
+            "loop_states": dict(Counter({s: sum(n for (t, _), n in self.loops.items() if t == s)
+                                         for s, _ in self.loops})),
+            "messages": self.messages,
+        }  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--jobs", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=2, help="compilations at the same time in each job")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=1e9, help="no batch starts later than this")
+    for name, kind in (("--seeds", str), ("--until", float), ("--batch", int)):
+        parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    if arguments.worker:
+        work(arguments)
+        return 0
+    run = Run(arguments)
+    run.all()
+    summary = run.summary()
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(summary, indent=1) + "\n")
+    for name, value in summary.items():
+        if name == "differing":
+            for outcome in value:
+                print(f"differs: seed {outcome['seed']}, {outcome['what']} ({', '.join(outcome['features'])})")
+        else:
+            print(f"{name}: {value}")
+    return 1 if summary["differs"] or summary["crashed"] or not summary["done"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

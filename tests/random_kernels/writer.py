@@ -1,0 +1,122 @@
+"""Collects the text of a module while a random kernel is drawn."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from tests.random_kernels.kernel import Argument, ArrayArgument
+
+BYTES = {"float16": 2, "float32": 4, "float64": 8}
+SHARED_LIMIT = 190_000  # bytes of tiles, with their gradients
+
+
+class TooLargeError(Exception):
+    """The tiles of a kernel need too much shared memory."""
+
+
+@dataclass
+class Writer:
+    """Lines of a kernel or function that is being written, and what all of them share.
+
+    Attributes:
+        rng: The only source of chance.
+        backward: The kernel has a backward pass.
+        arguments: Of the kernel, by name.
+        head: Lines of the module before the kernel.
+        features: What was drawn so far.
+        lines: Of the body that is being written.
+        copies: How often the current line exists once loops are unrolled.
+    """
+
+    rng: random.Random
+    backward: bool
+    arguments: dict[str, Argument] = field(default_factory=dict)
+    head: list[str] = field(default_factory=list)
+    features: set[str] = field(default_factory=set)
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+    copies: int = 1
+    shared: int = 0
+    names: int = 0
+    no_gradients: bool = False
+
+    def put(self, line: str) -> None:
+        self.lines.append("    " * self.depth + line)
+
+    @contextmanager
+    def indented(self, line: str, copies: int = 1) -> Iterator[None]:
+        self.put(line)
+        self.depth += 1
+        self.copies *= copies
+        yield
+        self.copies //= copies
+        self.depth -= 1
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[list[str]]:
+        """Lines that are written in the block go into a list of their own."""
+        kept, depth, self.lines, self.depth = self.lines, self.depth, [], 1
+        yield self.lines
+        self.lines, self.depth = kept, depth
+
+    def feature(self, *names: str) -> None:
+        self.features.update(names)
+
+    def chance(self, probability: float, feature: str = "") -> bool:
+        """Toss a coin; heads adds the feature."""
+        heads = self.rng.random() < probability
+        if heads and feature:
+            self.features.add(feature)
+        return heads
+
+    def pick(self, weighted: dict[str, float]) -> str:
+        return self.rng.choices(list(weighted), list(weighted.values()))[0]
+
+    def one(self, options: Sequence[int]) -> int:
+        return self.rng.choice(list(options))
+
+    def name(self, stem: str) -> str:
+        self.names += 1
+        return f"{stem}{self.names}"
+
+    def tile(self, shape: tuple[int, ...], dtype: str) -> None:
+        """Count a tile in shared memory.
+
+        Raises:
+            TooLargeError: It does not fit.
+        """
+        size = BYTES[dtype]
+        for count in shape:
+            size *= count
+        self.shared += size * (2 if self.backward else 1) * self.copies
+        if self.shared > SHARED_LIMIT:
+            raise TooLargeError
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: str, *, written: bool = False, read: bool = True) -> str:
+        """Add an array to the arguments, as a view now and then."""
+        view = "whole"
+        if len(shape) == 2:
+            view = self.pick({"whole": 6, "inner": 2, "rows": 1, "columns": 0.5, "turned": 0.7})
+        self.feature(f"array {view}")
+        self.arguments[name] = ArrayArgument(name, shape, dtype, view, read, written)
+        return name
+
+    def mark(self, name: str, *, read: bool = False, written: bool = False) -> None:
+        """Note that an array is also read or written."""
+        old = self.arguments[name]
+        assert isinstance(old, ArrayArgument)
+        self.arguments[name] = replace(old, read=old.read or read, written=old.written or written)
+
+    def parameters(self) -> str:
+        """Parameters of a function that takes all arguments of the kernel so far."""
+        parts = []
+        for name, argument in self.arguments.items():
+            if isinstance(argument, ArrayArgument):
+                kind = "array2d" if len(argument.shape) == 2 else "array"
+                parts.append(f"{name}: wp.{kind}(dtype=wp.{argument.dtype})")
+            else:
+                parts.append(f"{name}: {getattr(argument, 'type_name', 'wp.int32')}")
+        return ", ".join(parts)
