@@ -40,6 +40,12 @@ def test_the_salt_follows_the_digests(bench: Bench, name: str) -> None:
     assert bench.engine.salt() != before
 
 
+@pytest.mark.parametrize("name", ["tile_moves", "flatten", "tile_moves.cuh", "arch/copy.cuh", "arch/types.cuh"])
+def test_the_salt_follows_what_is_written_into_modules(bench: Bench, name: str) -> None:
+    (edits,) = (line for line in bench.engine.salt().splitlines() if "edits=" in line)
+    assert name in edits.split("edits=")[1].split()
+
+
 def test_the_salt_follows_a_toolchain_that_goes_missing(bench: Bench) -> None:
     before = bench.engine.salt()
     bench.store.error = ToolchainError("gone")

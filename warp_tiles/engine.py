@@ -32,6 +32,7 @@ from warp_tiles.providers import (
 from warp_tiles.providers.warps import Libmathdx
 from warp_tiles.records import Artifact, Recorder
 from warp_tiles.settings import Settings
+from warp_tiles.sources import include_closure
 from warp_tiles.toolchain import Version
 from warp_tiles.tuned import TunedSnapshots
 from warp_tiles.variant import GemmVariant
@@ -151,8 +152,9 @@ class Engine:
         asked = " ".join(provider.name for provider in chain.providers)
         parts = ["warp_tiles", __version__, resolved.provider, asked, resolved.linker]
         parts.append(f"loop_sums={resolved.loop_sums}")
-        header = nvrtc.kernels_folder() / nvrtc.MODULE_HEADER
-        edits = workshop.store.digests.digest_many({**nvrtc.EDITING_MODULES, header.name: header})
+        kernels = nvrtc.kernels_folder()
+        header = include_closure(kernels / nvrtc.MODULE_HEADER, [kernels])
+        edits = workshop.store.digests.digest_many({**nvrtc.EDITING_MODULES, **header})
         parts.append(f"wide_moves={resolved.wide_moves} edits={edits}")
         if chain.tuned is not None:
             parts.append(f"tuned={chain.tuned.fingerprint}")

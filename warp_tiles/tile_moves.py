@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from warp_tiles.flatten import flattened
 from warp_tiles.loops import code_of, functions
 from warp_tiles.providers.nvrtc import MODULE_HEADER, kernels_folder
 
@@ -72,5 +73,5 @@ def declared(kind: re.Pattern[str], lines: list[str], function: range) -> set[st
 
 def _with_header(text: str) -> str:
     last = list(_INCLUDE.finditer(text))[-1]
-    header = (kernels_folder() / MODULE_HEADER).read_text(encoding="utf-8").replace("#pragma once\n", "")
+    header = flattened(kernels_folder() / MODULE_HEADER, kernels_folder())
     return f"{text[: last.end()]}\n{header}\n{text[last.end() :]}"

@@ -4,17 +4,11 @@
 // own headers, whose types it uses: array_t, tile_global_t, tile_shared_t (native/array.h, native/tile.h).
 #pragma once
 
+#include "arch/copy.cuh"
+
 namespace wt_module {
 
 constexpr int MOVE_BYTES = 16;
-
-// x * y + z in one instruction, where the compiler would keep parts of it in registers over a loop: PTX ISA, "mad".
-inline __device__ char* wide(int x, int y, char* z)
-{
-    char* sum;
-    asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(x), "r"(y), "l"(z));
-    return sum;
-}
 
 // Whether all of a tile lies inside an array, in lines that are contiguous and aligned; `start`: where, if it does. The
 // array may be a thread's own, in local memory, which instructions for global memory do not reach.
@@ -23,7 +17,9 @@ inline __device__ bool is_movable(T* array, const Global& where, char*& start)
 {
     const auto& strides = where.data.strides;
     const auto& sizes = where.data.shape;
-    start = wide(strides[0], where.offset[0], wide(int(sizeof(T)), where.offset[1], reinterpret_cast<char*>(array)));
+    using wt::arch::mad_wide;
+    char* const first = reinterpret_cast<char*>(array);
+    start = mad_wide(strides[0], where.offset[0], mad_wide(int(sizeof(T)), where.offset[1], first));
     bool whole = __isGlobal(array) && strides[1] == sizeof(T) && strides[0] % MOVE_BYTES == 0;
     whole = whole && reinterpret_cast<uint64_t>(start) % MOVE_BYTES == 0;
     for (int d = 0; d < 2; ++d) {
@@ -43,7 +39,7 @@ inline __device__ void for_each_move(int stride, char* start, Move&& move)
     constexpr int ROUNDS = (MOVES + WP_TILE_BLOCK_DIM - 1) / WP_TILE_BLOCK_DIM;
     constexpr int UNROLLED = ROUNDS < 16 ? ROUNDS : 16;
     const unsigned thread = threadIdx.x;
-    char* address = wide(stride, thread / IN_LINE, start + thread % IN_LINE * MOVE_BYTES);
+    char* address = wt::arch::mad_wide(stride, thread / IN_LINE, start + thread % IN_LINE * MOVE_BYTES);
     const int64_t next = int64_t(stride) * (WP_TILE_BLOCK_DIM / IN_LINE);
 #pragma unroll(UNROLLED)
     for (int round = 0; round < ROUNDS; ++round) {
@@ -51,7 +47,7 @@ inline __device__ void for_each_move(int stride, char* start, Move&& move)
         if (MOVES % WP_TILE_BLOCK_DIM != 0 && i >= MOVES)
             break;
         if (WP_TILE_BLOCK_DIM % IN_LINE != 0)  // rounds start at different places of lines
-            address = wide(stride, i / IN_LINE, start + i % IN_LINE * MOVE_BYTES);
+            address = wt::arch::mad_wide(stride, i / IN_LINE, start + i % IN_LINE * MOVE_BYTES);
         move(i, address);
         address += next;
     }
@@ -104,11 +100,7 @@ inline __device__ void load(wp::tile_shared_t<T, Layout, Owner>& tile, const Glo
             if (is_movable<Shape>(source.data.data, source, from) && to % MOVE_BYTES == 0) {
                 for_each_move<T, Shape>(source.data.strides[0], from, [&](unsigned i, const char* address) {
 #if __CUDA_ARCH__ >= 800
-                    // PTX ISA, "cp.async": .cg goes past L1
-                    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-                                 :
-                                 : "r"(to + i * MOVE_BYTES), "l"(address)
-                                 : "memory");
+                    wt::arch::copy_async_16(to + i * MOVE_BYTES, address);
 #else
                     reinterpret_cast<uint4*>(tile.data.ptr)[i] = *reinterpret_cast<const uint4*>(address);
 #endif
@@ -123,11 +115,8 @@ inline __device__ void load(wp::tile_shared_t<T, Layout, Owner>& tile, const Glo
 #pragma unroll 1
                 for (int i = int(threadIdx.x); i < Layout::Size; i += WP_TILE_BLOCK_DIM) {
                     const T* const from = element<T>(source, i);
-                    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
-                                 :
-                                 : "r"(to + i * unsigned(sizeof(T))), "l"(from ? from : source.data.data),
-                                   "n"(sizeof(T)), "r"(from ? unsigned(sizeof(T)) : 0u)
-                                 : "memory");
+                    wt::arch::copy_async<int(sizeof(T))>(to + i * unsigned(sizeof(T)), from ? from : source.data.data,
+                                                         from ? unsigned(sizeof(T)) : 0u);
                 }
                 return;
             }
@@ -145,7 +134,7 @@ inline __device__ void load(wp::tile_shared_t<T, Layout, Owner>& tile, const Glo
 inline __device__ void loaded()
 {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" : : : "memory");
+    wt::arch::wait_for_copies();
 #endif
     WP_TILE_SYNC();
 }
@@ -217,43 +206,25 @@ private:
     }
 };
 
-// Adds 16 bytes to an array, each element atomically: PTX ISA, "red", vectors from sm_90 on.
+// Adds 16 bytes to an array, each element atomically, where there is an instruction for it.
 template <typename T> struct VectorAdd {
     static constexpr bool EXISTS = false;
 };
 
 #if __CUDA_ARCH__ >= 900
-template <> struct VectorAdd<wp::float32> {
-    static constexpr bool EXISTS = true;
-
-    static __device__ void add(char* to, uint4 x)
-    {
-        asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
-                     :
-                     : "l"(to), "f"(__uint_as_float(x.x)), "f"(__uint_as_float(x.y)), "f"(__uint_as_float(x.z)),
-                       "f"(__uint_as_float(x.w))
-                     : "memory");
-    }
-};
-
-#define WT_PACKED_ADD(TYPE, PACKED)                                                                                    \
+#define WT_VECTOR_ADD(TYPE, ADD)                                                                                       \
     template <> struct VectorAdd<TYPE> {                                                                               \
         static constexpr bool EXISTS = true;                                                                           \
                                                                                                                        \
-        static __device__ void add(char* to, uint4 x)                                                                  \
-        {                                                                                                              \
-            asm volatile("red.relaxed.gpu.global.add.noftz.v4." PACKED " [%0], {%1, %2, %3, %4};"                      \
-                         :                                                                                             \
-                         : "l"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)                                             \
-                         : "memory");                                                                                  \
-        }                                                                                                              \
+        static __device__ void add(char* to, uint4 x) { wt::arch::ADD(to, x.x, x.y, x.z, x.w); }                       \
     };
 
-WT_PACKED_ADD(wp::float16, "f16x2")
+WT_VECTOR_ADD(wp::float32, add_4_f32)
+WT_VECTOR_ADD(wp::float16, add_4_f16x2)
 #ifndef WP_NO_BFLOAT16
-WT_PACKED_ADD(wp::bfloat16, "bf16x2")
+WT_VECTOR_ADD(wp::bfloat16, add_4_bf16x2)
 #endif
-#undef WT_PACKED_ADD
+#undef WT_VECTOR_ADD
 #endif
 
 // The adjoint of a load, wp::adj_tile_load: adds the tile's gradient to that of the array.

@@ -15,6 +15,7 @@ from warp_tiles.choose import choose
 from warp_tiles.cli.output import human_bytes, print_json, script_output_to_stderr
 from warp_tiles.errors import BuildError, WarpTilesError
 from warp_tiles.providers.nvrtc import MODULE_HEADER, kernels_folder
+from warp_tiles.sources import include_closure
 from warp_tiles.tile_config import TileConfig
 from warp_tiles.toolchain import ToolchainStore, require_linkable
 from warp_tiles.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision
@@ -158,7 +159,8 @@ def unchecked(store: ToolchainStore) -> tuple[str, ...]:
     """
     top = kernels_folder().resolve()
     files = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.suffix in _DEVICE_SUFFIXES}
-    return tuple(sorted(files - {MODULE_HEADER} - set(aot.kernel_sources(store))))
+    written = {path.relative_to(top).as_posix() for path in include_closure(top / MODULE_HEADER, [top]).values()}
+    return tuple(sorted(files - written - set(aot.kernel_sources(store))))
 
 
 _path = click.Path(path_type=Path)

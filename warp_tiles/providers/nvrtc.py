@@ -28,8 +28,10 @@ DECIDING_MODULES = {
     )
 }
 # modules that edit the source of a Warp module, by name
-EDITING_MODULES = {name: _PACKAGE / f"{name}.py" for name in ("loops", "tile_moves", "pipeline", "shared_gradients")}
-MODULE_HEADER = "module/tile_moves.cuh"  # below kernels/; written into that source
+EDITING_MODULES = {
+    name: _PACKAGE / f"{name}.py" for name in ("flatten", "loops", "tile_moves", "pipeline", "shared_gradients")
+}
+MODULE_HEADER = "module/tile_moves.cuh"  # below kernels/; written into that source with what it includes
 _MARKERS = ("cublasdx/gemm.cuh", "gemm/block_gemm.cuh")
 
 
