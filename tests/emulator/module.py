@@ -17,19 +17,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import warp as wp
 
+from tests.emulator.memory import Memory, Values
 from tests.emulator.native import FOLDER, copy_headers, for_host
 
-Values = npt.NDArray[Any]
-
 KERNELS = FOLDER.parents[1] / "kernels"
-ARRAYS_ADDRESS = 0x200000000000  # of grid/main.cpp
-MARGIN = 4096  # bytes of no array before, between and after the arrays
 SECONDS_A_LAUNCH = 60.0
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__\w+__\([^()]*\) |WP_\w+\([^()]*\) )*(\w+)\(')
 _HEADERS = re.compile(r"(?:#define WP_\w+(?: \w+)?\n|#include \"[\w.]+\"\n|\n)+")
@@ -211,62 +205,3 @@ class EmulatedModule:
 
 def _text(text: str) -> bytes:
     return struct.pack("<Q", len(text)) + text.encode()
-
-
-class Memory:
-    """Arrays of a launch, as they lie in the memory of the emulated device.
-
-    Attributes:
-        content: The bytes of it all.
-        places: Offset and size of each array, by name.
-    """
-
-    def __init__(self) -> None:
-        self.content = bytearray(MARGIN)
-        self.places: dict[str, tuple[int, int]] = {}
-        self._views: dict[str, tuple[Values, int]] = {}
-
-    def add(self, name: str, values: Values) -> int:
-        """Place an array with the strides that it has in its base, and return its address.
-
-        A view lies in its base as it does in NumPy, so that it can be unaligned; what is around it is out of bounds.
-        """
-        low, high = np.lib.array_utils.byte_bounds(values) if hasattr(np.lib, "array_utils") else np.byte_bounds(values)
-        base = values
-        while isinstance(base.base, np.ndarray):
-            base = base.base
-        shift = (low - base.__array_interface__["data"][0]) % 256  # of the first byte from an aligned place
-        offset = -(-len(self.content) // 256) * 256 + shift
-        size = max(high - low, 1)
-        self.content += bytes(offset + size + MARGIN - len(self.content))
-        self.places[name] = (offset, size)
-        self._views[name] = (values, offset)
-        target = np.ndarray(values.shape, values.dtype, self.content, offset, values.strides)
-        target[...] = values
-        del target  # a buffer that is looked at cannot grow
-        return ARRAYS_ADDRESS + offset
-
-    def arrays(self, content: bytes) -> dict[str, Values]:
-        """The arrays in the bytes of a memory that is laid out like this one."""
-        found = {}
-        for name, (values, offset) in self._views.items():
-            found[name] = np.ndarray(values.shape, values.dtype, content, offset, values.strides).copy()
-        return found
-
-
-def array_argument(values: Values, data: int, grad: int = 0) -> bytes:
-    """``wp::array_t`` of native/array.h; ``data`` and ``grad`` are addresses."""
-    from warp._src.types import array_t
-
-    return bytes(array_t(data, grad, values.ndim, values.shape, values.strides))
-
-
-def bounds_argument(dim: Sequence[int], threads: int) -> tuple[bytes, int]:
-    """``wp::launch_bounds_t`` of a tiled launch, and how many blocks it has."""
-    from warp._src.types import launch_bounds_t
-
-    bounds = launch_bounds_t(tuple(dim))
-    blocks = int(np.prod(dim))
-    bounds.size = blocks * threads
-    bounds.coord_mult = threads
-    return bytes(bounds), blocks
