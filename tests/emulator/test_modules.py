@@ -50,6 +50,23 @@ def two_products(
     d = wp.tile_matmul(c, e)
     wp.tile_store(C, d * factor, offset=(i * 64, j * 64))
 """
+# Each turn waits for its own loads. Its store reads single elements of a tile that the next turn loads: D is unaligned.
+COPYING = """
+@wp.kernel(enable_backward=False)
+def copying(
+    A: wp.array2d(dtype=wp.float32),
+    B: wp.array2d(dtype=wp.float32),
+    C: wp.array2d(dtype=wp.float32),
+    D: wp.array2d(dtype=wp.float32),
+):
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    for step in range(A.shape[1] // 32):
+        a = wp.tile_load(A, shape=(64, 32), offset=(0, step * 32), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, 0), storage="shared")
+        wp.tile_matmul(a, b, c)
+        wp.tile_store(D, a, offset=(0, step * 32))
+    wp.tile_store(C, c)
+"""
 DTYPES = {"float32": np.float32, "float16": np.float16}
 KERNELS = "".join(LOOP.format(name=f"loop_{dtype}", dtype=dtype) for dtype in DTYPES) + TWO_PRODUCTS
 
@@ -194,12 +211,14 @@ class Mutant:
         edit: Puts it in.
         error: What the emulator says, or "" where only the result is wrong.
         sizes: Of a product that is wrong, M, K and N.
-        backward: Whether the adjoint is launched.
+        kernel: Which is launched.
+        backward: Whether its adjoint is.
     """
 
     edit: Callable[[str], str]
     error: str
     sizes: tuple[int, int, int] = (64, 96, 64)
+    kernel: str = "loop"
     backward: bool = False
 
 
@@ -208,9 +227,7 @@ MUTANTS = {
         edited(r"(void loaded\(\)\n\{[^}]*?)WP_TILE_SYNC\(\);", r"\1"), "unwritten memory|races|has not arrived"
     ),
     "no wait for loads": Mutant(edited(r"wt::arch::wait_for_copies\(\);", ""), "has not arrived"),
-    "no barrier before loads": Mutant(
-        edited(r"if \(First\)\s+WP_TILE_SYNC\(\);", ""), "races|unwritten", backward=True
-    ),
+    "no barrier before loads": Mutant(edited(r"if \(First\)\s+WP_TILE_SYNC\(\);", ""), "races", kernel="copying"),
     "no zeros outside": Mutant(
         edited(r"from \? unsigned\(sizeof\(T\)\) : 0u", "unsigned(sizeof(T))"), "", (70, 80, 100)
     ),
@@ -230,7 +247,7 @@ MUTANTS = {
 
 @pytest.fixture(scope="module")
 def right(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    return made(machine, tmp_path_factory.mktemp("right"), 64, LOOP.format(name="loop", dtype="float32"))
+    return made(machine, tmp_path_factory.mktemp("right"), 64, LOOP.format(name="loop", dtype="float32") + COPYING)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -240,7 +257,7 @@ def test_a_broken_module_is_found(machine: Machine, right: Kernels, name: str) -
     a, b = integers(1, m, k), integers(2, k, n)
     if name == "misaligned loads":
         a = integers(1, m, k + 4)[:, 1 : k + 1]
-    dim, kernel = (-(-m // 64), -(-n // 64)), right.module.loop
+    dim, kernel = (-(-m // 64), -(-n // 64)), getattr(right.module, mutant.kernel)
     found = []
     for emulated in (right.emulated, EmulatedKernels(machine, right.generated, mutant.edit)):
         if mutant.backward:
@@ -248,7 +265,8 @@ def test_a_broken_module_is_found(machine: Machine, right: Kernels, name: str) -
             outcome = emulated.backward(kernel, dim, [a, b, unset(m, n)], [adj_a, adj_b, adj_c])
             correct = np.array_equal(outcome.arrays["adj_B"], adj_b + exact(a.T, adj_c))
         else:
-            outcome = emulated.forward(kernel, dim, [a, b, unset(m, n)])
+            outputs = [unset(m, n), unset(m, k + 1)][: len(kernel.adj.args) - 2]
+            outcome = emulated.forward(kernel, dim, [a, b, *outputs])
             correct = np.array_equal(outcome.arrays["C"], exact(a, b))
         found.append((outcome.error, correct))
     assert found[0] == ("", True)
