@@ -69,6 +69,8 @@ struct Buffer {
     const unsigned char* bytes() const { return reinterpret_cast<const unsigned char*>(elements.data()); }
 };
 
+Block* block = nullptr;
+
 // Runs a kernel with alpha and beta of one, and takes C back.
 template <class A, class B, class C>
 std::string run(Kernel kernel, int threads, int sm, const Buffer<A>& a, const Buffer<B>& b, Buffer<C>& c)
@@ -199,6 +201,7 @@ int main()
     using wt::bf16;
     using wt::f16;
     static Block machine;
+    block = &machine;
     install_signal_handlers();
 
     check_instruction<f16, float>("mma.m16n8k16.f16", mma_m16n8k16_f16<1>, 16, 8, 16, a_16, b_16, c_16);

@@ -16,6 +16,9 @@ const char* name_of(Kind kind)
     case Kind::barrier: return "bar.sync";
     case Kind::exchange_f32: return "shfl.sync.bfly of a float";
     case Kind::exchange_f64: return "shfl.sync.bfly of a double";
+    case Kind::shuffle: return "shfl.sync";
+    case Kind::ballot: return "vote.sync.ballot";
+    case Kind::warp_barrier: return "bar.warp.sync";
     case Kind::ldmatrix_x2_trans: return "ldmatrix.x2.trans";
     case Kind::ldmatrix_x4_trans: return "ldmatrix.x4.trans";
     case Kind::mma_m16n8k16_f16: return "mma.m16n8k16.f16";
@@ -54,12 +57,26 @@ void run_exchange(Kind kind, const WarpOperands& lanes)
     }
 }
 
+void run_shuffle(const WarpOperands& lanes)
+{
+    for (const Operands* lane : lanes)
+        std::memcpy(lane->result, lanes[lane->mask & (warp_lanes - 1)]->a, *static_cast<const int*>(lane->b));
+}
+
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-vote-sync
+void run_ballot(const WarpOperands& lanes)
+{
+    unsigned int votes = 0;
+    for (int lane = 0; lane < warp_lanes; ++lane) votes |= (lanes[lane]->mask ? 1u : 0u) << lane;
+    for (const Operands* lane : lanes) *static_cast<unsigned int*>(lane->result) = votes;
+}
+
 // Lane 8 i + r gives the address of row r of matrix i; with .trans the lane gets, of every matrix, the
 // elements in rows 2 (lane % 4) and the next, column lane / 4. Before sm_80 the addresses of all lanes,
 // even of those that are not asked, must be valid.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-load-instruction-ldmatrix
 void run_ldmatrix(
-    Kind kind, const WarpOperands& lanes, int first_thread, int sm, SharedMemory& memory, Wavefronts& wavefronts)
+    Kind kind, const WarpOperands& lanes, int first_thread, int sm, Memory& memory, Wavefronts& wavefronts)
 {
     constexpr int rows = 8, columns = 8;
     const int matrices = kind == Kind::ldmatrix_x2_trans ? 2 : 4;
@@ -78,7 +95,7 @@ void run_ldmatrix(
             memory.read(access, lanes[lane]->a, unused);
         }
     }
-    wavefronts.count_matrices(tile, offsets);
+    if (tile >= 0) wavefronts.count_matrices(tile, offsets);
     for (int lane = 0; lane < warp_lanes; ++lane) {
         unsigned int* const result = static_cast<unsigned int*>(lanes[lane]->result);
         const int group = lane / 4, quarter = lane % 4;

@@ -7,7 +7,7 @@
 #include <array>
 
 #include "machine/machine.h"
-#include "machine/shared_memory.h"
+#include "machine/memory.h"
 #include "machine/wavefronts.h"
 
 namespace wt::emulator {
@@ -22,9 +22,11 @@ int minimum_sm(Kind kind);
 bool is_mma(Kind kind);
 void run_mma(Kind kind, const WarpOperands& lanes);
 void run_exchange(Kind kind, const WarpOperands& lanes);
+void run_shuffle(const WarpOperands& lanes);
+void run_ballot(const WarpOperands& lanes);
 
 // Throws Fault for a row that a lane must not read. first_thread is the warp's.
 void run_ldmatrix(
-    Kind kind, const WarpOperands& lanes, int first_thread, int sm, SharedMemory& memory, Wavefronts& wavefronts);
+    Kind kind, const WarpOperands& lanes, int first_thread, int sm, Memory& memory, Wavefronts& wavefronts);
 
 }  // namespace wt::emulator

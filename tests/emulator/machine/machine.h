@@ -13,6 +13,9 @@ enum class Kind : int {
     barrier,
     exchange_f32,
     exchange_f64,
+    shuffle,       // a: the value, mask: the lane that is asked, b: how many bytes, an int
+    ballot,        // mask: the vote
+    warp_barrier,
     ldmatrix_x2_trans,
     ldmatrix_x4_trans,
     mma_m16n8k16_f16,

@@ -26,11 +26,6 @@ std::size_t place(std::size_t from, std::size_t alignment)
 
 }  // namespace
 
-std::string Access::text() const
-{
-    return name_of_thread(thread) + ": " + instruction + " of " + std::to_string(bytes) + " bytes";
-}
-
 SharedMemory::~SharedMemory()
 {
     if (window_) munmap(window_, window_bytes_);
@@ -70,10 +65,11 @@ void SharedMemory::reset(const std::vector<Tile>& tiles, const std::vector<const
     }
 }
 
-bool SharedMemory::contains(const void* address) const
+std::string SharedMemory::misuse(const void* address) const
 {
     const unsigned char* const at = static_cast<const unsigned char*>(address);
-    return at >= window_ && at < window_ + window_bytes_;
+    if (at < window_ || at >= window_ + window_bytes_) return "";
+    return "shared memory is reached other than through arch/memory.cuh at " + describe(address);
 }
 
 std::size_t SharedMemory::offset_of(const void* address) const

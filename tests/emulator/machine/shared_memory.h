@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "machine/memory.h"
+
 namespace wt::emulator {
 
 // One operand as it lies in shared memory
@@ -28,24 +30,14 @@ struct Tile {
     std::size_t span() const { return std::size_t(lines()) * leading_dimension * element_bytes; }
 };
 
-// What a thread is about to do
-struct Access {
-    int thread;
-    const char* instruction;
-    int bytes;
-
-    // "thread 0 (warp 0, lane 0): load of 16 bytes"
-    std::string text() const;
-};
-
 // Addresses handed out lie in a window without access rights, so that a dereference that bypasses
 // arch/memory.cuh is a signal; the bytes themselves lie elsewhere.
-class SharedMemory {
+class SharedMemory : public Memory {
 public:
     SharedMemory() = default;
     SharedMemory(const SharedMemory&) = delete;
     SharedMemory& operator=(const SharedMemory&) = delete;
-    ~SharedMemory();
+    ~SharedMemory() override;
 
     // Lays tiles out at addresses that are no more aligned than promised, and fills them.
     void reset(const std::vector<Tile>& tiles, const std::vector<const unsigned char*>& contents);
@@ -55,19 +47,20 @@ public:
     const unsigned char* bytes(int tile) const { return &bytes_[tiles_[tile].offset]; }
 
     // Moves bytes after all checks, and returns the index of the tile. Throws Fault.
-    int read(const Access& access, const void* address, void* to);
-    int write(const Access& access, void* address, const void* from);
+    int read(const Access& access, const void* address, void* to) override;
+    int write(const Access& access, void* address, const void* from) override;
 
     // Bytes from the start of the window; for an address that passed a check
-    std::size_t offset_of(const void* address) const;
+    std::size_t offset_of(const void* address) const override;
 
     // A block barrier: accesses before it do not race with accesses after it.
-    void pass_barrier() { ++epoch_; }
+    void pass_barrier() override { ++epoch_; }
 
     // Throws Fault if a writable tile has an element that no thread has written.
     void require_all_written() const;
 
-    bool contains(const void* address) const;
+    // A dereference that bypasses arch/memory.cuh
+    std::string misuse(const void* address) const override;
     std::string describe(const void* address) const;
 
 private:

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "machine/block.h"
+#include "machine/threads.h"
 
 namespace wt::emulator {
 
@@ -24,7 +24,7 @@ const char* name_of_signal(int number)
 void handle(int number, siginfo_t* info, void*)
 {
     const bool has_address = number == SIGSEGV || number == SIGBUS;
-    block->interrupt(name_of_signal(number), has_address ? info->si_addr : nullptr);
+    threads->interrupt(name_of_signal(number), has_address ? info->si_addr : nullptr);
     signal(number, SIG_DFL);  // not a thread's: the process dies of it
 }
 

@@ -1,0 +1,132 @@
+"""Modules of kernels as warp_tiles generates them, on the emulator, with NumPy arrays in place of Warp's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import warp as wp
+
+import warp_tiles
+from tests.emulator.memory import Memory, Values, array_argument, bounds_argument, no_array
+from tests.emulator.module import EmulatedModule, Machine, Outcome
+from warp_tiles.module_build import ModuleBuild
+from warp_tiles.planning import ModulePlan
+from warp_tiles.providers.mma import translation_unit
+
+Argument = Values | int | float
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What Warp generates of a Python module under warp_tiles.
+
+    Attributes:
+        source: CUDA text.
+        functions: Translation units of the products that it calls.
+        shared_bytes: Dynamic shared memory, by the name of a kernel in the source.
+        threads: Of a block.
+    """
+
+    source: str
+    functions: tuple[str, ...]
+    shared_bytes: dict[str, int]
+    threads: int
+
+
+def generate(module: ModuleType, folder: Path, arch: int, threads: int) -> Generated:
+    """Generate a module's source, and compile nothing; products are those of the provider ``mma``.
+
+    Args:
+        module: Python module of kernels, see :func:`tests.integration.helpers.load`.
+        folder: Empty folder for what Warp writes.
+        arch: Compute capability.
+        threads: Its ``block_dim``.
+    """
+    plans: list[ModulePlan] = []
+
+    def finish(build: ModuleBuild, source: Path, output: Path, *args: object, **keywords: object) -> None:
+        output.touch()
+
+    with (
+        patch.object(ModuleBuild, "start", lambda build: plans.append(build.plan)),
+        patch.object(ModuleBuild, "finish", finish),
+        warp_tiles.enabled(),
+        warp_tiles.override(provider="mma"),
+    ):
+        wp.compile_aot_module(module, arch=arch, module_dir=folder)
+    ((source,), (meta,), (plan,)) = folder.glob("*.cu"), folder.glob("*.meta"), plans
+    functions = {
+        planned.symbol: translation_unit(planned.variant, planned.tile_config)
+        for planned in plan.needed
+        if planned.variant and planned.tile_config
+    }
+    sizes = {name.removesuffix("_smem_bytes"): int(size) for name, size in json.loads(meta.read_text()).items()}
+    return Generated(source.read_text(), tuple(functions.values()), sizes, threads)
+
+
+class EmulatedKernels:
+    """Kernels of a generated module, compiled for the host.
+
+    Args:
+        machine: Compiles them.
+        generated: The module.
+        edit: Changes the source before it is compiled.
+    """
+
+    def __init__(self, machine: Machine, generated: Generated, edit: Callable[[str], str] | None = None) -> None:
+        source = edit(generated.source) if edit else generated.source
+        self._generated = generated
+        self._module: EmulatedModule = machine.module(source, generated.functions)
+
+    def forward(self, kernel: Any, dim: Sequence[int], arguments: Sequence[Argument]) -> Outcome:
+        """Launch a kernel on tiles.
+
+        Args:
+            kernel: A ``wp.Kernel``.
+            dim: Blocks, as ``wp.launch_tiled`` takes them.
+            arguments: Inputs and outputs; bfloat16 as its bits.
+        """
+        memory = Memory()
+        packed = [self._argument(memory, arg, value) for arg, value in zip(kernel.adj.args, arguments)]
+        return self._launch(f"{kernel.key}_", "forward", dim, packed, memory)
+
+    def backward(
+        self, kernel: Any, dim: Sequence[int], arguments: Sequence[Argument], gradients: Sequence[Values | None]
+    ) -> Outcome:
+        """Launch a kernel's adjoint.
+
+        Args:
+            kernel, dim, arguments: See :meth:`forward`.
+            gradients: Of the arguments, in their order; those of outputs are read, those of inputs are added to. In the
+                outcome the gradient of ``A`` is called ``adj_A``.
+        """
+        memory = Memory()
+        primal, adjoint = [], []
+        for arg, value, gradient in zip(kernel.adj.args, arguments, gradients):
+            grad = 0 if gradient is None else memory.add(f"adj_{arg.label}", gradient)
+            primal.append(self._argument(memory, arg, value, grad))
+            if gradient is not None:
+                adjoint.append(array_argument(gradient, grad))
+            else:
+                adjoint.append(no_array() if isinstance(value, np.ndarray) else bytes(len(primal[-1])))
+        return self._launch(f"{kernel.key}_", "backward", dim, [*primal, *adjoint], memory)
+
+    def _argument(self, memory: Memory, arg: Any, value: Argument, grad: int = 0) -> bytes:
+        if isinstance(value, np.ndarray):
+            return array_argument(value, memory.add(arg.label, value), grad)
+        return bytes(arg.type._type_(value))
+
+    def _launch(self, prefix: str, way: str, dim: Sequence[int], arguments: Sequence[bytes], memory: Memory) -> Outcome:
+        ends = f"_cuda_kernel_{way}"
+        (name,) = (name for name in self._module.kernels if name.startswith(prefix) and name.endswith(ends))
+        threads = self._generated.threads
+        bounds, blocks = bounds_argument(dim, threads)
+        shared = self._generated.shared_bytes.get(name, 0)
+        return self._module.launch(name, blocks, threads, [bounds, *arguments], memory, shared)

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "grid/module.h"
+
+#include <string>
+
+#include "machine/fault.h"
+#include "grid/grid.h"
+
+namespace wt::emulator {
+
+void fail(const char* text, const char* file, int line)
+{
+    const std::string place = *file ? ", " + std::string(file) + ":" + std::to_string(line) : "";
+    grid->fail(name_of_thread(grid->thread_index()) + ": " + text + place);
+}
+
+namespace {
+
+void require_all(unsigned lanes)
+{
+    if (lanes != 0xffffffffu) fail("a collective of some lanes of a warp is not emulated", "", 0);
+}
+
+template <class Widen, class Narrow> void add_pairs(void* to, const unsigned (&pairs)[4], Widen widen, Narrow narrow)
+{
+    grid->access_global(to, 16);
+    unsigned short* const sums = static_cast<unsigned short*>(to);
+    for (int i = 0; i < 8; ++i) {
+        const unsigned short term = (unsigned short)(pairs[i / 2] >> 16 * (i % 2));
+        sums[i] = narrow(double(widen(sums[i])) + double(widen(term)));
+    }
+}
+
+}  // namespace
+
+void meet(unsigned lanes)
+{
+    require_all(lanes);
+    collective(Kind::warp_barrier, {nullptr, nullptr, nullptr, 0});
+}
+
+unsigned ballot(unsigned lanes, bool vote)
+{
+    require_all(lanes);
+    unsigned votes = 0;
+    collective(Kind::ballot, {&votes, nullptr, nullptr, vote});
+    return votes;
+}
+
+void shuffle(unsigned lanes, void* result, const void* value, int bytes, int source)
+{
+    require_all(lanes);
+    collective(Kind::shuffle, {result, value, &bytes, source});
+}
+
+// Not at once: each element is an operation of its own, but no other thread runs in between.
+void vector_add_f32(void* to, float a, float b, float c, float d)
+{
+    grid->access_global(to, 16);
+    float* const sums = static_cast<float*>(to);
+    const float terms[] = {a, b, c, d};
+    for (int i = 0; i < 4; ++i) sums[i] += terms[i];
+}
+
+void vector_add_f16x2(void* to, unsigned a, unsigned b, unsigned c, unsigned d)
+{
+    add_pairs(to, {a, b, c, d}, [](unsigned short x) { return float_of_f16(x); }, f16_of);
+}
+
+void vector_add_bf16x2(void* to, unsigned a, unsigned b, unsigned c, unsigned d)
+{
+    add_pairs(to, {a, b, c, d}, [](unsigned short x) { return float_of_bits(unsigned(x) << 16); }, bf16_of);
+}
+
+unsigned active_lanes() { fail("activemask is not emulated", "", 0); }
+bool is_global(const void* pointer) { return grid->is_global(pointer); }
+unsigned long shared_address(const void* pointer) { return grid->shared_address(pointer); }
+void* shared_pointer(unsigned long address) { return grid->shared_pointer(address); }
+void atomic(void* address, int bytes) { grid->access(Way::atomic, address, bytes, bytes); }
+void start_copy(unsigned to, const void* from, int bytes, int there) { grid->start_copy(to, from, bytes, there); }
+void wait_for_copies() { grid->wait_for_copies(); }
+
+}  // namespace wt::emulator

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "machine/threads.h"
+
+#include <algorithm>
+
+#include "machine/collectives.h"
+#include "machine/fault.h"
+
+namespace wt::emulator {
+
+Threads* threads = nullptr;
+
+std::string Access::text() const
+{
+    return name_of_thread(thread) + ": " + instruction + " of " + std::to_string(bytes) + " bytes";
+}
+
+Threads::Threads(Memory& memory) : memory_(memory) { threads = this; }
+
+int Threads::lane_count(int warp) const { return std::min(warp_lanes, count_ - warp * warp_lanes); }
+
+// Runs warp after warp up to a block barrier, until all threads have ended.
+void Threads::run_threads(int count, int sm)
+{
+    count_ = count;
+    sm_ = sm;
+    fault_.clear();
+    wavefronts.reset();
+    while (int(threads_.size()) < count) threads_.push_back(std::make_unique<Thread>());
+    for (const auto& thread : threads_) {
+        thread->threads = this;
+        thread->waits_for = Kind::none;
+        thread->started = false;
+    }
+    for (;;) {
+        int ended = 0;
+        for (int warp = 0; warp < warp_count(); ++warp) ended += run_warp(warp) ? 1 : 0;
+        if (ended == warp_count()) return;
+        if (ended != 0) {
+            int waiting = 0, gone = 0;
+            for (int i = 0; i < count_; ++i) (threads_[i]->waits_for == Kind::exit ? gone : waiting) = i;
+            throw Fault{"divergent collective: " + name_of_thread(waiting) + " is at bar.sync, but "
+                        + name_of_thread(gone) + " has ended"};
+        }
+        memory_.pass_barrier();
+        for (int i = 0; i < count_; ++i) threads_[i]->waits_for = Kind::none;
+    }
+}
+
+// Runs a warp up to a block barrier (false) or its end (true).
+bool Threads::run_warp(int warp)
+{
+    const int first = warp * warp_lanes;
+    for (;;) {
+        for (int lane = 0; lane < lane_count(warp); ++lane)
+            if (threads_[first + lane]->waits_for == Kind::none) run_lane(first + lane);
+        wavefronts.match();
+        const Kind kind = meeting(warp);
+        if (kind == Kind::exit) return true;
+        if (kind == Kind::barrier) return false;
+        perform(kind, warp);
+        for (int lane = 0; lane < lane_count(warp); ++lane) threads_[first + lane]->waits_for = Kind::none;
+    }
+}
+
+void Threads::run_lane(int thread)
+{
+    Thread& self = *threads_[thread];
+    current_ = thread;
+    resumed(thread);
+    if (self.started) {
+        self.fiber.resume();
+    } else {
+        self.started = true;
+        self.fiber.start(thread_main, &self);
+    }
+    current_ = -1;
+    if (!fault_.empty()) throw Fault{fault_};
+}
+
+void Threads::thread_main(void* thread)
+{
+    Thread& self = *static_cast<Thread*>(thread);
+    Threads& all = *self.threads;
+    try {
+        all.body();
+    } catch (const Fault& fault) {
+        all.fault_ = fault.text;
+    }
+    self.waits_for = Kind::exit;
+}
+
+Kind Threads::meeting(int warp) const
+{
+    const int first = warp * warp_lanes;
+    const Kind kind = threads_[first]->waits_for;
+    for (int lane = 1; lane < lane_count(warp); ++lane) {
+        const Kind other = threads_[first + lane]->waits_for;
+        if (other != kind)
+            throw Fault{"divergent collective: " + name_of_thread(first) + " is at " + name_of(kind) + ", but "
+                        + name_of_thread(first + lane) + " at " + name_of(other)};
+    }
+    if (kind != Kind::exit && kind != Kind::barrier && lane_count(warp) < warp_lanes)
+        throw Fault{std::string("divergent collective: ") + name_of(kind) + " in a warp of "
+                    + std::to_string(lane_count(warp)) + " threads"};
+    return kind;
+}
+
+void Threads::perform(Kind kind, int warp)
+{
+    if (sm_ < minimum_sm(kind))
+        throw Fault{std::string(name_of(kind)) + " needs sm_" + std::to_string(minimum_sm(kind)) + ", this is sm_"
+                    + std::to_string(sm_)};
+    const int first = warp * warp_lanes;
+    WarpOperands lanes;
+    for (int lane = 0; lane < warp_lanes; ++lane) lanes[lane] = &threads_[first + lane]->operands;
+    if (is_mma(kind))
+        run_mma(kind, lanes);
+    else if (kind == Kind::exchange_f32 || kind == Kind::exchange_f64)
+        run_exchange(kind, lanes);
+    else if (kind == Kind::shuffle)
+        run_shuffle(lanes);
+    else if (kind == Kind::ballot)
+        run_ballot(lanes);
+    else if (kind != Kind::warp_barrier)
+        run_ldmatrix(kind, lanes, first, sm_, memory_, wavefronts);
+}
+
+void Threads::collective(Kind kind, const Operands& operands)
+{
+    Thread& self = *threads_[current_];
+    self.waits_for = kind;
+    self.operands = operands;
+    self.fiber.suspend();
+}
+
+void Threads::load(void* to, const void* address, int bytes)
+{
+    guarded([&] {
+        const int tile = memory_.read({current_, "load", bytes}, address, to);
+        if (tile >= 0) wavefronts.record(tile, current_ % warp_lanes, bytes, memory_.offset_of(address));
+    });
+}
+
+void Threads::store(void* address, const void* from, int bytes)
+{
+    guarded([&] {
+        const int tile = memory_.write({current_, "store", bytes}, address, from);
+        if (tile >= 0) wavefronts.record(tile + 1, current_ % warp_lanes, bytes, memory_.offset_of(address));
+    });
+}
+
+void Threads::fail(const std::string& text)
+{
+    fault_ = text;
+    threads_[current_]->fiber.abandon();
+}
+
+void Threads::interrupt(const std::string& signal, const void* address)
+{
+    if (current_ < 0) return;
+    std::string what = address ? memory_.misuse(address) : "";
+    if (what.empty()) what = threads_[current_]->fiber.overflowed_at(address) ? "the stack overflows" : signal;
+    fail(name_of_thread(current_) + ": " + what);
+}
+
+void collective(Kind kind, const Operands& operands) { threads->collective(kind, operands); }
+void load(void* to, const void* address, int bytes) { threads->load(to, address, bytes); }
+void store(void* address, const void* from, int bytes) { threads->store(address, from, bytes); }
+int thread_index() { return threads->thread_index(); }
+
+}  // namespace wt::emulator

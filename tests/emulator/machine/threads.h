@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The threads of a block in execution: scheduling, collectives and barriers.
+
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "machine/fault.h"
+#include "machine/fiber.h"
+#include "machine/machine.h"
+#include "machine/memory.h"
+#include "machine/wavefronts.h"
+
+namespace wt::emulator {
+
+class Threads {
+public:
+    explicit Threads(Memory& memory);
+    virtual ~Threads() = default;
+
+    Wavefronts wavefronts;
+
+    // ---- called by threads
+    void collective(Kind kind, const Operands& operands);
+    void load(void* to, const void* address, int bytes);
+    void store(void* address, const void* from, int bytes);
+    int thread_index() const { return current_; }
+
+    // Ends the current thread, and what runs, with a message. Destructors are not called.
+    [[noreturn]] void fail(const std::string& text);
+
+    // A synchronous signal in the current thread; does not return unless it is none of the thread's doing.
+    void interrupt(const std::string& signal, const void* address);
+
+protected:
+    // What every thread does. Throws Fault.
+    virtual void body() = 0;
+
+    // Calls act(), and ends the current thread where that throws a Fault: code of threads is not made for exceptions.
+    template <class Act> void guarded(Act&& act)
+    {
+        std::string wrong;
+        try {
+            return act();
+        } catch (const Fault& fault) {
+            wrong = fault.text;
+        }
+        fail(wrong);
+    }
+
+    // A thread goes on.
+    virtual void resumed(int) { }
+
+    // Runs so many threads to their end. Throws Fault.
+    void run_threads(int count, int sm);
+
+private:
+    struct Thread {
+        Fiber fiber;
+        Threads* threads = nullptr;
+        Kind waits_for = Kind::none;  // none: it can run
+        Operands operands{};
+        bool started = false;
+    };
+
+    static void thread_main(void* thread);
+    void run_lane(int thread);
+    bool run_warp(int warp);
+    Kind meeting(int warp) const;
+    void perform(Kind kind, int warp);
+
+    int warp_count() const { return (count_ + warp_lanes - 1) / warp_lanes; }
+    int lane_count(int warp) const;
+
+    Memory& memory_;
+    std::vector<std::unique_ptr<Thread>> threads_;
+    int count_ = 0;
+    int sm_ = 0;  // compute capability, e.g. 90
+    int current_ = -1;
+    std::string fault_;
+};
+
+// The threads that arch functions act on
+extern Threads* threads;
+
+// Catches signals of threads: stray dereferences, stack overflows and traps of the sanitizer.
+void install_signal_handlers();
+
+}  // namespace wt::emulator

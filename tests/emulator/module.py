@@ -1,0 +1,207 @@
+"""Whole modules on the emulator: the text that Warp generates under warp_tiles, compiled for the host and launched.
+
+Warp's own headers are compiled as device code, see ``native.py``. The compiler's thread sanitizer puts a call in front
+of each access to memory, and ``grid/`` has the functions that are called: they check races, bounds, alignment and
+unwritten memory. A copy by ``cp.async`` arrives when its thread waits for it, and not before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+import struct
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import warp as wp
+
+from tests.emulator.memory import Memory, Values
+from tests.emulator.native import FOLDER, copy_headers, for_host
+
+KERNELS = FOLDER.parents[1] / "kernels"
+SECONDS_A_LAUNCH = 60.0
+_KERNEL = re.compile(r'extern "C" __global__ void (?:__\w+__\([^()]*\) |WP_\w+\([^()]*\) )*(\w+)\(')
+_HEADERS = re.compile(r"(?:#define WP_\w+(?: \w+)?\n|#include \"[\w.]+\"\n|\n)+")
+_FLAGS = ["-std=c++17", "-ffp-contract=off", "-U_FORTIFY_SOURCE", "-w"]
+_TRACED = ["-O1", "-fsanitize=thread", "-ftrivial-auto-var-init=pattern", "-x", "c++"]
+_MAIN = """
+namespace {{
+template <class... Types, unsigned long... I>
+void call(void (*kernel)(Types...), void** arguments, std::integer_sequence<unsigned long, I...>)
+{{
+    kernel(*static_cast<Types*>(arguments[I])...);
+}}
+template <class... Types> void call(void (*kernel)(Types...), void** arguments)
+{{
+    call(kernel, arguments, std::make_integer_sequence<unsigned long, sizeof...(Types)>());
+}}
+}}
+namespace wt::emulator {{
+const ModuleKernel module_kernels[] = {{ {table} }};
+const int module_kernel_count = {count};
+}}
+"""
+_SEQUENCE = """namespace std {
+template <class T, T... I> struct integer_sequence { };
+template <class T, T N> using make_integer_sequence = integer_sequence<T, __integer_pack(N)...>;
+}
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a launch.
+
+    Attributes:
+        error: What the module did wrong, or "".
+        arrays: All arrays afterwards, by name.
+    """
+
+    error: str
+    arrays: dict[str, Values]
+
+
+class Machine:
+    """Compiles modules; what they share is compiled once.
+
+    Args:
+        folder: Where everything built goes; not reused between machines.
+        compiler: g++.
+        arch: Compute capability.
+    """
+
+    def __init__(self, folder: Path, compiler: str, arch: int = 90) -> None:
+        self.folder = folder
+        self.arch = arch
+        self._compiler = compiler
+        self._numbers = itertools.count()
+        native = folder / "native"
+        self._pool = ThreadPoolExecutor(min(2, os.cpu_count() or 1))
+        sources = [
+            path
+            for path in sorted([*(FOLDER / "machine").glob("*.cpp"), *(FOLDER / "grid").glob("*.cpp")])
+            if path.name not in ("batch.cpp", "block.cpp", "shared_memory.cpp")
+        ]
+        copy_headers(Path(wp.__file__).parent / "native", native)
+        self._device = [f"-D__CUDA_ARCH__={arch}0", f"-I{FOLDER}", f"-I{native}"]
+        self._objects = [folder / f"{source.stem}.o" for source in sources]
+        commands = (["-O2", f"-I{FOLDER}", "-c", str(s), "-o", str(o)] for s, o in zip(sources, self._objects))
+        list(self._pool.map(self._compile, commands))
+
+    def close(self) -> None:
+        """Wait for what runs."""
+        self._pool.shutdown()
+
+    def module(self, source: str, functions: Sequence[str] = ()) -> EmulatedModule:
+        """Compile a module.
+
+        Args:
+            source: Generated CUDA source.
+            functions: Translation units of the functions that it calls.
+
+        Raises:
+            RuntimeError: It does not compile.
+        """
+        folder = self.folder / f"module_{next(self._numbers)}"
+        folder.mkdir()
+        names = _KERNEL.findall(source)
+        table = ", ".join(f'{{"{name}", [](void** arguments) {{ call({name}, arguments); }}}}' for name in names)
+        text = for_host(source) + _SEQUENCE + _MAIN.format(table=table, count=len(names))
+        headers = _HEADERS.match(source)
+        first = self._headers(headers[0] if headers else "")
+        (folder / "module.cpp").write_text(text)
+        (folder / "functions.cpp").write_text("#define __device__\n#define __forceinline__\n" + "\n".join(functions))
+        made = [folder / "module.o", folder / "functions.o"]
+        commands = [
+            [*_TRACED, *self._device, "-include", str(first), "-c", str(folder / "module.cpp"), "-o", str(made[0])],
+            ["-O1", f"-I{FOLDER}", f"-I{KERNELS}", "-c", str(folder / "functions.cpp"), "-o", str(made[1])],
+        ]
+        list(self._pool.map(self._compile, commands))
+        program = folder / "module"
+        self._compile([*map(str, made), *map(str, self._objects), "-o", str(program)])
+        return EmulatedModule(program, tuple(names), self.arch)
+
+    def _headers(self, text: str) -> Path:
+        """What a module starts with, compiled ahead."""
+        header = self.folder / f"headers_{hashlib.sha256(text.encode()).hexdigest()[:8]}.h"
+        if not header.exists():
+            header.write_text(f'#include "cuda/device.h"\n{text}')
+            flags = [*_TRACED[:-1], "c++-header"]
+            self._compile([*flags, *self._device, str(header), "-o", f"{header}.gch"])
+        return header
+
+    def _compile(self, arguments: Sequence[str]) -> None:
+        done = subprocess.run([self._compiler, *_FLAGS, *arguments], capture_output=True, text=True, check=False)
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if "error" in line or "undefined" in line][:5]
+            raise RuntimeError("\n".join(errors) or done.stderr[:2000] or f"status {done.returncode}")
+
+
+class EmulatedModule:
+    """A module that was compiled for the host.
+
+    Args:
+        program: Runs a launch, see ``grid/main.cpp``.
+        kernels: Names of the functions that can be launched.
+        arch: Compute capability.
+    """
+
+    def __init__(self, program: Path, kernels: tuple[str, ...], arch: int) -> None:
+        self.kernels = kernels
+        self._program = program
+        self._arch = arch
+        self._numbers = itertools.count()
+
+    def launch(
+        self,
+        kernel: str,
+        blocks: int,
+        threads: int,
+        arguments: Sequence[bytes],
+        memory: Memory,
+        shared_bytes: int,
+    ) -> Outcome:
+        """Run a kernel on all blocks, one after the other.
+
+        Args:
+            kernel: Name in the source.
+            blocks, threads: Of the grid, and of a block.
+            arguments: As they lie in memory.
+            memory: The arrays that arguments point to.
+            shared_bytes: Dynamic shared memory of a block.
+        """
+        number = next(self._numbers)
+        request, answer = (self._program.with_name(f"{name}_{number}") for name in ("request", "answer"))
+        words = struct.Struct("<Q").pack
+        parts = [_text(kernel), *map(words, (blocks, threads, self._arch, shared_bytes))]
+        parts.append(words(len(memory.places)))
+        for name, (offset, size) in memory.places.items():
+            parts += [_text(name), words(offset), words(size)]
+        parts.append(words(len(arguments)))
+        for argument in arguments:
+            parts += [words(len(argument)), argument]
+        content = bytes(memory.content)
+        request.write_bytes(b"".join([*parts, words(len(content)), content]))
+        command = [str(self._program), str(request), str(answer)]
+        try:
+            status = subprocess.run(command, check=False, timeout=SECONDS_A_LAUNCH).returncode
+            reason = f"the process ended with status {status}" if status else ""
+        except subprocess.TimeoutExpired:
+            reason = "the process ran past its time limit"
+        data = answer.read_bytes() if not reason else b""
+        request.unlink()
+        answer.unlink(missing_ok=True)
+        if reason:
+            return Outcome(f"{kernel}: {reason}", {})
+        (length,) = struct.unpack_from("<Q", data)
+        error = data[8 : 8 + length].decode()
+        return Outcome(f"{kernel}: {error}" if error else "", memory.arrays(data[8 + length :]))
+
+
+def _text(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()

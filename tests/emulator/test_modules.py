@@ -1,0 +1,275 @@
+"""Whole generated modules: what they compute, and that the emulator finds what is broken in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from tests.emulator.emulator import find_compiler
+from tests.emulator.generated import EmulatedKernels, Generated, generate
+from tests.emulator.memory import Values
+from tests.emulator.module import Machine
+from tests.integration.helpers import WARP_VERSION, load
+
+pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
+
+ARCH = 90
+LOOP = """
+@wp.kernel
+def {name}(A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), C: wp.array2d(dtype=wp.float32)):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    for step in range((A.shape[1] + 31) // 32):
+        a = wp.tile_load(A, shape=(64, 32), offset=(i * 64, step * 32), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, j * 64), storage="shared")
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c, offset=(i * 64, j * 64))
+"""
+TWO_PRODUCTS = """
+@wp.kernel
+def two_products(
+    A: wp.array2d(dtype=wp.float32),
+    B: wp.array2d(dtype=wp.float32),
+    E: wp.array2d(dtype=wp.float32),
+    factor: wp.float32,
+    C: wp.array2d(dtype=wp.float32),
+):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    for step in range(A.shape[1] // 32):
+        a = wp.tile_load(A, shape=(64, 32), offset=(i * 64, step * 32), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, j * 64), storage="shared")
+        wp.tile_matmul(a, b, c)
+    e = wp.tile_load(E, shape=(64, 64), storage="shared")
+    d = wp.tile_matmul(c, e)
+    wp.tile_store(C, d * factor, offset=(i * 64, j * 64))
+"""
+# Each turn waits for its own loads. Its store reads single elements of a tile that the next turn loads: D is unaligned.
+COPYING = """
+@wp.kernel(enable_backward=False)
+def copying(
+    A: wp.array2d(dtype=wp.float32),
+    B: wp.array2d(dtype=wp.float32),
+    C: wp.array2d(dtype=wp.float32),
+    D: wp.array2d(dtype=wp.float32),
+):
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    for step in range(A.shape[1] // 32):
+        a = wp.tile_load(A, shape=(64, 32), offset=(0, step * 32), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, 0), storage="shared")
+        wp.tile_matmul(a, b, c)
+        wp.tile_store(D, a, offset=(0, step * 32))
+    wp.tile_store(C, c)
+"""
+DTYPES = {"float32": np.float32, "float16": np.float16}
+KERNELS = "".join(LOOP.format(name=f"loop_{dtype}", dtype=dtype) for dtype in DTYPES) + TWO_PRODUCTS
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Kernels of one block size."""
+
+    module: ModuleType
+    generated: Generated
+    emulated: EmulatedKernels
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    compiler = find_compiler()
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    machine = Machine(tmp_path_factory.mktemp("modules"), compiler, ARCH)
+    yield machine
+    machine.close()
+
+
+def made(machine: Machine, folder: Path, threads: int, text: str = KERNELS) -> Kernels:
+    module = load(text, block_dim=threads)
+    generated = generate(module, folder, ARCH, threads)
+    return Kernels(module, generated, EmulatedKernels(machine, generated))
+
+
+@pytest.fixture(scope="module", params=[64, 128])
+def kernels(request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    return made(machine, tmp_path_factory.mktemp("generated"), request.param)
+
+
+def integers(seed: int, *shape: int, dtype: str = "float32", largest: int = 3) -> Values:
+    """Small integers without zeros, whose sums of products are exact."""
+    random = np.random.default_rng(seed)
+    values = random.integers(1, largest + 1, shape) * random.choice([-1, 1], shape)
+    return values.astype(DTYPES[dtype])
+
+
+def unset(rows: int, columns: int) -> Values:
+    return np.full((rows, columns), np.nan, dtype=np.float32)
+
+
+def exact(*factors: Values) -> Values:
+    product = factors[0].astype(np.float64)
+    for factor in factors[1:]:
+        product = product @ factor.astype(np.float64)
+    return product
+
+
+def multiplied(kernels: Kernels, dtype: str, a: Values, b: Values) -> Values:
+    """The product, after a launch without a complaint."""
+    c = unset(a.shape[0], b.shape[1])
+    dim = (-(-a.shape[0] // 64), -(-b.shape[1] // 64))
+    outcome = kernels.emulated.forward(getattr(kernels.module, f"loop_{dtype}"), dim, [a, b, c])
+    assert outcome.error == ""
+    return outcome.arrays["C"]
+
+
+# ---- results
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_pipelined_loop(kernels: Kernels, dtype: str) -> None:
+    assert "wt_turns_" in kernels.generated.source
+    a, b = integers(1, 128, 96, dtype=dtype), integers(2, 96, 64, dtype=dtype)
+    assert np.array_equal(multiplied(kernels, dtype, a, b), exact(a, b))
+
+
+def test_a_loop_of_one_turn_and_of_none(kernels: Kernels) -> None:
+    a, b = integers(1, 64, 32), integers(2, 32, 64)
+    assert np.array_equal(multiplied(kernels, "float32", a, b), exact(a, b))
+    assert not multiplied(kernels, "float32", a[:, :0], b[:0]).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(127, 96, 96), (70, 80, 100), (64, 65, 64)], ids=str)
+def test_outside_the_arrays_are_zeros(kernels: Kernels, dtype: str, sizes: tuple[int, int, int]) -> None:
+    m, k, n = sizes
+    a, b = integers(1, m, k, dtype=dtype), integers(2, k, n, dtype=dtype)
+    assert np.array_equal(multiplied(kernels, dtype, a, b), exact(a, b))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_views_that_are_not_aligned(kernels: Kernels, dtype: str) -> None:
+    # strides of 16 bytes with a start between, and lines that start anywhere
+    a, b = integers(1, 64, 104, dtype=dtype)[:, 2:98], integers(2, 97, 67, dtype=dtype)[1:, 1:65]
+    assert np.array_equal(multiplied(kernels, dtype, a, b), exact(a, b))
+
+
+def test_random_values(kernels: Kernels) -> None:
+    random = np.random.default_rng(3)
+    a, b = random.standard_normal((64, 96)).astype(np.float32), random.standard_normal((96, 64)).astype(np.float32)
+    # (K + 1) roundings, see tests/emulator/gemm.py
+    bound = 97 * 2.0**-24 * (np.abs(a.astype(float)) @ np.abs(b.astype(float)))
+    assert np.all(np.abs(multiplied(kernels, "float32", a, b) - exact(a, b)) <= bound)
+
+
+def test_two_products_and_a_number(kernels: Kernels) -> None:
+    a, b, e, c = integers(1, 64, 64), integers(2, 64, 64), integers(3, 64, 64), unset(64, 64)
+    outcome = kernels.emulated.forward(kernels.module.two_products, (1, 1), [a, b, e, 0.5, c])
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"], 0.5 * exact(a, b, e))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(128, 64, 128), (70, 48, 100)], ids=str)
+def test_gradients(kernels: Kernels, dtype: str, sizes: tuple[int, int, int]) -> None:
+    m, k, n = sizes
+    a, b = integers(1, m, k, dtype=dtype, largest=2), integers(2, k, n, dtype=dtype, largest=2)
+    adj_c = integers(4, m, n, largest=2)
+    adj_a, adj_b = integers(5, m, k, dtype=dtype), integers(6, k, n, dtype=dtype)
+    kernel = getattr(kernels.module, f"loop_{dtype}")
+    dim = (-(-m // 64), -(-n // 64))
+    outcome = kernels.emulated.backward(kernel, dim, [a, b, unset(m, n)], [adj_a, adj_b, adj_c])
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["adj_A"], adj_a + exact(adj_c, b.T))
+    assert np.array_equal(outcome.arrays["adj_B"], adj_b + exact(a.T, adj_c))
+
+
+# ---- broken modules
+
+
+def edited(pattern: str, replacement: str) -> Callable[[str], str]:
+    """An edit of the single place that matches."""
+
+    def edit(source: str) -> str:
+        text, count = re.subn(pattern, replacement, source, flags=re.DOTALL)
+        assert count == 1, f"{pattern} is found {count} times"
+        return text
+
+    return edit
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A module with an error.
+
+    Attributes:
+        edit: Puts it in.
+        error: What the emulator says, or "" where only the result is wrong.
+        sizes: Of a product that is wrong, M, K and N.
+        kernel: Which is launched.
+        backward: Whether its adjoint is.
+    """
+
+    edit: Callable[[str], str]
+    error: str
+    sizes: tuple[int, int, int] = (64, 96, 64)
+    kernel: str = "loop"
+    backward: bool = False
+
+
+MUTANTS = {
+    "no barrier behind loads": Mutant(
+        edited(r"(void loaded\(\)\n\{[^}]*?)WP_TILE_SYNC\(\);", r"\1"), "unwritten memory|races|has not arrived"
+    ),
+    "no wait for loads": Mutant(edited(r"wt::arch::wait_for_copies\(\);", ""), "has not arrived"),
+    "no barrier before loads": Mutant(edited(r"if \(First\)\s+WP_TILE_SYNC\(\);", ""), "races", kernel="copying"),
+    "no zeros outside": Mutant(
+        edited(r"from \? unsigned\(sizeof\(T\)\) : 0u", "unsigned(sizeof(T))"), "", (70, 80, 100)
+    ),
+    "a tile that leaves the array": Mutant(
+        edited(r"<= unsigned\(last\)", "<= unsigned(last + 1)"), "out of bounds", (127, 96, 64)
+    ),
+    "a tile larger than the array": Mutant(edited(r" && last >= 0 && ", " && "), "out of bounds", (60, 96, 64)),
+    "misaligned loads": Mutant(
+        edited(r"whole = whole && reinterpret_cast<uint64_t>\(start\) % MOVE_BYTES == 0;", ""), "misaligned"
+    ),
+    "no barrier behind added gradients": Mutant(
+        edited(r"WP_TILE_SYNC\(\);  // the gradient is zeroed next", "//"), "races", backward=True
+    ),
+    "gradients in the wrong order": Mutant(edited(r"(add\.v4\.f32 \[%0\], \{)%1, %2", r"\1%2, %1"), "", backward=True),
+}
+
+
+@pytest.fixture(scope="module")
+def right(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    return made(machine, tmp_path_factory.mktemp("right"), 64, LOOP.format(name="loop", dtype="float32") + COPYING)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_broken_module_is_found(machine: Machine, right: Kernels, name: str) -> None:
+    mutant = MUTANTS[name]
+    m, k, n = mutant.sizes
+    a, b = integers(1, m, k), integers(2, k, n)
+    if name == "misaligned loads":
+        a = integers(1, m, k + 4)[:, 1 : k + 1]
+    dim, kernel = (-(-m // 64), -(-n // 64)), getattr(right.module, mutant.kernel)
+    found = []
+    for emulated in (right.emulated, EmulatedKernels(machine, right.generated, mutant.edit)):
+        if mutant.backward:
+            adj_a, adj_b, adj_c = integers(3, m, k), integers(4, k, n), integers(5, m, n)
+            outcome = emulated.backward(kernel, dim, [a, b, unset(m, n)], [adj_a, adj_b, adj_c])
+            correct = np.array_equal(outcome.arrays["adj_B"], adj_b + exact(a.T, adj_c))
+        else:
+            outputs = [unset(m, n), unset(m, k + 1)][: len(kernel.adj.args) - 2]
+            outcome = emulated.forward(kernel, dim, [a, b, *outputs])
+            correct = np.array_equal(outcome.arrays["C"], exact(a, b))
+        found.append((outcome.error, correct))
+    assert found[0] == ("", True)
+    error, correct = found[1]
+    assert re.search(mutant.error, error) if mutant.error else not error
+    assert not correct
