@@ -34,7 +34,7 @@ from warp_tiles.errors import (
     WorkerError,
 )
 from warp_tiles.gemm.variant import GemmVariant, Operand, Role
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.plan.planning import ModulePlan, PlannedLoop, PlannedVariant
 from warp_tiles.settings import Settings, configure, override
 from warp_tiles.version import __version__
 
@@ -69,6 +69,7 @@ __all__ = [
     "ModulePlan",
     "Operand",
     "PlanError",
+    "PlannedLoop",
     "PlannedVariant",
     "Random",
     "RecordError",

@@ -16,8 +16,8 @@ import warp as wp
 import warp_tiles
 from tests.emulator.memory import Memory, Values, array_argument, bounds_argument, no_array
 from tests.emulator.module import EmulatedModule, Machine, Outcome
-from warp_tiles.module_build import ModuleBuild
-from warp_tiles.planning import ModulePlan
+from warp_tiles.build.module_build import ModuleBuild
+from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.providers.mma import translation_unit
 
 Argument = Values | int | float

@@ -133,7 +133,7 @@ def multiplied(kernels: Kernels, dtype: str, a: Values, b: Values) -> Values:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_pipelined_loop(kernels: Kernels, dtype: str) -> None:
-    assert "wt_turns_" in kernels.generated.source
+    assert "wt_module::Steps wt_steps_" in kernels.generated.source
     a, b = integers(1, 128, 96, dtype=dtype), integers(2, 96, 64, dtype=dtype)
     assert np.array_equal(multiplied(kernels, dtype, a, b), exact(a, b))
 

@@ -167,9 +167,7 @@ class _Drawing:
             sums = self.sums if outside else [self._start()]
             with loop(w, plan, self.a, plan.steps, stem="inner") as made:
                 self._body(made, sums)
-            if not outside:
-                self._add_to(sums[0], self._output("D", (plan.m, plan.n)), (self.row, self.column))
-            elif w.chance(0.3, "sum read in the outer loop"):
+            if not outside or w.chance(0.3, "sum read in the outer loop"):
                 self._add_to(sums[0], self._output("D", (plan.m, plan.n)), (self.row, self.column))
             del outer
 

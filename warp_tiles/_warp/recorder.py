@@ -27,8 +27,11 @@ from warp_tiles.codegen.trace import (
     Value,
 )
 
-# statements of these nodes compute numbers; all others but those of control flow may do anything
-_ARITHMETIC_NODES = (ast.Attribute, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp, ast.IfExp, ast.Name, ast.Subscript)
+# statements of these nodes compute numbers or are recorded as loops and branches; all others may do anything
+_ARITHMETIC_NODES = (
+    *(ast.FunctionDef, ast.For, ast.While, ast.If, ast.IfExp),
+    *(ast.Attribute, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp, ast.Name, ast.Subscript),
+)
 _LOOP_JUMPS: dict[type[ast.AST], str] = {ast.Break: "break", ast.Continue: "continue"}
 
 
@@ -63,6 +66,7 @@ class Statement:
 
     node: type[ast.AST]
     recorded: bool = False
+    unrolled: bool = False  # a loop whose body Warp writes out once for each iteration
 
 
 @dataclass
@@ -214,7 +218,8 @@ class Recorder:
 
     def begin_loop(self, kind: Literal["range", "while", "unrolled"], emit: Callable[..., None]) -> None:
         """A loop begins; its hook is emitted before it."""
-        block = _Block(kind, self.line, next(self._numbers), wait=self._mark_wait(emit))
+        wait = None if kind == "unrolled" else self._mark_wait(emit)
+        block = _Block(kind, self.line, next(self._numbers), wait=wait)
         emit(Hook.BEGIN.name_of(block.hook), None, True)
         self._open(block)
 

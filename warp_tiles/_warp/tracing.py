@@ -29,6 +29,7 @@ SEAMS = {
     "codegen.Adjoint.begin_else": "cond",
     "codegen.Adjoint.end_else": "cond",
     "codegen.Adjoint.eval": "node",
+    "codegen.Adjoint.get_unroll_range": "loop",
     "codegen.Adjoint.set_lineno": "lineno",
     "types.is_array": "",
     "types.is_reference": "",
@@ -230,11 +231,23 @@ class Tracer:
         recorder = self.recorder(adj)
         if recorder is None:
             return original(adj, node)
-        recorder.frames.append(Statement(type(node)))
+        statement = Statement(type(node))
+        recorder.frames.append(statement)
         try:
-            return original(adj, node)
+            found = original(adj, node)
         finally:
             recorder.frames.pop()
+        if statement.unrolled:
+            recorder.end_loop(self._plain(adj))
+        return found
+
+    def _get_unroll_range(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
+        found = original(adj, *args, **named)
+        recorder = self.recorder(adj)
+        if recorder is not None and isinstance(found, range) and isinstance(recorder.frames[-1], Statement):
+            recorder.frames[-1].unrolled = True
+            recorder.begin_loop("unrolled", self._plain(adj))
+        return found
 
     def _add_comp(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
         recorder = self.recorder(adj)

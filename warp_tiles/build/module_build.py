@@ -7,24 +7,23 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.build.engine import Engine
-from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
-from warp_tiles.errors import BuildError, LinkError, WarpTilesError
-from warp_tiles.util.files import write_atomic
-from warp_tiles.compile.module import ModuleSource, max_registers, module_options, resident_blocks, why_warp_links
-from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.compile.pool import result_of
-from warp_tiles.providers.mma import device_function
 from warp_tiles.build.records import Artifact, ModuleRecord
-from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
+from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.module import ModuleSource, max_registers, module_options, resident_blocks, why_warp_links
+from warp_tiles.compile.pool import result_of
+from warp_tiles.errors import BuildError, LinkError, WarpTilesError
 from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.providers.mma import device_function
+from warp_tiles.util.files import write_atomic
 
 log = logging.getLogger("warp_tiles")
 
@@ -51,7 +50,9 @@ class ModuleBuild:
 
     def text(self, built: Sequence[Artifact] | None = None) -> str:
         """The source that calls what was built, or, by default, what the plan intends."""
-        return self._generated.text(planned_functions(self.plan) if built is None else _functions(built), self._settings)
+        return self._generated.text(
+            planned_functions(self.plan) if built is None else _functions(built), self._settings
+        )
 
     def start(self) -> None:
         """Start the variants without waiting for them.

@@ -44,7 +44,10 @@ def unrepeated_sites(module: ModuleTrace) -> frozenset[int]:
     found = set()
     for function in module.functions.values():
         for loop, around in loops(function.nodes):
-            outermost = around[0] if around else loop
+            chain = (*around, loop)
+            if all(one.kind == "unrolled" for one in chain):
+                continue  # the reverse pass repeats what is unrolled once, before all adjoints
+            outermost = chain[0]
             for operation in of_this_loop(loop):
                 if operation.product is None or operation.results:
                     continue

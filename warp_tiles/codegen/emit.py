@@ -82,15 +82,18 @@ def emit_unrepeated(macros: Macros, function: FunctionTrace, sites: Collection[i
 def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
     """Write the loops whose sums stay in registers, and those that load ahead."""
     for decision in decisions:
-        for one in decision.accumulations:
+        arrays = {one.array: one for one in decision.accumulations}
+        for one in arrays.values():
             _emit_sums(macros, one)
         if decision.pipeline is None:
             for one in decision.accumulations:
                 a, b, _ = factors(one.operation)
                 _replace_product(macros, one, f"{_add(one, _pointer(a), _pointer(b))} {_SYNC}")
+        elif decision.loop.kind == "unrolled":
+            _emit_unrolled(macros, decision.loop.hook, decision.pipeline)
         else:
             _emit_pipeline(macros, decision.loop.hook, decision.pipeline)
-        for one in decision.accumulations:
+        for one in arrays.values():
             finish = f"{one.sums.symbol}_finish({_sums(one)}, {_pointer(one.c)});"
             macros.add(Hook.END, one.home.hook, f"{_SYNC} {finish} {_SYNC}")
 
@@ -113,10 +116,9 @@ def _emit_pipeline(macros: Macros, loop: int, pipeline: Pipeline) -> None:
         macros.add(Hook.BEGIN, loop, f"wt_module::DoubleBuffer<decltype({tile})> {name}; {name}.start({tile}, {lent});")
     first = True
     for buffer in pipeline.buffers:
-        assert buffer.load.hook is not None
         points = [f"{name}.load_next({tile});" for tile, name in names.items()] if first else []
         begin = " ".join([_LOADED, *points, ""]) if first else ""
-        macros.replace(Hook.AT, buffer.load.hook, f"{begin}wt_module::Load<false>() << {PASSED_ON}")
+        macros.replace(Hook.AT, _hook(buffer.load), f"{begin}wt_module::Load<false>() << {PASSED_ON}")
         first = False
     *earlier, last = pipeline.products
     for one in earlier:
@@ -138,14 +140,32 @@ def _emit_pipeline(macros: Macros, loop: int, pipeline: Pipeline) -> None:
         macros.add(Hook.END, homes[lender], f"wt_module::zero({lender});")
 
 
+def _emit_unrolled(macros: Macros, loop: int, pipeline: Pipeline) -> None:
+    """Each product stands where the next one stood, behind the loads of the next one's tiles."""
+    texts = [_add(one, *(_pointer(tile) for tile in factors(one.operation)[:2])) for one in pipeline.products]
+    for one, text in zip(pipeline.products, ["", *texts]):
+        _replace_product(macros, one, text)
+    group = -1
+    for load in pipeline.loads:
+        assert load.hook is not None
+        own = sum(_hook(one.operation) < load.hook for one in pipeline.products)
+        begin = f"{_LOADED} " if own != group else ""
+        group = own
+        macros.replace(Hook.AT, load.hook, f"{begin}wt_module::Load<false>() << {PASSED_ON}")
+    macros.add(Hook.END, loop, f"{_LOADED} {texts[-1]}")
+
+
+def _hook(operation: Operation) -> int:
+    assert operation.hook is not None
+    return operation.hook
+
+
 def _replace_product(macros: Macros, one: Accumulation, text: str) -> None:
-    assert one.operation.hook is not None
-    macros.replace(Hook.AT, one.operation.hook, text)
+    macros.replace(Hook.AT, _hook(one.operation), text)
 
 
 def _sums(one: Accumulation) -> str:
-    assert one.operation.hook is not None
-    return f"wt_sums_{one.operation.hook}"
+    return f"wt_sums_{one.array}"
 
 
 def _add(one: Accumulation, a: str, b: str) -> str:

@@ -65,16 +65,23 @@ class _Walk:
         self._under_way = False
 
     def block(self, nodes: Sequence[Node], end: int | None) -> None:
+        self._statements(nodes)
+        self._wait(end)
+
+    def _statements(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
             if isinstance(node, Operation):
                 self._operation(node)
             else:
                 self._enter(node)
-        self._wait(end)
 
     def _enter(self, node: Loop | Branch) -> None:
+        pipelined = isinstance(node, Loop) and node.hook in self._pipelined
+        if isinstance(node, Loop) and node.kind == "unrolled" and not pipelined:  # one statement behind the other
+            self._statements(node.nodes)
+            return
         self._wait(node.wait)
-        if not (isinstance(node, Loop) and node.hook in self._pipelined):
+        if not pipelined:
             self.block(node.nodes, node.end_wait)
 
     def _operation(self, operation: Operation) -> None:

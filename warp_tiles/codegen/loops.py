@@ -56,11 +56,13 @@ class Accumulation:
         operation: The product.
         sums: Its functions.
         home: The outermost loop in which nothing else touches C; the sums are added to C behind it.
+        array: Number of the array that holds the sums; products of one C and one function share it.
     """
 
     operation: Operation
     sums: LoopSums
     home: Loop
+    array: int
 
     @property
     def c(self) -> Tile:
@@ -90,12 +92,15 @@ class Pipeline:
     """How a loop loads and multiplies at the same time.
 
     Attributes:
-        buffers: In the order of the loads.
-        products: In the order of the program; all are computed where the last one stands.
+        buffers: In the order of the loads. Empty in an unrolled loop, where each iteration has tiles of its own.
+        products: In the order of the program. In a loop all are computed where the last one stands; in an unrolled one
+            each where the next one stands, and the last one at the end.
+        loads: In the order of the program.
     """
 
     buffers: tuple[Buffer, ...]
     products: tuple[Accumulation, ...]
+    loads: tuple[Operation, ...]
 
 
 @dataclass(frozen=True)
@@ -174,7 +179,9 @@ def _decide(
             home = outer
         found = sums[_product(operation).site]
         assert isinstance(found, LoopSums)
-        kept.append(Accumulation(operation, found, home))
+        assert operation.hook is not None
+        shared = (one.array for one in kept if (one.sums, one.home, one.c) == (found, home, factors(operation)[2]))
+        kept.append(Accumulation(operation, found, home, next(shared, operation.hook)))
     pipeline: Pipeline | None = None
     if not kept:
         pass
@@ -184,7 +191,10 @@ def _decide(
         reasons.append("the setting wide_moves is off")
     else:
         planned = _pipeline(module, function, loop, kept)
-        if isinstance(planned, Pipeline):
+        if isinstance(planned, Pipeline) and loop.kind == "unrolled":
+            pipeline = planned
+            reasons.append("Warp unrolls the loop, so that each iteration has tiles of its own")
+        elif isinstance(planned, Pipeline):
             pipeline = planned
             lent = sum(_aligned(buffer.tile.size_bytes) for buffer in planned.buffers)
             reasons.append(f"second buffers of {lent} bytes lie in C's memory, which is idle in the loop")
@@ -249,8 +259,6 @@ def _problem_of_product(
 def _pipeline(module: ModuleTrace, function: FunctionTrace, loop: Loop, kept: Sequence[Accumulation]) -> Pipeline | str:
     """How a loop loads ahead, or why it cannot."""
     block = _block_of(loop.nodes, [one.operation for one in kept])
-    if loop.kind == "unrolled":
-        return "Warp unrolls the loop"
     if block is None:
         return "its products lie in different branches"
     inside = list(operations(loop.nodes))
@@ -266,6 +274,8 @@ def _pipeline(module: ModuleTrace, function: FunctionTrace, loop: Loop, kept: Se
         problem = _problem_of_load(function, load, block, kept, inside)
         if problem:
             return f"line {load.line}: {problem}"
+    if loop.kind == "unrolled":
+        return _in_turn(block, loads, kept)
     return _placed(module, function, loads, kept)
 
 
@@ -317,6 +327,15 @@ def _problem_of_load(
     return ""
 
 
+def _in_turn(block: tuple[Node, ...], loads: Sequence[Operation], kept: Sequence[Accumulation]) -> Pipeline | str:
+    """A pipeline of unrolled iterations: what a product multiplies is loaded behind the product before it."""
+    positions = [next(i for i, node in enumerate(block) if node is one.operation) for one in kept]
+    groups = [sum(position < index for position in positions) for index, node in enumerate(block) if node in loads]
+    if set(groups) != set(range(len(kept))):
+        return "its iterations do not each load what they multiply"
+    return Pipeline((), tuple(kept), tuple(loads))
+
+
 def _placed(
     module: ModuleTrace, function: FunctionTrace, loads: Sequence[Operation], kept: Sequence[Accumulation]
 ) -> Pipeline | str:
@@ -347,7 +366,7 @@ def _placed(
         for tile in load.results
         if isinstance(tile, Tile)
     )  # fmt: skip
-    return Pipeline(buffers, tuple(kept))
+    return Pipeline(buffers, tuple(kept), tuple(loads))
 
 
 def _aligned(size_bytes: int) -> int:
@@ -365,10 +384,11 @@ def holds_zeros(module: ModuleTrace, function: FunctionTrace, before: Node, tile
     for nodes, index in reversed(_path_to(function.nodes, before)):
         for node in reversed(nodes[:index]):
             inside = [node] if isinstance(node, Operation) else list(operations(node.nodes))
-            if any(module.may_overlap(function, tile, other) for operation in inside for other in operation.tiles):
+            looked_at = (operation for operation in inside if operation.effect is not Effect.ALIAS)
+            if any(module.may_overlap(function, tile, other) for operation in looked_at for other in operation.tiles):
                 return isinstance(node, Operation) and node.name == "tile_zeros" and tile in node.results
         parent = nodes[index]
-        if isinstance(parent, Loop) and parent is not before:
+        if isinstance(parent, Loop) and parent.kind != "unrolled" and parent is not before:
             return False  # an earlier iteration may have written it
     if not tile.parameter:
         return False

@@ -1,0 +1,86 @@
+"""Ordinary loops of products on the emulator: results and gradients are exact, and every access is checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.emulator.emulator import find_compiler
+from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.memory import Values
+from tests.emulator.module import Machine
+from tests.integration.helpers import WARP_VERSION, load
+from tests.loop_forms import FORMS, HEADER, K, M, N
+
+pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
+
+THREADS = 64
+NAMES = list(FORMS)
+MODULES = 3  # forms are compiled in so many groups
+
+
+def renamed(name: str) -> str:
+    """The text of a form without the header, with names of its own."""
+    text = FORMS[name].text.removeprefix(HEADER)
+    return re.sub(r"\b(multiply|product|add_product)\(", rf"\1_{NAMES.index(name)}(", text)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    compiler = find_compiler()
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    machine = Machine(tmp_path_factory.mktemp("modules"), compiler, 90)
+    yield machine
+    machine.close()
+
+
+@pytest.fixture(scope="module", params=range(MODULES))
+def group(
+    request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[str], EmulatedKernels, dict[str, object]]:
+    """Names of some forms, and their kernels."""
+    names = NAMES[request.param :: MODULES]
+    module = load(HEADER + "".join(map(renamed, names)), block_dim=THREADS)
+    emulated = EmulatedKernels(machine, generate(module, tmp_path_factory.mktemp("generated"), 90, THREADS))
+    return names, emulated, {name: getattr(module, f"multiply_{NAMES.index(name)}") for name in names}
+
+
+def integers(seed: int, *shape: int) -> Values:
+    random = np.random.default_rng(seed)
+    return (random.integers(1, 4, shape) * random.choice([-1, 1], shape)).astype(np.float32)
+
+
+def test_results(group: tuple[list[str], EmulatedKernels, dict[str, object]]) -> None:
+    names, emulated, kernels = group
+    for name in names:
+        form = FORMS[name]
+        a, b = integers(1, M, K), integers(2, K, N)
+        c = np.full((M, N), np.nan, dtype=np.float32)
+        given = np.ascontiguousarray(b.T) if form.b_transposed else b
+        outcome = emulated.forward(kernels[name], (M // 32, N // 32), [a, given, c])
+        assert outcome.error == "", name
+        assert np.array_equal(outcome.arrays["C"], form.expected(a.astype(float), b.astype(float))), name
+
+
+def test_gradients(group: tuple[list[str], EmulatedKernels, dict[str, object]]) -> None:
+    """Gradients of sum(G * C), by the chain rule from the expected result, which is linear in A and in B."""
+    names, emulated, kernels = group
+    for name in (name for name in names if FORMS[name].differentiable):
+        form = FORMS[name]
+        a, b, g = integers(1, M, K), integers(2, K, N), integers(3, M, N)
+        given = np.ascontiguousarray(b.T) if form.b_transposed else b
+        zeros = [np.zeros_like(a), np.zeros_like(given)]
+        c = np.zeros((M, N), dtype=np.float32)
+        outcome = emulated.backward(kernels[name], (M // 32, N // 32), [a, given, c], [*zeros, g])
+        assert outcome.error == "", name
+        for direction, gradient in ((integers(4, M, K), "adj_A"), (integers(5, K, N), "adj_B")):
+            one, other = (direction, b) if gradient == "adj_A" else (a, direction)
+            none = form.expected(np.zeros((M, K)), b.astype(float))
+            change = form.expected(one.astype(float), other.astype(float)) - none
+            got = outcome.arrays[gradient]
+            got = got.T if gradient == "adj_B" and form.b_transposed else got
+            assert np.sum(got * direction) == np.sum(g * change), (name, gradient)

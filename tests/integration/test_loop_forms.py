@@ -1,0 +1,110 @@
+"""What the plan says of ordinary loops of products, and that the generated source does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.helpers import compile_module, load
+from tests.loop_forms import FORMS, SPELLINGS, Form
+
+pytestmark = pytest.mark.usefixtures("enabled")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "lineinfo": {"lineinfo": True},
+    "fast_math": {"fast_math": True},
+    "max_unroll": {"max_unroll": 4},
+}
+
+
+def planned(module: ModuleType, arch: int = 90) -> list[warp_tiles.PlannedLoop]:
+    return list(warp_tiles.plan(module, arch=arch, block_dim=64).loops)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_plan_names_what_is_done_and_why(name: str) -> None:
+    form = FORMS[name]
+    loops = planned(load(form.text))
+    assert len(loops) == form.loops, loops
+    for loop in loops:
+        assert (loop.state, form.reason in loop.reason) == (form.state, True), loop
+        assert loop.kernel == "multiply"
+        assert loop.stages == (2 if form.state == "pipelined" else 1)
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_options_change_nothing(name: str, options: str) -> None:
+    (loop,) = planned(load(SPELLINGS[name].text, **OPTIONS[options]))
+    assert loop.state == "pipelined", loop
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_the_source_has_what_the_plan_says(name: str, tmp_path: Any) -> None:
+    compile_module(load(SPELLINGS[name].text, block_dim=64), tmp_path)
+    (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))
+    assert source.count("wt_module::Steps wt_steps_") == 1
+
+
+def test_lines_are_those_of_the_users_file() -> None:
+    module = load(SPELLINGS["bounds from a shape"].text)
+    (loop,) = planned(module)
+    assert loop.file == module.__file__
+    with open(loop.file, encoding="utf-8") as file:
+        assert file.read().splitlines()[loop.line - 1].strip().startswith("for k in range")
+
+
+def test_the_plan_as_json() -> None:
+    module = load(SPELLINGS["while"].text)
+    (loop,) = warp_tiles.plan(module, arch=90, block_dim=64).to_json()["loops"]
+    assert set(loop) == {"kernel", "file", "line", "products", "state", "stages", "reason"}
+    assert (loop["kernel"], loop["products"], loop["state"], loop["stages"]) == ("multiply", 1, "pipelined", 2)
+
+
+@contextmanager
+def setting(**values: Any) -> Iterator[None]:
+    with warp_tiles.override(**values):
+        yield
+
+
+def test_settings_are_reasons() -> None:
+    module = load(SPELLINGS["bounds from a shape"].text)
+    with setting(loop_sums=False):
+        (loop,) = planned(module)
+    assert (loop.state, loop.reason) == ("as_warp", "the setting loop_sums is off")
+    with setting(wide_moves=False):
+        (loop,) = planned(module)
+    assert (loop.state, loop.reason) == ("register_sums", "the setting wide_moves is off")
+    with setting(provider="cublasdx"):
+        (loop,) = planned(module)
+    assert (loop.state, loop.reason) == (
+        "as_warp",
+        "the provider cublasdx has no functions that keep sums in registers",
+    )
+    with setting(policy="scalar"):
+        (loop,) = planned(module)
+    assert loop.state == "as_warp"
+    assert loop.reason.startswith("the product takes Warp's scalar path: the setting policy")
+
+
+def test_a_loop_of_two_kernels_is_listed_for_each() -> None:
+    text = SPELLINGS["in a function"].text
+    other = text[text.index("@wp.kernel") :].replace("def multiply", "def again")
+    loops = planned(load(text + other))
+    assert sorted(loop.kernel for loop in loops) == ["again", "multiply"]
+    assert len({(loop.file, loop.line) for loop in loops}) == 1
+
+
+def form_of(name: str) -> Form:
+    return FORMS[name]
+
+
+def test_a_cpu_module_has_no_loops() -> None:
+    module = load(SPELLINGS["bounds from a shape"].text)
+    assert warp_tiles.plan(module, arch=None).loops == ()
+    assert wp.is_cpu_available()

@@ -1,0 +1,340 @@
+"""Ordinary spellings of one loop of products, and what is expected of each; shared by several test modules.
+
+Each form is a kernel ``multiply(A, B, C)`` of 32x32 tiles over K = 320 in steps of 16, in float32, and computes
+``expected(A, B)``. A and B are arrays of 64 x 320 and 320 x 64 elements, or B of 64 x 320 where it is transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+M, N, K = 64, 64, 320
+TILE, STEP = 32, 16
+Matrix = npt.NDArray[np.float64]
+
+HEADER = """
+from typing import Any
+
+
+@wp.func
+def row_of(k: int):
+    return k * 16
+
+
+@wp.func
+def plus_one(x: wp.float32):
+    return x + wp.float32(1.0)
+
+
+@wp.struct
+class Sizes:
+    k: int
+"""
+KERNEL = """
+@wp.kernel{options}
+def multiply(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
+    i, j = wp.tid()
+{body}
+"""
+START = """c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32, storage="shared")"""
+STORE = "wp.tile_store(C, c, offset=(i * 32, j * 32))"
+LOAD_A = "a = wp.tile_load(A, shape=(32, 16), offset=(i * 32, {k}), storage='shared')"
+LOAD_B = "b = wp.tile_load(B, shape=(16, 32), offset=({k}, j * 32), storage='shared')"
+
+
+@dataclass(frozen=True)
+class Form:
+    """A spelling.
+
+    Attributes:
+        text: Python below ``import warp as wp``.
+        state: What the plan says.
+        reason: A part of the plan's reason.
+        expected: What C is.
+        b_transposed: Whether the array B holds the transpose.
+        loops: How many loops the plan lists.
+        differentiable: Whether Warp's backward pass of it is right, so that gradients can be compared.
+    """
+
+    text: str
+    state: str = "pipelined"
+    reason: str = "second buffers of 4096 bytes lie in C's memory"
+    expected: Callable[[Matrix, Matrix], Matrix] = np.matmul
+    b_transposed: bool = False
+    loops: int = 1
+    differentiable: bool = True
+
+
+def indented(*lines: str) -> str:
+    return "\n".join(f"    {line}" for text in lines for line in text.splitlines())
+
+
+def kernel(*lines: str, above: str = "", options: str = "") -> str:
+    """A kernel with these statements."""
+    return HEADER + above + KERNEL.format(options=options, body=indented(*lines))
+
+
+def loop(head: str, k: str, *, more: tuple[str, ...] = (), product: str = "wp.tile_matmul(a, b, c)") -> str:
+    """A loop that loads and multiplies."""
+    return "\n".join([head, *(f"    {line}" for line in (LOAD_A.format(k=k), LOAD_B.format(k=k), *more, product))])
+
+
+RANGE = loop("for k in range(0, A.shape[1], 16):", "k")
+FUNCTION = """
+@wp.func
+def product(A: wp.array2d(dtype={kind}), B: wp.array2d(dtype={kind}), i: int, j: int):
+    c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32, storage="shared")
+    for k in range(0, A.shape[1], 16):
+        a = wp.tile_load(A, shape=(32, 16), offset=(i * 32, k), storage="shared")
+        b = wp.tile_load(B, shape=(16, 32), offset=(k, j * 32), storage="shared")
+        wp.tile_matmul(a, b, c)
+    return c
+"""
+INTO_PARAMETER = """
+@wp.func
+def add_product(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), i: int, j: int, c: Any):
+    for k in range(0, A.shape[1], 16):
+        a = wp.tile_load(A, shape=(32, 16), offset=(i * 32, k), storage="shared")
+        b = wp.tile_load(B, shape=(16, 32), offset=(k, j * 32), storage="shared")
+        wp.tile_matmul(a, b, c)
+"""
+ODD = """wp.tile_matmul(a, b, c)"""
+
+# the eleven of the table that this project began with
+SPELLINGS: dict[str, Form] = {
+    "bounds from a shape": Form(kernel(START, RANGE, STORE)),
+    "an extra k // 2": Form(kernel(START, loop("for k in range(A.shape[1] // 16):", "k // 2 * 16 + k % 2 * 16"), STORE),
+                            expected=lambda a, b: reordered(a) @ reordered(b.T).T),
+    "a constant range": Form(kernel(START, loop("for k in range(20):", "k * 16"), STORE)),
+    "a function computes offsets": Form(
+        kernel(START, loop("for k in range(A.shape[1] // 16):", "row_of(k)"), STORE)
+    ),
+    "exclusive or in an index": Form(kernel(START, loop("for k in range(A.shape[1] // 16):", "(k ^ 1) * 16"), STORE)),
+    "B transposed": Form(
+        kernel(
+            START,
+            loop("for k in range(0, A.shape[1], 16):", "k", product="wp.tile_matmul(a, wp.tile_transpose(b), c)").replace(
+                LOAD_B.format(k="k"), "b = wp.tile_load(B, shape=(32, 16), offset=(j * 32, k), storage='shared')"
+            ),
+            STORE,
+        ),
+        b_transposed=True,
+    ),
+    "while": Form(
+        kernel(START, "k = int(0)", loop("while k < A.shape[1]:", "k") + "\n    k += 16", STORE), differentiable=False
+    ),
+    "a sum behind the loop": Form(
+        kernel(START, RANGE, "d = c + wp.tile_ones(shape=(32, 32), dtype=wp.float32)", STORE.replace("C, c", "C, d")),
+        expected=lambda a, b: a @ b + 1,
+    ),
+    "a map behind the loop": Form(
+        kernel(START, RANGE, "d = wp.tile_map(plus_one, c)", STORE.replace("C, c", "C, d")),
+        expected=lambda a, b: a @ b + 1,
+    ),
+    "in a function": Form(
+        kernel("c = product(A, B, i, j)", STORE, above=FUNCTION.format(kind="wp.float32")),
+    ),
+    "in a generic function": Form(kernel("c = product(A, B, i, j)", STORE, above=FUNCTION.format(kind="Any"))),
+}  # fmt: skip
+
+MORE: dict[str, Form] = {
+    "into a parameter": Form(kernel(START, "add_product(A, B, i, j, c)", STORE, above=INTO_PARAMETER)),
+    "into a parameter that holds values": Form(
+        kernel(START.replace("tile_zeros", "tile_ones"), "add_product(A, B, i, j, c)", STORE, above=INTO_PARAMETER),
+        state="register_sums",
+        reason="C holds a start value",
+        expected=lambda a, b: a @ b + 1,
+    ),
+    "a start value": Form(
+        kernel(START.replace("tile_zeros", "tile_ones"), RANGE, STORE),
+        state="register_sums",
+        reason="C holds a start value, and so has no room for second buffers",
+        expected=lambda a, b: a @ b + 1,
+    ),
+    "nested": Form(
+        kernel(
+            START,
+            "for part in range(A.shape[0] // 32):\n    for step in range(A.shape[1] // 32):\n"
+            "        k = (part * 10 + step) * 16\n"
+            + "".join(f"        {line}\n" for line in (LOAD_A.format(k="k"), LOAD_B.format(k="k"), ODD)),
+            STORE,
+        ),
+        differentiable=False,
+    ),
+    "two sums": Form(
+        kernel(
+            START,
+            START.replace("c =", "d ="),
+            loop(
+                "for k in range(0, A.shape[1], 16):",
+                "k",
+                product="wp.tile_matmul(a, b, c)\n    wp.tile_matmul(a, b, d)",
+            ),
+            "e = c + d",
+            STORE.replace("C, c", "C, e"),
+        ),
+        expected=lambda a, b: 2 * (a @ b),
+    ),
+    "two products of one C": Form(
+        kernel(
+            START,
+            loop(
+                "for k in range(0, A.shape[1], 16):",
+                "k",
+                product="wp.tile_matmul(a, b, c)\n    wp.tile_matmul(a, b, c)",
+            ),
+            STORE,
+        ),
+        expected=lambda a, b: 2 * (a @ b),
+    ),
+    "two products, three tiles": Form(
+        kernel(
+            START,
+            START.replace("c =", "d ="),
+            loop(
+                "for k in range(0, A.shape[1], 16):",
+                "k",
+                product="wp.tile_matmul(a, b, c)\n"
+                "    e = wp.tile_load(B, shape=(16, 32), offset=(k, (1 - j) * 32), storage='shared')\n"
+                "    wp.tile_matmul(a, e, d)",
+            ),
+            "f = c + d",
+            STORE.replace("C, c", "C, f"),
+        ),
+        reason="second buffers of 6144 bytes lie in C's memory",
+        expected=lambda a, b: a @ b + a @ np.roll(b, 32, axis=1),
+    ),
+    "a product under a condition": Form(
+        kernel(
+            START, loop("for k in range(0, A.shape[1], 16):", "k", product=f"if k % 32 == 0:\n        {ODD}"), STORE
+        ),
+        state="register_sums",
+        reason="the tile is not loaded in the branch that multiplies it",
+        expected=lambda a, b: even_steps(a) @ even_steps(b.T).T,
+    ),
+    "loads and product under a condition": Form(
+        kernel(
+            START,
+            "for k in range(0, A.shape[1], 16):\n    if k % 32 == 0:\n"
+            + "".join(f"        {line}\n" for line in (LOAD_A.format(k="k"), LOAD_B.format(k="k"), ODD)),
+            STORE,
+        ),
+        expected=lambda a, b: even_steps(a) @ even_steps(b.T).T,
+    ),
+    "break before the product": Form(
+        kernel(START, loop("for k in range(0, A.shape[1], 16):", "k", more=("if k == 160:", "    break")), STORE),
+        expected=lambda a, b: a[:, :160] @ b[:160],
+        differentiable=False,
+    ),
+    "break behind the product": Form(
+        kernel(START, RANGE + "\n    if k == 160:\n        break", STORE),
+        expected=lambda a, b: a[:, :176] @ b[:176],
+        differentiable=False,
+    ),
+    "continue between loads and product": Form(
+        kernel(START, loop("for k in range(0, A.shape[1], 16):", "k", more=("if k % 32 == 0:", "    continue")), STORE),
+        expected=lambda a, b: (a @ b) - even_steps(a) @ even_steps(b.T).T,
+        differentiable=False,
+    ),
+    "a tile of A that stays": Form(
+        kernel(
+            START,
+            "a = wp.tile_load(A, shape=(32, 16), offset=(i * 32, 0), storage='shared')",
+            "for k in range(0, A.shape[1], 16):",
+            *(f"    {line}" for line in (LOAD_B.format(k="k"), ODD)),
+            STORE,
+        ),
+        reason="second buffers of 2048 bytes lie in C's memory",
+        expected=lambda a, b: sum(a[:, :16] @ b[k : k + 16] for k in range(0, K, 16)),
+    ),
+    "a struct's member bounds it": Form(
+        kernel(START, "sizes = Sizes()", "sizes.k = A.shape[1]", loop("for k in range(0, sizes.k, 16):", "k"), STORE),
+    ),
+    "C is stored in the loop": Form(
+        kernel(START, RANGE + f"\n    {STORE}"),
+        state="as_warp",
+        reason="tile_store uses C in the loop",
+        differentiable=False,
+    ),
+    "a copy of C": Form(
+        kernel(START, "d = wp.tile_transpose(c)", RANGE, STORE.replace("C, c", "C, d")),
+        state="pipelined",
+        reason="second buffers of 4096 bytes",
+        expected=lambda a, b: transposed_tiles(a @ b),
+        differentiable=False,
+    ),
+    "alpha": Form(
+        kernel(START, RANGE.replace("tile_matmul(a, b, c)", "tile_matmul(a, b, c, alpha=2.0)"), STORE),
+        state="as_warp",
+        reason="alpha and beta are not both the constant 1",
+        expected=lambda a, b: 2 * (a @ b),
+    ),
+    "the return form": Form(
+        kernel(START, RANGE.replace("wp.tile_matmul(a, b, c)", "c += wp.tile_matmul(a, b)"), STORE),
+        state="as_warp",
+        reason="the product is a new tile in each iteration",
+        differentiable=False,
+    ),
+    "an array is written": Form(
+        kernel(START, RANGE + "\n    if k == 0:\n        wp.atomic_add(C, 63, 63, wp.float32(0.0))", STORE),
+        state="register_sums",
+        reason="atomic_add writes to an array while tiles are loaded",
+    ),
+    "a loaded tile is used": Form(
+        kernel(START, RANGE + "\n    s = wp.tile_sum(a)", STORE),
+        state="register_sums",
+        reason="tile_sum works on a tile while others are loaded",
+    ),
+    "products in two branches": Form(
+        kernel(
+            START,
+            loop(
+                "for k in range(0, A.shape[1], 16):",
+                "k",
+                product=f"if k % 32 == 0:\n        {ODD}\n    else:\n        {ODD}",
+            ),
+            STORE,
+        ),
+        state="register_sums",
+        reason="its products lie in different branches",
+    ),
+    "unrolled": Form(
+        kernel(START, loop("for k in range(3):", "k * 16"), STORE),
+        reason="Warp unrolls the loop, so that each iteration has tiles of its own",
+        expected=lambda a, b: a[:, :48] @ b[:48],
+    ),
+    "unrolled, with a start value": Form(
+        kernel(START.replace("tile_zeros", "tile_ones"), loop("for k in range(3):", "k * 16"), STORE),
+        reason="Warp unrolls the loop, so that each iteration has tiles of its own",
+        expected=lambda a, b: a[:, :48] @ b[:48] + 1,
+    ),
+    "unrolled in a loop": Form(
+        kernel(
+            START,
+            "for part in range(A.shape[1] // 32):\n    for step in range(2):\n        k = (part * 2 + step) * 16\n"
+            + "".join(f"        {line}\n" for line in (LOAD_A.format(k="k"), LOAD_B.format(k="k"), ODD)),
+            STORE,
+        ),
+        reason="Warp unrolls the loop, so that each iteration has tiles of its own",
+    ),
+}
+FORMS = SPELLINGS | MORE
+
+
+def reordered(a: Matrix) -> Matrix:
+    """The columns that ``k // 2 * 16 + k % 2 * 16`` visits, in order."""
+    return np.concatenate([a[:, k // 2 * 16 + k % 2 * 16 :][:, :16] for k in range(K // 16)], axis=1)
+
+
+def even_steps(a: Matrix) -> Matrix:
+    """The columns of every second step."""
+    return np.concatenate([a[:, k : k + 16] for k in range(0, K, 32)], axis=1)
+
+
+def transposed_tiles(c: Matrix) -> Matrix:
+    """Each tile transposed."""
+    return np.block([[c[i : i + 32, j : j + 32].T for j in (0, 32)] for i in (0, 32)])
