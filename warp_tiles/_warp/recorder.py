@@ -163,10 +163,9 @@ class Recorder:
                 self._loads_under_way = False
         if name == LOAD or (name == MATMUL and frame.product is not None):
             frame.hook = next(self._numbers)
-            repeated = replay or text
-            if not repeated.startswith("//"):
-                repeated = Hook.REPLAY.around(frame.hook, repeated)
-            text, replay = Hook.AT.around(frame.hook, text), repeated
+            if not frame.function.skip_replay:  # else the reverse pass has it as a comment
+                replay = Hook.REPLAY.around(frame.hook, replay or text)
+            text = Hook.AT.around(frame.hook, text)
             self._loads_under_way = name == LOAD
         emit(text, replay, skip_replay)
 
