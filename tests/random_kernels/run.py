@@ -181,18 +181,18 @@ class Run:
                    ",".join(map(str, seeds))]  # fmt: skip
         started: list[int] = []
         with tempfile.TemporaryFile("w+") as errors:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-            assert process.stdout is not None
-            for line in process.stdout:
-                found = json.loads(line)
-                with self.lock:
-                    if "started" in found:
-                        started = found["started"]
-                    elif "loops" in found:
-                        self.loops.update((state, reason) for state, reason in found["loops"])
-                    else:
-                        self.outcomes[found["seed"]] = found
-            if process.wait():
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    found = json.loads(line)
+                    with self.lock:
+                        if "started" in found:
+                            started = found["started"]
+                        elif "loops" in found:
+                            self.loops.update((state, reason) for state, reason in found["loops"])
+                        else:
+                            self.outcomes[found["seed"]] = found
+            if process.returncode:
                 errors.seek(0)
                 with self.lock:
                     self.messages.append(f"a process ended with {process.returncode}: {errors.read()[-600:]}")
