@@ -80,7 +80,7 @@ def test_arrays_of_views_hold_the_values(drawn: list[RandomKernel]) -> None:
         assert base.flags.c_contiguous
 
 
-@pytest.mark.parametrize("seed", [0, 3, 4, 5, 7])
+@pytest.mark.parametrize("seed", [0, 3, 5])
 def test_the_cpu_and_the_model_agree(seed: int, tmp_path: Path) -> None:
     kernel = draw(seed)
     module = import_kernel(kernel, tmp_path)
