@@ -32,7 +32,8 @@ def import_kernel(kernel: RandomKernel, folder: Path) -> ModuleType:
     path = folder / f"{kernel.name}.py"
     path.write_text(kernel.source)
     spec = importlib.util.spec_from_file_location(kernel.name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[kernel.name] = module
     spec.loader.exec_module(module)
@@ -105,6 +106,8 @@ def execute(kernel: RandomKernel, module: ModuleType, device: str) -> Result:
             module.kernel, dim=list(kernel.grid), inputs=passed, block_dim=kernel.block_dim, device=device,
             record_tape=kernel.gradients,
         )  # fmt: skip
+    # before the backward pass, which repeats the writes of functions
+    behind = {name: base.numpy().copy() for name, base in bases.items()}
     grads = {}
     if kernel.gradients:
         for argument in kernel.arrays:
@@ -112,7 +115,7 @@ def execute(kernel: RandomKernel, module: ModuleType, device: str) -> Result:
                 bases[argument.name].grad.assign(embedded(kernel, argument, upper[argument.name], 0.0))
         tape.backward()
         grads = {a.name: bases[a.name].grad.numpy() for a in kernel.arrays if a.read and not a.written}
-    return Result({name: base.numpy() for name, base in bases.items()}, grads)
+    return Result(behind, grads)
 
 
 def of_model(kernel: RandomKernel) -> Result:

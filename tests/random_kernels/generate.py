@@ -1,7 +1,12 @@
 """Draws random tile kernels around ``wp.tile_matmul`` that are legal Warp programs with exact results.
 
-Two constructs have no defined gradient in Warp, so kernels with them are compared without: ``while`` loops, whose
-reverse loop starts from a false condition, and ``break``, whose reverse loop starts behind it.
+Some constructs have no defined gradient in Warp, so kernels with them are compared without: ``while`` loops, whose
+reverse loop starts from a false condition; ``break``, whose reverse loop starts behind it; and what is not linear in a
+sum of a dynamic loop, which the backward pass does not repeat; views, made in a dynamic loop, of tiles from outside,
+whose gradients Warp adds to themselves in each turn; and writes to an array that is loaded.
+
+A tile operation waits for all threads where a tile in shared memory is complete: at the end of a load into it, and of
+a product. Stores do not wait, so what a turn writes to a loaded array is read behind a product, or not at all.
 """
 
 from __future__ import annotations
@@ -60,8 +65,6 @@ class _Drawing:
         self.grid = (rng.choice([1, 2, 2, 3]), rng.choice([1, 1, 2, 2]))
         self.plan = self._plan()
         self.sums: list[Sum] = []
-        self.one_column = False  # blocks of the second axis would write what others read
-        self.uses_operand_b = True
 
     def _plan(self) -> Plan:
         w = self.w
@@ -85,7 +88,7 @@ class _Drawing:
         w.feature(f"block {block_dim}")
         self.a = make_operand(w, plan, "A", (plan.m, plan.k), (plan.tm, plan.tk))
         self.b = make_operand(w, plan, "B", (plan.k, plan.n), (plan.tk, plan.tn))
-        shape = w.pick({"loop": 7, "nested": 1.3, "two loops": 1, "no loop": 0.8, "function": 2})
+        self.shape = shape = w.pick({"loop": 7, "nested": 1.3, "two loops": 1, "no loop": 0.8, "function": 2})
         w.feature(f"shape {shape}")
         {
             "loop": self._loop,
@@ -126,9 +129,9 @@ class _Drawing:
     def column(self) -> str:
         return f"j * {self.plan.tn}"
 
-    def _start(self) -> Sum:
-        plan = self.plan
-        return start_sum(self.w, plan, plan.tm, plan.tn, (self.row, self.column), (plan.m, plan.n))
+    def _start(self, *, shared: bool = False) -> Sum:
+        plan, at = self.plan, (self.row, self.column)
+        return start_sum(self.w, plan, plan.tm, plan.tn, at, (plan.m, plan.n), shared=shared)
 
     def _second(self, operand: str) -> Operand:
         """Another matrix in the place of A or B."""
@@ -144,7 +147,7 @@ class _Drawing:
         if self.w.chance(0.2, "several sums"):
             self.sums.append(self._start())
         resident = None
-        if self.w.chance(0.1, "resident operand"):
+        if self.w.chance(0.16, "resident operand"):
             resident = load(self.w, self.plan, self.a, self.row, "0")
         with loop(self.w, self.plan, self.a, self.plan.steps) as made:
             self._body(made, self.sums, resident)
@@ -163,13 +166,12 @@ class _Drawing:
             self.sums = [self._start()]
         else:
             w.feature("sum in the outer loop")
-        with loop(w, plan, self.a, w.one([2, 3]), stem="outer", whole=False) as outer:
+        with loop(w, plan, self.a, w.one([2, 3]), stem="outer", outer=True):
             sums = self.sums if outside else [self._start()]
             with loop(w, plan, self.a, plan.steps, stem="inner") as made:
                 self._body(made, sums)
             if not outside or w.chance(0.3, "sum read in the outer loop"):
                 self._add_to(sums[0], self._output("D", (plan.m, plan.n)), (self.row, self.column))
-            del outer
 
     def _no_loop(self) -> None:
         w, plan = self.w, self.plan
@@ -177,7 +179,7 @@ class _Drawing:
         a = load(w, plan, self.a, self.row, "0")
         b = load(w, plan, self.b, "0", self.column)
         if w.chance(0.25):
-            guarded(w, plan, None, lambda: product(w, plan, a, b, self.sums[0]), lambda: None or w.put("pass"))
+            guarded(w, plan, None, lambda: product(w, plan, a, b, self.sums[0]), lambda: w.put("pass"))
         else:
             product(w, plan, a, b, self.sums[0])
         if w.chance(0.4, "two products"):
@@ -188,9 +190,11 @@ class _Drawing:
         w, plan = self.w, self.plan
         returns = w.chance(0.5)
         w.feature("function returns the tile" if returns else "function takes the tile")
-        name, kept = w.name("products"), set(w.arguments)
+        name = w.name("products")
         plan.in_function = True
-        outside = None if returns else self._start()
+        generic = w.chance(0.4, "generic function")
+        # the annotation of a tile names no storage, and a product puts it into shared memory
+        outside = None if returns else self._start(shared=not generic)
         with w.elsewhere() as lines:
             c = self._start() if outside is None else replace(outside, name="total")
             with loop(w, plan, self.a, plan.steps) as made:
@@ -198,10 +202,8 @@ class _Drawing:
             if returns:
                 w.put(f"return {c.name}")
         plan.in_function = False
-        generic = w.chance(0.4, "generic function")
         parameters = "".join(f"{n}: Any, " for n in w.arguments) if generic else w.parameters() + ", "
         passed = "".join(f"{n}, " for n in w.arguments)
-        del kept
         kind = "" if returns else ", total: " + ("Any" if generic else f"wp.tile[wp.{c.dtype}, {c.rows}, {c.columns}]")
         w.head.append("\n".join([f"@wp.func\ndef {name}({parameters}i: int, j: int{kind}):", *lines, ""]))
         if outside is None:
@@ -225,9 +227,17 @@ class _Drawing:
                 w.put("continue")
         at = place(w, plan, made)
         form = w.pick({"plain": 7, "conditional": 1.2, "conditional loads": 1.2})
+        if form == "conditional loads" and not made.dynamic and w.backward:
+            form = "conditional"  # Warp's gradients of views that copies of an if statement assign again are wrong
         if form == "conditional loads":
             w.feature("conditional loads")
-            guarded(w, plan, made, lambda: self._turn(at, sums, resident), lambda: self._turn(at, sums, resident))
+            guarded(
+                w,
+                plan,
+                made,
+                lambda: self._turn(made, at, sums, resident),
+                lambda: self._turn(made, at, sums, resident),
+            )
         elif form == "conditional":
             w.feature("conditional product")
             a, b = self._loads(at, resident)
@@ -237,7 +247,7 @@ class _Drawing:
                 lambda: product(w, plan, a, b, sums[-1]),
             )  # fmt: skip
         else:
-            self._turn(at, sums, resident)
+            self._turn(made, at, sums, resident)
         self._extras(made, sums)
 
     def _loads(self, at: str, resident: str | None) -> tuple[str, str]:
@@ -246,12 +256,14 @@ class _Drawing:
         b = load(w, plan, self.b, at, self.column)
         return a, b
 
-    def _turn(self, at: str, sums: list[Sum], resident: str | None) -> None:
+    def _turn(self, made: Loop, at: str, sums: list[Sum], resident: str | None) -> None:
         w, plan = self.w, self.plan
         if plan.tm == plan.tn and w.chance(0.5, "product of a tile by itself"):
             a = resident or load(w, plan, self.a, self.row, at)
             b = w.name("b")
             w.put(f"{b} = wp.tile_transpose({a})")
+            if resident is not None:
+                self._view_of_outer()
         else:
             a, b = self._loads(at, resident)
         if resident is None and not self.a.turned and not self.a.view and w.chance(0.05, "operand changed"):
@@ -259,7 +271,8 @@ class _Drawing:
             w.tile((plan.tm, plan.tk), plan.inner)
             w.put(f"{ones} = wp.tile_ones(shape=({plan.tm}, {plan.tk}), dtype=wp.{plan.inner})")
             w.put(f"{a} += {ones}")
-        ahead = w.chance(0.04, "store to the loaded array ahead")
+        may_store = not self.a.view  # a larger tile would reach into what other blocks write
+        ahead = may_store and w.chance(0.05, "store to the loaded array ahead")
         if ahead:
             self._store_to_a(at, 1)
         product(w, plan, a, b, sums[0])
@@ -269,12 +282,14 @@ class _Drawing:
             else:
                 x = load(w, plan, self._second("A"), self.row, at)
                 product(w, plan, x, load(w, plan, self._second("B"), at, self.column), sums[-1])
-        if not ahead and w.chance(0.05, "store to the loaded array"):
+        behind = may_store and made.ascending and self.shape in ("loop", "function")
+        if not ahead and behind and w.chance(0.06, "store to the loaded array"):
             self._store_to_a(at, 0)
 
     def _store_to_a(self, at: str, turns: int) -> None:
         """Write to the array of A: where this turn has read, or where the next one will."""
         w, plan = self.w, self.plan
+        # blocks of one row would write what others read
         self.grid, w.no_gradients = (self.grid[0], 1), True
         shape, offset = [plan.tm, plan.tk], [self.row, f"({at}) + {turns * plan.tk}"]
         if self.a.turned:
@@ -296,7 +311,8 @@ class _Drawing:
             ones = w.name("ones")
             w.tile((c.rows, c.columns), c.dtype)
             w.put(f"{ones} = wp.tile_ones(shape=({c.rows}, {c.columns}), dtype=wp.{c.dtype})")
-            in_place = w.chance(0.5, "sum changed in place in the loop")
+            # a new tile under the name of a parameter is another tile in Python, and the caller's in Warp
+            in_place = w.chance(1.0 if c.name == "total" else 0.5, "sum changed in place in the loop")
             w.put(f"{c.name} += {ones}" if in_place else f"{c.name} = {c.name} + {ones}")
         if w.chance(0.05, "sum of a tile in the loop"):
             array = w.array(w.name("T"), (1,), c.dtype, written=True, read=False)
@@ -327,6 +343,8 @@ class _Drawing:
         if kind == "map":
             function, body = w.name("mapped"), w.rng.choice(["x * two + one", "x + x - one", "two * x", "x * x"])
             body = body.replace("two", f"wp.{c.dtype}(2.0)").replace("one", f"wp.{c.dtype}(1.0)")
+            if "x * x" in body:
+                self._not_linear()
             w.head.append(f"@wp.func\ndef {function}(x: wp.{c.dtype}):\n    return {body}\n")
             name = w.name("m")
             w.put(f"{name} = wp.tile_map({function}, {c.name})")
@@ -343,6 +361,7 @@ class _Drawing:
             name = w.name("m")
             w.put(f"{name} = {c.name} * wp.{c.dtype}({w.one([-1, 2, 3])}.0)")
         elif kind == "product":
+            self._not_linear()
             w.tile((c.rows, c.rows), c.dtype)
             other, name = w.name("t"), w.name("m")
             w.put(f"{other} = wp.tile_transpose({c.name})")
@@ -351,6 +370,18 @@ class _Drawing:
             w.put(f"wp.tile_store({out}, {name}, offset=(0, (i * {self.grid[1]} + j) * {c.rows}))")
             return
         self._leave(c, name)
+
+    def _not_linear(self) -> None:
+        """Note that a gradient depends on a sum: Warp's backward pass has not repeated the dynamic loop before it."""
+        self.w.feature("not linear")
+        if "loop dynamic" in self.w.features:
+            self.w.no_gradients = True
+
+    def _view_of_outer(self) -> None:
+        """Note that a dynamic loop makes a view of a tile from outside: each turn doubles its gradient."""
+        self.w.feature("view of an outer tile")
+        if "loop dynamic" in self.w.features:
+            self.w.no_gradients = True
 
     def _leave(self, c: Sum, name: str) -> None:
         w, plan = self.w, self.plan

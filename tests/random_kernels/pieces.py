@@ -105,12 +105,21 @@ def load(w: Writer, plan: Plan, operand: Operand, row: str, column: str) -> str:
 
 @dataclass
 class Loop:
-    """A loop that is being written: index of the turn, and element of K that it starts at."""
+    """A loop that is being written.
+
+    Attributes:
+        index: Expression of the turn.
+        at: Expression of the element of K that it starts at.
+        dynamic: Warp does not unroll it.
+        kind: How its bound is spelled.
+        ascending: Each turn loads behind the turn before.
+    """
 
     index: str
     at: str
     dynamic: bool
     kind: str
+    ascending: bool = False
 
 
 def _bound(w: Writer, plan: Plan, value: int, kind: str, scale: int = 1) -> str:
@@ -136,19 +145,22 @@ def _bound(w: Writer, plan: Plan, value: int, kind: str, scale: int = 1) -> str:
 
 
 @contextmanager
-def loop(w: Writer, plan: Plan, a: Operand, steps: int, *, stem: str = "s", whole: bool = True) -> Iterator[Loop]:
-    """Write a loop over K; ``whole`` is false for a loop whose bound is no size of an array."""
+def loop(w: Writer, plan: Plan, a: Operand, steps: int, *, stem: str = "s", outer: bool = False) -> Iterator[Loop]:
+    """Write a loop over K, or one around it, whose bound is no size of an array."""
     weights = {"elements": 3.0, "ceil": 2.0, "scalar": 2.0, "struct": 1.0, "closure": 1.0, "constant": 1.0,
                "literal": 2.0, "while": 0.8, "backwards": 0.5}  # fmt: skip
     if plan.in_function:
         weights.pop("closure")
-    if not whole:
-        for name in ("elements", "ceil", "while", "backwards"):
-            weights.pop(name, None)
+    if outer:
+        weights = {"scalar": 2.0, "struct": 1.0}
+        if not w.backward:  # Warp crashes where a dynamic loop is repeated in an unrolled one and has a backward pass
+            weights |= {"constant": 1.0, "literal": 1.0}
     kind = w.pick(weights)
     w.feature("loop", f"loop {kind}")
     index, tk, copies = w.name(stem), plan.tk, 1
     at, dynamic = f"{index} * {tk}", True
+    if kind in ("scalar", "struct") and not outer and w.chance(0.15, "other number of turns"):
+        steps = w.one([0, 1, steps + 1])  # none, one, and one whose tiles lie behind the arrays
     if kind == "elements":
         line, at = f"for {index} in range(0, {a.extent(1)}, {tk}):", index
     elif kind == "ceil":
@@ -183,6 +195,7 @@ def place(w: Writer, plan: Plan, made: Loop) -> str:
     kind = w.pick({"plain": 6, "//": 1, "%": 1, "^": 1, "helper": 1.2, "split": 0.8, "variable": 1})
     tk, turn = plan.tk, made.index
     w.feature(f"offset {kind}")
+    made.ascending = kind not in ("//", "%", "^") and made.kind != "backwards"
     if kind == "//":
         return f"({turn} // 2) * {tk}"
     if kind == "%":
@@ -228,11 +241,13 @@ class Sum:
     dtype: str
 
 
-def start_sum(w: Writer, plan: Plan, rows: int, columns: int, at: tuple[str, str], size: tuple[int, int]) -> Sum:
-    """Write a tile with its start value."""
+def start_sum(
+    w: Writer, plan: Plan, rows: int, columns: int, at: tuple[str, str], size: tuple[int, int], *, shared: bool = False
+) -> Sum:
+    """Write a tile with its start value; ``shared`` says where it must be."""
     name, dtype = w.name("c"), plan.outer
     kind = w.pick({"zeros": 6, "ones": 1, "full": 1, "load": 2})
-    storage = w.pick({"": 1, ', storage="shared"': 1.5})
+    storage = w.pick({"": 0 if shared else 1, ', storage="shared"': 1.5})
     w.feature(f"start {kind}")
     w.tile((rows, columns), dtype)
     if kind == "load":

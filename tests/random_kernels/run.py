@@ -29,7 +29,8 @@ def reason_of(error: BaseException) -> str:
     """The kind of an error: its text without numbers and names."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", lines[0])
-    return f"{type(error).__name__}: {re.sub(r'[0-9]+', 'N', text)}"[:200]
+    text = re.sub(r"/\S+", "...", text) + (f" {lines[-1]}" if len(lines) > 1 else "")
+    return f"{type(error).__name__}: {re.sub(r'[0-9]+', 'N', text)}"[:300]
 
 
 def loop_states(report: Any) -> Iterator[tuple[str, str]]:
@@ -60,57 +61,49 @@ class Worker:
 
     def batch(self, seeds: list[int]) -> Iterator[dict[str, Any]]:
         """Outcomes of some seeds."""
-        from tests.random_kernels.execute import forget_kernel
+        from tests.random_kernels.execute import execute, forget_kernel
         from tests.random_kernels.generate import draw
 
         kernels = [draw(seed) for seed in seeds]
         failed: dict[int, dict[str, Any]] = {}
-        modules = {}
-        with ThreadPoolExecutor(self.threads) as pool:
-            for device, level in (("cpu", 0), *([(self.device, None)] if self.device != "cpu" else [])):
-                jobs = {}
-                for kernel in kernels:
-                    if kernel.seed not in failed:
-                        jobs[kernel.seed] = pool.submit(self._compile, kernel, modules, device, level)
-                for seed, job in jobs.items():
-                    error = job.exception()
-                    if error is not None:
-                        failed[seed] = {"outcome": "refused", "device": device, "reason": reason_of(error)}
+        modules: dict[int, Any] = {}
+        results: dict[tuple[str, int], Any] = {}
+        # one device behind the other: options of a module hold for all of its devices
+        for device in dict.fromkeys(("cpu", self.device)):
+            left = [kernel for kernel in kernels if kernel.seed not in failed]
+            with ThreadPoolExecutor(self.threads) as pool:
+                jobs = {kernel.seed: pool.submit(self._compile, kernel, modules, device) for kernel in left}
+            for kernel in left:
+                try:
+                    jobs[kernel.seed].result()
+                    results[device, kernel.seed] = execute(kernel, modules[kernel.seed], device)
+                except Exception as error:
+                    failed[kernel.seed] = {"outcome": "refused", "device": device, "reason": reason_of(error)}
         for kernel in kernels:
-            outcome = failed.get(kernel.seed) or self._compare(kernel, modules[kernel.seed])
+            outcome = failed.get(kernel.seed)
+            if outcome is None:
+                outcome = self._compare(kernel, results["cpu", kernel.seed], results[self.device, kernel.seed])
             yield {"seed": kernel.seed, "gradients": kernel.gradients, "features": sorted(kernel.features), **outcome}
             forget_kernel(kernel)
 
-    def _compile(self, kernel: Any, modules: dict[int, Any], device: str, level: int | None) -> None:
+    def _compile(self, kernel: Any, modules: dict[int, Any], device: str) -> None:
+        import warp as wp
+
         from tests.random_kernels.execute import import_kernel, prepare
 
         if kernel.seed not in modules:
             modules[kernel.seed] = import_kernel(kernel, self.folder)
-        if level is not None:
-            # nothing is gained from optimising what runs once
-            flags = {"optimization_level": level}
-            import warp as wp
-
-            wp.set_module_options(flags, modules[kernel.seed])
+        # the CPU's code runs once: optimising it takes longer than it saves
+        level = 0 if device == "cpu" else None
+        wp.set_module_options({"optimization_level": level}, modules[kernel.seed])
         prepare(kernel, modules[kernel.seed], device)
 
-    def _compare(self, kernel: Any, module: Any) -> dict[str, Any]:
-        from tests.random_kernels.execute import difference, execute, of_model
+    def _compare(self, kernel: Any, want: Any, got: Any) -> dict[str, Any]:
+        from tests.random_kernels.execute import difference, of_model
 
-        device = "cpu"
-        try:
-            want = execute(kernel, module, device)
-            device = self.device
-            got = execute(kernel, module, device) if device != "cpu" else want
-        except Exception as error:
-            return {"outcome": "refused", "device": device, "reason": reason_of(error)}
-        model = of_model(kernel)
-        outcome: dict[str, Any] = {}
-        cpu = difference(want, model)
-        if cpu:
-            outcome["cpu"] = cpu
+        cpu = difference(want, of_model(kernel))
         found = difference(got, want) if self.device != "cpu" else cpu
-        return {**outcome, "outcome": "differs" if found else "equal", "what": found}
+        return {"outcome": "differs" if found else "equal", "what": found, **({"cpu": cpu} if cpu else {})}
 
 
 def work(arguments: argparse.Namespace) -> None:
@@ -181,18 +174,18 @@ class Run:
                    ",".join(map(str, seeds))]  # fmt: skip
         started: list[int] = []
         with tempfile.TemporaryFile("w+") as errors:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-            assert process.stdout is not None
-            for line in process.stdout:
-                found = json.loads(line)
-                with self.lock:
-                    if "started" in found:
-                        started = found["started"]
-                    elif "loops" in found:
-                        self.loops.update((state, reason) for state, reason in found["loops"])
-                    else:
-                        self.outcomes[found["seed"]] = found
-            if process.wait():
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    found = json.loads(line)
+                    with self.lock:
+                        if "started" in found:
+                            started = found["started"]
+                        elif "loops" in found:
+                            self.loops.update((state, reason) for state, reason in found["loops"])
+                        else:
+                            self.outcomes[found["seed"]] = found
+            if process.returncode:
                 errors.seek(0)
                 with self.lock:
                     self.messages.append(f"a process ended with {process.returncode}: {errors.read()[-600:]}")

@@ -1,0 +1,144 @@
+"""The generator of random kernels and its harness, on the CPU."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.random_kernels import run
+from tests.random_kernels.execute import Result, difference, embedded, execute, import_kernel, of_model, prepare
+from tests.random_kernels.generate import draw
+from tests.random_kernels.kernel import RandomKernel
+from tests.random_kernels.model import LIMITS, NotExactError
+
+SEEDS = 500  # within these, each feature appears
+NAMES = """
+    alpha, array columns, array inner, array rows, array turned, array whole, array written in the loop,
+    backward, behind in place, behind map, behind nothing, behind product, behind scaled, behind sum with a
+    tile, beta, block 128, block 256, block 32, block 64, block 96, break, condition, condition of an argument,
+    conditional loads, conditional product, continue, dtype float16, dtype float32, dtype float64, edges, else,
+    forward only, function returns the tile, function takes the tile, generic function, generic helper, left by
+    atomic add, left by store, left by sum, left by transposed, loop, loop backwards, loop ceil, loop closure,
+    loop constant, loop dynamic, loop elements, loop literal, loop long constant, loop scalar, loop struct, loop
+    unrolled, loop while, many turns, mixed dtypes, not linear, offset %, offset //, offset ^, offset helper,
+    offset plain, offset split, offset variable, operand changed, operand copied, operand view, other number of
+    turns, product accumulate, product assigned, product in place, product of a tile by itself, resident
+    operand, several sums, shape function, shape loop, shape nested, shape no loop, shape two loops, shared
+    operand, start full, start load, start ones, start zeros, storage default, storage register, storage shared,
+    store to the loaded array, store to the loaded array ahead, sum added to in the loop, sum changed in place
+    in the loop, sum in the outer loop, sum of a tile in the loop, sum outside both loops, sum read in the outer
+    loop, sum stored in the loop, tf32, transposed operand, two products, view of an outer tile
+"""
+FEATURES = frozenset(" ".join(name.split()) for name in NAMES.split(","))
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[RandomKernel]:
+    return [draw(seed) for seed in range(SEEDS)]
+
+
+def test_a_seed_gives_the_same_kernel_again(drawn: list[RandomKernel]) -> None:
+    assert [draw(seed) for seed in range(0, SEEDS, 25)] == drawn[::25]
+    assert len({kernel.source for kernel in drawn}) > 0.99 * SEEDS
+
+
+def test_every_feature_appears(drawn: list[RandomKernel]) -> None:
+    assert frozenset().union(*(kernel.features for kernel in drawn)) == FEATURES
+
+
+def test_most_kernels_have_a_loop_and_gradients(drawn: list[RandomKernel]) -> None:
+    assert sum("loop" in kernel.features for kernel in drawn) > 0.8 * SEEDS
+    assert sum(kernel.gradients for kernel in drawn) > 0.4 * SEEDS
+
+
+def test_every_number_is_exact(drawn: list[RandomKernel]) -> None:
+    for kernel in drawn[:60]:
+        upper = kernel.expected(bounds=True)
+        plain = kernel.expected()
+        for argument in kernel.arrays:
+            assert np.all(np.abs(plain.values[argument.name]) <= LIMITS[argument.dtype])
+            assert np.all(np.abs(plain.values[argument.name]) <= upper.values[argument.name])
+            assert np.array_equal(plain.values[argument.name], np.rint(plain.values[argument.name]))
+
+
+def test_numbers_that_need_rounding_are_refused(drawn: list[RandomKernel]) -> None:
+    half = next(k for k in drawn if "dtype float16" in k.features and "loop" in k.features)
+    with pytest.raises(NotExactError, match=r"float16|operand"):
+        replace(half, magnitude=4000).expected(bounds=True)
+
+
+def test_arrays_of_views_hold_the_values(drawn: list[RandomKernel]) -> None:
+    views = {argument.view: (kernel, argument) for kernel in drawn for argument in kernel.arrays}
+    assert set(views) == {"whole", "inner", "rows", "columns", "turned"}
+    for kernel, argument in views.values():
+        base = embedded(kernel, argument, kernel.values()[argument.name], 3.0)
+        assert base.size >= np.prod(argument.shape)
+        assert base.flags.c_contiguous
+
+
+@pytest.mark.parametrize("seed", [0, 3, 5])
+def test_the_cpu_and_the_model_agree(seed: int, tmp_path: Path) -> None:
+    kernel = draw(seed)
+    module = import_kernel(kernel, tmp_path)
+    prepare(kernel, module, "cpu")
+    got, want = execute(kernel, module, "cpu"), of_model(kernel)
+    assert difference(got, want) == ""
+    assert set(got.values) == {argument.name for argument in kernel.arrays}
+
+
+def test_one_wrong_number_is_found() -> None:
+    kernel = next(k for k in map(draw, range(50)) if k.gradients)
+    want = of_model(kernel)
+    for part in ("values", "grads"):
+        for name, array in getattr(want, part).items():
+            wrong = array.copy()
+            wrong.flat[-1] += 1
+            changed = replace(want, **{part: {**getattr(want, part), name: wrong}})
+            found = difference(changed, want)
+            assert found.startswith(
+                f"{'value' if part == 'values' else 'gradient'} of {name}: 1 of {array.size} differ"
+            )
+    nothing = Result({name: np.full_like(v, np.nan) for name, v in want.values.items()}, want.grads)
+    assert difference(nothing, want)
+
+
+def test_a_worker_reports_a_wrong_result_and_a_refusal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from tests.random_kernels import execute as harness
+
+    kernel = draw(0)
+    want = of_model(kernel)
+    name = next(iter(want.values))
+    wrong = replace(want, values={**want.values, name: want.values[name] + 1})
+    worker = run.Worker("other", 1, tmp_path)
+    monkeypatch.setattr(harness, "prepare", lambda *_: None)
+    monkeypatch.setattr(harness, "execute", lambda _kernel, _module, device: wrong if device == "other" else want)
+    (outcome,) = worker.batch([0])
+    assert outcome["outcome"] == "differs"
+    assert outcome["what"].startswith(f"value of {name}")
+    assert "cpu" not in outcome
+
+    def refuse(*_: object) -> None:
+        raise ValueError("tile 'a' of 48 rows")
+
+    monkeypatch.setattr(harness, "prepare", refuse)
+    (outcome,) = worker.batch([0])
+    assert (outcome["outcome"], outcome["reason"]) == ("refused", "ValueError: tile '...' of N rows")
+
+
+def test_loops_of_a_report_are_found() -> None:
+    report = {
+        "modules": [{"plan": {"loops": [{"state": "pipelined", "reason": ""}, {"state": "as_warp", "reason": "x"}]}}]
+    }
+    assert list(run.loop_states(report)) == [("pipelined", ""), ("as_warp", "x")]
+
+
+def test_the_command_counts_and_stores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "out.json"
+    assert run.main(["--count", "2", "--start", "3", "--device", "cpu", "--jobs", "1", "--json", str(path)]) == 0
+    stored = json.loads(path.read_text())
+    assert (stored["asked"], stored["equal"], stored["differs"]) == (2, 2, 0)
+    assert "equal: 2" in capsys.readouterr().out
