@@ -20,7 +20,7 @@ from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.providers.mma import translation_unit
 
-Argument = Values | int | float
+Argument = Values | int | float | bytes  # a struct is given by its bytes
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,8 @@ class EmulatedKernels:
         return self._launch(f"{kernel.key}_", "backward", dim, [*primal, *adjoint], memory)
 
     def _argument(self, memory: Memory, arg: Any, value: Argument, grad: int = 0) -> bytes:
+        if isinstance(value, bytes):
+            return value
         if isinstance(value, np.ndarray):
             return array_argument(value, memory.add(arg.label, value), grad)
         return bytes(arg.type._type_(value))

@@ -1,0 +1,106 @@
+"""Random kernels on the emulator: values and gradients are those of the numpy model, and every access is checked.
+
+``RANDOM_KERNELS=FIRST:COUNT`` in the environment draws others than the fixed ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import warp as wp
+
+from tests.emulator.emulator import find_compiler
+from tests.emulator.generated import Argument, EmulatedKernels, generate
+from tests.emulator.memory import Values
+from tests.emulator.module import Machine
+from tests.integration.helpers import WARP_VERSION
+from tests.random_kernels.execute import (
+    PAD_VALUE,
+    Result,
+    _pad,
+    _view,
+    difference,
+    embedded,
+    import_kernel,
+    of_model,
+)
+from tests.random_kernels.generate import draw
+from tests.random_kernels.kernel import ArrayArgument, RandomKernel, ScalarArgument
+
+pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
+COUNT = 32
+_FIRST, _, _COUNT = os.environ.get("RANDOM_KERNELS", "").partition(":")
+# blocks of one size share their headers, which take longest to compile
+SEEDS = (
+    range(int(_FIRST), int(_FIRST) + int(_COUNT))
+    if _COUNT
+    else [seed for seed in range(400) if draw(seed).block_dim == 64][:COUNT]
+)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    compiler = find_compiler()
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    machine = Machine(tmp_path_factory.mktemp("modules"), compiler, 90)
+    yield machine
+    machine.close()
+
+
+def emulated(machine: Machine, kernel: RandomKernel, folder: Path) -> Result:
+    """What the emulator computes, in the form of a run."""
+    module = import_kernel(kernel, folder)
+    wp.set_module_options({"block_dim": kernel.block_dim}, module=module)
+    kernels = EmulatedKernels(machine, generate(module, folder / "generated", 90, kernel.block_dim))
+    values, upper = kernel.values(), kernel.upper_gradients()
+
+    def placed(argument: ArrayArgument, given: Values, beside: float) -> tuple[Values, Values]:
+        base = embedded(kernel, argument, given, beside).astype(argument.dtype)
+        return base, _view(base, argument, _pad(kernel))
+
+    bases: dict[str, Values] = {}
+    arguments: list[Argument | bytes] = []
+    gradients: list[Values | None] = []
+    for argument in kernel.arguments:
+        if isinstance(argument, ArrayArgument):
+            bases[argument.name], view = placed(argument, values[argument.name], PAD_VALUE)
+            given = upper.get(argument.name, np.zeros(argument.shape))
+            arguments.append(view)
+            gradients.append(placed(argument, given, 0.0)[1])
+            continue
+        gradients.append(None)
+        if isinstance(argument, ScalarArgument):
+            arguments.append(argument.value)
+        else:
+            struct = getattr(module, argument.type_name)()
+            for member, value in argument.members:
+                setattr(struct, member, value)
+            arguments.append(bytes(struct._ctype))
+    outcome = kernels.forward(module.kernel, kernel.grid, arguments)
+    assert outcome.error == ""
+    written = {}
+    for argument in kernel.arrays:  # the launch sees the span of a view alone
+        base = bases[argument.name].copy()
+        _view(base, argument, _pad(kernel))[...] = outcome.arrays[argument.name]
+        written[argument.name] = base
+    grads = {}
+    if kernel.gradients:
+        outcome = kernels.backward(module.kernel, kernel.grid, arguments, gradients)
+        assert outcome.error == ""
+        for argument in kernel.arrays:
+            if argument.read and not argument.written:
+                base, view = placed(argument, np.zeros(argument.shape), 0.0)
+                view[...] = outcome.arrays[f"adj_{argument.name}"]
+                grads[argument.name] = base
+    return Result(written, grads)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_kernel(machine: Machine, seed: int, tmp_path: Path) -> None:
+    kernel = draw(seed)
+    assert difference(emulated(machine, kernel, tmp_path), of_model(kernel)) == "", kernel.source
