@@ -11,13 +11,19 @@ from tests.emulator.emulator import Emulator, find_compiler
 
 
 @pytest.fixture(scope="session")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """Compiled once; without a C++ compiler tests are skipped, or fail where they are required, as in CI."""
+def compiler() -> str:
+    """The host's; without a C++ compiler tests are skipped, or fail where they are required, as in CI."""
     compiler = find_compiler()
     if compiler is None:
         if os.environ.get("REQUIRE_EMULATOR"):
             pytest.fail("no C++ compiler, and REQUIRE_EMULATOR is set")
         pytest.skip("no C++ compiler")
+    return compiler
+
+
+@pytest.fixture(scope="session")
+def emulator(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """Compiled once."""
     machine = Emulator(tmp_path_factory.mktemp("emulator"), compiler)
     yield machine
     machine.close()
