@@ -1,13 +1,15 @@
-"""One emulator for a test run."""
+"""One emulator of each kind for a test run."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from tests.emulator.emulator import Emulator, find_compiler
+from tests.emulator.module import Machine
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +21,17 @@ def compiler() -> str:
             pytest.fail("no C++ compiler, and REQUIRE_EMULATOR is set")
         pytest.skip("no C++ compiler")
     return compiler
+
+
+@pytest.fixture(scope="session")
+def machine(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """Compiles whole modules."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    if "clang" in version:
+        pytest.skip("modules are compiled with g++")
+    machine = Machine(tmp_path_factory.mktemp("modules"), compiler)
+    yield machine
+    machine.close()
 
 
 @pytest.fixture(scope="session")

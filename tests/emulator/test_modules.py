@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -86,16 +85,6 @@ class Kernels:
     module: ModuleType
     generated: Generated
     emulated: EmulatedKernels
-
-
-@pytest.fixture(scope="module")
-def machine(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
-    if "clang" in version:
-        pytest.skip("modules are compiled with g++")
-    machine = Machine(tmp_path_factory.mktemp("modules"), compiler)
-    yield machine
-    machine.close()
 
 
 def made(machine: Machine, folder: Path, threads: int, text: str = KERNELS, arch: int = ARCH) -> Kernels:
