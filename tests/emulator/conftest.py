@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.emulator.emulator import Emulator, find_compiler
-from tests.emulator.module import Machine
+
+if TYPE_CHECKING:
+    from tests.emulator.module import Machine
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +29,8 @@ def compiler() -> str:
 @pytest.fixture(scope="session")
 def machine(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """Compiles whole modules."""
+    from tests.emulator.module import Machine
+
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
     if "clang" in version:
         pytest.skip("modules are compiled with g++")

@@ -46,9 +46,7 @@ def copy_headers(source: Path, target: Path) -> None:
 @functools.cache
 def emulated() -> frozenset[str]:
     """Instructions that ``cuda/ptx.h`` has, dots as underscores."""
-    return set(
-        _EMULATED.findall((FOLDER / "cuda" / "ptx.h").read_text("utf-8").replace("inline void\n", "inline void "))
-    )
+    return frozenset(_EMULATED.findall((FOLDER / "cuda" / "ptx.h").read_text("utf-8")))
 
 
 def _call(statement: str) -> str:

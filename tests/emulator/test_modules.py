@@ -67,6 +67,29 @@ def copying(
     wp.tile_store(C, c)
 """
 # of A and B in NumPy; bfloat16 as its bits
+# A reduction over the block, tiles in registers and lines of 12 bytes, in one loop with a product.
+OTHER_TILES = """
+@wp.kernel(enable_backward=False)
+def other_tiles(
+    A: wp.array2d(dtype=wp.float32),
+    B: wp.array2d(dtype=wp.float32),
+    C: wp.array2d(dtype=wp.float32),
+    D: wp.array2d(dtype=wp.float32),
+):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    sums = wp.tile_zeros(shape=(1, 64), dtype=wp.float32)
+    for step in range(A.shape[1] // 32):
+        a = wp.tile_load(A, shape=(64, 32), offset=(i * 64, step * 32), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, j * 64), storage="shared")
+        row = wp.tile_load(B, shape=(1, 64), offset=(step * 32, j * 64), storage="register")
+        narrow = wp.tile_load(B, shape=(32, 3), offset=(step * 32, j * 64), storage="shared")
+        sums += row * wp.tile_sum(narrow)[0]
+        copy = a
+        wp.tile_matmul(copy, b, c)
+    wp.tile_store(C, c, offset=(i * 64, j * 64))
+    wp.tile_store(D, sums, offset=(i, j * 64))
+"""
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "float64": np.float64}
 
 
@@ -103,14 +126,14 @@ def integers(seed: int, *shape: int, dtype: str = "float32", largest: int = 3) -
     random = np.random.default_rng(seed)
     values = random.integers(1, largest + 1, shape) * random.choice([-1, 1], shape)
     if dtype == "bfloat16":
-        return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    return values.astype(DTYPES[dtype])
+        return np.asarray(values.astype(np.float32).view(np.uint32) >> 16, dtype=np.uint16)
+    return np.asarray(values, dtype=DTYPES[dtype])
 
 
 def wide(values: Values) -> Values:
     if values.dtype == np.uint16:
         values = (values.astype(np.uint32) << 16).view(np.float32)
-    return values.astype(np.float64)
+    return np.asarray(values, dtype=np.float64)
 
 
 def unset(rows: int, columns: int, dtype: str = "") -> Values:
@@ -120,7 +143,7 @@ def unset(rows: int, columns: int, dtype: str = "") -> Values:
 def exact(*factors: Values) -> Values:
     product = wide(factors[0])
     for factor in factors[1:]:
-        product = product @ wide(factor)
+        product = np.asarray(product @ wide(factor))
     return product
 
 
@@ -197,6 +220,18 @@ def check_gradients(kernels: Kernels, dtype: str, sizes: tuple[int, int, int]) -
 @pytest.mark.parametrize("sizes", [(128, 64, 128), (70, 48, 100)], ids=str)
 def test_gradients(kernels: Kernels, dtype: str, sizes: tuple[int, int, int]) -> None:
     check_gradients(kernels, dtype, sizes)
+
+
+def test_other_tiles_in_a_loop(machine: Machine, tmp_path: Path) -> None:
+    kernels = made(machine, tmp_path, 128, OTHER_TILES)
+    a, b = integers(1, 128, 64), integers(2, 64, 128)
+    outputs = [unset(128, 128), unset(2, 128)]
+    outcome = kernels.emulated.forward(kernels.module.other_tiles, (2, 2), [a, b, *outputs])
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"], exact(a, b))
+    turns = b.reshape(2, 32, 2, 64)  # step, row, block, column
+    sums = (turns[:, 0] * turns[..., :3].sum(axis=(1, 3))[..., None]).sum(axis=0).ravel()
+    assert np.array_equal(outcome.arrays["D"], [sums, sums])
 
 
 @pytest.mark.parametrize("arch", [75, 80, 120])
