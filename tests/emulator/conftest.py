@@ -1,23 +1,47 @@
-"""One emulator for a test run."""
+"""One emulator of each kind for a test run."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.emulator.emulator import Emulator, find_compiler
 
+if TYPE_CHECKING:
+    from tests.emulator.module import Machine
+
 
 @pytest.fixture(scope="session")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """Compiled once; without a C++ compiler tests are skipped, or fail where they are required, as in CI."""
+def compiler() -> str:
+    """The host's; without a C++ compiler tests are skipped, or fail where they are required, as in CI."""
     compiler = find_compiler()
     if compiler is None:
         if os.environ.get("REQUIRE_EMULATOR"):
             pytest.fail("no C++ compiler, and REQUIRE_EMULATOR is set")
         pytest.skip("no C++ compiler")
+    return compiler
+
+
+@pytest.fixture(scope="session")
+def machine(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """Compiles whole modules."""
+    from tests.emulator.module import Machine
+
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    if "clang" in version:
+        pytest.skip("modules are compiled with g++")
+    machine = Machine(tmp_path_factory.mktemp("modules"), compiler)
+    yield machine
+    machine.close()
+
+
+@pytest.fixture(scope="session")
+def emulator(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """Compiled once."""
     machine = Emulator(tmp_path_factory.mktemp("emulator"), compiler)
     yield machine
     machine.close()

@@ -31,12 +31,14 @@ class Generated:
         source: CUDA text.
         functions: Translation units of the products that it calls.
         shared_bytes: Dynamic shared memory, by the name of a kernel in the source.
+        arch: Compute capability.
         threads: Of a block.
     """
 
     source: str
     functions: tuple[str, ...]
     shared_bytes: dict[str, int]
+    arch: int
     threads: int
 
 
@@ -68,7 +70,7 @@ def generate(module: ModuleType, folder: Path, arch: int, threads: int) -> Gener
         if planned.variant and planned.tile_config
     }
     sizes = {name.removesuffix("_smem_bytes"): int(size) for name, size in json.loads(meta.read_text()).items()}
-    return Generated(source.read_text(), tuple(functions.values()), sizes, threads)
+    return Generated(source.read_text(), tuple(functions.values()), sizes, arch, threads)
 
 
 class EmulatedKernels:
@@ -83,7 +85,7 @@ class EmulatedKernels:
     def __init__(self, machine: Machine, generated: Generated, edit: Callable[[str], str] | None = None) -> None:
         source = edit(generated.source) if edit else generated.source
         self._generated = generated
-        self._module: EmulatedModule = machine.module(source, generated.functions)
+        self._module: EmulatedModule = machine.module(source, generated.functions, generated.arch)
 
     def forward(self, kernel: Any, dim: Sequence[int], arguments: Sequence[Argument]) -> Outcome:
         """Launch a kernel on tiles.

@@ -38,11 +38,11 @@ class Memory:
         base = values
         while isinstance(base.base, np.ndarray):
             base = base.base
-        first = values.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+        first: int = values.__array_interface__["data"][0] - base.__array_interface__["data"][0]
         size = sum((n - 1) * s for n, s in zip(values.shape, values.strides)) + values.itemsize if values.size else 0
         if min(values.strides, default=0) < 0:
             raise ValueError(f"strides {values.strides} of {name} are not placed")
-        offset = -(-len(self.content) // _ALIGNMENT) * _ALIGNMENT + first
+        offset: int = -(-len(self.content) // _ALIGNMENT) * _ALIGNMENT + first
         self.content += bytes(offset + size + _MARGIN - len(self.content))
         self.places[name] = (offset, size)
         self._layouts[name] = (values.shape, values.dtype, offset, values.strides)
@@ -55,7 +55,8 @@ class Memory:
 
     def _view(self, name: str, content: bytes | bytearray) -> Values:
         shape, dtype, offset, strides = self._layouts[name]
-        return np.ndarray(shape, dtype, content, offset, strides)
+        view: Values = np.ndarray(shape, dtype, content, offset, strides)
+        return view
 
 
 def array_argument(values: Values, data: int, grad: int = 0) -> bytes:

@@ -72,12 +72,10 @@ class Machine:
     Args:
         folder: Where everything built goes; not reused between machines.
         compiler: g++.
-        arch: Compute capability.
     """
 
-    def __init__(self, folder: Path, compiler: str, arch: int = 90) -> None:
+    def __init__(self, folder: Path, compiler: str) -> None:
         self.folder = folder
-        self.arch = arch
         self._compiler = compiler
         self._numbers = itertools.count()
         native = folder / "native"
@@ -88,7 +86,7 @@ class Machine:
             if path.name not in ("batch.cpp", "block.cpp", "shared_memory.cpp")
         ]
         copy_headers(Path(wp.__file__).parent / "native", native)
-        self._device = [f"-D__CUDA_ARCH__={arch}0", f"-I{FOLDER}", f"-I{native}"]
+        self._paths = [f"-I{FOLDER}", f"-I{native}"]
         self._objects = [folder / f"{source.stem}.o" for source in sources]
         commands = (["-O2", f"-I{FOLDER}", "-c", str(s), "-o", str(o)] for s, o in zip(sources, self._objects))
         list(self._pool.map(self._compile, commands))
@@ -97,12 +95,13 @@ class Machine:
         """Wait for what runs."""
         self._pool.shutdown()
 
-    def module(self, source: str, functions: Sequence[str] = ()) -> EmulatedModule:
+    def module(self, source: str, functions: Sequence[str], arch: int) -> EmulatedModule:
         """Compile a module.
 
         Args:
             source: Generated CUDA source.
             functions: Translation units of the functions that it calls.
+            arch: Compute capability, e.g. 90.
 
         Raises:
             RuntimeError: It does not compile.
@@ -113,26 +112,27 @@ class Machine:
         table = ", ".join(f'{{"{name}", [](void** arguments) {{ call({name}, arguments); }}}}' for name in names)
         text = for_host(source) + _SEQUENCE + _MAIN.format(table=table, count=len(names))
         headers = _HEADERS.match(source)
-        first = self._headers(headers[0] if headers else "")
+        device = [*self._paths, f"-D__CUDA_ARCH__={arch}0"]
+        first = self._headers(headers[0] if headers else "", device)
         (folder / "module.cpp").write_text(text)
         (folder / "functions.cpp").write_text("#define __device__\n#define __forceinline__\n" + "\n".join(functions))
         made = [folder / "module.o", folder / "functions.o"]
         commands = [
-            [*_TRACED, *self._device, "-include", str(first), "-c", str(folder / "module.cpp"), "-o", str(made[0])],
+            [*_TRACED, *device, "-include", str(first), "-c", str(folder / "module.cpp"), "-o", str(made[0])],
             ["-O1", f"-I{FOLDER}", f"-I{KERNELS}", "-c", str(folder / "functions.cpp"), "-o", str(made[1])],
         ]
         list(self._pool.map(self._compile, commands))
         program = folder / "module"
         self._compile([*map(str, made), *map(str, self._objects), "-o", str(program)])
-        return EmulatedModule(program, tuple(names), self.arch)
+        return EmulatedModule(program, tuple(names), arch)
 
-    def _headers(self, text: str) -> Path:
+    def _headers(self, text: str, device: Sequence[str]) -> Path:
         """What a module starts with, compiled ahead."""
-        header = self.folder / f"headers_{hashlib.sha256(text.encode()).hexdigest()[:8]}.h"
+        digest = hashlib.sha256("\n".join([text, *device]).encode()).hexdigest()
+        header = self.folder / f"headers_{digest[:8]}.h"
         if not header.exists():
             header.write_text(f'#include "cuda/device.h"\n{text}')
-            flags = [*_TRACED[:-1], "c++-header"]
-            self._compile([*flags, *self._device, str(header), "-o", f"{header}.gch"])
+            self._compile([*_TRACED[:-1], "c++-header", *device, str(header), "-o", f"{header}.gch"])
         return header
 
     def _compile(self, arguments: Sequence[str]) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ _ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
 _STRING = re.compile(r'"((?:\\.|[^"\\])*)"')
 _INSTRUCTION = re.compile(r"[\s{]*([\w.]+)([^;]*);?[\s}]*")
 _PLACE = re.compile(r"%(\d+)|\b(\d+)\b")
-_EMULATED = re.compile(r"inline void (\w+)\(")
+_EMULATED = re.compile(r"(?:inline void|^WT_\w+\()\s*(\w+)[(,]", re.MULTILINE)
 # g++ takes an attribute first only
 _ALIGNED = re.compile(r"__shared__ (alignas\(\w+\))")
 _DYNAMIC = "extern __shared__ char dynamic_smem_base[];"
@@ -42,11 +43,10 @@ def copy_headers(source: Path, target: Path) -> None:
         copy.write_text(for_host(path.read_text("utf-8")), "utf-8")
 
 
-def emulated() -> set[str]:
+@functools.cache
+def emulated() -> frozenset[str]:
     """Instructions that ``cuda/ptx.h`` has, dots as underscores."""
-    return set(
-        _EMULATED.findall((FOLDER / "cuda" / "ptx.h").read_text("utf-8").replace("inline void\n", "inline void "))
-    )
+    return frozenset(_EMULATED.findall((FOLDER / "cuda" / "ptx.h").read_text("utf-8")))
 
 
 def _call(statement: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +11,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tests.emulator.emulator import find_compiler
 from tests.emulator.generated import EmulatedKernels, Generated, generate
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
@@ -22,9 +21,9 @@ pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and laun
 ARCH = 90
 LOOP = """
 @wp.kernel
-def {name}(A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), C: wp.array2d(dtype=wp.float32)):
+def {name}(A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), C: wp.array2d(dtype=wp.{sums})):
     i, j = wp.tid()
-    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.{sums}, storage="shared")
     for step in range((A.shape[1] + 31) // 32):
         a = wp.tile_load(A, shape=(64, 32), offset=(i * 64, step * 32), storage="shared")
         b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, j * 64), storage="shared")
@@ -67,8 +66,39 @@ def copying(
         wp.tile_store(D, a, offset=(0, step * 32))
     wp.tile_store(C, c)
 """
-DTYPES = {"float32": np.float32, "float16": np.float16}
-KERNELS = "".join(LOOP.format(name=f"loop_{dtype}", dtype=dtype) for dtype in DTYPES) + TWO_PRODUCTS
+# of A and B in NumPy; bfloat16 as its bits
+# A reduction over the block, tiles in registers and lines of 12 bytes, in one loop with a product.
+OTHER_TILES = """
+@wp.kernel(enable_backward=False)
+def other_tiles(
+    A: wp.array2d(dtype=wp.float32),
+    B: wp.array2d(dtype=wp.float32),
+    C: wp.array2d(dtype=wp.float32),
+    D: wp.array2d(dtype=wp.float32),
+):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    sums = wp.tile_zeros(shape=(1, 64), dtype=wp.float32)
+    for step in range(A.shape[1] // 32):
+        a = wp.tile_load(A, shape=(64, 32), offset=(i * 64, step * 32), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, j * 64), storage="shared")
+        row = wp.tile_load(B, shape=(1, 64), offset=(step * 32, j * 64), storage="register")
+        narrow = wp.tile_load(B, shape=(32, 3), offset=(step * 32, j * 64), storage="shared")
+        sums += row * wp.tile_sum(narrow)[0]
+        copy = a
+        wp.tile_matmul(copy, b, c)
+    wp.tile_store(C, c, offset=(i * 64, j * 64))
+    wp.tile_store(D, sums, offset=(i, j * 64))
+"""
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "float64": np.float64}
+
+
+def loop(dtype: str, name: str = "") -> str:
+    """Text of a kernel that multiplies matrices of a dtype."""
+    return LOOP.format(name=name or f"loop_{dtype}", dtype=dtype, sums="float64" if dtype == "float64" else "float32")
+
+
+KERNELS = "".join(map(loop, DTYPES)) + TWO_PRODUCTS
 
 
 @dataclass(frozen=True)
@@ -80,19 +110,9 @@ class Kernels:
     emulated: EmulatedKernels
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    compiler = find_compiler()
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    machine = Machine(tmp_path_factory.mktemp("modules"), compiler, ARCH)
-    yield machine
-    machine.close()
-
-
-def made(machine: Machine, folder: Path, threads: int, text: str = KERNELS) -> Kernels:
+def made(machine: Machine, folder: Path, threads: int, text: str = KERNELS, arch: int = ARCH) -> Kernels:
     module = load(text, block_dim=threads)
-    generated = generate(module, folder, ARCH, threads)
+    generated = generate(module, folder, arch, threads)
     return Kernels(module, generated, EmulatedKernels(machine, generated))
 
 
@@ -105,23 +125,31 @@ def integers(seed: int, *shape: int, dtype: str = "float32", largest: int = 3) -
     """Small integers without zeros, whose sums of products are exact."""
     random = np.random.default_rng(seed)
     values = random.integers(1, largest + 1, shape) * random.choice([-1, 1], shape)
-    return values.astype(DTYPES[dtype])
+    if dtype == "bfloat16":
+        return np.asarray(values.astype(np.float32).view(np.uint32) >> 16, dtype=np.uint16)
+    return np.asarray(values, dtype=DTYPES[dtype])
 
 
-def unset(rows: int, columns: int) -> Values:
-    return np.full((rows, columns), np.nan, dtype=np.float32)
+def wide(values: Values) -> Values:
+    if values.dtype == np.uint16:
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    return np.asarray(values, dtype=np.float64)
+
+
+def unset(rows: int, columns: int, dtype: str = "") -> Values:
+    return np.full((rows, columns), np.nan, dtype=np.float64 if dtype == "float64" else np.float32)
 
 
 def exact(*factors: Values) -> Values:
-    product = factors[0].astype(np.float64)
+    product = wide(factors[0])
     for factor in factors[1:]:
-        product = product @ factor.astype(np.float64)
+        product = np.asarray(product @ wide(factor))
     return product
 
 
 def multiplied(kernels: Kernels, dtype: str, a: Values, b: Values) -> Values:
     """The product, after a launch without a complaint."""
-    c = unset(a.shape[0], b.shape[1])
+    c = unset(a.shape[0], b.shape[1], dtype)
     dim = (-(-a.shape[0] // 64), -(-b.shape[1] // 64))
     outcome = kernels.emulated.forward(getattr(kernels.module, f"loop_{dtype}"), dim, [a, b, c])
     assert outcome.error == ""
@@ -174,19 +202,44 @@ def test_two_products_and_a_number(kernels: Kernels) -> None:
     assert np.array_equal(outcome.arrays["C"], 0.5 * exact(a, b, e))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sizes", [(128, 64, 128), (70, 48, 100)], ids=str)
-def test_gradients(kernels: Kernels, dtype: str, sizes: tuple[int, int, int]) -> None:
+def check_gradients(kernels: Kernels, dtype: str, sizes: tuple[int, int, int]) -> None:
+    """Launch the adjoint; sums stay below 256, so that they are exact in bfloat16."""
     m, k, n = sizes
-    a, b = integers(1, m, k, dtype=dtype, largest=2), integers(2, k, n, dtype=dtype, largest=2)
-    adj_c = integers(4, m, n, largest=2)
+    a, b = integers(1, m, k, dtype=dtype, largest=1), integers(2, k, n, dtype=dtype, largest=1)
+    adj_c = integers(4, m, n, largest=1).astype(unset(1, 1, dtype).dtype)
     adj_a, adj_b = integers(5, m, k, dtype=dtype), integers(6, k, n, dtype=dtype)
     kernel = getattr(kernels.module, f"loop_{dtype}")
     dim = (-(-m // 64), -(-n // 64))
-    outcome = kernels.emulated.backward(kernel, dim, [a, b, unset(m, n)], [adj_a, adj_b, adj_c])
+    outcome = kernels.emulated.backward(kernel, dim, [a, b, unset(m, n, dtype)], [adj_a, adj_b, adj_c])
     assert outcome.error == ""
-    assert np.array_equal(outcome.arrays["adj_A"], adj_a + exact(adj_c, b.T))
-    assert np.array_equal(outcome.arrays["adj_B"], adj_b + exact(a.T, adj_c))
+    assert np.array_equal(wide(outcome.arrays["adj_A"]), wide(adj_a) + exact(adj_c, b.T))
+    assert np.array_equal(wide(outcome.arrays["adj_B"]), wide(adj_b) + exact(a.T, adj_c))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(128, 64, 128), (70, 48, 100)], ids=str)
+def test_gradients(kernels: Kernels, dtype: str, sizes: tuple[int, int, int]) -> None:
+    check_gradients(kernels, dtype, sizes)
+
+
+def test_other_tiles_in_a_loop(machine: Machine, tmp_path: Path) -> None:
+    kernels = made(machine, tmp_path, 128, OTHER_TILES)
+    a, b = integers(1, 128, 64), integers(2, 64, 128)
+    outputs = [unset(128, 128), unset(2, 128)]
+    outcome = kernels.emulated.forward(kernels.module.other_tiles, (2, 2), [a, b, *outputs])
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"], exact(a, b))
+    turns = b.reshape(2, 32, 2, 64)  # step, row, block, column
+    sums = (turns[:, 0] * turns[..., :3].sum(axis=(1, 3))[..., None]).sum(axis=0).ravel()
+    assert np.array_equal(outcome.arrays["D"], [sums, sums])
+
+
+@pytest.mark.parametrize("arch", [75, 80, 120])
+def test_other_generations(machine: Machine, tmp_path: Path, arch: int) -> None:
+    kernels = made(machine, tmp_path, 64, loop("float16"), arch)
+    a, b = integers(1, 70, 80, dtype="float16"), integers(2, 80, 128, dtype="float16")
+    assert np.array_equal(multiplied(kernels, "float16", a, b), exact(a, b))
+    check_gradients(kernels, "float16", (128, 64, 70))
 
 
 # ---- broken modules
@@ -247,7 +300,7 @@ MUTANTS = {
 
 @pytest.fixture(scope="module")
 def right(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    return made(machine, tmp_path_factory.mktemp("right"), 64, LOOP.format(name="loop", dtype="float32") + COPYING)
+    return made(machine, tmp_path_factory.mktemp("right"), 64, loop("float32", "loop") + COPYING)
 
 
 @pytest.mark.parametrize("name", MUTANTS)

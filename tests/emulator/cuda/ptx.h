@@ -43,6 +43,18 @@ inline void red_relaxed_gpu_global_add_noftz_v4_bf16x2(void* to, unsigned a, uns
 inline void cvt_rn_f16_f32(unsigned short& to, float x) { to = wt::emulator::f16_of(double(x)); }
 inline void cvt_f32_f16(float& to, unsigned short x) { to = wt::emulator::float_of_f16(x); }
 inline void cvt_rn_bf16_f32(unsigned short& to, float x) { to = wt::emulator::bf16_of(double(x)); }
+#define WT_BFLOAT16(NAME, OPERATOR)                                                                                    \
+    inline void NAME(unsigned short& to, unsigned short x, unsigned short y)                                           \
+    {                                                                                                                  \
+        const double a = wt::emulator::float_of_bits(unsigned(x) << 16);                                               \
+        const double b = wt::emulator::float_of_bits(unsigned(y) << 16);                                               \
+        to = wt::emulator::bf16_of(a OPERATOR b);                                                                      \
+    }
+WT_BFLOAT16(add_bf16, +)
+WT_BFLOAT16(sub_bf16, -)
+WT_BFLOAT16(mul_bf16, *)
+#undef WT_BFLOAT16
+
 inline void rcp_approx_f32(float& to, float x) { to = 1.0f / x; }
 inline void rcp_approx_ftz_f64(double& to, double x) { to = 1.0 / x; }
 inline void div_approx_f32(float& to, float x, float y) { to = x / y; }

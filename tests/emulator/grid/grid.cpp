@@ -9,6 +9,9 @@
 
 #include "machine/fault.h"
 
+// The program's static variables lie between these symbols of the linker.
+extern "C" char __data_start, _end;
+
 namespace wt::emulator {
 
 namespace {
@@ -51,6 +54,9 @@ std::string Grid::run(const GridLaunch& launch)
         std::memset(window_, unset, window_bytes);
         shared_states_.reset("shared memory", window_, window_bytes);
         shared_states_.own("shared memory", 0, std::size_t(launch.shared_bytes), false);
+        // it is not known which are written, so that all count as initialised
+        static_states_.reset("static memory", &__data_start, std::size_t(&_end - &__data_start));
+        static_states_.own("static memory", 0, std::size_t(&_end - &__data_start), true);
         copies_.assign(std::size_t(launch.threads), {});
         try {
             run_threads(launch.threads, launch.sm);
@@ -66,7 +72,10 @@ void Grid::resumed(int thread) { threadIdx = {unsigned(thread), 0, 0}; }
 
 void Grid::access(Way way, const void* address, int bytes, int alignment)
 {
-    ByteStates* const states = is_shared(address) ? &shared_states_ : is_global(address) ? &array_states_ : nullptr;
+    ByteStates* const states = is_shared(address)                ? &shared_states_
+                             : is_global(address)                ? &array_states_
+                             : static_states_.contains(address) ? &static_states_
+                                                                 : nullptr;
     if (!states || thread_index() < 0) return;  // a thread's own memory
     const char* const names[] = {"load", "store", "atomic operation"};
     guarded([&] { states->access({thread_index(), names[int(way)], bytes}, way, address, alignment); });

@@ -68,6 +68,7 @@ private:
 
     Clock clock_;
     ByteStates shared_states_{clock_}, array_states_{clock_};
+    ByteStates static_states_{clock_};  // of __shared__ variables, which are static ones of the program
     char* arrays_;
     std::size_t arrays_bytes_;
     char* window_;  // shared memory

@@ -1,0 +1,49 @@
+"""PTX in device text becomes calls, operand by operand, and what is not emulated is no silent nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import warp as wp
+
+from tests.emulator.native import copy_headers, emulated, for_host
+from warp_tiles.flatten import flattened
+from warp_tiles.providers.nvrtc import MODULE_HEADER, kernels_folder
+
+STATEMENTS = {
+    'asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(x), "r"(y), "l"(z));': "wt_ptx::mad_wide_s32(sum, x, y, z);",
+    'asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(f(from, (1))) : "memory");': (
+        "wt_ptx::cp_async_cg_shared_global(to, f(from, (1)), 16);"
+    ),
+    'asm volatile("cp.async.wait_all;" : : : "memory");': "wt_ptx::cp_async_wait_all();",
+    'asm("{  cvt.rn.f16.f32 %0, %1;}\\n" : "=h"(h.u) : "f"(x));': "wt_ptx::cvt_rn_f16_f32(h.u, x);",
+    'asm volatile("{ atom.add.f64 %0,[%1],%2; }\\n" : "=d"(r) : __PTR(buf), "d"(value) : "memory");': (
+        "wt_ptx::atom_add_f64(r, buf, value);"
+    ),
+    'asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));': (
+        'wt::emulator::fail("not emulated: ex2.approx.f32 %0, %1;", __FILE__, __LINE__);'
+    ),
+    'asm("mad.wide.s32 %0, %1, %2, %3; add.s64 %0, %0, 1;" : "=l"(s) : "r"(x), "r"(y), "l"(z));': (
+        'wt::emulator::fail("not emulated: mad.wide.s32 %0, %1, %2, %3; add.s64 %0,", __FILE__, __LINE__);'
+    ),
+}
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_a_statement_becomes_a_call(statement: str) -> None:
+    assert for_host(f"{{ {statement} }}") == f"{{ {STATEMENTS[statement]} }}"
+
+
+def test_all_that_is_written_into_modules_is_emulated() -> None:
+    text = for_host(flattened(kernels_folder() / MODULE_HEADER, kernels_folder()))
+    assert "asm" not in text
+    assert "not emulated" not in text
+    assert len(emulated()) > 10
+
+
+def test_shared_memory_of_headers_is_the_machines(tmp_path: Path) -> None:
+    copy_headers(Path(wp.__file__).parent / "native", tmp_path)
+    text = (tmp_path / "tile.h").read_text()
+    assert "shared_pointer(wt::emulator::shared_start)" in text
+    assert "extern __shared__" not in text
