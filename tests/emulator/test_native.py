@@ -8,8 +8,9 @@ import pytest
 import warp as wp
 
 from tests.emulator.native import copy_headers, emulated, for_host
-from warp_tiles.flatten import flattened
-from warp_tiles.providers.nvrtc import MODULE_HEADER, kernels_folder
+from warp_tiles.codegen.prelude import MODULE_HEADER
+from warp_tiles.toolchain.flatten import flattened
+from warp_tiles.toolchain.sources import kernels_folder
 
 STATEMENTS = {
     'asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(x), "r"(y), "l"(z));': "wt_ptx::mad_wide_s32(sum, x, y, z);",
