@@ -171,11 +171,14 @@ class ModuleBuild:
             output_path.name,
             os.path.getsize(output_path),
             time.perf_counter() - self._started,
+            self._generated.loops(_functions(artifacts), self._settings),
         )
         if not warp_inputs and not keywords.get("fatbins"):
             self.module_source = replace(module, keywords={**keywords, "ltoirs": None, "fatbins": None})
         self._engine.recorder.add_record(record)
         log.info("%s", record.summary())
+        for loop in record.loops:
+            log.info("%s", loop.summary())
         if not self._settings.rules.builds:
             log.warning(
                 "module %s was linked in %.1f s: the policy is 'locked', and all of its LTO-IR was cached, but Warp's "

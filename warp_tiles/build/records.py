@@ -9,7 +9,7 @@ from typing import Any
 
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant
-from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.plan.planning import ModulePlan, PlannedLoop
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ class ModuleRecord:
         output: File name of the cubin or PTX.
         output_bytes: Its size.
         seconds: From the end of code generation to the finished file.
+        loops: What was done with each loop of products, which can be less than planned where a build failed.
     """
 
     plan: ModulePlan
@@ -80,12 +81,14 @@ class ModuleRecord:
     output: str
     output_bytes: int
     seconds: float
+    loops: tuple[PlannedLoop, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The record as ``warp-tiles run --report`` writes it."""
         from_lto = [artifact for artifact in self.artifacts if artifact.symbol]
         return {
             **self.plan.to_json(),
+            "loops": [loop.to_json() for loop in self.loops],
             "builds": [artifact.to_json() for artifact in self.artifacts],
             "lto_builds": sum(not artifact.hit for artifact in from_lto),
             "lto_hits": sum(artifact.hit for artifact in from_lto),

@@ -26,7 +26,7 @@ from warp_tiles.plan.planning import ModulePlan
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | None, as_json: bool) -> None:
-    """Print every GEMM variant that SCRIPT's kernels contain: needed or not, and why.
+    """Print every GEMM variant that SCRIPT's kernels contain, needed or not, what is done with their loops, and why.
 
     The script runs with its launches noted instead of made, so that the block sizes and generic
     kernels it uses are known.
@@ -76,3 +76,9 @@ def _print(item: ModulePlan) -> None:
         )
     headings = ("role", "M x N x K", "A B C", "kernels", "needed", "reason", "provider", "tile", "key", "cache")
     print_table(title, headings, rows)
+    if item.loops:
+        cells = [
+            [loop.kernel, f"{loop.file}:{loop.line}", loop.products, loop.describe(), loop.reason]
+            for loop in item.loops
+        ]
+        print_table("loops of products", ("kernel", "line", "products", "what is done", "reason"), cells)

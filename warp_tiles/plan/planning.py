@@ -144,6 +144,11 @@ class PlannedLoop:
         words = {"pipelined": f"pipelined, {self.stages} stages", "register_sums": "sums in registers"}
         return words.get(self.state, "as Warp does it")
 
+    def summary(self) -> str:
+        """One line for the log."""
+        products = f"{self.products} product{'s' * (self.products > 1)}"
+        return f"kernel {self.kernel}, {self.file}:{self.line}: {products}, {self.describe()}: {self.reason}"
+
 
 @dataclass(frozen=True)
 class ModulePlan:

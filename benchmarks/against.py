@@ -1,0 +1,130 @@
+"""Speed of this checkout beside another state of it, on one GPU in one run.
+
+    git worktree add ../before COMMIT
+    (cd ../before && python benchmarks/gemm.py --alone --build-only --builds /tmp/builds)
+    python benchmarks/gemm.py --alone --build-only --builds /tmp/builds
+    python benchmarks/against.py --builds /tmp/builds --before DIGEST --json benchmarks/results/against.json
+
+The first two commands fill a folder and need no GPU; DIGEST is the end of the name of the folder that the first one
+made. Rows are those of ``benchmarks/gemm.py``. Launches of both states take turns; times are medians by CUDA events.
+Where both states have the same machine code, they are not timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import os
+import statistics
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.gemm import geometric_mean, table_text
+from benchmarks.machine import ROOT, gpu_record
+from benchmarks.speed.builds import Shelf
+from benchmarks.speed.cells import PARTS, Entry, Part
+
+Row = dict[str, Any]
+
+
+class OtherShelf(Shelf):
+    """The builds of another state.
+
+    Args:
+        root: Where they are kept.
+        digest: Of its sources.
+    """
+
+    def __init__(self, root: Path, digest: str) -> None:
+        super().__init__(root, "auto")
+        self._tiles = f"tiles-auto-{digest}"
+
+
+def machine_code(shelf: Shelf, entry: Entry) -> list[bytes]:
+    """Machine code of a finished build: the sections of its functions, as the ELF format names them."""
+    (packed,) = shelf.folder(entry.builds["tiles"]).glob("*.cubin.xz")
+    return list(_code_sections(lzma.decompress(packed.read_bytes())))
+
+
+def _code_sections(data: bytes) -> Iterator[bytes]:
+    (table,) = struct.unpack_from("<Q", data, 40)
+    size, count, names = struct.unpack_from("<HHH", data, 58)
+    headers = [struct.unpack_from("<IIQQQQ", data, table + number * size) for number in range(count)]
+    strings = headers[names][4]
+    for name, _, _, _, offset, length in headers:
+        if data.startswith(b".text.", strings + name):
+            yield data[offset : offset + length]
+
+
+def measure(entry: Entry, part: Part, shelves: dict[str, Shelf], device: str, repeats: int) -> Row:
+    """Time one cell of both states."""
+    from benchmarks.speed import timing
+    from benchmarks.speed.sides import Side, compare
+
+    row: Row = {"part": part.name, "name": entry.name, "types": entry.types}
+    if machine_code(shelves["before"], entry) == machine_code(shelves["now"], entry):
+        return row | {"ratio": 1.0, "same_code": True}
+    build = entry.builds["tiles"]
+    sides = {name: Side(shelf, build, part, device, False) for name, shelf in shelves.items()}
+    compare(sides["now"], sides["before"])
+    launches = {name: side.launch(part.calls, build.cell.backward) for name, side in sides.items()}
+    times = timing.time_in_turns(launches, device, repeats)
+    for name, found in times.items():
+        row[f"{name}_us"], row[f"{name}_spread_us"] = found.median_us, found.spread_us
+    return row | {"ratio": round(times["before"].median_us / times["now"].median_us, 4)}
+
+
+def main() -> int:
+    """Entry point."""
+    usual = [name for name, part in PARTS.items() if not part.on_request]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--builds", type=Path, default=ROOT / "build" / "benchmarks", help="folder of finished builds")
+    parser.add_argument("--before", required=True, help="digest of the other state's sources")
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--part", nargs="+", choices=usual, default=usual)
+    parser.add_argument("--repeats", type=int, default=24)
+    arguments = parser.parse_args()
+    from benchmarks.speed import timing
+
+    device = "cuda:0"
+    shelves: dict[str, Shelf] = {
+        "before": OtherShelf(arguments.builds, arguments.before),
+        "now": Shelf(arguments.builds, "auto"),
+    }
+    head: Row = {"before": arguments.before, **gpu_record("auto")}
+    timing.warm_up(device)
+    rows: list[Row] = []
+    start = time.monotonic()
+    for name in arguments.part:
+        for entry in PARTS[name].entries:
+            if any(shelf.record(entry.builds["tiles"]) is None for shelf in shelves.values()):
+                print(f"{name}: {entry.name} is not built", file=sys.stderr)
+                continue
+            rows.append(measure(entry, PARTS[name], shelves, device, arguments.repeats))
+            print(f"{name}: {entry.name}: {rows[-1]['ratio']:.3f}", file=sys.stderr, flush=True)
+    ratios = [row["ratio"] for row in rows]
+    timed = [row["ratio"] for row in rows if "same_code" not in row]
+    head["summary"] = {
+        "rows": len(rows),
+        "same_code": len(rows) - len(timed),
+        "geometric_mean": geometric_mean(ratios),
+        "geometric_mean_of_timed": geometric_mean(timed),
+        "median_of_timed": statistics.median(timed) if timed else None,
+        "least": min(ratios, default=None),
+        "seconds": round(time.monotonic() - start, 1),
+    }
+    fresh = arguments.json.with_suffix(".tmp")
+    fresh.write_text(table_text(head, rows) + "\n")
+    os.replace(fresh, arguments.json)
+    print(json.dumps(head["summary"]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
