@@ -36,6 +36,7 @@ from warp_tiles.providers.warps import Libmathdx
 from warp_tiles.settings import Settings
 from warp_tiles.toolchain.rooms import deciding_files
 from warp_tiles.toolchain.search import Version
+from warp_tiles.util.single_flight import Flights
 from warp_tiles.version import __version__
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Engine:
         self.resources = Resources(warp_toolkit, executor)
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.Lock()
-        self._in_flight: dict[tuple[GemmVariant, Settings], Future[Artifact]] = {}
+        self._in_flight: Flights[tuple[GemmVariant, Settings], Artifact] = Flights()
         self._ahead: dict[tuple[GemmVariant, Settings], Future[Artifact]] = {}
         self.linked_ahead: dict[tuple[str, int | None, int], tuple[str, bytes]] = {}
         self._told: set[str] = set()
@@ -110,7 +111,6 @@ class Engine:
     def after_fork(self) -> None:
         """In a forked child: the parent's threads are gone, and its compiler processes are not this one's."""
         self._lock = threading.Lock()
-        self._in_flight = {}
         self.resources.after_fork()
 
     # ---- providers
@@ -236,13 +236,13 @@ class Engine:
         for variant in variants:
             identity = (variant, resolved)
             with self._lock:
-                known = self._in_flight.get(identity) or self._ahead.pop(identity, None)
-                if known is None:
-                    future = self.resources.waiters.submit(self._build, variant, resolved, patient)
-                    self._in_flight[identity] = future
-            if known is None:  # outside the lock: a build that has ended already runs its callback here and now
-                future.add_done_callback(functools.partial(self._landed, identity))
-            futures[variant] = future if known is None else _shared(known)
+                built = self._ahead.pop(identity, None)
+            if built is not None:
+                futures[variant] = _shared(built)
+                continue
+            submit = functools.partial(self.resources.waiters.submit, self._build, variant, resolved, patient)
+            future, started = self._in_flight.start(identity, submit)
+            futures[variant] = future if started else _shared(future)
         return futures
 
     def keep(self, artifacts: Iterable[Artifact], resolved: Settings) -> None:
@@ -252,10 +252,6 @@ class Engine:
             known.set_result(artifact)
             with self._lock:
                 self._ahead[artifact.variant, resolved] = known
-
-    def _landed(self, identity: tuple[GemmVariant, Settings], _: Future[Artifact]) -> None:
-        with self._lock:
-            self._in_flight.pop(identity, None)
 
     def _build(self, variant: GemmVariant, resolved: Settings, patient: bool = False) -> Artifact:
         chain, workshop = self.chain(resolved), self.at(resolved, patient)

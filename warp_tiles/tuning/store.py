@@ -18,11 +18,11 @@ from warp_tiles.cache import cache_root
 from warp_tiles.errors import RecordError
 from warp_tiles.settings import Settings, current
 from warp_tiles.tuning.encoding import FutureSchemaError, decode_bundle, encode_bundle, encode_record
-from warp_tiles.tuning.flight import single_flight
 from warp_tiles.tuning.folder import DAMAGED_SUFFIX, RecordFolder, reason_of, slug, tell
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import Record, Timing
 from warp_tiles.util.files import read_whole, write_atomic
+from warp_tiles.util.single_flight import single_flight
 
 # what could not be written, by the file's path; in a forked child as well
 _unwritten: dict[Path, Record] = {}
