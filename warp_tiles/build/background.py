@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from warp_tiles.errors import WarpTilesError
+from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
     from warp_tiles.build.module_build import ModuleBuild
@@ -47,7 +47,7 @@ class BackgroundBuild:
                 self._fast_path.set_result(module)
 
     def cancel(self) -> None:
-        """Let it end without a word."""
+        """Ignore its result; it warns of nothing."""
         self._cancelled = True
         self.fast_path_loaded(None)
 
@@ -61,17 +61,17 @@ class BackgroundBuild:
                     build.link_ahead(module)
                 ready = True
         except Exception as error:  # whatever it is, the module runs on
-            self._tell(error)
+            self._warn(error)
         if ready:
             log.info("%s: ready after %.1f s in the background", self._name, time.perf_counter() - started)
         self._ended(ready)
 
-    def _tell(self, error: Exception) -> None:
+    def _warn(self, error: Exception) -> None:
         if self._cancelled:
             return
         cause = str(error) if isinstance(error, WarpTilesError) else f"{type(error).__name__}: {error}"
-        text = f"warp_tiles: module {self._name} stays on the fast path, its background build failed: {cause}"
+        text = f"module {self._name} stays on the fast path, its background build failed: {cause}"
         try:
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
-        except RuntimeWarning:  # warnings are errors, but nobody could catch one on this thread
-            log.error(text)
+            warn(text)
+        except RuntimeWarning as warning:  # warnings are errors, but no caller could catch one on this thread
+            log.error("%s", warning)

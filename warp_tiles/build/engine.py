@@ -7,7 +7,6 @@ import functools
 import logging
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
@@ -37,6 +36,7 @@ from warp_tiles.settings import Settings
 from warp_tiles.toolchain.rooms import deciding_files
 from warp_tiles.toolchain.search import Version
 from warp_tiles.util.single_flight import Flights
+from warp_tiles.util.warn import WarnedTexts, warn
 from warp_tiles.version import __version__
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Engine:
         self._in_flight: Flights[tuple[GemmVariant, Settings], Artifact] = Flights()
         self._ahead: dict[tuple[GemmVariant, Settings], Future[Artifact]] = {}
         self.linked_ahead: dict[tuple[str, int | None, int], tuple[str, bytes]] = {}
-        self._told: set[str] = set()
+        self._warned = WarnedTexts()
         self._rooms: str | None = None
 
     def use_libmathdx(self, build: Libmathdx) -> None:
@@ -257,8 +257,8 @@ class Engine:
         chain, workshop = self.chain(resolved), self.at(resolved, patient)
         obstacles: list[WarpTilesError] = []
         failures: list[WarpTilesError] = []
-        untold: list[WarpTilesError] = []
-        told: list[str] = []
+        pending: list[WarpTilesError] = []  # failures to warn of once it is known what is used instead
+        warned: list[str] = []
         lacking = False  # what the first provider that compiles lacks, the others lack too
         for provider in chain.order(variant):
             if lacking and provider.compiles:
@@ -267,23 +267,22 @@ class Engine:
             if isinstance(offer.obstacle, ToolchainError):
                 lacking = lacking or provider is chain.providers[0]
                 failures.append(offer.obstacle)
-                untold.append(offer.obstacle)
+                pending.append(offer.obstacle)
             elif offer.obstacle is not None:
                 obstacles.append(offer.obstacle)
             for recipe in offer.recipes:
-                told += [self._tell(variant, failure, recipe.title) for failure in untold]
-                untold = []
+                warned += [self._warn(variant, failure, recipe.title) for failure in pending]
+                pending = []
                 try:
-                    return replace(
-                        _twice(functools.partial(self._made, variant, provider, recipe, workshop)), warnings=tuple(told)
-                    )
+                    built = _twice(functools.partial(self._built, variant, provider, recipe, workshop))
+                    return replace(built, warnings=tuple(warned))
                 except WorkerError:
                     raise  # an accident decides nothing: the scalar path would stay in Warp's cache for good
                 except LockedError as error:
                     failures.append(error)  # the next recipe of this provider may be there, another provider may not
                 except (ToolchainError, BuildError) as error:
                     failures.append(error)
-                    untold = [error]
+                    pending = [error]
                     if isinstance(error, ToolchainError):
                         lacking = lacking or provider is chain.providers[0]
                         break
@@ -291,7 +290,7 @@ class Engine:
                 break
         raise failures[0] if failures else chain.nobody(variant, obstacles)
 
-    def _tell(self, variant: GemmVariant, failure: WarpTilesError, instead: str) -> str:
+    def _warn(self, variant: GemmVariant, failure: WarpTilesError, instead: str) -> str:
         cause = failure.message
         if failure.log:
             cause = next((line.strip() for line in failure.log.splitlines() if "error" in line), cause)
@@ -300,14 +299,11 @@ class Engine:
             text += f" To see it alone: {failure.remedy.splitlines()[0]}"
         if isinstance(failure, ToolchainError):
             text = f"{failure.message}; using {instead}. Remedy: {failure.remedy}"
-        with self._lock:
-            first = text not in self._told
-            self._told.add(text)
-        if first and not self.resources.closed:
-            warnings.warn(f"warp_tiles: {text}", RuntimeWarning, stacklevel=2)
+        if not self.resources.closed:
+            warn(text, self._warned)
         return text
 
-    def _made(self, variant: GemmVariant, provider: Provider, recipe: Recipe, workshop: SettledWorkshop) -> Artifact:
+    def _built(self, variant: GemmVariant, provider: Provider, recipe: Recipe, workshop: SettledWorkshop) -> Artifact:
         start = time.perf_counter()
         if recipe.symbol and not workshop.settings.rules.builds and provider.key_of(recipe) is None:
             raise LockedError(f"{recipe.title} builds {variant.describe()}, of which nothing is cached")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -15,20 +14,19 @@ from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import Record
 from warp_tiles.util.files import make_private_folders, read_whole, write_atomic
 from warp_tiles.util.locks import NoLocksError, file_lock
+from warp_tiles.util.warn import WarnedTexts, warn
 
 LOCK_TIMEOUT_S = 60.0  # a change of the folder takes milliseconds
 DAMAGED_SUFFIX = ".damaged"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _SLUG_LENGTH = 100
 
-_told: set[str] = set()
+_warned = WarnedTexts()
 
 
-def tell(text: str) -> None:
+def warn_once(text: str) -> None:
     """Warn about something that cost tuning results, once in a process."""
-    if text not in _told:
-        _told.add(text)
-        warnings.warn(f"warp_tiles: {text}", RuntimeWarning, stacklevel=2)
+    warn(text, _warned)
 
 
 def slug(subject: str) -> str:
@@ -107,21 +105,21 @@ class RecordFolder:
         try:
             self.check_trust()
         except OSError as error:
-            tell(f"the tuning records in {self.root} are not used: {reason_of(error)}")
+            warn_once(f"the tuning records in {self.root} are not used: {reason_of(error)}")
             return None
         try:
             return self._decode(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except FutureSchemaError as error:
-            tell(f"the tuning record {path} is left alone: {error}")
+            warn_once(f"the tuning record {path} is left alone: {error}")
         except ValueError as error:
             if self.read_only:
-                tell(f"the tuning record {path} is damaged and not used: {error}")
+                warn_once(f"the tuning record {path} is damaged and not used: {error}")
             else:
                 return self._set_aside(path, error)
         except OSError as error:
-            tell(f"the tuning record {path} is not used: {reason_of(error)}")
+            warn_once(f"the tuning record {path} is not used: {reason_of(error)}")
         return None
 
     def _decode(self, path: Path) -> Record:
@@ -136,7 +134,7 @@ class RecordFolder:
         except FutureSchemaError:
             return None
         except OSError as problem:
-            tell(f"the tuning record {path} is damaged ({error}) and cannot be set aside: {reason_of(problem)}")
+            warn_once(f"the tuning record {path} is damaged ({error}) and cannot be set aside: {reason_of(problem)}")
             return None
 
     @contextmanager
@@ -153,7 +151,7 @@ class RecordFolder:
             try:
                 held.enter_context(file_lock(lock, LOCK_TIMEOUT_S, file_mode))
             except NoLocksError as error:
-                tell(f"records in {self.root} can be lost when several processes tune: {reason_of(error)}")
+                warn_once(f"records in {self.root} can be lost when several processes tune: {reason_of(error)}")
             yield
 
     def read_for_change(self, path: Path) -> Record | None:
@@ -172,7 +170,7 @@ class RecordFolder:
         except ValueError as error:
             aside = path.with_suffix(DAMAGED_SUFFIX)
             os.replace(path, aside)
-            tell(f"the tuning record {path} is damaged ({error}); it was set aside as {aside.name}")
+            warn_once(f"the tuning record {path} is damaged ({error}); it was set aside as {aside.name}")
             return None
 
     def write(self, record: Record) -> None:

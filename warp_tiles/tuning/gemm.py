@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +23,7 @@ from warp_tiles.tuning.gemm_space import LIMIT, candidates
 from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
 from warp_tiles.tuning.store import RecordStore, open_store
+from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
@@ -220,8 +220,7 @@ class Tuner:
 
 
 def _warn_of_lost(measurer: Measurer, error: ToolchainError) -> None:
-    text = f"warp_tiles: {measurer.name} takes no more part in tuning: {error.message}"
-    warnings.warn(text, RuntimeWarning, stacklevel=2)
+    warn(f"{measurer.name} takes no more part in tuning: {error.message}")
 
 
 def tune_variant(
@@ -268,7 +267,7 @@ def tune_missing(engine: Engine, variants: Sequence[GemmVariant], now: Settings)
     try:
         tuned = default_tuner(engine, now).tune_all(meant, now.tune_budget_s)
     except ToolchainError as error:
-        warnings.warn(f"warp_tiles: {error.message}; building with what is known", RuntimeWarning, stacklevel=2)
+        warn(f"{error.message}; building with what is known")
         tuned = []
     if any(item.measured for item in tuned):
         engine.records_changed()
