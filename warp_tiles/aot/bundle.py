@@ -24,7 +24,7 @@ from warp_tiles.aot.manifest import Job
 from warp_tiles.cache import BundleReport, Cache, CacheKey
 from warp_tiles.compile.compiler import compile_to_ltoir, guarded
 from warp_tiles.errors import BuildError, CacheError, PlanError, ToolchainError
-from warp_tiles.gemm.variant import MIN_ARCH
+from warp_tiles.gemm.hardware import MIN_ARCH
 from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.rooms import deciding_modules

@@ -15,14 +15,15 @@ from warp_tiles.aot import manifest
 from warp_tiles.cli.output import human_bytes, print_json, script_output_to_stderr
 from warp_tiles.codegen.tile_moves import MODULE_HEADER
 from warp_tiles.errors import BuildError, WarpTilesError
+from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision
+from warp_tiles.gemm.variant import Arrangement, GemmVariant, Operand, Precision
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.search import require_linkable
 from warp_tiles.toolchain.store import ToolchainStore
 
-_DTYPES: dict[str, DType] = {"h": "float16", "b": "bfloat16", "f": "float32", "d": "float64"}
+_DTYPES = {info.letter: info.name for info in DTYPES.values()}
 _ARRANGEMENTS: dict[str, Arrangement] = {"r": "row_major", "c": "col_major"}
 _DEVICE_SUFFIXES = (".cuh", ".cu", ".h", ".hpp")
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from warp_tiles.gemm.hardware import LANES, REGISTERS, THREAD_REGISTERS
 from warp_tiles.toolchain.search import Toolchain, Version, dotted
 
 # every keyword of Warp 1.17 to 1.19's build_cuda(); one that is not here could change the code
@@ -93,8 +94,8 @@ def max_registers(threads: int, blocks: int = 1) -> int | None:
     fail to launch; a kernel's own launch bounds take precedence.
     """
     warps = -(-threads // 128) * 4 * blocks
-    available = 65_536 // (32 * warps) // 8 * 8
-    return available if available < 255 else None
+    available = REGISTERS // (LANES * warps) // 8 * 8
+    return available if available < THREAD_REGISTERS else None
 
 
 def resident_blocks(threads: int, own_templates: bool) -> int:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from warp_tiles.gemm.hardware import TF32_MIN_ARCH
 from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision, Role
-
-TF32_MIN_ARCH = 80
 
 
 @dataclass(frozen=True)

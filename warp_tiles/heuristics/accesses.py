@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from warp_tiles.gemm.hardware import BANK_LINE_BYTES, LANES
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
-from warp_tiles.heuristics.limits import BANK_LINE_BYTES, LANES, are_pairs, line_bytes, slots_of
+from warp_tiles.heuristics.limits import are_pairs, line_bytes, slots_of
 from warp_tiles.heuristics.wavefronts import wavefronts_of
 
 Placement = Literal["single", "spread", "pairs_across", "pairs_along", "pairs_spread"]

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+from warp_tiles.gemm.hardware import BANK_LINE_BYTES, LANES
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
 from warp_tiles.heuristics.cost import cost
 from warp_tiles.heuristics.limits import (
-    BANK_LINE_BYTES,
     INSTRUCTION_MNK,
-    LANES,
     Side,
     blocks_of,
     check,

@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from warp_tiles.gemm.hardware import (
+    LANES,
+    REGISTERS,
+    RESIDENT_BLOCKS,
+    RESIDENT_THREADS,
+    SHARED_BYTES,
+    THREAD_REGISTERS,
+)
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant
 from warp_tiles.heuristics.accesses import accesses
 from warp_tiles.heuristics.limits import (
     INSTRUCTION_MNK,
-    LANES,
-    REGISTERS,
     computes_in_double,
     line_bytes,
     register_tiles,
@@ -20,7 +26,6 @@ from warp_tiles.heuristics.limits import (
 )
 from warp_tiles.heuristics.wavefronts import wavefronts_of
 
-_SHARED_BYTES = 227 * 1024
 _FEW_BLOCKS = 5
 _MMA_CYCLES: dict[Instruction, int] = {"mma_m16n8k16": 6, "mma_m16n8k8": 6, "mma_m8n8k4": 16}
 
@@ -64,8 +69,8 @@ def _resident_blocks(view: GemmVariant, registers_used: float) -> int:
     """Blocks of one multiprocessor, if shared memory holds A, B and C alone."""
     sizes = (view.m * view.k, view.k * view.n, view.m * view.n)
     tiles = sum(n * DTYPE_BYTES[o.dtype] for n, o in zip(sizes, (view.a, view.b, view.c)))
-    by_registers = int(REGISTERS / (min(255, registers_used) * view.threads))
-    return max(1, min(_SHARED_BYTES // (tiles + 1024), by_registers, 2048 // view.threads, 32))
+    by_registers = int(REGISTERS / (min(THREAD_REGISTERS, registers_used) * view.threads))
+    return max(1, min(SHARED_BYTES // (tiles + 1024), by_registers, RESIDENT_THREADS // view.threads, RESIDENT_BLOCKS))
 
 
 def cost(view: GemmVariant, config: TileConfig) -> float:

@@ -6,15 +6,18 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from warp_tiles.errors import SettingError, UnsupportedVariant
+from warp_tiles.gemm.hardware import (
+    BLOCK_THREADS,
+    LANES,
+    MIN_ARCH,
+    REGISTERS,
+    TENSOR_CORES_ARCH,
+    THREAD_REGISTERS,
+    WIDE_DOUBLES_ARCH,
+)
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
 
-MIN_ARCH = 75
-TENSOR_CORES_ARCH = 80  # bf16, tf32 and fp64; fp16 is older
-WIDE_DOUBLES_ARCH = 90  # m16n8k8 of fp64
-LANES = 32
-BANK_LINE_BYTES = 128
-REGISTERS = 65536
 LOOP_THREADS = 128  # up to so many, one block may use all registers for the sums of a loop
 INSTRUCTION_MNK: dict[Instruction, tuple[int, int, int]] = {
     "mma_m16n8k16": (16, 8, 16),
@@ -100,7 +103,7 @@ def require_supported(variant: GemmVariant) -> None:
     Raises:
         UnsupportedVariant: The message names the field and its value.
     """
-    if variant.threads < LANES or variant.threads % LANES or variant.threads > 1024:
+    if variant.threads < LANES or variant.threads % LANES or variant.threads > BLOCK_THREADS:
         raise UnsupportedVariant(f"threads={variant.threads}: the block must have 32 to 1024 threads, in warps of 32")
     if variant.arch < MIN_ARCH:
         raise UnsupportedVariant(f"arch={variant.arch}: sm_{MIN_ARCH} is the oldest that is built for")
@@ -166,7 +169,7 @@ def sums_per_thread(variant: GemmVariant, config: TileConfig) -> int:
     limit = (
         REGISTERS // variant.threads if variant.threads <= LOOP_THREADS else 11 * REGISTERS // (20 * variant.threads)
     )
-    return rounds * sums if needed <= min(255, limit) else 0
+    return rounds * sums if needed <= min(THREAD_REGISTERS, limit) else 0
 
 
 def check(variant: GemmVariant, config: TileConfig) -> None:

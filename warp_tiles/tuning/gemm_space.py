@@ -11,12 +11,13 @@ from itertools import chain
 from typing import Any
 
 from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics import choose as chooser
 from warp_tiles.heuristics.choose import fma_candidates, mma_candidates
 from warp_tiles.heuristics.cost import cost
-from warp_tiles.heuristics.limits import INSTRUCTION_MNK, LANES, instructions, problem_of, transposed
+from warp_tiles.heuristics.limits import INSTRUCTION_MNK, instructions, problem_of, transposed
 from warp_tiles.providers.cublasdx import require_served
 from warp_tiles.tuning.record import Config
 

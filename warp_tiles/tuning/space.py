@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from warp_tiles.errors import TuningError
+from warp_tiles.gemm.hardware import BLOCK_THREADS, REGISTERS
 from warp_tiles.tuning.record import Config, identity
 
 LARGEST_SPACE = 1_000_000
@@ -27,8 +28,8 @@ class Limits:
     """
 
     shared_bytes: int
-    registers: int = 65_536
-    threads: int = 1024
+    registers: int = REGISTERS
+    threads: int = BLOCK_THREADS
 
 
 # the CPU device has no such limits; https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (compute capabilities)
