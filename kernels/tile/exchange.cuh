@@ -33,12 +33,12 @@ WT_DEVICE Vector<T, N> select(bool second, const Vector<T, N>& a, const Vector<T
 
 // Slot s becomes slot s ^ turn, for turn < Ways and every s < Slots.
 template <int Ways, int Slots, class T>
-WT_DEVICE void exchange_slots(T (&slots)[Slots], int turn)
+WT_DEVICE void exchange_slots(T (&slots)[Slots], int swizzle)
 {
     static_assert((Ways & (Ways - 1)) == 0 && Slots % Ways == 0, "Slots come in whole groups of a power of two");
 #pragma unroll
     for (int bit = 1; bit < Ways; bit *= 2) {
-        const bool swap = (turn & bit) != 0;
+        const bool swap = (swizzle & bit) != 0;
 #pragma unroll
         for (int s = 0; s < Slots; ++s) {
             if ((s & bit) == 0) {

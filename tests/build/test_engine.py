@@ -163,7 +163,9 @@ def test_resources_are_kept_apart_by_the_settings_that_name_them(tmp_path: Path)
         with settings.override(cache_dir=tmp_path, jobs=1):
             one = engine.at(current())
             assert engine.at(current()).pool is one.pool
-            assert engine.at(current(), patient=True).pool is not one.pool, "nobody waits behind a background build"
+            assert engine.at(current(), low_priority=True).pool is not one.pool, (
+                "nobody waits behind a background build"
+            )
             other = engine.at(current({"warp_tiles_jobs": 2, "warp_tiles_cache_max_bytes": "1MB"}))
             assert other.pool is one.pool, "code comes before a module's options"
             with settings.override(jobs=2):

@@ -138,7 +138,7 @@ def test_progress_of_all_gpus_is_told_by_the_calling_thread_with_their_names(ben
 def test_before_a_build_other_gpus_are_left_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
-    def measurer(shop: object, device: object) -> FakeMeasurer:
+    def measurer(context: object, device: object) -> FakeMeasurer:
         asked.append(device)
         return FakeMeasurer(time_us)
 
@@ -152,7 +152,7 @@ def test_before_a_build_other_gpus_are_left_alone(bench: Bench, monkeypatch: pyt
 
 
 def test_a_tuner_of_several_gpus_measures_on_each(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm, "_measurer", lambda shop, device: FakeMeasurer(time_us, name=device))
+    monkeypatch.setattr(gemm, "_measurer", lambda context, device: FakeMeasurer(time_us, name=device))
     monkeypatch.setattr(gemm, "environment_of", lambda device: H200)
     monkeypatch.setattr(gemm, "compile_arch", lambda device: 90)
     tuner = gemm.default_tuner(bench.engine, settings.current(), ["cuda:1", "cuda:0"])

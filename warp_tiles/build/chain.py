@@ -9,7 +9,7 @@ from warp_tiles.errors import ToolchainError, UnsupportedVariant, WarpTilesError
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.plan.planning import PlannedVariant
-from warp_tiles.providers.base import Provider, Recipe, Tuned, TunedChoice, Workshop
+from warp_tiles.providers.base import Context, Provider, Recipe, Tuned, TunedChoice
 from warp_tiles.settings import Settings
 from warp_tiles.settings.policy import PROVIDER_ORDER
 
@@ -56,7 +56,7 @@ class Chain:
     def _best(self, variant: GemmVariant) -> TunedChoice | None:
         return self.tuned.best(variant, [provider.name for provider in self.providers]) if self.tuned else None
 
-    def ask(self, provider: Provider, variant: GemmVariant, workshop: Workshop) -> Offer:
+    def ask(self, provider: Provider, variant: GemmVariant, context: Context) -> Offer:
         """Ask one provider of the chain.
 
         Raises:
@@ -64,7 +64,7 @@ class Chain:
         """
         try:
             recipes = provider.recipes(variant)
-            provider.require(variant, workshop)
+            provider.require(variant, context)
         except WorkerError:
             raise
         except (UnsupportedVariant, ToolchainError) as error:
@@ -95,7 +95,7 @@ class Chain:
         return UnsupportedVariant(f"no provider can build {variant.describe()}: {causes}", remedy)
 
 
-def planned_with(chain: Chain, planned: PlannedVariant, workshop: Workshop) -> tuple[PlannedVariant, Offer]:
+def planned_with(chain: Chain, planned: PlannedVariant, context: Context) -> tuple[PlannedVariant, Offer]:
     """A needed variant with the provider that takes it, and that provider's offer.
 
     Raises:
@@ -107,7 +107,7 @@ def planned_with(chain: Chain, planned: PlannedVariant, workshop: Workshop) -> t
     assert variant is not None
     obstacles: list[WarpTilesError] = []
     for provider in chain.order(variant):
-        offer = chain.ask(provider, variant, workshop)
+        offer = chain.ask(provider, variant, context)
         if offer.obstacle is None:
             recipe = offer.recipes[0]
             reason = f"{planned.reason}; {chain.why(provider, variant, obstacles)}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from warp_tiles import settings
 from warp_tiles.build.chain import Chain, planned_with
-from warp_tiles.build.context import Resources, SettledWorkshop
+from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.locked import require_cached
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
@@ -95,9 +95,9 @@ class Engine:
         """Name Warp's own libmathdx build, which returns a variant's symbol and LTO-IR, as a provider."""
         self._libmathdx = build
 
-    def at(self, settings: Settings, patient: bool = False) -> SettledWorkshop:
+    def at(self, settings: Settings, low_priority: bool = False) -> BuildContext:
         """The cache, the toolchain and the compiler processes under some settings."""
-        return SettledWorkshop(self.resources, settings, patient)
+        return BuildContext(self.resources, settings, low_priority)
 
     @property
     def cache(self) -> Cache:
@@ -164,11 +164,11 @@ class Engine:
             SettingError: A provider is named that the policy forbids.
         """
         resolved = resolved or settings.current()
-        workshop, chain = self.at(resolved), self.chain(resolved)
+        context, chain = self.at(resolved), self.chain(resolved)
         asked = " ".join(provider.name for provider in chain.providers)
         parts = ["warp_tiles", __version__, resolved.provider, asked, resolved.linker]
         parts.append(f"loop_sums={resolved.loop_sums}")
-        parts.append(f"wide_moves={resolved.wide_moves} rooms={self._rooms_digest(workshop)}")
+        parts.append(f"wide_moves={resolved.wide_moves} rooms={self._rooms_digest(context)}")
         if chain.tuned is not None:
             parts.append(f"tuned={chain.tuned.fingerprint}")
         for provider in chain.providers:
@@ -178,16 +178,16 @@ class Engine:
                 parts.append(f"{provider.name}: {error.message}")
         if any(provider.compiles for provider in chain.providers):
             try:
-                if (nvjitlink := workshop.toolchain().nvjitlink) is not None:
-                    parts.append(f"linker={workshop.store.digests.digest(nvjitlink)}")
+                if (nvjitlink := context.toolchain().nvjitlink) is not None:
+                    parts.append(f"linker={context.store.digests.digest(nvjitlink)}")
             except ToolchainError as error:
                 parts.append(f"no toolchain: {error.message}")
         return "\n".join(parts)
 
-    def _rooms_digest(self, workshop: SettledWorkshop) -> str:
+    def _rooms_digest(self, context: BuildContext) -> str:
         """Digest of what decides about code, as it was when first asked for: what is loaded does not change."""
         if self._rooms is None:
-            self._rooms = workshop.store.digests.digest_many(deciding_files())
+            self._rooms = context.store.digests.digest_many(deciding_files())
         return self._rooms
 
     def annotate(self, plan: ModulePlan) -> ModulePlan:
@@ -205,14 +205,14 @@ class Engine:
             return planned
         if planned.variant is None:
             return replace(planned, provider="scalar")
-        workshop = self.at(chain.settings)
-        found, offer = planned_with(chain, planned, workshop)
+        context = self.at(chain.settings)
+        found, offer = planned_with(chain, planned, context)
         key = offer.provider.key_of(offer.recipes[0])
         if key is None:
             return found
-        cached = workshop.is_cached(key)
+        cached = context.is_cached(key)
         if not cached:
-            AskedKeys(workshop.root / "asked").note(key)
+            AskedKeys(context.root / "asked").note(key)
         return replace(found, key=key.digest, cached=cached)
 
     def require_cached(self, plan: ModulePlan) -> None:
@@ -222,14 +222,14 @@ class Engine:
     # ---- building
 
     def start(
-        self, variants: Iterable[GemmVariant], resolved: Settings | None = None, *, patient: bool = False
+        self, variants: Iterable[GemmVariant], resolved: Settings | None = None, *, low_priority: bool = False
     ) -> dict[GemmVariant, Future[Artifact]]:
         """Start building variants; one that another module already waits for is shared.
 
         Args:
             variants: What to build.
             resolved: The settings; None for those of the process.
-            patient: Whether nobody waits for them.
+            low_priority: Whether nobody waits for them.
         """
         resolved = resolved or settings.current()
         futures: dict[GemmVariant, Future[Artifact]] = {}
@@ -240,7 +240,7 @@ class Engine:
             if built is not None:
                 futures[variant] = _shared(built)
                 continue
-            submit = functools.partial(self.resources.waiters.submit, self._build, variant, resolved, patient)
+            submit = functools.partial(self.resources.waiters.submit, self._build, variant, resolved, low_priority)
             future, started = self._in_flight.start(identity, submit)
             futures[variant] = future if started else _shared(future)
         return futures
@@ -253,8 +253,8 @@ class Engine:
             with self._lock:
                 self._ahead[artifact.variant, resolved] = known
 
-    def _build(self, variant: GemmVariant, resolved: Settings, patient: bool = False) -> Artifact:
-        chain, workshop = self.chain(resolved), self.at(resolved, patient)
+    def _build(self, variant: GemmVariant, resolved: Settings, low_priority: bool = False) -> Artifact:
+        chain, context = self.chain(resolved), self.at(resolved, low_priority)
         obstacles: list[WarpTilesError] = []
         failures: list[WarpTilesError] = []
         pending: list[WarpTilesError] = []  # failures to warn of once it is known what is used instead
@@ -263,7 +263,7 @@ class Engine:
         for provider in chain.order(variant):
             if lacking and provider.compiles:
                 continue
-            offer = chain.ask(provider, variant, workshop)
+            offer = chain.ask(provider, variant, context)
             if isinstance(offer.obstacle, ToolchainError):
                 lacking = lacking or provider is chain.providers[0]
                 failures.append(offer.obstacle)
@@ -274,7 +274,7 @@ class Engine:
                 warned += [self._warn(variant, failure, recipe.title) for failure in pending]
                 pending = []
                 try:
-                    built = _twice(functools.partial(self._built, variant, provider, recipe, workshop))
+                    built = _twice(functools.partial(self._built, variant, provider, recipe, context))
                     return replace(built, warnings=tuple(warned))
                 except WorkerError:
                     raise  # an accident decides nothing: the scalar path would stay in Warp's cache for good
@@ -303,13 +303,13 @@ class Engine:
             warn(text, self._warned)
         return text
 
-    def _built(self, variant: GemmVariant, provider: Provider, recipe: Recipe, workshop: SettledWorkshop) -> Artifact:
+    def _built(self, variant: GemmVariant, provider: Provider, recipe: Recipe, context: BuildContext) -> Artifact:
         start = time.perf_counter()
-        if recipe.symbol and not workshop.settings.rules.builds and provider.key_of(recipe) is None:
+        if recipe.symbol and not context.settings.rules.builds and provider.key_of(recipe) is None:
             raise LockedError(f"{recipe.title} builds {variant.describe()}, of which nothing is cached")
-        wanted = workshop.settings.progress
+        wanted = context.settings.progress
         with self.progress.variant(recipe.variant.describe(), wanted) if recipe.symbol else contextlib.nullcontext():
-            built = provider.build(recipe, workshop)
+            built = provider.build(recipe, context)
         seconds = time.perf_counter() - start
         return Artifact(
             variant, built.symbol, built.payload, provider.name, built.key, built.hit, seconds,

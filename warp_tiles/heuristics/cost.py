@@ -114,10 +114,10 @@ def _mma_estimate(view: GemmVariant, config: TileConfig, result: float) -> tuple
     m, n, k = INSTRUCTION_MNK[config.instruction]
     a, b, c = accesses(view, config)
     wavefronts = (a.wavefronts + b.wavefronts) / config.warps_k + 2 * result * c.wavefronts
-    selects = c.ideal * (config.rotation_c.bit_length() - 1)
+    selects = c.ideal * (config.swizzle_c.bit_length() - 1)
     for side, access in zip(sides(view, config), (a, b)):
         packs = 1 if not side.along and DTYPE_BYTES[side.operand.dtype] == 2 else 0
-        selects += access.ideal / config.warps_k * (side.rotation.bit_length() - 1 + packs)
+        selects += access.ideal / config.warps_k * (side.swizzle.bit_length() - 1 + packs)
     count = config.tile_m / m * config.tile_n / n * -(-view.k // k) / config.warps_k
     cycles = 32 if computes_in_double(view) and k == 8 else _MMA_CYCLES[config.instruction]
     return wavefronts, selects, count * cycles
@@ -156,7 +156,7 @@ def fma_reads(view: GemmVariant, config: TileConfig) -> tuple[Reads, Reads]:
         wide = min(config.k_vector if side.along else count & -count, most)
         places = []
         for lane in lanes:
-            k = (lane[2] + (lane[1] & (config.rotation_b - 1))) * config.k_vector
+            k = (lane[2] + (lane[1] & (config.swizzle_b - 1))) * config.k_vector
             places.append(lane[index] * line + k * size if side.along else k * line + lane[index] * wide * size)
         loads = steps * count * config.k_vector // wide
         found.append(Reads(loads, loads * wavefronts_of(tuple(places), wide * size)))

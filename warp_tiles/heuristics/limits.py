@@ -46,27 +46,27 @@ class Side(NamedTuple):
         along: Whether its lines go along K: a row-major A, a column-major B.
         extent: Rows of A or columns of B.
         tile: Of these, how many a register tile has.
-        rotation: In how many ways lanes take turns at it.
+        swizzle: In how many ways lanes take turns at it.
     """
 
     operand: Operand
     along: bool
     extent: int
     tile: int
-    rotation: int
+    swizzle: int
 
 
 def sides(view: GemmVariant, config: TileConfig) -> tuple[Side, Side]:
     """A and B of a variant with a row-major C."""
     return (
-        Side(view.a, view.a.arrangement == "row_major", view.m, config.tile_m, config.rotation_a),
-        Side(view.b, view.b.arrangement == "col_major", view.n, config.tile_n, config.rotation_b),
+        Side(view.a, view.a.arrangement == "row_major", view.m, config.tile_m, config.swizzle_a),
+        Side(view.b, view.b.arrangement == "col_major", view.n, config.tile_n, config.swizzle_b),
     )
 
 
 def blocks_of(side: Side) -> int:
     """Blocks of K that are read at a time: along K, lanes take turns at blocks."""
-    return side.rotation if side.along else 1
+    return side.swizzle if side.along else 1
 
 
 def computes_in_double(variant: GemmVariant) -> bool:
@@ -152,7 +152,7 @@ def register_tiles(view: GemmVariant, config: TileConfig) -> int:
 def steps_over_k(view: GemmVariant, config: TileConfig) -> int:
     """Steps over all of K, which warps along K divide among them: blocks of K, with turns so many at a time."""
     if config.instruction == "fma":
-        step = config.k_vector * config.lanes_k * max(config.rotation_a, config.rotation_b)
+        step = config.k_vector * config.lanes_k * max(config.swizzle_a, config.swizzle_b)
     else:
         step = 4 * config.k_vector * max(map(blocks_of, sides(view, config)))
     return -(-view.k // step)
@@ -193,7 +193,7 @@ def problem_of(variant: GemmVariant, config: TileConfig) -> str:
     allowed = instructions(variant)
     if config.instruction not in allowed:
         return f"instruction is {config.instruction!r}, but the operands allow {', '.join(allowed)}"
-    powers = ("lanes_m", "lanes_n", "lanes_k", "warps_k", "k_vector", "rotation_a", "rotation_b", "rotation_c")
+    powers = ("lanes_m", "lanes_n", "lanes_k", "warps_k", "k_vector", "swizzle_a", "swizzle_b", "swizzle_c")
     for name in ("tile_m", "tile_n", "k_unroll", *powers):
         value = getattr(config, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -205,7 +205,7 @@ def problem_of(variant: GemmVariant, config: TileConfig) -> str:
             return f"{name} is {getattr(config, name)!r}, not a truth value"
     if config.k_vector > 8:
         return f"k_vector is {config.k_vector}, more than 8"
-    for name in ("rotation_a", "rotation_b", "rotation_c"):
+    for name in ("swizzle_a", "swizzle_b", "swizzle_c"):
         if getattr(config, name) > 4:
             return f"{name} is {getattr(config, name)}, more than 4"
     problem = _fma_problem(variant, config) if config.instruction == "fma" else _mma_problem(variant, config)
@@ -228,9 +228,9 @@ def _fma_problem(variant: GemmVariant, config: TileConfig) -> str:
         return f"lanes_m * lanes_n * lanes_k is {lanes}, not {LANES}"
     if config.tile_m % config.lanes_m or config.tile_n % config.lanes_n:
         return "lanes_m must divide tile_m, and lanes_n tile_n"
-    turns = max(config.rotation_a, config.rotation_b)
-    if turns > 1 and variant.k % (config.k_vector * config.lanes_k * turns):
-        return f"turns of {turns} steps of {config.k_vector * config.lanes_k} do not divide K = {variant.k}"
+    swizzle = max(config.swizzle_a, config.swizzle_b)
+    if swizzle > 1 and variant.k % (config.k_vector * config.lanes_k * swizzle):
+        return f"a swizzle of {swizzle} steps of {config.k_vector * config.lanes_k} do not divide K = {variant.k}"
     return ""
 
 
@@ -270,13 +270,13 @@ def _mma_problem(variant: GemmVariant, config: TileConfig) -> str:
     if 4 * config.k_vector % k:
         return f"four lanes of k_vector {config.k_vector} do not fill an instruction's {k} elements of K"
     both = sides(view, config)
-    for name, side in zip(("rotation_a", "rotation_b"), both):
-        if not side.along and slots_of(side.operand, side.extent, side.tile // 8, config.k_vector) % side.rotation:
-            return f"{name} is {side.rotation}, which does not divide what a lane reads at a time"
+    for name, side in zip(("swizzle_a", "swizzle_b"), both):
+        if not side.along and slots_of(side.operand, side.extent, side.tile // 8, config.k_vector) % side.swizzle:
+            return f"{name} is {side.swizzle}, which does not divide what a lane reads at a time"
     vectors = result_vectors(view.c, config.tile_n)
-    if vectors % config.rotation_c:
-        return f"rotation_c is {config.rotation_c}, which does not divide the {vectors} vectors of a lane's row of C"
+    if vectors % config.swizzle_c:
+        return f"swizzle_c is {config.swizzle_c}, which does not divide the {vectors} vectors of a lane's row of C"
     blocks = [blocks_of(side) for side in both]
     if max(blocks) % min(blocks):
-        return "one of rotation_a and rotation_b does not divide the other"
+        return "one of swizzle_a and swizzle_b does not divide the other"
     return ""

@@ -51,7 +51,7 @@ class Built:
     hit: bool = False
 
 
-class Workshop(Protocol):
+class Context(Protocol):
     """What the engine lends to providers."""
 
     def toolchain(self) -> Toolchain:
@@ -117,7 +117,7 @@ class Provider(ABC):
             UnsupportedVariant: There is none; the field and its value are named.
         """
 
-    def require(self, variant: GemmVariant, workshop: Workshop) -> None:  # noqa: B027  most need nothing
+    def require(self, variant: GemmVariant, context: Context) -> None:  # noqa: B027  most need nothing
         """Check that this machine has what a build needs.
 
         Raises:
@@ -137,7 +137,7 @@ class Provider(ABC):
         return {}
 
     @abstractmethod
-    def build(self, recipe: Recipe, workshop: Workshop) -> Built:
+    def build(self, recipe: Recipe, context: Context) -> Built:
         """Build a variant.
 
         Raises:

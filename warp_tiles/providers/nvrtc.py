@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant
-from warp_tiles.providers.base import Built, Provider, Recipe, Workshop
+from warp_tiles.providers.base import Built, Context, Provider, Recipe
 from warp_tiles.toolchain.search import require_arch
 from warp_tiles.toolchain.sources import DeviceSource
 from warp_tiles.toolchain.store import ToolchainStore
@@ -124,20 +124,20 @@ class NvrtcProvider(Provider):
         fields["translation_unit"] = self.text(variant, config)
         return CacheKey.of(fields)
 
-    def require(self, variant: GemmVariant, workshop: Workshop) -> None:
+    def require(self, variant: GemmVariant, context: Context) -> None:
         """See :meth:`Provider.require`."""
-        require_arch(workshop.toolchain(), variant.arch)
+        require_arch(context.toolchain(), variant.arch)
         self.identity()
 
     def key_of(self, recipe: Recipe) -> CacheKey:
         """See :meth:`Provider.key_of`."""
         return self.key(recipe.variant, recipe.tile_config)
 
-    def build(self, recipe: Recipe, workshop: Workshop) -> Built:
+    def build(self, recipe: Recipe, context: Context) -> Built:
         """See :meth:`Provider.build`."""
         variant, config = recipe.variant, recipe.tile_config
         key = self.key(variant, config)
-        payload, hit = workshop.get_or_compile(
+        payload, hit = context.get_or_compile(
             key, self.request(variant, config), lambda compiled: self.manifest(variant, compiled, config)
         )
         return Built(recipe.symbol, payload, key.digest, hit)

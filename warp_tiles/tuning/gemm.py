@@ -27,7 +27,7 @@ from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
-    from warp_tiles.tuning.gemm_build import Shop
+    from warp_tiles.tuning.gemm_build import TuningContext
 
 log = logging.getLogger("warp_tiles")
 
@@ -246,9 +246,9 @@ def tune_variant(
         UnsupportedVariant: Neither provider serves the variant.
         ToolchainError: There is no GPU or no compiler.
     """
-    shop = engine.at(current())
-    measurer = measurer or _measurer(shop, present_device())
-    tuner = Tuner(store, environment, measurer, source_of(shop.store), variant.arch)
+    context = engine.at(current())
+    measurer = measurer or _measurer(context, present_device())
+    tuner = Tuner(store, environment, measurer, source_of(context.store), variant.arch)
     found = tuner.tune(variant, time.monotonic() + budget_s if budget_s else math.inf)
     engine.records_changed()
     return found.record
@@ -285,15 +285,15 @@ def default_tuner(engine: Engine, now: Settings, devices: Sequence[Any] = ()) ->
         ToolchainError: There is no GPU or no compiler.
     """
     device, *others = devices or [present_device()]
-    shop = engine.at(now)
+    context = engine.at(now)
     return Tuner(
         open_store(now),
         environment_of(device),
-        _measurer(shop, device),
-        source_of(shop.store),
+        _measurer(context, device),
+        source_of(context.store),
         compile_arch(device),
         reuse_stale=now.stale_records == "reuse",
-        helpers=tuple(_measurer(shop, other) for other in others),
+        helpers=tuple(_measurer(context, other) for other in others),
     )
 
 
@@ -330,7 +330,7 @@ def compile_arch(device: Any) -> int:
     return int(device.get_cuda_compile_arch())
 
 
-def _measurer(shop: Shop, device: Any) -> Measurer:
+def _measurer(context: TuningContext, device: Any) -> Measurer:
     from warp_tiles.tuning.gemm_device import GpuMeasurer
 
-    return GpuMeasurer(shop, device)
+    return GpuMeasurer(context, device)
