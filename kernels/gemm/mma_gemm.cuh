@@ -25,7 +25,7 @@ struct MmaGemm {
     static constexpr int rows = Config::tile_m / 8, cols = Config::tile_n / 8;  // groups of eight
     static constexpr int block_k = 4 * Config::k_vector;
     static constexpr int steps = block_k / Multiply::k;
-    // As many blocks at a time as lanes take turns with, where lines go along K
+    // As many blocks at a time as the swizzle has patterns, where lines go along K
     static constexpr int blocks_a = P::a_row_major ? Config::swizzle_a : 1;
     static constexpr int blocks_b = P::b_row_major ? 1 : Config::swizzle_b;
     static constexpr int blocks = blocks_a > blocks_b ? blocks_a : blocks_b;

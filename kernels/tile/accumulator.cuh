@@ -61,7 +61,7 @@ struct Accumulator {
     using Values = Vector<T, elements>;
     using Sums = Sum[S::rows / S::together][S::cols][2 * S::together];
 
-    // C as it lies in the tile, each lane taking its turn
+    // C as it lies in the tile, each lane with its swizzle
     static WT_DEVICE void fetch(Values (&values)[S::rows][vectors], const T* tile, int row0, int col0, int g, int q)
     {
         const int swizzle = (g >> line_bits) & (ways - 1);

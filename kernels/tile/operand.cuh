@@ -25,7 +25,7 @@ WT_DEVICE constexpr int power_of_two_in(int a) { return a & -a; }
 // LD, Align   leading dimension in elements; bytes to which the start of every contiguous line is aligned
 // Groups      groups of eight across that are read at a time
 // V, Blocks   elements of K a lane takes from a block, and blocks that are read at a time
-// Ways        how many lanes take turns
+// Ways        number of XOR patterns of the swizzle
 // Wide        whether two groups may be interleaved, which makes C's vectors four elements long
 template <class T, int Extent, int K, int LD, int Align, int Groups, int V, int Blocks, int Ways, bool Wide>
 struct OperandShape {

@@ -46,7 +46,11 @@ def test_what_is_chosen_is_not_refused(variant: GemmVariant) -> None:
         (HALF, {"warps_k": 8}, "warps_k is 8, which does not divide the 4 warps of the block"),
         (HALF, {"warps_k": 2, "c_first": False}, "warps_k is 2, but 4 register tiles of C would need 8 warps of 4"),
         (DEEP, {"warps_k": 4, "tile_n": 16, "k_vector": 8}, "warps_k is 4, which does not divide the 3 steps over K"),
-        (DEEP, {"warps_k": 2, "k_vector": 4, "c_first": True}, "c_first is set, but 2 warps along K take turns at C"),
+        (
+            DEEP,
+            {"warps_k": 2, "k_vector": 4, "c_first": True},
+            "c_first is set, but 2 warps along K add to C one after another",
+        ),
         (SHORT, {"warps_k": 2, "k_vector": 4, "c_first": False}, "would round its part of a sum to float16"),
         (FLOAT, {"lanes_m": 32, "lanes_n": 1, "lanes_k": 1, "tile_m": 16}, "lanes_m must divide tile_m"),
     ],

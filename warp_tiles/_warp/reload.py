@@ -162,8 +162,8 @@ class Reloads:
                 self._engine.tune_missing(tuned, resolved)
 
         self._attempted.update((v.variant, resolved) for v in new if v.variant is not None)
-        hurried = not getattr(self._this_thread, "ahead_of_time", False) and not options.get("strip_hash")
-        if resolved.background and hurried and self._has_fast_path(bare):
+        waits = not getattr(self._this_thread, "ahead_of_time", False) and not options.get("strip_hash")
+        if resolved.background and waits and self._has_fast_path(bare):
 
             def prepare() -> ModuleBuild:
                 tune()
@@ -241,7 +241,7 @@ def capturing() -> bool:
 def _hash_again(module: Any, before: Callable[[], None] | None = None) -> bool:
     """Have a module hashed again at its next use, unless another thread is loading it.
 
-    Whoever begins to load it needs the lock that is held here, and whoever has begun is seen.
+    A thread that begins to load it needs the lock that is held here; one that has begun is visible here.
     """
     with find("codegen._codegen_lock"):
         if _loaded_elsewhere(module):

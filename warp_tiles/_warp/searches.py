@@ -1,4 +1,4 @@
-"""What a search needs below Warp's public names: the active tape, precompiled headers, the parts of value types."""
+"""Internals of Warp that searches use: the active tape, precompiled headers, the parts of value types."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def build(job: Job, output: Path, store: ToolchainStore, *, fallback: bool = Tru
         fallback: Whether the weaker promises may be tried.
 
     Returns:
-        What the user should hear; empty if the function was built as asked.
+        A warning for the user; empty if the function was built as asked.
 
     Raises:
         BuildError: The compiler refused it; its log is attached.

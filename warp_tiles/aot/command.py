@@ -62,7 +62,7 @@ _CUBLASDX_CHECKS: tuple[_Check, ...] = (
 
 # the provider mma: the same, and the tile configuration; None is the chosen one
 _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
-    # halves: lines along K and across it, C in vectors, more tiles than warps, turns of every kind
+    # halves: lines along K and across it, C in vectors, more tiles than warps, every kind of swizzle
     (((64, 64, 64), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 90), None),
     (
         ((64, 64, 64), "hhh", "ccr", (16, 16, 16), (0, 0, 0), "default", 32, 90),
@@ -96,7 +96,7 @@ _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
         ((32, 32, 32), "ddd", "crr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
         TileConfig("mma_m16n8k8", 32, 32, k_vector=2, swizzle_a=2, swizzle_b=4, c_first=True),
     ),
-    # without tensor cores: neighbours together, sums shared by lanes, turns
+    # without tensor cores: neighbours together, sums shared by lanes, swizzles
     (((64, 64, 64), "fff", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 120), None),
     (
         ((32, 32, 32), "fff", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
@@ -218,9 +218,9 @@ def build(description: Path, output: Path, depfile: Path | None, exact: bool, st
     store = ToolchainStore(state)
     output.parent.mkdir(parents=True, exist_ok=True)
     job = aot.read_job(description)
-    told = aot.build(job, output, store, fallback=not exact)
-    if told:
-        print(f"warp-tiles: {told}", file=sys.stderr)
+    warning = aot.build(job, output, store, fallback=not exact)
+    if warning:
+        print(f"warp-tiles: {warning}", file=sys.stderr)
     if depfile is not None:
         aot.write_depfile(depfile, job, output, store)
 

@@ -69,7 +69,7 @@ class Selection:
 
     Attributes:
         jobs: Each once, in the order of first mention.
-        notes: What the user should hear, e.g. what was left out and why.
+        notes: Notes for the user, e.g. which rows were left out and why.
     """
 
     jobs: tuple[Job, ...]

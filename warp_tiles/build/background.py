@@ -20,12 +20,12 @@ log = logging.getLogger("warp_tiles")
 
 
 class BackgroundBuild:
-    """Builds what a module would wait for, and links it, on a thread of its own.
+    """Builds and links, on a thread of its own, the functions that a module would otherwise wait for.
 
     Args:
         name: The module, for messages.
-        prepare: Makes the module's build; what is to be tuned is tuned in it first.
-        ended: Called at the end with whether the module can be had now.
+        prepare: Creates the module's build; tunes first if the policy asks for it.
+        ended: Called at the end with whether the module is ready.
     """
 
     def __init__(self, name: str, prepare: Callable[[], ModuleBuild], ended: Callable[[bool], None]) -> None:
@@ -41,7 +41,7 @@ class BackgroundBuild:
         threading.Thread(target=self._run, name=f"warp_tiles_background_{self._name}", daemon=True).start()
 
     def fast_path_loaded(self, module: ModuleSource | None) -> None:
-        """Say how the fast path was compiled, so that the link can be prepared; None if it lay in Warp's cache."""
+        """Receive the source of the fast path, which the link reuses; None if Warp loaded it from its cache."""
         with self._lock:
             if not self._fast_path.done():
                 self._fast_path.set_result(module)
@@ -60,7 +60,7 @@ class BackgroundBuild:
                 if (module := self._fast_path.result()) is not None:
                     build.link_ahead(module)
                 ready = True
-        except Exception as error:  # whatever it is, the module runs on
+        except Exception as error:  # whatever failed, the module keeps running
             self._warn(error)
         if ready:
             log.info("%s: ready after %.1f s in the background", self._name, time.perf_counter() - started)

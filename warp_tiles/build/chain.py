@@ -83,7 +83,7 @@ class Chain:
             causes.append(best.reason)
         return f"{provider.name}: {'; '.join(dict.fromkeys(causes)) or 'the first that is asked'}"
 
-    def nobody(self, variant: GemmVariant, obstacles: Sequence[WarpTilesError]) -> UnsupportedVariant:
+    def unsupported(self, variant: GemmVariant, obstacles: Sequence[WarpTilesError]) -> UnsupportedVariant:
         """The error where every provider has an obstacle."""
         causes = "; ".join(dict.fromkeys(error.message for error in obstacles))
         named = self.settings.named
@@ -101,7 +101,7 @@ def planned_with(chain: Chain, planned: PlannedVariant, context: Context) -> tup
     Raises:
         ToolchainError: The one provider that is asked lacks something.
         UnsupportedVariant: The one provider that is asked cannot serve the variant.
-        TypeError: Nobody can accumulate in bfloat16 here; it says what Warp says.
+        TypeError: No provider can accumulate in bfloat16 here; the message is Warp's own.
     """
     variant = planned.variant
     assert variant is not None
@@ -118,7 +118,7 @@ def planned_with(chain: Chain, planned: PlannedVariant, context: Context) -> tup
         if chain.forced and isinstance(offer.obstacle, ToolchainError):
             raise offer.obstacle
         obstacles.append(offer.obstacle)
-    error = chain.nobody(variant, obstacles)
+    error = chain.unsupported(variant, obstacles)
     if variant.c.dtype == "bfloat16":
         text = BFLOAT16_OUT_ERROR if planned.role is Role.FORWARD else BFLOAT16_ADJOINT_ERROR
         raise TypeError(f"In '{planned.function}': {text} Here {error.message}.") from error

@@ -1,4 +1,4 @@
-"""What builds are made with: caches, toolchain and compiler processes, as a module's settings name them."""
+"""Resources of a build: caches, toolchain and compiler processes, as a module's settings name them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Resources:
             return self._stores[identity]
 
     def pool(self, settings: Settings, low_priority: bool = False) -> CompilerPool:
-        """Compiler processes, as many as the setting ``jobs`` says; those of low_priority callers have a low priority.
+        """Compiler processes, as many as the setting ``jobs`` says; apart from them, others of low priority.
 
         Raises:
             WorkerError: warp_tiles was disabled.
@@ -109,7 +109,7 @@ class BuildContext:
     Attributes:
         resources: Where they come from.
         settings: The settings.
-        low_priority: Whether nobody waits: compiler processes of low priority, apart from the others.
+        low_priority: Use compiler processes of low priority, for builds in the background.
     """
 
     resources: Resources

@@ -47,13 +47,13 @@ log = logging.getLogger("warp_tiles")
 
 
 class Measurements(Protocol):
-    """What was measured of GEMM variants, and the way to measure more."""
+    """Measurements of GEMM variants, and the way to make more."""
 
     def at(self, now: Settings, store: ToolchainStore) -> Tuned | None:
-        """What was measured and counts under some settings; None if nothing was."""
+        """Measurements that are valid under some settings; None if there are none."""
 
     def forget(self) -> None:
-        """Have records read again when they are next asked for."""
+        """Read records again when they are next needed."""
 
     def tune_missing(self, engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:
         """Measure the variants that have no record, where there is a GPU for which they are meant."""
@@ -65,7 +65,7 @@ class Engine:
     Args:
         warp_toolkit: CUDA version of Warp's linker, or None if unknown.
         executor: Runs the compilers in place of own processes.
-        tuned: What was measured; None leaves every choice to the chooser.
+        tuned: Measurements; None leaves every choice to the heuristics.
 
     Attributes:
         linked_ahead: Of modules, by name, architecture and block size, that were linked before they are needed: a
@@ -133,7 +133,7 @@ class Engine:
         return Chain(resolved, tuple(make[name]() for name in resolved.providers if name not in absent), tuned)
 
     def records_changed(self) -> None:
-        """Have tuning records read again; what was built ahead may be another choice now."""
+        """Read tuning records again, and discard what was built ahead: the choice may differ now."""
         if self.tuned is not None:
             self.tuned.forget()
         with self._lock:
@@ -229,7 +229,7 @@ class Engine:
         Args:
             variants: What to build.
             resolved: The settings; None for those of the process.
-            low_priority: Whether nobody waits for them.
+            low_priority: Compile in processes of low priority, for builds in the background.
         """
         resolved = resolved or settings.current()
         futures: dict[GemmVariant, Future[Artifact]] = {}
@@ -246,7 +246,7 @@ class Engine:
         return futures
 
     def keep(self, artifacts: Iterable[Artifact], resolved: Settings) -> None:
-        """Have the next :meth:`start` find what was built before it was needed, cached or not."""
+        """Keep artifacts that were built ahead of time for the next :meth:`start`, whether they are cached or not."""
         for artifact in artifacts:
             known: Future[Artifact] = Future()
             known.set_result(artifact)
@@ -259,7 +259,7 @@ class Engine:
         failures: list[WarpTilesError] = []
         pending: list[WarpTilesError] = []  # failures to warn of once it is known what is used instead
         warned: list[str] = []
-        lacking = False  # what the first provider that compiles lacks, the others lack too
+        lacking = False  # without a toolchain for the first compiling provider there is none for the others
         for provider in chain.order(variant):
             if lacking and provider.compiles:
                 continue
@@ -277,7 +277,7 @@ class Engine:
                     built = _twice(functools.partial(self._built, variant, provider, recipe, context))
                     return replace(built, warnings=tuple(warned))
                 except WorkerError:
-                    raise  # an accident decides nothing: the scalar path would stay in Warp's cache for good
+                    raise  # a crash must not choose the provider: Warp would cache the scalar path for good
                 except LockedError as error:
                     failures.append(error)  # the next recipe of this provider may be there, another provider may not
                 except (ToolchainError, BuildError) as error:
@@ -288,7 +288,7 @@ class Engine:
                         break
             if failures and isinstance(failures[0], LockedError):
                 break
-        raise failures[0] if failures else chain.nobody(variant, obstacles)
+        raise failures[0] if failures else chain.unsupported(variant, obstacles)
 
     def _warn(self, variant: GemmVariant, failure: WarpTilesError, instead: str) -> str:
         cause = failure.message
@@ -318,7 +318,7 @@ class Engine:
 
 
 def _twice(attempt: Callable[[], Artifact]) -> Artifact:
-    """Try again where a compiler process died, once."""
+    """Retry once if a compiler process died."""
     try:
         return attempt()
     except WorkerError:
@@ -326,7 +326,7 @@ def _twice(attempt: Callable[[], Artifact]) -> Artifact:
 
 
 def _shared(build: Future[Artifact]) -> Future[Artifact]:
-    """The build of another module, which this one finds without building."""
+    """A future for another caller of the same build: its artifact counts as a hit."""
     mine: Future[Artifact] = Future()
 
     def pass_on(done: Future[Artifact]) -> None:

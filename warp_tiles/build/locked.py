@@ -45,4 +45,4 @@ def _missing(variant: GemmVariant, chain: Chain, context: Context) -> str:
             return ""
         key = keys[0].digest if keys[0] is not None else "nothing of it is cached here"
         return f"{variant.describe()}: {provider.name}, {key}"
-    return ""  # the plan says already that nobody serves it
+    return ""  # the plan already says that no provider supports it

@@ -14,7 +14,7 @@ from warp_tiles.plan.planning import ModulePlan
 
 @dataclass(frozen=True)
 class Artifact:
-    """What came of one variant.
+    """How one variant was built or found.
 
     Attributes:
         variant: As planned.
@@ -24,7 +24,7 @@ class Artifact:
         key: Digest of its cache key; empty where nothing is cached.
         hit: Whether the cache held it.
         seconds: Time until it was there.
-        warnings: What the user was told about it.
+        warnings: Warnings that the user has seen about it.
         lto_bytes: Size of the LTO-IR where the payload itself was let go.
         tile_config: How the provider ``mma`` computes it; None with others.
     """

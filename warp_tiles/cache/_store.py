@@ -26,7 +26,7 @@ LOW_WATER = 0.9
 
 @dataclass(frozen=True)
 class Counters:
-    """What one :class:`Cache` object did so far.
+    """Counts of the operations of one :class:`Cache` object.
 
     Attributes:
         hits: Lookups answered from the store or by another thread's build.
@@ -84,12 +84,12 @@ class Cache:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What cost caching so far, oldest first."""
+        """Problems so far, oldest first."""
         return self._problems.all()
 
     @property
     def counters(self) -> Counters:
-        """What this object did so far."""
+        """Counts of its operations so far."""
         return self._counters
 
     def check_trust(self) -> None:

@@ -61,7 +61,7 @@ class LinkRequest:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What came of a request.
+    """The result of a request.
 
     Attributes:
         payload: LTO-IR, cubin or PTX.

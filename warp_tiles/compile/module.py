@@ -1,7 +1,7 @@
 """Compile and link a whole Warp module: Warp's options, kept faithfully, and one more.
 
-Warp's own link cannot be told to drop unused variables, and with the cuBLASDx headers' constants
-in it writes cubins of megabytes in seconds. So where every input allows it the module's source is
+Warp's own link has no option that drops unused variables. With the constants of the cuBLASDx
+headers it takes seconds and writes cubins of megabytes. So where every input allows it the module's source is
 compiled to LTO-IR beside the GEMM builds and linked here; docs/design.md has the measurement.
 """
 

@@ -34,7 +34,7 @@ def run_request(request: CompileRequest | LinkRequest) -> Compiled:
     return guarded(link_module, request)
 
 
-_NICENESS = 10  # added to that of this process where nobody waits
+_NICENESS = 10  # added to this process's own for builds in the background
 _BOOTSTRAP = "import sys; del sys.path[0]; from warp_tiles.compile.worker import main; sys.exit(main([]))"
 
 
@@ -112,7 +112,7 @@ class _Process:
             self._closed = True
             process = self._process
         if process is not None:
-            process.kill()  # what it is compiling nobody waits for any more
+            process.kill()  # no caller waits for this build any more
             process.wait()
             self._forget()
 

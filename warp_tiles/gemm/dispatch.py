@@ -54,7 +54,7 @@ class Products:
         variants: By role; empty on the scalar path.
         scalar_reason: Empty unless the scalar path is taken.
         obstacle: What of a tile no provider can serve; empty if the target or the user asks for the scalar path.
-        warnings: What the user should hear once.
+        warnings: Texts to warn the user of once.
     """
 
     variants: dict[Role, GemmVariant]

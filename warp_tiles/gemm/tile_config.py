@@ -22,14 +22,14 @@ class TileConfig:
     tile has so many warps; they sum equal shares of K and add them to C in turn.
 
     Attributes:
-        instruction: What multiplies: ``mma_*`` on tensor cores, ``fma`` lane by lane.
+        instruction: ``mma_*`` multiplies on tensor cores, ``fma`` lane by lane.
         tile_m, tile_n: Rows and columns of C that a warp holds in registers at a time.
         lanes_m, lanes_n, lanes_k: With ``fma``, how the 32 lanes share the tile and the sum over K; 1 with ``mma_*``.
         warps_k: How many warps share the sum over K of a register tile; 1 if C has a tile for each warp.
         k_vector: Contiguous elements of K that a lane takes at a time.
         k_unroll: Steps over K that are unrolled.
-        swizzle_a, swizzle_b, swizzle_c: In how many ways lanes that would meet in a memory bank take turns:
-            1 (none), 2 or 4.
+        swizzle_a, swizzle_b, swizzle_c: Number of XOR patterns by which lanes that would conflict in a bank of
+            shared memory permute their accesses: 1 (none), 2 or 4.
         transposed: Compute ``C^T = B^T A^T``, so that rows and columns change places.
         c_first: Read C before the products instead of after them, where registers allow it.
     """

@@ -19,7 +19,7 @@ Precision = Literal["default", "tf32"]
 
 
 class Role(str, Enum):
-    """What a product is for: the call itself or one of its two adjoints."""
+    """The purpose of a product: the call itself or one of its two adjoints."""
 
     FORWARD = "forward"
     ADJOINT_A = "adjoint_a"

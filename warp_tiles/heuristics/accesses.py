@@ -23,7 +23,7 @@ class Access:
 
     Attributes:
         wavefronts: Of all of them.
-        ideal: What as many bytes take at 128 bytes a wavefront.
+        ideal: Wavefronts of as many bytes without a bank conflict, at 128 bytes each.
     """
 
     wavefronts: float

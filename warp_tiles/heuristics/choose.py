@@ -121,13 +121,13 @@ def _splits(view: GemmVariant) -> Iterator[int]:
 
 
 def with_swizzle(view: GemmVariant, config: TileConfig) -> TileConfig:
-    """The configuration with as many turns as it takes to keep lanes out of each other's banks."""
+    """The configuration with the swizzle that avoids bank conflicts."""
     a, b = (_operand_swizzle(side, view.k, config.k_vector) for side in sides(view, config))
     return replace(config, swizzle_a=a, swizzle_b=b, swizzle_c=_result_swizzle(view.c, config.tile_n))
 
 
 def _operand_swizzle(side: Side, k: int, vector: int) -> int:
-    """Ways in which lanes take turns at A or B."""
+    """Swizzle of A or B."""
     operand, line = side.operand, line_bytes(side.operand)
     if side.along:  # two rows meet, and change places with the next block of K
         return 2 if line % BANK_LINE_BYTES == 0 and k % (8 * vector) == 0 else 1
@@ -142,7 +142,7 @@ def _operand_swizzle(side: Side, k: int, vector: int) -> int:
 
 
 def _result_swizzle(operand: Operand, tile_n: int) -> int:
-    """Ways in which lanes take turns at a row-major C."""
+    """Swizzle of a row-major C."""
     line, size = line_bytes(operand), DTYPE_BYTES[operand.dtype]
     if line % BANK_LINE_BYTES and BANK_LINE_BYTES % line:  # rows start in different banks
         return 1

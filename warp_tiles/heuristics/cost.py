@@ -40,7 +40,7 @@ class _Weights:
         registers: Registers in use for each estimated one.
         result: Of the wavefronts of C, which loops that keep their sums in registers do not have.
         idle: Of the arithmetic of warps without a tile, where few blocks of four warps do not even it out.
-        turn, addition: Of each turn but the first in which warps that share K add to C: latency for each warp of the
+        handover, addition: Of each warp after the first that adds its share of K to C: latency for each warp of the
             block, which waits at a barrier, and the wavefronts of C.
     """
 
@@ -52,17 +52,17 @@ class _Weights:
     registers: float
     result: float = 1
     idle: float = 0
-    turn: float = 0
+    handover: float = 0
     addition: float = 0
 
 
 _MMA_WEIGHTS = _Weights(
-    busy=0.8, start=1350, wavefront=6.1, select=15.4, cycle=1.4, registers=0.2, turn=250, addition=3
+    busy=0.8, start=1350, wavefront=6.1, select=15.4, cycle=1.4, registers=0.2, handover=250, addition=3
 )
 _DOUBLE_WEIGHTS = _Weights(
-    busy=1.5, start=150, wavefront=0.3, select=3, cycle=0.8, registers=1, result=0, idle=0.2, turn=60, addition=5
+    busy=1.5, start=150, wavefront=0.3, select=3, cycle=0.8, registers=1, result=0, idle=0.2, handover=60, addition=5
 )
-_FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35, registers=1.2, turn=25)
+_FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35, registers=1.2, handover=25)
 
 
 def _resident_blocks(view: GemmVariant, registers_used: float) -> int:
@@ -74,10 +74,10 @@ def _resident_blocks(view: GemmVariant, registers_used: float) -> int:
 
 
 def cost(view: GemmVariant, config: TileConfig) -> float:
-    """Estimated cycles: what shared memory, selects and arithmetic need, latency that few blocks cannot hide, turns."""
+    """Estimated cycles: what shared memory, selects and arithmetic need, latency that few blocks cannot hide."""
     tiles = register_tiles(view, config) * config.warps_k  # or parts of tiles, each a warp's
     warps = view.threads // LANES
-    rounds = -(-tiles // warps)
+    iterations = -(-tiles // warps)
     lanewise = config.instruction == "fma"
     if lanewise:
         weights, (wavefronts, selects, arithmetic) = _FMA_WEIGHTS, _fma_estimate(view, config)
@@ -92,13 +92,13 @@ def cost(view: GemmVariant, config: TileConfig) -> float:
         scheduled += weights.idle * (-tiles % 4)
     busy = max(tiles * wavefronts, scheduled * max(selects / 2, arithmetic / 4))
     serial = weights.start + weights.wavefront * wavefronts + weights.select * selects + weights.cycle * arithmetic
-    estimate_of_time = weights.busy * busy + rounds * serial / blocks
+    estimate_of_time = weights.busy * busy + iterations * serial / blocks
     # of two that are about as fast, the one without conflicts
     rough = 1.0 if lanewise else max(1.0, wavefront_ratio(view, config) / 1.25)
     additions = 0.0
     if config.warps_k > 1:
         moved = 0.0 if lanewise else 2 * register_tiles(view, config) * accesses(view, config)[2].wavefronts
-        additions = (config.warps_k - 1) * (weights.turn * warps / blocks + weights.addition * moved)
+        additions = (config.warps_k - 1) * (weights.handover * warps / blocks + weights.addition * moved)
     return float(estimate_of_time * rough**0.3 + additions)
 
 

@@ -1,4 +1,4 @@
-"""What the templates can compute, and which tile configurations fit: checked before a compiler sees them."""
+"""Variants that the templates support and tile configurations that fit, checked before anything is compiled."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Side(NamedTuple):
         along: Whether its lines go along K: a row-major A, a column-major B.
         extent: Rows of A or columns of B.
         tile: Of these, how many a register tile has.
-        swizzle: In how many ways lanes take turns at it.
+        swizzle: Number of patterns in which lanes access it.
     """
 
     operand: Operand
@@ -65,7 +65,7 @@ def sides(view: GemmVariant, config: TileConfig) -> tuple[Side, Side]:
 
 
 def blocks_of(side: Side) -> int:
-    """Blocks of K that are read at a time: along K, lanes take turns at blocks."""
+    """Blocks of K that are read at a time: along K, the swizzle permutes blocks."""
     return side.swizzle if side.along else 1
 
 
@@ -75,7 +75,7 @@ def computes_in_double(variant: GemmVariant) -> bool:
 
 
 def instructions(variant: GemmVariant) -> tuple[Instruction, ...]:
-    """What can multiply this variant's operands on its architecture, tensor cores first."""
+    """Instructions that multiply this variant's operands on its architecture, tensor cores first."""
     a, b, c = variant.a.dtype, variant.b.dtype, variant.c.dtype
     arch = variant.arch
     found: list[Instruction] = []
@@ -123,7 +123,7 @@ def are_pairs(operand: Operand, extent: int, groups: int, vector: int) -> bool:
 
 
 def slots_of(operand: Operand, extent: int, groups: int, vector: int) -> int:
-    """What a lane reads of a block of K, along lines across K."""
+    """Reads of a lane in a block of K, if lines go across K."""
     return vector * groups // (2 if are_pairs(operand, extent, groups, vector) else 1)
 
 
@@ -150,7 +150,7 @@ def register_tiles(view: GemmVariant, config: TileConfig) -> int:
 
 
 def steps_over_k(view: GemmVariant, config: TileConfig) -> int:
-    """Steps over all of K, which warps along K divide among them: blocks of K, with turns so many at a time."""
+    """Steps over all of K, which warps along K divide among them: blocks of K, with a swizzle so many at a time."""
     if config.instruction == "fma":
         step = config.k_vector * config.lanes_k * max(config.swizzle_a, config.swizzle_b)
     else:
@@ -161,15 +161,15 @@ def steps_over_k(view: GemmVariant, config: TileConfig) -> int:
 def sums_per_thread(variant: GemmVariant, config: TileConfig) -> int:
     """Sums that a thread would hold over a loop, of all its register tiles; 0 if they are more than registers hold."""
     view = transposed(variant) if config.transposed else variant
-    rounds = -(-register_tiles(view, config) // (variant.threads // LANES))
+    iterations = -(-register_tiles(view, config) // (variant.threads // LANES))
     sums = config.tile_m * config.tile_n * config.lanes_k // LANES
     word = 2 if computes_in_double(variant) else 1
-    needed = registers(variant, replace(config, c_first=False)) + (rounds - 1) * sums * word
+    needed = registers(variant, replace(config, c_first=False)) + (iterations - 1) * sums * word
     # as the module is linked: two blocks of up to 256 threads; the estimate is from above
     limit = (
         REGISTERS // variant.threads if variant.threads <= LOOP_THREADS else 11 * REGISTERS // (20 * variant.threads)
     )
-    return rounds * sums if needed <= min(THREAD_REGISTERS, limit) else 0
+    return iterations * sums if needed <= min(THREAD_REGISTERS, limit) else 0
 
 
 def check(variant: GemmVariant, config: TileConfig) -> None:
@@ -189,7 +189,7 @@ def check(variant: GemmVariant, config: TileConfig) -> None:
 
 
 def problem_of(variant: GemmVariant, config: TileConfig) -> str:
-    """What is wrong with a configuration; empty if nothing is."""
+    """Why a configuration cannot be built; empty if it can."""
     allowed = instructions(variant)
     if config.instruction not in allowed:
         return f"instruction is {config.instruction!r}, but the operands allow {', '.join(allowed)}"
@@ -248,7 +248,7 @@ def _split_problem(variant: GemmVariant, config: TileConfig) -> str:
     if steps % parts:
         return f"warps_k is {parts}, which does not divide the {steps} steps over K"
     if config.c_first:
-        return f"c_first is set, but {parts} warps along K take turns at C behind their products"
+        return f"c_first is set, but {parts} warps along K add to C one after another, after their products"
     if DTYPE_BYTES[variant.c.dtype] < (8 if computes_in_double(variant) else 4):
         return f"warps_k is {parts}, but each of these warps would round its part of a sum to {variant.c.dtype}"
     return ""

@@ -17,7 +17,7 @@ def wavefronts_of(addresses: tuple[int, ...], size_bytes: int) -> int:
 
     Args:
         addresses: Byte offset of each of the 32 lanes.
-        size_bytes: What a lane reads or writes: up to 16.
+        size_bytes: Bytes that each lane accesses: up to 16.
     """
     group = min(LANES, LANES * BANK_BYTES // max(size_bytes, BANK_BYTES))
     shared = any(all(addresses[i] == addresses[i ^ other] for i in range(LANES)) for other in (1, 2))

@@ -24,7 +24,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Discovery:
-    """What running a script without its launches showed.
+    """The launches that a script would make.
 
     Attributes:
         targets: Modules with the block sizes that they are launched with, or their default.

@@ -1,4 +1,4 @@
-"""Who can build a GEMM variant, and how."""
+"""The providers of GEMM functions."""
 
 from warp_tiles.providers.base import Built, Context, Provider, Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider

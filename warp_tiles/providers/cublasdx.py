@@ -75,7 +75,7 @@ def source_text(variant: GemmVariant) -> str:
 
 
 def options(variant: GemmVariant) -> dict[str, Any]:
-    """What decides the code besides the source, as ``cuda.core.ProgramOptions`` names it.
+    """Compiler options, which decide the code besides the source, as ``cuda.core.ProgramOptions`` names it.
 
     ``gen_opt_lto`` runs the optimizer once, when the variant is built, instead of at every link,
     and leaves a third of the bytes.

@@ -127,7 +127,7 @@ def loop_sums(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums
 
 
 def options(variant: GemmVariant) -> dict[str, Any]:
-    """What decides the code besides the source, as ``cuda.core.ProgramOptions`` names it.
+    """Compiler options, which decide the code besides the source, as ``cuda.core.ProgramOptions`` names it.
 
     The optimizer runs at the link: before it, as ``gen_opt_lto`` would, it takes longer than it saves there.
     """
@@ -149,7 +149,7 @@ class MmaProvider(NvrtcProvider):
 
     Args:
         store: Finds the compiler and digests files.
-        tuned: What was measured; None leaves every choice to the chooser.
+        tuned: Measurements; None leaves every choice to the heuristics.
     """
 
     name = "mma"

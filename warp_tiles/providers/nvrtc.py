@@ -1,4 +1,4 @@
-"""What providers share that compile device sources of ``kernels/`` with NVRTC, through the cache."""
+"""The common part of providers that compile device sources of ``kernels/`` with NVRTC, through the cache."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ class NvrtcProvider(Provider):
 
     @abstractmethod
     def options(self, variant: GemmVariant) -> dict[str, Any]:
-        """What decides the code besides the source, as ``cuda.core.ProgramOptions`` names it."""
+        """Compiler options, which decide the code besides the source, as ``cuda.core.ProgramOptions`` names it."""
 
     def settled(self, variant: GemmVariant, config: TileConfig | None) -> TileConfig | None:
         """The tile configuration that is used where ``config`` is given; None where there is none."""
         return None
 
     def details(self, config: TileConfig | None) -> dict[str, object]:
-        """What the cache keeps beside LTO-IR, besides what all providers keep."""
+        """Facts of this provider that the cache stores with LTO-IR."""
         return {}
 
     # ---- what follows from that
 
     def request(self, variant: GemmVariant, config: TileConfig | None = None) -> CompileRequest:
-        """What to hand to the compiler.
+        """The request to the compiler.
 
         Raises:
             ToolchainError: There is no toolchain.
@@ -81,7 +81,7 @@ class NvrtcProvider(Provider):
         )
 
     def identity(self) -> dict[str, str]:
-        """What the LTO-IR depends on besides the variant.
+        """The inputs of the LTO-IR besides the variant.
 
         Raises:
             ToolchainError: There is no toolchain.
@@ -97,7 +97,7 @@ class NvrtcProvider(Provider):
         return self.identity()
 
     def manifest(self, variant: GemmVariant, compiled: Compiled, config: TileConfig | None = None) -> dict[str, object]:
-        """What the cache keeps beside a variant's LTO-IR."""
+        """Facts that the cache stores with a variant's LTO-IR."""
         return {
             "symbol": variant.symbol,
             "variant": variant.to_json(),

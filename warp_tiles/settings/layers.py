@@ -32,11 +32,11 @@ class Settings:
     """One consistent set of settings, and where each value comes from.
 
     Attributes:
-        provider: Who builds GEMM variants. ``auto`` tries own templates (``mma``), then the cuBLASDx
+        provider: The provider that builds GEMM variants. ``auto`` tries own templates (``mma``), then the cuBLASDx
             headers, both through NVRTC, then Warp's own libmathdx build, then the scalar path. A named
             one is the only one tried, and its failing is an error; ``scalar`` leaves the GEMM of
             tile_cholesky's adjoint to Warp.
-        linker: Who links a module. ``auto`` links itself where every input allows it, and leaves
+        linker: The linker of a module. ``auto`` links itself where every input allows it, and leaves
             the rest to Warp; ``own`` insists, ``warp`` never does.
         cache_dir: Folder of the LTO-IR cache.
         cache_max_bytes: Size above which least recently used entries are dropped.
@@ -97,7 +97,7 @@ class Settings:
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """Who is asked for a GEMM variant, in this order.
+        """Providers that are tried for a GEMM variant, in this order.
 
         Raises:
             SettingError: A provider is named that the policy forbids.

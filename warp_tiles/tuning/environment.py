@@ -80,14 +80,14 @@ def sharing_gpus(default: Any, names: Sequence[str] = ()) -> list[Any]:
     found = [first, *alike(first, others)]
     for other in others if names else ():
         if other.alias not in {device.alias for device in found}:
-            text = f"{other.alias} ({other.name}, {other.sm_count} multiprocessors) takes no part in tuning"
+            text = f"{other.alias} ({other.name}, {other.sm_count} multiprocessors) is not used for tuning"
             unlike = f"{first.alias} is another GPU ({first.name}, {first.sm_count})"
             warn(f"{text}: {unlike}")
     return found
 
 
 def limits_of(device: Any) -> Limits:
-    """What a Warp device offers one block."""
+    """Limits of one block on a Warp device."""
     import warp as wp
 
     found = wp.get_device(device)

@@ -54,7 +54,7 @@ class RecordFolder:
         return self.root / (slug(key.subject) or "-") / f"{key.digest}.json"
 
     def lock_path(self, digest: str) -> Path:
-        """The lock of whoever searches for a key."""
+        """The lock of a search for a key."""
         return self.root / ".locks" / f"{digest}.lock"
 
     def modes(self) -> tuple[int, int]:
@@ -100,7 +100,8 @@ class RecordFolder:
     def read(self, path: Path) -> Record | None:
         """The record in a file; None where there is none that can be read.
 
-        A damaged file is told of, and set aside unless the folder is only read; one of a later schema is told of.
+        A damaged file causes a warning and is set aside, unless the folder is read-only. So does one of a later schema,
+        which stays.
         """
         try:
             self.check_trust()
@@ -139,7 +140,7 @@ class RecordFolder:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the folder's lock; where the file system has none, that is told and the change is made all the same.
+        """Hold the folder's lock. If the file system has no locks, warn and make the change without one.
 
         Raises:
             OSError: The folder cannot be used, or is locked for too long.
@@ -190,7 +191,7 @@ class RecordFolder:
 
 
 def reason_of(error: OSError) -> str:
-    """What the operating system says, without path and number."""
+    """The message of the operating system, without path and number."""
     return error.strerror or str(error) or type(error).__name__
 
 

@@ -66,7 +66,7 @@ def silent(variant: GemmVariant, record: Record, device: str) -> None:
 
 @dataclass(frozen=True)
 class TunedVariant:
-    """What is known of a variant after tuning.
+    """The result of tuning a variant.
 
     Attributes:
         variant: What was tuned.
@@ -87,7 +87,7 @@ class TunedVariant:
 
 @dataclass
 class _Measured:
-    """What was measured of a variant so far, on whichever GPU."""
+    """Candidates of a variant that were measured so far, and the GPU."""
 
     identities: set[str] = field(default_factory=set)
     device: str = ""
@@ -119,12 +119,12 @@ class Tuner:
     helpers: tuple[Measurer, ...] = ()
 
     def record(self, variant: GemmVariant) -> Record:
-        """What is known of a variant."""
+        """The record of a variant."""
         key = key_of(variant, self.source, self.environment)
         return self.store.load(key) or Record(key)
 
     def missing(self, variant: GemmVariant, record: Record) -> list[Config]:
-        """Candidates of which nothing is known that counts; those that were never measured come first."""
+        """Candidates without a usable timing; those that were never measured come first."""
         known = {
             timing.identity
             for timing in record.timings
@@ -184,7 +184,7 @@ class Tuner:
     ) -> list[TunedVariant]:
         """Tune variants, each on one GPU and as many at once as there are; what one leaves of its time, others have.
 
-        With several GPUs, one that fails is told of as a warning and gets no more; its variant goes on at another.
+        With several GPUs, one that fails causes a warning and gets no more work; another GPU continues its variant.
 
         Args:
             variants: What is tuned; what neither provider serves is left out.
@@ -198,10 +198,10 @@ class Tuner:
         measured = {variant: _Measured() for variant in wanted}
 
         def work(measurer: Measurer, variant: GemmVariant, deadline: float, tell: Tell) -> TunedVariant:
-            def told(variant: GemmVariant, record: Record, device: str) -> None:
+            def report(variant: GemmVariant, record: Record, device: str) -> None:
                 tell(partial(progress, variant, record, device))
 
-            self._measure(measurer, variant, deadline, told, measured[variant])
+            self._measure(measurer, variant, deadline, report, measured[variant])
             return self._tuned(variant, measured[variant])
 
         end = time.monotonic() + budget_s if budget_s else math.inf
@@ -220,7 +220,7 @@ class Tuner:
 
 
 def _warn_of_lost(measurer: Measurer, error: ToolchainError) -> None:
-    warn(f"{measurer.name} takes no more part in tuning: {error.message}")
+    warn(f"{measurer.name} is no longer used for tuning: {error.message}")
 
 
 def tune_variant(
@@ -257,8 +257,8 @@ def tune_variant(
 def tune_missing(engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:
     """What the policy ``max`` does before a module is built: tune variants for this machine's GPU that have no record.
 
-    Without a GPU, and for another architecture, nothing happens. What the machine lacks is told of, not raised: the
-    build goes on with what is known.
+    Without a GPU, and for another architecture, nothing happens. A missing toolchain is a warning, not an error: the
+    build goes on with the records that there are.
     """
     device = _device()
     meant = [variant for variant in variants if device is not None and variant.arch == compile_arch(device)]

@@ -125,7 +125,7 @@ extern "C" __global__ void {name}(const uint4* image, uint4* result, int product
 
 
 def compile_request(variant: GemmVariant, symbol: str, sums: LoopSums | None) -> CompileRequest:
-    """What to hand to the compiler for the kernel."""
+    """The request to compile the kernel."""
     options: dict[str, Any] = {"arch": f"sm_{variant.arch}", "std": "c++17"}
     return CompileRequest(
         f"{symbol}_benchmark.cu",
@@ -194,7 +194,7 @@ def expected(variant: GemmVariant, products: int) -> Expected:
 
 
 def problem_with(variant: GemmVariant, result: Bytes, products: int) -> str:
-    """What is wrong with shared memory after a number of products; empty if nothing is."""
+    """Errors in shared memory after a number of products; empty if it is correct."""
     wanted = expected(variant, products)
     got = matrix(variant, result, 2)
     wrong = ~(abs(got - wanted.values) <= wanted.bound)  # NaN is wrong

@@ -25,7 +25,7 @@ _WAITING_THREADS = 64
 
 
 class TuningContext(Context, Protocol):
-    """What the engine lends, and the compiler processes themselves."""
+    """Resources that the engine gives, and the compiler processes."""
 
     @property
     def store(self) -> ToolchainStore:
@@ -97,7 +97,7 @@ def build_side_by_side(
     """Build candidates, and yield each in the order of ``configs``; those that are not ready in time are left out.
 
     Args:
-        context: What the engine lends.
+        context: Resources that the engine gives.
         variant: What is multiplied.
         configs: The candidates.
         deadline: When to stop waiting, by ``time.monotonic()``.

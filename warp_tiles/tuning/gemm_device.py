@@ -98,7 +98,7 @@ class GpuMeasurer:
 
 
 def timing_of(runner: Runner, variant: GemmVariant) -> Timing | None:
-    """What a race found out; None if it never had its turn."""
+    """The result of a race; None if it never ran."""
     candidate = runner.candidate
     assert isinstance(candidate, _Launches)
     if runner.status == "running":

@@ -1,4 +1,4 @@
-"""What was measured of GEMM variants, as builds use it: one snapshot, so that a process never changes its mind."""
+"""Measurements of GEMM variants, as builds use them: one snapshot, so that choices are stable within a process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TunedGemms:
     def best(self, variant: GemmVariant, providers: Sequence[str]) -> TunedChoice | None:
         """The fastest measured configuration of these providers; None if nothing usable was measured.
 
-        A record that does not fit the variant is told of once, and ignored.
+        A record that does not fit the variant causes one warning and is ignored.
         """
         record = self.records.get(tuple(sorted(values_of(variant).items())))
         winner = self._winner(record, providers) if record is not None else None

@@ -83,7 +83,7 @@ class TunedKernel:
 
     @property
     def counters(self) -> Counters:
-        """What was done in this process."""
+        """Counts of its operations in this process."""
         return self._chooser.counters
 
     # ---- launching

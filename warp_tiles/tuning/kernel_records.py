@@ -1,4 +1,4 @@
-"""What is known of a tuned kernel: its keys, its records, and which configurations a search would look at."""
+"""Keys and records of a tuned kernel, and the configurations that a search would measure."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class StoredRecord:
 class RecordStore:
     """Records of one user, behind those of read-only folders. Safe for threads and processes.
 
-    Making a store touches nothing. A folder that cannot be used is told of once, as a warning, and costs only the
+    Making a store touches nothing. A folder that cannot be used causes one warning, and costs only the
     remembering: results then live as long as the process. Methods raise nothing but what they name.
 
     Args:

@@ -1,9 +1,9 @@
-"""Single flight: of all that want the same work, one does it, and the others share its result or wait for its end.
+"""Single flight: one caller does the work, and the others share its result or wait for its end.
 
 :class:`Flights` coordinates the threads of a process, by a key:
 
 - :meth:`Flights.run` calls a function on the thread that comes first; the others wait for its result.
-- :meth:`Flights.start` starts work that has a future of its own; whoever comes later gets the same future.
+- :meth:`Flights.start` starts work that has a future of its own; later callers get the same future.
 
 :func:`single_flight` also coordinates processes, by a lock file. It shares no result: one thread of one process has
 the block to itself, and the others learn that the work was done meanwhile.
@@ -67,7 +67,7 @@ class Flights(Generic[K, T]):
         return future, None
 
     def leave(self, key: K, future: Future[T]) -> None:
-        """Forget the work: whoever asks from now on leads again."""
+        """Forget the work: the next caller leads again."""
         if self._pid != os.getpid():
             self._reset()
         with self._lock:
