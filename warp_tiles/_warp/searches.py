@@ -44,7 +44,7 @@ def _runtime(*names: str) -> Any:
 
 @contextlib.contextmanager
 def without_tape() -> Iterator[None]:
-    """Have no ``wp.Tape`` record what the block copies.
+    """Suspend the active ``wp.Tape`` for copies in the block.
 
     Raises:
         SeamError: This Warp keeps its tape elsewhere.

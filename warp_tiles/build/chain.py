@@ -1,4 +1,4 @@
-"""Which providers are asked for a variant, in which order, and what is said where none can serve."""
+"""The providers that are tried for a variant, their order, and the error if none supports it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Offer:
     """A provider's answer to one variant.
 
     Attributes:
-        provider: Who answers.
+        provider: The provider that answers.
         recipes: Its ways to build the variant, best first; empty if there is an obstacle.
         obstacle: Why it cannot: UnsupportedVariant, which is normal, or ToolchainError, which the user can remedy.
     """
@@ -36,7 +36,7 @@ class Chain:
     Attributes:
         settings: The settings.
         providers: In the order in which they are asked.
-        tuned: What was measured; None if nothing was, or if it does not count.
+        tuned: Measurements; None if there are none that are valid.
     """
 
     settings: Settings
@@ -60,7 +60,7 @@ class Chain:
         """Ask one provider of the chain.
 
         Raises:
-            WorkerError: A compiler process died, which decides nothing.
+            WorkerError: A compiler process died; the provider may still support the variant.
         """
         try:
             recipes = provider.recipes(variant)

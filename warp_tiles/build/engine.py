@@ -146,7 +146,7 @@ class Engine:
         Modules that were hashed before have to be hashed again.
 
         Args:
-            variants: What is about to be built.
+            variants: The variants of the next build.
             resolved: The settings; the search takes as long as ``tune_budget_s`` allows.
         """
         if self.tuned is not None:
@@ -155,7 +155,7 @@ class Engine:
     # ---- planning
 
     def salt(self, resolved: Settings | None = None) -> str:
-        """What distinguishes a module built here from one that Warp built, for Warp's module hash.
+        """Text for Warp's module hash, which distinguishes modules built here from those that Warp built.
 
         It changes with the providers that would be asked: their sources, the compiler, the settings. Of the policy
         only these providers count, so that policies that ask the same ones find each other's modules.
@@ -185,7 +185,7 @@ class Engine:
         return "\n".join(parts)
 
     def _rooms_digest(self, context: BuildContext) -> str:
-        """Digest of what decides about code, as it was when first asked for: what is loaded does not change."""
+        """Digest of the files that decide the code, taken once: modules that are loaded do not change."""
         if self._rooms is None:
             self._rooms = context.store.digests.digest_many(deciding_files())
         return self._rooms
@@ -227,7 +227,7 @@ class Engine:
         """Start building variants; one that another module already waits for is shared.
 
         Args:
-            variants: What to build.
+            variants: The variants.
             resolved: The settings; None for those of the process.
             low_priority: Compile in processes of low priority, for builds in the background.
         """

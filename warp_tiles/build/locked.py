@@ -1,4 +1,4 @@
-"""What the policy ``locked`` misses: every GEMM variant of a module that would have to be built."""
+"""The policy ``locked``: names every GEMM variant of a module that is not in the cache."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class BuildProgress:
         """Count one variant for as long as the block runs.
 
         Args:
-            what: What is built.
+            what: Name of the build.
             choice: The setting ``progress``; that of the first variant under way decides.
         """
         with self._lock:

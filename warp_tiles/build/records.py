@@ -1,4 +1,4 @@
-"""What was planned, built and linked, as values that print as JSON."""
+"""Records of plans, builds and links, which print as JSON."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class ModuleRecord:
     """How one module was built.
 
     Attributes:
-        plan: What it needed.
-        artifacts: What was built or found for that.
+        plan: Its plan.
+        artifacts: The artifacts that were built or found in the cache.
         linker: ``warp_tiles`` or ``warp``.
         linker_reason: Why Warp linked; empty if it did not.
         output: File name of the cubin or PTX.

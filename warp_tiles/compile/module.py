@@ -1,4 +1,4 @@
-"""Compile and link a whole Warp module: Warp's options, kept faithfully, and one more.
+"""Compile and link a whole Warp module with Warp's own options and one more.
 
 Warp's own link has no option that drops unused variables. With the constants of the cuBLASDx
 headers it takes seconds and writes cubins of megabytes. So where every input allows it the module's source is
@@ -99,7 +99,7 @@ def max_registers(threads: int, blocks: int = 1) -> int | None:
 
 
 def resident_blocks(threads: int, own_templates: bool) -> int:
-    """Blocks that a multiprocessor shall hold: with 129 to 256 threads and own templates two, to hide latency."""
+    """Blocks that a multiprocessor should hold: two with 129 to 256 threads and own templates, to hide latency."""
     return 2 if own_templates and 128 < threads <= 256 else 1
 
 

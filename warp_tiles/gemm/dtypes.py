@@ -1,4 +1,4 @@
-"""The element types that products have, under every name that they go by."""
+"""The element types of products, and the names of each."""
 
 from __future__ import annotations
 

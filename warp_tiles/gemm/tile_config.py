@@ -1,4 +1,4 @@
-"""The answer: how a GEMM variant is computed by this project's own templates.
+"""The answer: how this project's own templates compute a GEMM variant.
 
 A :class:`TileConfig` holds every choice that ``kernels/gemm`` leaves open. :func:`warp_tiles.heuristics.choose.choose`
 decides which one is taken. Any field can be replaced; :func:`warp_tiles.heuristics.limits.check` says whether the

@@ -32,7 +32,7 @@ _MMA_CYCLES: dict[Instruction, int] = {"mma_m16n8k16": 6, "mma_m16n8k8": 6, "mma
 
 @dataclass(frozen=True)
 class _Weights:
-    """What the estimate's parts count, fitted to the times of kernels on an H200 (docs/design.md).
+    """Weights of the estimate's terms, fitted to the times of kernels on an H200 (docs/design.md).
 
     Attributes:
         busy: Of what shared memory, selects or arithmetic are busy with.

@@ -92,7 +92,7 @@ class Settings:
 
     @property
     def rules(self) -> Policy:
-        """What the policy allows."""
+        """The rules of the policy."""
         return POLICIES[self.policy]
 
     @property
@@ -114,7 +114,7 @@ class Settings:
         return (self.provider,)
 
     def fast_path(self) -> Settings:
-        """What a module runs on while a slow build goes on in the background: the policy ``fast``."""
+        """Settings that a module uses while a slow build runs in the background: the policy ``fast``."""
         kept = tuple(item for item in self.layers if item[0] not in ("policy", "provider", "background"))
         layers = (*kept, ("policy", "while it is built in the background"))
         return dataclasses.replace(self, policy="fast", provider="auto", background=False, layers=layers)
@@ -257,7 +257,7 @@ def current(options: Mapping[str, Any] | None = None, module: str = "") -> Setti
 
 
 def on_change(listener: Callable[[], None]) -> None:
-    """Have ``listener`` called after every change of a setting by code."""
+    """Call ``listener`` after every change of a setting by code."""
     if listener not in _listeners:
         _listeners.append(listener)
 

@@ -43,12 +43,12 @@ def search_state() -> list[Any]:
 
 
 class ToolchainStore:
-    """The toolchain and the digests of its files, remembered in a folder.
+    """The toolchain and the digests of its files, cached in a folder.
 
-    The memory saves time only: damaged, stale or unwritable, the search is done again.
+    If the folder is damaged, stale or not writable, the search is repeated.
 
     Args:
-        folder: Where to remember.
+        folder: The folder.
         shared: Trust a folder that other users can write.
     """
 
@@ -64,7 +64,7 @@ class ToolchainStore:
         Raises:
             ToolchainError: See :func:`find_toolchain`.
         """
-        if self._toolchain is None:  # builds ask from threads of their own: nothing unfinished is left for another
+        if self._toolchain is None:  # several threads may search at once; each stores a complete result
             found = self._remembered_toolchain()
             if found is None:
                 found = find_toolchain()

@@ -162,7 +162,7 @@ class Tuner:
             if not (may_search and missing and time.monotonic() < deadline):
                 return
             asked = {identity(config) for config in missing}
-            best = record.winner()  # races again, so that it and the new ones are compared under one clock
+            best = record.winner()  # measured again, so that all are compared under one clock
 
             def seen(timings: Sequence[Timing]) -> None:
                 soft = self.environment.soft()

@@ -89,7 +89,7 @@ class GpuMeasurer:
         clock = EventClock(self._gpu.device)
         try:
             clock.reserve()
-        except Exception as error:  # whatever it is, no candidate has done it
+        except Exception as error:  # no candidate caused it
             raise ToolchainError(
                 f"nothing can be measured on the GPU {self.name}: {describe_error(error)}",
                 remedy="free its memory, or name other GPUs with `warp-tiles tune --devices` or CUDA_VISIBLE_DEVICES",

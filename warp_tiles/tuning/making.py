@@ -47,7 +47,7 @@ class Measurement:
     devices: tuple[Any, ...] = ()
 
     def key_values(self) -> dict[str, Any]:
-        """What makes timings or failures others than those of the defaults."""
+        """Options that differ from the defaults and affect timings or failures."""
         found: dict[str, Any] = {"measure.tiled": True} if self.tiled else {}
         if self.flush_l2:
             found["measure.flush_l2"] = True
@@ -177,7 +177,7 @@ class Maker:
             )
 
     def key_values(self) -> dict[str, Any]:
-        """What all configurations share."""
+        """The options that all configurations share."""
         return {} if self._block_dim is None else {"launch.block_dim": self._block_dim}
 
     def configs(self, limits: Limits = CPU_LIMITS) -> tuple[Config, ...]:

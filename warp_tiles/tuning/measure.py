@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 
 from warp_tiles.errors import TuningError, WorkerError
 
-HOPELESS = 1.5  # times slower than the leader, even in its best run of the first round
+HOPELESS = 1.5  # times slower than the leader, even in its best run of the first iteration
 L2_SCRATCH_BYTES = 256 * 1024**2  # larger than the L2 cache of any GPU
 _CUSHION_FILLS = 4  # of the scratch buffer: some 250 us of an H200, in which the host queues the runs
 _MOST_FILLS = 16
@@ -215,7 +215,7 @@ def _turn(runner: Runner, action: Callable[[], Any], now: Callable[[], float]) -
     start = now()
     try:
         action()
-    except Exception as error:  # whatever a candidate does is a finding about it
+    except Exception as error:  # any exception is recorded as the candidate's failure
         runner.status, runner.reason = "failed", describe_error(error)
     runner.spent_s += now() - start
 
@@ -229,7 +229,7 @@ def _measured(runners: Sequence[Runner]) -> list[Runner]:
 
 
 def _drop(runners: Sequence[Runner]) -> None:
-    """Give up runners whose interval lies above the leader's, or whose best run is far slower than its median."""
+    """Drop runners whose interval lies above the leader's, or whose best run is far slower than its median."""
     measured = _measured(runners)
     if not measured:
         return

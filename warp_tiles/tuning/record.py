@@ -112,7 +112,7 @@ class Timing:
 
 
 def settled(timings: Iterable[Timing], before: Iterable[Timing]) -> list[Timing]:
-    """Timings of which those that were unfinished before count as finished now: nothing is measured a third time."""
+    """Timings, with those that were unfinished twice marked finished: nothing is measured a third time."""
     twice = {timing.identity for timing in before if timing.unfinished}
     return [replace(timing, unfinished=False) if timing.identity in twice else timing for timing in timings]
 

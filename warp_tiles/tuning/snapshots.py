@@ -42,7 +42,7 @@ class TunedSnapshots:
             return self._known[identity]
 
     def forget(self) -> None:
-        """Have records read again when they are next asked for; modules then have to be hashed again."""
+        """Read records again when they are next needed; modules then have to be hashed again."""
         with self._lock:
             self._known.clear()
 

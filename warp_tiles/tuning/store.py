@@ -31,7 +31,7 @@ _keeping = threading.Lock()
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """A record and where it lies.
+    """A record and its place.
 
     Attributes:
         path: Its file; where it could not be written, the one that it would have.

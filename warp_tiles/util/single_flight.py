@@ -50,7 +50,7 @@ class Flights(Generic[K, T]):
         """Take the lead for a key, unless another call has it.
 
         Args:
-            key: What is to be done.
+            key: Identifies the work.
             start: Gives the future that stands for the work; called under the lock if this call leads.
 
         Returns:
@@ -114,7 +114,7 @@ class Flights(Generic[K, T]):
         """Start work, unless it is under way for this key.
 
         Args:
-            key: What is to be done.
+            key: Identifies the work.
             submit: Starts it and gives its future.
 
         Returns:

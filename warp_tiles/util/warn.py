@@ -12,7 +12,7 @@ _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
 class WarnedTexts:
-    """Texts that were warned of, to warn of each once."""
+    """The texts of past warnings, so that each is issued once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,7 +31,7 @@ def warn(text: str, once: WarnedTexts | None = None) -> None:
 
     Args:
         text: What happened and what it costs; ``warp_tiles:`` is put before it.
-        once: Texts that were warned of already: one of them is not repeated. None repeats it.
+        once: Texts of past warnings, which are not repeated; the new text is added. None always warns.
 
     Raises:
         RuntimeWarning: Warnings are errors in this process.
