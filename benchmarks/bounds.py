@@ -18,12 +18,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from warp_tiles.gemm.dtypes import DTYPE_BYTES
+from warp_tiles.gemm.hardware import LANES
+
 SHARED_BYTES_PER_CLOCK = 128
 # Floating-point operations a clock and multiprocessor of sm_90: 989 TFLOP/s of dense fp16, from NVIDIA's data sheet,
 # are 4096 on 132 multiprocessors at 1.83 GHz. mma.sync may stay below the rate of wgmma; `--rate` takes another.
 RATES: dict[str, float] = {"fp16": 4096, "tf32": 2048, "fp32": 256, "fp64": 256}
-BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-_WARP = 32
+BYTES = {str(name): size for name, size in DTYPE_BYTES.items()}
 _SMALLEST_ROWS, _SMALLEST_COLS, _SMALLEST_SHARE = 16, 8, 16  # as the tensor cores have it
 
 
@@ -92,7 +94,7 @@ def _bound(product: Product, times_a: int, times_b: int, rates: Mapping[str, flo
 
 def ideal(product: Product, threads: int, rates: Mapping[str, float] = RATES, c_moves: int = 2) -> Bound:
     """The bound of the best split of C and K over all warps, or as many as have a share; fewer could move less."""
-    warps = threads // _WARP
+    warps = threads // LANES
     most_rows, most_cols = -(-product.m // _SMALLEST_ROWS), -(-product.n // _SMALLEST_COLS)
     most_parts = max(1, product.k // _SMALLEST_SHARE) if BYTES[product.c] >= 4 else 1
     while True:

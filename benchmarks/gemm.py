@@ -9,7 +9,7 @@ the folder of builds and needs no GPU; Warp's builds in it are good for every st
 take hours, and `--built` measures the rows that have theirs.
 
 Every side is built ahead of time by a process of its own and only loaded here, where Warp is unmodified.
-Launches of the sides take turns; times are medians by CUDA events. Results of the sides are compared first; a
+Launches of the sides alternate; times are medians by CUDA events. Results of the sides are compared first; a
 difference larger than roundings explain is an error.
 """
 
@@ -261,7 +261,7 @@ def line_of(row: Row) -> str:
     if "median_us" in row.get("loads", {}):
         parts.append(f"loads alone {row['loads']['median_us']} of {row['tiles'].get('median_us')} us")
     by = row["built_as"] if "built_as" in row else dict.fromkeys(build["provider"] for build in row["builds"])
-    parts.append("by " + (", ".join(by) or "nobody"))
+    parts.append("by " + (", ".join(by) or "none"))
     return ", ".join(parts)
 
 

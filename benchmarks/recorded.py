@@ -4,7 +4,7 @@
     python benchmarks/recorded.py --device cuda:0 --json benchmarks/results/recorded.json
 
 The kernel has six arguments and one thread. On the CPU a launch runs the kernel, whose time is part of every
-figure. On a GPU the host queues launches in bursts and waits between them, unmeasured. The ways take turns; a
+figure. On a GPU the host queues launches in bursts and waits between them, unmeasured. The ways alternate; a
 figure is the median over bursts, in microseconds. The file keeps the results of the other device.
 """
 

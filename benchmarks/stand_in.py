@@ -29,7 +29,7 @@ class StandIn:
         self.loaded: list[str] = []
 
     def get_cuda_output_format(self, preferred: str | None = None) -> str:
-        """Cubins, unless told otherwise."""
+        """Cubins, unless asked for PTX."""
         return preferred or "cubin"
 
     def get_cuda_compile_arch(self) -> int:

@@ -3,8 +3,8 @@
     python benchmarks/tuning.py --json benchmarks/results/tuning.json
 
 Everything runs on Warp's CPU device, in processes of their own with empty caches. The look-up is compared with
-``wp.launch_tiled`` of the same kernel with the same dimensions, in the same run, by turns. The very first search with a
-version of Warp precompiles its headers for the CPU; later ones, for whatever kernel, find them. Searches during which
+``wp.launch_tiled`` of the same kernel with the same dimensions, in the same run, alternately. The very first search
+with a version of Warp precompiles its headers for the CPU; later ones, for any kernel, find them. Searches during which
 other processes took more than 5 % of the cores are repeated, as often as ``--patience`` says.
 """
 
@@ -112,7 +112,7 @@ def searched(folder: Path, jobs: int) -> dict[str, Any]:
 
 
 def overlap(scratch: Path, repeats: int, patience: int, first: bool) -> dict[str, Any]:
-    """24 configurations without a record: builds one by one, and one per core, by turns.
+    """24 configurations without a record: builds one by one, and one per core, alternately.
 
     Args:
         scratch: Where caches are.

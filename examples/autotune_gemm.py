@@ -124,7 +124,7 @@ class Repeated:
 
 
 def compare(precision: str, shape: tuple[int, int, int], device: Any, gemm: warp_tiles.TunedKernel) -> dict[str, Any]:
-    """Default beside tuned, in turns, apart from the search."""
+    """Default beside tuned, alternately, apart from the search."""
     args = operands(shape, precision, device)
     start = time.perf_counter()
     record = gemm.tune(args, device)

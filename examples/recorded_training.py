@@ -138,7 +138,7 @@ class Mlp:
 
 
 def host_us(ways, bursts: int = 30, steps: int = 20) -> dict[str, float]:
-    """Median host time of a step; the ways take turns, and waiting for the device is not measured."""
+    """Median host time of a step; the ways run alternately, and waiting for the device is not measured."""
     times = {name: [] for name in ways}
     for _ in range(bursts):
         for name, step in ways.items():

@@ -110,7 +110,7 @@ class Bench:
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine, self.store, self.pool = engine, FakeStore(), FakePool()
         monkeypatch.setattr(module, "ToolchainStore", lambda folder, shared: self.store)
-        monkeypatch.setattr(engine.resources, "pool", lambda settings, patient=False: self.pool)
+        monkeypatch.setattr(engine.resources, "pool", lambda settings, low_priority=False: self.pool)
 
     def refuse(self, *names: str) -> None:
         """Have the compiler refuse sources."""

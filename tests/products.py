@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import warp as wp
 
+from warp_tiles.gemm.dtypes import DTYPES
+
 Matrix = npt.NDArray[np.float64]
 # unit roundoff of the storage type
-ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+ROUNDOFF = {str(name): info.roundoff for name, info in DTYPES.items()}
 TF32_TRUNCATION = 2.0**-10  # operands that reach the tensor cores unrounded lose up to one tf32 ulp
 
 

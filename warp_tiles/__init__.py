@@ -5,8 +5,8 @@
 
     warp_tiles.enable()
 
-Importing it changes nothing; :func:`enable` hooks into Warp and :func:`disable` restores it. What tunes or
-records launches is imported when it is first used.
+Importing it changes nothing; :func:`enable` hooks into Warp and :func:`disable` restores it. The
+modules that tune or record launches are imported at their first use.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def _after_fork() -> None:
 
 
 def plan(module: Any, *, arch: int | None = None, block_dim: int | None = None) -> ModulePlan:
-    """What a Warp module needs, without building anything.
+    """Plan a Warp module without building anything.
 
     Args:
         module: A Warp module, a Python module or the name of one.

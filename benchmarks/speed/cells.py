@@ -47,7 +47,7 @@ _LOOP = """    i, j = wp.tid()
 
 @dataclass(frozen=True)
 class Cell:
-    """One kernel, whoever builds its products.
+    """One kernel, for every builder of its products.
 
     Attributes:
         form: ``resident``: A and B stay in shared memory and are multiplied ``calls`` times; ``loop``: tiles of two

@@ -15,9 +15,10 @@ import warp as wp
 from benchmarks.speed.arrays import Matrix, draw, to_device, to_host
 from benchmarks.speed.builds import ARCH, Shelf, import_kernels
 from benchmarks.speed.cells import Build, Cell, Part
+from warp_tiles.gemm.dtypes import DTYPES
 
 # unit roundoff of the storage type; tf32 keeps ten bits of the mantissa
-ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53, "tf32": 2.0**-11}
+ROUNDOFF = {**{str(name): info.roundoff for name, info in DTYPES.items()}, "tf32": 2.0**-11}
 _ALLOWED = 16.0  # differences between two right results, in units of the roundings that they make
 
 

@@ -1,4 +1,4 @@
-"""Times launches in turns.
+"""Times launches alternately.
 
 Each timed launch waits behind a short spinning kernel, so that the launches are queued before the first of
 them starts and none waits for Python; the same kernel reads the clock of a multiprocessor.
@@ -38,7 +38,7 @@ class Times:
 
 
 def time_in_turns(launches: Mapping[str, Launch], device: str, repeats: int = REPEATS) -> dict[str, Times]:
-    """Times of launches that take turns, so that a drift of the clock meets all of them."""
+    """Times of launches that alternate, so that a drift of the clock affects all of them."""
     counts = {name: _launches_for(launch, device) for name, launch in launches.items()}
     clocks = wp.zeros(repeats * len(launches), dtype=wp.float64, device=device)
     events: dict[str, list[tuple[Any, Any]]] = {name: [] for name in launches}

@@ -145,12 +145,12 @@ private:
     static WT_DEVICE void accumulate(TileSums& sums, const A* a, const B* b, const Place& place)
     {
         const int first = R::parts == 1 ? 0 : R::part() * share_k;
-        if constexpr (Config::rotation_a > 1 || Config::rotation_b > 1) {
+        if constexpr (Config::swizzle_a > 1 || Config::swizzle_b > 1) {
             // Lanes that read lines along K at the same banks start at different places.
-            const int turn = (place.lane_m & (Config::rotation_a - 1)) ^ (place.lane_n & (Config::rotation_b - 1));
+            const int swizzle = (place.lane_m & (Config::swizzle_a - 1)) ^ (place.lane_n & (Config::swizzle_b - 1));
 #pragma unroll(Config::k_unroll)
             for (int k0 = 0; k0 < share_k; k0 += step_k)
-                step(sums, a, b, place, first + (k0 ^ turn * step_k) + place.lane_k * vector, P::k);
+                step(sums, a, b, place, first + (k0 ^ swizzle * step_k) + place.lane_k * vector, P::k);
         } else {
             // Pointers advance, so that what is unrolled reads at constant distances from them.
             constexpr int ahead_a = P::a_row_major ? 1 : P::lda, ahead_b = P::b_row_major ? P::ldb : 1;

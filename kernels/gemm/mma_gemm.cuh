@@ -25,9 +25,9 @@ struct MmaGemm {
     static constexpr int rows = Config::tile_m / 8, cols = Config::tile_n / 8;  // groups of eight
     static constexpr int block_k = 4 * Config::k_vector;
     static constexpr int steps = block_k / Multiply::k;
-    // As many blocks at a time as lanes take turns with, where lines go along K
-    static constexpr int blocks_a = P::a_row_major ? Config::rotation_a : 1;
-    static constexpr int blocks_b = P::b_row_major ? 1 : Config::rotation_b;
+    // As many blocks at a time as the swizzle has patterns, where lines go along K
+    static constexpr int blocks_a = P::a_row_major ? Config::swizzle_a : 1;
+    static constexpr int blocks_b = P::b_row_major ? 1 : Config::swizzle_b;
     static constexpr int blocks = blocks_a > blocks_b ? blocks_a : blocks_b;
     static constexpr int step_k = block_k * blocks;
     static constexpr int share_k = R::parts == 1 ? P::k : (P::k + step_k - 1) / step_k / R::parts * step_k;  // of a warp
@@ -39,11 +39,11 @@ struct MmaGemm {
     // Interleaved rows let 16-bit neighbours be read together, interleaved columns make C's vectors 16 bytes long.
     static constexpr bool wide_a = !P::a_row_major, wide_b = !P::b_row_major ? sizeof(C) <= 4 : true;
     // Structures of their own, because their names are part of those of all functions.
-    struct ShapeA : tile::OperandShape<A, P::m, P::k, P::lda, P::align_a, rows, Config::k_vector, blocks, Config::rotation_a, wide_a> {};
-    struct ShapeB : tile::OperandShape<B, P::n, P::k, P::ldb, P::align_b, cols, Config::k_vector, blocks, Config::rotation_b, wide_b> {};
+    struct ShapeA : tile::OperandShape<A, P::m, P::k, P::lda, P::align_a, rows, Config::k_vector, blocks, Config::swizzle_a, wide_a> {};
+    struct ShapeB : tile::OperandShape<B, P::n, P::k, P::ldb, P::align_b, cols, Config::k_vector, blocks, Config::swizzle_b, wide_b> {};
     using ReadA = typename tile::OperandReader<P::a_row_major, ShapeA>::Type;
     using ReadB = typename tile::OperandReader<!P::b_row_major, ShapeB>::Type;
-    struct ShapeC : tile::AccumulatorShape<C, Sum<P>, P::m, P::n, P::ldc, P::c_row_major, P::align_c, rows, cols, Multiply::rows, Config::rotation_c,
+    struct ShapeC : tile::AccumulatorShape<C, Sum<P>, P::m, P::n, P::ldc, P::c_row_major, P::align_c, rows, cols, Multiply::rows, Config::swizzle_c,
                                            ReadA::placement, ReadB::placement> {};
     using Result = tile::Accumulator<ShapeC>;
 

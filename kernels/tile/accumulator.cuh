@@ -61,13 +61,13 @@ struct Accumulator {
     using Values = Vector<T, elements>;
     using Sums = Sum[S::rows / S::together][S::cols][2 * S::together];
 
-    // C as it lies in the tile, each lane taking its turn
+    // C as it lies in the tile, each lane with its swizzle
     static WT_DEVICE void fetch(Values (&values)[S::rows][vectors], const T* tile, int row0, int col0, int g, int q)
     {
-        const int turn = (g >> line_bits) & (ways - 1);
+        const int swizzle = (g >> line_bits) & (ways - 1);
 #pragma unroll
         for (int group = 0; group < S::rows; ++group)
-            fetch(values[group], tile, row0 + position<S::row_placement>(group, g), col0, turn, q);
+            fetch(values[group], tile, row0 + position<S::row_placement>(group, g), col0, swizzle, q);
     }
 
     // Fetched: whether `values` holds C already. They are not used where beta is zero.
@@ -75,7 +75,7 @@ struct Accumulator {
     static WT_DEVICE void store(const Sums& sums, Scale<Sum> scale, Values (&values)[S::rows][vectors], T* tile,
                                 int row0, int col0, int g, int q)
     {
-        const int turn = (g >> line_bits) & (ways - 1);
+        const int swizzle = (g >> line_bits) & (ways - 1);
 #pragma unroll
         for (int group = 0; group < S::rows; ++group) {
             const int row = row0 + position<S::row_placement>(group, g);
@@ -89,10 +89,10 @@ struct Accumulator {
                               [2 * (group % S::together) + Columns::member_of(e)];
             }
             if constexpr (ways > 1)
-                exchange_slots<ways>(totals, turn);
+                exchange_slots<ways>(totals, swizzle);
             if (scale.beta != Sum(0)) {
                 if constexpr (!Fetched)
-                    fetch(values[group], tile, row, col0, turn, q);
+                    fetch(values[group], tile, row, col0, swizzle, q);
 #pragma unroll
                 for (int slot = 0; slot < vectors; ++slot) {
 #pragma unroll
@@ -102,18 +102,18 @@ struct Accumulator {
             }
 #pragma unroll
             for (int slot = 0; slot < vectors; ++slot)
-                write(totals[slot], tile, row, col0 + Columns::column(slot ^ turn, q));
+                write(totals[slot], tile, row, col0 + Columns::column(slot ^ swizzle, q));
         }
     }
 
 private:
     static WT_DEVICE int offset(int row, int col) { return S::row_major ? row * S::ld + col : col * S::ld + row; }
 
-    static WT_DEVICE void fetch(Values (&values)[vectors], const T* tile, int row, int col0, int turn, int q)
+    static WT_DEVICE void fetch(Values (&values)[vectors], const T* tile, int row, int col0, int swizzle, int q)
     {
 #pragma unroll
         for (int slot = 0; slot < vectors; ++slot) {
-            const int col = col0 + Columns::column(slot ^ turn, q);
+            const int col = col0 + Columns::column(slot ^ swizzle, q);
 #pragma unroll
             for (int e = 0; e < elements; e += width) {
                 Vector<T, width> part{};

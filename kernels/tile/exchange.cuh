@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lanes whose accesses would meet in a memory bank take turns: lane with turn x uses slot s ^ x where the others use
-// slot s. Afterwards each lane's registers are put in order with one select per register and bit of x.
+// XOR swizzle: of lanes whose accesses would conflict in a bank, the one with swizzle x uses slot s ^ x in place of s.
+// Afterwards one select per register and bit of x puts each lane's registers in order.
 
 #pragma once
 
@@ -31,14 +31,14 @@ WT_DEVICE Vector<T, N> select(bool second, const Vector<T, N>& a, const Vector<T
     }
 }
 
-// Slot s becomes slot s ^ turn, for turn < Ways and every s < Slots.
+// Slot s becomes slot s ^ swizzle, for swizzle < Ways and every s < Slots.
 template <int Ways, int Slots, class T>
-WT_DEVICE void exchange_slots(T (&slots)[Slots], int turn)
+WT_DEVICE void exchange_slots(T (&slots)[Slots], int swizzle)
 {
     static_assert((Ways & (Ways - 1)) == 0 && Slots % Ways == 0, "Slots come in whole groups of a power of two");
 #pragma unroll
     for (int bit = 1; bit < Ways; bit *= 2) {
-        const bool swap = (turn & bit) != 0;
+        const bool swap = (swizzle & bit) != 0;
 #pragma unroll
         for (int s = 0; s < Slots; ++s) {
             if ((s & bit) == 0) {
@@ -50,7 +50,7 @@ WT_DEVICE void exchange_slots(T (&slots)[Slots], int turn)
     }
 }
 
-// Rows in steps of row_bytes: the lowest bits of a row number that do not change its banks take no turns.
+// Rows in steps of row_bytes: the lowest bits of a row number that do not change its banks are not swizzled.
 WT_DEVICE constexpr int rows_apart_bits(int row_bytes)
 {
     return row_bytes % 128 == 0 ? 0 : row_bytes % 64 == 0 ? 1 : row_bytes % 32 == 0 ? 2 : 3;

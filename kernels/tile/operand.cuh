@@ -25,7 +25,7 @@ WT_DEVICE constexpr int power_of_two_in(int a) { return a & -a; }
 // LD, Align   leading dimension in elements; bytes to which the start of every contiguous line is aligned
 // Groups      groups of eight across that are read at a time
 // V, Blocks   elements of K a lane takes from a block, and blocks that are read at a time
-// Ways        how many lanes take turns
+// Ways        number of XOR patterns of the swizzle
 // Wide        whether two groups may be interleaved, which makes C's vectors four elements long
 template <class T, int Extent, int K, int LD, int Align, int Groups, int V, int Blocks, int Ways, bool Wide>
 struct OperandShape {
@@ -66,18 +66,18 @@ struct AlongK {
 
     static WT_DEVICE void load(Units<S>& units, const T* tile, int outer0, int k0, int g, int q)
     {
-        const int turn = (g >> line_bits) & (S::ways - 1);
+        const int swizzle = (g >> line_bits) & (S::ways - 1);
 #pragma unroll
         for (int group = 0; group < S::groups; ++group) {
             const int outer = outer0 + position<placement>(group, g);
 #pragma unroll
             for (int slot = 0; slot < S::blocks; ++slot) {
-                const int k = k0 + 4 * S::vector * (slot ^ turn) + S::vector * q;
+                const int k = k0 + 4 * S::vector * (slot ^ swizzle) + S::vector * q;
                 load_vector(units[slot][group], tile + outer * S::ld + k, outer < S::extent, k);
             }
         }
         if constexpr (S::ways > 1)
-            exchange_blocks(units, turn);
+            exchange_blocks(units, swizzle);
     }
 
 private:
@@ -103,7 +103,7 @@ private:
     }
 
     // Blocks change places as wholes.
-    static WT_DEVICE void exchange_blocks(Units<S>& units, int turn)
+    static WT_DEVICE void exchange_blocks(Units<S>& units, int swizzle)
     {
 #pragma unroll
         for (int group = 0; group < S::groups; ++group) {
@@ -113,7 +113,7 @@ private:
 #pragma unroll
                 for (int block = 0; block < S::blocks; ++block)
                     slots[block] = units[block][group][u];
-                exchange_slots<S::ways>(slots, turn);
+                exchange_slots<S::ways>(slots, swizzle);
 #pragma unroll
                 for (int block = 0; block < S::blocks; ++block)
                     units[block][group][u] = slots[block];
@@ -147,7 +147,7 @@ struct AcrossK {
 
     static WT_DEVICE void load(Units<S>& units, const T* tile, int outer0, int k0, int g, int q)
     {
-        const int turn = q & (S::ways - 1);
+        const int swizzle = q & (S::ways - 1);
 #pragma unroll
         for (int block = 0; block < S::blocks; ++block) {
             if constexpr (matrices) {
@@ -157,14 +157,14 @@ struct AcrossK {
             Access slots[S::vector * slots_across];
 #pragma unroll
             for (int slot = 0; slot < S::vector * slots_across; ++slot) {
-                const int source = slot ^ turn;
+                const int source = slot ^ swizzle;
                 const int k = k0 + S::vector * (4 * block + q) + source / slots_across;
                 const int outer = outer0 + position<placement>(source % slots_across * pair, g);
                 const bool valid = S::exact || (outer < S::extent && k < S::k);
                 slots[slot] = valid ? arch::load<parts>(reinterpret_cast<const Part*>(tile + k * S::ld + outer)) : Access{};
             }
             if constexpr (S::ways > 1)
-                exchange_slots<S::ways>(slots, turn);
+                exchange_slots<S::ways>(slots, swizzle);
             sort(units[block], slots);
         }
     }

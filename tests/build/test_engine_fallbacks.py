@@ -12,7 +12,7 @@ import pytest
 
 from tests.bench import ALIGNED, UNALIGNED, Bench, cublasdx, failing_libmathdx, libmathdx, mma, variant_of
 from warp_tiles import settings
-from warp_tiles.build.context import SettledWorkshop
+from warp_tiles.build.context import BuildContext
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.records import Artifact
 from warp_tiles.errors import BuildError, ToolchainError, WorkerError
@@ -157,7 +157,7 @@ def test_an_architecture_that_the_compiler_does_not_know_goes_to_libmathdx(
 ) -> None:
     bench.engine.use_libmathdx(libmathdx)
     toolchain = replace(bench.engine.at(current()).toolchain(), archs=(80, 90))
-    monkeypatch.setattr(SettledWorkshop, "toolchain", lambda self: toolchain)
+    monkeypatch.setattr(BuildContext, "toolchain", lambda self: toolchain)
     unknown = replace(ALIGNED, arch=110)
     artifact, told = bench.heard(unknown)
     assert artifact.provider == "libmathdx"

@@ -72,7 +72,7 @@ class FakeEngine:
     linked_ahead: dict[object, tuple[str, bytes]] = field(default_factory=dict)
     kept: list[Artifact] = field(default_factory=list)
 
-    def at(self, resolved: Settings, patient: bool = False) -> FakeEngine:
+    def at(self, resolved: Settings, low_priority: bool = False) -> FakeEngine:
         return self
 
     def toolchain(self) -> Toolchain:
@@ -86,7 +86,9 @@ class FakeEngine:
     def keep(self, artifacts: Any, resolved: Settings) -> None:
         self.kept += artifacts
 
-    def start(self, variants: Any, resolved: Settings, *, patient: bool = False) -> dict[GemmVariant, Future[Artifact]]:
+    def start(
+        self, variants: Any, resolved: Settings, *, low_priority: bool = False
+    ) -> dict[GemmVariant, Future[Artifact]]:
         self.started += list(variants)
         return {variant: done(self.results.get(variant, artifact(variant))) for variant in self.started}
 

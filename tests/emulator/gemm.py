@@ -8,18 +8,14 @@ import numpy as np
 
 from tests.emulator.emulator import Answer, Function, Launch
 from tests.emulator.tiles import Matrix, Tile, rounded
+from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import DType, GemmVariant, Operand
 from warp_tiles.providers.mma import SOURCE, config_struct, problem_struct
 
 INCLUDES = [SOURCE]
 # unit roundoff and half the smallest subnormal number
-ROUNDOFF: dict[DType, float] = {
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-    "float32": 2.0**-24,
-    "float64": 2.0**-53,
-}
+ROUNDOFF = {name: info.roundoff for name, info in DTYPES.items()}
 UNDERFLOW: dict[DType, float] = {
     "float16": 2.0**-25,
     "bfloat16": 2.0**-134,

@@ -145,7 +145,7 @@ struct FixedConfig {
     static constexpr bool fma = I == wt::Instruction::fma;
     static constexpr wt::Instruction instruction = I;
     static constexpr int tile_m = 16, tile_n = 16, lanes_m = fma ? 4 : 1, lanes_n = fma ? 4 : 1, lanes_k = fma ? 2 : 1;
-    static constexpr int warps_k = 1, k_vector = Vector, k_unroll = 1, rotation_a = 1, rotation_b = 1, rotation_c = 1;
+    static constexpr int warps_k = 1, k_vector = Vector, k_unroll = 1, swizzle_a = 1, swizzle_b = 1, swizzle_c = 1;
     static constexpr bool transposed = false, c_first = false;
 };
 

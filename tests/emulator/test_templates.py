@@ -82,9 +82,9 @@ def changes(draw: st.DrawFn, variant: GemmVariant) -> TileConfig:
         lanes_k,
         k_vector=draw(st.sampled_from([1, 2, 4, 8])),
         k_unroll=draw(st.sampled_from([1, 2])),
-        rotation_a=draw(powers),
-        rotation_b=draw(powers),
-        rotation_c=draw(powers),
+        swizzle_a=draw(powers),
+        swizzle_b=draw(powers),
+        swizzle_c=draw(powers),
         transposed=draw(st.booleans()),
         c_first=draw(st.booleans()),
     )
@@ -136,7 +136,7 @@ def settled(variant: GemmVariant, change: TileConfig | None) -> TileConfig:
     check(variant, chosen)
     if change is None:
         return chosen
-    least: dict[str, Any] = {"c_first": False, "rotation_c": 1, "rotation_b": 1, "rotation_a": 1, "k_vector": 4}
+    least: dict[str, Any] = {"c_first": False, "swizzle_c": 1, "swizzle_b": 1, "swizzle_a": 1, "k_vector": 4}
     least |= {"tile_n": max(8, change.lanes_n), "tile_m": max(16, change.lanes_m)}
     for name, value in least.items():
         if accepted(variant, change):
@@ -229,7 +229,7 @@ def test_products_are_many_and_of_every_kind(cases: tuple[list[Case], list[str]]
     assert len(found) >= 2000
     assert {case.config.instruction for case in found} == {"mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"}
     assert {case.variant.arch for case in found} == {75, 80, 86, 90, 120}
-    for name in ("rotation_a", "rotation_b", "rotation_c"):
+    for name in ("swizzle_a", "swizzle_b", "swizzle_c"):
         assert {getattr(case.config, name) for case in found} == {1, 2, 4}
     changed = sum(case.config != choose(case.variant) for case in found)
     assert {case.loop for case in found} == {0, 1, 2, 3}

@@ -31,12 +31,12 @@ def test_what_is_chosen_is_not_refused(variant: GemmVariant) -> None:
     [
         (HALF, {"instruction": "mma_m8n8k4"}, "instruction is 'mma_m8n8k4', but the operands allow mma_m16n8k16, fma"),
         (HALF, {"tile_m": 0}, "tile_m is 0, not a positive number"),
-        (HALF, {"tile_n": 8, "rotation_b": 1, "rotation_c": 4}, "rotation_c is 4, which does not divide the 1 vectors"),
+        (HALF, {"tile_n": 8, "swizzle_b": 1, "swizzle_c": 4}, "swizzle_c is 4, which does not divide the 1 vectors"),
         (HALF, {"transposed": "no"}, "transposed is 'no', not a truth value"),
         (HALF, {"c_first": 1}, "c_first is 1, not a truth value"),
         (HALF, {"k_vector": 3}, "k_vector is 3, not a power of two"),
         (HALF, {"k_vector": 16}, "k_vector is 16, more than 8"),
-        (HALF, {"rotation_c": 8}, "rotation_c is 8, more than 4"),
+        (HALF, {"swizzle_c": 8}, "swizzle_c is 8, more than 4"),
         (HALF, {"lanes_k": 64}, "lanes_m, lanes_n and lanes_k belong to the instruction fma"),
         (HALF, {"tile_m": 24}, "tile_m and tile_n must be multiples of 16 and 8"),
         (HALF, {"k_vector": 2}, "four lanes of k_vector 2 do not fill an instruction's 16 elements of K"),
@@ -46,7 +46,11 @@ def test_what_is_chosen_is_not_refused(variant: GemmVariant) -> None:
         (HALF, {"warps_k": 8}, "warps_k is 8, which does not divide the 4 warps of the block"),
         (HALF, {"warps_k": 2, "c_first": False}, "warps_k is 2, but 4 register tiles of C would need 8 warps of 4"),
         (DEEP, {"warps_k": 4, "tile_n": 16, "k_vector": 8}, "warps_k is 4, which does not divide the 3 steps over K"),
-        (DEEP, {"warps_k": 2, "k_vector": 4, "c_first": True}, "c_first is set, but 2 warps along K take turns at C"),
+        (
+            DEEP,
+            {"warps_k": 2, "k_vector": 4, "c_first": True},
+            "c_first is set, but 2 warps along K add to C one after another",
+        ),
         (SHORT, {"warps_k": 2, "k_vector": 4, "c_first": False}, "would round its part of a sum to float16"),
         (FLOAT, {"lanes_m": 32, "lanes_n": 1, "lanes_k": 1, "tile_m": 16}, "lanes_m must divide tile_m"),
     ],
@@ -58,9 +62,9 @@ def test_what_does_not_fit_is_refused(variant: GemmVariant, changes: dict[str, A
 
 def test_turns_must_divide_what_a_lane_reads() -> None:
     narrow = replace(HALF, b=operand("float16", True, 8, 4), n=8, threads=32)
-    config = replace(choose(narrow), tile_n=8, k_vector=4, rotation_a=1)
-    check(narrow, replace(config, rotation_b=4))
+    config = replace(choose(narrow), tile_n=8, k_vector=4, swizzle_a=1)
+    check(narrow, replace(config, swizzle_b=4))
     thin = replace(narrow, b=operand("float64", True, 8, 8), a=operand("float64", True, 64, 8), arch=80)
-    wide = replace(choose(thin), tile_n=8, k_vector=1, rotation_a=1)
-    with pytest.raises(SettingError, match="rotation_b is 2, which does not divide what a lane reads at a time"):
-        check(thin, replace(wide, rotation_b=2))
+    wide = replace(choose(thin), tile_n=8, k_vector=1, swizzle_a=1)
+    with pytest.raises(SettingError, match="swizzle_b is 2, which does not divide what a lane reads at a time"):
+        check(thin, replace(wide, swizzle_b=2))

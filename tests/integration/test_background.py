@@ -34,12 +34,12 @@ class Gate:
         self.builds = 0
         original = CublasdxProvider.build
 
-        def build(provider: Any, recipe: Any, workshop: Any) -> Any:
+        def build(provider: Any, recipe: Any, context: Any) -> Any:
             self.builds += 1
             assert self.open.wait(60)
             if self.failure is not None:
                 raise self.failure
-            return original(provider, recipe, workshop)
+            return original(provider, recipe, context)
 
         monkeypatch.setattr(CublasdxProvider, "build", build)
 

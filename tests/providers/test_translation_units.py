@@ -111,7 +111,7 @@ def test_the_structs_of_mma() -> None:
 
 
 def test_the_config_struct_has_every_field() -> None:
-    config = TileConfig("mma_m16n8k16", 32, 64, k_vector=8, rotation_a=2, rotation_b=4, rotation_c=2, transposed=True)
+    config = TileConfig("mma_m16n8k16", 32, 64, k_vector=8, swizzle_a=2, swizzle_b=4, swizzle_c=2, transposed=True)
     text = config_struct(config)
     found = {
         name: value

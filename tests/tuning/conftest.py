@@ -8,12 +8,13 @@ import pytest
 
 from warp_tiles.tuning import folder, store
 from warp_tiles.tuning.store import RecordStore
+from warp_tiles.util.warn import WarnedTexts
 
 
 @pytest.fixture(autouse=True)
-def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what the process has warned of and could not write, so that each test sees its own."""
-    monkeypatch.setattr(folder, "_told", set())
+    monkeypatch.setattr(folder, "_warned", WarnedTexts())
     monkeypatch.setattr(store, "_unwritten", {})
 
 

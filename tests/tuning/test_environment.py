@@ -56,7 +56,7 @@ def test_names_restrict_and_the_first_is_tuned_for(host: None) -> None:
 
 
 def test_a_named_gpu_that_is_unlike_is_told_of(host: None) -> None:
-    with pytest.warns(RuntimeWarning, match=r"cuda:5 \(NVIDIA H200, 66 multiprocessors\) takes no part"):
+    with pytest.warns(RuntimeWarning, match=r"cuda:5 \(NVIDIA H200, 66 multiprocessors\) is not used for tuning"):
         assert names(sharing_gpus(FIRST, ["cuda:0", "cuda:5", "cuda:1"])) == ["cuda:0", "cuda:1"]
 
 

@@ -252,7 +252,7 @@ def test_a_script_is_tuned_on_the_gpus_that_share_it(
     monkeypatch.setattr(gemm, "compile_arch", lambda device: 90)
     made: list[str] = []
 
-    def measurer(shop: object, device: str) -> FakeMeasurer:
+    def measurer(context: object, device: str) -> FakeMeasurer:
         made.append(device)
         return FakeMeasurer(scripted.time_us, name=device)
 

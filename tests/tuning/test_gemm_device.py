@@ -69,11 +69,11 @@ class Lab:
         monkeypatch.setattr(module, "build_side_by_side", self._build)
         monkeypatch.setattr(module._Launches, "_load", lambda launches: None)
         monkeypatch.setattr(module._Launches, "_check", self._check())
-        shop: Any = SimpleNamespace(pool=SimpleNamespace(jobs=2))
-        self.measurer = GpuMeasurer(shop, SimpleNamespace(alias="cuda:1"))
+        context: Any = SimpleNamespace(pool=SimpleNamespace(jobs=2))
+        self.measurer = GpuMeasurer(context, SimpleNamespace(alias="cuda:1"))
         self.gpu: Any = self.measurer._gpu
 
-    def _build(self, shop: Any, variant: Any, configs: Sequence[Config], deadline: float) -> Iterator[Any]:
+    def _build(self, context: Any, variant: Any, configs: Sequence[Config], deadline: float) -> Iterator[Any]:
         for config in configs:
             broken = config["number"] in self.unbuilt
             yield Unbuilt(config, "it was refused") if broken else Benchmark(config, b"", False)

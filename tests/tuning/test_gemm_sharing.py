@@ -84,7 +84,7 @@ def test_the_variant_of_a_gpu_that_fails_goes_on_at_another(bench: Bench) -> Non
     first, second = measurers = gpus(2)
     lose(second, after_batches=1)
     tuner = tuner_with(bench, measurers)
-    with pytest.warns(RuntimeWarning, match="cuda:1 takes no more part in tuning: the GPU cuda:1 cannot be used"):
+    with pytest.warns(RuntimeWarning, match="cuda:1 is no longer used for tuning: the GPU cuda:1 cannot be used"):
         found = tuner.tune_all(VARIANTS)
     assert all(is_complete(item) and not item.error for item in found)
     assert all(item.measured == len(candidates(item.variant, 12)) for item in found), "on both GPUs together"
@@ -111,10 +111,10 @@ def test_when_all_gpus_fail_what_was_measured_is_kept_and_the_rest_are_errors(be
 
 
 def test_the_budget_ends_all_gpus(bench: Bench) -> None:
-    measurers = gpus(2, batch=1, batch_s=0.05)
+    measurers = gpus(2, batch=1, batch_s=0.2)  # long enough that other processes on this machine do not matter
     start = time.monotonic()
-    found = tuner_with(bench, measurers).tune_all(VARIANTS, budget_s=0.8)
-    assert time.monotonic() - start < 2.0
+    found = tuner_with(bench, measurers).tune_all(VARIANTS, budget_s=3.2)
+    assert time.monotonic() - start < 4.4
     assert all(1 <= item.measured < 12 for item in found), "each variant has a share"
     assert all(item.winner and not item.error for item in found)
     assert {item.device for item in found} == {"cuda:0", "cuda:1"}
@@ -138,7 +138,7 @@ def test_progress_of_all_gpus_is_told_by_the_calling_thread_with_their_names(ben
 def test_before_a_build_other_gpus_are_left_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
-    def measurer(shop: object, device: object) -> FakeMeasurer:
+    def measurer(context: object, device: object) -> FakeMeasurer:
         asked.append(device)
         return FakeMeasurer(time_us)
 
@@ -152,7 +152,7 @@ def test_before_a_build_other_gpus_are_left_alone(bench: Bench, monkeypatch: pyt
 
 
 def test_a_tuner_of_several_gpus_measures_on_each(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm, "_measurer", lambda shop, device: FakeMeasurer(time_us, name=device))
+    monkeypatch.setattr(gemm, "_measurer", lambda context, device: FakeMeasurer(time_us, name=device))
     monkeypatch.setattr(gemm, "environment_of", lambda device: H200)
     monkeypatch.setattr(gemm, "compile_arch", lambda device: 90)
     tuner = gemm.default_tuner(bench.engine, settings.current(), ["cuda:1", "cuda:0"])

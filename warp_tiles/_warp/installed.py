@@ -41,7 +41,7 @@ def require_hooks(what: str) -> Hooks:
 
 
 def engine() -> Engine:
-    """What plans and builds.
+    """The engine, which plans and builds.
 
     Raises:
         PlanError: warp_tiles is not enabled.

@@ -1,4 +1,4 @@
-"""What a recorded launch needs below Warp's public names: packed arguments, loaded modules, the active tape."""
+"""Internals of Warp that recorded launches use: packed arguments, loaded modules, the active tape."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def device_of(device: Any, stream: Any) -> Any:
     return stream.device
 
 
-_internal = functools.cache(find)  # of what nobody replaces
+_internal = functools.cache(find)  # for members that are never patched
 
 
 # ---- kernels and their arguments
@@ -106,7 +106,7 @@ def has_adjoint(kernel: Any) -> bool:
 
 
 def kept(kernel: Any, index: int, value: Any) -> Any:
-    """The value itself where it is immutable or an array, else a copy that nobody else can change."""
+    """The value itself where it is immutable or an array, else a private copy."""
     if _internal("types.is_struct")(value):
         instance = value._cls()
         instance.assign(value)

@@ -17,7 +17,7 @@ _lock = threading.Lock()
 
 
 class _StandInBuilder:
-    """What build_lto_dot() needs of a ModuleBuilder."""
+    """The attributes of a ModuleBuilder that build_lto_dot() reads."""
 
     def __init__(self) -> None:
         self.ltoirs: dict[str, bytes] = {}

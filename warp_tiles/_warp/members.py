@@ -8,7 +8,7 @@ from typing import Any
 
 from warp_tiles._warp.seams import find
 
-_internal = functools.cache(find)  # of what nobody replaces
+_internal = functools.cache(find)  # for members that are never patched
 
 
 def arrays_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:

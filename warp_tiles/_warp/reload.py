@@ -1,4 +1,4 @@
-"""Modules that are loaded again: after something was measured for them, or when a background build is ready.
+"""Modules that are loaded again: after tuning, or when a background build is ready.
 
 A module that waits for a background build is in its early stage: it is planned, hashed and built under the fast path's
 settings. The stage ends at the start of a launch, when no other thread is loading the module and no graph is captured.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _ATTEMPTS = 4  # of one load: tuned, set back to the fast path, and settings that change meanwhile
 
 
-class LoadAgain(BaseException):  # what is no Exception Warp neither remembers nor reports as a failure
+class LoadAgain(BaseException):  # so Warp neither caches it nor reports a failed load
     """A module has to be hashed and loaded again, once ``first`` has been called outside Warp's lock."""
 
     def __init__(self, first: Callable[[], None] = lambda: None) -> None:
@@ -44,7 +44,7 @@ class LoadAgain(BaseException):  # what is no Exception Warp neither remembers n
 
 
 class Reloads:
-    """Sees to it that modules are loaded again.
+    """Schedules modules to be loaded again.
 
     Args:
         engine: Plans, tunes and builds.
@@ -85,7 +85,7 @@ class Reloads:
         return load
 
     def compile(self, original: Callable[..., bool], module: Any, *args: Any, **kwargs: Any) -> bool:
-        """``Module._compile``: ahead of time, where nothing is launched and so nothing hurries, if no name is given."""
+        """``Module._compile``. Without a name it compiles ahead of time: there is no launch, so no background build."""
         given = inspect.signature(original).bind(module, *args, **kwargs).arguments
         if given.get("output_name") is not None:
             return original(module, *args, **kwargs)
@@ -141,10 +141,10 @@ class Reloads:
             options: The options that it is built with.
             bare: The plan without providers.
             plan: The plan.
-            prepared: Makes the build of a plan.
+            prepared: Creates the build of a plan.
 
         Raises:
-            LoadAgain: Something is tuned first, or the module is to be had on the fast path first.
+            LoadAgain: Variants are tuned first, or the module is built on the fast path first.
         """
         if self.is_planning:
             return
@@ -162,8 +162,8 @@ class Reloads:
                 self._engine.tune_missing(tuned, resolved)
 
         self._attempted.update((v.variant, resolved) for v in new if v.variant is not None)
-        hurried = not getattr(self._this_thread, "ahead_of_time", False) and not options.get("strip_hash")
-        if resolved.background and hurried and self._has_fast_path(bare):
+        waits = not getattr(self._this_thread, "ahead_of_time", False) and not options.get("strip_hash")
+        if resolved.background and waits and self._has_fast_path(bare):
 
             def prepare() -> ModuleBuild:
                 tune()
@@ -198,7 +198,7 @@ class Reloads:
             build.start()
 
     def fast_path_built(self, module: Any, build: ModuleBuild) -> None:
-        """Tell a module's background build how its fast path was compiled."""
+        """Give a module's background build the source of its fast path."""
         waiting = self._early.get(module, {}).get(build.plan.block_dim)
         if waiting is not None:
             waiting.fast_path_loaded(build.module_source)
@@ -239,9 +239,9 @@ def capturing() -> bool:
 
 
 def _hash_again(module: Any, before: Callable[[], None] | None = None) -> bool:
-    """Have a module hashed again at its next use, unless another thread is loading it.
+    """Discard a module's hash, unless another thread is loading it, so that its next use computes it again.
 
-    Whoever begins to load it needs the lock that is held here, and whoever has begun is seen.
+    A thread that begins to load it needs the lock that is held here; one that has begun is visible here.
     """
     with find("codegen._codegen_lock"):
         if _loaded_elsewhere(module):

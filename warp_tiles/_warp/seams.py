@@ -1,4 +1,4 @@
-"""What warp_tiles needs of Warp's internals, and the way to it."""
+"""The internals of Warp that warp_tiles needs, and how they are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search needs below Warp's public names: the active tape, precompiled headers, the parts of value types."""
+"""Internals of Warp that searches use: the active tape, precompiled headers, the parts of value types."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _runtime(*names: str) -> Any:
 
 @contextlib.contextmanager
 def without_tape() -> Iterator[None]:
-    """Have no ``wp.Tape`` record what the block copies.
+    """Suspend the active ``wp.Tape`` for copies in the block.
 
     Raises:
         SeamError: This Warp keeps its tape elsewhere.

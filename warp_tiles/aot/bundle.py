@@ -24,7 +24,7 @@ from warp_tiles.aot.manifest import Job
 from warp_tiles.cache import BundleReport, Cache, CacheKey
 from warp_tiles.compile.compiler import compile_to_ltoir, guarded
 from warp_tiles.errors import BuildError, CacheError, PlanError, ToolchainError
-from warp_tiles.gemm.variant import MIN_ARCH
+from warp_tiles.gemm.hardware import MIN_ARCH
 from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.rooms import deciding_modules
@@ -162,7 +162,7 @@ def build(job: Job, output: Path, store: ToolchainStore, *, fallback: bool = Tru
         fallback: Whether the weaker promises may be tried.
 
     Returns:
-        What the user should hear; empty if the function was built as asked.
+        A warning for the user; empty if the function was built as asked.
 
     Raises:
         BuildError: The compiler refused it; its log is attached.

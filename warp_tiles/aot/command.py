@@ -15,14 +15,15 @@ from warp_tiles.aot import manifest
 from warp_tiles.cli.output import human_bytes, print_json, script_output_to_stderr
 from warp_tiles.codegen.prelude import MODULE_HEADER
 from warp_tiles.errors import BuildError, WarpTilesError
+from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision
+from warp_tiles.gemm.variant import Arrangement, GemmVariant, Operand, Precision
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.search import require_linkable
 from warp_tiles.toolchain.store import ToolchainStore
 
-_DTYPES: dict[str, DType] = {"h": "float16", "b": "bfloat16", "f": "float32", "d": "float64"}
+_DTYPES = {info.letter: info.name for info in DTYPES.values()}
 _ARRANGEMENTS: dict[str, Arrangement] = {"r": "row_major", "c": "col_major"}
 _DEVICE_SUFFIXES = (".cuh", ".cu", ".h", ".hpp")
 
@@ -61,17 +62,15 @@ _CUBLASDX_CHECKS: tuple[_Check, ...] = (
 
 # the provider mma: the same, and the tile configuration; None is the chosen one
 _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
-    # halves: lines along K and across it, C in vectors, more tiles than warps, turns of every kind
+    # halves: lines along K and across it, C in vectors, more tiles than warps, every kind of swizzle
     (((64, 64, 64), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 90), None),
     (
         ((64, 64, 64), "hhh", "ccr", (16, 16, 16), (0, 0, 0), "default", 32, 90),
-        TileConfig(
-            "mma_m16n8k16", 32, 32, k_vector=8, k_unroll=2, rotation_a=4, rotation_b=2, rotation_c=2, c_first=True
-        ),
+        TileConfig("mma_m16n8k16", 32, 32, k_vector=8, k_unroll=2, swizzle_a=4, swizzle_b=2, swizzle_c=2, c_first=True),
     ),
     (
         ((64, 32, 64), "bbb", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 80),
-        TileConfig("mma_m16n8k16", 16, 32, k_vector=8, rotation_a=2, rotation_c=2),
+        TileConfig("mma_m16n8k16", 16, 32, k_vector=8, swizzle_a=2, swizzle_c=2),
     ),
     # the tensor cores of sm_75, and a result that is stored by columns as it is and as C^T
     (((32, 32, 32), "hhh", "crc", (16, 16, 16), (0, 0, 0), "default", 64, 75), None),
@@ -82,7 +81,7 @@ _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
     # tf32, fp32 in two parts of tf32 on either side, halves of two kinds as tf32
     (
         ((32, 32, 32), "fff", "rrr", (16, 16, 16), (0, 0, 0), "tf32", 64, 80),
-        TileConfig("mma_m16n8k8", 32, 32, k_vector=4, rotation_b=4),
+        TileConfig("mma_m16n8k8", 32, 32, k_vector=4, swizzle_b=4),
     ),
     (((32, 32, 32), "fff", "ccr", (16, 16, 16), (0, 0, 0), "tf32", 64, 120), None),
     (((32, 32, 32), "hfh", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 90), None),
@@ -95,13 +94,13 @@ _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
     ),
     (
         ((32, 32, 32), "ddd", "crr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
-        TileConfig("mma_m16n8k8", 32, 32, k_vector=2, rotation_a=2, rotation_b=4, c_first=True),
+        TileConfig("mma_m16n8k8", 32, 32, k_vector=2, swizzle_a=2, swizzle_b=4, c_first=True),
     ),
-    # without tensor cores: neighbours together, sums shared by lanes, turns
+    # without tensor cores: neighbours together, sums shared by lanes, swizzles
     (((64, 64, 64), "fff", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 120), None),
     (
         ((32, 32, 32), "fff", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
-        TileConfig("fma", 8, 8, lanes_m=4, lanes_n=4, lanes_k=2, k_vector=4, rotation_a=2, rotation_b=2),
+        TileConfig("fma", 8, 8, lanes_m=4, lanes_n=4, lanes_k=2, k_vector=4, swizzle_a=2, swizzle_b=2),
     ),
     (
         ((32, 32, 32), "fff", "ccc", (16, 16, 16), (0, 0, 0), "default", 64, 90),
@@ -111,7 +110,7 @@ _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
     # sums shared by warps, on tensor cores and without
     (
         ((16, 16, 256), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 90),
-        TileConfig("mma_m16n8k16", 16, 16, warps_k=4, k_vector=8, rotation_b=4),
+        TileConfig("mma_m16n8k16", 16, 16, warps_k=4, k_vector=8, swizzle_b=4),
     ),
     (
         ((16, 16, 64), "fff", "rrr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
@@ -219,9 +218,9 @@ def build(description: Path, output: Path, depfile: Path | None, exact: bool, st
     store = ToolchainStore(state)
     output.parent.mkdir(parents=True, exist_ok=True)
     job = aot.read_job(description)
-    told = aot.build(job, output, store, fallback=not exact)
-    if told:
-        print(f"warp-tiles: {told}", file=sys.stderr)
+    warning = aot.build(job, output, store, fallback=not exact)
+    if warning:
+        print(f"warp-tiles: {warning}", file=sys.stderr)
     if depfile is not None:
         aot.write_depfile(depfile, job, output, store)
 

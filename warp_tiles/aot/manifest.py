@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles.errors import BuildError, PlanError, SettingError
-from warp_tiles.gemm.dispatch import TF32_MIN_ARCH
+from warp_tiles.gemm.hardware import MIN_ARCH, TF32_MIN_ARCH
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import MIN_ARCH, GemmVariant, Role
+from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.heuristics.choose import check, choose
 from warp_tiles.plan.planning import PlannedVariant
 from warp_tiles.providers import CublasdxProvider, MmaProvider
@@ -69,7 +69,7 @@ class Selection:
 
     Attributes:
         jobs: Each once, in the order of first mention.
-        notes: What the user should hear, e.g. what was left out and why.
+        notes: Notes for the user, e.g. which rows were left out and why.
     """
 
     jobs: tuple[Job, ...]

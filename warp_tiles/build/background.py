@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from warp_tiles.errors import WarpTilesError
+from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
     from warp_tiles.build.module_build import ModuleBuild
@@ -20,12 +20,12 @@ log = logging.getLogger("warp_tiles")
 
 
 class BackgroundBuild:
-    """Builds what a module would wait for, and links it, on a thread of its own.
+    """Builds and links, on a thread of its own, the functions that a module would otherwise wait for.
 
     Args:
         name: The module, for messages.
-        prepare: Makes the module's build; what is to be tuned is tuned in it first.
-        ended: Called at the end with whether the module can be had now.
+        prepare: Creates the module's build; tunes first if the policy asks for it.
+        ended: Called at the end with whether the module is ready.
     """
 
     def __init__(self, name: str, prepare: Callable[[], ModuleBuild], ended: Callable[[bool], None]) -> None:
@@ -41,13 +41,13 @@ class BackgroundBuild:
         threading.Thread(target=self._run, name=f"warp_tiles_background_{self._name}", daemon=True).start()
 
     def fast_path_loaded(self, module: ModuleSource | None) -> None:
-        """Say how the fast path was compiled, so that the link can be prepared; None if it lay in Warp's cache."""
+        """Receive the source of the fast path, which the link reuses; None if Warp loaded it from its cache."""
         with self._lock:
             if not self._fast_path.done():
                 self._fast_path.set_result(module)
 
     def cancel(self) -> None:
-        """Let it end without a word."""
+        """Ignore its result; it warns of nothing."""
         self._cancelled = True
         self.fast_path_loaded(None)
 
@@ -60,18 +60,18 @@ class BackgroundBuild:
                 if (module := self._fast_path.result()) is not None:
                     build.link_ahead(module)
                 ready = True
-        except Exception as error:  # whatever it is, the module runs on
-            self._tell(error)
+        except Exception as error:  # whatever failed, the module keeps running
+            self._warn(error)
         if ready:
             log.info("%s: ready after %.1f s in the background", self._name, time.perf_counter() - started)
         self._ended(ready)
 
-    def _tell(self, error: Exception) -> None:
+    def _warn(self, error: Exception) -> None:
         if self._cancelled:
             return
         cause = str(error) if isinstance(error, WarpTilesError) else f"{type(error).__name__}: {error}"
-        text = f"warp_tiles: module {self._name} stays on the fast path, its background build failed: {cause}"
+        text = f"module {self._name} stays on the fast path, its background build failed: {cause}"
         try:
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
-        except RuntimeWarning:  # warnings are errors, but nobody could catch one on this thread
-            log.error(text)
+            warn(text)
+        except RuntimeWarning as warning:  # warnings are errors, but no caller could catch one on this thread
+            log.error("%s", warning)

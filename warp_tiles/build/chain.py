@@ -1,4 +1,4 @@
-"""Which providers are asked for a variant, in which order, and what is said where none can serve."""
+"""The providers that are tried for a variant, their order, and the error if none supports it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from warp_tiles.errors import ToolchainError, UnsupportedVariant, WarpTilesError
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.plan.planning import PlannedVariant
-from warp_tiles.providers.base import Provider, Recipe, Tuned, TunedChoice, Workshop
+from warp_tiles.providers.base import Context, Provider, Recipe, Tuned, TunedChoice
 from warp_tiles.settings import Settings
 from warp_tiles.settings.policy import PROVIDER_ORDER
 
@@ -19,7 +19,7 @@ class Offer:
     """A provider's answer to one variant.
 
     Attributes:
-        provider: Who answers.
+        provider: The provider that answers.
         recipes: Its ways to build the variant, best first; empty if there is an obstacle.
         obstacle: Why it cannot: UnsupportedVariant, which is normal, or ToolchainError, which the user can remedy.
     """
@@ -36,7 +36,7 @@ class Chain:
     Attributes:
         settings: The settings.
         providers: In the order in which they are asked.
-        tuned: What was measured; None if nothing was, or if it does not count.
+        tuned: Measurements; None if there are none that are valid.
     """
 
     settings: Settings
@@ -56,15 +56,15 @@ class Chain:
     def _best(self, variant: GemmVariant) -> TunedChoice | None:
         return self.tuned.best(variant, [provider.name for provider in self.providers]) if self.tuned else None
 
-    def ask(self, provider: Provider, variant: GemmVariant, workshop: Workshop) -> Offer:
+    def ask(self, provider: Provider, variant: GemmVariant, context: Context) -> Offer:
         """Ask one provider of the chain.
 
         Raises:
-            WorkerError: A compiler process died, which decides nothing.
+            WorkerError: A compiler process died; the provider may still support the variant.
         """
         try:
             recipes = provider.recipes(variant)
-            provider.require(variant, workshop)
+            provider.require(variant, context)
         except WorkerError:
             raise
         except (UnsupportedVariant, ToolchainError) as error:
@@ -83,7 +83,7 @@ class Chain:
             causes.append(best.reason)
         return f"{provider.name}: {'; '.join(dict.fromkeys(causes)) or 'the first that is asked'}"
 
-    def nobody(self, variant: GemmVariant, obstacles: Sequence[WarpTilesError]) -> UnsupportedVariant:
+    def unsupported(self, variant: GemmVariant, obstacles: Sequence[WarpTilesError]) -> UnsupportedVariant:
         """The error where every provider has an obstacle."""
         causes = "; ".join(dict.fromkeys(error.message for error in obstacles))
         named = self.settings.named
@@ -95,19 +95,19 @@ class Chain:
         return UnsupportedVariant(f"no provider can build {variant.describe()}: {causes}", remedy)
 
 
-def planned_with(chain: Chain, planned: PlannedVariant, workshop: Workshop) -> tuple[PlannedVariant, Offer]:
+def planned_with(chain: Chain, planned: PlannedVariant, context: Context) -> tuple[PlannedVariant, Offer]:
     """A needed variant with the provider that takes it, and that provider's offer.
 
     Raises:
         ToolchainError: The one provider that is asked lacks something.
         UnsupportedVariant: The one provider that is asked cannot serve the variant.
-        TypeError: Nobody can accumulate in bfloat16 here; it says what Warp says.
+        TypeError: No provider can accumulate in bfloat16 here; the message is Warp's own.
     """
     variant = planned.variant
     assert variant is not None
     obstacles: list[WarpTilesError] = []
     for provider in chain.order(variant):
-        offer = chain.ask(provider, variant, workshop)
+        offer = chain.ask(provider, variant, context)
         if offer.obstacle is None:
             recipe = offer.recipes[0]
             reason = f"{planned.reason}; {chain.why(provider, variant, obstacles)}"
@@ -118,7 +118,7 @@ def planned_with(chain: Chain, planned: PlannedVariant, workshop: Workshop) -> t
         if chain.forced and isinstance(offer.obstacle, ToolchainError):
             raise offer.obstacle
         obstacles.append(offer.obstacle)
-    error = chain.nobody(variant, obstacles)
+    error = chain.unsupported(variant, obstacles)
     if variant.c.dtype == "bfloat16":
         text = BFLOAT16_OUT_ERROR if planned.role is Role.FORWARD else BFLOAT16_ADJOINT_ERROR
         raise TypeError(f"In '{planned.function}': {text} Here {error.message}.") from error

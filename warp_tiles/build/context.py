@@ -1,4 +1,4 @@
-"""What builds are made with: caches, toolchain and compiler processes, as a module's settings name them."""
+"""Resources of a build: caches, toolchain and compiler processes, as a module's settings name them."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Resources:
                 self._stores[identity] = ToolchainStore(identity[0] / "toolchain", shared=identity[1])
             return self._stores[identity]
 
-    def pool(self, settings: Settings, patient: bool = False) -> CompilerPool:
-        """Compiler processes, as many as the setting ``jobs`` says; those of patient callers have a low priority.
+    def pool(self, settings: Settings, low_priority: bool = False) -> CompilerPool:
+        """Compiler processes, as many as the setting ``jobs`` says; apart from them, others of low priority.
 
         Raises:
             WorkerError: warp_tiles was disabled.
@@ -72,9 +72,9 @@ class Resources:
         with self._lock:
             if self.closed:
                 raise WorkerError("warp_tiles was disabled in the middle of a build", "enable it again and retry")
-            identity = (settings.jobs, patient)
+            identity = (settings.jobs, low_priority)
             if identity not in self._pools:
-                self._pools[identity] = CompilerPool(settings.jobs, self._executor, low_priority=patient)
+                self._pools[identity] = CompilerPool(settings.jobs, self._executor, low_priority=low_priority)
             return self._pools[identity]
 
     @property
@@ -103,18 +103,18 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class SettledWorkshop:
-    """The resources under one set of settings, as providers see them (:class:`warp_tiles.providers.Workshop`).
+class BuildContext:
+    """The resources under one set of settings, as providers see them (:class:`warp_tiles.providers.Context`).
 
     Attributes:
         resources: Where they come from.
         settings: The settings.
-        patient: Whether nobody waits: compiler processes of low priority, apart from the others.
+        low_priority: Use compiler processes of low priority, for builds in the background.
     """
 
     resources: Resources
     settings: Settings
-    patient: bool = False
+    low_priority: bool = False
 
     @property
     def root(self) -> Path:
@@ -134,7 +134,7 @@ class SettledWorkshop:
     @property
     def pool(self) -> CompilerPool:
         """Compiler processes; raises WorkerError where warp_tiles was disabled."""
-        return self.resources.pool(self.settings, self.patient)
+        return self.resources.pool(self.settings, self.low_priority)
 
     def toolchain(self) -> Toolchain:
         """The toolchain, checked against Warp's linker.

@@ -7,7 +7,6 @@ import functools
 import logging
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from warp_tiles import settings
 from warp_tiles.build.chain import Chain, planned_with
-from warp_tiles.build.context import Resources, SettledWorkshop
+from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.locked import require_cached
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
@@ -36,6 +35,8 @@ from warp_tiles.providers.warps import Libmathdx
 from warp_tiles.settings import Settings
 from warp_tiles.toolchain.rooms import deciding_files
 from warp_tiles.toolchain.search import Version
+from warp_tiles.util.single_flight import Flights
+from warp_tiles.util.warn import WarnedTexts, warn
 from warp_tiles.version import __version__
 
 if TYPE_CHECKING:
@@ -46,13 +47,13 @@ log = logging.getLogger("warp_tiles")
 
 
 class Measurements(Protocol):
-    """What was measured of GEMM variants, and the way to measure more."""
+    """Measurements of GEMM variants, and the way to make more."""
 
     def at(self, now: Settings, store: ToolchainStore) -> Tuned | None:
-        """What was measured and counts under some settings; None if nothing was."""
+        """Measurements that are valid under some settings; None if there are none."""
 
     def forget(self) -> None:
-        """Have records read again when they are next asked for."""
+        """Read records again when they are next needed."""
 
     def tune_missing(self, engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:
         """Measure the variants that have no record, where there is a GPU for which they are meant."""
@@ -64,7 +65,7 @@ class Engine:
     Args:
         warp_toolkit: CUDA version of Warp's linker, or None if unknown.
         executor: Runs the compilers in place of own processes.
-        tuned: What was measured; None leaves every choice to the chooser.
+        tuned: Measurements; None leaves every choice to the heuristics.
 
     Attributes:
         linked_ahead: Of modules, by name, architecture and block size, that were linked before they are needed: a
@@ -84,19 +85,19 @@ class Engine:
         self.resources = Resources(warp_toolkit, executor)
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.Lock()
-        self._in_flight: dict[tuple[GemmVariant, Settings], Future[Artifact]] = {}
+        self._in_flight: Flights[tuple[GemmVariant, Settings], Artifact] = Flights()
         self._ahead: dict[tuple[GemmVariant, Settings], Future[Artifact]] = {}
         self.linked_ahead: dict[tuple[str, int | None, int], tuple[str, bytes]] = {}
-        self._told: set[str] = set()
+        self._warned = WarnedTexts()
         self._rooms: str | None = None
 
     def use_libmathdx(self, build: Libmathdx) -> None:
         """Name Warp's own libmathdx build, which returns a variant's symbol and LTO-IR, as a provider."""
         self._libmathdx = build
 
-    def at(self, settings: Settings, patient: bool = False) -> SettledWorkshop:
+    def at(self, settings: Settings, low_priority: bool = False) -> BuildContext:
         """The cache, the toolchain and the compiler processes under some settings."""
-        return SettledWorkshop(self.resources, settings, patient)
+        return BuildContext(self.resources, settings, low_priority)
 
     @property
     def cache(self) -> Cache:
@@ -110,7 +111,6 @@ class Engine:
     def after_fork(self) -> None:
         """In a forked child: the parent's threads are gone, and its compiler processes are not this one's."""
         self._lock = threading.Lock()
-        self._in_flight = {}
         self.resources.after_fork()
 
     # ---- providers
@@ -133,7 +133,7 @@ class Engine:
         return Chain(resolved, tuple(make[name]() for name in resolved.providers if name not in absent), tuned)
 
     def records_changed(self) -> None:
-        """Have tuning records read again; what was built ahead may be another choice now."""
+        """Read tuning records again, and discard what was built ahead: the choice may differ now."""
         if self.tuned is not None:
             self.tuned.forget()
         with self._lock:
@@ -146,7 +146,7 @@ class Engine:
         Modules that were hashed before have to be hashed again.
 
         Args:
-            variants: What is about to be built.
+            variants: The variants of the next build.
             resolved: The settings; the search takes as long as ``tune_budget_s`` allows.
         """
         if self.tuned is not None:
@@ -155,7 +155,7 @@ class Engine:
     # ---- planning
 
     def salt(self, resolved: Settings | None = None) -> str:
-        """What distinguishes a module built here from one that Warp built, for Warp's module hash.
+        """Text for Warp's module hash, which distinguishes modules built here from those that Warp built.
 
         It changes with the providers that would be asked: their sources, the compiler, the settings. Of the policy
         only these providers count, so that policies that ask the same ones find each other's modules.
@@ -164,11 +164,11 @@ class Engine:
             SettingError: A provider is named that the policy forbids.
         """
         resolved = resolved or settings.current()
-        workshop, chain = self.at(resolved), self.chain(resolved)
+        context, chain = self.at(resolved), self.chain(resolved)
         asked = " ".join(provider.name for provider in chain.providers)
         parts = ["warp_tiles", __version__, resolved.provider, asked, resolved.linker]
         parts.append(f"loop_sums={resolved.loop_sums}")
-        parts.append(f"wide_moves={resolved.wide_moves} rooms={self._rooms_digest(workshop)}")
+        parts.append(f"wide_moves={resolved.wide_moves} rooms={self._rooms_digest(context)}")
         if chain.tuned is not None:
             parts.append(f"tuned={chain.tuned.fingerprint}")
         for provider in chain.providers:
@@ -178,16 +178,16 @@ class Engine:
                 parts.append(f"{provider.name}: {error.message}")
         if any(provider.compiles for provider in chain.providers):
             try:
-                if (nvjitlink := workshop.toolchain().nvjitlink) is not None:
-                    parts.append(f"linker={workshop.store.digests.digest(nvjitlink)}")
+                if (nvjitlink := context.toolchain().nvjitlink) is not None:
+                    parts.append(f"linker={context.store.digests.digest(nvjitlink)}")
             except ToolchainError as error:
                 parts.append(f"no toolchain: {error.message}")
         return "\n".join(parts)
 
-    def _rooms_digest(self, workshop: SettledWorkshop) -> str:
-        """Digest of what decides about code, as it was when first asked for: what is loaded does not change."""
+    def _rooms_digest(self, context: BuildContext) -> str:
+        """Digest of the files that decide the code, taken once: modules that are loaded do not change."""
         if self._rooms is None:
-            self._rooms = workshop.store.digests.digest_many(deciding_files())
+            self._rooms = context.store.digests.digest_many(deciding_files())
         return self._rooms
 
     def annotate(self, plan: ModulePlan) -> ModulePlan:
@@ -205,14 +205,14 @@ class Engine:
             return planned
         if planned.variant is None:
             return replace(planned, provider="scalar")
-        workshop = self.at(chain.settings)
-        found, offer = planned_with(chain, planned, workshop)
+        context = self.at(chain.settings)
+        found, offer = planned_with(chain, planned, context)
         key = offer.provider.key_of(offer.recipes[0])
         if key is None:
             return found
-        cached = workshop.is_cached(key)
+        cached = context.is_cached(key)
         if not cached:
-            AskedKeys(workshop.root / "asked").note(key)
+            AskedKeys(context.root / "asked").note(key)
         return replace(found, key=key.digest, cached=cached)
 
     def require_cached(self, plan: ModulePlan) -> None:
@@ -222,80 +222,75 @@ class Engine:
     # ---- building
 
     def start(
-        self, variants: Iterable[GemmVariant], resolved: Settings | None = None, *, patient: bool = False
+        self, variants: Iterable[GemmVariant], resolved: Settings | None = None, *, low_priority: bool = False
     ) -> dict[GemmVariant, Future[Artifact]]:
         """Start building variants; one that another module already waits for is shared.
 
         Args:
-            variants: What to build.
+            variants: The variants.
             resolved: The settings; None for those of the process.
-            patient: Whether nobody waits for them.
+            low_priority: Compile in processes of low priority, for builds in the background.
         """
         resolved = resolved or settings.current()
         futures: dict[GemmVariant, Future[Artifact]] = {}
         for variant in variants:
             identity = (variant, resolved)
             with self._lock:
-                known = self._in_flight.get(identity) or self._ahead.pop(identity, None)
-                if known is None:
-                    future = self.resources.waiters.submit(self._build, variant, resolved, patient)
-                    self._in_flight[identity] = future
-            if known is None:  # outside the lock: a build that has ended already runs its callback here and now
-                future.add_done_callback(functools.partial(self._landed, identity))
-            futures[variant] = future if known is None else _shared(known)
+                built = self._ahead.pop(identity, None)
+            if built is not None:
+                futures[variant] = _shared(built)
+                continue
+            submit = functools.partial(self.resources.waiters.submit, self._build, variant, resolved, low_priority)
+            future, started = self._in_flight.start(identity, submit)
+            futures[variant] = future if started else _shared(future)
         return futures
 
     def keep(self, artifacts: Iterable[Artifact], resolved: Settings) -> None:
-        """Have the next :meth:`start` find what was built before it was needed, cached or not."""
+        """Keep artifacts that were built ahead of time for the next :meth:`start`, whether they are cached or not."""
         for artifact in artifacts:
             known: Future[Artifact] = Future()
             known.set_result(artifact)
             with self._lock:
                 self._ahead[artifact.variant, resolved] = known
 
-    def _landed(self, identity: tuple[GemmVariant, Settings], _: Future[Artifact]) -> None:
-        with self._lock:
-            self._in_flight.pop(identity, None)
-
-    def _build(self, variant: GemmVariant, resolved: Settings, patient: bool = False) -> Artifact:
-        chain, workshop = self.chain(resolved), self.at(resolved, patient)
+    def _build(self, variant: GemmVariant, resolved: Settings, low_priority: bool = False) -> Artifact:
+        chain, context = self.chain(resolved), self.at(resolved, low_priority)
         obstacles: list[WarpTilesError] = []
         failures: list[WarpTilesError] = []
-        untold: list[WarpTilesError] = []
-        told: list[str] = []
-        lacking = False  # what the first provider that compiles lacks, the others lack too
+        pending: list[WarpTilesError] = []  # failures to warn of once it is known what is used instead
+        warned: list[str] = []
+        lacking = False  # without a toolchain for the first compiling provider there is none for the others
         for provider in chain.order(variant):
             if lacking and provider.compiles:
                 continue
-            offer = chain.ask(provider, variant, workshop)
+            offer = chain.ask(provider, variant, context)
             if isinstance(offer.obstacle, ToolchainError):
                 lacking = lacking or provider is chain.providers[0]
                 failures.append(offer.obstacle)
-                untold.append(offer.obstacle)
+                pending.append(offer.obstacle)
             elif offer.obstacle is not None:
                 obstacles.append(offer.obstacle)
             for recipe in offer.recipes:
-                told += [self._tell(variant, failure, recipe.title) for failure in untold]
-                untold = []
+                warned += [self._warn(variant, failure, recipe.title) for failure in pending]
+                pending = []
                 try:
-                    return replace(
-                        _twice(functools.partial(self._made, variant, provider, recipe, workshop)), warnings=tuple(told)
-                    )
+                    built = _twice(functools.partial(self._built, variant, provider, recipe, context))
+                    return replace(built, warnings=tuple(warned))
                 except WorkerError:
-                    raise  # an accident decides nothing: the scalar path would stay in Warp's cache for good
+                    raise  # a crash must not choose the provider: Warp would cache the scalar path for good
                 except LockedError as error:
                     failures.append(error)  # the next recipe of this provider may be there, another provider may not
                 except (ToolchainError, BuildError) as error:
                     failures.append(error)
-                    untold = [error]
+                    pending = [error]
                     if isinstance(error, ToolchainError):
                         lacking = lacking or provider is chain.providers[0]
                         break
             if failures and isinstance(failures[0], LockedError):
                 break
-        raise failures[0] if failures else chain.nobody(variant, obstacles)
+        raise failures[0] if failures else chain.unsupported(variant, obstacles)
 
-    def _tell(self, variant: GemmVariant, failure: WarpTilesError, instead: str) -> str:
+    def _warn(self, variant: GemmVariant, failure: WarpTilesError, instead: str) -> str:
         cause = failure.message
         if failure.log:
             cause = next((line.strip() for line in failure.log.splitlines() if "error" in line), cause)
@@ -304,20 +299,17 @@ class Engine:
             text += f" To see it alone: {failure.remedy.splitlines()[0]}"
         if isinstance(failure, ToolchainError):
             text = f"{failure.message}; using {instead}. Remedy: {failure.remedy}"
-        with self._lock:
-            first = text not in self._told
-            self._told.add(text)
-        if first and not self.resources.closed:
-            warnings.warn(f"warp_tiles: {text}", RuntimeWarning, stacklevel=2)
+        if not self.resources.closed:
+            warn(text, self._warned)
         return text
 
-    def _made(self, variant: GemmVariant, provider: Provider, recipe: Recipe, workshop: SettledWorkshop) -> Artifact:
+    def _built(self, variant: GemmVariant, provider: Provider, recipe: Recipe, context: BuildContext) -> Artifact:
         start = time.perf_counter()
-        if recipe.symbol and not workshop.settings.rules.builds and provider.key_of(recipe) is None:
+        if recipe.symbol and not context.settings.rules.builds and provider.key_of(recipe) is None:
             raise LockedError(f"{recipe.title} builds {variant.describe()}, of which nothing is cached")
-        wanted = workshop.settings.progress
+        wanted = context.settings.progress
         with self.progress.variant(recipe.variant.describe(), wanted) if recipe.symbol else contextlib.nullcontext():
-            built = provider.build(recipe, workshop)
+            built = provider.build(recipe, context)
         seconds = time.perf_counter() - start
         return Artifact(
             variant, built.symbol, built.payload, provider.name, built.key, built.hit, seconds,
@@ -326,7 +318,7 @@ class Engine:
 
 
 def _twice(attempt: Callable[[], Artifact]) -> Artifact:
-    """Try again where a compiler process died, once."""
+    """Retry once if a compiler process died."""
     try:
         return attempt()
     except WorkerError:
@@ -334,7 +326,7 @@ def _twice(attempt: Callable[[], Artifact]) -> Artifact:
 
 
 def _shared(build: Future[Artifact]) -> Future[Artifact]:
-    """The build of another module, which this one finds without building."""
+    """A future for another caller of the same build: its artifact counts as a hit."""
     mine: Future[Artifact] = Future()
 
     def pass_on(done: Future[Artifact]) -> None:

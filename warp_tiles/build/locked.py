@@ -1,4 +1,4 @@
-"""What the policy ``locked`` misses: every GEMM variant of a module that would have to be built."""
+"""The policy ``locked``: names every GEMM variant of a module that is not in the cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from warp_tiles.build.chain import Chain
 from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.providers.base import Workshop
+from warp_tiles.providers.base import Context
 
 REMEDY = (
     "build it where that is allowed (`warp-tiles compile --arch {arch} -o DIR SCRIPT`, or run it with the policy auto) "
@@ -14,14 +14,14 @@ REMEDY = (
 )
 
 
-def require_cached(plan: ModulePlan, chain: Chain, workshop: Workshop) -> None:
+def require_cached(plan: ModulePlan, chain: Chain, context: Context) -> None:
     """Check that the LTO-IR of everything a module needs is at hand.
 
     Raises:
         LockedError: It is not; all that is missing is named, with its key.
     """
     needed = dict.fromkeys(planned.variant for planned in plan.needed if planned.variant is not None)
-    missing = [text for variant in needed if (text := _missing(variant, chain, workshop))]
+    missing = [text for variant in needed if (text := _missing(variant, chain, context))]
     if missing:
         lines = "\n".join(f"  {text}" for text in missing)
         raise LockedError(
@@ -31,9 +31,9 @@ def require_cached(plan: ModulePlan, chain: Chain, workshop: Workshop) -> None:
         )
 
 
-def _missing(variant: GemmVariant, chain: Chain, workshop: Workshop) -> str:
+def _missing(variant: GemmVariant, chain: Chain, context: Context) -> str:
     for provider in chain.providers:
-        offer = chain.ask(provider, variant, workshop)
+        offer = chain.ask(provider, variant, context)
         if isinstance(offer.obstacle, UnsupportedVariant):
             continue
         if isinstance(offer.obstacle, ToolchainError):  # keys hold the compiler's digest
@@ -41,8 +41,8 @@ def _missing(variant: GemmVariant, chain: Chain, workshop: Workshop) -> str:
         if not any(recipe.symbol for recipe in offer.recipes):  # the scalar path has no function
             return ""
         keys = [provider.key_of(recipe) for recipe in offer.recipes]
-        if any(key is not None and workshop.is_cached(key) for key in keys):
+        if any(key is not None and context.is_cached(key) for key in keys):
             return ""
         key = keys[0].digest if keys[0] is not None else "nothing of it is cached here"
         return f"{variant.describe()}: {provider.name}, {key}"
-    return ""  # the plan says already that nobody serves it
+    return ""  # the plan already says that no provider supports it

@@ -46,7 +46,7 @@ class ModuleBuild:
         self._started = time.perf_counter()
         self.module_source: ModuleSource | None = None  # set by finish(), unless Warp added inputs of its own
         self._settings = plan.settings
-        self._workshop = engine.at(plan.settings)
+        self._context = engine.at(plan.settings)
 
     def text(self, built: Sequence[Artifact] | None = None) -> str:
         """The source that calls what was built, or, by default, what the plan intends."""
@@ -74,7 +74,7 @@ class ModuleBuild:
         Raises:
             WarpTilesError: One could not be built.
         """
-        self._futures = self._engine.start(self._variants(), self._settings, patient=True)
+        self._futures = self._engine.start(self._variants(), self._settings, low_priority=True)
         artifacts = self._artifacts()
         intended = {v.variant for v in self.plan.needed if v.provider != "scalar"}
         if any(artifact.variant in intended and not artifact.payload for artifact in artifacts):
@@ -95,10 +95,10 @@ class ModuleBuild:
         payloads = _payloads(artifacts)
         if not payloads or module.keywords.get("lineinfo") or self._why_warp(module, _foreign(artifacts)):
             return
-        text, patient = self.text(artifacts), self._engine.at(self._settings, patient=True)
-        compiled = result_of(patient.pool.submit(self._compile_request(module, text)))
+        text, low_priority = self.text(artifacts), self._engine.at(self._settings, low_priority=True)
+        compiled = result_of(low_priority.pool.submit(self._compile_request(module, text)))
         request = self._link_request(module, (compiled.payload, *payloads))
-        linked = result_of(patient.pool.submit(request)).payload
+        linked = result_of(low_priority.pool.submit(request)).payload
         self._engine.linked_ahead[self._identity] = self._digest(module, text, payloads), linked
 
     @property
@@ -107,7 +107,7 @@ class ModuleBuild:
 
     def _digest(self, module: ModuleSource, text: str, payloads: Sequence[bytes]) -> str:
         """Of all that decides about the linked module."""
-        options = module_options(module, self._workshop.toolchain().nvrtc_version)
+        options = module_options(module, self._context.toolchain().nvrtc_version)
         parts = [text, repr(options), module.target, module.output, *(hashlib.sha256(p).hexdigest() for p in payloads)]
         return hashlib.sha256("\0".join(parts).encode("utf-8")).hexdigest()
 
@@ -192,7 +192,7 @@ class ModuleBuild:
         choice = self._settings.linker
         if choice == "warp":
             return f"{self._settings.named('linker')} is 'warp'"
-        reason = why_warp_links(module, toolchain=self._workshop.try_toolchain(), foreign_inputs=foreign)
+        reason = why_warp_links(module, toolchain=self._context.try_toolchain(), foreign_inputs=foreign)
         if reason and choice == "own":
             raise LinkError(
                 f"module {self.plan.name} has to be linked by Warp: {reason}", remedy="set linker to 'auto'"
@@ -200,10 +200,10 @@ class ModuleBuild:
         return reason
 
     def _compile(self, module: ModuleSource, source_path: Path) -> Future[Compiled]:
-        return self._workshop.pool.submit(self._compile_request(module, source_path.read_text("utf-8")))
+        return self._context.pool.submit(self._compile_request(module, source_path.read_text("utf-8")))
 
     def _compile_request(self, module: ModuleSource, text: str) -> CompileRequest:
-        options = module_options(module, self._workshop.toolchain().nvrtc_version)
+        options = module_options(module, self._context.toolchain().nvrtc_version)
         return CompileRequest(module.name, text, tuple(options.items()), f"module {self.plan.name}")
 
     def _link_request(self, module: ModuleSource, inputs: tuple[bytes, ...]) -> LinkRequest:
@@ -224,7 +224,7 @@ class ModuleBuild:
         try:
             compiled = result_of(early or self._compile(module, source_path))
             request = self._link_request(module, (compiled.payload, *payloads))
-            write_atomic(output_path, result_of(self._workshop.pool.submit(request)).payload)
+            write_atomic(output_path, result_of(self._context.pool.submit(request)).payload)
         except WarpTilesError as error:
             if self._settings.linker == "own":
                 raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,6 @@ class BuildProgress:
         self._running = 0
         self._done = 0
         self._total = 0
-        self._since = 0.0
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._timer: threading.Timer | None = None
@@ -45,13 +43,12 @@ class BuildProgress:
         """Count one variant for as long as the block runs.
 
         Args:
-            what: What is built.
+            what: Name of the build.
             choice: The setting ``progress``; that of the first variant under way decides.
         """
         with self._lock:
             if not self._running:
                 self._done = self._total = 0
-                self._since = time.monotonic()
                 if wanted(choice):
                     self._timer = threading.Timer(_SHOW_AFTER_SECONDS, self._show)
                     self._timer.daemon = True

@@ -1,4 +1,4 @@
-"""What was planned, built and linked, as values that print as JSON."""
+"""Records of plans, builds and links, which print as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warp_tiles.plan.planning import ModulePlan, PlannedLoop
 
 @dataclass(frozen=True)
 class Artifact:
-    """What came of one variant.
+    """How one variant was built or found.
 
     Attributes:
         variant: As planned.
@@ -24,7 +24,7 @@ class Artifact:
         key: Digest of its cache key; empty where nothing is cached.
         hit: Whether the cache held it.
         seconds: Time until it was there.
-        warnings: What the user was told about it.
+        warnings: Warnings that the user has seen about it.
         lto_bytes: Size of the LTO-IR where the payload itself was let go.
         tile_config: How the provider ``mma`` computes it; None with others.
     """
@@ -64,8 +64,8 @@ class ModuleRecord:
     """How one module was built.
 
     Attributes:
-        plan: What it needed.
-        artifacts: What was built or found for that.
+        plan: Its plan.
+        artifacts: The artifacts that were built or found in the cache.
         linker: ``warp_tiles`` or ``warp``.
         linker_reason: Why Warp linked; empty if it did not.
         output: File name of the cubin or PTX.

@@ -1,4 +1,4 @@
-"""Keys that were asked for and not stored, so that ``warp-tiles cache explain`` can say why one missed."""
+"""Keys that missed, so that ``warp-tiles cache explain`` can say why."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_KEYS = 256
 
 
 class AskedKeys:
-    """Transcripts of missed keys in a folder; where it cannot be written a miss stays unexplained.
+    """Transcripts of missed keys in a folder; if it is not writable, a miss has no explanation.
 
     Args:
         folder: One file per key; the oldest go first.

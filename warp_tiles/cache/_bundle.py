@@ -31,7 +31,7 @@ _OBJECT_NAME = re.compile(r"objects/([0-9a-f]{64})\.ltoir")
 
 @dataclass(frozen=True)
 class BundleReport:
-    """What an export or import did.
+    """The result of an export or import.
 
     Attributes:
         added: Entries written to the bundle, or to the cache.
@@ -217,7 +217,7 @@ def _read_manifests(data: bytes) -> tuple[Manifest, ...]:
 
 
 def _check_version(data: bytes) -> None:
-    """Say so when a manifest is not damaged but of another format."""
+    """Refuse a manifest that is not damaged but of another format."""
     with suppress(DamagedError):
         head = parse_object(data)
         if "format" in head or "schema" in head:

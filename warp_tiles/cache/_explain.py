@@ -32,7 +32,7 @@ def _shown(value: str | None) -> str:
 
 @dataclass(frozen=True)
 class Explanation:
-    """How a key stands to what is stored.
+    """How a key differs from the stored ones.
 
     Attributes:
         key: The key asked for.

@@ -71,7 +71,7 @@ class Folder:
                 continue
             if reason is not None:
                 raise CacheError(
-                    f"the cache folder {path} is refused: {reason}; whoever can write it chooses the code that runs",
+                    f"the cache folder {path} is refused: {reason}; who writes to it chooses the code that runs",
                     remedy=f"chmod 700 {path}, choose a folder of your own, or set WARP_TILES_CACHE_SHARED=1",
                 )
 

@@ -95,7 +95,7 @@ def _prefixed(data: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class CacheKey:
-    """What a cached payload was made from.
+    """The inputs of a cached payload.
 
     Attributes:
         fields: The inputs, sorted by label, labels unique.

@@ -102,7 +102,7 @@ class VerifyReport:
 
 @dataclass(frozen=True)
 class GcReport:
-    """What a collection removed.
+    """The result of a collection.
 
     Attributes:
         evicted: Keys, in the order of eviction.

@@ -24,7 +24,7 @@ _KINDS: dict[str, type] = {
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is known of a stored payload.
+    """Facts about a stored payload.
 
     Attributes:
         key: The key, rebuilt from its stored transcript.

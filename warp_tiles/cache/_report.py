@@ -1,4 +1,4 @@
-"""Problems of the cache: said once, kept for whoever asks, never raised."""
+"""Problems of the cache: logged once, kept for later queries, never raised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _said_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that cost caching, but not the build.
+    """A problem that prevented caching, but not the build.
 
     Attributes:
         kind: ``folder`` (unusable), ``damage`` (an entry set aside), ``lock`` (not obtained) or ``size`` (too large).

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from warp_tiles.cache import _bundle, _maintain
 from warp_tiles.cache._explain import Explanation, explain_among
-from warp_tiles.cache._flight import Flights
 from warp_tiles.cache._folder import STORE_LOCK, Folder, lock_problem
 from warp_tiles.cache._key import CacheKey
 from warp_tiles.cache._manifest import Entry, Manifest
@@ -18,6 +17,7 @@ from warp_tiles.cache._place import is_digest
 from warp_tiles.cache._report import Problem, Problems
 from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.errors import CacheError
+from warp_tiles.util.single_flight import Flights, ReentrantFlightError
 
 DEFAULT_MAX_BYTES = 4 * 1024**3
 #: An automatic eviction frees a tenth more than needed, so that not every store evicts.
@@ -26,7 +26,7 @@ LOW_WATER = 0.9
 
 @dataclass(frozen=True)
 class Counters:
-    """What one :class:`Cache` object did so far.
+    """Counts of the operations of one :class:`Cache` object.
 
     Attributes:
         hits: Lookups answered from the store or by another thread's build.
@@ -78,18 +78,18 @@ class Cache:
         self._lock_timeout_s = lock_timeout_s
         self._problems = Problems()
         self._folder = Folder(self.root, allow_shared, self._problems, suffix)
-        self._flights: Flights[tuple[Entry, bool]] = Flights()
+        self._flights: Flights[str, tuple[Entry, bool]] = Flights()
         self._counters = Counters()
         self._counting = threading.Lock()
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What cost caching so far, oldest first."""
+        """Problems so far, oldest first."""
         return self._problems.all()
 
     @property
     def counters(self) -> Counters:
-        """What this object did so far."""
+        """Counts of its operations so far."""
         return self._counters
 
     def check_trust(self) -> None:
@@ -201,7 +201,13 @@ class Cache:
         if entry is not None:
             self._count(hits=1)
             return entry, True
-        (entry, hit), led = self._flights.run(key.digest, lambda: self._build(key, build))
+        try:
+            (entry, hit), led = self._flights.run(key.digest, lambda: self._build(key, build))
+        except ReentrantFlightError as error:
+            raise CacheError(
+                f"the build of key {key.digest} asked the cache for its own key",
+                remedy="a build must not depend on its own result",
+            ) from error
         if hit or not led:
             self._count(hits=1)
         return entry, hit or not led

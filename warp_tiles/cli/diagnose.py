@@ -19,9 +19,9 @@ class Finding:
     """One line of the doctor.
 
     Attributes:
-        subject: What was looked at.
+        subject: The part that was checked.
         state: ``ok``, ``note`` (works, less well) or ``problem``.
-        detail: What was found.
+        detail: The finding.
         remedy: What to do about it; empty if nothing is to be done.
     """
 
@@ -42,7 +42,7 @@ def diagnose() -> Iterator[Finding]:
             yield look()
         except WarpTilesError as error:
             yield Finding(_subject(look), "problem", error.message, error.remedy)
-        except Exception as error:  # a doctor that dies of an illness helps nobody
+        except Exception as error:  # a check that fails in any way is a finding; the others still run
             yield Finding(_subject(look), "problem", f"{type(error).__name__}: {error}", "report this as a bug")
 
 

@@ -28,7 +28,7 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     from warp_tiles.launch.script import require_script, run_script
     from warp_tiles.util.files import write_atomic
 
-    settings.current()  # a variable that is wrong is said before anything else
+    settings.current()  # reports an invalid setting first
     require_script(script)
     if report_file is not None and not report_file.absolute().parent.is_dir():
         raise ScriptError(f"the report cannot be written: there is no folder {report_file.absolute().parent}")

@@ -27,8 +27,8 @@ def tune_script(
 ) -> list[TunedVariant]:
     """Tune every variant that a script's kernels need on this machine's GPUs and that has no complete record.
 
-    The script runs with its launches noted instead of made, as ``warp-tiles plan`` runs it. What was measured before
-    an interruption is kept, and the next call goes on from there.
+    The script runs as ``warp-tiles plan`` runs it: its launches are recorded, not executed. Measurements made before an
+    interruption are kept, and the next call continues from there.
 
     Args:
         script: A Python file.

@@ -61,7 +61,7 @@ class LinkRequest:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What came of a request.
+    """The result of a request.
 
     Attributes:
         payload: LTO-IR, cubin or PTX.
@@ -135,7 +135,7 @@ def link_module(request: LinkRequest) -> Compiled:
 
 
 def guarded(function: Callable[[Any], T], request: object) -> T:
-    """Call ``function(request)``; whatever is not this package's error becomes a ToolchainError.
+    """Call ``function(request)``; any error from outside this package becomes a ToolchainError.
 
     Raises:
         WarpTilesError: Of ``function``, or the ToolchainError that wraps another exception.

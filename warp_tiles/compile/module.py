@@ -1,7 +1,7 @@
-"""Compile and link a whole Warp module: Warp's options, kept faithfully, and one more.
+"""Compile and link a whole Warp module with Warp's own options and one more.
 
-Warp's own link cannot be told to drop unused variables, and with the cuBLASDx headers' constants
-in it writes cubins of megabytes in seconds. So where every input allows it the module's source is
+Warp's own link has no option that drops unused variables. With the constants of the cuBLASDx
+headers it takes seconds and writes cubins of megabytes. So where every input allows it the module's source is
 compiled to LTO-IR beside the GEMM builds and linked here; docs/design.md has the measurement.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from warp_tiles.gemm.hardware import LANES, REGISTERS, THREAD_REGISTERS
 from warp_tiles.toolchain.search import Toolchain, Version, dotted
 
 # every keyword of Warp 1.17 to 1.19's build_cuda(); one that is not here could change the code
@@ -93,12 +94,12 @@ def max_registers(threads: int, blocks: int = 1) -> int | None:
     fail to launch; a kernel's own launch bounds take precedence.
     """
     warps = -(-threads // 128) * 4 * blocks
-    available = 65_536 // (32 * warps) // 8 * 8
-    return available if available < 255 else None
+    available = REGISTERS // (LANES * warps) // 8 * 8
+    return available if available < THREAD_REGISTERS else None
 
 
 def resident_blocks(threads: int, own_templates: bool) -> int:
-    """Blocks that a multiprocessor shall hold: with 129 to 256 threads and own templates two, to hide latency."""
+    """Blocks that a multiprocessor should hold: two with 129 to 256 threads and own templates, to hide latency."""
     return 2 if own_templates and 128 < threads <= 256 else 1
 
 

@@ -34,7 +34,7 @@ def run_request(request: CompileRequest | LinkRequest) -> Compiled:
     return guarded(link_module, request)
 
 
-_NICENESS = 10  # added to that of this process where nobody waits
+_NICENESS = 10  # added to this process's own for builds in the background
 _BOOTSTRAP = "import sys; del sys.path[0]; from warp_tiles.compile.worker import main; sys.exit(main([]))"
 
 
@@ -48,7 +48,7 @@ class _Process:
         self._closed = False
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # the search path of this process, and never the current folder, whose files are anybody's
+        # the search path of this process, and never the current folder, whose files may be anyone's
         path = [entry for entry in sys.path if entry]
         package_root = str(Path(__file__).resolve().parents[2])
         process = subprocess.Popen(
@@ -98,7 +98,7 @@ class _Process:
         raise failure
 
     def _forget(self) -> subprocess.Popen[bytes] | None:
-        """Close the pipes of the process and let go of it."""
+        """Close the pipes of the process and forget it."""
         process, self._process = self._process, None
         if process is not None:
             for pipe in (process.stdin, process.stdout):
@@ -112,7 +112,7 @@ class _Process:
             self._closed = True
             process = self._process
         if process is not None:
-            process.kill()  # what it is compiling nobody waits for any more
+            process.kill()  # no caller waits for this build any more
             process.wait()
             self._forget()
 

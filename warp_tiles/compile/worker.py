@@ -1,7 +1,7 @@
 """A compiler process: takes requests on its standard input, answers on its standard output.
 
 Messages are pickled values behind an 8-byte little-endian length. Both ends are this package, in
-one process tree, connected by pipes that nobody else can open; nothing read from disk or from
+one process tree, connected by pipes that no other process can open; nothing read from disk or from
 another user is ever unpickled.
 
     python -m warp_tiles.compile.worker                      serve until the input ends

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from warp_tiles.gemm.hardware import TF32_MIN_ARCH
 from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Operand, Precision, Role
-
-TF32_MIN_ARCH = 80
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Products:
         variants: By role; empty on the scalar path.
         scalar_reason: Empty unless the scalar path is taken.
         obstacle: What of a tile no provider can serve; empty if the target or the user asks for the scalar path.
-        warnings: What the user should hear once.
+        warnings: Texts to warn the user of once.
     """
 
     variants: dict[Role, GemmVariant]

@@ -1,4 +1,4 @@
-"""The answer: how a GEMM variant is computed by this project's own templates.
+"""The answer: how this project's own templates compute a GEMM variant.
 
 A :class:`TileConfig` holds every choice that ``kernels/gemm`` leaves open. :func:`warp_tiles.heuristics.choose.choose`
 decides which one is taken. Any field can be replaced; :func:`warp_tiles.heuristics.limits.check` says whether the
@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 Instruction = Literal["mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"]
+_FORMER_NAMES = {f"rotation_{operand}": f"swizzle_{operand}" for operand in "abc"}  # in JSON of version 0.1
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,14 @@ class TileConfig:
     tile has so many warps; they sum equal shares of K and add them to C in turn.
 
     Attributes:
-        instruction: What multiplies: ``mma_*`` on tensor cores, ``fma`` lane by lane.
+        instruction: ``mma_*`` multiplies on tensor cores, ``fma`` lane by lane.
         tile_m, tile_n: Rows and columns of C that a warp holds in registers at a time.
         lanes_m, lanes_n, lanes_k: With ``fma``, how the 32 lanes share the tile and the sum over K; 1 with ``mma_*``.
         warps_k: How many warps share the sum over K of a register tile; 1 if C has a tile for each warp.
         k_vector: Contiguous elements of K that a lane takes at a time.
         k_unroll: Steps over K that are unrolled.
-        rotation_a, rotation_b, rotation_c: In how many ways lanes that would meet in a memory bank take turns:
-            1 (none), 2 or 4.
+        swizzle_a, swizzle_b, swizzle_c: Number of XOR patterns by which lanes that would conflict in a bank of
+            shared memory permute their accesses: 1 (none), 2 or 4.
         transposed: Compute ``C^T = B^T A^T``, so that rows and columns change places.
         c_first: Read C before the products instead of after them, where registers allow it.
     """
@@ -42,9 +43,9 @@ class TileConfig:
     warps_k: int = 1
     k_vector: int = 1
     k_unroll: int = 1
-    rotation_a: int = 1
-    rotation_b: int = 1
-    rotation_c: int = 1
+    swizzle_a: int = 1
+    swizzle_b: int = 1
+    swizzle_c: int = 1
     transposed: bool = False
     c_first: bool = False
 
@@ -54,19 +55,22 @@ class TileConfig:
 
     @classmethod
     def from_json(cls, data: object) -> TileConfig:
-        """The configuration that :meth:`to_json` wrote.
+        """The configuration that :meth:`to_json` wrote, or an earlier version of it.
 
         Raises:
             ValueError: A field is missing, unknown or of another type.
         """
         kinds = {item.name: {"int": int, "bool": bool}.get(str(item.type), str) for item in fields(cls)}
-        if not isinstance(data, dict) or set(data) != set(kinds):
+        values: dict[str, Any] = {}
+        if isinstance(data, dict):
+            values = {_FORMER_NAMES.get(str(name), str(name)): value for name, value in data.items()}
+        if not isinstance(data, dict) or len(values) != len(data) or set(values) != set(kinds):
             raise ValueError(f"not a tile configuration, whose fields are {', '.join(kinds)}: {data!r}")
-        if any(type(data[name]) is not kind for name, kind in kinds.items()):
+        if any(type(values[name]) is not kind for name, kind in kinds.items()):
             raise ValueError(f"not a tile configuration, a field has another type: {data!r}")
-        if data["instruction"] not in get_args(Instruction):
-            raise ValueError(f"not a tile configuration, instruction is {data['instruction']!r}")
-        return cls(**data)
+        if values["instruction"] not in get_args(Instruction):
+            raise ValueError(f"not a tile configuration, instruction is {values['instruction']!r}")
+        return cls(**values)
 
     def describe(self) -> str:
         """A short text for tables, e.g. ``mma_m16n8k16 32x64``."""

@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, cast
 
-DType = Literal["float16", "bfloat16", "float32", "float64"]
+from warp_tiles.gemm.dtypes import DTYPE_BYTES as DTYPE_BYTES
+from warp_tiles.gemm.dtypes import DTYPES
+from warp_tiles.gemm.dtypes import DType as DType
+
 Arrangement = Literal["row_major", "col_major"]
 Precision = Literal["default", "tf32"]
 
-DTYPE_BYTES: dict[DType, int] = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-MIN_ARCH = 75  # the oldest compute capability that functions are built for
-_DTYPE_CODE: dict[DType, str] = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
-
 
 class Role(str, Enum):
-    """What a product is for: the call itself or one of its two adjoints."""
+    """The purpose of a product: the call itself or one of its two adjoints."""
 
     FORWARD = "forward"
     ADJOINT_A = "adjoint_a"
@@ -104,7 +103,7 @@ class GemmVariant:
     @property
     def symbol(self) -> str:
         """Name of the device function; it determines the variant and the other way round."""
-        dtypes = "_".join(_DTYPE_CODE[operand.dtype] for operand in (self.a, self.b, self.c))
+        dtypes = "_".join(DTYPES[operand.dtype].code for operand in (self.a, self.b, self.c))
         arrangements = "".join(operand.arrangement[0] for operand in (self.a, self.b, self.c))
         lds = "_".join(str(ld) for ld in self.leading_dimensions)
         alignments = "_".join(str(alignment) for alignment in self.alignments)

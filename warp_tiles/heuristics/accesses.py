@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from warp_tiles.gemm.hardware import BANK_LINE_BYTES, LANES
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
-from warp_tiles.heuristics.limits import BANK_LINE_BYTES, LANES, are_pairs, line_bytes, slots_of
+from warp_tiles.heuristics.limits import are_pairs, line_bytes, slots_of
 from warp_tiles.heuristics.wavefronts import wavefronts_of
 
 Placement = Literal["single", "spread", "pairs_across", "pairs_along", "pairs_spread"]
@@ -22,7 +23,7 @@ class Access:
 
     Attributes:
         wavefronts: Of all of them.
-        ideal: What as many bytes take at 128 bytes a wavefront.
+        ideal: Wavefronts of as many bytes without a bank conflict, at 128 bytes each.
     """
 
     wavefronts: float
@@ -84,7 +85,7 @@ def result_access(operand: Operand, rows: Placement, columns: Placement, config:
     paired = columns not in ("single", "spread")
     elements = 4 if paired else 2
     vectors = config.tile_n // (4 * elements)
-    ways = config.rotation_c if vectors % config.rotation_c == 0 else 1
+    ways = config.swizzle_c if vectors % config.swizzle_c == 0 else 1
     distance = 2 if rows in ("pairs_along", "pairs_spread") else 1
     width = min(elements, max(1, min(16, operand.alignment) // size), n & -n)
     addresses = []
@@ -106,8 +107,8 @@ def accesses(view: GemmVariant, config: TileConfig) -> tuple[Access, Access, Acc
     along_a, along_b = view.a.arrangement == "row_major", view.b.arrangement == "col_major"
     wide_a, wide_b = not along_a, not along_b or DTYPE_BYTES[view.c.dtype] <= 4
     vector = config.k_vector
-    a = operand_access(view.a, along_a, view.m, config.tile_m, view.k, vector, config.rotation_a, wide_a)
-    b = operand_access(view.b, along_b, view.n, config.tile_n, view.k, vector, config.rotation_b, wide_b)
+    a = operand_access(view.a, along_a, view.m, config.tile_m, view.k, vector, config.swizzle_a, wide_a)
+    b = operand_access(view.b, along_b, view.n, config.tile_n, view.k, vector, config.swizzle_b, wide_b)
     rows = placement_of(view.a, along_a, view.m, config.tile_m // 8, vector, wide_a)
     columns = placement_of(view.b, along_b, view.n, config.tile_n // 8, vector, wide_b)
     return a, b, result_access(view.c, rows, columns, config, view.n)

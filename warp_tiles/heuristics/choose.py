@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
+from warp_tiles.gemm.hardware import BANK_LINE_BYTES, LANES
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
 from warp_tiles.heuristics.cost import cost
 from warp_tiles.heuristics.limits import (
-    BANK_LINE_BYTES,
     INSTRUCTION_MNK,
-    LANES,
     Side,
     blocks_of,
     check,
@@ -101,7 +100,7 @@ def mma_candidates(view: GemmVariant, instruction: Instruction) -> Iterator[Tile
     in_double = computes_in_double(view)
     sizes_m, sizes_n = _tile_sizes(view.m, rows, 64, in_double), _tile_sizes(view.n, 8, 128, in_double)
     for tile_m, tile_n in product(sizes_m, sizes_n):
-        config = with_turns(view, TileConfig(instruction, tile_m, tile_n, k_vector=vector))
+        config = with_swizzle(view, TileConfig(instruction, tile_m, tile_n, k_vector=vector))
         blocks = max(map(blocks_of, sides(view, config)))
         stages = steps_over_k(view, config)
         most = max(1, _UNROLLED_PRODUCTS // (tile_m * tile_n * vector * blocks))
@@ -121,14 +120,14 @@ def _splits(view: GemmVariant) -> Iterator[int]:
         parts *= 2
 
 
-def with_turns(view: GemmVariant, config: TileConfig) -> TileConfig:
-    """The configuration with as many turns as it takes to keep lanes out of each other's banks."""
-    a, b = (_operand_turns(side, view.k, config.k_vector) for side in sides(view, config))
-    return replace(config, rotation_a=a, rotation_b=b, rotation_c=_result_turns(view.c, config.tile_n))
+def with_swizzle(view: GemmVariant, config: TileConfig) -> TileConfig:
+    """The configuration with the swizzle that avoids bank conflicts."""
+    a, b = (_operand_swizzle(side, view.k, config.k_vector) for side in sides(view, config))
+    return replace(config, swizzle_a=a, swizzle_b=b, swizzle_c=_result_swizzle(view.c, config.tile_n))
 
 
-def _operand_turns(side: Side, k: int, vector: int) -> int:
-    """Ways in which lanes take turns at A or B."""
+def _operand_swizzle(side: Side, k: int, vector: int) -> int:
+    """Swizzle of A or B."""
     operand, line = side.operand, line_bytes(side.operand)
     if side.along:  # two rows meet, and change places with the next block of K
         return 2 if line % BANK_LINE_BYTES == 0 and k % (8 * vector) == 0 else 1
@@ -142,8 +141,8 @@ def _operand_turns(side: Side, k: int, vector: int) -> int:
     return _power_of_two_in(slots, min(2 if size == 8 and groups % 4 else 4, apart))
 
 
-def _result_turns(operand: Operand, tile_n: int) -> int:
-    """Ways in which lanes take turns at a row-major C."""
+def _result_swizzle(operand: Operand, tile_n: int) -> int:
+    """Swizzle of a row-major C."""
     line, size = line_bytes(operand), DTYPE_BYTES[operand.dtype]
     if line % BANK_LINE_BYTES and BANK_LINE_BYTES % line:  # rows start in different banks
         return 1
@@ -186,7 +185,7 @@ def fma_candidates(view: GemmVariant) -> Iterator[TileConfig]:
             most = _UNROLLED_FMAS if rows * cols <= _LARGE_SUMS else _UNROLLED_FMAS_OF_LARGE_TILES
             unroll = min(steps, max(1, most // (rows * cols * vector)))
             meet = both_along and lanes_k == 1 and line_bytes(view.b) % BANK_LINE_BYTES == 0
-            turns = _power_of_two_in(view.k // vector, min(4, lanes_n)) if meet else 1
+            swizzle = _power_of_two_in(view.k // vector, min(4, lanes_n)) if meet else 1
             yield TileConfig(
                 "fma",
                 tile_m,
@@ -196,6 +195,6 @@ def fma_candidates(view: GemmVariant) -> Iterator[TileConfig]:
                 lanes_k,
                 k_vector=vector,
                 k_unroll=unroll,
-                rotation_b=turns,
+                swizzle_b=swizzle,
                 c_first=lanes_k == 1,
             )

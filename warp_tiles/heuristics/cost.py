@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from warp_tiles.gemm.hardware import (
+    LANES,
+    REGISTERS,
+    RESIDENT_BLOCKS,
+    RESIDENT_THREADS,
+    SHARED_BYTES,
+    THREAD_REGISTERS,
+)
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant
 from warp_tiles.heuristics.accesses import accesses
 from warp_tiles.heuristics.limits import (
     INSTRUCTION_MNK,
-    LANES,
-    REGISTERS,
     computes_in_double,
     line_bytes,
     register_tiles,
@@ -20,14 +26,13 @@ from warp_tiles.heuristics.limits import (
 )
 from warp_tiles.heuristics.wavefronts import wavefronts_of
 
-_SHARED_BYTES = 227 * 1024
 _FEW_BLOCKS = 5
 _MMA_CYCLES: dict[Instruction, int] = {"mma_m16n8k16": 6, "mma_m16n8k8": 6, "mma_m8n8k4": 16}
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """What the estimate's parts count, fitted to the times of kernels on an H200 (docs/design.md).
+    """Weights of the estimate's terms, fitted to the times of kernels on an H200 (docs/design.md).
 
     Attributes:
         busy: Of what shared memory, selects or arithmetic are busy with.
@@ -35,7 +40,7 @@ class _Weights:
         registers: Registers in use for each estimated one.
         result: Of the wavefronts of C, which loops that keep their sums in registers do not have.
         idle: Of the arithmetic of warps without a tile, where few blocks of four warps do not even it out.
-        turn, addition: Of each turn but the first in which warps that share K add to C: latency for each warp of the
+        handover, addition: Of each warp after the first that adds its share of K to C: latency for each warp of the
             block, which waits at a barrier, and the wavefronts of C.
     """
 
@@ -47,32 +52,32 @@ class _Weights:
     registers: float
     result: float = 1
     idle: float = 0
-    turn: float = 0
+    handover: float = 0
     addition: float = 0
 
 
 _MMA_WEIGHTS = _Weights(
-    busy=0.8, start=1350, wavefront=6.1, select=15.4, cycle=1.4, registers=0.2, turn=250, addition=3
+    busy=0.8, start=1350, wavefront=6.1, select=15.4, cycle=1.4, registers=0.2, handover=250, addition=3
 )
 _DOUBLE_WEIGHTS = _Weights(
-    busy=1.5, start=150, wavefront=0.3, select=3, cycle=0.8, registers=1, result=0, idle=0.2, turn=60, addition=5
+    busy=1.5, start=150, wavefront=0.3, select=3, cycle=0.8, registers=1, result=0, idle=0.2, handover=60, addition=5
 )
-_FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35, registers=1.2, turn=25)
+_FMA_WEIGHTS = _Weights(busy=1.1, start=270, wavefront=1.1, select=1, cycle=0.35, registers=1.2, handover=25)
 
 
 def _resident_blocks(view: GemmVariant, registers_used: float) -> int:
     """Blocks of one multiprocessor, if shared memory holds A, B and C alone."""
     sizes = (view.m * view.k, view.k * view.n, view.m * view.n)
     tiles = sum(n * DTYPE_BYTES[o.dtype] for n, o in zip(sizes, (view.a, view.b, view.c)))
-    by_registers = int(REGISTERS / (min(255, registers_used) * view.threads))
-    return max(1, min(_SHARED_BYTES // (tiles + 1024), by_registers, 2048 // view.threads, 32))
+    by_registers = int(REGISTERS / (min(THREAD_REGISTERS, registers_used) * view.threads))
+    return max(1, min(SHARED_BYTES // (tiles + 1024), by_registers, RESIDENT_THREADS // view.threads, RESIDENT_BLOCKS))
 
 
 def cost(view: GemmVariant, config: TileConfig) -> float:
-    """Estimated cycles: what shared memory, selects and arithmetic need, latency that few blocks cannot hide, turns."""
+    """Estimated cycles: what shared memory, selects and arithmetic need, latency that few blocks cannot hide."""
     tiles = register_tiles(view, config) * config.warps_k  # or parts of tiles, each a warp's
     warps = view.threads // LANES
-    rounds = -(-tiles // warps)
+    iterations = -(-tiles // warps)
     lanewise = config.instruction == "fma"
     if lanewise:
         weights, (wavefronts, selects, arithmetic) = _FMA_WEIGHTS, _fma_estimate(view, config)
@@ -87,13 +92,13 @@ def cost(view: GemmVariant, config: TileConfig) -> float:
         scheduled += weights.idle * (-tiles % 4)
     busy = max(tiles * wavefronts, scheduled * max(selects / 2, arithmetic / 4))
     serial = weights.start + weights.wavefront * wavefronts + weights.select * selects + weights.cycle * arithmetic
-    estimate_of_time = weights.busy * busy + rounds * serial / blocks
+    estimate_of_time = weights.busy * busy + iterations * serial / blocks
     # of two that are about as fast, the one without conflicts
     rough = 1.0 if lanewise else max(1.0, wavefront_ratio(view, config) / 1.25)
     additions = 0.0
     if config.warps_k > 1:
         moved = 0.0 if lanewise else 2 * register_tiles(view, config) * accesses(view, config)[2].wavefronts
-        additions = (config.warps_k - 1) * (weights.turn * warps / blocks + weights.addition * moved)
+        additions = (config.warps_k - 1) * (weights.handover * warps / blocks + weights.addition * moved)
     return float(estimate_of_time * rough**0.3 + additions)
 
 
@@ -109,10 +114,10 @@ def _mma_estimate(view: GemmVariant, config: TileConfig, result: float) -> tuple
     m, n, k = INSTRUCTION_MNK[config.instruction]
     a, b, c = accesses(view, config)
     wavefronts = (a.wavefronts + b.wavefronts) / config.warps_k + 2 * result * c.wavefronts
-    selects = c.ideal * (config.rotation_c.bit_length() - 1)
+    selects = c.ideal * (config.swizzle_c.bit_length() - 1)
     for side, access in zip(sides(view, config), (a, b)):
         packs = 1 if not side.along and DTYPE_BYTES[side.operand.dtype] == 2 else 0
-        selects += access.ideal / config.warps_k * (side.rotation.bit_length() - 1 + packs)
+        selects += access.ideal / config.warps_k * (side.swizzle.bit_length() - 1 + packs)
     count = config.tile_m / m * config.tile_n / n * -(-view.k // k) / config.warps_k
     cycles = 32 if computes_in_double(view) and k == 8 else _MMA_CYCLES[config.instruction]
     return wavefronts, selects, count * cycles
@@ -151,7 +156,7 @@ def fma_reads(view: GemmVariant, config: TileConfig) -> tuple[Reads, Reads]:
         wide = min(config.k_vector if side.along else count & -count, most)
         places = []
         for lane in lanes:
-            k = (lane[2] + (lane[1] & (config.rotation_b - 1))) * config.k_vector
+            k = (lane[2] + (lane[1] & (config.swizzle_b - 1))) * config.k_vector
             places.append(lane[index] * line + k * size if side.along else k * line + lane[index] * wide * size)
         loads = steps * count * config.k_vector // wide
         found.append(Reads(loads, loads * wavefronts_of(tuple(places), wide * size)))

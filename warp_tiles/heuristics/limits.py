@@ -1,4 +1,4 @@
-"""What the templates can compute, and which tile configurations fit: checked before a compiler sees them."""
+"""Variants that the templates support and tile configurations that fit, checked before anything is compiled."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from warp_tiles.errors import SettingError, UnsupportedVariant
+from warp_tiles.gemm.hardware import (
+    BLOCK_THREADS,
+    LANES,
+    MIN_ARCH,
+    REGISTERS,
+    TENSOR_CORES_ARCH,
+    THREAD_REGISTERS,
+    WIDE_DOUBLES_ARCH,
+)
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
 
-MIN_ARCH = 75
-TENSOR_CORES_ARCH = 80  # bf16, tf32 and fp64; fp16 is older
-WIDE_DOUBLES_ARCH = 90  # m16n8k8 of fp64
-LANES = 32
-BANK_LINE_BYTES = 128
-REGISTERS = 65536
 LOOP_THREADS = 128  # up to so many, one block may use all registers for the sums of a loop
 INSTRUCTION_MNK: dict[Instruction, tuple[int, int, int]] = {
     "mma_m16n8k16": (16, 8, 16),
@@ -43,27 +46,27 @@ class Side(NamedTuple):
         along: Whether its lines go along K: a row-major A, a column-major B.
         extent: Rows of A or columns of B.
         tile: Of these, how many a register tile has.
-        rotation: In how many ways lanes take turns at it.
+        swizzle: Number of patterns in which lanes access it.
     """
 
     operand: Operand
     along: bool
     extent: int
     tile: int
-    rotation: int
+    swizzle: int
 
 
 def sides(view: GemmVariant, config: TileConfig) -> tuple[Side, Side]:
     """A and B of a variant with a row-major C."""
     return (
-        Side(view.a, view.a.arrangement == "row_major", view.m, config.tile_m, config.rotation_a),
-        Side(view.b, view.b.arrangement == "col_major", view.n, config.tile_n, config.rotation_b),
+        Side(view.a, view.a.arrangement == "row_major", view.m, config.tile_m, config.swizzle_a),
+        Side(view.b, view.b.arrangement == "col_major", view.n, config.tile_n, config.swizzle_b),
     )
 
 
 def blocks_of(side: Side) -> int:
-    """Blocks of K that are read at a time: along K, lanes take turns at blocks."""
-    return side.rotation if side.along else 1
+    """Blocks of K that are read at a time: along K, the swizzle permutes blocks."""
+    return side.swizzle if side.along else 1
 
 
 def computes_in_double(variant: GemmVariant) -> bool:
@@ -72,7 +75,7 @@ def computes_in_double(variant: GemmVariant) -> bool:
 
 
 def instructions(variant: GemmVariant) -> tuple[Instruction, ...]:
-    """What can multiply this variant's operands on its architecture, tensor cores first."""
+    """Instructions that multiply this variant's operands on its architecture, tensor cores first."""
     a, b, c = variant.a.dtype, variant.b.dtype, variant.c.dtype
     arch = variant.arch
     found: list[Instruction] = []
@@ -100,7 +103,7 @@ def require_supported(variant: GemmVariant) -> None:
     Raises:
         UnsupportedVariant: The message names the field and its value.
     """
-    if variant.threads < LANES or variant.threads % LANES or variant.threads > 1024:
+    if variant.threads < LANES or variant.threads % LANES or variant.threads > BLOCK_THREADS:
         raise UnsupportedVariant(f"threads={variant.threads}: the block must have 32 to 1024 threads, in warps of 32")
     if variant.arch < MIN_ARCH:
         raise UnsupportedVariant(f"arch={variant.arch}: sm_{MIN_ARCH} is the oldest that is built for")
@@ -120,7 +123,7 @@ def are_pairs(operand: Operand, extent: int, groups: int, vector: int) -> bool:
 
 
 def slots_of(operand: Operand, extent: int, groups: int, vector: int) -> int:
-    """What a lane reads of a block of K, along lines across K."""
+    """Reads of a lane in a block of K, if lines go across K."""
     return vector * groups // (2 if are_pairs(operand, extent, groups, vector) else 1)
 
 
@@ -147,9 +150,9 @@ def register_tiles(view: GemmVariant, config: TileConfig) -> int:
 
 
 def steps_over_k(view: GemmVariant, config: TileConfig) -> int:
-    """Steps over all of K, which warps along K divide among them: blocks of K, with turns so many at a time."""
+    """Steps over all of K, which warps along K divide among them: blocks of K, with a swizzle so many at a time."""
     if config.instruction == "fma":
-        step = config.k_vector * config.lanes_k * max(config.rotation_a, config.rotation_b)
+        step = config.k_vector * config.lanes_k * max(config.swizzle_a, config.swizzle_b)
     else:
         step = 4 * config.k_vector * max(map(blocks_of, sides(view, config)))
     return -(-view.k // step)
@@ -158,15 +161,15 @@ def steps_over_k(view: GemmVariant, config: TileConfig) -> int:
 def sums_per_thread(variant: GemmVariant, config: TileConfig) -> int:
     """Sums that a thread would hold over a loop, of all its register tiles; 0 if they are more than registers hold."""
     view = transposed(variant) if config.transposed else variant
-    rounds = -(-register_tiles(view, config) // (variant.threads // LANES))
+    iterations = -(-register_tiles(view, config) // (variant.threads // LANES))
     sums = config.tile_m * config.tile_n * config.lanes_k // LANES
     word = 2 if computes_in_double(variant) else 1
-    needed = registers(variant, replace(config, c_first=False)) + (rounds - 1) * sums * word
+    needed = registers(variant, replace(config, c_first=False)) + (iterations - 1) * sums * word
     # as the module is linked: two blocks of up to 256 threads; the estimate is from above
     limit = (
         REGISTERS // variant.threads if variant.threads <= LOOP_THREADS else 11 * REGISTERS // (20 * variant.threads)
     )
-    return rounds * sums if needed <= min(255, limit) else 0
+    return iterations * sums if needed <= min(THREAD_REGISTERS, limit) else 0
 
 
 def check(variant: GemmVariant, config: TileConfig) -> None:
@@ -186,11 +189,11 @@ def check(variant: GemmVariant, config: TileConfig) -> None:
 
 
 def problem_of(variant: GemmVariant, config: TileConfig) -> str:
-    """What is wrong with a configuration; empty if nothing is."""
+    """Why a configuration cannot be built; empty if it can."""
     allowed = instructions(variant)
     if config.instruction not in allowed:
         return f"instruction is {config.instruction!r}, but the operands allow {', '.join(allowed)}"
-    powers = ("lanes_m", "lanes_n", "lanes_k", "warps_k", "k_vector", "rotation_a", "rotation_b", "rotation_c")
+    powers = ("lanes_m", "lanes_n", "lanes_k", "warps_k", "k_vector", "swizzle_a", "swizzle_b", "swizzle_c")
     for name in ("tile_m", "tile_n", "k_unroll", *powers):
         value = getattr(config, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -202,7 +205,7 @@ def problem_of(variant: GemmVariant, config: TileConfig) -> str:
             return f"{name} is {getattr(config, name)!r}, not a truth value"
     if config.k_vector > 8:
         return f"k_vector is {config.k_vector}, more than 8"
-    for name in ("rotation_a", "rotation_b", "rotation_c"):
+    for name in ("swizzle_a", "swizzle_b", "swizzle_c"):
         if getattr(config, name) > 4:
             return f"{name} is {getattr(config, name)}, more than 4"
     problem = _fma_problem(variant, config) if config.instruction == "fma" else _mma_problem(variant, config)
@@ -225,9 +228,9 @@ def _fma_problem(variant: GemmVariant, config: TileConfig) -> str:
         return f"lanes_m * lanes_n * lanes_k is {lanes}, not {LANES}"
     if config.tile_m % config.lanes_m or config.tile_n % config.lanes_n:
         return "lanes_m must divide tile_m, and lanes_n tile_n"
-    turns = max(config.rotation_a, config.rotation_b)
-    if turns > 1 and variant.k % (config.k_vector * config.lanes_k * turns):
-        return f"turns of {turns} steps of {config.k_vector * config.lanes_k} do not divide K = {variant.k}"
+    swizzle = max(config.swizzle_a, config.swizzle_b)
+    if swizzle > 1 and variant.k % (config.k_vector * config.lanes_k * swizzle):
+        return f"a swizzle of {swizzle} steps of {config.k_vector * config.lanes_k} do not divide K = {variant.k}"
     return ""
 
 
@@ -245,7 +248,7 @@ def _split_problem(variant: GemmVariant, config: TileConfig) -> str:
     if steps % parts:
         return f"warps_k is {parts}, which does not divide the {steps} steps over K"
     if config.c_first:
-        return f"c_first is set, but {parts} warps along K take turns at C behind their products"
+        return f"c_first is set, but {parts} warps along K add to C one after another, after their products"
     if DTYPE_BYTES[variant.c.dtype] < (8 if computes_in_double(variant) else 4):
         return f"warps_k is {parts}, but each of these warps would round its part of a sum to {variant.c.dtype}"
     return ""
@@ -267,13 +270,13 @@ def _mma_problem(variant: GemmVariant, config: TileConfig) -> str:
     if 4 * config.k_vector % k:
         return f"four lanes of k_vector {config.k_vector} do not fill an instruction's {k} elements of K"
     both = sides(view, config)
-    for name, side in zip(("rotation_a", "rotation_b"), both):
-        if not side.along and slots_of(side.operand, side.extent, side.tile // 8, config.k_vector) % side.rotation:
-            return f"{name} is {side.rotation}, which does not divide what a lane reads at a time"
+    for name, side in zip(("swizzle_a", "swizzle_b"), both):
+        if not side.along and slots_of(side.operand, side.extent, side.tile // 8, config.k_vector) % side.swizzle:
+            return f"{name} is {side.swizzle}, which does not divide what a lane reads at a time"
     vectors = result_vectors(view.c, config.tile_n)
-    if vectors % config.rotation_c:
-        return f"rotation_c is {config.rotation_c}, which does not divide the {vectors} vectors of a lane's row of C"
+    if vectors % config.swizzle_c:
+        return f"swizzle_c is {config.swizzle_c}, which does not divide the {vectors} vectors of a lane's row of C"
     blocks = [blocks_of(side) for side in both]
     if max(blocks) % min(blocks):
-        return "one of rotation_a and rotation_b does not divide the other"
+        return "one of swizzle_a and swizzle_b does not divide the other"
     return ""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-BANKS = 32
-BANK_BYTES = 4
-_LANES = 32
+from warp_tiles.gemm.hardware import BANK_BYTES, BANKS, LANES
 
 
 @lru_cache(maxsize=4096)
@@ -19,14 +17,14 @@ def wavefronts_of(addresses: tuple[int, ...], size_bytes: int) -> int:
 
     Args:
         addresses: Byte offset of each of the 32 lanes.
-        size_bytes: What a lane reads or writes: up to 16.
+        size_bytes: Bytes that each lane accesses: up to 16.
     """
-    group = min(_LANES, _LANES * BANK_BYTES // max(size_bytes, BANK_BYTES))
-    shared = any(all(addresses[i] == addresses[i ^ other] for i in range(_LANES)) for other in (1, 2))
-    if shared and group < _LANES:
+    group = min(LANES, LANES * BANK_BYTES // max(size_bytes, BANK_BYTES))
+    shared = any(all(addresses[i] == addresses[i ^ other] for i in range(LANES)) for other in (1, 2))
+    if shared and group < LANES:
         group *= 2
     total = 0
-    for start in range(0, _LANES, group):
+    for start in range(0, LANES, group):
         words: dict[int, set[int]] = {}
         for address in addresses[start : start + group]:
             for word in range(address // BANK_BYTES, (address + size_bytes - 1) // BANK_BYTES + 1):

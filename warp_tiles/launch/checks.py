@@ -1,4 +1,4 @@
-"""What :func:`warp_tiles.record` is given, checked before anything is recorded."""
+"""Checks of the arguments of :func:`warp_tiles.record`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def blocks(max_blocks: Any) -> int:
 
 
 def whole_number(value: Any) -> int | None:
-    """A whole number of any type, NumPy's too; None for what is none, a truth value among it."""
+    """A whole number of any type, NumPy's too; None for any other value, booleans included."""
     try:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:

@@ -34,7 +34,7 @@ class RecordingTarget:
 
 @dataclass(frozen=True)
 class _Place:
-    """What stays of a launch when its arguments change."""
+    """The parts of a launch that do not change with its arguments."""
 
     dim: tuple[int, ...]
     block_dim: int | None

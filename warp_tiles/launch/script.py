@@ -1,4 +1,4 @@
-"""Run a user's script, or only learn which kernels it launches."""
+"""Run a user's script, or only find the kernels that it launches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Discovery:
-    """What running a script without its launches showed.
+    """The launches that a script would make.
 
     Attributes:
         targets: Modules with the block sizes that they are launched with, or their default.
@@ -71,7 +71,7 @@ def run_script(script: Path, arguments: Sequence[str] = ()) -> None:
 
 @contextlib.contextmanager
 def intercepted_launches(launched: Callable[[Any, int], None]) -> Iterator[None]:
-    """Have launches noted instead of run: ``launched(module, block_dim)`` for each."""
+    """Intercept launches: each calls ``launched(module, block_dim)`` and runs nothing."""
     import warp
 
     def launch(kernel: Any, *args: Any, block_dim: int | None = None, **kwargs: Any) -> Any:
@@ -101,7 +101,7 @@ class _NotLaunched:
 
 
 def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None = None) -> Discovery:
-    """Run a script with its launches noted instead of made.
+    """Run a script and collect its launches without executing them.
 
     Args:
         script: A Python file.

@@ -1,6 +1,6 @@
-"""Who can build a GEMM variant, and how."""
+"""The providers of GEMM functions."""
 
-from warp_tiles.providers.base import Built, Provider, Recipe, Workshop
+from warp_tiles.providers.base import Built, Context, Provider, Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.mma import MmaProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
@@ -8,6 +8,7 @@ from warp_tiles.providers.warps import LibmathdxProvider, ScalarProvider
 
 __all__ = [
     "Built",
+    "Context",
     "CublasdxProvider",
     "LibmathdxProvider",
     "MmaProvider",
@@ -15,5 +16,4 @@ __all__ = [
     "Provider",
     "Recipe",
     "ScalarProvider",
-    "Workshop",
 ]

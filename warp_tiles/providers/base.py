@@ -1,4 +1,4 @@
-"""What every provider of GEMM functions is asked: whether it can, in which ways, and to do it."""
+"""The interface of a provider of GEMM functions: whether it supports a variant, its recipes, and the build."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Built:
-    """What came of a recipe.
+    """The result of a recipe.
 
     Attributes:
         symbol: Name of the function; empty on the scalar path.
@@ -51,8 +51,8 @@ class Built:
     hit: bool = False
 
 
-class Workshop(Protocol):
-    """What the engine lends to providers."""
+class Context(Protocol):
+    """Resources that the engine gives to providers."""
 
     def toolchain(self) -> Toolchain:
         """The toolchain, checked against Warp's linker; raises ToolchainError."""
@@ -67,17 +67,17 @@ class Workshop(Protocol):
 
         Args:
             key: Its key.
-            request: What to compile if it misses.
-            info: What the cache keeps beside it.
+            request: The source to compile if the cache misses.
+            info: Facts that the cache stores with it.
         """
 
 
 @dataclass(frozen=True)
 class TunedChoice:
-    """What was measured to be the fastest way to compute a variant.
+    """The fastest way to compute a variant, by measurement.
 
     Attributes:
-        provider: Who builds it.
+        provider: The provider that builds it.
         tile_config: How the provider ``mma`` computes it; None with others.
         reason: How fast it is, and against what, for the plan.
     """
@@ -88,7 +88,7 @@ class TunedChoice:
 
 
 class Tuned(Protocol):
-    """What was measured of GEMM variants."""
+    """Measurements of GEMM variants."""
 
     @property
     def fingerprint(self) -> str:
@@ -117,7 +117,7 @@ class Provider(ABC):
             UnsupportedVariant: There is none; the field and its value are named.
         """
 
-    def require(self, variant: GemmVariant, workshop: Workshop) -> None:  # noqa: B027  most need nothing
+    def require(self, variant: GemmVariant, context: Context) -> None:  # noqa: B027  most need nothing
         """Check that this machine has what a build needs.
 
         Raises:
@@ -137,7 +137,7 @@ class Provider(ABC):
         return {}
 
     @abstractmethod
-    def build(self, recipe: Recipe, workshop: Workshop) -> Built:
+    def build(self, recipe: Recipe, context: Context) -> Built:
         """Build a variant.
 
         Raises:

@@ -5,20 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
+from warp_tiles.gemm.hardware import LANES, MIN_ARCH
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import DTYPE_BYTES, MIN_ARCH, DType, GemmVariant, Operand
+from warp_tiles.gemm.variant import GemmVariant, Operand
 from warp_tiles.providers.base import Recipe, refusal
 from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.sources import DeviceSource
 
-MIN_THREADS = 32
-_CXX_TYPES: dict[DType, str] = {
-    "float16": "__half",
-    "bfloat16": "__nv_bfloat16",
-    "float32": "float",
-    "float64": "double",
-}
 SOURCE_SCHEMA = 1
 
 
@@ -49,8 +44,8 @@ def require_served(provider: str, variant: GemmVariant) -> None:
     """
     if variant.arch < MIN_ARCH:
         raise refusal(provider, "arch", variant.arch, f"cuBLASDx code is built for sm_{MIN_ARCH} and newer")
-    if variant.threads < MIN_THREADS:
-        raise refusal(provider, "threads", variant.threads, f"a block needs {MIN_THREADS} threads at least")
+    if variant.threads < LANES:
+        raise refusal(provider, "threads", variant.threads, f"a block needs {LANES} threads at least")
     if variant.c.dtype == "bfloat16":
         raise refusal(provider, "c_dtype", variant.c.dtype, "cuBLASDx cannot accumulate in bfloat16")
 
@@ -67,7 +62,7 @@ def source_text(variant: GemmVariant) -> str:
     promised = (0, 0, 0) if weakest or not variant.is_dense else variant.alignments
     macros: dict[str, object] = {"SYMBOL": variant.symbol, "M": variant.m, "N": variant.n, "K": variant.k}
     for name, operand in operands.items():
-        macros[f"{name}_DTYPE"] = _CXX_TYPES[operand.dtype]
+        macros[f"{name}_DTYPE"] = DTYPES[operand.dtype].cuda_type
         macros[f"{name}_ROW_MAJOR"] = int(operand.arrangement == "row_major")
     for name, ld, alignment in zip(operands, lds, promised):
         macros[f"LD{name}"] = ld
@@ -80,7 +75,7 @@ def source_text(variant: GemmVariant) -> str:
 
 
 def options(variant: GemmVariant) -> dict[str, Any]:
-    """What decides the code besides the source, as ``cuda.core.ProgramOptions`` names it.
+    """Compiler options, which decide the code besides the source, as ``cuda.core.ProgramOptions`` names it.
 
     ``gen_opt_lto`` runs the optimizer once, when the variant is built, instead of at every link,
     and leaves a third of the bytes.

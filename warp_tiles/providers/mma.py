@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import DTYPE_BYTES, DType, GemmVariant
+from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.providers.base import Recipe, Tuned
 from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.toolchain import sources
@@ -26,12 +27,6 @@ if TYPE_CHECKING:
 
 SOURCE = "gemm/block_gemm.cuh"  # below kernels/
 SOURCE_SCHEMA = 1
-_CXX_TYPES: dict[DType, str] = {
-    "float16": "wt::f16",
-    "bfloat16": "wt::bf16",
-    "float32": "float",
-    "float64": "double",
-}
 
 
 def _constants(kind: str, values: dict[str, Any]) -> str:
@@ -43,7 +38,9 @@ def _constants(kind: str, values: dict[str, Any]) -> str:
 def problem_struct(variant: GemmVariant) -> str:
     """C++ of the variant, as ``kernels/gemm/problem.cuh`` reads it."""
     operands = {"a": variant.a, "b": variant.b, "c": variant.c}
-    types = " ".join(f"using {name.upper()} = {_CXX_TYPES[operand.dtype]};" for name, operand in operands.items())
+    types = " ".join(
+        f"using {name.upper()} = {DTYPES[operand.dtype].kernel_type};" for name, operand in operands.items()
+    )
     sizes = {"m": variant.m, "n": variant.n, "k": variant.k}
     sizes |= {f"ld{name}": operand.leading_dimension for name, operand in operands.items()}
     flags = {f"{name}_row_major": operand.arrangement == "row_major" for name, operand in operands.items()}
@@ -126,7 +123,8 @@ def loop_sums(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums
     count = tile_limits.sums_per_thread(variant, config)
     if not count:
         return None
-    return LoopSums(symbol, "wp::float64" if tile_limits.computes_in_double(variant) else "wp::float32", count)
+    sums = DTYPES["float64" if tile_limits.computes_in_double(variant) else "float32"]
+    return LoopSums(symbol, sums.warp_type, count)
 
 
 def device_function(variant: GemmVariant, symbol: str, provider: str, config: TileConfig | None) -> DeviceFunction:
@@ -150,7 +148,7 @@ def device_function(variant: GemmVariant, symbol: str, provider: str, config: Ti
 
 
 def options(variant: GemmVariant) -> dict[str, Any]:
-    """What decides the code besides the source, as ``cuda.core.ProgramOptions`` names it.
+    """Compiler options, which decide the code besides the source, as ``cuda.core.ProgramOptions`` names it.
 
     The optimizer runs at the link: before it, as ``gen_opt_lto`` would, it takes longer than it saves there.
     """
@@ -172,7 +170,7 @@ class MmaProvider(NvrtcProvider):
 
     Args:
         store: Finds the compiler and digests files.
-        tuned: What was measured; None leaves every choice to the chooser.
+        tuned: Measurements; None leaves every choice to the heuristics.
     """
 
     name = "mma"

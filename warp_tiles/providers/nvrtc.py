@@ -1,4 +1,4 @@
-"""What providers share that compile device sources of ``kernels/`` with NVRTC, through the cache."""
+"""The common part of providers that compile device sources of ``kernels/`` with NVRTC, through the cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant
-from warp_tiles.providers.base import Built, Provider, Recipe, Workshop
+from warp_tiles.providers.base import Built, Context, Provider, Recipe
 from warp_tiles.toolchain.search import require_arch
 from warp_tiles.toolchain.sources import DeviceSource
 from warp_tiles.toolchain.store import ToolchainStore
@@ -51,20 +51,20 @@ class NvrtcProvider(Provider):
 
     @abstractmethod
     def options(self, variant: GemmVariant) -> dict[str, Any]:
-        """What decides the code besides the source, as ``cuda.core.ProgramOptions`` names it."""
+        """Compiler options, which decide the code besides the source, as ``cuda.core.ProgramOptions`` names it."""
 
     def settled(self, variant: GemmVariant, config: TileConfig | None) -> TileConfig | None:
         """The tile configuration that is used where ``config`` is given; None where there is none."""
         return None
 
     def details(self, config: TileConfig | None) -> dict[str, object]:
-        """What the cache keeps beside LTO-IR, besides what all providers keep."""
+        """Facts of this provider that the cache stores with LTO-IR."""
         return {}
 
     # ---- what follows from that
 
     def request(self, variant: GemmVariant, config: TileConfig | None = None) -> CompileRequest:
-        """What to hand to the compiler.
+        """The request to the compiler.
 
         Raises:
             ToolchainError: There is no toolchain.
@@ -81,7 +81,7 @@ class NvrtcProvider(Provider):
         )
 
     def identity(self) -> dict[str, str]:
-        """What the LTO-IR depends on besides the variant.
+        """The inputs of the LTO-IR besides the variant.
 
         Raises:
             ToolchainError: There is no toolchain.
@@ -97,7 +97,7 @@ class NvrtcProvider(Provider):
         return self.identity()
 
     def manifest(self, variant: GemmVariant, compiled: Compiled, config: TileConfig | None = None) -> dict[str, object]:
-        """What the cache keeps beside a variant's LTO-IR."""
+        """Facts that the cache stores with a variant's LTO-IR."""
         return {
             "symbol": variant.symbol,
             "variant": variant.to_json(),
@@ -124,20 +124,20 @@ class NvrtcProvider(Provider):
         fields["translation_unit"] = self.text(variant, config)
         return CacheKey.of(fields)
 
-    def require(self, variant: GemmVariant, workshop: Workshop) -> None:
+    def require(self, variant: GemmVariant, context: Context) -> None:
         """See :meth:`Provider.require`."""
-        require_arch(workshop.toolchain(), variant.arch)
+        require_arch(context.toolchain(), variant.arch)
         self.identity()
 
     def key_of(self, recipe: Recipe) -> CacheKey:
         """See :meth:`Provider.key_of`."""
         return self.key(recipe.variant, recipe.tile_config)
 
-    def build(self, recipe: Recipe, workshop: Workshop) -> Built:
+    def build(self, recipe: Recipe, context: Context) -> Built:
         """See :meth:`Provider.build`."""
         variant, config = recipe.variant, recipe.tile_config
         key = self.key(variant, config)
-        payload, hit = workshop.get_or_compile(
+        payload, hit = context.get_or_compile(
             key, self.request(variant, config), lambda compiled: self.manifest(variant, compiled, config)
         )
         return Built(recipe.symbol, payload, key.digest, hit)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.variant import GemmVariant
-from warp_tiles.providers.base import Built, Provider, Recipe, Workshop, refusal
+from warp_tiles.providers.base import Built, Context, Provider, Recipe, refusal
 from warp_tiles.providers.cublasdx import require_served
 
 Libmathdx = Callable[[GemmVariant], tuple[str, bytes]]
@@ -32,7 +32,7 @@ class LibmathdxProvider(Provider):
         # Warp's own name of the function is known when it is built
         return (Recipe("Warp's libmathdx", variant, variant.symbol),)
 
-    def build(self, recipe: Recipe, workshop: Workshop) -> Built:
+    def build(self, recipe: Recipe, context: Context) -> Built:
         """See :meth:`Provider.build`."""
         assert self._function is not None
         return Built(*self._function(recipe.variant))
@@ -49,6 +49,6 @@ class ScalarProvider(Provider):
             raise refusal(self.name, "c_dtype", variant.c.dtype, "Warp's scalar path would accumulate in bfloat16")
         return (Recipe("Warp's scalar path", variant, ""),)
 
-    def build(self, recipe: Recipe, workshop: Workshop) -> Built:
+    def build(self, recipe: Recipe, context: Context) -> Built:
         """See :meth:`Provider.build`."""
         return Built("", b"")

@@ -32,11 +32,11 @@ class Settings:
     """One consistent set of settings, and where each value comes from.
 
     Attributes:
-        provider: Who builds GEMM variants. ``auto`` tries own templates (``mma``), then the cuBLASDx
+        provider: The provider that builds GEMM variants. ``auto`` tries own templates (``mma``), then the cuBLASDx
             headers, both through NVRTC, then Warp's own libmathdx build, then the scalar path. A named
             one is the only one tried, and its failing is an error; ``scalar`` leaves the GEMM of
             tile_cholesky's adjoint to Warp.
-        linker: Who links a module. ``auto`` links itself where every input allows it, and leaves
+        linker: The linker of a module. ``auto`` links itself where every input allows it, and leaves
             the rest to Warp; ``own`` insists, ``warp`` never does.
         cache_dir: Folder of the LTO-IR cache.
         cache_max_bytes: Size above which least recently used entries are dropped.
@@ -92,12 +92,12 @@ class Settings:
 
     @property
     def rules(self) -> Policy:
-        """What the policy allows."""
+        """The rules of the policy."""
         return POLICIES[self.policy]
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """Who is asked for a GEMM variant, in this order.
+        """Providers that are tried for a GEMM variant, in this order.
 
         Raises:
             SettingError: A provider is named that the policy forbids.
@@ -114,7 +114,7 @@ class Settings:
         return (self.provider,)
 
     def fast_path(self) -> Settings:
-        """What a module runs on while a slow build goes on in the background: the policy ``fast``."""
+        """Settings that a module uses while a slow build runs in the background: the policy ``fast``."""
         kept = tuple(item for item in self.layers if item[0] not in ("policy", "provider", "background"))
         layers = (*kept, ("policy", "while it is built in the background"))
         return dataclasses.replace(self, policy="fast", provider="auto", background=False, layers=layers)
@@ -257,7 +257,7 @@ def current(options: Mapping[str, Any] | None = None, module: str = "") -> Setti
 
 
 def on_change(listener: Callable[[], None]) -> None:
-    """Have ``listener`` called after every change of a setting by code."""
+    """Call ``listener`` after every change of a setting by code."""
     if listener not in _listeners:
         _listeners.append(listener)
 

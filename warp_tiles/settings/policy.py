@@ -1,4 +1,4 @@
-"""What each compile policy allows. Pure; docs/policy.md says what each costs and gives."""
+"""The compile policies and what each allows; docs/policy.md compares them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Policy:
 
     Attributes:
         name: A value of the setting ``policy``.
-        providers: Who is asked for a GEMM variant, in this order; nobody where Warp is left alone.
+        providers: Providers that are tried for a GEMM variant, in this order; none if Warp builds everything.
         records: Whether tuning records decide about a variant's tile configuration.
         tunes: Whether what has no record is measured.
         builds: Whether what is not cached is built; otherwise it is an error.

@@ -24,8 +24,8 @@ _read: dict[str, tuple[tuple[int, int], Mapping[str, Any] | None]] = {}
 def find(folder: str | None = None) -> tuple[Path, Mapping[str, Any]] | None:
     """The first pyproject.toml with a table ``[tool.warp_tiles]``, from a folder upwards.
 
-    A file of somebody else in a folder that everybody can write, such as /tmp, does not count: it could name a cache
-    whose code is then run.
+    Another user's file in a world-writable folder, such as /tmp, is ignored: it could name a cache whose code would
+    then run.
 
     Args:
         folder: Where to begin; None for the working directory.

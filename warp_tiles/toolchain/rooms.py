@@ -1,4 +1,4 @@
-"""Which files of this package decide about machine code: whole folders, so that no list has to be kept."""
+"""The files of this package that decide the machine code: whole rooms, so that no list has to be maintained."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ DECIDING_ROOMS = ("_warp", "build", "codegen", "compile", "gemm", "heuristics", 
 
 
 def deciding_modules() -> dict[str, Path]:
-    """Every Python module of the rooms that decide about code, by its path relative to the package."""
+    """Every Python module of the rooms that decide the code, by its path relative to the package."""
     found = (path for room in DECIDING_ROOMS for path in (PACKAGE / room).rglob("*.py"))
     return {path.relative_to(PACKAGE).as_posix(): path for path in found}
 
 
 def deciding_files() -> dict[str, Path]:
-    """Every module of the rooms that decide about code, and every device source, by relative path.
+    """Every module of the rooms that decide the code, and every device source, by relative path.
 
     Raises:
         ToolchainError: There are no device sources.

@@ -1,7 +1,6 @@
-"""The toolchain and digests of its files, remembered beside the cache.
+"""The toolchain and digests of its files, stored beside the cache.
 
-What was found is kept together with the state of the search path, so that a process that builds nothing does not
-search again.
+The result of a search is stored with the state of the search path, so that later processes need not search again.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def _files_state(toolchain: Toolchain) -> list[Any]:
 
 
 def search_state() -> list[Any]:
-    """What the search depends on: installing or removing a package changes it."""
+    """The inputs of the search: installing or removing a package changes them."""
     # other folders of the path, a script's own among them, change for reasons that do not matter here
     packages = [entry for entry in sys.path if os.path.isdir(os.path.join(entry, "nvidia"))]
     packages += [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
@@ -44,12 +43,12 @@ def search_state() -> list[Any]:
 
 
 class ToolchainStore:
-    """The toolchain and the digests of its files, remembered in a folder.
+    """The toolchain and the digests of its files, cached in a folder.
 
-    The memory saves time only: damaged, stale or unwritable, the search is done again.
+    If the folder is damaged, stale or not writable, the search is repeated.
 
     Args:
-        folder: Where to remember.
+        folder: The folder.
         shared: Trust a folder that other users can write.
     """
 
@@ -65,7 +64,7 @@ class ToolchainStore:
         Raises:
             ToolchainError: See :func:`find_toolchain`.
         """
-        if self._toolchain is None:  # builds ask from threads of their own: nothing unfinished is left for another
+        if self._toolchain is None:  # several threads may search at once; each stores a complete result
             found = self._remembered_toolchain()
             if found is None:
                 found = find_toolchain()

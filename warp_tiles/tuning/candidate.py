@@ -45,7 +45,7 @@ class Workspace:
         self._is_all_written = is_all_written
         self._copies: dict[int, tuple[Any, Any]] = {}  # by the id of the user's array: the copy, and what it is of
         self._restored: dict[int, tuple[Any, Any]] = {}
-        self._unsure: dict[int, str] = {}  # names of arrays that are copied though nobody says that they are written
+        self._unsure: dict[int, str] = {}  # arrays that are copied though nothing declares that they are written
         self._is_looked_into = False
         self._results: dict[str, Any] = {}
         self._given: list[Any] = []  # arrays whose ids are used live as long
@@ -110,7 +110,7 @@ class Workspace:
             wp.copy(copy, source)
 
     def find_written(self, run: Callable[[], None]) -> None:
-        """Launch once, and restore from now on what that changed though nobody had said so.
+        """Launch once, and restore from now on every array that it changed without a declaration.
 
         Args:
             run: One launch; it is not called where there is nothing to find. From the second time on it is not either:

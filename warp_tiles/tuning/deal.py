@@ -35,10 +35,10 @@ def deal(
     end: float = math.inf,
     lost: Callable[[_P, ToolchainError], None] = lambda place, error: None,
 ) -> list[_R | ToolchainError]:
-    """Do every item at one of the places, in order; what one leaves of its share of the time, the next ones have.
+    """Do every item at one of the places, in order; time that an item does not use goes to the next ones.
 
-    With several places, each has a thread. One that fails gets nothing more; its item is tried at another, and is an
-    error once two failed that had told something of it, or none is left. A single place works in the calling thread.
+    With several places, each has a thread. One that fails gets no more items. Its item is tried at another place, and
+    fails once two places failed after some progress with it, or none is left. A single place uses the calling thread.
 
     Args:
         items: What is done.
@@ -72,7 +72,7 @@ def _share(end: float, waiting: int, places: int) -> float:
 
 
 class _StoppedError(Exception):
-    """Nobody waits any more."""
+    """The calling thread has given up."""
 
 
 class _Deal(Generic[_P, _I, _R]):
@@ -119,13 +119,13 @@ class _Deal(Generic[_P, _I, _R]):
         """Do items until there are none, or the place fails."""
         while (taken := self._take()) is not None:
             number, deadline = taken
-            told = _Told(self)
+            progress = _Progress(self)
             try:
-                result = self._work(place, self._items[number], deadline, told)
+                result = self._work(place, self._items[number], deadline, progress)
             except WorkerError:
                 raise
             except ToolchainError as error:
-                self._give_up(number, error, told.anything)
+                self._give_up(number, error, progress.anything)
                 self._calls.put(partial(self._lost, place, error))
                 return
             except _StoppedError:
@@ -166,7 +166,7 @@ class _Deal(Generic[_P, _I, _R]):
         self._calls.put(call)
 
 
-class _Told:
+class _Progress:
     """Passes calls on, and notes that there were some."""
 
     def __init__(self, deal: _Deal[Any, Any, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import warnings
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from warp_tiles.errors import ToolchainError
 from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.space import CPU_LIMITS, Limits
+from warp_tiles.util.warn import warn
 from warp_tiles.version import __version__
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -80,14 +80,14 @@ def sharing_gpus(default: Any, names: Sequence[str] = ()) -> list[Any]:
     found = [first, *alike(first, others)]
     for other in others if names else ():
         if other.alias not in {device.alias for device in found}:
-            text = f"{other.alias} ({other.name}, {other.sm_count} multiprocessors) takes no part in tuning"
+            text = f"{other.alias} ({other.name}, {other.sm_count} multiprocessors) is not used for tuning"
             unlike = f"{first.alias} is another GPU ({first.name}, {first.sm_count})"
-            warnings.warn(f"warp_tiles: {text}: {unlike}", RuntimeWarning, stacklevel=2)
+            warn(f"{text}: {unlike}")
     return found
 
 
 def limits_of(device: Any) -> Limits:
-    """What a Warp device offers one block."""
+    """Limits of one block on a Warp device."""
     import warp as wp
 
     found = wp.get_device(device)

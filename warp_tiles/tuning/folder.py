@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -15,20 +14,19 @@ from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import Record
 from warp_tiles.util.files import make_private_folders, read_whole, write_atomic
 from warp_tiles.util.locks import NoLocksError, file_lock
+from warp_tiles.util.warn import WarnedTexts, warn
 
 LOCK_TIMEOUT_S = 60.0  # a change of the folder takes milliseconds
 DAMAGED_SUFFIX = ".damaged"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _SLUG_LENGTH = 100
 
-_told: set[str] = set()
+_warned = WarnedTexts()
 
 
-def tell(text: str) -> None:
+def warn_once(text: str) -> None:
     """Warn about something that cost tuning results, once in a process."""
-    if text not in _told:
-        _told.add(text)
-        warnings.warn(f"warp_tiles: {text}", RuntimeWarning, stacklevel=2)
+    warn(text, _warned)
 
 
 def slug(subject: str) -> str:
@@ -56,7 +54,7 @@ class RecordFolder:
         return self.root / (slug(key.subject) or "-") / f"{key.digest}.json"
 
     def lock_path(self, digest: str) -> Path:
-        """The lock of whoever searches for a key."""
+        """The lock of a search for a key."""
         return self.root / ".locks" / f"{digest}.lock"
 
     def modes(self) -> tuple[int, int]:
@@ -102,26 +100,27 @@ class RecordFolder:
     def read(self, path: Path) -> Record | None:
         """The record in a file; None where there is none that can be read.
 
-        A damaged file is told of, and set aside unless the folder is only read; one of a later schema is told of.
+        A damaged file causes a warning and is set aside, unless the folder is read-only. So does one of a later schema,
+        which stays.
         """
         try:
             self.check_trust()
         except OSError as error:
-            tell(f"the tuning records in {self.root} are not used: {reason_of(error)}")
+            warn_once(f"the tuning records in {self.root} are not used: {reason_of(error)}")
             return None
         try:
             return self._decode(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except FutureSchemaError as error:
-            tell(f"the tuning record {path} is left alone: {error}")
+            warn_once(f"the tuning record {path} is left alone: {error}")
         except ValueError as error:
             if self.read_only:
-                tell(f"the tuning record {path} is damaged and not used: {error}")
+                warn_once(f"the tuning record {path} is damaged and not used: {error}")
             else:
                 return self._set_aside(path, error)
         except OSError as error:
-            tell(f"the tuning record {path} is not used: {reason_of(error)}")
+            warn_once(f"the tuning record {path} is not used: {reason_of(error)}")
         return None
 
     def _decode(self, path: Path) -> Record:
@@ -136,12 +135,12 @@ class RecordFolder:
         except FutureSchemaError:
             return None
         except OSError as problem:
-            tell(f"the tuning record {path} is damaged ({error}) and cannot be set aside: {reason_of(problem)}")
+            warn_once(f"the tuning record {path} is damaged ({error}) and cannot be set aside: {reason_of(problem)}")
             return None
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the folder's lock; where the file system has none, that is told and the change is made all the same.
+        """Hold the folder's lock. If the file system has no locks, warn and make the change without one.
 
         Raises:
             OSError: The folder cannot be used, or is locked for too long.
@@ -153,7 +152,7 @@ class RecordFolder:
             try:
                 held.enter_context(file_lock(lock, LOCK_TIMEOUT_S, file_mode))
             except NoLocksError as error:
-                tell(f"records in {self.root} can be lost when several processes tune: {reason_of(error)}")
+                warn_once(f"records in {self.root} can be lost when several processes tune: {reason_of(error)}")
             yield
 
     def read_for_change(self, path: Path) -> Record | None:
@@ -172,7 +171,7 @@ class RecordFolder:
         except ValueError as error:
             aside = path.with_suffix(DAMAGED_SUFFIX)
             os.replace(path, aside)
-            tell(f"the tuning record {path} is damaged ({error}); it was set aside as {aside.name}")
+            warn_once(f"the tuning record {path} is damaged ({error}); it was set aside as {aside.name}")
             return None
 
     def write(self, record: Record) -> None:
@@ -192,7 +191,7 @@ class RecordFolder:
 
 
 def reason_of(error: OSError) -> str:
-    """What the operating system says, without path and number."""
+    """The message of the operating system, without path and number."""
     return error.strerror or str(error) or type(error).__name__
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,10 +23,11 @@ from warp_tiles.tuning.gemm_space import LIMIT, candidates
 from warp_tiles.tuning.key import Environment
 from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
 from warp_tiles.tuning.store import RecordStore, open_store
+from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
-    from warp_tiles.tuning.gemm_build import Shop
+    from warp_tiles.tuning.gemm_build import TuningContext
 
 log = logging.getLogger("warp_tiles")
 
@@ -66,7 +66,7 @@ def silent(variant: GemmVariant, record: Record, device: str) -> None:
 
 @dataclass(frozen=True)
 class TunedVariant:
-    """What is known of a variant after tuning.
+    """The result of tuning a variant.
 
     Attributes:
         variant: What was tuned.
@@ -87,7 +87,7 @@ class TunedVariant:
 
 @dataclass
 class _Measured:
-    """What was measured of a variant so far, on whichever GPU."""
+    """Candidates of a variant that were measured so far, and the GPU."""
 
     identities: set[str] = field(default_factory=set)
     device: str = ""
@@ -119,12 +119,12 @@ class Tuner:
     helpers: tuple[Measurer, ...] = ()
 
     def record(self, variant: GemmVariant) -> Record:
-        """What is known of a variant."""
+        """The record of a variant."""
         key = key_of(variant, self.source, self.environment)
         return self.store.load(key) or Record(key)
 
     def missing(self, variant: GemmVariant, record: Record) -> list[Config]:
-        """Candidates of which nothing is known that counts; those that were never measured come first."""
+        """Candidates without a usable timing; those that were never measured come first."""
         known = {
             timing.identity
             for timing in record.timings
@@ -162,7 +162,7 @@ class Tuner:
             if not (may_search and missing and time.monotonic() < deadline):
                 return
             asked = {identity(config) for config in missing}
-            best = record.winner()  # races again, so that it and the new ones are compared under one clock
+            best = record.winner()  # measured again, so that all are compared under one clock
 
             def seen(timings: Sequence[Timing]) -> None:
                 soft = self.environment.soft()
@@ -184,7 +184,7 @@ class Tuner:
     ) -> list[TunedVariant]:
         """Tune variants, each on one GPU and as many at once as there are; what one leaves of its time, others have.
 
-        With several GPUs, one that fails is told of as a warning and gets no more; its variant goes on at another.
+        With several GPUs, one that fails causes a warning and gets no more work; another GPU continues its variant.
 
         Args:
             variants: What is tuned; what neither provider serves is left out.
@@ -198,10 +198,10 @@ class Tuner:
         measured = {variant: _Measured() for variant in wanted}
 
         def work(measurer: Measurer, variant: GemmVariant, deadline: float, tell: Tell) -> TunedVariant:
-            def told(variant: GemmVariant, record: Record, device: str) -> None:
+            def report(variant: GemmVariant, record: Record, device: str) -> None:
                 tell(partial(progress, variant, record, device))
 
-            self._measure(measurer, variant, deadline, told, measured[variant])
+            self._measure(measurer, variant, deadline, report, measured[variant])
             return self._tuned(variant, measured[variant])
 
         end = time.monotonic() + budget_s if budget_s else math.inf
@@ -220,8 +220,7 @@ class Tuner:
 
 
 def _warn_of_lost(measurer: Measurer, error: ToolchainError) -> None:
-    text = f"warp_tiles: {measurer.name} takes no more part in tuning: {error.message}"
-    warnings.warn(text, RuntimeWarning, stacklevel=2)
+    warn(f"{measurer.name} is no longer used for tuning: {error.message}")
 
 
 def tune_variant(
@@ -247,9 +246,9 @@ def tune_variant(
         UnsupportedVariant: Neither provider serves the variant.
         ToolchainError: There is no GPU or no compiler.
     """
-    shop = engine.at(current())
-    measurer = measurer or _measurer(shop, present_device())
-    tuner = Tuner(store, environment, measurer, source_of(shop.store), variant.arch)
+    context = engine.at(current())
+    measurer = measurer or _measurer(context, present_device())
+    tuner = Tuner(store, environment, measurer, source_of(context.store), variant.arch)
     found = tuner.tune(variant, time.monotonic() + budget_s if budget_s else math.inf)
     engine.records_changed()
     return found.record
@@ -258,8 +257,8 @@ def tune_variant(
 def tune_missing(engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:
     """What the policy ``max`` does before a module is built: tune variants for this machine's GPU that have no record.
 
-    Without a GPU, and for another architecture, nothing happens. What the machine lacks is told of, not raised: the
-    build goes on with what is known.
+    Without a GPU, and for another architecture, nothing happens. A missing toolchain is a warning, not an error: the
+    build goes on with the records that there are.
     """
     device = _device()
     meant = [variant for variant in variants if device is not None and variant.arch == compile_arch(device)]
@@ -268,7 +267,7 @@ def tune_missing(engine: Engine, variants: Sequence[GemmVariant], now: Settings)
     try:
         tuned = default_tuner(engine, now).tune_all(meant, now.tune_budget_s)
     except ToolchainError as error:
-        warnings.warn(f"warp_tiles: {error.message}; building with what is known", RuntimeWarning, stacklevel=2)
+        warn(f"{error.message}; building with what is known")
         tuned = []
     if any(item.measured for item in tuned):
         engine.records_changed()
@@ -286,15 +285,15 @@ def default_tuner(engine: Engine, now: Settings, devices: Sequence[Any] = ()) ->
         ToolchainError: There is no GPU or no compiler.
     """
     device, *others = devices or [present_device()]
-    shop = engine.at(now)
+    context = engine.at(now)
     return Tuner(
         open_store(now),
         environment_of(device),
-        _measurer(shop, device),
-        source_of(shop.store),
+        _measurer(context, device),
+        source_of(context.store),
         compile_arch(device),
         reuse_stale=now.stale_records == "reuse",
-        helpers=tuple(_measurer(shop, other) for other in others),
+        helpers=tuple(_measurer(context, other) for other in others),
     )
 
 
@@ -331,7 +330,7 @@ def compile_arch(device: Any) -> int:
     return int(device.get_cuda_compile_arch())
 
 
-def _measurer(shop: Shop, device: Any) -> Measurer:
+def _measurer(context: TuningContext, device: Any) -> Measurer:
     from warp_tiles.tuning.gemm_device import GpuMeasurer
 
-    return GpuMeasurer(shop, device)
+    return GpuMeasurer(context, device)

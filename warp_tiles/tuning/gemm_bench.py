@@ -20,7 +20,8 @@ import numpy.typing as npt
 from warp_tiles.codegen.loops import LoopSums
 from warp_tiles.compile.compiler import CompileRequest, LinkRequest
 from warp_tiles.compile.module import max_registers, resident_blocks
-from warp_tiles.gemm.variant import DTYPE_BYTES, DType, GemmVariant, Operand
+from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES, DType
+from warp_tiles.gemm.variant import GemmVariant, Operand
 
 KERNEL = "wt_benchmark"  # each product reads and writes C
 LOOP_KERNEL = "wt_benchmark_loop"  # the sums stay in registers, as in a loop over K
@@ -37,9 +38,7 @@ _STORAGE: dict[DType, tuple[str, str]] = {  # C++ type of an element and its one
     "float32": ("float", "1.0f"),
     "float64": ("double", "1.0"),
 }
-_CTYPES = {"wp::float32": "float", "wp::float64": "double"}
-# unit roundoff, https://en.wikipedia.org/wiki/Machine_epsilon
-_ROUNDOFF: dict[DType, float] = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+_CTYPES = {info.warp_type: info.kernel_type for info in DTYPES.values()}
 _TF32_TRUNCATION = 2.0**-10
 
 Matrix = npt.NDArray[np.float64]
@@ -126,7 +125,7 @@ extern "C" __global__ void {name}(const uint4* image, uint4* result, int product
 
 
 def compile_request(variant: GemmVariant, symbol: str, sums: LoopSums | None) -> CompileRequest:
-    """What to hand to the compiler for the kernel."""
+    """The request to compile the kernel."""
     options: dict[str, Any] = {"arch": f"sm_{variant.arch}", "std": "c++17"}
     return CompileRequest(
         f"{symbol}_benchmark.cu",
@@ -190,12 +189,12 @@ def expected(variant: GemmVariant, products: int) -> Expected:
     tf32 = (
         2 * _TF32_TRUNCATION if "float32" in (variant.a.dtype, variant.b.dtype) and variant.precision == "tf32" else 0
     )
-    roundoff = max(_ROUNDOFF[variant.c.dtype], _ROUNDOFF["float64"])
+    roundoff = max(DTYPES[variant.c.dtype].roundoff, DTYPES["float64"].roundoff)
     return Expected(c + products * a @ b, (products * (variant.k + 4) * roundoff + tf32) * magnitude)
 
 
 def problem_with(variant: GemmVariant, result: Bytes, products: int) -> str:
-    """What is wrong with shared memory after a number of products; empty if nothing is."""
+    """Errors in shared memory after a number of products; empty if it is correct."""
     wanted = expected(variant, products)
     got = matrix(variant, result, 2)
     wrong = ~(abs(got - wanted.values) <= wanted.bound)  # NaN is wrong

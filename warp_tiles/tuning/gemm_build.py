@@ -13,7 +13,7 @@ from warp_tiles.compile.pool import CompilerPool, result_of
 from warp_tiles.errors import BuildError, WarpTilesError, WorkerError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.providers import CublasdxProvider, MmaProvider
-from warp_tiles.providers.base import Built, Workshop
+from warp_tiles.providers.base import Built, Context
 from warp_tiles.providers.mma import loop_sums
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.tuning.gemm_bench import compile_request, link_request
@@ -24,8 +24,8 @@ from warp_tiles.util.threads import DaemonThreads
 _WAITING_THREADS = 64
 
 
-class Shop(Workshop, Protocol):
-    """What the engine lends, and the compiler processes themselves."""
+class TuningContext(Context, Protocol):
+    """Resources that the engine gives, and the compiler processes."""
 
     @property
     def store(self) -> ToolchainStore:
@@ -59,7 +59,7 @@ class Unbuilt:
     reason: str
 
 
-def build(shop: Shop, variant: GemmVariant, config: Config) -> Benchmark:
+def build(context: TuningContext, variant: GemmVariant, config: Config) -> Benchmark:
     """Build and link one candidate.
 
     Raises:
@@ -68,36 +68,36 @@ def build(shop: Shop, variant: GemmVariant, config: Config) -> Benchmark:
         ValueError: The configuration is not one.
     """
     tile_config = tile_config_of(config)
-    built = _built(shop, variant, config)
+    built = _built(context, variant, config)
     sums = loop_sums(variant, built.symbol, tile_config) if tile_config else None
     own_templates = tile_config is not None
-    main = result_of(shop.pool.submit(compile_request(variant, built.symbol, sums)))
-    linked = shop.pool.submit(link_request(variant, (main.payload, built.payload), own_templates))
+    main = result_of(context.pool.submit(compile_request(variant, built.symbol, sums)))
+    linked = context.pool.submit(link_request(variant, (main.payload, built.payload), own_templates))
     return Benchmark(config, result_of(linked).payload, sums is not None)
 
 
-def _built(shop: Shop, variant: GemmVariant, config: Config) -> Built:
+def _built(context: TuningContext, variant: GemmVariant, config: Config) -> Built:
     tile_config = tile_config_of(config)
     if tile_config is not None:
-        own = MmaProvider(shop.store)
-        return own.build(own.recipe(variant, tile_config), shop)
-    provider = CublasdxProvider(shop.store)
+        own = MmaProvider(context.store)
+        return own.build(own.recipe(variant, tile_config), context)
+    provider = CublasdxProvider(context.store)
     recipes = provider.recipes(variant)
     for recipe in recipes[:-1]:
         try:
-            return provider.build(recipe, shop)
+            return provider.build(recipe, context)
         except BuildError:
             continue
-    return provider.build(recipes[-1], shop)
+    return provider.build(recipes[-1], context)
 
 
 def build_side_by_side(
-    shop: Shop, variant: GemmVariant, configs: Sequence[Config], deadline: float = math.inf
+    context: TuningContext, variant: GemmVariant, configs: Sequence[Config], deadline: float = math.inf
 ) -> Iterator[Benchmark | Unbuilt]:
     """Build candidates, and yield each in the order of ``configs``; those that are not ready in time are left out.
 
     Args:
-        shop: What the engine lends.
+        context: Resources that the engine gives.
         variant: What is multiplied.
         configs: The candidates.
         deadline: When to stop waiting, by ``time.monotonic()``.
@@ -107,7 +107,7 @@ def build_side_by_side(
     """
     threads = DaemonThreads(_WAITING_THREADS, "warp_tiles_tune")
     try:
-        futures = [threads.submit(_attempt, shop, variant, config) for config in configs]
+        futures = [threads.submit(_attempt, context, variant, config) for config in configs]
         limit = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
         done, _ = wait(futures, limit)
         for future in futures:
@@ -117,12 +117,12 @@ def build_side_by_side(
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _attempt(shop: Shop, variant: GemmVariant, config: Config) -> Benchmark | Unbuilt:
+def _attempt(context: TuningContext, variant: GemmVariant, config: Config) -> Benchmark | Unbuilt:
     try:
         try:
-            return build(shop, variant, config)
+            return build(context, variant, config)
         except WorkerError:
-            return build(shop, variant, config)
+            return build(context, variant, config)
     except WorkerError:
         raise
     except (WarpTilesError, ValueError) as error:

@@ -13,7 +13,7 @@ import numpy as np
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.tuning import gemm_bench
-from warp_tiles.tuning.gemm_build import Benchmark, Shop, Unbuilt, build_side_by_side
+from warp_tiles.tuning.gemm_build import Benchmark, TuningContext, Unbuilt, build_side_by_side
 from warp_tiles.tuning.measure import Clock, EventClock, Runner, describe_error, race
 from warp_tiles.tuning.record import Config, Timing
 
@@ -29,12 +29,12 @@ class GpuMeasurer:
     """Builds, checks and times candidates on one of Warp's CUDA devices.
 
     Args:
-        shop: Builds candidates.
+        context: Builds candidates.
         device: Warp's device.
     """
 
-    def __init__(self, shop: Shop, device: Any) -> None:
-        self._shop = shop
+    def __init__(self, context: TuningContext, device: Any) -> None:
+        self._context = context
         self._gpu = _Gpu(device)
 
     @property
@@ -62,13 +62,13 @@ class GpuMeasurer:
             ToolchainError: The GPU cannot be used or lacks memory, or was lost to a candidate, which has a timing
                 that says so.
         """
-        size = max(_LEAST_BATCH, self._shop.pool.jobs)
+        size = max(_LEAST_BATCH, self._context.pool.jobs)
         clock = _GuardedClock(self._ready_clock(), self._gpu)
         leaders: list[Runner] = []
         for first in range(0, len(configs), size):
             if time.monotonic() >= deadline:
                 return
-            ready = list(build_side_by_side(self._shop, variant, configs[first : first + size], deadline))
+            ready = list(build_side_by_side(self._context, variant, configs[first : first + size], deadline))
             failed = [Timing(item.config, "failed", reason=item.reason) for item in ready if isinstance(item, Unbuilt)]
             launches = [_Launches(variant, item, self._gpu) for item in ready if isinstance(item, Benchmark)]
             runners = [*leaders, *(Runner(gemm_bench.KERNEL, launch) for launch in launches)]
@@ -89,7 +89,7 @@ class GpuMeasurer:
         clock = EventClock(self._gpu.device)
         try:
             clock.reserve()
-        except Exception as error:  # whatever it is, no candidate has done it
+        except Exception as error:  # no candidate caused it
             raise ToolchainError(
                 f"nothing can be measured on the GPU {self.name}: {describe_error(error)}",
                 remedy="free its memory, or name other GPUs with `warp-tiles tune --devices` or CUDA_VISIBLE_DEVICES",
@@ -98,7 +98,7 @@ class GpuMeasurer:
 
 
 def timing_of(runner: Runner, variant: GemmVariant) -> Timing | None:
-    """What a race found out; None if it never had its turn."""
+    """The result of a race; None if it never ran."""
     candidate = runner.candidate
     assert isinstance(candidate, _Launches)
     if runner.status == "running":

@@ -1,4 +1,4 @@
-"""What was measured of GEMM variants, as builds use it: one snapshot, so that a process never changes its mind."""
+"""Measurements of GEMM variants, as builds use them: one snapshot, so that choices are stable within a process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.heuristics.limits import problem_of
 from warp_tiles.providers.base import TunedChoice
-from warp_tiles.tuning.folder import tell
+from warp_tiles.tuning.folder import warn_once
 from warp_tiles.tuning.gemm_key import SUBJECT, named_environment, present_environments, source_of, values_of
 from warp_tiles.tuning.gemm_space import config_of, tile_config_of
 from warp_tiles.tuning.key import Environment, Scalar
@@ -54,7 +54,7 @@ class TunedGemms:
     def best(self, variant: GemmVariant, providers: Sequence[str]) -> TunedChoice | None:
         """The fastest measured configuration of these providers; None if nothing usable was measured.
 
-        A record that does not fit the variant is told of once, and ignored.
+        A record that does not fit the variant causes one warning and is ignored.
         """
         record = self.records.get(tuple(sorted(values_of(variant).items())))
         winner = self._winner(record, providers) if record is not None else None
@@ -66,7 +66,7 @@ class TunedGemms:
         except ValueError as error:
             config, problem = None, str(error)
         if problem:
-            tell(
+            warn_once(
                 f"the tuning record {record.key.digest[:12]} of {variant.describe()} is ignored: {problem}. "
                 f"Remedy: warp-tiles tune clear {record.key.digest[:12]}, then tune again"
             )

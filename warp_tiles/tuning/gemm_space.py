@@ -11,12 +11,13 @@ from itertools import chain
 from typing import Any
 
 from warp_tiles.errors import UnsupportedVariant
+from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics import choose as chooser
 from warp_tiles.heuristics.choose import fma_candidates, mma_candidates
 from warp_tiles.heuristics.cost import cost
-from warp_tiles.heuristics.limits import INSTRUCTION_MNK, LANES, instructions, problem_of, transposed
+from warp_tiles.heuristics.limits import INSTRUCTION_MNK, instructions, problem_of, transposed
 from warp_tiles.providers.cublasdx import require_served
 from warp_tiles.tuning.record import Config
 
@@ -91,7 +92,7 @@ def neighbours(config: TileConfig) -> Iterator[TileConfig]:
     for name in ("tile_m", "tile_n", "k_vector"):
         value = getattr(config, name)
         yield from (_with(config, **{name: other}) for other in (2 * value, value // 2))
-    for name in ("rotation_a", "rotation_b", *(() if config.instruction == "fma" else ("rotation_c",))):
+    for name in ("swizzle_a", "swizzle_b", *(() if config.instruction == "fma" else ("swizzle_c",))):
         yield from (_with(config, **{name: ways}) for ways in (1, 2, 4))
     # the same product from the other side: rows and columns change places in every field
     yield _with(
@@ -101,8 +102,8 @@ def neighbours(config: TileConfig) -> Iterator[TileConfig]:
         tile_n=config.tile_m,
         lanes_m=config.lanes_n,
         lanes_n=config.lanes_m,
-        rotation_a=config.rotation_b,
-        rotation_b=config.rotation_a,
+        swizzle_a=config.swizzle_b,
+        swizzle_b=config.swizzle_a,
     )
     if config.instruction == "fma":
         for more, fewer in (("lanes_m", "lanes_n"), ("lanes_n", "lanes_m"), ("lanes_k", "lanes_m")):

@@ -39,7 +39,7 @@ def _settings_changed() -> None:
 
 
 class TunedKernel:
-    """What :func:`autotune` makes of a function. Safe for threads.
+    """A tuned kernel, as :func:`autotune` returns it. Safe for threads.
 
     Attributes:
         maker: The function.
@@ -83,7 +83,7 @@ class TunedKernel:
 
     @property
     def counters(self) -> Counters:
-        """What was done in this process."""
+        """Counts of its operations in this process."""
         return self._chooser.counters
 
     # ---- launching

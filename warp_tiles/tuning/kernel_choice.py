@@ -23,7 +23,7 @@ UNTUNED = ("off", "scalar", "fast")  # policies under which nothing is looked up
 
 @dataclass
 class Counters:
-    """What a tuned kernel did in this process.
+    """Counts of the operations of a tuned kernel in this process.
 
     Attributes:
         lookups: Records that were looked up.
@@ -235,7 +235,7 @@ class KernelChooser:
 
 
 def _known(store: Store, key: TuningKey) -> Record:
-    """What is stored, under the key of here and now."""
+    """The stored record under the current key."""
     stored = store.load(key)
     return Record(key, stored.timings if stored is not None else ())
 

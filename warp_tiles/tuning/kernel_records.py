@@ -1,4 +1,4 @@
-"""What is known of a tuned kernel: its keys, its records, and which configurations a search would look at."""
+"""Keys and records of a tuned kernel, and the configurations that a search would measure."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class KernelRecords:
         return self._maker.configs(limits_of(device))
 
     def wanted(self, device: Any) -> dict[str, Config]:
-        """What a search on a device looks at, by identity."""
+        """The configurations that a search on a device measures, by identity."""
         if device.alias not in self._candidates:
             candidates = self._strategy.candidates(self.configs(device))
             self._candidates[device.alias] = {identity(config): config for config in candidates}

@@ -39,14 +39,14 @@ class Environment:
     measurement: int = MEASUREMENT_VERSION
 
     def hard(self) -> dict[str, Scalar]:
-        """What must be equal for a record to count: it is part of the key."""
+        """Facts that must be equal for a record to be valid: they are part of the key."""
         series = ".".join(self.warp.split(".")[:2])
         fields = asdict(self) | {"warp": series}
         del fields["driver"]
         return fields
 
     def soft(self) -> dict[str, Scalar]:
-        """What is noted with each timing, and may differ: the driver, and Warp's patch release."""
+        """Facts that are stored with each timing and may differ: the driver, and Warp's patch release."""
         return {"driver": self.driver, "warp": self.warp}
 
 

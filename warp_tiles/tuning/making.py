@@ -47,7 +47,7 @@ class Measurement:
     devices: tuple[Any, ...] = ()
 
     def key_values(self) -> dict[str, Any]:
-        """What makes timings or failures others than those of the defaults."""
+        """Options that differ from the defaults and affect timings or failures."""
         found: dict[str, Any] = {"measure.tiled": True} if self.tiled else {}
         if self.flush_l2:
             found["measure.flush_l2"] = True
@@ -161,7 +161,7 @@ class Maker:
         self._block_dim = block_dim
         self._needs_block_dim = needs_block_dim
         self._names = _kernel_arguments(function)  # mostly known without making a kernel, which takes 0.5 ms
-        self._made: dict[str, TunedLaunch] = {}
+        self._built: dict[str, TunedLaunch] = {}
         self._lock = threading.RLock()
         every = self.configs()
         for config in every[:1] if isinstance(configs, Space) else every:
@@ -177,7 +177,7 @@ class Maker:
             )
 
     def key_values(self) -> dict[str, Any]:
-        """What all configurations share."""
+        """The options that all configurations share."""
         return {} if self._block_dim is None else {"launch.block_dim": self._block_dim}
 
     def configs(self, limits: Limits = CPU_LIMITS) -> tuple[Config, ...]:
@@ -247,7 +247,7 @@ class Maker:
         """
         with self._lock:
             name = identity(config)
-            if name not in self._made:
+            if name not in self._built:
                 kernel = make_kernel(self.function, config)
                 names = argument_names(kernel)
                 if self._names and names != self._names:
@@ -256,5 +256,5 @@ class Maker:
                         remedy=f"let every configuration's kernel take {', '.join(self._names)}",
                     )
                 self._names = names
-                self._made[name] = TunedLaunch(config, kernel, config.get("block_dim", self._block_dim))
-            return self._made[name]
+                self._built[name] = TunedLaunch(config, kernel, config.get("block_dim", self._block_dim))
+            return self._built[name]

@@ -1,8 +1,9 @@
-"""Times candidates against each other; knows nothing of what they launch.
+"""Times candidates against each other, whatever they launch.
 
-Candidates take turns, so that clocks and temperature change for all of them alike. After each round those that cannot
-win any more are given up. The statistic is the median; its 95 % confidence interval comes from order statistics and
-assumes no distribution (https://en.wikipedia.org/wiki/Median#Confidence_interval, the sign test's interval).
+Candidates run alternately, so that clocks and temperature change for all of them alike. After each iteration those
+that can no longer win are dropped. The statistic is the median; its 95 % confidence interval comes from order
+statistics and assumes no distribution
+(https://en.wikipedia.org/wiki/Median#Confidence_interval, the sign test's interval).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Literal, Protocol
 
 from warp_tiles.errors import TuningError, WorkerError
 
-HOPELESS = 1.5  # times slower than the leader, even in its best run of the first round
+HOPELESS = 1.5  # times slower than the leader, even in its best run of the first iteration
 L2_SCRATCH_BYTES = 256 * 1024**2  # larger than the L2 cache of any GPU
 _CUSHION_FILLS = 4  # of the scratch buffer: some 250 us of an H200, in which the host queues the runs
 _MOST_FILLS = 16
@@ -27,7 +28,7 @@ _LEAST_FOR_INTERVAL = 6  # the least and largest of fewer samples hold the media
 
 
 class Candidate(Protocol):
-    """What can be measured."""
+    """A launch that can be measured."""
 
     def prepare(self) -> None:
         """Get ready, outside any timing; what it raises makes the candidate a failure."""
@@ -52,9 +53,9 @@ class Effort:
 
     Attributes:
         warmup: Runs of each candidate before any counts.
-        runs: Of each candidate in each of its turns.
-        rounds: Turns of each candidate at most.
-        candidate_s: Seconds after which a candidate gets no more turns, once it has six samples.
+        runs: Runs of each candidate in each iteration.
+        rounds: Iterations over the candidates, at most.
+        candidate_s: Seconds after which a candidate is not run again, once it has six samples.
         precision: Half width of the leader's confidence interval, as a share of its median, that is good enough.
 
     Raises:
@@ -118,7 +119,7 @@ class Runner:
         samples_us: One per timed run.
         status: ``running`` until the race has decided: ``ok``, ``dropped`` or ``failed``.
         reason: Why it was dropped or failed.
-        spent_s: Time that its turns took.
+        spent_s: Time that its runs took.
         unfinished: Whether the race ended before it was measured to the end.
     """
 
@@ -163,7 +164,7 @@ def race(
     A runner that has samples already, the leader of an earlier race, keeps them and is not warmed up again.
 
     Args:
-        runners: In the order of their turns.
+        runners: In the order in which they run.
         clock: Takes the times.
         effort: How much is measured.
         deadline: When to stop, by ``now``; each runner that had no turn by then stays ``running``, others that would
@@ -184,7 +185,7 @@ def race(
                 _turn(runner, partial(clock.sample_us, runner.candidate, effort.warmup), now)
     for turn in range(effort.rounds):
         live = [runner for runner in runners if runner.status in ("running", "ok")]
-        offset = turn % len(live) if live else 0  # nobody always runs behind the same one
+        offset = turn % len(live) if live else 0  # none always runs after the same one
         for runner in (*live[offset:], *live[:offset]):
             if _has_enough(runner, effort):
                 continue
@@ -214,7 +215,7 @@ def _turn(runner: Runner, action: Callable[[], Any], now: Callable[[], float]) -
     start = now()
     try:
         action()
-    except Exception as error:  # whatever a candidate does is a finding about it
+    except Exception as error:  # any exception is recorded as the candidate's failure
         runner.status, runner.reason = "failed", describe_error(error)
     runner.spent_s += now() - start
 
@@ -228,7 +229,7 @@ def _measured(runners: Sequence[Runner]) -> list[Runner]:
 
 
 def _drop(runners: Sequence[Runner]) -> None:
-    """Give up runners whose interval lies above the leader's, or whose best run is far slower than its median."""
+    """Drop runners whose interval lies above the leader's, or whose best run is far slower than its median."""
     measured = _measured(runners)
     if not measured:
         return
@@ -243,7 +244,7 @@ def _drop(runners: Sequence[Runner]) -> None:
 
 
 def _decided(runners: Sequence[Runner], effort: Effort) -> bool:
-    """Whether more turns would change nothing that matters."""
+    """Whether more iterations could not change the winner."""
     measured = _measured(runners)
     if all(_has_enough(runner, effort) for runner in measured):
         return True

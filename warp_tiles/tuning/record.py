@@ -1,4 +1,4 @@
-"""What a search found: every candidate's timing or failure, and which one wins."""
+"""The result of a search: every candidate's timing or failure, and which one wins."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def identity(config: Config) -> str:
 
 @dataclass(frozen=True)
 class Timing:
-    """What is known of one candidate.
+    """The measurement of one candidate.
 
     Attributes:
         config: The candidate.
@@ -112,7 +112,7 @@ class Timing:
 
 
 def settled(timings: Iterable[Timing], before: Iterable[Timing]) -> list[Timing]:
-    """Timings of which those that were unfinished before count as finished now: nothing is measured a third time."""
+    """Timings, with those that were unfinished twice marked finished: nothing is measured a third time."""
     twice = {timing.identity for timing in before if timing.unfinished}
     return [replace(timing, unfinished=False) if timing.identity in twice else timing for timing in timings]
 
@@ -130,7 +130,7 @@ class Record:
     timings: tuple[Timing, ...] = ()
 
     def timing(self, config: Config) -> Timing | None:
-        """What is known of a configuration."""
+        """The timing of a configuration."""
         return next((timing for timing in self.timings if timing.identity == identity(config)), None)
 
     def among(self, names: Container[str]) -> Record:
@@ -151,7 +151,7 @@ class Record:
         return replace(self, timings=tuple(found.values()))
 
     def winner(self, configs: Iterable[Config] | None = None) -> Timing | None:
-        """The candidate with the least shared memory, among those whose median lies above nobody's interval.
+        """The candidate with the least shared memory, among those whose median lies above no other's interval.
 
         The fastest by median is one of them. It does not depend on the order of the timings.
 

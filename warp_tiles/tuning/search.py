@@ -48,7 +48,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search did.
+    """The result of a search.
 
     Attributes:
         timings: One per configuration that was decided.
@@ -145,10 +145,10 @@ class _Search:
             if steps:
                 self._narrow(strategy)
         except BaseException:
-            with contextlib.suppress(Exception):  # what interrupts is raised, not what comes of it
+            with contextlib.suppress(Exception):  # re-raises the interrupt itself, not the errors that it causes
                 self._keep()
             raise
-        finally:  # builds that the budget cut off end in the background, unheard
+        finally:  # builds that exceed the budget end in the background; their results are ignored
             builder.shutdown(wait=False, cancel_futures=True)
         measured = sum(bool(runner.samples_us) for runner in self.runners)
         out_of_time = len(self.timings) < len(self.configs)
@@ -237,7 +237,7 @@ class _Search:
         self._finish(self.runners)
 
     def _keep(self) -> None:
-        """Hand on what was measured of candidates that are not final."""
+        """Report the timings of candidates that are not final."""
         undecided = [runner for runner in self.runners if runner.name not in self.timings]
         for runner in undecided:
             if runner.samples_us and runner.status in ("running", "ok"):

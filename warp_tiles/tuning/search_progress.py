@@ -51,13 +51,13 @@ class SearchProgress:
                 self._bar.advance(self._task)
 
     def measured(self, name: str, median_us: float) -> None:
-        """A candidate had a turn."""
+        """A candidate ran once more."""
         if self._best is None or median_us < self._best[0]:
             self._best = (median_us, name)
             self.say(f"best {median_us:.1f} us {name}")
 
     def say(self, text: str) -> None:
-        """Show what goes on."""
+        """Draw the current state."""
         with self._lock:
             if self._bar is not None and self._task is not None:
                 self._bar.update(self._task, description=text)

@@ -1,4 +1,4 @@
-"""Snapshots of what was measured, one for each set of settings; importing it costs nothing."""
+"""Snapshots of measurements, one for each set of settings. Importing this module imports nothing that tunes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TunedSnapshots:
-    """What was measured of GEMM variants, as it was when first asked for: a process does not change its mind."""
+    """Measurements of GEMM variants, as of their first use: choices are stable within a process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class TunedSnapshots:
             return self._known[identity]
 
     def forget(self) -> None:
-        """Have records read again when they are next asked for; modules then have to be hashed again."""
+        """Read records again when they are next needed; modules then have to be hashed again."""
         with self._lock:
             self._known.clear()
 

@@ -1,4 +1,4 @@
-"""Which configurations a search looks at: a list or a described space, and the order in which it is searched. Pure."""
+"""The configurations that a search measures, a list or a described space, and their order. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from warp_tiles.errors import TuningError
+from warp_tiles.gemm.hardware import BLOCK_THREADS, REGISTERS
 from warp_tiles.tuning.record import Config, identity
 
 LARGEST_SPACE = 1_000_000
@@ -18,7 +19,7 @@ LARGEST_SPACE = 1_000_000
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device offers one block; a constraint can ask for it.
+    """Limits of one block on a device, which constraints can use.
 
     Attributes:
         shared_bytes: Shared memory of a block.
@@ -27,8 +28,8 @@ class Limits:
     """
 
     shared_bytes: int
-    registers: int = 65_536
-    threads: int = 1024
+    registers: int = REGISTERS
+    threads: int = BLOCK_THREADS
 
 
 # the CPU device has no such limits; https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (compute capabilities)
@@ -36,7 +37,7 @@ CPU_LIMITS = Limits(shared_bytes=2**62, registers=2**62)
 
 
 class Space:
-    """Every combination of some values, less those that a constraint refuses.
+    """Every combination of some values that fulfils the constraints.
 
         Space(tile_m=[32, 64], tile_n=[32, 64], block_dim=[64, 128],
               constraints=[lambda c: c["tile_m"] * c["tile_n"] <= 4096,
@@ -142,13 +143,13 @@ class Strategy(Protocol):
     """In which steps a search narrows configurations down."""
 
     def candidates(self, configs: Sequence[Config]) -> tuple[Config, ...]:
-        """Those that are looked at, in order; always the same for the same configurations."""
+        """The configurations to measure, in order; the same for the same input."""
 
     def keep(self, step: int, measured: int) -> int:
         """How many of the fastest go on after a step, counted from 0; 0 ends the search."""
 
     def rounds(self, step: int, full: int) -> int:
-        """Turns of each candidate in a step, of those that a full measurement takes."""
+        """Iterations over the candidates in a step, of those that a full measurement takes."""
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from warp_tiles.cache import cache_root
 from warp_tiles.errors import RecordError
 from warp_tiles.settings import Settings, current
 from warp_tiles.tuning.encoding import FutureSchemaError, decode_bundle, encode_bundle, encode_record
-from warp_tiles.tuning.flight import single_flight
-from warp_tiles.tuning.folder import DAMAGED_SUFFIX, RecordFolder, reason_of, slug, tell
+from warp_tiles.tuning.folder import DAMAGED_SUFFIX, RecordFolder, reason_of, slug, warn_once
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import Record, Timing
 from warp_tiles.util.files import read_whole, write_atomic
+from warp_tiles.util.single_flight import single_flight
 
 # what could not be written, by the file's path; in a forked child as well
 _unwritten: dict[Path, Record] = {}
@@ -31,7 +31,7 @@ _keeping = threading.Lock()
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """A record and where it lies.
+    """A record and its place.
 
     Attributes:
         path: Its file; where it could not be written, the one that it would have.
@@ -47,7 +47,7 @@ class StoredRecord:
 class RecordStore:
     """Records of one user, behind those of read-only folders. Safe for threads and processes.
 
-    Making a store touches nothing. A folder that cannot be used is told of once, as a warning, and costs only the
+    Making a store touches nothing. A folder that cannot be used causes one warning, and costs only the
     remembering: results then live as long as the process. Methods raise nothing but what they name.
 
     Args:
@@ -99,10 +99,10 @@ class RecordStore:
                 _unwritten.pop(path, None)
         except FutureSchemaError as error:
             self._keep(key, timings)
-            tell(f"nothing is written to the tuning record {path}: {error}; results last as long as this process")
+            warn_once(f"nothing is written to the tuning record {path}: {error}; results last as long as this process")
         except OSError as error:
             self._keep(key, timings)
-            tell(
+            warn_once(
                 f"tuning records cannot be written to {self.root} ({reason_of(error)}); "
                 "results last as long as this process"
             )
@@ -129,7 +129,9 @@ class RecordStore:
         """
 
         def unusable(error: OSError) -> None:
-            tell(f"searches are not coordinated between processes: {self.root} cannot be used ({reason_of(error)})")
+            warn_once(
+                f"searches are not coordinated between processes: {self.root} cannot be used ({reason_of(error)})"
+            )
 
         with single_flight(self._own.lock_path(key.digest), timeout_s, self._own.modes, unusable) as may_search:
             yield may_search
@@ -148,7 +150,7 @@ class RecordStore:
                     if record_there is not None:
                         found.append(StoredRecord(path, record_there, folder.read_only))
             except OSError as error:
-                tell(f"the tuning records in {folder.root} are not used: {reason_of(error)}")
+                warn_once(f"the tuning records in {folder.root} are not used: {reason_of(error)}")
         return [stored for stored in found if stored.record.key.subject.startswith(subject_prefix)]
 
     def find(self, digest_prefix: str) -> StoredRecord:
@@ -214,7 +216,7 @@ class RecordStore:
         try:
             self._own.read_for_change(path)
         except FutureSchemaError as error:
-            tell(f"the tuning record {path} is left alone: {error}")
+            warn_once(f"the tuning record {path} is left alone: {error}")
             return True
         return False
 
@@ -326,7 +328,7 @@ def open_store(now: Settings | None = None) -> RecordStore:
     now = current() if now is None else now
     for path in now.record_paths:
         if not path.is_dir():
-            tell(f"there is no folder {path} of tuning records, which the setting record_paths names")
+            warn_once(f"there is no folder {path} of tuning records, which the setting record_paths names")
     return RecordStore(cache_root(now) / "tuning", now.record_paths, shared=now.cache_shared)
 
 

@@ -1,1 +1,1 @@
-"""Files, locks and threads: what every room may use."""
+"""Files, locks, threads, single flight and warnings, for every room."""

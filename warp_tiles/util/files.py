@@ -23,7 +23,7 @@ _READ_FLAGS = (
 def make_private_folders(path: Path, mode: int = 0o700) -> None:
     """Create a folder and its missing parents, each with ``mode`` (owner-only by default).
 
-    Threads and processes may make the same folders at once: whoever comes second finds them, at any level.
+    Threads and processes may create the same folders at once: the second one finds them, at any level.
     """
     try:
         _make_folder(path, mode)

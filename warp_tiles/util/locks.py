@@ -1,4 +1,4 @@
-"""Locks between processes, as files. A process that dies lets go of its locks."""
+"""Locks between processes, as files. The system releases the locks of a process that dies."""
 
 from __future__ import annotations
 

@@ -1,0 +1,231 @@
+"""Single flight: one caller does the work, and the others share its result or wait for its end.
+
+:class:`Flights` coordinates the threads of a process, by a key:
+
+- :meth:`Flights.run` calls a function on the thread that comes first; the others wait for its result.
+- :meth:`Flights.start` starts work that has a future of its own; later callers get the same future.
+
+:func:`single_flight` also coordinates processes, by a lock file. It shares no result: one thread of one process has
+the block to itself, and the others learn that the work was done meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from warp_tiles.util.files import make_private_folders
+from warp_tiles.util.locks import file_lock
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+POLL_S = 0.05
+
+
+class ReentrantFlightError(RuntimeError):
+    """The work for a key asked for the same key: it would wait for itself."""
+
+
+class Flights(Generic[K, T]):
+    """Work under way in this process, by key. A forked child starts with none: it has no thread that does the work."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._under_way: dict[K, tuple[int, Future[T]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def enter(self, key: K, start: Callable[[], Future[T]] = Future) -> tuple[Future[T], int | None]:
+        """Take the lead for a key, unless another call has it.
+
+        Args:
+            key: Identifies the work.
+            start: Gives the future that stands for the work; called under the lock if this call leads.
+
+        Returns:
+            The future of the work, and the thread that leads it; None if this call leads, and has to :meth:`leave`.
+        """
+        if self._pid != os.getpid():
+            self._reset()
+        with self._lock:
+            known = self._under_way.get(key)
+            if known is not None:
+                return known[1], known[0]
+            future = start()
+            self._under_way[key] = (threading.get_ident(), future)
+        return future, None
+
+    def leave(self, key: K, future: Future[T]) -> None:
+        """Forget the work: the next caller leads again."""
+        if self._pid != os.getpid():
+            self._reset()
+        with self._lock:
+            known = self._under_way.get(key)
+            if known is not None and known[1] is future:
+                del self._under_way[key]
+
+    def run(self, key: K, call: Callable[[], T]) -> tuple[T, bool]:
+        """Run ``call`` unless another thread already does for this key; then wait for its result.
+
+        Returns:
+            The result, and whether this thread ran the call.
+
+        Raises:
+            ReentrantFlightError: The call for a key asked for the same key again.
+            Exception: What the call raised, in every thread that waited for it.
+        """
+        while True:
+            future, leader = self.enter(key)
+            if leader is None:
+                return self._lead(key, future, call), True
+            if leader == threading.get_ident():
+                raise ReentrantFlightError(f"the work for {key} asked for {key}")
+            try:
+                return future.result(), False
+            except Exception:
+                raise
+            except BaseException:  # the leading thread was interrupted, the work did not fail: take the lead
+                if not future.done() or not _interrupted(future):
+                    raise  # this thread itself was interrupted
+
+    def _lead(self, key: K, future: Future[T], call: Callable[[], T]) -> T:
+        try:
+            result = call()
+        except BaseException as error:
+            self.leave(key, future)
+            future.set_exception(error)
+            raise
+        self.leave(key, future)
+        future.set_result(result)
+        return result
+
+    def start(self, key: K, submit: Callable[[], Future[T]]) -> tuple[Future[T], bool]:
+        """Start work, unless it is under way for this key.
+
+        Args:
+            key: Identifies the work.
+            submit: Starts it and gives its future.
+
+        Returns:
+            The future, and whether this call started it.
+        """
+        future, leader = self.enter(key, submit)
+        if leader is None:  # outside the lock: the callback of work that has ended runs here and now
+            future.add_done_callback(lambda done: self.leave(key, done))
+        return future, leader is None
+
+
+def _interrupted(future: Future[T]) -> bool:
+    error = future.exception()
+    return error is not None and not isinstance(error, Exception)
+
+
+class _Searches(Flights[Path, None]):
+    """Blocks of :func:`single_flight` in this process, by their lock; and which of them ended with an exception."""
+
+    def _reset(self) -> None:
+        super()._reset()
+        self.unfinished: set[Path] = set()
+
+
+_searches = _Searches()
+
+
+@contextmanager
+def single_flight(
+    lock: Path, timeout_s: float | None, modes: Callable[[], tuple[int, int]], unusable: Callable[[OSError], None]
+) -> Iterator[bool]:
+    """Hold a lock for a search, or wait until the thread or process that holds it has ended its search.
+
+    A search leaves a mark beside its lock, and removes it when its block ends without an exception. A process that
+    waited for one that was killed or interrupted sees the mark, and searches in its place.
+
+    Args:
+        lock: The lock's file; its folder is made.
+        timeout_s: How long to wait; None for as long as it takes, 0 for not at all.
+        modes: Gives permissions of new folders and files.
+        unusable: Called with the reason if processes cannot be coordinated; threads always are.
+
+    Yields:
+        True if this thread holds the lock for the block; False if another search has ended meanwhile or goes on, or
+        if this very thread is searching for the key already.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    mark = lock.with_suffix(".searching")
+    with ExitStack() as held:
+        waited = _enter_in_process(held, lock, deadline)
+        if waited is None:
+            yield False
+            return
+        try:
+            folder_mode, file_mode = modes()
+            make_private_folders(lock.parent, folder_mode)
+            waited = _enter_among_processes(held, lock, deadline, file_mode) or waited
+            interrupted = mark.exists()
+        except TimeoutError:
+            held.close()
+            yield False
+            return
+        except OSError as error:
+            unusable(error)
+            interrupted = False
+        if waited and not interrupted and lock not in _searches.unfinished:
+            held.close()
+            yield False
+            return
+        _searches.unfinished.add(lock)
+        with suppress(OSError):
+            mark.touch(0o600)
+        yield True
+        _searches.unfinished.discard(lock)
+        with suppress(OSError):
+            mark.unlink()
+
+
+def _enter_in_process(held: ExitStack, lock: Path, deadline: float | None) -> bool | None:
+    """Whether this thread had to wait for another; None if it may not search."""
+    waited = False
+    while True:
+        future, leader = _searches.enter(lock)
+        if leader is None:
+            held.callback(_leave_in_process, lock, future)
+            return waited
+        if leader == threading.get_ident():
+            return None
+        waited = True
+        left_s = None if deadline is None else deadline - time.monotonic()
+        if left_s is not None and left_s <= 0:
+            return None
+        wait([future], left_s)
+
+
+def _leave_in_process(lock: Path, future: Future[None]) -> None:
+    _searches.leave(lock, future)
+    future.set_result(None)
+
+
+def _enter_among_processes(held: ExitStack, lock: Path, deadline: float | None, mode: int) -> bool:
+    """Take the file lock; whether this process had to wait for another.
+
+    Raises:
+        TimeoutError: Another still holds it.
+        OSError: No lock can be had here.
+    """
+    try:
+        held.enter_context(file_lock(lock, 0.0, mode))
+    except TimeoutError:
+        left_s = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
+        held.enter_context(file_lock(lock, left_s, mode, POLL_S))
+        return True
+    return False

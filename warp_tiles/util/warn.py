@@ -1,0 +1,51 @@
+"""Every warning of this package: one prefix, one category, and the line of the user's program that led to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+
+
+class WarnedTexts:
+    """The texts of past warnings, so that each is issued once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._texts: set[str] = set()
+
+    def add(self, text: str) -> bool:
+        """Note a text; whether it is new."""
+        with self._lock:
+            new = text not in self._texts
+            self._texts.add(text)
+        return new
+
+
+def warn(text: str, once: WarnedTexts | None = None) -> None:
+    """Issue a RuntimeWarning.
+
+    Args:
+        text: What happened and what it costs; ``warp_tiles:`` is put before it.
+        once: Texts of past warnings, which are not repeated; the new text is added. None always warns.
+
+    Raises:
+        RuntimeWarning: Warnings are errors in this process.
+    """
+    if once is None or once.add(text):
+        warnings.warn(f"warp_tiles: {text}", RuntimeWarning, stacklevel=_stacklevel())
+
+
+def _stacklevel() -> int:
+    """The level, as :func:`warn` counts it, of the innermost frame outside this package.
+
+    On a thread of this package there is no such frame but those of ``threading``: then the caller of :func:`warn`.
+    """
+    frame, level = sys._getframe(1).f_back, 2
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return 2 if frame is None or frame.f_code.co_filename == threading.__file__ else level
