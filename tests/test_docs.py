@@ -59,24 +59,24 @@ def test_a_broken_link_and_a_missing_heading_are_found(tmp_path: Path) -> None:
 
 # ---- settings
 
-# words of the README for what is not set
+# words of docs/settings.md for what is not set
 UNSET = {"cache_dir": "the user's cache folder", "record_paths": "none", "record_gpu": "this one"}
 
 
 def settings_table() -> dict[str, tuple[str, str]]:
-    """Environment variable and default of each setting, as the README has them."""
+    """Environment variable and default of each setting, as docs/settings.md has them."""
     rows = re.findall(
-        r"^\| `(\w+)` \| `(WARP_TILES_\w+)` \| ([^|]+) \|", (ROOT / "README.md").read_text(), re.MULTILINE
+        r"^\| `(\w+)` \| `(WARP_TILES_\w+)` \| ([^|]+) \|", (ROOT / "docs" / "settings.md").read_text(), re.MULTILINE
     )
     return {name: (variable, default.strip().strip("`")) for name, variable, default in rows}
 
 
-def test_the_readme_lists_every_setting_with_its_variable() -> None:
+def test_the_page_lists_every_setting_with_its_variable() -> None:
     assert {name: variable for name, (variable, _) in settings_table().items()} == settings.ENVIRONMENT
 
 
 @pytest.mark.parametrize(("name", "default"), settings.defaults().items(), ids=list(settings.defaults()))
-def test_the_readme_has_the_default_of_each_setting(name: str, default: object) -> None:
+def test_the_page_has_the_default_of_each_setting(name: str, default: object) -> None:
     variable, said = settings_table()[name]
     if name in UNSET:
         assert (said, bool(default)) == (UNSET[name], False)
