@@ -35,28 +35,23 @@ from warp_tiles._warp.libmathdx import libmathdx_build
 from warp_tiles._warp.modules import rehash_modules
 from warp_tiles._warp.reload import LoadAgain, Reloads
 from warp_tiles._warp.seams import CHOLESKY, MATMUL, check_seams, find, mathdx_enabled, missing_part
-from warp_tiles._warp.tracing import SEAMS, ModuleRecorder, Tracer
+from warp_tiles._warp.tracing import SEAMS, Tracer
 from warp_tiles._warp.translate import (
-    BuilderState,
-    function_uses,
-    kernels_of,
     mentions,
     number_of,
     precision_of,
-    reached_functions,
     tile_of,
     variant_of_call,
 )
 from warp_tiles.build.engine import Engine
-from warp_tiles.codegen.module import GeneratedModule
-from warp_tiles.codegen.prelude import PLACEHOLDER
-from warp_tiles.codegen.trace import Product
 from warp_tiles.errors import PlanError, UnsupportedVariant
 from warp_tiles.gemm.dispatch import Target, products
 from warp_tiles.gemm.variant import GemmVariant, Role
-from warp_tiles.plan.planning import Session, resolve
+from warp_tiles.plan.planning import Session
 
 if TYPE_CHECKING:
+    from warp_tiles._warp.generation import BuilderState
+    from warp_tiles._warp.module_recorder import ModuleRecorder
     from warp_tiles.build.module_build import ModuleBuild
 
 
@@ -211,6 +206,8 @@ class Hooks:
             name = builder.module.name
             resolved = self.reloads.settings_of(options, builder.module)
             session = Session(name, options.get("output_arch"), int(options["block_dim"]), settings=resolved)
+            from warp_tiles._warp.generation import BuilderState
+
             state = self._sessions[builder] = BuilderState(session)
         return state
 
@@ -271,8 +268,9 @@ class Hooks:
                     find("logger.log_warning")(warning)
             names = self._add_site(builder, MATMUL, found.variants, found.scalar_reason, (a, b))
             if (recorder := self._tracer.recorder()) is not None:
-                product = Product(len(self._state(builder).session.sites) - 1, number_of(alpha), number_of(beta))
-                recorder.multiplies(product, (a, b) if return_values else (a, b, out), out if return_values else None)
+                site = len(self._state(builder).session.sites) - 1
+                tiles, result = ((a, b), out) if return_values else ((a, b, out), None)
+                recorder.multiplies(site, (number_of(alpha), number_of(beta)), tiles, result)
         return ((*names, a, b, out, alpha, beta), (), [], 0)
 
     def _add_site(
@@ -293,7 +291,7 @@ class Hooks:
         state.adjoint_of_site[site.index] = id(adjoint)
         if not variants and self._tracer.recorder() is None:
             return (0, 0, 0)
-        builder.ltoirs_decl["warp_tiles"] = PLACEHOLDER
+        state.declare(builder)
         var = find("codegen.Var")
         return tuple(var(site.placeholder(role), str, False, True, False) for role in Role)
 
@@ -317,23 +315,19 @@ class Hooks:
         self._generating.state = state
         try:
             if state.recorder.recorders:  # hooks have names in the source, which the prelude has to define
-                builder.ltoirs_decl["warp_tiles"] = PLACEHOLDER
+                state.declare(builder)
             source = original(builder, device)
         finally:
             self._generating.state = None
         if not state.session.sites and not state.recorder.recorders:
             return source
         self._refuse_stale_hash(builder)
-        kernels = [kernel.key for kernel in builder.kernels]
-        reached = reached_functions(builder)
-        called = frozenset(i for i, adjoint in state.adjoint_of_site.items() if adjoint in state.recorder.reversed)
-        plan = resolve(state.session, called, kernels, list(function_uses(builder, state, reached)))
-        trace = state.recorder.trace(state.label, lambda adjoint: kernels_of(adjoint, reached))
-        generated = GeneratedModule(state.session, source, trace, called)
+        from warp_tiles._warp.generation import finished
         from warp_tiles.build.module_build import ModuleBuild, with_loops
 
+        generated, bare = finished(builder, state, source)
         prepared = functools.partial(ModuleBuild, self.engine, generated)
-        bare, plan = plan, with_loops(self.engine.annotate(plan), generated)
+        plan = with_loops(self.engine.annotate(bare), generated)
         self.reloads.before_build(builder.module, builder.options, bare, plan, prepared)
         self.engine.recorder.add_plan(plan)
         state.build = prepared(plan)

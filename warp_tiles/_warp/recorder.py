@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from warp_tiles._warp.frames import Call, Quiet, Statement
 from warp_tiles._warp.seams import find
 from warp_tiles.codegen.affine import Affine, combined
 from warp_tiles.codegen.effects import LOAD, MATMUL, effect_of_builtin, joined
@@ -33,40 +34,6 @@ _ARITHMETIC_NODES = (
     *(ast.Attribute, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp, ast.Name, ast.Subscript),
 )
 _LOOP_JUMPS: dict[type[ast.AST], str] = {ast.Break: "break", ast.Continue: "continue"}
-
-
-@dataclass
-class Call:
-    """A call that is being generated.
-
-    Attributes:
-        function: Warp's function, once it is resolved.
-        operands: Warp's values.
-        product: Set by the dispatcher of ``tile_matmul``.
-        result: What the call gives, if it is known before the call ends.
-    """
-
-    function: Any = None
-    operands: tuple[Any, ...] = ()
-    product: Product | None = None
-    result: Any = None
-    wait: int | None = None
-    hook: int | None = None
-    constants: dict[int, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Quiet:
-    """Statements that need no record: comments, arithmetic, and the parts of a loop or branch."""
-
-
-@dataclass
-class Statement:
-    """Statements that a syntax node emits without a call."""
-
-    node: type[ast.AST]
-    recorded: bool = False
-    unrolled: bool = False  # a loop whose body Warp writes out once for each iteration
 
 
 @dataclass
@@ -131,11 +98,13 @@ class Recorder:
         # Warp turns the constant operand of a 64-bit type into its result
         call.constants = {id(value): value.constant for value in call.operands if hasattr(value, "constant")}
 
-    def multiplies(self, product: Product, tiles: tuple[Any, ...], result: Any) -> None:
-        """The innermost call is a product of these tiles."""
+    def multiplies(
+        self, site: int, scalars: tuple[float | None, float | None], tiles: tuple[Any, ...], result: Any
+    ) -> None:
+        """The innermost call is a product of these tiles, with these values of alpha and beta."""
         call = self._call()
         if call is not None:
-            call.product, call.operands, call.result = product, tiles, result
+            call.product, call.operands, call.result = Product(site, *scalars), tiles, result
 
     def _call(self) -> Call | None:
         return self.frames[-1] if self.frames and isinstance(self.frames[-1], Call) else None

@@ -1,0 +1,104 @@
+"""One module while Warp generates it, and what is known of it then. Imported when the first module is generated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from warp_tiles._warp.module_recorder import ModuleRecorder
+from warp_tiles.build.module_build import ModuleBuild
+from warp_tiles.codegen.module import GeneratedModule
+from warp_tiles.codegen.prelude import PLACEHOLDER
+from warp_tiles.plan.planning import FunctionUse, ModulePlan, Session, resolve
+
+
+class BuilderState:
+    """What is known about one ModuleBuilder."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.recorder = ModuleRecorder()
+        self.adjoint_of_site: dict[int, int] = {}  # by number of the site: identity of the Adjoint that contains it
+        self.build: ModuleBuild | None = None
+        self._labels: dict[int, str] = {}
+
+    def declare(self, builder: Any) -> None:
+        """Have the source of a module say where its prelude goes."""
+        builder.ltoirs_decl["warp_tiles"] = PLACEHOLDER
+
+    def label(self, adjoint: Any) -> str:
+        """A name for a function that no other function of the module has."""
+        if id(adjoint) not in self._labels:
+            name = str(getattr(adjoint, "fun_name", None) or "unknown")
+            taken = set(self._labels.values())
+            copies = (f"{name}#{n}" for n in range(2, len(taken) + 3))
+            self._labels[id(adjoint)] = next(label for label in (name, *copies) if label not in taken)
+        return self._labels[id(adjoint)]
+
+    def known(self, adjoint: Any) -> str | None:
+        """Its name if it contains a site."""
+        return self._labels.get(id(adjoint))
+
+
+def finished(builder: Any, state: BuilderState, source: str) -> tuple[GeneratedModule, ModulePlan]:
+    """A module whose code has been generated, and its plan without providers.
+
+    Raises:
+        TypeError: An adjoint of a product of bfloat16 operands is needed on the scalar path.
+    """
+    reached = reached_functions(builder)
+    called = frozenset(i for i, adjoint in state.adjoint_of_site.items() if adjoint in state.recorder.reversed)
+    kernels = [kernel.key for kernel in builder.kernels]
+    plan = resolve(state.session, called, kernels, list(function_uses(builder, state, reached)))
+    trace = state.recorder.trace(state.label, lambda adjoint: kernels_of(adjoint, reached))
+    return GeneratedModule(state.session, source, trace, called), plan
+
+
+def reached_functions(builder: Any) -> list[tuple[Any, dict[int, Any]]]:
+    """Each kernel of a module with the Adjoints that it reaches, its own included, by identity."""
+    found = []
+    for kernel in builder.kernels:
+        seen: dict[int, Any] = {}
+        pending = [kernel.adj]
+        while pending:
+            adjoint = pending.pop()
+            if id(adjoint) in seen:
+                continue
+            seen[id(adjoint)] = adjoint
+            for function in getattr(adjoint, "called_user_functions", ()):
+                extra = (function.custom_grad_func, function.custom_replay_func)
+                pending.extend(f.adj for f in (function, *extra) if f is not None)
+        if any(adjoint.uses_grad_call for adjoint in seen.values()):
+            # wp.grad() records no call; what it differentiates is marked instead
+            forced = (f.adj for f in builder.functions if f.adj.force_adjoint_codegen)
+            seen.update((id(adjoint), adjoint) for adjoint in forced)
+        found.append((kernel, seen))
+    return found
+
+
+def kernels_of(adjoint: Any, reached: list[tuple[Any, dict[int, Any]]]) -> tuple[str, ...]:
+    """Keys of the kernels that reach a function."""
+    return tuple(kernel.key for kernel, seen in reached if id(adjoint) in seen)
+
+
+def function_uses(
+    builder: Any, state: BuilderState, reached: list[tuple[Any, dict[int, Any]]]
+) -> Iterator[FunctionUse]:
+    """Which kernel reaches which function that contains a product, and whether backward."""
+    for kernel, seen in reached:
+        options = builder.options | kernel.options
+        backward = bool(options["enable_backward"])
+        if backward:
+            reason = f"kernel '{kernel.key}' has a backward pass"
+        elif "enable_backward" in kernel.options:
+            reason = f"kernel '{kernel.key}' has enable_backward=False"
+        else:
+            reason = "the module has enable_backward=False"
+        for adjoint in seen.values():
+            label = state.known(adjoint)
+            if label is None:
+                continue
+            if adjoint.force_adjoint_codegen and not backward:
+                yield FunctionUse(kernel.key, label, True, f"kernel '{kernel.key}' differentiates it with wp.grad()")
+            else:
+                yield FunctionUse(kernel.key, label, backward, reason)

@@ -1,0 +1,54 @@
+"""The traces of all functions of a module, while Warp generates it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from warp_tiles._warp.recorder import Recorder
+from warp_tiles.codegen.trace import Effect, FunctionTrace, ModuleTrace
+
+
+class ModuleRecorder:
+    """The traces of one module while it is generated.
+
+    Attributes:
+        reversed: Adjoints whose reverse pass was generated, by identity.
+    """
+
+    def __init__(self) -> None:
+        self.recorders: dict[int, Recorder] = {}
+        self.reversed: set[int] = set()
+        self._numbers: Iterator[int] = itertools.count()
+        self._effects: dict[int, Effect] = {}
+
+    def begin(self, adjoint: Any) -> Recorder:
+        """Record a function anew."""
+        recorder = self.recorders[id(adjoint)] = Recorder(adjoint, self._numbers)
+        return recorder
+
+    def trace(self, label_of: Callable[[Any], str], kernels_of: Callable[[Any], tuple[str, ...]]) -> ModuleTrace:
+        """What was recorded, as values.
+
+        Args:
+            label_of: A name for each function.
+            kernels_of: Keys of the kernels that reach a function, by its Adjoint.
+        """
+        functions: dict[str, FunctionTrace] = {}
+        kernels: dict[str, tuple[str, ...]] = {}
+        for recorder in self.recorders.values():
+            found = recorder.trace(label_of, self._effect_of)
+            functions[found.label] = found
+            kernels[found.label] = kernels_of(recorder.adjoint)
+        reverse = frozenset(label_of(r.adjoint) for i, r in self.recorders.items() if i in self.reversed)
+        return ModuleTrace(functions, reverse, kernels)
+
+    def _effect_of(self, function: Any) -> Effect:
+        identity = id(function.adj)
+        recorder = self.recorders.get(identity)
+        if recorder is None or function.native_snippet is not None:
+            return Effect.UNKNOWN
+        if identity not in self._effects:
+            self._effects[identity] = recorder.effect(self._effect_of)
+        return self._effects[identity]
