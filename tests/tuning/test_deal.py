@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warp_tiles.errors import ToolchainError, WorkerError
-from warp_tiles.tuning.deal import Tell, deal
+from warp_tiles.tuning.deal import Report, deal
 
 
 class Works:
@@ -25,12 +25,12 @@ class Works:
         self.lost: list[str] = []
         self.started = time.monotonic()
 
-    def __call__(self, place: str, item: int, deadline: float, tell: Tell) -> int:
+    def __call__(self, place: str, item: int, deadline: float, report: Report) -> int:
         self.done.append((place, item))
         self.shares_s.append(deadline - self.started)
         time.sleep(self.wait_s)
         if item in self.poison:
-            tell(lambda: None)
+            report(lambda: None)
         if place in self.broken or item in self.poison:
             raise ToolchainError(f"{place} is lost to {item}")
         return item * 10
@@ -40,11 +40,11 @@ class Works:
         assert threading.current_thread() is threading.main_thread()
 
 
-def meeting(count: int) -> Callable[[str, int, float, Tell], tuple[str, int]]:
+def meeting(count: int) -> Callable[[str, int, float, Report], tuple[str, int]]:
     """Work that goes on only once so many items are under way at once."""
     barrier = threading.Barrier(count, timeout=10)
 
-    def work(place: str, item: int, deadline: float, tell: Tell) -> tuple[str, int]:
+    def work(place: str, item: int, deadline: float, report: Report) -> tuple[str, int]:
         barrier.wait()
         return place, item
 
@@ -60,8 +60,8 @@ def test_places_work_at_the_same_time() -> None:
 def test_a_single_place_works_in_the_calling_thread_and_its_error_is_raised() -> None:
     threads = []
 
-    def work(place: str, item: int, deadline: float, tell: Tell) -> None:
-        tell(lambda: threads.append(threading.current_thread()))
+    def work(place: str, item: int, deadline: float, report: Report) -> None:
+        report(lambda: threads.append(threading.current_thread()))
         threads.append(threading.current_thread())
         if item == 1:
             raise ToolchainError("lost")
@@ -109,7 +109,7 @@ def test_an_item_that_two_places_are_lost_to_is_not_tried_at_a_third() -> None:
 def test_what_no_place_is_left_for_is_an_error_and_what_was_done_stays() -> None:
     done = threading.Event()
 
-    def work(place: str, item: int, deadline: float, tell: Tell) -> int:
+    def work(place: str, item: int, deadline: float, report: Report) -> int:
         if item == 0:
             done.set()
             return 0
@@ -141,9 +141,9 @@ def test_time_that_is_not_used_goes_to_the_next() -> None:
 def test_calls_are_made_by_the_calling_thread_in_their_order() -> None:
     told: dict[str, list[int]] = {"a": [], "b": []}
 
-    def work(place: str, item: int, deadline: float, tell: Tell) -> None:
+    def work(place: str, item: int, deadline: float, report: Report) -> None:
         for number in range(20):
-            tell(lambda number=number: note(place, 100 * item + number))  # type: ignore[misc]
+            report(lambda number=number: note(place, 100 * item + number))  # type: ignore[misc]
 
     def note(place: str, number: int) -> None:
         assert threading.current_thread() is threading.main_thread()
@@ -158,14 +158,14 @@ def test_calls_are_made_by_the_calling_thread_in_their_order() -> None:
 def test_what_says_nothing_about_a_place_ends_everything(error: BaseException) -> None:
     begun, ended = threading.Event(), threading.Event()
 
-    def work(place: str, item: int, deadline: float, tell: Tell) -> None:
+    def work(place: str, item: int, deadline: float, report: Report) -> None:
         if item == 0:
             assert begun.wait(10)
             raise error
         begun.set()
         try:
             while True:
-                tell(lambda: None)
+                report(lambda: None)
                 time.sleep(0.001)
         finally:
             ended.set()
@@ -181,10 +181,10 @@ def test_an_interrupted_caller_stops_the_places() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    def work(place: str, item: int, deadline: float, tell: Tell) -> None:
+    def work(place: str, item: int, deadline: float, report: Report) -> None:
         try:
             while True:
-                tell(interrupt)
+                report(interrupt)
                 time.sleep(0.001)
         finally:
             ended.set()

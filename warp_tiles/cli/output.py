@@ -104,5 +104,5 @@ def refusals(script: Path) -> Iterator[None]:
 
 
 def say_stopped(script: Path, reason: str) -> None:
-    """Tell why a script ended early whose launches were noted, not made."""
+    """Print why a script ended early; its launches were recorded, not executed."""
     click.echo(f"warp-tiles: {script} stopped early, nothing was computed: {reason}", err=True)

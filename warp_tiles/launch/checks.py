@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from warp_tiles.errors import RecordingError
+from warp_tiles.gemm.hardware import BLOCK_THREADS
 
 MOST_DIMENSIONS = 4  # of a launch by Warp, the threads of a tiled one's blocks among them
-MOST_THREADS = 1024  # of a block
 MOST_BLOCKS = 2**31 - 1  # Warp passes an int
 
 
@@ -65,7 +65,7 @@ def threads(block_dim: Any) -> int | None:
     Raises:
         RecordingError: No block has so many.
     """
-    return None if block_dim is None else _whole("block_dim", block_dim, 1, MOST_THREADS)
+    return None if block_dim is None else _whole("block_dim", block_dim, 1, BLOCK_THREADS)
 
 
 def blocks(max_blocks: Any) -> int:

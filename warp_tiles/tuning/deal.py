@@ -24,13 +24,13 @@ _P = TypeVar("_P")
 _I = TypeVar("_I")
 _R = TypeVar("_R")
 
-Tell = Callable[[Callable[[], None]], None]
+Report = Callable[[Callable[[], None]], None]
 
 
 def deal(
     items: Sequence[_I],
     places: Sequence[_P],
-    work: Callable[[_P, _I, float, Tell], _R],
+    work: Callable[[_P, _I, float, Report], _R],
     *,
     end: float = math.inf,
     lost: Callable[[_P, ToolchainError], None] = lambda place, error: None,
@@ -80,7 +80,7 @@ class _Deal(Generic[_P, _I, _R]):
         self,
         items: Sequence[_I],
         places: Sequence[_P],
-        work: Callable[[_P, _I, float, Tell], _R],
+        work: Callable[[_P, _I, float, Report], _R],
         end: float,
         lost: Callable[[_P, ToolchainError], None],
     ) -> None:

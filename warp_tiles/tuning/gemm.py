@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from warp_tiles.errors import ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.settings import Settings, current
-from warp_tiles.tuning.deal import Tell, deal
+from warp_tiles.tuning.deal import Report, deal
 from warp_tiles.tuning.environment import environment_of
 from warp_tiles.tuning.gemm_key import key_of, source_of
 from warp_tiles.tuning.gemm_space import LIMIT, candidates
@@ -197,11 +197,11 @@ class Tuner:
         wanted = [variant for variant in dict.fromkeys(variants) if self._is_served(variant)]
         measured = {variant: _Measured() for variant in wanted}
 
-        def work(measurer: Measurer, variant: GemmVariant, deadline: float, tell: Tell) -> TunedVariant:
-            def report(variant: GemmVariant, record: Record, device: str) -> None:
-                tell(partial(progress, variant, record, device))
+        def work(measurer: Measurer, variant: GemmVariant, deadline: float, report: Report) -> TunedVariant:
+            def seen(variant: GemmVariant, record: Record, device: str) -> None:
+                report(partial(progress, variant, record, device))
 
-            self._measure(measurer, variant, deadline, report, measured[variant])
+            self._measure(measurer, variant, deadline, seen, measured[variant])
             return self._tuned(variant, measured[variant])
 
         end = time.monotonic() + budget_s if budget_s else math.inf
