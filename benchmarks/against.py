@@ -28,9 +28,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.gemm import geometric_mean, table_text
 from benchmarks.machine import ROOT, gpu_record
 from benchmarks.speed.builds import Shelf
-from benchmarks.speed.cells import PARTS, Entry, Part
+from benchmarks.speed.cells import PARTS, Build, Entry, Part
 
 Row = dict[str, Any]
+
+
+class EarlierBuild(Build):
+    """A build of the other state. Its module has a name of its own: two modules of one name are one module to Warp."""
+
+    @property
+    def module(self) -> str:
+        """Name of its Python module."""
+        return f"before_{self.cell.name}"
 
 
 class OtherShelf(Shelf):
@@ -44,6 +53,16 @@ class OtherShelf(Shelf):
     def __init__(self, root: Path, digest: str) -> None:
         super().__init__(root, "auto")
         self._tiles = f"tiles-auto-{digest}"
+
+    def unpack(self, build: Build, target: Path) -> Path:
+        """See :meth:`Shelf.unpack`; files are renamed as the module is."""
+        plain = Build(build.cell, build.side)
+        source = super().unpack(plain, target)
+        for path in list(target.iterdir()):
+            path.rename(path.with_name(path.name.replace(plain.module, build.module)))
+        renamed = target / f"{build.module}.py"
+        renamed.write_text(source.read_text())
+        return renamed
 
 
 def machine_code(shelf: Shelf, entry: Entry) -> list[bytes]:
@@ -71,7 +90,8 @@ def measure(entry: Entry, part: Part, shelves: dict[str, Shelf], device: str, re
     if machine_code(shelves["before"], entry) == machine_code(shelves["now"], entry):
         return row | {"ratio": 1.0, "same_code": True}
     build = entry.builds["tiles"]
-    sides = {name: Side(shelf, build, part, device, False) for name, shelf in shelves.items()}
+    builds = {"before": EarlierBuild(build.cell, build.side), "now": build}
+    sides = {name: Side(shelf, builds[name], part, device, False) for name, shelf in shelves.items()}
     compare(sides["now"], sides["before"])
     launches = {name: side.launch(part.calls, build.cell.backward) for name, side in sides.items()}
     times = timing.time_in_turns(launches, device, repeats)

@@ -47,7 +47,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     compiler = find_compiler()
     if compiler is None:
         pytest.skip("no C++ compiler")
-    machine = Machine(tmp_path_factory.mktemp("modules"), compiler, 90)
+    machine = Machine(tmp_path_factory.mktemp("modules"), compiler)
     yield machine
     machine.close()
 

@@ -65,6 +65,7 @@ class _Drawing:
         self.grid = (rng.choice([1, 2, 2, 3]), rng.choice([1, 1, 2, 2]))
         self.plan = self._plan()
         self.sums: list[Sum] = []
+        self.returned = False  # whether a function returns the sum
 
     def _plan(self) -> Plan:
         w = self.w
@@ -193,8 +194,9 @@ class _Drawing:
         name = w.name("products")
         plan.in_function = True
         generic = w.chance(0.4, "generic function")
-        # the annotation of a tile names no storage, and a product puts it into shared memory
-        outside = None if returns else self._start(shared=not generic)
+        # a product puts its sum into shared memory, and Warp does not always see that of a function's parameter
+        outside = None if returns else self._start(shared=True)
+        self.returned = returns
         with w.elsewhere() as lines:
             c = self._start() if outside is None else replace(outside, name="total")
             with loop(w, plan, self.a, plan.steps) as made:
@@ -338,7 +340,11 @@ class _Drawing:
         """Write what becomes of a sum: changes first, and then where it goes."""
         w, plan = self.w, self.plan
         shape, name = f"shape=({c.rows}, {c.columns})", c.name
-        kind = w.pick({"nothing": 4, "map": 1.5, "sum with a tile": 1, "in place": 1, "scaled": 0.7, "product": 0.7})
+        # Warp reserves no shared memory for a tile that a function returned and a view or product puts there later
+        product = 0.0 if self.returned else 0.7
+        kind = w.pick(
+            {"nothing": 4, "map": 1.5, "sum with a tile": 1, "in place": 1, "scaled": 0.7, "product": product}
+        )
         w.feature(f"behind {kind}")
         if kind == "map":
             function, body = w.name("mapped"), w.rng.choice(["x * two + one", "x + x - one", "two * x", "x * x"])
@@ -385,7 +391,7 @@ class _Drawing:
 
     def _leave(self, c: Sum, name: str) -> None:
         w, plan = self.w, self.plan
-        kind = w.pick({"store": 6, "atomic add": 1.5, "transposed": 1, "sum": 0.6})
+        kind = w.pick({"store": 6, "atomic add": 1.5, "transposed": 0.0 if self.returned else 1.0, "sum": 0.6})
         w.feature(f"left by {kind}")
         if kind == "sum":
             out = self._output("T", (2,), c.dtype)
