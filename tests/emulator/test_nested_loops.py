@@ -30,8 +30,8 @@ KERNELS: dict[str, tuple[str, Callable[[Matrix, Matrix], Matrix]]] = {
     "two loops of one C in a loop": (
         kernel(
             START,
-            f"{ONCE}    for s in range(0, 160, 16):\n{step(2, 's')}"
-            f"    for t in range(160, A.shape[1], 16):\n{step(2, 't', 1)}",
+            f"{ONCE}    for s in range(0, A.shape[1] // 2, 16):\n{step(2, 's')}"
+            f"    for t in range(A.shape[1] // 2, A.shape[1], 16):\n{step(2, 't', 1)}",
             STORE,
         ),
         np.matmul,
@@ -51,10 +51,19 @@ KERNELS: dict[str, tuple[str, Callable[[Matrix, Matrix], Matrix]]] = {
         ),
         lambda a, b: 2 * (a @ b),
     ),
+    "C is stored in a loop around": (
+        kernel(
+            START,
+            f"for part in range(A.shape[1] // 160):\n    for s in range(0, A.shape[1] // 2, 16):\n"
+            f"{step(2, 's + part * 160')}    {STORE}",
+        ),
+        np.matmul,
+    ),
     "two loops behind each other": (
         kernel(
             START,
-            f"for s in range(0, 160, 16):\n{step(1, 's')}for t in range(160, A.shape[1], 16):\n{step(1, 't', 1)}",
+            f"for s in range(0, A.shape[1] // 2, 16):\n"
+            f"{step(1, 's')}for t in range(A.shape[1] // 2, A.shape[1], 16):\n{step(1, 't', 1)}",
             STORE,
         ),
         np.matmul,
@@ -72,7 +81,7 @@ KERNELS: dict[str, tuple[str, Callable[[Matrix, Matrix], Matrix]]] = {
         kernel(
             START,
             "for part in range(A.shape[1]):\n    if part == 2:\n        break\n"
-            f"    for s in range(0, 160, 16):\n{step(2, 's + part * 160')}",
+            f"    for s in range(0, A.shape[1] // 2, 16):\n{step(2, 's + part * 160')}",
             STORE,
         ),
         np.matmul,
@@ -96,6 +105,8 @@ KERNELS: dict[str, tuple[str, Callable[[Matrix, Matrix], Matrix]]] = {
 }
 NAMES = list(KERNELS)
 BUGS = {
+    "C is stored in a loop around": "C is taken for zero in every iteration of the outer loop, because it is zeroed "
+    "before it",
     "two loops of one C in a loop": "both loops lend C's memory, and each zeros C behind the outer loop: the second "
     "one's zeros come behind the first one's sums",
     "a product and a loop of one C in a loop": "the inner loop zeros C, whose memory it lent, behind the sums of the "
