@@ -13,7 +13,7 @@ from warp_tiles.codegen.affine import Affine, combined
 NAMES = ("i", "j", "k")
 NUMBERS = st.integers(-1000, 1000)
 EXPRESSIONS = st.builds(Affine.of, NUMBERS, st.dictionaries(st.sampled_from(NAMES), st.integers(-9, 9)))
-VALUES = st.fixed_dictionaries({name: NUMBERS for name in NAMES})
+VALUES = st.fixed_dictionaries(dict.fromkeys(NAMES, NUMBERS))
 
 
 def value(expression: Affine, at: Mapping[str, int]) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.codegen import traces as t
 from warp_tiles.codegen.loops import LoopDecision, LoopSums, decide
-from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Loop, ModuleTrace, Node, Operation, Scalar
+from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, ModuleTrace, Node, Operation, Scalar
 
 A, B = t.tile("a", 16, 8), t.tile("b", 8, 16)  # 512 bytes each
 C, D = t.tile("c"), t.tile("d")  # 1024 bytes each
