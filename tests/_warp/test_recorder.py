@@ -1,40 +1,28 @@
-"""What is recorded of real kernels, and that the hooks leave Warp's own text as it is."""
+"""What is recorded of real kernels."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import warp as wp
 
-import warp_tiles
 from tests._warp.generate import (
-    comparable,
     every,
-    expanded,
     generate,
     loops_of,
     named,
-    noted,
     trace_of,
-    warps_source,
 )
 from tests.integration.helpers import gemm, load
-from tests.loop_forms import FORMS, LOAD_A, LOAD_B, RANGE, START, STORE, Form, kernel, loop
+from tests.loop_forms import FORMS, RANGE, START, STORE, kernel, loop
 from warp_tiles.codegen.affine import Affine
-from warp_tiles.codegen.trace import Array, Branch, Effect, FunctionTrace, Loop, Operation, Product, Scalar, Tile
+from warp_tiles.codegen.trace import Array, Branch, Effect, FunctionTrace, Operation, Product, Scalar, Tile
 
 RANGE_FORM = FORMS["bounds from a shape"]
 
 
-@pytest.fixture
-def _enabled(enabled: None) -> None:
-    """For tests that do not switch it themselves."""
-
-
-on = pytest.mark.usefixtures("_enabled")
+pytestmark = pytest.mark.usefixtures("enabled")
 
 
 def traced(*lines: str, label: str = "multiply", **options: Any) -> FunctionTrace:
@@ -50,7 +38,6 @@ def result(operation: Operation) -> Tile:
 # ---- operations and values
 
 
-@on
 def test_the_operations_of_the_usual_kernel() -> None:
     module = load(RANGE_FORM.text)
     function = trace_of(module)
@@ -68,7 +55,6 @@ def test_the_operations_of_the_usual_kernel() -> None:
     assert lines[found.line - 1].strip().startswith("for ")
 
 
-@on
 def test_arrays_and_scalars() -> None:
     function = trace_of(load(RANGE_FORM.text))
     first, second = named(function, "tile_load")
@@ -78,7 +64,6 @@ def test_arrays_and_scalars() -> None:
     assert "shared" in constants
 
 
-@on
 def test_effects() -> None:
     function = traced(START, RANGE, "d = wp.tile_transpose(c)", "C[0, 0] = 1.0", STORE)
     expected = {
@@ -98,7 +83,6 @@ def test_effects() -> None:
 # ---- tiles
 
 
-@on
 def test_tiles_with_memory_of_their_own() -> None:
     function = trace_of(load(RANGE_FORM.text))
     c = result(named(function, "tile_zeros")[0])
@@ -114,7 +98,6 @@ def test_tiles_with_memory_of_their_own() -> None:
     assert product.results == ()
 
 
-@on
 def test_storage_that_is_settled_later() -> None:
     function = traced("c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32)", RANGE, STORE)
     assert result(named(function, "tile_zeros")[0]).owner, "the product needs it in shared memory"
@@ -123,7 +106,6 @@ def test_storage_that_is_settled_later() -> None:
     assert (alone.storage, alone.owner) == ("register", False)
 
 
-@on
 @pytest.mark.parametrize(
     ("code", "dense"),
     [
@@ -142,14 +124,12 @@ def test_views_name_the_memory_of_what_they_view(code: str, dense: bool) -> None
     assert result(view).dense is dense
 
 
-@on
 def test_a_view_of_a_view() -> None:
     function = traced(START, RANGE, "d = wp.tile_transpose(wp.tile_transpose(c))", STORE)
     first, second = map(result, named(function, "tile_transpose"))
     assert first.memory == second.memory == result(named(function, "tile_zeros")[0]).memory
 
 
-@on
 def test_a_parameter_is_its_own_memory() -> None:
     form = FORMS["into a parameter"]
     module = generate(load(form.text)).trace
@@ -166,13 +146,11 @@ CONSTRUCTED = pytest.mark.xfail(
 )
 
 
-@on
 def test_products_have_sites_in_order() -> None:
     found = named(trace_of(load(FORMS["two sums"].text)), "tile_matmul")
     assert [one.product for one in found] == [Product(0, 1.0, 1.0), Product(1, 1.0, 1.0)]
 
 
-@on
 @pytest.mark.parametrize(
     ("more", "alpha", "beta"),
     [
@@ -189,7 +167,6 @@ def test_factors(more: str, alpha: float | None, beta: float | None) -> None:
     assert product.product == Product(0, alpha, beta)
 
 
-@on
 @CONSTRUCTED
 @pytest.mark.parametrize("value", ["1.0", "0.5"])
 def test_factors_in_double_precision(value: str) -> None:
@@ -199,7 +176,6 @@ def test_factors_in_double_precision(value: str) -> None:
     assert product.product == Product(0, float(value), 1.0)
 
 
-@on
 def test_the_return_form_gives_its_c() -> None:
     function = trace_of(load(gemm()), "gemm")
     (product,) = named(function, "tile_matmul")
@@ -211,7 +187,6 @@ def test_the_return_form_gives_its_c() -> None:
 # ---- loops and branches
 
 
-@on
 @pytest.mark.parametrize(
     ("name", "kinds"),
     [
@@ -236,7 +211,6 @@ def test_kinds_of_loops(name: str, kinds: list[str]) -> None:
     assert all(one in every(found[-1].nodes) for one in products)
 
 
-@on
 def test_branches() -> None:
     function = trace_of(load(FORMS["products in two branches"].text))
     (outer,) = loops_of(function)
@@ -244,7 +218,6 @@ def test_branches() -> None:
     assert [[one.name for one in every(found.nodes)].count("tile_matmul") for found in branches] == [1, 1]
 
 
-@on
 @pytest.mark.parametrize("kind", ["break", "continue"])
 def test_jumps(kind: str) -> None:
     function = traced(
@@ -255,43 +228,17 @@ def test_jumps(kind: str) -> None:
     assert jump.wait is not None, "loads are under way"
 
 
-@on
 def test_a_return() -> None:
     function = traced(START, "if i > 7:\n    return", RANGE, STORE)
     (leaves,) = named(function, "return")
     assert leaves.effect is Effect.LEAVES
 
 
-@on
 @pytest.mark.parametrize("statement", ["print(i)", "assert i < 3"])
 def test_statements_of_other_kinds(statement: str) -> None:
     function = traced(START, RANGE, statement, STORE)
     effects = {one.name: one.effect for one in function.operations()}
     assert effects[statement[:5] if statement[0] == "p" else "assert"] in (Effect.UNKNOWN, Effect.NONE, Effect.WRITES)
-
-
-# ---- hooks
-
-
-@on
-@pytest.mark.parametrize("name", FORMS)
-def test_hooks_have_numbers_of_their_own_and_all_stand_in_the_source(name: str) -> None:
-    generated = generate(load(FORMS[name].text))
-    numbers: list[int] = []
-    for function in generated.trace.functions.values():
-        nodes = list(every(function.nodes))
-        numbers += [node.hook for node in nodes if not isinstance(node, Branch) and node.hook is not None]
-        waits = [node.wait for node in nodes] + [node.end_wait for node in nodes if not isinstance(node, Operation)]
-        numbers += [number for number in (*waits, function.end_wait) if number is not None]
-        for node in nodes:
-            if isinstance(node, Operation):
-                assert (node.hook is not None) == (node.name == "tile_load" or node.product is not None)
-                if node.hook is not None:
-                    assert f"WT_AT_{node.hook}(" in generated.source
-            elif isinstance(node, Loop):
-                assert f"WT_BEGIN_{node.hook}\n" in generated.source
-                assert f"WT_END_{node.hook}\n" in generated.source
-    assert len(set(numbers)) == len(numbers)
 
 
 # ---- offsets
@@ -302,7 +249,6 @@ def offsets(function: FunctionTrace) -> list[Affine | None]:
     return [value.offset for one in named(function, "tuple") for value in one.operands if isinstance(value, Scalar)]
 
 
-@on
 def test_offsets_of_loads() -> None:
     function = trace_of(load(RANGE_FORM.text))
     (found,) = loops_of(function)
@@ -312,14 +258,12 @@ def test_offsets_of_loads() -> None:
     assert Affine.of(0, {column.name: 32}) in offsets(function)
 
 
-@on
 def test_offsets_of_sums_and_multiples() -> None:
     function = traced(START, loop("for k in range(A.shape[1] // 16):", "(k - 1) * 16 + 32"), STORE)
     (found,) = loops_of(function)
     assert Affine.of(16, {found.variable: 16}) in offsets(function)
 
 
-@on
 def test_what_is_not_affine_is_a_variable() -> None:
     function = traced(START, loop("for k in range(A.shape[1] // 16):", "(k ^ 1) * 16"), STORE)
     (found,) = loops_of(function)
@@ -328,7 +272,6 @@ def test_what_is_not_affine_is_a_variable() -> None:
     assert not any(found.variable in one.variables for one in offsets(function) if one is not None)
 
 
-@on
 @pytest.mark.xfail(strict=True, reason="a variable that a loop assigns keeps the expression of its first value")
 def test_a_variable_that_a_loop_assigns_has_no_offset() -> None:
     function = trace_of(load(FORMS["while"].text))
@@ -371,7 +314,6 @@ def native(k: int): ...
 """
 
 
-@on
 def test_functions_have_labels_and_the_effect_of_what_they_do() -> None:
     lines = ("n = number(i)", "s = sum_of(c)", "writes(C)", "calls_writes(C)", "native(i)")
     text = kernel(START, RANGE, *lines, STORE, above=FUNCTIONS)
@@ -393,7 +335,6 @@ def test_functions_have_labels_and_the_effect_of_what_they_do() -> None:
     assert call[1].operands == (result(named(function, "tile_zeros")[0]),)
 
 
-@on
 def test_instances_of_a_generic_function_have_labels_of_their_own() -> None:
     above = FUNCTIONS + "\n\n@wp.func\ndef twice(x: Any):\n    return x + x\n"
     trace = generate(load(kernel(START, RANGE, "s = twice(i)", "t = twice(1.5)", STORE, above=above))).trace
@@ -402,92 +343,9 @@ def test_instances_of_a_generic_function_have_labels_of_their_own() -> None:
     assert set(labels) <= set(trace.functions)
 
 
-@on
 def test_which_adjoints_are_generated() -> None:
     for backward in (True, False):
         text = kernel(START, RANGE, STORE, options=f"(enable_backward={backward})")
         generated = generate(load(text))
         assert generated.trace.reversed == ({"multiply"} if backward else set())
         assert generated.called == ({0} if backward else set())
-
-
-# ---- nothing is recorded
-
-
-def is_bare(source: str) -> bool:
-    return "WT_" not in source and "warp_tiles" not in source
-
-
-@on
-def test_nothing_is_recorded_for_a_cpu() -> None:
-    generated = generate(load(RANGE_FORM.text), arch=None)
-    assert generated.trace.functions == {}
-    assert "WT_" not in generated.source
-
-
-@on
-@pytest.mark.parametrize("text", [kernel("C[i, j] = 1.0"), kernel(START, STORE)])
-def test_nothing_is_recorded_of_modules_without_products(text: str) -> None:
-    assert is_bare(source_here(load(text)))
-
-
-@on
-def test_nothing_is_recorded_with_the_policy_off() -> None:
-    module = load(gemm())
-    with noted() as found, warp_tiles.override(policy="off"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warp_tiles._warp.find("build"), "build_lto_dot", lambda *args, **kwargs: ("theirs", b""))
-        assert is_bare(source_here(module))
-    assert found == []
-
-
-def source_here(module: Any) -> str:
-    """What Warp generates now, with whatever is hooked into it."""
-    context = warp_tiles._warp.find("context")
-    user = wp.get_module(module.__name__)
-    user.get_module_hash(64)
-    options = user.resolve_options(wp.config) | {"output_arch": 90, "block_dim": 64}
-    source: str = context.ModuleBuilder(user, options, hasher=user.hashers[64]).codegen("cuda")
-    return source
-
-
-@on
-def test_nothing_is_recorded_without_a_builder() -> None:
-    module = load(RANGE_FORM.text)
-    adjoint = module.multiply.adj
-    adjoint.build(None, {"block_dim": 64, "output_arch": 90, "enable_backward": True})
-    text = "\n".join(line for block in adjoint.blocks for line in (*block.body_forward, *block.body_replay))
-    assert "tile_matmul" in text
-    assert is_bare(text)
-
-
-# ---- the text is Warp's
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_outside_the_hooks_the_source_is_warps(name: str) -> None:
-    module = load(FORMS[name].text)
-    before = comparable(warps_source(module))
-    with warp_tiles.enabled():
-        source = generate(module).source
-    assert "WT_" in source
-    assert comparable(expanded(source)) == before
-
-
-@pytest.mark.parametrize("options", [{"lineinfo": True}, {"enable_backward": False}, {"max_unroll": 2}], ids=str)
-def test_options_change_no_text_either(options: dict[str, Any]) -> None:
-    module = load(FORMS["unrolled in a loop"].text, **options)
-    before = comparable(warps_source(module))
-    with warp_tiles.enabled():
-        after = comparable(expanded(generate(module).source))
-    # each hook is a statement, with the line of its own that lineinfo asks for
-    assert without_lines(after) == without_lines(before)
-
-
-def without_lines(source: str) -> list[str]:
-    return [line for line in source.splitlines() if not line.startswith("#line")]
-
-
-def test_the_comparison_finds_a_difference() -> None:
-    form: Form = replace(RANGE_FORM, text=kernel(START, LOAD_A.format(k=0), LOAD_B.format(k=0), STORE))
-    one, other = load(form.text), load(form.text.replace("(16, 32)", "(16, 16)"))
-    assert comparable(warps_source(one)) != comparable(warps_source(other))

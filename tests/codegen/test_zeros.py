@@ -57,6 +57,7 @@ def test_a_branch_around_it() -> None:
 def test_a_loop_around_it() -> None:
     assert zero(t.loop(t.zeros(C), HERE, t.operation("tile_store", C)))
     assert not zero(t.loop(HERE), t.zeros(C))
+    assert not zero(t.zeros(C), t.branch(t.loop(HERE))), "an earlier iteration may have written it"
 
 
 @pytest.mark.xfail(strict=True, reason="what stands before a loop is taken for what each of its iterations finds")
@@ -71,5 +72,6 @@ def test_zeros_before_a_loop_around_a_branch_around_it() -> None:
 
 
 def test_an_unrolled_loop_around_it() -> None:
+    assert zero(t.zeros(C), t.branch(t.loop(HERE, kind="unrolled")))
     assert zero(t.zeros(C), t.loop(t.operation("tile_sum", D), HERE, kind="unrolled"))
     assert not zero(t.zeros(C), t.loop(t.operation("tile_add_inplace", C), HERE, kind="unrolled"))
