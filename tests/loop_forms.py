@@ -117,7 +117,9 @@ SPELLINGS: dict[str, Form] = {
     "B transposed": Form(
         kernel(
             START,
-            loop("for k in range(0, A.shape[1], 16):", "k", product="wp.tile_matmul(a, wp.tile_transpose(b), c)").replace(
+            loop(
+                "for k in range(0, A.shape[1], 16):", "k", product="wp.tile_matmul(a, wp.tile_transpose(b), c)"
+            ).replace(
                 LOAD_B.format(k="k"), "b = wp.tile_load(B, shape=(32, 16), offset=(j * 32, k), storage='shared')"
             ),
             STORE,

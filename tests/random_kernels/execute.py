@@ -32,7 +32,8 @@ def import_kernel(kernel: RandomKernel, folder: Path) -> ModuleType:
     path = folder / f"{kernel.name}.py"
     path.write_text(kernel.source)
     spec = importlib.util.spec_from_file_location(kernel.name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[kernel.name] = module
     spec.loader.exec_module(module)
