@@ -26,8 +26,7 @@ def plan_of(variant: GemmVariant, role: Role = Role.FORWARD) -> ModulePlan:
     """A module that needs one variant in a role."""
     session = Session("module", variant.arch, variant.threads)
     site = session.add("tile_matmul", "k", {Role.FORWARD: ALIGNED, role: variant})
-    call = "tile_matmul" if role is Role.FORWARD else "adj_tile_matmul"
-    return resolve(session, f"wp::{call}({site.placeholder(Role.FORWARD)});", ["k"], [])
+    return resolve(session, () if role is Role.FORWARD else {site.index}, ["k"], [])
 
 
 def planned(bench: Bench, variant: GemmVariant, role: Role = Role.FORWARD) -> PlannedVariant:

@@ -60,7 +60,7 @@ def plan_of(*variants: GemmVariant) -> ModulePlan:
     session = Session("module", 90, 32)
     for variant in variants:
         session.add("tile_matmul", "k", {Role.FORWARD: variant})
-    return resolve(session, "", ["k"], [])
+    return resolve(session, (), ["k"], [])
 
 
 def test_a_plan_is_annotated_with_provider_key_and_cache_state(bench: Bench) -> None:
@@ -101,14 +101,14 @@ def test_a_plan_for_a_forced_cublasdx_without_a_toolchain_raises(bench: Bench) -
 def test_a_scalar_site_is_planned_as_scalar(bench: Bench) -> None:
     session = Session("module", None, 1)
     session.add("tile_matmul", "k", {}, scalar_reason="the target is a CPU")
-    annotated = bench.engine.annotate(resolve(session, "", ["k"], []))
+    annotated = bench.engine.annotate(resolve(session, (), ["k"], []))
     assert [item.provider for item in annotated.variants if item.needed] == ["scalar"]
 
 
 def test_a_variant_under_two_roles_is_built_once(bench: Bench) -> None:
     session = Session("module", 90, 32)
     session.add("tile_matmul", "k", {Role.FORWARD: ALIGNED, Role.ADJOINT_A: ALIGNED, Role.ADJOINT_B: ALIGNED})
-    plan = resolve(session, "wp::adj_tile_matmul(wt_site0_forward);", ["k"], [])
+    plan = resolve(session, {0}, ["k"], [])
     assert len(plan.needed) == 3
     futures = bench.engine.start(item.variant for item in plan.needed if item.variant)
     assert {future.result(20).symbol for future in futures.values()} == {ALIGNED.symbol}

@@ -22,7 +22,7 @@ def plan_of(*variants: GemmVariant) -> ModulePlan:
     session = Session("module", 90, 32)
     for variant in variants:
         session.add("tile_matmul", "k", {Role.FORWARD: variant})
-    return resolve(session, "", ["k"], [])
+    return resolve(session, (), ["k"], [])
 
 
 def missing(bench: Bench, *variants: GemmVariant) -> LockedError:

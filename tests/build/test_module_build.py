@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.plan.test_planning import BIG, SMALL, backward, forms, forward, source
+from tests.codegen.modules import BIG, SMALL, forms, generated, names_of
 from warp_tiles import settings
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
+from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError
 from warp_tiles.gemm.variant import GemmVariant, Role
@@ -100,7 +101,8 @@ class Case:
         self.engine = FakeEngine()
         self.session = Session("module", 90, block_dim)
         self.session.add("tile_matmul", "k", BIG)
-        self.generated = source(forward(0), *([backward(0)] if both_ways else []))
+        self.called = frozenset({0} if both_ways else ())
+        self.lines: tuple[str, ...] = ()  # of the source; without any every site is called
         self.folder = folder
         self.warp_built: list[list[bytes]] = []
 
@@ -108,8 +110,9 @@ class Case:
         self, output: str = "module.cubin", *, warp_inputs: tuple[bytes, ...] = (), **keywords: Any
     ) -> ModuleRecord:
         self.session.settings = settings.current()
-        plan = resolve(self.session, self.generated, ["k"], [FunctionUse("k", "k", False, "")])
-        build = ModuleBuild(self.engine, self.session, self.generated, plan)  # type: ignore[arg-type]
+        plan = resolve(self.session, self.called, ["k"], [FunctionUse("k", "k", False, "")])
+        made = generated(self.session, *self.lines, called=self.called)
+        build = ModuleBuild(self.engine, made, plan)  # type: ignore[arg-type]
         self.path, self.output = self.folder / "module.cu", self.folder / output
         self.path.write_text(build.text())
         self.intended = build.text()
@@ -186,7 +189,6 @@ def test_a_large_block_limits_the_registers(tmp_path: Path, block_dim: int, regi
 def test_inputs_are_sorted_by_symbol_and_each_is_there_once(tmp_path: Path) -> None:
     case = Case(tmp_path, both_ways=True)
     case.session.add("tile_matmul", "k", SMALL)
-    case.generated = source(forward(0), backward(0), forward(1))
     # two variants whose weaker forms are the same function
     case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], symbol="shared_function")}
     case.engine.results[SMALL[Role.FORWARD]] = artifact(SMALL[Role.FORWARD], symbol="shared_function")
@@ -207,7 +209,7 @@ def test_a_weaker_function_rewrites_the_source_and_compiles_it_again(case: Case)
     assert record.linker == "warp_tiles"
     first, second = case.engine.pool.compiled
     assert first.source == case.intended
-    assert weaker in second.source
+    assert names_of(second.source, 0) == [weaker] * 3
     assert BIG[Role.FORWARD].symbol not in second.source
     assert case.path.read_text() == second.source
     assert len(case.engine.pool.linked) == 1
@@ -217,7 +219,7 @@ def test_a_scalar_product_rewrites_the_source_for_warp(case: Case) -> None:
     case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], "scalar")}
     record = case.build()
     assert case.warp_built == [[]]
-    assert "tile_matmul<1>(0, 0, 0, " in case.text_for_warp
+    assert names_of(case.text_for_warp, 0) == ["0", "0", "0"]
     assert "wt_gemm" not in case.text_for_warp
     assert record.linker == "warp"
     assert "no GEMM was built" in record.linker_reason
@@ -227,20 +229,19 @@ def test_a_scalar_product_rewrites_the_source_for_warp(case: Case) -> None:
 
 def test_a_scalar_product_beside_a_built_one_is_linked_here(case: Case) -> None:
     case.session.add("tile_matmul", "k", SMALL)
-    case.generated = source(forward(0), forward(1))
     case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], "scalar")}
     record = case.build()
     assert record.linker == "warp_tiles"
     text = case.engine.pool.compiled[-1].source
-    assert "tile_matmul<1>(0, 0, 0, " in text
-    assert SMALL[Role.FORWARD].symbol in text
+    assert names_of(text, 0) == ["0", "0", "0"]
+    assert names_of(text, 1) == [SMALL[Role.FORWARD].symbol] * 3
 
 
 def test_a_libmathdx_product_is_linked_by_warp(case: Case) -> None:
     case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], "libmathdx", "dot_8_12_4")}
     record = case.build()
     assert case.warp_built == [[b"LTO-IR of dot_8_12_4"]]
-    assert "dot_8_12_4" in case.text_for_warp
+    assert names_of(case.text_for_warp, 0) == ["dot_8_12_4"] * 3
     assert record.linker == "warp"
     assert "libmathdx" in record.linker_reason
     assert case.engine.pool.linked == []
@@ -256,10 +257,10 @@ def test_a_product_that_cannot_be_built_fails_the_module(case: Case) -> None:
 
 
 def test_a_cholesky_adjoint_has_no_scalar_path(tmp_path: Path) -> None:
-    case = Case(tmp_path)
+    case = Case(tmp_path, both_ways=True)
     case.session = Session("module", 90, 128)
     site = case.session.add("tile_cholesky", "k", {Role.ADJOINT_A: BIG[Role.ADJOINT_A]})
-    case.generated = source(f"    wp::adj_tile_cholesky({site.placeholder(Role.ADJOINT_A)}, var_0);")
+    case.lines = (f"    wp::adj_tile_cholesky({site.placeholder(Role.ADJOINT_A)}, var_0);",)
     case.engine.results = {BIG[Role.ADJOINT_A]: artifact(BIG[Role.ADJOINT_A], "scalar")}
     with pytest.raises(BuildError, match="tile_cholesky needs") as caught:
         case.build()
@@ -283,11 +284,11 @@ def test_a_bfloat16_gradient_keeps_its_call_off_the_scalar_path(tmp_path: Path) 
 
 
 def test_the_plan_names_the_functions_that_the_source_calls(case: Case) -> None:
-    plan = resolve(case.session, case.generated, ["k"], [])
+    plan = resolve(case.session, (), ["k"], [])
     promised = replace(plan.needed[0], symbol="wt_gemm_promised", provider="cublasdx")
     other = replace(plan, variants=(promised, *plan.variants[1:]))
-    build = ModuleBuild(case.engine, case.session, case.generated, other)  # type: ignore[arg-type]
-    assert "tile_matmul<1>(wt_gemm_promised, " in build.text()
+    build = ModuleBuild(case.engine, generated(case.session), other)  # type: ignore[arg-type]
+    assert names_of(build.text(), 0) == ["wt_gemm_promised"] * 3
 
 
 # ---- linked by Warp
@@ -374,7 +375,7 @@ def test_the_output_is_replaced_as_a_whole(case: Case) -> None:
     assert sorted(os.listdir(case.folder)) == ["module.cu", "module.cubin"]
 
 
-def test_the_intended_source_has_no_placeholders(case: Case) -> None:
+def test_the_intended_source_has_its_prelude_and_names_the_function(case: Case) -> None:
     case.build()
-    assert "wt_site" not in case.intended
-    assert BIG[Role.FORWARD].symbol in case.intended
+    assert PLACEHOLDER not in case.intended
+    assert names_of(case.intended, 0) == [BIG[Role.FORWARD].symbol] * 3

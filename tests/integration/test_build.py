@@ -13,6 +13,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
+from tests.codegen.modules import names_of
 from tests.integration.builds import FORWARD_ONLY, TINY, counts, kernels_in
 from tests.integration.helpers import (
     ARRAYS,
@@ -213,5 +214,8 @@ def test_unneeded_products_leave_no_trace_in_the_source(cold: Path, tmp_path: Pa
     _, record = compile_module(module, tmp_path / "out")
     source = (tmp_path / "out" / record["output"]).with_suffix("").with_suffix(".cu").read_text()
     names = set(re.findall(r"wt_\w+", source)) - {"wt_module"}  # the header of loads
-    assert names == {build["symbol"] for build in record["builds"]}
+    (symbol,) = (build["symbol"] for build in record["builds"])
+    assert {name for name in names if not name.startswith("wt_site")} == {symbol}
+    assert names_of(source, 0) == [symbol] * 3
+    assert names == {symbol, *(f"wt_site0_{role}" for role in ("forward", "adjoint_a", "adjoint_b"))}
     assert roles(warp_tiles.plan(module, arch=90), needed=False) == ["adjoint_a", "adjoint_b"]

@@ -11,6 +11,7 @@ import warp as wp
 import warp_tiles
 from tests.integration.helpers import WARP_VERSION, gemm, load
 from warp_tiles import _warp
+from warp_tiles._warp import tracing
 
 COPY = "@wp.kernel\ndef copy(x: wp.array(dtype=float)):\n    x[0] = 1.0\n"
 HELPER = """
@@ -205,6 +206,8 @@ def test_disable_restores_every_attribute() -> None:
         "build.build_lto_dot",
         "build.build_cuda",
         "codegen.Adjoint.build",
+        "codegen.codegen_func_reverse",
+        *(name for name in tracing.SEAMS if name.startswith("codegen.Adjoint.")),
         "context.Module._compile",
         "context.Module.load",
         "context.ModuleBuilder.codegen",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.codegen.modules import macros
 from tests.integration.helpers import compile_module, load
 from warp_tiles import settings
 
@@ -99,10 +100,10 @@ def test_only_loops_that_multiply_all_that_they_load_are_pipelined(tmp_path: Pat
     _, record = compile_module(load(LOOP.format(BODIES[body]), block_dim=128), tmp_path, arch, use_ptx=True)
     assert record["linker"] == "warp_tiles", record
     (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))
-    assert ("wt_turns_" in source) is (body == "plain")
+    assert ("wt_module::Steps wt_steps_" in source) is (body in ("plain", "left behind the product"))
     copies = re.findall(r"(.*)\n(?:\s*//.*\n)*.*\bwp::copy\(", source)
     assert bool(copies) is (body == "copied")
-    assert all("wt_module::loaded();" in before for before in copies)
+    assert all(macros(source)[before.strip()] == "wt_module::loaded();" for before in copies)
 
 
 @pytest.mark.usefixtures("enabled")

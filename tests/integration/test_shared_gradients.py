@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.codegen.modules import macros
 from tests.integration.helpers import compile_module, load
 
 HEAD = """
@@ -30,7 +31,10 @@ BODIES = {  # and whether the adjoints may meet
     "one tile into another": ("wp.tile_matmul(a, a, c)", True),
     "a transposed view": ("c = wp.tile_matmul(a, wp.tile_transpose(a))", True),
     "a view": ("wp.tile_matmul(wp.tile_view(a, offset=(0, 0), shape=(16, 16)), a, c)", True),
-    "parameters": ("c = multiply(a, b)", True),
+    "parameters": ("c = multiply(a, b)", False),
+    "parameters that are one tile": ("c = multiply(a, a)", True),
+    "parameters that are one tile in one call of two": ("c = multiply(a, b) + multiply(b, b)", True),
+    "a parameter and a view of it": ("c = multiply(a, wp.tile_transpose(a))", True),
 }
 
 
@@ -42,5 +46,7 @@ def test_the_second_adjoint_waits_where_it_must(tmp_path: Path, body: str) -> No
     (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))
     calls = re.findall(r"^.*\bwp::adj_tile_matmul(?:_acc)?\(.*$", source, re.M)
     assert calls
-    assert all(("_waiting, " in call) is meet for call in calls)
+    named = [macros(source)[name] for call in calls for name in re.findall(r"\bwt_site\d+_adjoint_b\b", call)]
+    assert len(named) == 2 * len(calls), "an argument of the value, and one of the gradient"
+    assert all(name.endswith("_waiting") is meet for name in named)
     assert ("WP_TILE_SYNC(); wt_gemm" in source) is meet

@@ -36,8 +36,8 @@ def _on_a_machine_without_a_gpu(bench: Bench, monkeypatch: pytest.MonkeyPatch) -
 
 def plan_of(variant: GemmVariant) -> ModulePlan:
     session = Session("module", variant.arch, variant.threads)
-    site = session.add("tile_matmul", "k", {Role.FORWARD: variant})
-    return resolve(session, f"wp::tile_matmul({site.placeholder(Role.FORWARD)});", ["k"], [])
+    session.add("tile_matmul", "k", {Role.FORWARD: variant})
+    return resolve(session, (), ["k"], [])
 
 
 def planned(bench: Bench, variant: GemmVariant) -> PlannedVariant:

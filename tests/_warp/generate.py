@@ -1,0 +1,102 @@
+"""Modules as Warp's code generator leaves them, with warp_tiles and without."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from warp_tiles import _warp
+from warp_tiles.codegen.module import GeneratedModule
+from warp_tiles.codegen.prelude import PLACEHOLDER
+from warp_tiles.codegen.trace import FunctionTrace, Loop, Node, Operation
+
+
+@contextmanager
+def noted() -> Iterator[list[GeneratedModule]]:
+    """The modules that are generated in the block."""
+    found: list[GeneratedModule] = []
+    text = GeneratedModule.text
+
+    def note(self: GeneratedModule, *arguments: Any) -> str:
+        found.append(self)
+        return text(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GeneratedModule, "text", note)
+        yield found
+
+
+def generate(module: ModuleType, arch: int | None = 90) -> GeneratedModule:
+    """A module with its trace; warp_tiles is enabled."""
+    with noted() as found:
+        warp_tiles.plan(module, arch=arch, block_dim=64)
+    return found[-1]
+
+
+def trace_of(module: ModuleType, label: str = "multiply") -> FunctionTrace:
+    """The trace of one of a module's functions."""
+    return generate(module).trace.functions[label]
+
+
+def every(nodes: tuple[Node, ...]) -> Iterator[Node]:
+    """Nodes and those inside them, in order."""
+    for node in nodes:
+        yield node
+        if not isinstance(node, Operation):
+            yield from every(node.nodes)
+
+
+def named(function: FunctionTrace, name: str) -> list[Operation]:
+    """Operations of a name."""
+    return [operation for operation in function.operations() if operation.name == name]
+
+
+def loops_of(function: FunctionTrace) -> list[Loop]:
+    """All loops, in order."""
+    return [node for node in every(function.nodes) if isinstance(node, Loop)]
+
+
+# ---- sources
+
+
+def warps_source(module: ModuleType) -> str:
+    """What unmodified Warp generates; warp_tiles is disabled, and no product is built."""
+    assert not warp_tiles.is_enabled()
+    wp.init()
+    build, context = _warp.find("build"), _warp.find("context")
+    names = (f"noted_{number}" for number in itertools.count())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "build_lto_dot", lambda *args, **kwargs: (next(names), b""))
+        user = wp.get_module(module.__name__)
+        user.get_module_hash(64)
+        options = user.resolve_options(wp.config) | {"output_arch": 90, "block_dim": 64}
+        source: str = context.ModuleBuilder(user, options).codegen("cuda")
+    user.mark_modified()
+    return source
+
+
+def expanded(source: str) -> str:
+    """A generated source without its hooks: each macro that takes a statement is the statement."""
+    lines = []
+    for line in source.splitlines():
+        if re.fullmatch(r"\s*WT_(?:WAIT|REPLAY_WAIT|BEGIN|END)_\d+", line):
+            continue
+        lines.append(re.sub(r"^(\s*)WT_(?:AT|REPLAY)_\d+\((.*)\)$", r"\1\2", line))
+    return "\n".join(lines)
+
+
+def comparable(source: str) -> str:
+    """A source with one name for each product's functions, and without declarations."""
+    text = re.sub(r'extern "C" \{\n' + re.escape(PLACEHOLDER) + r"\n*\}\n*", "", source)
+    text = re.sub(r"\b(?:wt_site\d+_(?:forward|adjoint_a|adjoint_b)|noted_\d+)\b", "function", text)
+    text = re.sub(r"_[0-9a-f]{8}_cuda_kernel", "_cuda_kernel", text)
+    text = text.replace("#define WP_LTO_LINK_INPUTS 1", "")  # where functions are declared
+    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())

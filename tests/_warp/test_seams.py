@@ -1,0 +1,116 @@
+"""A newer Warp whose code generator cannot be followed: products are served, and loops stay as Warp generates them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests._warp.generate import generate
+from tests.integration.helpers import compile_module, load
+from tests.loop_forms import FORMS
+from warp_tiles import _warp
+from warp_tiles._warp import tracing
+
+PATHS = list(tracing.SEAMS)
+WITH_PARAMETERS = [path for path, parameters in tracing.SEAMS.items() if parameters]
+TEXT = FORMS["bounds from a shape"].text
+
+
+@contextmanager
+def enabled_without(path: str, caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """warp_tiles in a Warp that lacks a part while it is enabled; the messages that it logs.
+
+    Warp itself needs the part to generate code, and has it again in the block.
+    """
+    wp.init()
+    owner, _, name = path.rpartition(".")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "warp_tiles"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delattr(_warp.find(owner), name)
+            warp_tiles.enable()
+        try:
+            yield [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        finally:
+            warp_tiles.disable()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_missing_part_is_named_once_and_loops_are_left_alone(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    module = load(TEXT)
+    with enabled_without(path, caplog) as messages:
+        (message,) = messages
+        assert f"warp._src.{path}" in message
+        assert wp.__version__ in message
+        assert "loops" in message
+        plan = warp_tiles.plan(module, arch=90, block_dim=64)
+        assert plan.loops == ()
+        assert {item.provider for item in plan.needed} == {"mma"}
+        assert [item.role.value for item in plan.needed] == ["forward", "adjoint_a", "adjoint_b"]
+        generated = generate(module)
+        assert generated.trace.functions == {}
+        assert generated.called == {0}, "which adjoints are generated is known all the same"
+        assert "WT_" not in generated.source
+        assert "wt_site0_forward" in generated.source
+
+
+@pytest.mark.parametrize("path", WITH_PARAMETERS)
+def test_a_missing_parameter_is_named(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    wp.init()
+    owner, _, name = path.rpartition(".")
+    with caplog.at_level(logging.WARNING, "warp_tiles"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_warp.find(owner), name, lambda self: None)
+        warp_tiles.enable()
+        warp_tiles.disable()
+    (record,) = caplog.records
+    first = tracing.SEAMS[path].split()[0]
+    assert f"parameter '{first}' of warp._src.{path}" in record.getMessage()
+
+
+def test_the_kernel_is_compiled(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    with enabled_without("codegen.Adjoint.add_return", caplog):
+        _, record = compile_module(load(TEXT, block_dim=64), tmp_path, use_ptx=True)
+    assert record["linker"] == "warp_tiles", record
+    assert {build["provider"] for build in record["builds"]} == {"mma"}
+    assert record["loops"] == []
+    (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))
+    assert "WT_AT_" not in source
+    assert "_finish(" not in source
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_disable_gives_warp_back(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    wp.init()
+    adjoint = _warp.find("codegen.Adjoint")
+    before = dict(vars(adjoint))
+    with enabled_without(path, caplog):
+        changed = {name for name, value in vars(adjoint).items() if value is not before.get(name)}
+        assert changed == {"build"}, "nothing of what follows the code generator is hooked"
+    assert dict(vars(adjoint)) == before
+
+
+def test_this_warp_has_every_part(caplog: pytest.LogCaptureFixture) -> None:
+    wp.init()
+    with caplog.at_level(logging.WARNING, "warp_tiles"), warp_tiles.enabled():
+        adjoint = _warp.find("codegen.Adjoint")
+        for path in PATHS:
+            if path.startswith("codegen.Adjoint."):
+                assert hasattr(vars(adjoint)[path.rpartition(".")[2]], "__wrapped__")
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("path", ["codegen.Adjoint.build", "codegen.codegen_func_reverse"])
+def test_a_part_that_every_product_needs_refuses(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wp.init()
+    owner, _, name = path.rpartition(".")
+    monkeypatch.delattr(_warp.find(owner), name)
+    with pytest.raises(warp_tiles.SeamError, match=re.escape(f"warp._src.{path}")):
+        warp_tiles.enable()
+    assert not warp_tiles.is_enabled()

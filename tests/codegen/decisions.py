@@ -1,0 +1,40 @@
+"""Decisions about loops of traces by hand, and the tiles that they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.codegen import traces as t
+from warp_tiles.codegen.loops import LoopDecision, LoopSums, decide
+from warp_tiles.codegen.trace import FunctionTrace, Node, Operation
+
+A, B = t.tile("a", 16, 8), t.tile("b", 8, 16)  # 512 bytes each
+C, D = t.tile("c"), t.tile("d")  # 1024 bytes each
+LENT = "second buffers of 1024 bytes lie in C's memory, which is idle in the loop"
+OFF = "the setting wide_moves is off"
+START = "C holds a start value, and so has no room for second buffers"
+
+
+def decided(
+    *nodes: Node,
+    sums: Mapping[int, LoopSums | str] | None = None,
+    ahead: bool = True,
+    others: tuple[FunctionTrace, ...] = (),
+    **fields: Any,
+) -> tuple[LoopDecision, ...]:
+    function = t.function(*nodes, **fields)
+    return decide(t.module(function, *others), function, t.sums_of(0, 1, 2) if sums is None else sums, ahead=ahead)
+
+
+def only(*nodes: Node, **options: Any) -> LoopDecision:
+    (found,) = decided(*nodes, **options)
+    return found
+
+
+def body() -> tuple[Operation, Operation, Operation]:
+    return t.load(A), t.load(B), t.product(A, B, C)
+
+
+def outcome(decision: LoopDecision) -> tuple[str, str]:
+    return decision.state, decision.reason

@@ -1,0 +1,103 @@
+"""Modules as Warp generates them, for the tests of plans, of finished sources and of builds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
+from warp_tiles.codegen.prelude import PLACEHOLDER
+from warp_tiles.codegen.trace import ModuleTrace
+from warp_tiles.gemm.dispatch import Target, Tile, products
+from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.plan.planning import Session
+from warp_tiles.settings import Settings
+
+_SM90 = Target(90, 128)
+NO_SUMS = "the test keeps no sums"
+
+
+def forms(m: int, n: int, k: int, dtype: str = "float32") -> dict[Role, GemmVariant]:
+    """The three products of one call, of dense tiles with memory of their own."""
+
+    def packed(rows: int, cols: int, kind: str) -> Tile:
+        return Tile(kind, (rows, cols), (cols, 1), "row_major", True)  # type: ignore[arg-type]
+
+    out = "float32" if dtype == "bfloat16" else dtype
+    found = products(packed(m, k, dtype), packed(k, n, dtype), packed(m, n, out), precision="default", target=_SM90)
+    return found.variants
+
+
+BIG, SMALL = forms(8, 12, 4), forms(4, 4, 16)
+
+
+def session(*sites: tuple[str, dict[Role, GemmVariant]]) -> Session:
+    """A module for compute capability 9.0 with these sites, each with the function that contains it."""
+    made = Session("module", 90, 128)
+    for function, variants in sites:
+        made.add("tile_matmul", function, variants)
+    return made
+
+
+def forward(index: int) -> str:
+    """The call of a site in the forward pass."""
+    names = ", ".join(f"wt_site{index}_{role.value}" for role in Role)
+    return f"    wp::tile_matmul<1>({names}, var_0, var_1, var_2, var_3, var_4);"
+
+
+def backward(index: int) -> str:
+    """The call of a site's adjoint."""
+    names = ", ".join(f"wt_site{index}_{role.value}" for role in Role)
+    return f"    wp::adj_tile_matmul<1>({names}, var_0, var_1, var_2, adj_0, adj_1, adj_2);"
+
+
+def source(*lines: str) -> str:
+    """A generated source, where Warp's declarations are the placeholder."""
+    return "\n".join(
+        ['extern "C" {', PLACEHOLDER, '}  // extern "C"', 'extern "C" __global__ void kernel() {', *lines, "}"]
+    )
+
+
+def generated(
+    made: Session, *lines: str, called: Collection[int] = (), trace: ModuleTrace | None = None
+) -> GeneratedModule:
+    """A generated module; without lines it calls every site forward, and those whose adjoint is called backward."""
+    if not lines:
+        lines = tuple(
+            line
+            for site in made.sites
+            for line in (forward(site.index), *([backward(site.index)] if site.index in called else []))
+        )
+    return GeneratedModule(made, source(*lines), ModuleTrace() if trace is None else trace, frozenset(called))
+
+
+def functions(*variants: GemmVariant) -> dict[GemmVariant, DeviceFunction]:
+    """A function for each variant, under the variant's own name."""
+    return {variant: DeviceFunction(variant.symbol, NO_SUMS) for variant in variants}
+
+
+def text_of(
+    module: GeneratedModule, built: Mapping[GemmVariant, DeviceFunction], settings: Settings | None = None
+) -> str:
+    """The finished source."""
+    return module.text(built, Settings() if settings is None else settings)
+
+
+# ---- what a finished source says
+
+
+def macros(text: str) -> dict[str, str]:
+    """What each macro of a finished source stands for; each is defined once."""
+    found = re.findall(r"^#define (\w+)(?:\(\.\.\.\))?(?: (.*))?$", text, re.M)
+    assert len({name for name, _ in found}) == len(found)
+    return dict(found)
+
+
+def names_of(text: str, index: int) -> list[str]:
+    """What stands for the names of a site: forward, adjoint A, adjoint B."""
+    return [macros(text)[f"wt_site{index}_{role.value}"] for role in Role]
+
+
+def declared(text: str) -> list[str]:
+    """Names of the linked functions that a finished source declares, in order."""
+    return re.findall(r"^void (\w+)\(", text, re.M)

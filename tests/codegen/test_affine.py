@@ -1,0 +1,83 @@
+"""Affine expressions agree with integers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warp_tiles.codegen.affine import Affine, combined
+
+NAMES = ("i", "j", "k")
+NUMBERS = st.integers(-1000, 1000)
+EXPRESSIONS = st.builds(Affine.of, NUMBERS, st.dictionaries(st.sampled_from(NAMES), st.integers(-9, 9)))
+VALUES = st.fixed_dictionaries(dict.fromkeys(NAMES, NUMBERS))
+
+
+def value(expression: Affine, at: Mapping[str, int]) -> int:
+    return expression.constant + sum(factor * at[name] for name, factor in expression.terms)
+
+
+@given(EXPRESSIONS, EXPRESSIONS, NUMBERS, VALUES)
+def test_arithmetic_is_that_of_integers(a: Affine, b: Affine, factor: int, at: Mapping[str, int]) -> None:
+    x, y = value(a, at), value(b, at)
+    assert value(a + b, at) == x + y
+    assert value(a - b, at) == x - y
+    assert value(-a, at) == -x
+    assert value(a.times(factor), at) == x * factor
+
+
+@given(EXPRESSIONS, EXPRESSIONS, EXPRESSIONS)
+def test_equal_expressions_are_equal_values(a: Affine, b: Affine, c: Affine) -> None:
+    assert a + b == b + a
+    assert (a + b) + c == a + (b + c)
+    assert a - a == Affine()
+    assert a + b - b == a
+    assert hash(a + b) == hash(b + a)
+
+
+@given(EXPRESSIONS, EXPRESSIONS)
+def test_no_term_is_zero_and_all_are_in_order(a: Affine, b: Affine) -> None:
+    for found in (a + b, a - b, -a, a.times(0), a.times(3)):
+        assert all(factor for _, factor in found.terms)
+        assert list(found.terms) == sorted(found.terms)
+        assert found.variables == {name for name, _ in found.terms}
+
+
+@given(EXPRESSIONS, VALUES)
+def test_as_text(a: Affine, at: dict[str, int]) -> None:
+    assert eval(str(a), dict(at)) == value(a, at)
+    assert str(Affine()) == "0"
+    assert str(Affine.variable("i")) == "i"
+    assert str(Affine.of(3, {"i": 2})) == "2 * i + 3"
+
+
+@given(EXPRESSIONS, EXPRESSIONS, VALUES)
+def test_builtins_are_that_of_integers(a: Affine, b: Affine, at: Mapping[str, int]) -> None:
+    x, y = value(a, at), value(b, at)
+    for name, expected in (("add", x + y), ("sub", x - y)):
+        found = combined(name, (a, b))
+        assert found is not None
+        assert value(found, at) == expected
+    product = combined("mul", (a, b))
+    assert (product is None) == bool(a.terms and b.terms)
+    assert product is None or value(product, at) == x * y
+    for name in ("copy", "int", "int32"):
+        assert combined(name, (a,)) == a
+    assert combined("neg", (a,)) == -a
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "neg", "copy", "int", "int32"])
+@given(st.lists(st.none() | EXPRESSIONS, max_size=3))
+def test_what_is_not_affine_has_no_expression(name: str, operands: list[Affine | None]) -> None:
+    count = 2 if name in ("add", "sub", "mul") else 1
+    if None in operands or len(operands) != count:
+        assert combined(name, tuple(operands)) is None
+
+
+@pytest.mark.parametrize("name", ["floordiv", "mod", "bit_xor", "min", "", "row_of"])
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_other_builtins_have_none(name: str, count: int) -> None:
+    assert combined(name, (Affine(2),) * count) is None

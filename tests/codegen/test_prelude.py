@@ -1,0 +1,124 @@
+"""The prelude: what is put into a generated source, and where; and that nothing else handles it as text."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import warp_tiles
+from warp_tiles.codegen.prelude import PLACEHOLDER, waiting_function, with_prelude
+
+SOURCE = f'#include "builtin.h"\nextern "C" {{\n{PLACEHOLDER}\n}}\nvoid kernel() {{ WT_WAIT_1 f(wt_site0_forward); }}\n'
+
+
+def test_without_anything_the_source_stays() -> None:
+    text = with_prelude(SOURCE, [], {}, [], header=False)
+    assert text == SOURCE.replace(PLACEHOLDER, '}  // extern "C"\nextern "C" {')
+
+
+def test_the_order_of_a_prelude() -> None:
+    text = with_prelude(SOURCE, ["void f();"], {"wt_site0_forward": "f"}, ["#define WT_WAIT_1"], header=True)
+    parts = [
+        "void f();",
+        '}  // extern "C"',
+        "namespace wt_module",
+        "#define wt_site0_forward f",
+        "#define WT_WAIT_1\n",
+    ]
+    places = [text.index(part) for part in [*parts, '\nextern "C" {\n}\nvoid kernel()']]
+    assert places == sorted(places)
+    assert '#include "' not in text[text.index(parts[1]) :], "the header is one text"
+    assert with_prelude(SOURCE, [], {}, [], header=False).count("wt_module") == 0
+
+
+def test_only_the_first_placeholder_is_replaced() -> None:
+    text = with_prelude(SOURCE + PLACEHOLDER, [], {}, [], header=False)
+    assert text.endswith(PLACEHOLDER)
+
+
+def test_what_looks_like_a_pattern_is_copied_as_it_is() -> None:
+    assert r"\1 \g<0> $&" in with_prelude(SOURCE, [r"\1 \g<0> $&"], {}, [], header=False)
+
+
+def test_a_waiting_function() -> None:
+    types = ("A*", "B*", "C*", "D*", "E*")
+    assert waiting_function("f", types) == (
+        "static void f_waiting(A* alpha, B* a, C* b, D* beta, E* c) { WP_TILE_SYNC(); f(alpha, a, b, beta, c); }"
+    )
+
+
+# ---- nothing else handles generated text
+
+PACKAGE = Path(warp_tiles.__file__).parent
+ROOMS = ("codegen", "_warp", "plan", "build")
+# methods of str that look into a text, split it or change it
+TEXT_METHODS = {
+    *("split", "rsplit", "splitlines", "partition", "rpartition", "replace", "translate", "expandtabs"),
+    *("find", "rfind", "index", "rindex", "count", "startswith", "endswith", "removeprefix", "removesuffix"),
+    *("strip", "lstrip", "rstrip"),
+}
+# what holds generated C++ in these rooms, by the names of its variables and attributes
+GENERATED = {"source", "text", "texts", "code", "line", "lines", "statement", "repeated", "replay", "generated"}
+EXCEPTIONS = {
+    # a line of a compiler's log
+    ("build/engine.py", "line.strip()"),
+    # a statement that Warp repeats only as a comment takes no macro, which would swallow the comment's end
+    ("_warp/recorder.py", "repeated.startswith('//')"),
+    # a macro without a body ends in no space; the text is the package's own
+    ("codegen/emit.py", "f\"#define {name} {' '.join(self._texts.get(name, ()))}\".rstrip()"),
+}
+MODULES = sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def test_the_rooms_are_there() -> None:
+    assert {path.parent.name for path in MODULES} == set(ROOMS)
+    assert "codegen/prelude.py" in map(relative, MODULES)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_no_module_imports_regular_expressions(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+        if isinstance(node, ast.ImportFrom):
+            names.append(node.module or "")
+        assert not {name.partition(".")[0] for name in names} & {"re", "regex", "sre_compile", "sre_parse", "fnmatch"}
+        assert not (isinstance(node, ast.Constant) and node.value == "re"), "as an argument of import_module()"
+
+
+def searched(tree: ast.AST) -> set[str]:
+    """Calls in which a method of str looks into a text that is generated."""
+    found = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        receiver = node.func.value
+        name = receiver.id if isinstance(receiver, ast.Name) else getattr(receiver, "attr", "")
+        literal = isinstance(receiver, ast.JoinedStr)
+        if node.func.attr in TEXT_METHODS and (name in GENERATED or literal):
+            found.add(ast.unparse(node))
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
+def test_only_the_prelude_looks_into_generated_text(path: Path) -> None:
+    found = {(relative(path), call) for call in searched(ast.parse(path.read_text("utf-8")))}
+    if relative(path) == "codegen/prelude.py":
+        assert {call for _, call in found} == {"source.replace(PLACEHOLDER, '\\n'.join(lines), 1)"}
+    else:
+        assert found <= EXCEPTIONS
+
+
+def test_every_exception_is_still_needed() -> None:
+    found = {(relative(path), call) for path in MODULES for call in searched(ast.parse(path.read_text("utf-8")))}
+    assert found >= EXCEPTIONS
+
+
+@pytest.mark.parametrize("code", ["source.split('x')", "self.source.replace('a', 'b')", "statement.find('x')"])
+def test_the_search_finds(code: str) -> None:
+    assert searched(ast.parse(code)) == {code}

@@ -1,0 +1,111 @@
+"""Traces: who owns memory, which tiles may overlap, and in which order operations and loops come."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.codegen import traces as t
+from warp_tiles.codegen.trace import Array, Scalar, Tile, loops, of_this_loop, operations
+
+A, B = t.tile("a"), t.tile("b")
+UNKNOWN = t.tile("u", memory=frozenset({"?"}))
+
+
+@pytest.mark.parametrize(
+    ("tile", "owner"),
+    [
+        (A, True),
+        (t.register("a"), False),
+        (t.parameter("a"), False),
+        (t.view("v", A), False),
+        (t.view("v", A, B), False),
+        (UNKNOWN, False),
+    ],
+)
+def test_an_owner_has_shared_memory_of_its_own(tile: Tile, owner: bool) -> None:
+    assert tile.owner is owner
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        (A, A, True),
+        (A, B, False),
+        (A, t.view("v", A), True),
+        (t.view("v", A), t.view("w", A), True),
+        (t.view("v", A), B, False),
+        (t.view("v", A, B), B, True),
+        (A, UNKNOWN, True),
+        (UNKNOWN, A, True),
+        (A, t.parameter("p"), False),
+    ],
+)
+def test_overlap_within_a_function(one: Tile, other: Tile, overlap: bool) -> None:
+    function = t.function(parameters=("p",))
+    assert t.module(function).may_overlap(function, one, other) is overlap
+
+
+P, Q = t.parameter("p"), t.parameter("q")
+
+
+@pytest.mark.parametrize(
+    ("calls", "overlap"),
+    [
+        ([], False),
+        ([(A, B)], False),
+        ([(A, A)], True),
+        ([(A, B), (B, A)], False),
+        ([(A, B), (B, B)], True),
+        ([(A, t.view("v", A))], True),
+        ([(A, UNKNOWN)], True),
+        ([(A,)], True),
+        ([(A, Array("x"))], True),
+    ],
+)
+def test_overlap_of_parameters_is_decided_by_every_call(calls: list[tuple[Tile, ...]], overlap: bool) -> None:
+    function = t.function(label="f", parameters=("p", "q"))
+    kernels = (t.function(t.loop(t.call("f", *passed)), label=f"k{index}") for index, passed in enumerate(calls))
+    module = t.module(function, *kernels)
+    assert module.may_overlap(function, P, Q) is overlap
+    assert module.may_overlap(function, Q, P) is overlap
+    assert module.may_overlap(function, t.view("v", P), Q) is overlap
+    assert module.may_overlap(function, P, P)
+
+
+def test_overlap_of_parameters_that_are_passed_on() -> None:
+    inner = t.function(label="f", parameters=("p", "q"))
+    outer = t.function(t.call("f", P, Q), label="g", parameters=("p", "q"))
+    for second, overlap in ((B, False), (A, True)):
+        assert t.module(inner, outer, t.function(t.call("g", A, second))).may_overlap(inner, P, Q) is overlap
+
+
+def test_calls_of_a_function() -> None:
+    first, second, other = t.call("f", A), t.call("f", B), t.call("g", A)
+    one, two = t.function(t.branch(first), other, label="one"), t.function(t.loop(second), label="two")
+    assert t.module(one, two).calls_of("f") == [(one, first), (two, second)]
+
+
+def test_operations_come_in_the_order_of_the_program() -> None:
+    first, second, third, fourth = (t.arithmetic(line) for line in range(4))
+    function = t.function(first, t.loop(second, t.branch(third)), fourth)
+    assert list(function.operations()) == list(operations(function.nodes)) == [first, second, third, fourth]
+
+
+def test_loops_come_with_those_around_them() -> None:
+    inner = t.loop()
+    middle = t.loop(t.branch(inner))
+    outer, second = t.loop(middle), t.loop()
+    found = list(loops((t.branch(outer), second)))
+    assert found == [(outer, ()), (middle, (outer,)), (inner, (outer, middle)), (second, ())]
+
+
+def test_operations_of_one_loop_are_those_outside_inner_loops() -> None:
+    own, below, inside = t.arithmetic(1), t.arithmetic(2), t.arithmetic(3)
+    assert list(of_this_loop(t.loop(own, t.branch(below), t.loop(inside)))) == [own, below]
+
+
+def test_values_and_tiles() -> None:
+    number = Scalar("n", 3)
+    found = t.operation("tile_view", A, number, Array("x"), results=(B,))
+    assert found.values == (A, number, Array("x"), B)
+    assert found.tiles == (A, B)

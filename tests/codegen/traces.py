@@ -1,0 +1,129 @@
+"""Traces by hand, for the tests of what is decided from them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from warp_tiles.codegen.loops import LoopSums
+from warp_tiles.codegen.trace import (
+    Branch,
+    Effect,
+    FunctionTrace,
+    Loop,
+    ModuleTrace,
+    Node,
+    Operation,
+    Product,
+    Tile,
+    Value,
+)
+
+_numbers = itertools.count(1)
+SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+def number() -> int:
+    """The number of a hook that no other node has."""
+    return next(_numbers)
+
+
+def tile(name: str, rows: int = 16, cols: int = 16, dtype: str = "float32", **fields: Any) -> Tile:
+    """A shared tile with memory of its own."""
+    values: dict[str, Any] = {
+        "storage": "shared",
+        "memory": frozenset({name}),
+        "size_bytes": rows * cols * SIZES[dtype],
+    }
+    return Tile(name, dtype, (rows, cols), **{**values, **fields})
+
+
+def parameter(name: str, rows: int = 16, cols: int = 16, **fields: Any) -> Tile:
+    """A tile that a function's caller passes."""
+    return tile(name, rows, cols, parameter=True, **fields)
+
+
+def view(name: str, *of: Tile, **fields: Any) -> Tile:
+    """Another name for the memory of some tiles."""
+    return tile(name, memory=frozenset().union(*(one.memory for one in of)), **fields)
+
+
+def register(name: str, **fields: Any) -> Tile:
+    """A tile in registers."""
+    return tile(name, storage="register", **fields)
+
+
+def operation(name: str, *operands: Value, effect: Effect = Effect.TILES, **fields: Any) -> Operation:
+    """An operation with a hook before it."""
+    return Operation(name, **{"line": 1, "effect": effect, "operands": operands, "wait": number(), **fields})
+
+
+def zeros(result: Tile) -> Operation:
+    """``c = wp.tile_zeros()``."""
+    return operation("tile_zeros", results=(result,))
+
+
+def load(result: Tile, *operands: Value, **fields: Any) -> Operation:
+    """``a = wp.tile_load()``."""
+    return operation("tile_load", *operands, **{"results": (result,), "hook": number(), **fields})
+
+
+def alias(result: Tile, operand: Tile, name: str = "tile_transpose", **fields: Any) -> Operation:
+    """``b = wp.tile_transpose(a)``."""
+    return operation(name, operand, effect=Effect.ALIAS, results=(result,), **fields)
+
+
+def product(
+    a: Tile, b: Tile, c: Tile, site: int = 0, *, alpha: float | None = 1.0, beta: float | None = 1.0, **fields: Any
+) -> Operation:
+    """``wp.tile_matmul(a, b, c)``."""
+    return operation("tile_matmul", a, b, c, **{"hook": number(), "product": Product(site, alpha, beta), **fields})
+
+
+def fresh_product(a: Tile, b: Tile, c: Tile, site: int = 0) -> Operation:
+    """``c = wp.tile_matmul(a, b)``."""
+    return operation("tile_matmul", a, b, results=(c,), hook=number(), product=Product(site, 1.0, 0.0))
+
+
+def call(callee: str, *operands: Value, effect: Effect = Effect.TILES, **fields: Any) -> Operation:
+    """A call of the user's function of this label."""
+    return operation(callee, *operands, effect=effect, callee=callee, **fields)
+
+
+def arithmetic(line: int = 1) -> Operation:
+    """Numbers in, numbers out."""
+    return operation("add", effect=Effect.NONE, line=line, wait=None)
+
+
+def jump(kind: Literal["break", "continue"]) -> Operation:
+    """``break`` or ``continue``."""
+    return operation(kind, effect=Effect.NONE)
+
+
+def loop(*nodes: Node, kind: Literal["range", "while", "unrolled"] = "range", **fields: Any) -> Loop:
+    """A loop; an unrolled one has no hooks that wait, as its body is written out."""
+    places: dict[str, Any] = {} if kind == "unrolled" else {"wait": number(), "end_wait": number()}
+    return Loop(kind, **{"line": 1, "hook": number(), "nodes": nodes, **places, **fields})
+
+
+def branch(*nodes: Node, **fields: Any) -> Branch:
+    """The body of an ``if``."""
+    return Branch(**{"line": 1, "nodes": nodes, "wait": number(), "end_wait": number(), **fields})
+
+
+def function(*nodes: Node, label: str = "k", parameters: tuple[str, ...] = (), **fields: Any) -> FunctionTrace:
+    """A kernel or function."""
+    return FunctionTrace(
+        label, **{"file": "file.py", "nodes": nodes, "parameters": parameters, "end_wait": number(), **fields}
+    )
+
+
+def module(*functions: FunctionTrace, **fields: Any) -> ModuleTrace:
+    """A module of functions."""
+    return ModuleTrace({one.label: one for one in functions}, **fields)
+
+
+def sums_of(*sites: int) -> Mapping[int, LoopSums | str]:
+    """Functions that keep the sums of these sites."""
+    return {site: LoopSums(f"f{site}", "wp::float32", 8) for site in sites}

@@ -1,0 +1,149 @@
+"""Loops of products side by side, in other loops and in branches, on the emulator: results are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.emulator.emulator import find_compiler
+from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.module import Machine
+from tests.emulator.test_loop_forms import THREADS, integers
+from tests.integration.helpers import WARP_VERSION, load
+from tests.loop_forms import HEADER, LOAD_A, LOAD_B, START, STORE, K, M, Matrix, N, kernel
+
+pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
+
+
+def step(depth: int, k: str, number: int = 0, c: str = "c") -> str:
+    """Loads two tiles of their own names and multiplies them."""
+    a, b = f"a{number}", f"b{number}"
+    lines = (LOAD_A.format(k=k).replace("a =", f"{a} ="), LOAD_B.format(k=k).replace("b =", f"{b} ="))
+    return "".join(f"{' ' * 4 * depth}{line}\n" for line in (*lines, f"wp.tile_matmul({a}, {b}, {c})"))
+
+
+ONCE = "for part in range(A.shape[1] // 320):\n"
+KERNELS: dict[str, tuple[str, Callable[[Matrix, Matrix], Matrix]]] = {
+    "two loops of one C in a loop": (
+        kernel(
+            START,
+            f"{ONCE}    for s in range(0, A.shape[1] // 2, 16):\n{step(2, 's')}"
+            f"    for t in range(A.shape[1] // 2, A.shape[1], 16):\n{step(2, 't', 1)}",
+            STORE,
+        ),
+        np.matmul,
+    ),
+    "a product and a loop of one C in a loop": (
+        kernel(START, f"{ONCE}{step(1, '0')}    for t in range(16, A.shape[1], 16):\n{step(2, 't', 1)}", STORE),
+        np.matmul,
+    ),
+    "two loops of two C in a loop": (
+        kernel(
+            START,
+            START.replace("c =", "d ="),
+            f"{ONCE}    for s in range(0, A.shape[1], 16):\n{step(2, 's')}"
+            f"    for t in range(0, A.shape[1], 16):\n{step(2, 't', 1, 'd')}",
+            "e = c + d",
+            STORE.replace("C, c", "C, e"),
+        ),
+        lambda a, b: 2 * (a @ b),
+    ),
+    "C is stored in a loop around": (
+        kernel(
+            START,
+            f"for part in range(A.shape[1] // 160):\n    for s in range(0, A.shape[1] // 2, 16):\n"
+            f"{step(2, 's + part * 160')}    {STORE}",
+        ),
+        np.matmul,
+    ),
+    "two loops behind each other": (
+        kernel(
+            START,
+            f"for s in range(0, A.shape[1] // 2, 16):\n"
+            f"{step(1, 's')}for t in range(A.shape[1] // 2, A.shape[1], 16):\n{step(1, 't', 1)}",
+            STORE,
+        ),
+        np.matmul,
+    ),
+    "a loop in either branch": (
+        kernel(
+            START,
+            f"if A.shape[0] > 1000:\n    for s in range(0, A.shape[1], 16):\n{step(2, 's')}"
+            f"else:\n    for t in range(0, A.shape[1], 16):\n{step(2, 't', 1)}",
+            STORE,
+        ),
+        np.matmul,
+    ),
+    "a loop that is left in a loop": (
+        kernel(
+            START,
+            "for part in range(A.shape[1]):\n    if part == 2:\n        break\n"
+            f"    for s in range(0, A.shape[1] // 2, 16):\n{step(2, 's + part * 160')}",
+            STORE,
+        ),
+        np.matmul,
+    ),
+    "a branch that is not taken in one unrolled iteration": (
+        kernel(START, f"for s in range(1):\n    if A.shape[0] > 1000:\n{step(2, 's')}", STORE),
+        lambda a, b: np.zeros((M, N)),
+    ),
+    "a view that moves with the loop": (
+        kernel(
+            START,
+            "for k in range(0, A.shape[1], 8):",
+            "    a0 = wp.tile_load(A, shape=(32, 16), offset=(i * 32, k // 16 * 16), storage='shared')",
+            "    a = wp.tile_view(a0, offset=(0, k % 16), shape=(32, 8))",
+            "    b = wp.tile_load(B, shape=(8, 32), offset=(k, j * 32), storage='shared')",
+            "    wp.tile_matmul(a, b, c)",
+            STORE,
+        ),
+        np.matmul,
+    ),
+}
+NAMES = list(KERNELS)
+BUGS = {
+    "C is stored in a loop around": "C is taken for zero in every iteration of the outer loop, because it is zeroed "
+    "before it",
+    "two loops of one C in a loop": "both loops lend C's memory, and each zeros C behind the outer loop: the second "
+    "one's zeros come behind the first one's sums",
+    "a product and a loop of one C in a loop": "the inner loop zeros C, whose memory it lent, behind the sums of the "
+    "outer loop's product",
+    "a branch that is not taken in one unrolled iteration": "the product of an unrolled loop's last iteration stands "
+    "behind the loop, outside the branch that contains it",
+    "a view that moves with the loop": "a pipelined product multiplies the tile of the iteration before through this "
+    "iteration's view",
+}
+PARAMETERS = [
+    pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=BUGS[name])) if name in BUGS else name
+    for name in NAMES
+]
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[EmulatedKernels, object]]]:
+    compiler = find_compiler()
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    folder: Path = tmp_path_factory.mktemp("modules")
+    machine = Machine(folder, compiler, 90)
+    texts = (
+        text.removeprefix(HEADER).replace("multiply(", f"multiply_{NAMES.index(name)}(")
+        for name, (text, _) in KERNELS.items()
+    )
+    module = load(HEADER + "".join(texts), block_dim=THREADS)
+    kernels = EmulatedKernels(machine, generate(module, folder, 90, THREADS))
+    yield lambda name: (kernels, getattr(module, f"multiply_{NAMES.index(name)}"))
+    machine.close()
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_results(name: str, emulated: Callable[[str], tuple[EmulatedKernels, object]]) -> None:
+    kernels, multiply = emulated(name)
+    a, b = integers(1, M, K), integers(2, K, N)
+    c = np.full((M, N), np.nan, dtype=np.float32)
+    outcome = kernels.forward(multiply, (M // 32, N // 32), [a, b, c])
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"], KERNELS[name][1](a.astype(float), b.astype(float)))
