@@ -157,7 +157,6 @@ def test_sums_live_in_the_innermost_loop_where_the_next_one_uses_c() -> None:
     assert decision.state == "pipelined"
 
 
-@pytest.mark.xfail(strict=True, reason="a tile that is zeroed before a loop is taken for zero in every iteration of it")
 def test_an_earlier_iteration_of_a_loop_around_may_have_written_c() -> None:
     nodes = t.loop(t.loop(*body()), t.operation("tile_store", C))
     assert outcome(only(t.zeros(C), nodes)) == ("register_sums", START)

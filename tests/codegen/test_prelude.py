@@ -64,8 +64,6 @@ GENERATED = {"source", "text", "texts", "code", "line", "lines", "statement", "r
 EXCEPTIONS = {
     # a line of a compiler's log
     ("build/engine.py", "line.strip()"),
-    # a statement that Warp repeats only as a comment takes no macro, which would swallow the comment's end
-    ("_warp/recorder.py", "repeated.startswith('//')"),
     # a macro without a body ends in no space; the text is the package's own
     ("codegen/emit.py", "f\"#define {name} {' '.join(self._texts.get(name, ()))}\".rstrip()"),
 }

@@ -60,13 +60,11 @@ def test_a_loop_around_it() -> None:
     assert not zero(t.zeros(C), t.branch(t.loop(HERE))), "an earlier iteration may have written it"
 
 
-@pytest.mark.xfail(strict=True, reason="what stands before a loop is taken for what each of its iterations finds")
 @pytest.mark.parametrize("kind", ["range", "while"])
 def test_zeros_before_a_loop_around_it(kind: str) -> None:
     assert not zero(t.zeros(C), t.loop(HERE, t.operation("tile_store", C), kind=kind))  # type: ignore[arg-type]
 
 
-@pytest.mark.xfail(strict=True, reason="what stands before a loop is taken for what each of its iterations finds")
 def test_zeros_before_a_loop_around_a_branch_around_it() -> None:
     assert not zero(t.zeros(C), t.loop(t.branch(HERE)))
 

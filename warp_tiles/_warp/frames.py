@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from warp_tiles.codegen.trace import Product
+    pass
 
 
 @dataclass
@@ -17,13 +17,13 @@ class Call:
     Attributes:
         function: Warp's function, once it is resolved.
         operands: Warp's values.
-        product: Set by the dispatcher of ``tile_matmul``.
+        site: Number of the site and values of alpha and beta, set by the dispatcher of ``tile_matmul``.
         result: What the call gives, if it is known before the call ends.
     """
 
     function: Any = None
     operands: tuple[Any, ...] = ()
-    product: Product | None = None
+    site: tuple[int, Any, Any] | None = None
     result: Any = None
     wait: int | None = None
     hook: int | None = None

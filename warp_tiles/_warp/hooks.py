@@ -38,7 +38,6 @@ from warp_tiles._warp.seams import CHOLESKY, MATMUL, check_seams, find, mathdx_e
 from warp_tiles._warp.tracing import SEAMS, Tracer
 from warp_tiles._warp.translate import (
     mentions,
-    number_of,
     precision_of,
     tile_of,
     variant_of_call,
@@ -270,7 +269,7 @@ class Hooks:
             if (recorder := self._tracer.recorder()) is not None:
                 site = len(self._state(builder).session.sites) - 1
                 tiles, result = ((a, b), out) if return_values else ((a, b, out), None)
-                recorder.multiplies(site, (number_of(alpha), number_of(beta)), tiles, result)
+                recorder.multiplies(site, (alpha, beta), tiles, result)
         return ((*names, a, b, out, alpha, beta), (), [], 0)
 
     def _add_site(

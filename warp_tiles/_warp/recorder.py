@@ -33,6 +33,7 @@ _ARITHMETIC_NODES = (
     *(ast.FunctionDef, ast.For, ast.While, ast.If, ast.IfExp),
     *(ast.Attribute, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp, ast.Name, ast.Subscript),
 )
+_CONSTRUCTORS = frozenset({"float", "int", "float16", "float32", "float64", "int32", "int64"})
 _LOOP_JUMPS: dict[type[ast.AST], str] = {ast.Break: "break", ast.Continue: "continue"}
 
 
@@ -48,7 +49,7 @@ class _Operation:
     hook: int | None = None
     wait: int | None = None
     callee: Any = None
-    product: Product | None = None
+    site: tuple[int, Any, Any] | None = None
     constants: Mapping[int, Any] = field(default_factory=dict)
 
 
@@ -80,6 +81,7 @@ class Recorder:
         self._blocks = [_Block("function", 0)]
         self._loads_under_way = False
         self._affine: dict[int, Affine | None] = {}
+        self._constants: dict[int, Any] = {}  # results of constructors
         self._assigned: set[str] = set()
 
     # ---- what the hooks in Warp's code generator call
@@ -98,13 +100,11 @@ class Recorder:
         # Warp turns the constant operand of a 64-bit type into its result
         call.constants = {id(value): value.constant for value in call.operands if hasattr(value, "constant")}
 
-    def multiplies(
-        self, site: int, scalars: tuple[float | None, float | None], tiles: tuple[Any, ...], result: Any
-    ) -> None:
+    def multiplies(self, site: int, scalars: tuple[Any, Any], tiles: tuple[Any, ...], result: Any) -> None:
         """The innermost call is a product of these tiles, with these values of alpha and beta."""
         call = self._call()
         if call is not None:
-            call.product, call.operands, call.result = Product(site, *scalars), tiles, result
+            call.site, call.operands, call.result = (site, *scalars), tiles, result
 
     def _call(self) -> Call | None:
         return self.frames[-1] if self.frames and isinstance(self.frames[-1], Call) else None
@@ -130,7 +130,7 @@ class Recorder:
             frame.wait = self._mark_wait(emit, frame.wait)
             if effect is not Effect.ALIAS and name != LOAD and frame.function.is_builtin():
                 self._loads_under_way = False
-        if name == LOAD or (name == MATMUL and frame.product is not None):
+        if name == LOAD or (name == MATMUL and frame.site is not None):
             frame.hook = next(self._numbers)
             if not frame.function.skip_replay:  # else the reverse pass has it as a comment
                 replay = Hook.REPLAY.around(frame.hook, replay or text)
@@ -168,7 +168,7 @@ class Recorder:
                 call.hook,
                 call.wait,
                 callee,
-                call.product,
+                call.site,
                 call.constants,
             )
         )
@@ -186,8 +186,9 @@ class Recorder:
 
     def begin_loop(self, kind: Literal["range", "while", "unrolled"], emit: Callable[..., None]) -> None:
         """A loop begins; its hook is emitted before it."""
-        wait = None if kind == "unrolled" else self._mark_wait(emit)
-        block = _Block(kind, self.line, next(self._numbers), wait=wait)
+        block = _Block(kind, self.line, next(self._numbers), wait=self._mark_wait(emit))
+        if kind != "unrolled":  # before any other loop the block always waits
+            self._loads_under_way = False
         emit(Hook.BEGIN.name_of(block.hook), None, True)
         self._open(block)
 
@@ -198,6 +199,7 @@ class Recorder:
     def end_body(self, emit: Callable[..., None]) -> None:
         """The body of the innermost loop or branch ends."""
         self._blocks[-1].end_wait = self._mark_wait(emit)
+        self._loads_under_way = False
 
     def end_loop(self, emit: Callable[..., None]) -> None:
         """The innermost loop has been generated."""
@@ -207,6 +209,7 @@ class Recorder:
     def begin_branch(self, emit: Callable[..., None]) -> None:
         """The body of an ``if`` or ``else`` is about to begin."""
         self._open(_Block("branch", self.line, wait=self._mark_wait(emit)))
+        self._loads_under_way = False
 
     def end_branch(self) -> None:
         """It has been generated."""
@@ -254,11 +257,27 @@ class Recorder:
         )
 
     def _follow(self, name: str, call: Call, results: tuple[Any, ...]) -> None:
-        """Keep the value of a result as an affine expression, where it is one."""
-        if len(results) != 1 or not _is_whole_number(results[0]) or not call.function.is_builtin():
+        """Keep the value of a result as a constant or as an affine expression, where it is one."""
+        if len(results) != 1 or not call.function.is_builtin():
+            return
+        if name in _CONSTRUCTORS and len(call.operands) == 1:
+            (operand,) = call.operands
+            constant = call.constants.get(id(operand))
+            self._constants[id(results[0])] = constant if constant is not None else self._constants.get(id(operand))
+        if not _is_whole_number(results[0]):
             return
         offsets = tuple(self._offset(value, call.constants.get(id(value))) for value in call.operands)
         self._affine[id(results[0])] = combined(name, offsets)
+
+    def constant_of(self, value: Any) -> float | None:
+        """A scalar of the finished function as a number; None where it is not constant."""
+        if hasattr(value, "emit") and value.emit() in self._assigned:
+            return None
+        constant = value if isinstance(value, (int, float)) else getattr(value, "constant", None)
+        if constant is None:
+            constant = self._constants.get(id(value))
+        constant = getattr(constant, "value", constant)  # of one of Warp's scalar types
+        return float(constant) if isinstance(constant, (int, float)) else None
 
     def _offset(self, value: Any, constant: Any) -> Affine | None:
         if isinstance(constant, int) and not isinstance(constant, bool):
@@ -323,7 +342,15 @@ class _Freezer:
         if node.callee is not None:
             effect = self._effect_of(node.callee)
             callee = self._label_of(node.callee.adj) or ""
-        return Operation(node.name, node.line, effect, operands, results, node.hook, node.wait, callee, node.product)
+        return Operation(
+            node.name, node.line, effect, operands, results, node.hook, node.wait, callee, self._product(node)
+        )
+
+    def _product(self, node: _Operation) -> Product | None:
+        if node.site is None:
+            return None
+        number, alpha, beta = node.site
+        return Product(number, self._recorder.constant_of(alpha), self._recorder.constant_of(beta))
 
     def _value(self, var: Any, constants: Mapping[int, Any], memory: frozenset[str] = frozenset()) -> Value:
         name = var.emit() if hasattr(var, "emit") else str(getattr(var, "key", var))
@@ -336,7 +363,7 @@ class _Freezer:
         if not isinstance(constant, (bool, int, float, str)):
             constant = getattr(constant, "value", None)  # one of Warp's scalar types
         offset = self._recorder._offset(var, constant) if hasattr(var, "type") else None
-        if offset is not None and offset.variables & self._recorder._assigned:
+        if offset is not None and ({name} | offset.variables) & self._recorder._assigned:
             offset = None
         return Scalar(name, constant, offset)
 
@@ -366,7 +393,10 @@ class _Freezer:
 def _flat(values: Any) -> Iterator[Any]:
     """The values of a call, those of tuples and lists one by one, without what is missing."""
     for value in values:
-        if isinstance(value, (list, tuple)):
+        elements = getattr(getattr(value, "type", None), "values", None)  # of a tuple in a kernel
+        if isinstance(elements, (list, tuple)) and all(hasattr(element, "emit") for element in elements):
+            yield from elements
+        elif isinstance(value, (list, tuple)):
             yield from _flat(value)
         elif value is not None:
             yield value

@@ -60,13 +60,6 @@ def variant_of_call(arguments: Mapping[str, Any]) -> GemmVariant:
     return GemmVariant(m, n, k, a, b, c, precision, int(arguments["num_threads"]), int(arguments["arch"]))
 
 
-def number_of(value: Any) -> float | None:
-    """A scalar argument of a call as a number; None where it is not a constant."""
-    constant = value if isinstance(value, (int, float)) else getattr(value, "constant", None)
-    constant = getattr(constant, "value", constant)
-    return float(constant) if isinstance(constant, (int, float)) else None
-
-
 def mentions(adjoint: Any, names: set[str], package: Any, builtins: Mapping[str, Any]) -> bool:
     """Whether a function's source refers to one of Warp's builtins of these names, under any alias.
 

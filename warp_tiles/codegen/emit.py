@@ -81,10 +81,11 @@ def emit_unrepeated(macros: Macros, function: FunctionTrace, sites: Collection[i
 
 def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
     """Write the loops whose sums stay in registers, and those that load ahead."""
+    decisions = tuple(decisions)
+    arrays = {one.array: one for decision in decisions for one in decision.accumulations}
+    for one in arrays.values():
+        _emit_sums(macros, one)
     for decision in decisions:
-        arrays = {one.array: one for one in decision.accumulations}
-        for one in arrays.values():
-            _emit_sums(macros, one)
         if decision.pipeline is None:
             for one in decision.accumulations:
                 a, b, _ = factors(one.operation)
@@ -93,9 +94,20 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
             _emit_unrolled(macros, decision.loop.hook, decision.pipeline)
         else:
             _emit_pipeline(macros, decision.loop.hook, decision.pipeline)
-        for one in arrays.values():
-            finish = f"{one.sums.symbol}_finish({_sums(one)}, {_pointer(one.c)});"
-            macros.add(Hook.END, one.home.hook, f"{_SYNC} {finish} {_SYNC}")
+    # what was lent is zeros again before the first sums are added to it
+    lent = {
+        (one.home.hook, buffer.lender.name)
+        for decision in decisions
+        if decision.pipeline is not None
+        for buffer in decision.pipeline.buffers
+        for one in decision.accumulations
+        if one.c.name == buffer.lender.name
+    }
+    for home, lender in sorted(lent):
+        macros.add(Hook.END, home, f"wt_module::zero({lender});")
+    for one in arrays.values():
+        finish = f"{one.sums.symbol}_finish({_sums(one)}, {_pointer(one.c)});"
+        macros.add(Hook.END, one.home.hook, f"{_SYNC} {finish} {_SYNC}")
 
 
 def _emit_sums(macros: Macros, one: Accumulation) -> None:
@@ -135,9 +147,6 @@ def _emit_pipeline(macros: Macros, loop: int, pipeline: Pipeline) -> None:
         name, tile = names[buffer.tile.name], buffer.tile.name
         lent = f"wt_module::address({_pointer(buffer.lender)}) + {buffer.offset_bytes}"
         macros.add(Hook.END, loop, f"{name}.end({tile}, {lent});")
-    homes = {one.c.name: one.home.hook for one in pipeline.products}
-    for lender in dict.fromkeys(buffer.lender.name for buffer in pipeline.buffers):
-        macros.add(Hook.END, homes[lender], f"wt_module::zero({lender});")
 
 
 def _emit_unrolled(macros: Macros, loop: int, pipeline: Pipeline) -> None:

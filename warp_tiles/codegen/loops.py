@@ -23,6 +23,7 @@ from warp_tiles.codegen.trace import (
     Node,
     Operation,
     Product,
+    Scalar,
     Tile,
     loops,
     of_this_loop,
@@ -149,10 +150,11 @@ def decide(
         ahead: Whether tiles may be loaded ahead.
     """
     found = []
+    arrays: dict[tuple[LoopSums, int, str], int] = {}
     for loop, around in loops(function.nodes):
         products = [operation for operation in of_this_loop(loop) if operation.product is not None]
         if products:
-            found.append(_decide(module, function, loop, around, products, sums, ahead))
+            found.append(_decide(module, function, loop, around, products, sums, arrays, ahead))
     return tuple(found)
 
 
@@ -163,6 +165,7 @@ def _decide(
     around: tuple[Loop, ...],
     products: Sequence[Operation],
     sums: Mapping[int, LoopSums | str],
+    arrays: dict[tuple[LoopSums, int, str], int],
     ahead: bool,
 ) -> LoopDecision:
     kept: list[Accumulation] = []
@@ -180,8 +183,8 @@ def _decide(
         found = sums[_product(operation).site]
         assert isinstance(found, LoopSums)
         assert operation.hook is not None
-        shared = (one.array for one in kept if (one.sums, one.home, one.c) == (found, home, factors(operation)[2]))
-        kept.append(Accumulation(operation, found, home, next(shared, operation.hook)))
+        array = arrays.setdefault((found, home.hook, factors(operation)[2].name), operation.hook)
+        kept.append(Accumulation(operation, found, home, array))
     pipeline: Pipeline | None = None
     if not kept:
         pass
@@ -275,7 +278,7 @@ def _pipeline(module: ModuleTrace, function: FunctionTrace, loop: Loop, kept: Se
         if problem:
             return f"line {load.line}: {problem}"
     if loop.kind == "unrolled":
-        return _in_turn(block, loads, kept)
+        return _in_turn(block, loads, kept) if block is loop.nodes else "Warp unrolls the loop around a condition"
     return _placed(module, function, loads, kept)
 
 
@@ -294,7 +297,9 @@ def _waits(operation: Operation, kept: Sequence[Accumulation], loaded: set[str])
     if operation.name == LOAD or any(operation is one.operation for one in kept):
         return ""
     if operation.effect is Effect.ALIAS and all(tile.memory & loaded for tile in operation.tiles):
-        return ""
+        # the products multiply what was loaded before through the view of this iteration
+        moves = any(isinstance(value, Scalar) and value.constant is None for value in operation.operands)
+        return f"the view that {operation.name} makes moves with the loop" if moves else ""
     return {
         Effect.NONE: "",
         Effect.WRITES: f"{operation.name} writes to an array while tiles are loaded",
@@ -382,14 +387,14 @@ def holds_zeros(module: ModuleTrace, function: FunctionTrace, before: Node, tile
     Of a parameter every call of the function decides.
     """
     for nodes, index in reversed(_path_to(function.nodes, before)):
+        around = nodes[index]
+        if isinstance(around, Loop) and around.kind != "unrolled" and around is not before:
+            return False  # an earlier iteration may have written it
         for node in reversed(nodes[:index]):
             inside = [node] if isinstance(node, Operation) else list(operations(node.nodes))
             looked_at = (operation for operation in inside if operation.effect is not Effect.ALIAS)
             if any(module.may_overlap(function, tile, other) for operation in looked_at for other in operation.tiles):
                 return isinstance(node, Operation) and node.name == "tile_zeros" and tile in node.results
-        parent = nodes[index]
-        if isinstance(parent, Loop) and parent.kind != "unrolled" and parent is not before:
-            return False  # an earlier iteration may have written it
     if not tile.parameter:
         return False
     calls = module.calls_of(function.label)
