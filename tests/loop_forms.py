@@ -242,6 +242,23 @@ MORE: dict[str, Form] = {
         expected=lambda a, b: (a @ b) - even_steps(a) @ even_steps(b.T).T,
         differentiable=False,
     ),
+    "a view in a loop whose last iteration multiplies nothing": Form(
+        kernel(
+            START,
+            loop(
+                "for k in range(0, A.shape[1], 16):",
+                "k",
+                more=("if k % 32 == 16:", "    continue"),
+                product="wp.tile_matmul(a, wp.tile_transpose(b), c)",
+            ).replace(
+                LOAD_B.format(k="k"), "b = wp.tile_load(B, shape=(32, 16), offset=(j * 32, k), storage='shared')"
+            ),
+            STORE,
+        ),
+        expected=lambda a, b: even_steps(a) @ even_steps(b.T).T,
+        b_transposed=True,
+        differentiable=False,
+    ),
     "a tile of A that stays": Form(
         kernel(
             START,

@@ -54,12 +54,16 @@ template <typename Tile> struct DoubleBuffer {
 
     inline __device__ Pointer ready() const { return static_cast<Pointer>(__cvta_shared_to_generic(current)); }
 
-    // What a view of the tile names, in the buffer that is multiplied next.
-    template <typename View>
-    inline __device__ auto ready_view(const View& view, const Tile& tile) const -> decltype(view.data.ptr)
+    // The same for a view of the tile that begins so many bytes behind it.
+    inline __device__ Pointer ready(unsigned offset) const
     {
-        const unsigned offset = address(view.data.ptr) - address(tile.data.ptr);
-        return static_cast<decltype(view.data.ptr)>(__cvta_shared_to_generic(current + offset));
+        return static_cast<Pointer>(__cvta_shared_to_generic(current + offset));
+    }
+
+    // How many bytes a view begins behind the tile.
+    template <typename View> static inline __device__ unsigned offset(const View& view, const Tile& tile)
+    {
+        return address(view.data.ptr) - address(tile.data.ptr);
     }
 
     inline __device__ void swap() { current = sum - current; }

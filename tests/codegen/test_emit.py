@@ -187,7 +187,8 @@ def test_operands_of_a_pipelined_product() -> None:
     turned, stays = t.view("v", B), t.tile("s", 16, 8)
     one = t.product(stays, turned, C)
     found = written(t.zeros(C), t.load(stays), t.loop(t.load(B), t.alias(turned, B), one, hook=91))
-    assert "s.data.ptr, wt_buffer_91_b.ready_view(v, b));" in at(found, one)
+    assert "s.data.ptr, wt_buffer_91_b.ready(wt_buffer_91_b_v));" in at(found, one)
+    assert "if (wt_steps_91.more) { wt_buffer_91_b_v = wt_buffer_91_b.offset(v, b); }" in at(found, one)
 
 
 def test_only_lenders_are_zeroed() -> None:

@@ -135,12 +135,17 @@ def _emit_pipeline(macros: Macros, loop: int, pipeline: Pipeline) -> None:
     *earlier, last = pipeline.products
     for one in earlier:
         _replace_product(macros, one, "")
+    # taken where the view is made: an iteration that skips the products may be the last one
+    offsets: dict[str, str] = {}
     adds = []
     for one in pipeline.products:
-        a, b = (_operand(tile, names) for tile in factors(one.operation)[:2])
+        a, b = (_operand(tile, names, offsets) for tile in factors(one.operation)[:2])
         adds.append(_add(one, a, b))
+    for name in offsets:
+        macros.add(Hook.BEGIN, loop, f"unsigned {name};")
+    kept = f" if ({steps}.more) {{ {' '.join(offsets.values())} }}" if offsets else ""
     swaps = " ".join(f"{name}.swap();" for name in names.values())
-    text = f"{multiply}:; if ({steps}.any_loaded()) {{ {' '.join(adds)} }} {steps}.next(); {swaps}"
+    text = f"{multiply}:;{kept} if ({steps}.any_loaded()) {{ {' '.join(adds)} }} {steps}.next(); {swaps}"
     _replace_product(macros, last, f"{text} if (!{steps}.more) goto {done};")
     macros.add(Hook.END, loop, f"{steps}.more = false; goto {multiply}; {done}:;")
     for buffer in pipeline.buffers:
@@ -185,12 +190,20 @@ def _pointer(tile: Tile) -> str:
     return f"{tile.name}.data.ptr"
 
 
-def _operand(tile: Tile, names: Mapping[str, str]) -> str:
-    """Where an operand lies that was loaded in the iteration before, or before the loop."""
+def _operand(tile: Tile, names: Mapping[str, str], offsets: dict[str, str]) -> str:
+    """Where an operand lies that was loaded in the iteration before, or before the loop.
+
+    Args:
+        tile: The operand.
+        names: Buffers by the tiles that are loaded into them.
+        offsets: Gains the variable of a view's offset, with the statement that sets it.
+    """
     loaded = next((name for root, name in names.items() if root in tile.memory), None)
     if loaded is None:
         return _pointer(tile)
     if tile.name in names:
         return f"{loaded}.ready()"
     (root,) = tile.memory
-    return f"{loaded}.ready_view({tile.name}, {root})"
+    offset = f"{loaded}_{tile.name}"
+    offsets[offset] = f"{offset} = {loaded}.offset({tile.name}, {root});"
+    return f"{loaded}.ready({offset})"
