@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.gemm import geometric_mean, table_text
-from benchmarks.machine import ROOT, gpu_record
+from benchmarks.machine import ROOT, gpu_record, source_digest
 from benchmarks.speed.builds import Shelf
 from benchmarks.speed.cells import PARTS, Build, Entry, Part
 
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 class EarlierBuild(Build):
-    """A build of the other state. Its module has a name of its own: two modules of one name are one module to Warp."""
+    """A build of the earlier state. Its module has a name of its own: Warp takes two of one name for one."""
 
     @property
     def module(self) -> str:
@@ -42,8 +42,8 @@ class EarlierBuild(Build):
         return f"before_{self.cell.name}"
 
 
-class OtherShelf(Shelf):
-    """The builds of another state.
+class StateShelf(Shelf):
+    """The builds of one state.
 
     Args:
         root: Where they are kept.
@@ -56,6 +56,8 @@ class OtherShelf(Shelf):
 
     def unpack(self, build: Build, target: Path) -> Path:
         """See :meth:`Shelf.unpack`; files are renamed as the module is."""
+        if not isinstance(build, EarlierBuild):
+            return super().unpack(build, target)
         plain = Build(build.cell, build.side)
         source = super().unpack(plain, target)
         for path in list(target.iterdir()):
@@ -106,6 +108,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--builds", type=Path, default=ROOT / "build" / "benchmarks", help="folder of finished builds")
     parser.add_argument("--before", required=True, help="digest of the other state's sources")
+    parser.add_argument("--now", default=source_digest(), help="digest of the sources that this state was built from")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--part", nargs="+", choices=usual, default=usual)
     parser.add_argument("--repeats", type=int, default=24)
@@ -114,10 +117,10 @@ def main() -> int:
 
     device = "cuda:0"
     shelves: dict[str, Shelf] = {
-        "before": OtherShelf(arguments.builds, arguments.before),
-        "now": Shelf(arguments.builds, "auto"),
+        "before": StateShelf(arguments.builds, arguments.before),
+        "now": StateShelf(arguments.builds, arguments.now),
     }
-    head: Row = {"before": arguments.before, **gpu_record("auto")}
+    head: Row = {"before": arguments.before, "now": arguments.now, **gpu_record("auto")}
     timing.warm_up(device)
     rows: list[Row] = []
     start = time.monotonic()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.helpers import WARP_VERSION, gemm, run_python
+from tests.loop_forms import SPELLINGS
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +62,18 @@ out.grad.fill_(1.0)
 pair.adjoint()
 print("result", wp.__version__, *found, out.numpy()[1], other.grad.numpy()[0], type(pair._packed._forward).__name__)
 """
+LOOPS = """
+import json
+import warp as wp
+import warp_tiles
+from tests.integration.helpers import load
+from tests.loop_forms import SPELLINGS
+
+warp_tiles.enable()
+plans = {name: warp_tiles.plan(load(form.text), arch=90, block_dim=64) for name, form in SPELLINGS.items()}
+states = {name: [loop.state for loop in plan.loops] for name, plan in plans.items()}
+print("result " + json.dumps([wp.__version__, states]))
+"""
 # what pip says where no index can be asked
 UNREACHABLE = ("connection", "name resolution", "proxy", "no matching distribution", "timed out", "network")
 
@@ -95,6 +108,14 @@ def test_another_warp_records_launches(other_warp: tuple[str, Path], tmp_path: P
     assert done.returncode == 0, done.stderr
     (line,) = (text for text in done.stdout.splitlines() if text.startswith("result "))
     assert line.split()[1:] == [version, "3.0", "3.0", "20.0", "4.0", "_CpuReplay"]
+
+
+def test_another_warp_pipelines_every_spelling(other_warp: tuple[str, Path], tmp_path: Path) -> None:
+    version, packages = other_warp
+    done = run_python(["-c", LOOPS], first_on_path=[packages], environment={"WARP_CACHE_PATH": str(tmp_path / "warp")})
+    assert done.returncode == 0, done.stderr
+    (line,) = (text for text in done.stdout.splitlines() if text.startswith("result "))
+    assert json.loads(line.removeprefix("result ")) == [version, {name: ["pipelined"] for name in SPELLINGS}]
 
 
 def test_another_warp_plans_builds_and_links(other_warp: tuple[str, Path], tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import hashlib
 import logging
 import os
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -24,6 +23,7 @@ from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.providers.mma import device_function
 from warp_tiles.util.files import write_atomic
+from warp_tiles.util.warn import warn
 
 log = logging.getLogger("warp_tiles")
 
@@ -95,10 +95,10 @@ class ModuleBuild:
         payloads = _payloads(artifacts)
         if not payloads or module.keywords.get("lineinfo") or self._why_warp(module, _foreign(artifacts)):
             return
-        text, low_priority = self.text(artifacts), self._engine.at(self._settings, low_priority=True)
-        compiled = result_of(low_priority.pool.submit(self._compile_request(module, text)))
+        text, context = self.text(artifacts), self._engine.at(self._settings, low_priority=True)
+        compiled = result_of(context.pool.submit(self._compile_request(module, text)))
         request = self._link_request(module, (compiled.payload, *payloads))
-        linked = result_of(low_priority.pool.submit(request)).payload
+        linked = result_of(context.pool.submit(request)).payload
         self._engine.linked_ahead[self._identity] = self._digest(module, text, payloads), linked
 
     @property
@@ -228,11 +228,9 @@ class ModuleBuild:
         except WarpTilesError as error:
             if self._settings.linker == "own":
                 raise
-            warnings.warn(
-                f"warp_tiles: {error.message}; Warp links module {self.plan.name} itself, into a larger file. "
-                f"{error.log.strip()[:500]}",
-                RuntimeWarning,
-                stacklevel=2,
+            warn(
+                f"{error.message}; Warp links module {self.plan.name} itself, into a larger file. "
+                f"{error.log.strip()[:500]}"
             )
             return error.message
         return ""
