@@ -357,3 +357,27 @@ def even_steps(a: Matrix) -> Matrix:
 def transposed_tiles(c: Matrix) -> Matrix:
     """Each tile transposed."""
     return np.block([[c[i : i + 32, j : j + 32].T for j in (0, 32)] for i in (0, 32)])
+
+
+def wrong_gradients(form: Form, a: Matrix, b: Matrix, g: Matrix, of_a: Matrix, of_b: Matrix) -> list[str]:
+    """Which of the gradients of ``sum(G * C)`` are wrong.
+
+    C is linear in A and in B: what it changes by along a direction is the sum of the gradient times that direction.
+    Directions are random integers, and all sums are exact.
+
+    Args:
+        form: What computes C.
+        a, b, g: A, B and G as the form's ``expected`` takes them.
+        of_a, of_b: The gradients.
+    """
+    a, b, g = (values.astype(np.float64) for values in (a, b, g))
+    constant = form.expected(np.zeros_like(a), b)
+    random = np.random.default_rng(7)
+    wrong = []
+    for _ in range(4):
+        for name, gradient in (("A", of_a), ("B", of_b)):
+            direction = random.integers(-3, 4, gradient.shape).astype(np.float64)
+            moved = form.expected(direction, b) if name == "A" else form.expected(a, direction)
+            if np.sum(gradient.astype(np.float64) * direction) != np.sum(g * (moved - constant)):
+                wrong.append(name)
+    return wrong
