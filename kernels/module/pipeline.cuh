@@ -15,25 +15,15 @@ template <typename Tile> inline __device__ void zero(Tile& tile)
     tile = wp::tile_zeros<typename Tile::Type, Shape::dim(0), Shape::dim(1)>();
 }
 
-// The state of a loop. Behind its last iteration it enters the products once more, with `more` false.
+// The state of a loop. Behind its last iteration it waits and enters the products once more, with `more` false.
 struct Steps {
-    int any, more;  // whether an iteration has loaded tiles, and whether another may follow
+    int any, more;  // whether there are loaded tiles to multiply, and whether another iteration may follow
 
     inline __device__ void start()
     {
         any = false;
         more = true;
     }
-
-    // Whether there are tiles to multiply: those that were loaded before the last wait.
-    inline __device__ bool any_loaded() const
-    {
-        if (!more)
-            loaded();
-        return any;
-    }
-
-    inline __device__ void next() { any = true; }
 };
 
 // The two buffers of a tile: its own memory, and memory that is lent. Addresses are of shared memory.

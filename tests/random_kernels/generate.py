@@ -224,7 +224,7 @@ class _Drawing:
             w.no_gradients = True
             with w.indented(f"if {made.index} == {w.one([1, 2, 3])}:"):
                 w.put("break")
-        elif w.chance(0.06, "continue"):
+        elif made.dynamic and w.chance(0.06, "continue"):  # Warp reserves too little for tiles behind one it unrolls
             with w.indented(f"if {made.index} % 3 == 1:"):
                 w.put("continue")
         at = place(w, plan, made)

@@ -19,6 +19,7 @@ from warp_tiles.tuning.gemm_bench import layout
 from warp_tiles.tuning.gemm_build import Benchmark, Unbuilt
 from warp_tiles.tuning.gemm_device import GpuMeasurer
 from warp_tiles.tuning.record import Config, Timing
+from warp_tiles.tuning.snapshots import TunedSnapshots
 
 HALF = variant_of(64, "float16", threads=128)
 CONFIGS: list[Config] = [{"provider": "mma", "number": number} for number in range(20)]
@@ -157,7 +158,7 @@ def test_a_variant_is_tuned_on_a_gpu_and_a_second_engine_uses_its_record(gpu: st
     from warp_tiles.tuning.gemm import default_tuner, tune_variant
 
     with settings.override(cache_dir=tmp_path / "cache", progress="off"):
-        first = Engine(warp_toolkit=(13, 4))
+        first = Engine(warp_toolkit=(13, 4), tuned=TunedSnapshots())
         tuner = default_tuner(first, settings.current())
         variant = variant_of(64, "float16", threads=128)
         assert variant.arch == tuner.arch, "the variant is meant for sm_90"
@@ -166,7 +167,7 @@ def test_a_variant_is_tuned_on_a_gpu_and_a_second_engine_uses_its_record(gpu: st
         winner = record.winner()
         assert winner is not None
         assert not [timing for timing in record.timings if "wrong result" in timing.reason]
-        second = Engine(warp_toolkit=(13, 4))
+        second = Engine(warp_toolkit=(13, 4), tuned=TunedSnapshots())
         artifact = second.start([variant])[variant].result(60)
         second.close()
         assert artifact.hit, "what was measured is what is used"

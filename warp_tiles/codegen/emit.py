@@ -145,9 +145,9 @@ def _emit_pipeline(macros: Macros, loop: int, pipeline: Pipeline) -> None:
         macros.add(Hook.BEGIN, loop, f"unsigned {name};")
     kept = f" if ({steps}.more) {{ {' '.join(offsets.values())} }}" if offsets else ""
     swaps = " ".join(f"{name}.swap();" for name in names.values())
-    text = f"{multiply}:;{kept} if ({steps}.any_loaded()) {{ {' '.join(adds)} }} {steps}.next(); {swaps}"
+    text = f"{multiply}:;{kept} if ({steps}.any) {{ {' '.join(adds)} }} {steps}.any = true; {swaps}"
     _replace_product(macros, last, f"{text} if (!{steps}.more) goto {done};")
-    macros.add(Hook.END, loop, f"{steps}.more = false; goto {multiply}; {done}:;")
+    macros.add(Hook.END, loop, f"{steps}.more = false; {_LOADED} goto {multiply}; {done}:;")
     for buffer in pipeline.buffers:
         name, tile = names[buffer.tile.name], buffer.tile.name
         lent = f"wt_module::address({_pointer(buffer.lender)}) + {buffer.offset_bytes}"
