@@ -39,6 +39,7 @@ from warp_tiles._warp.tracing import SEAMS, Tracer
 from warp_tiles._warp.translate import (
     mentions,
     precision_of,
+    put_in_shared_memory,
     tile_of,
     variant_of_call,
 )
@@ -253,7 +254,7 @@ class Hooks:
             tile_of(a), tile_of(b), tile_of(out), precision=precision, target=self._target(options, resolved)
         )
         for operand in (a, b, out):
-            operand.type.storage = "shared"
+            put_in_shared_memory(operand)
         names: tuple[Any, ...] = (0, 0, 0)
         if builder is not None:
             if found.obstacle and resolved.provider not in ("auto", "scalar"):

@@ -42,6 +42,11 @@ def tile_of(var: Any) -> Tile:
     )
 
 
+def put_in_shared_memory(var: Any) -> None:
+    """Have a tile lie in shared memory. Warp reads its storage when the whole function has been generated."""
+    var.type.storage = "shared"
+
+
 def variant_of_call(arguments: Mapping[str, Any]) -> GemmVariant:
     """The variant that Warp asks for in a call of its ``build_lto_dot()``, given by that function's parameters.
 

@@ -11,12 +11,12 @@ from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import STAGES, LoopDecision, LoopSums, decide
 from warp_tiles.codegen.prelude import waiting_function, with_prelude
 from warp_tiles.codegen.trace import ModuleTrace
+from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.plan.planning import PlannedLoop, Session, Site
 from warp_tiles.settings import Settings
 
 SCALAR_FUNCTION = "0"  # Warp's entry templates take the scalar path when given an int for a function
-_CTYPES = {"float16": "wp::float16", "bfloat16": "wp::bfloat16", "float32": "wp::float32", "float64": "wp::float64"}
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class GeneratedModule:
 
 def pointers(variant: GemmVariant) -> tuple[str, ...]:
     """Types that Warp passes to a variant's device function: pointers to alpha, A, B, beta and C."""
-    a, b, c = (f"{_CTYPES[operand.dtype]}*" for operand in (variant.a, variant.b, variant.c))
+    a, b, c = (f"{DTYPES[operand.dtype].warp_type}*" for operand in (variant.a, variant.b, variant.c))
     return c, a, b, c, c
 
 
@@ -165,6 +165,6 @@ def declaration(variant: GemmVariant, symbol: str) -> str:
 
 def loop_declarations(variant: GemmVariant, sums: LoopSums) -> str:
     """C++ declarations of the two functions that keep a variant's sums over a loop."""
-    a, b, c = (_CTYPES[operand.dtype] for operand in (variant.a, variant.b, variant.c))
+    a, b, c = (DTYPES[operand.dtype].warp_type for operand in (variant.a, variant.b, variant.c))
     add = f"void {sums.symbol}_add({sums.ctype}*, {a}*, {b}*);"
     return f"{add}\nvoid {sums.symbol}_finish({sums.ctype}*, {c}*);"
