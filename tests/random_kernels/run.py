@@ -22,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import cpu_record, gpu_record
+
 BATCH = 8  # kernels of a worker that are compiled side by side
 
 
@@ -236,7 +238,8 @@ def main(argv: list[str] | None = None) -> int:
     run.all()
     summary = run.summary()
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(summary, indent=1) + "\n")
+        machine = gpu_record("auto") if arguments.device.startswith("cuda") else cpu_record()
+        arguments.json.write_text(json.dumps({"machine": machine, **summary}, indent=1) + "\n")
     for name, value in summary.items():
         if name == "differing":
             for outcome in value:
