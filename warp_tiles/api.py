@@ -1,4 +1,4 @@
-"""What a user's program calls."""
+"""The functions that a user's program calls."""
 
 from __future__ import annotations
 

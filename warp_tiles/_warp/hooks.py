@@ -12,8 +12,8 @@ Ten seams, all checked before the first is changed:
     ModuleHasher                    modules that contain a product get a hash of their own
     Module.load, Module._compile    a module that is to be hashed again is loaded again
 
-What follows the code generator has seams of its own (:mod:`warp_tiles._warp.tracing`). A Warp that lacks one of
-those is served all the same, and its loops stay as Warp generates them.
+The trace of the code generator has seams of its own (:mod:`warp_tiles._warp.tracing`). A Warp that lacks one of
+them is served all the same, and its loops stay as Warp generates them.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _ARRANGEMENTS: dict[str, Arrangement] = {"r": "row_major", "c": "col_major"}
 _DEVICE_SUFFIXES = (".cuh", ".cu", ".h", ".hpp")
 
 # (M, N, K), dtypes and arrangements of A, B and C, alignments (0: one element), padding of the
-# leading dimensions, precision, threads, arch. What each is for was read off its PTX.
+# leading dimensions, precision, threads, arch. The purpose of each was read off its PTX.
 _Check = tuple[tuple[int, int, int], str, str, tuple[int, int, int], tuple[int, int, int], Precision, int, int]
 
 # cuBLASDx

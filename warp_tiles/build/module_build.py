@@ -78,7 +78,7 @@ class ModuleBuild:
         artifacts = self._artifacts()
         intended = {v.variant for v in self.plan.needed if v.provider != "scalar"}
         if any(artifact.variant in intended and not artifact.payload for artifact in artifacts):
-            return False  # what happened was told when it happened
+            return False  # the failure was reported when it happened
         self._engine.keep(artifacts, self._settings)
         return True
 

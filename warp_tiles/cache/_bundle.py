@@ -101,7 +101,7 @@ def check(path: Path) -> tuple[Manifest, ...]:
         The manifests of its entries.
 
     Raises:
-        BundleError: It is malformed, damaged, of another version, or names what is not its own.
+        BundleError: It is malformed, damaged, of another version, or names an entry that it does not hold.
         OSError: The file cannot be read.
     """
     with open(path, "rb") as stream:

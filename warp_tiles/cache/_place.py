@@ -1,4 +1,4 @@
-"""Where a cache lies, who may write there, and how its files are named. Light to import."""
+"""Location, permissions and file names of a cache. Light to import."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class Cache:
         """Look up an entry or build and store it, once across threads and processes.
 
         Args:
-            key: What the payload is made from.
+            key: The inputs of the payload.
             build: Makes the payload and its ``info``, see :meth:`put`.
 
         Returns:

@@ -1,4 +1,4 @@
-"""What ``warp-tiles doctor`` looks at, each look a function that returns one finding."""
+"""The checks of ``warp-tiles doctor``. Each is a function that returns one finding."""
 
 from __future__ import annotations
 

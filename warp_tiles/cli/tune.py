@@ -32,7 +32,7 @@ KEY_DIGITS = 12
 
 
 def _as_budget(context: click.Context, parameter: click.Parameter, value: Any) -> float | None:
-    """What the setting ``tune_budget_s`` takes."""
+    """Parse a value of the setting ``tune_budget_s``."""
     try:
         return None if value is None else seconds("it", value)
     except SettingError as error:

@@ -177,7 +177,7 @@ class Branch:
 
     Attributes:
         line: Line of the user's source file.
-        nodes: What it does.
+        nodes: Its statements, in order.
     """
 
     line: int
@@ -196,7 +196,7 @@ class FunctionTrace:
     Attributes:
         label: Its name, which no other function of the module has.
         file: The user's source file.
-        nodes: What it does.
+        nodes: Its statements, in order.
         parameters: C++ names of its parameters, in order.
         end_wait: Number of the hook at its end.
     """

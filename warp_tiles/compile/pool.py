@@ -103,7 +103,7 @@ class _Process:
         if process is not None:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    with contextlib.suppress(OSError):  # what was not yet written to a dead process
+                    with contextlib.suppress(OSError):  # bytes still unwritten to a dead process
                         pipe.close()
         return process
 

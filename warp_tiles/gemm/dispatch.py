@@ -33,7 +33,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Target:
-    """Where the code will run.
+    """The GPU and the block on which the code will run.
 
     Attributes:
         arch: Compute capability, or None for the CPU.

@@ -1,4 +1,4 @@
-"""Where the lanes of a warp read A and B and write C: the addresses that ``kernels/tile`` computes, for counting.
+"""Addresses at which the lanes of a warp read A and B and write C. ``kernels/tile`` computes the same ones.
 
 A lane has g = lane // 4 and q = lane % 4; see ``kernels/tile/operand.cuh`` and ``accumulator.cuh``.
 """

@@ -124,7 +124,7 @@ def _mma_estimate(view: GemmVariant, config: TileConfig, result: float) -> tuple
 
 
 def _lane(view: GemmVariant, config: TileConfig, number: int) -> tuple[int, int, int]:
-    """Where a lane stands along M, N and K, as ``kernels/gemm/fma_gemm.cuh`` has it."""
+    """Return the position of a lane along M, N and K, as ``kernels/gemm/fma_gemm.cuh`` computes it."""
     if view.b.arrangement == "row_major" and config.lanes_n >= 8:
         k, rest = divmod(number, LANES // config.lanes_k)
     else:

@@ -1,1 +1,1 @@
-"""What a module needs and why, as values."""
+"""The GEMM variants that a module needs, with the reasons, as values."""

@@ -115,7 +115,7 @@ class PlannedVariant:
 
 @dataclass(frozen=True)
 class PlannedLoop:
-    """What is done with one loop that contains products.
+    """The treatment of one loop that contains products.
 
     Attributes:
         kernel: Key of a kernel that runs it.
@@ -152,7 +152,7 @@ class PlannedLoop:
 
 @dataclass(frozen=True)
 class ModulePlan:
-    """What one module needs for one target.
+    """The GEMM variants and loops of one module for one target.
 
     Attributes:
         name: Warp's name of the module.

@@ -129,7 +129,7 @@ class Provider(ABC):
         return None
 
     def salt(self) -> dict[str, str]:
-        """What a module that is built with this provider depends on, besides its variants.
+        """Return the inputs, besides its variants, of a module that is built with this provider.
 
         Raises:
             ToolchainError: There is no toolchain.

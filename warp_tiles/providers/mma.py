@@ -128,7 +128,7 @@ def loop_sums(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums
 
 
 def device_function(variant: GemmVariant, symbol: str, provider: str, config: TileConfig | None) -> DeviceFunction:
-    """What generated code may call of a variant that was built.
+    """Return the device function of a built variant, as generated code calls it.
 
     Args:
         variant: The variant.

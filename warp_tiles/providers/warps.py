@@ -1,4 +1,4 @@
-"""What Warp itself has for a product: libmathdx, and the scalar path of its templates."""
+"""Warp's own implementations of a product: libmathdx, and the scalar path of its templates."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Settings:
     layers: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
     def layer(self, name: str) -> str:
-        """Where the value of a setting comes from, e.g. ``configure()`` or the path of a pyproject.toml."""
+        """Return the origin of the value of a setting, e.g. ``configure()`` or the path of a pyproject.toml."""
         return dict(self.layers).get(name, DEFAULT)
 
     def named(self, name: str) -> str:

@@ -15,8 +15,8 @@ class Policy:
         name: A value of the setting ``policy``.
         providers: Providers that are tried for a GEMM variant, in this order; none if Warp builds everything.
         records: Whether tuning records decide about a variant's tile configuration.
-        tunes: Whether what has no record is measured.
-        builds: Whether what is not cached is built; otherwise it is an error.
+        tunes: Whether variants without a record are measured.
+        builds: Whether missing functions are built; otherwise they are an error.
     """
 
     name: str

@@ -70,7 +70,7 @@ def namespace(arguments: Sequence[str], values: Sequence[Any]) -> SimpleNamespac
 
 
 def key_values(key: Key, arguments: Sequence[str], values: Sequence[Any]) -> dict[str, Scalar]:
-    """What a tuning key holds: of an array shape, dtype and layout, of anything else its value.
+    """Return the entry of a tuning key: shape, dtype and layout of an array, the value of any other argument.
 
     Raises:
         TuningError: A value is neither an array nor a scalar, vector or matrix.

@@ -140,7 +140,7 @@ class Workspace:
         self.restore()
 
     def results(self) -> dict[str, Any]:
-        """What the last launch wrote, as NumPy arrays by name; of a struct ``argument.member``."""
+        """Return what the last launch wrote as NumPy arrays by name, a struct member as ``argument.member``."""
         return {name: array.numpy().copy() for name, array in self._results.items()}
 
 
@@ -195,7 +195,7 @@ def _not_zero(name: str, array: Any) -> Any:
 
 
 class Reference:
-    """What results must be close to.
+    """The expected results, with tolerances.
 
     Args:
         expected: NumPy arrays by name.
@@ -212,7 +212,7 @@ class Reference:
         """From a function of the arguments, which gives one result, several in order, or several by name.
 
         Raises:
-            TuningError: What it gives does not fit what is written.
+            TuningError: Its results do not fit the arrays that the kernel writes.
         """
         given = reference(namespace(workspace.names, workspace.pristine))
         if not isinstance(given, Mapping):
@@ -352,7 +352,7 @@ class KernelCandidate:
             self.reference.check(self.results())
 
     def results(self) -> dict[str, Any]:
-        """What one launch writes, as NumPy arrays by name."""
+        """Return what one launch writes as NumPy arrays by name."""
         self.restore()
         self.run()
         return self._workspace.results()

@@ -20,7 +20,7 @@ _CPUINFO_BYTES = 8192  # the first core
 
 
 def environment_of(device: Any) -> Environment:
-    """What a measurement on a Warp device holds for.
+    """Return the environment for which a measurement on a Warp device is valid.
 
     Args:
         device: Warp's device, or its name.
@@ -54,7 +54,7 @@ def alike(device: Any, others: Iterable[Any]) -> list[Any]:
 
 
 def sharing_gpus(default: Any, names: Sequence[str] = ()) -> list[Any]:
-    """The GPUs that share the tuning of what does not depend on where it is launched.
+    """The GPUs that share tuning results which do not depend on the launching device.
 
     Args:
         default: Warp's device that is tuned for where no names are given.
@@ -101,13 +101,13 @@ def processor() -> str:
 
 
 def instruction_sets() -> str:
-    """What the processor can do, as Linux names it; empty elsewhere."""
+    """Return the instruction sets of the processor, as Linux names them; empty elsewhere."""
     known = _cpuinfo()
     return known.get("flags") or known.get("Features") or ""
 
 
 def _cpuinfo() -> dict[str, str]:
-    """What Linux says of the first core."""
+    """Return the entries of ``/proc/cpuinfo`` for the first core."""
     try:
         with _CPUINFO.open(encoding="utf-8", errors="replace") as file:
             lines = [line.partition(":") for line in file.read(_CPUINFO_BYTES).splitlines()]

@@ -95,7 +95,7 @@ class _Measured:
 
 @dataclass(frozen=True)
 class Tuner:
-    """Where records of GEMM variants come from, and where they go.
+    """Source and destination of the tuning records of GEMM variants.
 
     Attributes:
         store: Records.
@@ -255,7 +255,7 @@ def tune_variant(
 
 
 def tune_missing(engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:
-    """What the policy ``max`` does before a module is built: tune variants for this machine's GPU that have no record.
+    """Tune the variants that have no record for this machine's GPU, as the policy ``max`` does before a build.
 
     Without a GPU, and for another architecture, nothing happens. A missing toolchain is a warning, not an error: the
     build goes on with the records that there are.

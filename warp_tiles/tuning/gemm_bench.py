@@ -47,7 +47,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where A, B and C lie in shared memory, in bytes.
+    """Offsets of A, B and C in shared memory, in bytes.
 
     Attributes:
         offsets: Of A, B and C.
@@ -136,7 +136,7 @@ def compile_request(variant: GemmVariant, symbol: str, sums: LoopSums | None) ->
 
 
 def link_request(variant: GemmVariant, inputs: Sequence[bytes], own_templates: bool) -> LinkRequest:
-    """What to hand to the linker: the kernel and a candidate's LTO-IR, linked as modules are.
+    """Return the inputs of the linker: the kernel and a candidate's LTO-IR, linked as modules are.
 
     Args:
         variant: What is multiplied.
@@ -152,7 +152,7 @@ def link_request(variant: GemmVariant, inputs: Sequence[bytes], own_templates: b
 
 @dataclass(frozen=True)
 class Expected:
-    """What C holds after a number of products, and by how much it may differ.
+    """The expected C after a number of products, and its tolerance.
 
     Attributes:
         values: M x N.
@@ -165,7 +165,7 @@ class Expected:
 
 @lru_cache(maxsize=8)
 def image(variant: GemmVariant) -> Bytes:
-    """What lies in shared memory before the first product: random values, none of them small, in gaps as well."""
+    """Return the initial shared memory: random values, none of them small, in gaps as well."""
     random = np.random.default_rng(_SEED)
     found = layout(variant)
     memory = np.zeros(found.size_bytes, dtype=np.uint8)

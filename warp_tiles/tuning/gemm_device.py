@@ -55,7 +55,7 @@ class GpuMeasurer:
         Args:
             variant: What is multiplied.
             configs: The candidates.
-            deadline: When to stop, by ``time.monotonic()``; what is not measured by then has no timing.
+            deadline: When to stop, by ``time.monotonic()``; candidates not measured by then have no timing.
             seen: Called after each batch with what is known of it, and of those that raced it.
 
         Raises:

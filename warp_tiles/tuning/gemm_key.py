@@ -64,7 +64,7 @@ def present_environments() -> tuple[Environment, ...]:
 
 
 def named_environment(gpu: str) -> Environment:
-    """What the environment of a GPU that is not here must be like; its architecture and size are open."""
+    """Return the pattern that the environment of an absent GPU must match; its architecture and size are open."""
     import warp as wp
 
     return Environment(gpu, None, 0, wp.__version__, "", __version__)

@@ -162,6 +162,6 @@ def _wanted(present: Sequence[Environment], now: Settings) -> tuple[Environment,
 
 
 def _hard(environment: Environment, named: bool) -> tuple[tuple[str, Scalar], ...]:
-    """What must be equal; of a GPU that is only named, its architecture and size are unknown."""
+    """Return the fields that must be equal. A GPU that is only named has no known architecture and size."""
     fields = environment.hard()
     return tuple((name, value) for name, value in fields.items() if not (named and name in ("arch", "multiprocessors")))

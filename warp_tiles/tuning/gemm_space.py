@@ -42,7 +42,7 @@ def tile_config_of(config: Config) -> TileConfig | None:
 
 
 def candidates(variant: GemmVariant, limit: int = LIMIT) -> tuple[dict[str, Any], ...]:
-    """What is measured: the chooser's pick first, then at most ``limit`` - 1 others of ``mma``, then ``cublasdx``.
+    """Return the candidates to measure: the chooser's pick, at most ``limit`` - 1 others of ``mma``, then ``cublasdx``.
 
     Raises:
         UnsupportedVariant: Neither provider can compute the variant.
@@ -115,7 +115,7 @@ def _with(config: TileConfig, **changes: Any) -> TileConfig:
 
 
 def _all(variant: GemmVariant) -> Iterator[TileConfig]:
-    """What the chooser compares, in both orientations, and what it leaves out: every instruction that is allowed."""
+    """Return the configurations of every allowed instruction, in both orientations."""
     for flip in (False, True):
         view = transposed(variant) if flip else variant
         for instruction in instructions(view):

@@ -30,7 +30,7 @@ _Fields = Mapping[str, "str | list[str]"]
 
 
 def headers_made_from(warp_folder: Path, version: str) -> dict[str, str | list[str]]:
-    """What headers for the CPU are made from, besides the options that Warp has in their names.
+    """Return the inputs of the CPU headers that their file names leave out.
 
     Args:
         warp_folder: Warp's package; files of ``native`` and ``bin`` enter with size and time of change, as Clang

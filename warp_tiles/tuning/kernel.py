@@ -254,7 +254,7 @@ class TunedKernel:
         return wp
 
     def _asked(self, values: Sequence[Any], device: Any) -> Any:
-        """What decides about the choice within this process; hashing it is all that a later launch does."""
+        """Return the values that decide the choice within this process. A later launch only hashes them."""
         if callable(self._key):
             found = self._key(SimpleNamespace(**dict(zip(self._names, values))))
             return device.alias, is_enabled(), tuple(sorted((name, remembered(value)) for name, value in found.items()))

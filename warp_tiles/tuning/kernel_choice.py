@@ -194,7 +194,8 @@ class KernelChooser:
         """Build and measure configurations, and store each timing when it is final.
 
         Returns:
-            What was not stored: failures to build for a cause that passes. The next search tries them again.
+            The timings that were not stored: their builds failed for a temporary cause. The next search
+            tries them again.
         """
         from warp_tiles.tuning.headers import kept_headers
         from warp_tiles.tuning.kernel_search import search_kernels

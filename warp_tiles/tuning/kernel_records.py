@@ -29,7 +29,7 @@ Dim = Callable[[Config, SimpleNamespace], Any]
 
 
 class Store(Protocol):
-    """Where records are kept."""
+    """A store of tuning records."""
 
     def load(self, key: TuningKey) -> Record | None:
         """The record of a key."""
@@ -101,7 +101,9 @@ class KernelRecords:
         return self._candidates[device.alias]
 
     def pending(self, record: Record, wanted: Mapping[str, Config], now: settings.Settings) -> tuple[Config, ...]:
-        """What has no timing, then what has an outdated or unfinished one, or was given up for one not wanted now.
+        """Return configurations without a timing, then those whose timing cannot be used now.
+
+        A timing cannot be used if it is outdated or unfinished, or if it was dropped beside one that is not wanted now.
 
         Args:
             record: All that is known under the key of here and now, also of configurations that are not wanted.

@@ -1,4 +1,4 @@
-"""What a tuning record is for: the question, by name, and the machine on which it was answered."""
+"""The key of a tuning record: the question, by name, and the machine on which it was answered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class Environment:
-    """Where something is measured.
+    """The machine of a measurement.
 
     Attributes:
         device: Name of the GPU, or of the processor.

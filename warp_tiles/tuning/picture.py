@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Layout:
-    """What is drawn where.
+    """The lines of the picture and their order.
 
     Attributes:
         heading: Lines above the picture.

@@ -64,7 +64,7 @@ class Timing:
         return identity(self.config)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields by name; what was not measured is null."""
+        """The fields by name; a field without a measurement is null."""
         numbers = {name: getattr(self, name) for name in ("median_us", "low_us", "high_us")}
         return {
             "config": dict(self.config),

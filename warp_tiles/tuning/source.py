@@ -49,7 +49,7 @@ def source_digest(*roots: Any) -> str:
 
 
 def transcript(*roots: Any) -> dict[str, str]:
-    """What :func:`source_digest` goes over: text by path of reference.
+    """Return the text that :func:`source_digest` hashes, by path of reference.
 
     Raises:
         TuningError: See :func:`source_digest`.
@@ -259,7 +259,7 @@ def _python_of(value: Any) -> Any:
 
 
 def _module_name(value: Any) -> str:
-    """Where a function or class is defined; of another object, where its type is."""
+    """Return the module that defines a function or class, or the type of another object."""
     python = _python_of(value)
     if python is not None:
         return str(python.__module__)
