@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    pass
+Emit = Callable[[str, "str | None", bool], None]  # statement, what the reverse pass repeats, whether it leaves it out
 
 
 @dataclass

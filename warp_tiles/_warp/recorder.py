@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from warp_tiles._warp.frames import Call, Quiet, Statement
+from warp_tiles._warp.frames import Call, Emit, Quiet, Statement
 from warp_tiles._warp.seams import find
 from warp_tiles.codegen.affine import Affine, combined
 from warp_tiles.codegen.effects import LOAD, MATMUL, effect_of_builtin, joined
@@ -109,7 +109,7 @@ class Recorder:
     def _call(self) -> Call | None:
         return self.frames[-1] if self.frames and isinstance(self.frames[-1], Call) else None
 
-    def statement(self, text: str, replay: str | None, emit: Callable[..., None], skip_replay: bool) -> None:
+    def statement(self, text: str, replay: str | None, emit: Emit, skip_replay: bool) -> None:
         """A statement is about to be emitted: marks the place, and emits it.
 
         Args:
@@ -127,7 +127,7 @@ class Recorder:
         name = str(frame.function.key)
         effect = self._effect(frame)
         if effect is not Effect.NONE:
-            frame.wait = self._mark_wait(emit, frame.wait)
+            frame.wait = self.mark_wait(emit, frame.wait)
             if effect is not Effect.ALIAS and name != LOAD and frame.function.is_builtin():
                 self._loads_under_way = False
         if name == LOAD or (name == MATMUL and frame.site is not None):
@@ -138,12 +138,12 @@ class Recorder:
             self._loads_under_way = name == LOAD
         emit(text, replay, skip_replay)
 
-    def _bare_statement(self, frame: Statement, emit: Callable[..., None]) -> None:
+    def _bare_statement(self, frame: Statement, emit: Emit) -> None:
         jump = _LOOP_JUMPS.get(frame.node)
         if frame.recorded or (jump is None and issubclass(frame.node, _ARITHMETIC_NODES)):
             return
         frame.recorded = True
-        wait = self._mark_wait(emit)
+        wait = self.mark_wait(emit)
         effect = Effect.UNKNOWN if jump is None else Effect.NONE
         self._add(_Operation(jump or frame.node.__name__.lower(), self.line, effect, wait=wait))
 
@@ -179,14 +179,14 @@ class Recorder:
             _Operation("grad", self.line, Effect.UNKNOWN, tuple(_flat(operands)), tuple(_flat([output])), wait=wait)
         )
 
-    def returns(self, values: Any, emit: Callable[..., None]) -> None:
+    def returns(self, values: Any, emit: Emit) -> None:
         """The function is about to return."""
-        wait = self._mark_wait(emit)
+        wait = self.mark_wait(emit)
         self._add(_Operation("return", self.line, Effect.LEAVES, tuple(_flat([values])), wait=wait))
 
-    def begin_loop(self, kind: Literal["range", "while", "unrolled"], emit: Callable[..., None]) -> None:
+    def begin_loop(self, kind: Literal["range", "while", "unrolled"], emit: Emit) -> None:
         """A loop begins; its hook is emitted before it."""
-        block = _Block(kind, self.line, next(self._numbers), wait=self._mark_wait(emit))
+        block = _Block(kind, self.line, next(self._numbers), wait=self.mark_wait(emit))
         if kind != "unrolled":  # before any other loop the block always waits
             self._loads_under_way = False
         emit(Hook.BEGIN.name_of(block.hook), None, True)
@@ -196,28 +196,40 @@ class Recorder:
         """The loop that has begun has this variable."""
         self._blocks[-1].variable = variable.emit()
 
-    def end_body(self, emit: Callable[..., None]) -> None:
+    def end_body(self, emit: Emit) -> None:
         """The body of the innermost loop or branch ends."""
-        self._blocks[-1].end_wait = self._mark_wait(emit)
+        self._blocks[-1].end_wait = self.mark_wait(emit)
         self._loads_under_way = False
 
-    def end_loop(self, emit: Callable[..., None]) -> None:
+    def end_loop(self, emit: Emit) -> None:
         """The innermost loop has been generated."""
         block = self._blocks.pop()
         emit(Hook.END.name_of(block.hook), None, True)
 
-    def begin_branch(self, emit: Callable[..., None]) -> None:
+    def begin_branch(self, emit: Emit) -> None:
         """The body of an ``if`` or ``else`` is about to begin."""
-        self._open(_Block("branch", self.line, wait=self._mark_wait(emit)))
+        self._open(_Block("branch", self.line, wait=self.mark_wait(emit)))
         self._loads_under_way = False
 
     def end_branch(self) -> None:
         """It has been generated."""
         self._blocks.pop()
 
-    def mark_wait(self, emit: Callable[..., None]) -> int | None:
-        """Mark the place before a statement that may do anything."""
-        return self._mark_wait(emit)
+    def mark_wait(self, emit: Emit, known: int | None = None) -> int | None:
+        """Mark the place where loads that are under way may have to be waited for.
+
+        Args:
+            emit: Emits the mark.
+            known: Number of the hook, if the place is marked already.
+
+        Returns:
+            Number of the hook; None if no load can be under way.
+        """
+        if known is not None or not self._loads_under_way:
+            return known
+        number = next(self._numbers)
+        emit(Hook.WAIT.name_of(number), Hook.REPLAY_WAIT.name_of(number), False)
+        return number
 
     def end_function(self) -> None:
         """The whole function has been generated."""
@@ -236,14 +248,6 @@ class Recorder:
 
     def _add(self, operation: _Operation) -> None:
         self._blocks[-1].nodes.append(operation)
-
-    def _mark_wait(self, emit: Callable[..., None], known: int | None = None) -> int | None:
-        """Mark the place where loads that are under way may have to be waited for."""
-        if known is not None or not self._loads_under_way:
-            return known
-        number = next(self._numbers)
-        emit(Hook.WAIT.name_of(number), Hook.REPLAY_WAIT.name_of(number), False)
-        return number
 
     def _effect(self, call: Call, results: tuple[Any, ...] = ()) -> Effect:
         values = (*call.operands, *results)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles._warp.frames import Call, Quiet, Statement
+from warp_tiles._warp.frames import Call, Emit, Quiet, Statement
 from warp_tiles._warp.seams import find
 
 if TYPE_CHECKING:
@@ -38,18 +39,38 @@ SEAMS = {
 }
 
 
-class Tracer:
-    """Wraps the methods of Warp's code generator.
+def _surrounded(
+    before: Callable[[Recorder, Emit], None] | None = None, after: Callable[[Recorder, Emit], None] | None = None
+) -> Callable[..., Any]:
+    """Return a hook that calls Warp's method without recording it, between two steps of the recorder."""
 
-    Args:
-        wrap: Replaces a method by ``hook(original, self, ...)``.
-    """
+    def hook(self: Tracer, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
+        recorder = self.recorder(adj)
+        if recorder is None:
+            return original(adj, *args, **named)
+        if before is not None:
+            before(recorder, self._plain(adj))
+        with self._quiet(recorder):
+            found = original(adj, *args, **named)
+        if after is not None:
+            after(recorder, self._plain(adj))
+        return found
+
+    return hook
+
+
+class Tracer:
+    """Wraps the methods of Warp's code generator. Each thread records the function that it generates."""
 
     def __init__(self) -> None:
         self._local = threading.local()
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
-        """Put the hooks in."""
+        """Put the hooks in.
+
+        Args:
+            wrap: Replaces a method of a class, given by name, by ``hook(original, self, ...)``.
+        """
         adjoint = find("codegen.Adjoint")
         for name in (path.rpartition(".")[2] for path in SEAMS if path.startswith("codegen.Adjoint.")):
             wrap(adjoint, name, getattr(self, f"_{name}"))
@@ -111,7 +132,7 @@ class Tracer:
         if recorder is None:
             original(adj, statement, replay, skip_replay)
         else:
-            recorder.statement(statement, replay, self._emitter(original, adj), skip_replay)
+            recorder.statement(statement, replay, partial(original, adj), skip_replay)
 
     def _add_grad_call(
         self, original: Any, adj: Any, func: Any, args: Any, kwargs: Any, *rest: Any, **named: Any
@@ -143,48 +164,6 @@ class Tracer:
         recorder.loop_variable(variable)
         return variable
 
-    def _begin_while(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
-        recorder = self.recorder(adj)
-        if recorder is None:
-            return original(adj, *args, **named)
-        recorder.begin_loop("while", self._plain(adj))
-        with self._quiet(recorder):
-            return original(adj, *args, **named)
-
-    def _end_for(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
-        recorder = self.recorder(adj)
-        if recorder is None:
-            return original(adj, *args, **named)
-        recorder.end_body(self._plain(adj))
-        with self._quiet(recorder):
-            found = original(adj, *args, **named)
-        recorder.end_loop(self._plain(adj))
-        return found
-
-    _end_while = _end_for
-
-    def _begin_if(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
-        recorder = self.recorder(adj)
-        if recorder is None:
-            return original(adj, *args, **named)
-        recorder.begin_branch(self._plain(adj))
-        with self._quiet(recorder):
-            return original(adj, *args, **named)
-
-    _begin_else = _begin_if
-
-    def _end_if(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
-        recorder = self.recorder(adj)
-        if recorder is None:
-            return original(adj, *args, **named)
-        recorder.end_body(self._plain(adj))
-        with self._quiet(recorder):
-            found = original(adj, *args, **named)
-        recorder.end_branch()
-        return found
-
-    _end_else = _end_if
-
     def _eval(self, original: Any, adj: Any, node: Any) -> Any:
         recorder = self.recorder(adj)
         if recorder is None:
@@ -207,18 +186,20 @@ class Tracer:
             recorder.begin_loop("unrolled", self._plain(adj))
         return found
 
-    def _add_comp(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
-        recorder = self.recorder(adj)
-        if recorder is None:
-            return original(adj, *args, **named)
-        with self._quiet(recorder):
-            return original(adj, *args, **named)
-
-    _set_lineno = _add_comp
+    _add_comp = _surrounded()
+    _set_lineno = _surrounded()
+    _begin_while = _surrounded(lambda recorder, emit: recorder.begin_loop("while", emit))
+    _begin_if = _begin_else = _surrounded(lambda recorder, emit: recorder.begin_branch(emit))
+    _end_for = _end_while = _surrounded(
+        lambda recorder, emit: recorder.end_body(emit), lambda recorder, emit: recorder.end_loop(emit)
+    )
+    _end_if = _end_else = _surrounded(
+        lambda recorder, emit: recorder.end_body(emit), lambda recorder, _: recorder.end_branch()
+    )
 
     # ---- emitting
 
-    def _plain(self, adj: Any) -> Callable[..., None]:
+    def _plain(self, adj: Any) -> Emit:
         """Emits statements of our own, with no look at them."""
 
         def emit(statement: str, replay: str | None, skip_replay: bool) -> None:
@@ -226,13 +207,6 @@ class Tracer:
             assert recorder is not None
             with self._quiet(recorder):
                 adj.add_forward(statement, replay, skip_replay)
-
-        return emit
-
-    @staticmethod
-    def _emitter(original: Any, adj: Any) -> Callable[..., None]:
-        def emit(statement: str, replay: str | None, skip_replay: bool) -> None:
-            original(adj, statement, replay, skip_replay)
 
         return emit
 

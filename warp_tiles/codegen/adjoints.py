@@ -21,6 +21,7 @@ from warp_tiles.codegen.trace import (
     loops,
     of_this_loop,
     operations,
+    path_to,
 )
 
 # their adjoints read no element of the tile, only its gradient
@@ -63,8 +64,8 @@ def _is_unread(module: ModuleTrace, function: FunctionTrace, last: Node, c: Tile
     """
     if not c.memory or len(c.memory) > 1:
         return False
-    end = function.nodes.index(_statement_of(function, last)) + 1
-    for operation in operations(function.nodes[:end]):
+    (_, index), *_ = path_to(function.nodes, last)
+    for operation in operations(function.nodes[: index + 1]):
         touched = [tile for tile in operation.tiles if module.may_overlap(function, c, tile)]
         if touched and not _leaves_unread(module, function, operation, c):
             return False
@@ -76,17 +77,6 @@ def _is_unread(module: ModuleTrace, function: FunctionTrace, last: Node, c: Tile
         isinstance(passed := call.operands[position], Tile) and _is_unread(module, caller, call, passed)
         for caller, call in calls
     )
-
-
-def _statement_of(function: FunctionTrace, node: Node) -> Node:
-    """The statement of the function's body that contains a node."""
-    return next(
-        one for one in function.nodes if one is node or (not isinstance(one, Operation) and _contains(one.nodes, node))
-    )
-
-
-def _contains(nodes: tuple[Node, ...], wanted: Node) -> bool:
-    return any(node is wanted or (not isinstance(node, Operation) and _contains(node.nodes, wanted)) for node in nodes)
 
 
 def _leaves_unread(module: ModuleTrace, function: FunctionTrace, operation: Operation, c: Tile) -> bool:

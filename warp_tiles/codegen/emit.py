@@ -122,16 +122,15 @@ def _emit_pipeline(macros: Macros, loop: int, pipeline: Pipeline) -> None:
     steps, multiply, done = f"wt_steps_{loop}", f"wt_multiply_{loop}", f"wt_done_{loop}"
     names = {buffer.tile.name: f"wt_buffer_{loop}_{buffer.tile.name}" for buffer in pipeline.buffers}
     macros.add(Hook.BEGIN, loop, f"wt_module::Steps {steps}; {steps}.start();")
+    begin = " ".join([_LOADED, *(f"{name}.load_next({tile});" for tile, name in names.items()), ""])
+    ends = []
     for buffer in pipeline.buffers:
         name, tile = names[buffer.tile.name], buffer.tile.name
         lent = f"wt_module::address({_pointer(buffer.lender)}) + {buffer.offset_bytes}"
         macros.add(Hook.BEGIN, loop, f"wt_module::DoubleBuffer<decltype({tile})> {name}; {name}.start({tile}, {lent});")
-    first = True
-    for buffer in pipeline.buffers:
-        points = [f"{name}.load_next({tile});" for tile, name in names.items()] if first else []
-        begin = " ".join([_LOADED, *points, ""]) if first else ""
+        ends.append(f"{name}.end({tile}, {lent});")
         macros.replace(Hook.AT, _hook(buffer.load), f"{begin}wt_module::Load<false>() << {PASSED_ON}")
-        first = False
+        begin = ""  # the first load waits for those of the turn before
     *earlier, last = pipeline.products
     for one in earlier:
         _replace_product(macros, one, "")
@@ -148,10 +147,7 @@ def _emit_pipeline(macros: Macros, loop: int, pipeline: Pipeline) -> None:
     text = f"{multiply}:;{kept} if ({steps}.any) {{ {' '.join(adds)} }} {steps}.any = true; {swaps}"
     _replace_product(macros, last, f"{text} if (!{steps}.more) goto {done};")
     macros.add(Hook.END, loop, f"{steps}.more = false; {_LOADED} goto {multiply}; {done}:;")
-    for buffer in pipeline.buffers:
-        name, tile = names[buffer.tile.name], buffer.tile.name
-        lent = f"wt_module::address({_pointer(buffer.lender)}) + {buffer.offset_bytes}"
-        macros.add(Hook.END, loop, f"{name}.end({tile}, {lent});")
+    macros.add(Hook.END, loop, " ".join(ends))
 
 
 def _emit_unrolled(macros: Macros, loop: int, pipeline: Pipeline) -> None:

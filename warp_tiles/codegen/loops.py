@@ -28,6 +28,7 @@ from warp_tiles.codegen.trace import (
     loops,
     of_this_loop,
     operations,
+    path_to,
 )
 
 ALIGNMENT = 16  # bytes, of a buffer
@@ -386,7 +387,7 @@ def holds_zeros(module: ModuleTrace, function: FunctionTrace, before: Node, tile
 
     Of a parameter every call of the function decides.
     """
-    for nodes, index in reversed(_path_to(function.nodes, before)):
+    for nodes, index in reversed(path_to(function.nodes, before)):
         around = nodes[index]
         if isinstance(around, Loop) and around.kind != "unrolled" and around is not before:
             return False  # an earlier iteration may have written it
@@ -409,13 +410,3 @@ def _passes_zeros(module: ModuleTrace, caller: FunctionTrace, call: Operation, p
     if not (passed.owner or passed.parameter):
         return False
     return holds_zeros(module, caller, call, passed)
-
-
-def _path_to(nodes: tuple[Node, ...], wanted: Node) -> list[tuple[tuple[Node, ...], int]]:
-    """The blocks around a node, outermost first, each with the index of the statement that leads to it."""
-    for index, node in enumerate(nodes):
-        if node is wanted:
-            return [(nodes, index)]
-        if not isinstance(node, Operation) and (inner := _path_to(node.nodes, wanted)):
-            return [(nodes, index), *inner]
-    return []

@@ -220,13 +220,11 @@ class ModuleTrace:
         functions: By label.
         reversed: Labels of the functions whose adjoint is generated.
         kernels_of: Keys of the kernels that reach a function, by its label.
-        hooks: How many hooks the generated source has.
     """
 
     functions: Mapping[str, FunctionTrace] = field(default_factory=dict)
     reversed: frozenset[str] = frozenset()
     kernels_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    hooks: int = 0
 
     def may_overlap(self, function: FunctionTrace, one: Tile, other: Tile) -> bool:
         """Whether two tiles of a function may lie in the same memory; of parameters its callers decide."""
@@ -280,3 +278,13 @@ def of_this_loop(loop: Loop | Branch) -> Iterator[Operation]:
             yield node
         elif isinstance(node, Branch):
             yield from of_this_loop(node)
+
+
+def path_to(nodes: tuple[Node, ...], wanted: Node) -> list[tuple[tuple[Node, ...], int]]:
+    """The blocks around a node, outermost first, each with the index of the statement that leads to it."""
+    for index, node in enumerate(nodes):
+        if node is wanted:
+            return [(nodes, index)]
+        if not isinstance(node, Operation) and (inner := path_to(node.nodes, wanted)):
+            return [(nodes, index), *inner]
+    return []
