@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from tests.emulator.emulator import find_compiler
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
@@ -26,16 +24,6 @@ def renamed(name: str) -> str:
     """The text of a form without the header, with names of its own."""
     text = FORMS[name].text.removeprefix(HEADER)
     return re.sub(r"\b(multiply|product|add_product)\(", rf"\1_{NAMES.index(name)}(", text)
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    compiler = find_compiler()
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    machine = Machine(tmp_path_factory.mktemp("modules"), compiler)
-    yield machine
-    machine.close()
 
 
 @pytest.fixture(scope="module", params=range(MODULES))

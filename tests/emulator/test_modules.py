@@ -66,7 +66,6 @@ def copying(
         wp.tile_store(D, a, offset=(0, step * 32))
     wp.tile_store(C, c)
 """
-# of A and B in NumPy; bfloat16 as its bits
 # A reduction over the block, tiles in registers and lines of 12 bytes, in one loop with a product.
 OTHER_TILES = """
 @wp.kernel(enable_backward=False)
@@ -90,6 +89,7 @@ def other_tiles(
     wp.tile_store(C, c, offset=(i * 64, j * 64))
     wp.tile_store(D, sums, offset=(i, j * 64))
 """
+# of A and B in NumPy; bfloat16 as its bits
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "float64": np.float64}
 
 

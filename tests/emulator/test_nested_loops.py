@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from tests.emulator.emulator import find_compiler
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.emulator.test_loop_forms import THREADS, integers
@@ -107,20 +105,16 @@ NAMES = list(KERNELS)
 
 
 @pytest.fixture(scope="module")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[EmulatedKernels, object]]]:
-    compiler = find_compiler()
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    folder: Path = tmp_path_factory.mktemp("modules")
-    machine = Machine(folder, compiler)
+def emulated(
+    machine: Machine, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[EmulatedKernels, object]]:
     texts = (
         text.removeprefix(HEADER).replace("multiply(", f"multiply_{NAMES.index(name)}(")
         for name, (text, _) in KERNELS.items()
     )
     module = load(HEADER + "".join(texts), block_dim=THREADS)
-    kernels = EmulatedKernels(machine, generate(module, folder, 90, THREADS))
-    yield lambda name: (kernels, getattr(module, f"multiply_{NAMES.index(name)}"))
-    machine.close()
+    kernels = EmulatedKernels(machine, generate(module, tmp_path_factory.mktemp("generated"), 90, THREADS))
+    return lambda name: (kernels, getattr(module, f"multiply_{NAMES.index(name)}"))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import warp as wp
 
-from tests.emulator.emulator import find_compiler
 from tests.emulator.generated import Argument, EmulatedKernels, generate
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
@@ -40,16 +38,6 @@ SEEDS = (
     if _COUNT
     else [seed for seed in range(400) if draw(seed).block_dim == 64][:COUNT]
 )
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    compiler = find_compiler()
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    machine = Machine(tmp_path_factory.mktemp("modules"), compiler)
-    yield machine
-    machine.close()
 
 
 def emulated(machine: Machine, kernel: RandomKernel, folder: Path) -> Result:
