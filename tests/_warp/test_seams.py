@@ -17,6 +17,7 @@ from tests.integration.helpers import compile_module, load
 from tests.loop_forms import FORMS
 from warp_tiles import _warp
 from warp_tiles._warp import tracing
+from warp_tiles.cli import plan as plan_command
 
 PATHS = list(tracing.SEAMS)
 WITH_PARAMETERS = [path for path, parameters in tracing.SEAMS.items() if parameters]
@@ -52,6 +53,10 @@ def test_a_missing_part_is_named_once_and_loops_are_left_alone(path: str, caplog
         assert "loops" in message
         plan = warp_tiles.plan(module, arch=90, block_dim=64)
         assert plan.loops == ()
+        assert plan.loops_reason in message
+        assert f"warp._src.{path}" in plan.loops_reason
+        assert plan.to_json()["loops_reason"] == plan.loops_reason
+        assert warp_tiles.plan(module, block_dim=64).loops_reason == "", "a CPU has no such loops"
         assert {item.provider for item in plan.needed} == {"mma"}
         assert [item.role.value for item in plan.needed] == ["forward", "adjoint_a", "adjoint_b"]
         generated = generate(module)
@@ -80,9 +85,18 @@ def test_the_kernel_is_compiled(caplog: pytest.LogCaptureFixture, tmp_path: Path
     assert record["linker"] == "warp_tiles", record
     assert {build["provider"] for build in record["builds"]} == {"mma"}
     assert record["loops"] == []
+    assert "warp._src.codegen.Adjoint.add_return" in record["loops_reason"]
     (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))
     assert "WT_AT_" not in source
     assert "_finish(" not in source
+
+
+def test_the_command_prints_why_loops_are_left_alone(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with enabled_without("types.is_reference", caplog):
+        plan_command._print(warp_tiles.plan(load(TEXT), arch=90, block_dim=64))
+    assert "loops stay as Warp generates them: Warp" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -103,6 +117,7 @@ def test_this_warp_has_every_part(caplog: pytest.LogCaptureFixture) -> None:
         for path in PATHS:
             if path.startswith("codegen.Adjoint."):
                 assert hasattr(vars(adjoint)[path.rpartition(".")[2]], "__wrapped__")
+        assert warp_tiles.plan(load(TEXT), arch=90, block_dim=64).loops_reason == ""
     assert caplog.records == []
 
 

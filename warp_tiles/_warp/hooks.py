@@ -18,10 +18,10 @@ them is served all the same, and its loops stay as Warp generates them.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import inspect
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -34,8 +34,8 @@ from warp_tiles import settings
 from warp_tiles._warp.libmathdx import libmathdx_build
 from warp_tiles._warp.modules import rehash_modules
 from warp_tiles._warp.reload import LoadAgain, Reloads
-from warp_tiles._warp.seams import CHOLESKY, MATMUL, check_seams, find, mathdx_enabled, missing_part
-from warp_tiles._warp.tracing import SEAMS, Tracer
+from warp_tiles._warp.seams import CHOLESKY, MATMUL, check_seams, find, mathdx_enabled
+from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import (
     mentions,
     precision_of,
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from warp_tiles.build.module_build import ModuleBuild
 
 
-log = logging.getLogger("warp_tiles")
 _UNDECIDING = {"cache_max_bytes", "cache_shared", "jobs", "progress", "tune_budget_s"}  # they leave code as it is
 
 
@@ -96,7 +95,6 @@ class Hooks:
         self._restore: list[Callable[[], None]] = []
         self._originals: dict[str, Any] = {}
         self._deciding = _deciding_settings()
-        self.tracer: Tracer | None = None  # None where this Warp's code generator cannot be followed
         self._tracer = Tracer()
         self._generating = threading.local()
         self.reloads = Reloads(engine)
@@ -125,11 +123,7 @@ class Hooks:
                 "codegen_func_reverse",
                 _as_function(self._codegen_func_reverse, find("codegen.codegen_func_reverse")),
             )
-            if (obstacle := missing_part(SEAMS)) is None:
-                self._tracer.install(self._wrap)
-                self.tracer = self._tracer
-            else:
-                log.warning("loops of products are left as Warp generates them: %s", obstacle.message)
+            self._tracer.install(self._wrap)
             self._wrap(find("context.ModuleBuilder"), "codegen", self._codegen)
             self._wrap(find("context.ModuleBuilder"), "get_link_inputs", self._get_link_inputs)
             module = find("context.Module")
@@ -185,7 +179,7 @@ class Hooks:
 
     def _module_recorder(self, builder: Any) -> ModuleRecorder | None:
         """Records the module that a builder generates; None where no loop can be served."""
-        if self.tracer is None or builder is None or builder.options.get("output_arch") is None:
+        if self._tracer.obstacle or builder is None or builder.options.get("output_arch") is None:
             return None
         hasher = builder.module.hashers.get(int(builder.options["block_dim"]))
         if not getattr(hasher, "warp_tiles_has_products", True):
@@ -326,6 +320,8 @@ class Hooks:
         from warp_tiles.build.module_build import ModuleBuild, with_loops
 
         generated, bare = finished(builder, state, source)
+        if bare.arch is not None:
+            bare = dataclasses.replace(bare, loops_reason=self._tracer.obstacle)
         prepared = functools.partial(ModuleBuild, self.engine, generated)
         plan = with_loops(self.engine.annotate(bare), generated)
         self.reloads.before_build(builder.module, builder.options, bare, plan, prepared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,11 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles._warp.frames import Call, Emit, Quiet, Statement
-from warp_tiles._warp.seams import find
+from warp_tiles._warp.seams import find, missing_part
 
 if TYPE_CHECKING:
     from warp_tiles._warp.module_recorder import ModuleRecorder
     from warp_tiles._warp.recorder import Recorder
+
+log = logging.getLogger("warp_tiles")
 
 # what is wrapped below codegen.Adjoint; where one is missing, loops are left as Warp generates them
 SEAMS = {
@@ -60,17 +63,26 @@ def _surrounded(
 
 
 class Tracer:
-    """Wraps the methods of Warp's code generator. Each thread records the function that it generates."""
+    """Wraps the methods of Warp's code generator. Each thread records the function that it generates.
+
+    Attributes:
+        obstacle: The part of Warp that is missing, without which no loop can be recorded; empty if there is none.
+    """
 
     def __init__(self) -> None:
         self._local = threading.local()
+        self.obstacle = ""
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
-        """Put the hooks in.
+        """Install the hooks, unless this Warp lacks a part that they need.
 
         Args:
             wrap: Replaces a method of a class, given by name, by ``hook(original, self, ...)``.
         """
+        if (missing := missing_part(SEAMS)) is not None:
+            self.obstacle = missing.message
+            log.warning("loops of products are left as Warp generates them: %s", self.obstacle)
+            return
         adjoint = find("codegen.Adjoint")
         for name in (path.rpartition(".")[2] for path in SEAMS if path.startswith("codegen.Adjoint.")):
             wrap(adjoint, name, getattr(self, f"_{name}"))

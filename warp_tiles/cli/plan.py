@@ -82,3 +82,5 @@ def _print(item: ModulePlan) -> None:
             for loop in item.loops
         ]
         print_table("loops of products", ("kernel", "line", "products", "what is done", "reason"), cells)
+    if item.loops_reason:
+        print_table("loops of products", ("reason",), [[f"loops stay as Warp generates them: {item.loops_reason}"]])

@@ -163,6 +163,7 @@ class ModulePlan:
             equal ones of several roles are built once.
         settings: The settings in force for the module.
         loops: Every loop that contains products, once for each kernel that runs it.
+        loops_reason: Why warp_tiles examined no loop; empty if it did.
     """
 
     name: str
@@ -172,6 +173,7 @@ class ModulePlan:
     variants: tuple[PlannedVariant, ...]
     settings: Settings = field(default_factory=Settings)
     loops: tuple[PlannedLoop, ...] = ()
+    loops_reason: str = ""
 
     @property
     def needed(self) -> tuple[PlannedVariant, ...]:
@@ -189,6 +191,7 @@ class ModulePlan:
             "policy": self.settings.policy,
             "variants": [v.to_json() for v in self.variants],
             "loops": [loop.to_json() for loop in self.loops],
+            "loops_reason": self.loops_reason,
         }
 
 
