@@ -106,7 +106,7 @@ def test_a_given_stream_is_kept(gpu: str) -> None:
     both(pair)
     wp.synchronize_stream(stream)
     assert_equal(arrays(values), reference(gpu))
-    with pytest.raises(RecordingError, match="and the stream is of"):
+    with pytest.raises(RecordingError, match="but the stream belongs to"):
         record(blend, SIZE, values, stream=stream, device="cpu")
 
 

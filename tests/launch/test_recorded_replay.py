@@ -172,5 +172,5 @@ def test_a_warp_that_lacks_something(unchecked: None, monkeypatch: pytest.Monkey
 
 def test_a_warp_whose_native_launch_is_another(unchecked: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find("context.runtime").core.wp_cuda_launch_kernel, "argtypes", [])
-    with pytest.raises(SeamError, match="wp_cuda_launch_kernel of 11 parameters"):
+    with pytest.raises(SeamError, match="wp_cuda_launch_kernel with 11 parameters"):
         record(scaled, 3, [*arrays(1), 4.0, *arrays(1)], device=CPU)

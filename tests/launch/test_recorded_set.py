@@ -293,7 +293,7 @@ class Elsewhere(wp.Stream):
 
 def test_a_stream_of_another_device() -> None:
     stream = Elsewhere()
-    with pytest.raises(RecordingError, match="device is cpu, and the stream is of cuda:7"):
+    with pytest.raises(RecordingError, match="device is cpu, but the stream belongs to cuda:7"):
         record(blend, 5, blend_arguments(), device=CPU, stream=stream)
 
 

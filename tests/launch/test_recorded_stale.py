@@ -155,7 +155,7 @@ def test_a_kernel_that_is_edited_to_take_other_arguments(source: Source) -> None
     source.load(text().replace("(x: wp.array(dtype=wp.float32), out", "(x: wp.array(dtype=wp.float32), s: float, out"))
     for call in (launched.value, launched.slope, lambda: launched.pair.set("x", launched.x)):
         with pytest.raises(
-            RecordingError, match="scaled was redefined, with the arguments x, s, out in place of x, out"
+            RecordingError, match="scaled was redefined with the arguments x, s, out in place of x, out"
         ):
             call()
 

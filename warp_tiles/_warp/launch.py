@@ -1,4 +1,4 @@
-"""Internals of Warp that recorded launches use: packed arguments, loaded modules, the active tape."""
+"""Internals of Warp that recorded launches use: packed arguments, gradients and Warp's own recordings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warp_tiles._warp import members
 from warp_tiles._warp.seams import find, missing, require
 from warp_tiles.errors import RecordingError
 
-# what must exist below warp._src, and the parameters that it must take
+# required members of warp._src, each with its required parameters
 _REQUIRED = {
     "codegen.Struct": "",
     "codegen.StructInstance.assign": "value",
@@ -33,15 +33,15 @@ _REQUIRED = {
     "types.is_struct": "",
 }
 _RUNTIME = ("_apic_capture", "captures", "tape")
-_NATIVE_PARAMETERS = 11  # of wp_cuda_launch_kernel
+_NATIVE_PARAMETERS = 11  # parameters of wp_cuda_launch_kernel
 
 
 @functools.cache
 def runtime() -> Any:
-    """Warp's runtime, when everything that recorded launches rely on has been found.
+    """Returns Warp's runtime after a check that it has everything that recorded launches need.
 
     Raises:
-        SeamError: This Warp lacks something, which is named.
+        SeamError: This Warp lacks a part; the message names it.
     """
     require(_REQUIRED)
     find("context.init")()
@@ -50,43 +50,45 @@ def runtime() -> Any:
         if not hasattr(found, name):
             raise missing(f"warp._src.context.runtime.{name}")
     if len(found.core.wp_cuda_launch_kernel.argtypes or ()) != _NATIVE_PARAMETERS:
-        raise missing(f"wp_cuda_launch_kernel of {_NATIVE_PARAMETERS} parameters")
+        raise missing(f"wp_cuda_launch_kernel with {_NATIVE_PARAMETERS} parameters")
     return found
 
 
 def device_of(device: Any, stream: Any) -> Any:
-    """Warp's device for a launch; a stream's own, if there is one.
+    """Returns Warp's device for a launch: the stream's device if a stream is given.
 
     Raises:
-        RecordingError: The stream is none, or of another device.
+        RecordingError: ``stream`` is not a stream, or belongs to another device.
     """
     if stream is None:
         return warp.get_device(device)
     if not isinstance(stream, warp.Stream):
-        raise RecordingError(f"stream is {stream!r}", remedy="give a wp.Stream, or None")
+        raise RecordingError(f"stream is {stream!r}", remedy="pass a wp.Stream, or None")
     if device is not None and warp.get_device(device) != stream.device:
-        raise RecordingError(f"device is {device}, and the stream is of {stream.device}", remedy="give one of the two")
+        raise RecordingError(
+            f"device is {device}, but the stream belongs to {stream.device}", remedy="pass only one of the two"
+        )
     return stream.device
 
 
-_internal = functools.cache(find)  # for members that are never patched
+_internal = functools.cache(find)  # a cache suits only members that nothing patches
 
 
 # ---- kernels and their arguments
 
 
 def is_kernel(value: Any) -> bool:
-    """Whether this is what ``@wp.kernel`` makes."""
+    """True for an object that ``@wp.kernel`` returns."""
     return isinstance(value, warp.Kernel)
 
 
 def argument_names(kernel: Any) -> tuple[str, ...]:
-    """Names of a kernel's arguments."""
+    """The names of a kernel's arguments, in order."""
     return tuple(argument.label for argument in kernel.adj.args)
 
 
 def overload_for(kernel: Any, values: Sequence[Any]) -> Any:
-    """The kernel itself, or the instance of a generic kernel that these arguments need.
+    """Returns the kernel itself, or the instance of a generic kernel for these arguments.
 
     Raises:
         RecordingError: The arguments do not fit the kernel's.
@@ -100,13 +102,13 @@ def overload_for(kernel: Any, values: Sequence[Any]) -> Any:
 
 
 def has_adjoint(kernel: Any) -> bool:
-    """Whether an adjoint is generated; the kernel's option counts before its module's."""
+    """True if Warp generates an adjoint. The kernel's own option overrides that of its module."""
     option = kernel.options.get("enable_backward")
     return bool(kernel.module.options["enable_backward"] if option is None else option)
 
 
-def kept(kernel: Any, index: int, value: Any) -> Any:
-    """The value itself where it is immutable or an array, else a private copy."""
+def snapshot(kernel: Any, index: int, value: Any) -> Any:
+    """Returns an array or immutable value itself, and a private copy of any other value."""
     if _internal("types.is_struct")(value):
         instance = value._cls()
         instance.assign(value)
@@ -118,19 +120,20 @@ def kept(kernel: Any, index: int, value: Any) -> Any:
     return copy.deepcopy(value) if isinstance(value, (list, np.ndarray)) else value
 
 
-def packed(kernel: Any, index: int, value: Any, device: Any, *, adjoint: bool, anywhere: bool = False) -> Any:
-    """A value as the C structure or number that the kernel takes.
+def pack(kernel: Any, index: int, value: Any, device: Any, *, adjoint: bool, anywhere: bool = False) -> Any:
+    """Converts a value to the C structure or number that the kernel takes.
 
     Args:
-        kernel, index: The argument.
-        value: Its value, or gradient if ``adjoint``.
-        device: Where the kernel is launched.
-        adjoint: Whether it is a gradient.
+        kernel: The kernel.
+        index: Position of the argument.
+        value: The argument's value, or its gradient if ``adjoint``.
+        device: The device of the launch.
+        adjoint: True for a gradient.
         anywhere: Accept arrays that the device cannot access.
 
     Raises:
-        RecordingError: Its type, dtype or number of dimensions is not the argument's, or the device cannot access it or
-            an array in it.
+        RecordingError: The value does not match the argument's type, dtype or number of dimensions, or the device
+            cannot access one of its arrays.
     """
     argument = kernel.adj.args[index]
     role = "the gradient of " if adjoint else ""
@@ -139,7 +142,7 @@ def packed(kernel: Any, index: int, value: Any, device: Any, *, adjoint: bool, a
     if isinstance(expected, _internal("codegen.Struct")):
         given = getattr(value, "_cls", None)
         if given is None or given.hash != expected.hash:
-            raise RecordingError(f"{what} is {value!r}", remedy=f"give an instance of {expected.key}")
+            raise RecordingError(f"{what} is {value!r}", remedy=f"pass an instance of {expected.key}")
     for name, array in () if anywhere else members.arrays_in(argument.label, value):
         owner = getattr(array, "device", None)
         if array is not None and owner != device and not warp.can_access(device, array):
@@ -154,28 +157,31 @@ def packed(kernel: Any, index: int, value: Any, device: Any, *, adjoint: bool, a
 
 
 def check_arguments(kernel: Any, values: Sequence[Any], device: Any) -> None:
-    """Refuse arguments that the kernel does not take; arrays may be on any device.
+    """Checks that the kernel takes these arguments. Arrays may be on any device.
 
     Raises:
-        RecordingError: See :func:`packed`.
+        RecordingError: See :func:`pack`.
     """
     concrete = overload_for(kernel, values)
     for index, value in enumerate(values):
         owner = value.device if isinstance(value, warp.array) else device
-        packed(concrete, index, value, owner, adjoint=False, anywhere=True)
+        pack(concrete, index, value, owner, adjoint=False, anywhere=True)
 
 
 def can_have_gradient(value: Any) -> bool:
-    """Whether a tape keeps a gradient of this argument."""
+    """True if a tape keeps a gradient of this argument."""
     return isinstance(value, warp.array) or bool(_internal("types.is_struct")(value))
 
 
 def own_gradient(value: Any, found: dict[Any, Any] | None = None) -> Any:
-    """What Tape takes as the gradient of an argument: an array's own, a struct of those; else None.
+    """Returns the gradient that ``wp.Tape`` would use for an argument.
 
     Args:
         value: The argument.
-        found: Takes each array that has a gradient, with it.
+        found: Receives each array that has a gradient, mapped to that gradient.
+
+    Returns:
+        An array's own gradient, a struct of the gradients of its arrays, or None.
     """
     if _internal("types.is_struct")(value):
         mirror = value._cls()
@@ -191,7 +197,7 @@ def own_gradient(value: Any, found: dict[Any, Any] | None = None) -> Any:
 
 
 def check_array_access(tape: Any, kernel: Any, values: Sequence[Any]) -> None:
-    """Warp's own check for arrays that are overwritten before the backward pass has read them, where it is on."""
+    """Runs Warp's check for arrays that are overwritten before the backward pass reads them, if it is enabled."""
     if warp.config.verify_autograd_array_access:
         tape._check_kernel_array_access(kernel, values)
 
@@ -212,11 +218,11 @@ def _filled(names: Sequence[str], values: Sequence[Any]) -> ctypes.Structure:
 
 
 class Replay:
-    """A launch that Warp recorded, launched by Warp.
+    """Replays a launch that Warp recorded, through Warp.
 
     Args:
         launch: Warp's ``Launch``.
-        stream: Where to launch; None takes the device's current stream at each launch.
+        stream: The stream of every replay; None uses the device's current stream at each replay.
     """
 
     def __init__(self, launch: Any, stream: Any) -> None:
@@ -226,15 +232,15 @@ class Replay:
         self._pack()
 
     def run(self) -> None:
-        """Launch it."""
+        """Launches the kernel."""
         self.launch.launch(self.stream)
 
     def set(self, index: int, value: Any, *, adjoint: bool) -> None:
-        """Change an argument, or the gradient of one."""
+        """Changes an argument, or the gradient of one."""
         self.launch.set_param_at_index(index, value, adjoint)
 
     def copy(self) -> Replay:
-        """The same launch, whose arguments are its own."""
+        """Returns the same launch with its own copy of the arguments."""
         launch = copy.copy(self.launch)
         launch.params = list(launch.params)
         launch.fwd_args = list(launch.fwd_args)
@@ -244,11 +250,11 @@ class Replay:
         return type(self)(launch, self.stream)
 
     def _pack(self) -> None:
-        """Prepare what :meth:`run` passes on."""
+        """Prepares the values that :meth:`run` passes."""
 
 
 class _CpuReplay(Replay):
-    """Calls the compiled function with structures that were filled once; Warp fills them at every launch."""
+    """Calls the compiled function with structures that are filled once. Warp fills them at every launch."""
 
     def _pack(self) -> None:
         launch = self.launch
@@ -266,7 +272,7 @@ class _CpuReplay(Replay):
         packed = self.launch.params[1 + index + (len(self._names) if adjoint else 0)]
         try:
             setattr(self._structures[adjoint], self._names[index], packed)
-        except TypeError:  # the gradient of an indexed array is a plain one
+        except TypeError:  # the gradient of an indexed array is a plain array
             self._pack()
 
     def run(self) -> None:
@@ -277,7 +283,7 @@ class _CpuReplay(Replay):
 
 
 class _CudaReplay(Replay):
-    """Calls Warp's native launch with numbers that were looked up once."""
+    """Calls Warp's native launch with values that are looked up once."""
 
     def _pack(self) -> None:
         launch, hooks = self.launch, self.launch.hooks
@@ -299,10 +305,14 @@ class _CudaReplay(Replay):
         )
 
     def run(self) -> None:
-        known = self._runtime
+        runtime = self._runtime
         stream = self._device.stream if self.stream is None else self.stream
-        # while a graph is captured, Warp notes which module it must keep; where a launch fails, Warp says why
-        if known.captures or known._apic_capture is not None or self._native(*self._numbers, stream.cuda_stream, None):
+        # during a graph capture Warp records which module it must keep alive; after a failed launch it raises the error
+        if (
+            runtime.captures
+            or runtime._apic_capture is not None
+            or self._native(*self._numbers, stream.cuda_stream, None)
+        ):
             self.launch.launch(stream)
 
 
@@ -318,10 +328,10 @@ def record(
     device: Any,
     stream: Any,
 ) -> Replay:
-    """Have Warp record a launch, of the adjoint where gradients are given.
+    """Lets Warp record a launch: of the adjoint if gradients are given.
 
     Raises:
-        Exception: Whatever ``wp.launch`` raises for a bad dimension or a module that does not build.
+        Exception: Any error of ``wp.launch``, e.g. for a bad dimension or a module that does not build.
     """
     options: dict[str, Any] = {} if block_dim is None else {"block_dim": block_dim}
     launch = (warp.launch_tiled if tiled else warp.launch)(
@@ -341,65 +351,20 @@ def record(
 
 
 def replay_of(launch: Any, stream: Any) -> Replay:
-    """The fastest way to launch what Warp recorded."""
-    if type(launch) is not _internal("context.Launch"):  # one of a subclass has work of its own to do
+    """Returns the fastest replay of a launch that Warp recorded."""
+    if type(launch) is not _internal("context.Launch"):  # a subclass does more at each launch
         return Replay(launch, stream)
     if not launch.device.is_cpu:
         return _CudaReplay(launch, stream)
     return _CpuReplay(launch, stream) if launch.block_dim == 1 else Replay(launch, stream)
 
 
-def watched(values: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """Arrays with their C structure, which an array replaces when its gradient is replaced."""
+def array_structures(values: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yields each array with its C structure. An array gets a new structure when its gradient is replaced."""
     for value in values:
         if isinstance(value, warp.array):
             yield value, value.ctype
         elif isinstance(value, warp.indexedarray):
-            yield from watched([value.data])
+            yield from array_structures([value.data])
         elif _internal("types.is_struct")(value):
-            yield from watched(getattr(value, name) for name in value._cls.vars)
-
-
-class Definition:
-    """The kernel and the build of its module that a recording was made of.
-
-    Args:
-        kernel: The kernel as the user has it.
-        module: Its Warp module.
-        block_dim: Threads per block with which it was loaded; None if it was not.
-        is_named: Whether the kernel is what its function's name stands for; None asks.
-    """
-
-    def __init__(self, kernel: Any, module: Any, block_dim: int | None, is_named: bool | None = None) -> None:
-        self._kernel = kernel
-        self._names: dict[str, Any] = kernel.func.__globals__
-        self._name = str(kernel.func.__name__)
-        self._bound = self._names.get(self._name)
-        named = is_kernel(self._bound) and self._bound in (kernel, kernel.generic_parent)
-        self.is_named = named if is_named is None else is_named
-        self._module = module
-        self._block_dim = block_dim
-        # a module that is modified forgets its hashes, and has others when it is next loaded
-        self._hasher = module.hashers.get(block_dim, None if block_dim is None else self)
-
-    def is_current(self) -> bool:
-        """Whether neither the module nor what the kernel's name stands for has changed."""
-        return self._module.hashers.get(self._block_dim) is self._hasher and self._names.get(self._name) is self._bound
-
-    def newest(self) -> Any:
-        """The kernel, or its edited definition where its name stands for that now.
-
-        Raises:
-            RecordingError: The edited definition has other arguments.
-        """
-        candidate: Any = self._names.get(self._name)
-        if not (self.is_named and is_kernel(candidate)) or candidate.adj.source == self._kernel.adj.source:
-            return self._kernel
-        names, now = argument_names(self._kernel), argument_names(candidate)
-        if names != now:
-            raise RecordingError(
-                f"kernel {self._kernel.key} was redefined, with the arguments {', '.join(now)} "
-                f"in place of {', '.join(names)}",
-                remedy="record it again",
-            )
-        return candidate
+            yield from array_structures(getattr(value, name) for name in value._cls.vars)

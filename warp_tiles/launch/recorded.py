@@ -55,10 +55,11 @@ class _Packed:
     """
 
     def __init__(self, kernel: Any, place: _Place, values: Sequence[Any], gradients: Sequence[Any]) -> None:
+        from warp_tiles._warp import definition, members
         from warp_tiles._warp import launch as warp_launch
-        from warp_tiles._warp import members
 
         self._warp = warp_launch
+        self._definitions = definition
         self._members = members
         self.kernel = kernel
         self.place = place
@@ -75,7 +76,7 @@ class _Packed:
         warp, place = self._warp, self.place
         self._concrete = kernel = warp.overload_for(self.kernel, self._kept)
         self._kept, self.gradients = (
-            [warp.kept(kernel, index, value) for index, value in enumerate(values)]
+            [warp.snapshot(kernel, index, value) for index, value in enumerate(values)]
             for values in (self._kept, self.gradients)
         )
         self.has_adjoint = warp.has_adjoint(kernel)
@@ -88,13 +89,13 @@ class _Packed:
             if adjoints is not None:
                 adjoint = warp.record(kernel, self._kept, adjoints, **vars(place))
         was_named = self._definition.is_named if self._definition is not None else None
-        self._definition = warp.Definition(self.kernel, kernel.module, block_dim, was_named)
-        self._watched = tuple(warp.watched(self._kept))
+        self._definition = self._definitions.Definition(self.kernel, kernel.module, block_dim, was_named)
+        self._watched = tuple(warp.array_structures(self._kept))
         self._forward, self._adjoint = forward, adjoint
 
     def _shapes_of(self, index: int, value: Any, *, adjoint: bool = False) -> dict[str, tuple[int, ...] | None]:
         """Shapes of the arrays in an argument, or in a gradient of it, which is checked."""
-        structure = self._warp.packed(self._concrete, index, value, self.place.device, adjoint=adjoint)
+        structure = self._warp.pack(self._concrete, index, value, self.place.device, adjoint=adjoint)
         return self._members.shapes(self._concrete, index, value, structure)
 
     def _gradient(self, index: int) -> Any:
@@ -153,13 +154,13 @@ class _Packed:
         shapes = self._shapes_of(index, value)
         self._require_shapes(index, shapes)
         self.values[index] = value
-        self._kept[index] = kept = self._warp.kept(self._concrete, index, value)
+        self._kept[index] = kept = self._warp.snapshot(self._concrete, index, value)
         self.gradients[index] = None
         self._shapes[index] = shapes
         for replay in (self._forward, self._adjoint):
             if replay is not None:
                 replay.set(index, kept, adjoint=False)
-        self._watched = tuple(self._warp.watched(self._kept))
+        self._watched = tuple(self._warp.array_structures(self._kept))
         if self.has_adjoint:
             self.set_gradient(index, None)
 
@@ -169,7 +170,7 @@ class _Packed:
             self.renew()
         self.require_adjoint()
         before = self.gradients[index]
-        self.gradients[index] = self._warp.kept(self._concrete, index, value)
+        self.gradients[index] = self._warp.snapshot(self._concrete, index, value)
         try:
             gradient = self._gradient(index)
         except RecordingError:
