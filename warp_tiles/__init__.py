@@ -5,7 +5,7 @@
 
     warp_tiles.enable()
 
-Importing it changes nothing; :func:`enable` hooks into Warp and :func:`disable` restores it. The
+The import changes nothing. :func:`enable` hooks into Warp, and :func:`disable` restores it. The
 modules that tune or record launches are imported at their first use.
 """
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from warp_tiles.tuning.measure import Effort
     from warp_tiles.tuning.space import Halving, Random, Space
 
-_PLACES = {
+_LAZY_NAMES = {
     "Effort": "tuning.measure",
     "Halving": "tuning.space",
     "Random": "tuning.space",
@@ -102,15 +102,15 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # or type checkers would accept any name
+if not TYPE_CHECKING:  # otherwise type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
-        if name not in _PLACES:
+        if name not in _LAZY_NAMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+        value = getattr(import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)
         globals()[name] = value
         return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+    return sorted({*globals(), *_LAZY_NAMES})

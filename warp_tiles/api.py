@@ -21,17 +21,18 @@ _lock = threading.RLock()
 
 
 def enable(*, executor: Executor | None = None) -> None:
-    """Hook into Warp; from now on its modules are planned, built, cached and linked here.
+    """Hook into Warp. From then on warp_tiles plans, builds, caches and links Warp's modules.
 
-    Enabling twice does nothing more. A forked child starts compiler processes of its own.
+    A second call has no effect. A forked child starts its own compiler processes.
 
     Args:
-        executor: Runs the compilers in place of own processes, one picklable request per call; a
-            Dask or MPI pool builds a large set this way. It is not shut down here.
+        executor: Runs the compilers in place of this package's processes, one picklable request per
+            call. A Dask or MPI pool builds a large set this way. :func:`disable` does not shut it down.
 
     Raises:
-        SeamError: The installed Warp lacks something that is hooked into; Warp stays as it was.
-        SettingError: The environment or the project file holds an unknown name or value.
+        SeamError: The installed Warp lacks a part that warp_tiles hooks into. Warp stays unchanged.
+        SettingError: The environment or the project file holds an unknown name or value, or warp_tiles
+            is already enabled and the call names an executor.
     """
     with _lock:
         if is_enabled():
@@ -53,8 +54,8 @@ def enable(*, executor: Executor | None = None) -> None:
 def disable() -> None:
     """Restore Warp and end the compiler processes.
 
-    Modules with products are built by Warp at their next launch. Not to be called while another
-    thread loads modules: a build in progress then fails.
+    Warp builds modules with products at their next launch. Do not call this while another thread
+    loads modules, because a build in progress fails.
     """
     with _lock:
         if (hooks := installed()) is not None:
@@ -65,7 +66,7 @@ def disable() -> None:
 
 @contextlib.contextmanager
 def enabled(*, executor: Executor | None = None) -> Iterator[None]:
-    """:func:`enable` for a with-block; within an enabled program it changes nothing.
+    """Enable warp_tiles for a with-block. If it is already enabled, the block changes nothing.
 
     Raises:
         SeamError, SettingError: See :func:`enable`.
@@ -120,7 +121,7 @@ def plan(module: Any, *, arch: int | None = None, block_dim: int | None = None) 
 
 
 def report() -> dict[str, Any]:
-    """Plan and build record of every module met since :func:`enable`, as JSON values.
+    """The plan and the build record of every module since :func:`enable`, as JSON values.
 
     Raises:
         PlanError: warp_tiles is not enabled.

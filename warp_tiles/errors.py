@@ -7,17 +7,17 @@
     │   └── WorkerError     a compiler process or a foreign executor failed; trying again may help
     ├── PlanError           a kernel cannot be planned
     ├── BuildError          a GEMM variant could not be compiled
-    │   └── UnsupportedVariant  a provider cannot serve a GEMM variant; the field and its value are named
-    ├── RecordingError      a launch cannot be recorded as asked, or an argument does not fit what was recorded
+    │   └── UnsupportedVariant  a provider cannot serve a GEMM variant; the message names the field and its value
+    ├── RecordingError      a launch cannot be recorded, or an argument does not fit the recording
     ├── LinkError           a module could not be compiled or linked
-    ├── CacheError          the cache was asked for something it refuses or does not hold
+    ├── CacheError          the cache refuses a request, or does not hold the requested entry
     │   └── BundleError     a bundle is malformed or names a path outside the cache
-    ├── RecordError         tuning records were asked for something that they refuse or do not hold
-    ├── TuningError         a search cannot begin, or no candidate came through it; each one's reason is given
-    ├── LockedError         the policy is locked, and something is neither in the cache nor in the records
+    ├── RecordError         the store of tuning records refuses a request, or does not hold the requested record
+    ├── TuningError         a search cannot begin, or all of its candidates failed; the message gives the reasons
+    ├── LockedError         the policy is locked, and a function is not cached or a kernel has no tuning record
     └── ScriptError         a script given to the command line could not be run
 
-A mistake in a kernel itself (unknown dtype, mismatched shapes) raises what Warp raises:
+A mistake in a kernel itself (unknown dtype, mismatched shapes) raises the same exception as in Warp:
 ``TypeError`` or ``ValueError``.
 """
 
@@ -32,7 +32,7 @@ class WarpTilesError(Exception):
         remedy: What the user can do about it; printed on a line of its own.
         log: The compiler's or linker's own output, printed last.
 
-    The three parts survive pickling, so an error raised in a worker process arrives whole.
+    The three parts survive pickling, so an error from a worker process arrives complete.
     """
 
     def __init__(self, message: str, remedy: str = "", log: str = "") -> None:
@@ -75,12 +75,12 @@ class BuildError(WarpTilesError, RuntimeError):
     """A GEMM variant could not be compiled."""
 
 
-class UnsupportedVariant(BuildError):  # noqa: N818  named for what it says, as StopIteration is
-    """A provider cannot serve a GEMM variant; the field and its value are named."""
+class UnsupportedVariant(BuildError):  # noqa: N818  a name like StopIteration, without "Error"
+    """A provider cannot serve a GEMM variant; the message names the field and its value."""
 
 
 class RecordingError(WarpTilesError, ValueError):
-    """A launch cannot be recorded as asked, or an argument does not fit what was recorded."""
+    """A launch cannot be recorded, or an argument does not fit the recording."""
 
 
 class LinkError(WarpTilesError, RuntimeError):
@@ -88,7 +88,7 @@ class LinkError(WarpTilesError, RuntimeError):
 
 
 class CacheError(WarpTilesError):
-    """The cache was asked for something it refuses or does not hold."""
+    """The cache refuses a request, or does not hold the requested entry."""
 
 
 class BundleError(CacheError, ValueError):
@@ -96,15 +96,15 @@ class BundleError(CacheError, ValueError):
 
 
 class RecordError(WarpTilesError, ValueError):
-    """Tuning records were asked for something that they refuse or do not hold."""
+    """The store of tuning records refuses a request, or does not hold the requested record."""
 
 
 class TuningError(WarpTilesError, RuntimeError):
-    """A search cannot begin, or no candidate came through it; each one's reason is given."""
+    """A search cannot begin, or all of its candidates failed; the message gives the reasons."""
 
 
 class LockedError(WarpTilesError):
-    """The policy is locked, and something is neither in the cache nor in the records."""
+    """The policy is locked, and a function is not cached or a kernel has no tuning record."""
 
 
 class ScriptError(WarpTilesError, RuntimeError):

@@ -16,7 +16,7 @@ def key(name: object, **fields: object) -> CacheKey:
 
 
 def payload(name: object, size: int = 1000) -> bytes:
-    """Bytes that only this name has."""
+    """Bytes that are unique to this name."""
     seed = hashlib.sha256(str(name).encode()).digest()
     return (seed * (size // len(seed) + 1))[:size]
 
@@ -35,7 +35,7 @@ def key_file_of(cache: Cache, entry: Entry) -> Path:
 
 
 def files(root: Path) -> list[str]:
-    """Every file but locks, as sorted relative names."""
+    """Sorted relative names of all files except locks."""
     found = (path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
     return sorted(name for name in found if "/locks/" not in name)
 
@@ -47,7 +47,7 @@ def counted(cache: Cache) -> dict[str, int]:
 
 
 def flip(path: Path, bit: int, *, keep_times: bool) -> None:
-    """Flip one bit of a file, with or without a trace in its modification time."""
+    """Flip one bit of a file, and optionally keep its modification time."""
     status = path.stat()
     data = bytearray(path.read_bytes())
     data[bit // 8] ^= 1 << (bit % 8)
@@ -57,7 +57,7 @@ def flip(path: Path, bit: int, *, keep_times: bool) -> None:
 
 
 def build_all(root: str, log: str, names: list[str], start_at: float) -> None:
-    """Want every key at once with other processes; leave one file per build."""
+    """Request every key at the same time as other processes. Each build leaves one file in ``log``."""
     cache = Cache(Path(root))
     time.sleep(max(0.0, start_at - time.time()))
     for name in names:

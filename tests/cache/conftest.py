@@ -10,9 +10,9 @@ from warp_tiles.cache import Cache, _report
 
 
 @pytest.fixture(autouse=True)
-def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget what the process has logged, so that each test sees its own warnings."""
-    monkeypatch.setattr(_report, "_said", set())
+def nothing_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clear the record of logged problems, so that each test sees its own warnings."""
+    monkeypatch.setattr(_report, "_logged", set())
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Bundles: a round trip, and nothing but a sound bundle gets in."""
+"""Bundles: a round trip, and refusals of unsound bundles."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_round_trip(bundle: Path, cache: Cache) -> None:
     assert (bundle.parent / "second").read_bytes() == bundle.read_bytes()
 
 
-def test_other_tools_read_it_and_may_pack_it(bundle: Path, cache: Cache) -> None:
+def test_other_tools_can_read_and_write_a_bundle(bundle: Path, cache: Cache) -> None:
     content = members(bundle)
     assert content[0][0].name == "manifest.json"
     assert sorted(data for _, data in content[1:]) == sorted([payload("a"), payload("b")])
@@ -100,7 +100,7 @@ def test_export_skips_damaged_entries(bundle: Path) -> None:
     assert (report.added, report.skipped) == (2, (entry.key,))
 
 
-def test_an_entry_that_is_there_stays(bundle: Path, cache: Cache) -> None:
+def test_an_import_keeps_a_stored_entry(bundle: Path, cache: Cache) -> None:
     cache.put(key("a"), b"mine", {})
     report = cache.import_bundle(bundle)
     assert (report.added, report.present) == (2, 1)
@@ -170,14 +170,14 @@ def test_a_bundle_cut_anywhere_is_refused(bundle: Path, root: Path) -> None:
 
 def test_a_changed_header_is_refused(bundle: Path, root: Path) -> None:
     whole = bytearray(bundle.read_bytes())
-    whole[110] ^= 1  # the owner, which means nothing
+    whole[110] ^= 1  # the owner, which is not used
     bundle.write_bytes(whole)
     refused(root, bundle, "checksum")
 
 
-def test_something_after_the_end_is_refused(bundle: Path, root: Path) -> None:
+def test_data_after_the_end_is_refused(bundle: Path, root: Path) -> None:
     bundle.write_bytes(bundle.read_bytes() + bytes(512) + b"x")
-    refused(root, bundle, "follows its end")
+    refused(root, bundle, "data follows its end")
 
 
 def test_a_wrong_payload_is_refused(bundle: Path, root: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_wrong_size_is_refused(bundle: Path, root: Path, change: int) -> None:
     refused(root, bundle, "its entry says 1000")
 
 
-def test_twice_too_few_and_too_many_payloads_are_refused(bundle: Path, root: Path) -> None:
+def test_duplicate_missing_and_extra_payloads_are_refused(bundle: Path, root: Path) -> None:
     content = members(bundle)
     rewrite(bundle, [*content, content[1]])
     refused(root, bundle, "occurs twice")
@@ -239,7 +239,7 @@ def with_manifest(bundle: Path, change: object) -> None:
         (lambda head: {"schema": 1}, "format None"),
     ],
 )
-def test_a_manifest_that_does_not_fit_is_refused(bundle: Path, root: Path, change: object, match: str) -> None:
+def test_an_inconsistent_manifest_is_refused(bundle: Path, root: Path, change: object, match: str) -> None:
     if match == "no entry refers|absent":
         change_all = change
 
@@ -274,7 +274,7 @@ def test_arbitrary_bytes_are_refused_cleanly(data: bytes) -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_changed_byte_is_refused_or_changes_nothing(data: st.DataObject) -> None:
-    """Only how a checksum is padded is left open."""
+    """Only the padding of a checksum may change without effect."""
     with tempfile.TemporaryDirectory() as folder:
         source = Cache(Path(folder, "source"))
         fill(source, "a", size=300)
@@ -311,7 +311,7 @@ def test_a_bundle_that_changes_during_the_import_is_refused(
     assert cache.verify().ok
 
 
-def test_files_that_cannot_be_read_or_written_are_named(bundle: Path, cache: Cache, tmp_path: Path) -> None:
+def test_the_error_names_a_file_that_cannot_be_read_or_written(bundle: Path, cache: Cache, tmp_path: Path) -> None:
     with pytest.raises(CacheError, match="absent"):
         cache.import_bundle(tmp_path / "absent")
     with pytest.raises(CacheError, match="nowhere"):

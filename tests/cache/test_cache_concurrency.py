@@ -1,4 +1,4 @@
-"""One build per key across threads and processes; a killed writer leaves the cache sound."""
+"""One build per key across threads and processes. A killed writer leaves the cache sound."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_threads_take_over_from_an_interrupted_build(cache: Cache) -> None:
     assert len(attempts) == 2
 
 
-def test_a_build_that_asks_for_its_own_key_is_refused(cache: Cache) -> None:
+def test_a_build_that_requests_its_own_key_is_refused(cache: Cache) -> None:
     def build() -> tuple[bytes, dict[str, object]]:
         return cache.get_or_build(key("a"), build)[0].payload, {}
 
@@ -98,7 +98,7 @@ def test_a_build_that_asks_for_its_own_key_is_refused(cache: Cache) -> None:
     assert cache.get_or_build(key("a"), lambda: (payload("a"), {}))[1] is False
 
 
-def test_a_build_may_ask_for_another_key(cache: Cache) -> None:
+def test_a_build_may_request_another_key(cache: Cache) -> None:
     def build() -> tuple[bytes, dict[str, object]]:
         return cache.get_or_build(key("b"), lambda: (payload("b"), {}))[0].payload, {}
 
@@ -113,8 +113,8 @@ def test_processes_on_a_cold_cache_build_each_key_once(root: Path, tmp_path: Pat
     context = multiprocessing.get_context("spawn")
     start_at = time.time() + 1.5
     processes = [
-        context.Process(target=build_all, args=(str(root), str(log), names[turn:] + names[:turn], start_at))
-        for turn in (0, 0, 2, 4)
+        context.Process(target=build_all, args=(str(root), str(log), names[start:] + names[:start], start_at))
+        for start in (0, 0, 2, 4)
     ]
     for process in processes:
         process.start()
@@ -139,7 +139,7 @@ def test_a_lock_held_too_long_does_not_stop_the_build(root: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside a thread is the case under test
 def test_a_forked_child_does_not_wait_for_its_parents_thread(root: Path) -> None:
-    root.write_text("in the way")  # no file lock, on which the child would rightly wait
+    root.write_text("in the way")  # without a cache folder there is no file lock for the child to wait on
     cache = Cache(root)
     started, release = threading.Event(), threading.Event()
 

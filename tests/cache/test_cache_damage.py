@@ -1,4 +1,4 @@
-"""Damage is detected, set aside, reported once and rebuilt."""
+"""Damaged entries are detected, set aside, reported once and rebuilt."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_flipped_bit_of_a_manifest_is_detected(data: st.DataObject, keep_times
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=300), st.sampled_from(["object", "manifest"]))
-def test_any_other_bytes_are_detected(data: bytes, what: str) -> None:
+def test_replaced_bytes_are_detected(data: bytes, what: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         cache = Cache(Path(folder, "c"))
         (entry,) = fill(cache, "a")
@@ -70,8 +70,8 @@ def test_a_manifest_under_another_name_is_detected(cache: Cache) -> None:
     assert cache.get(key("b")) == second
 
 
-def test_a_consistent_change_without_trace_needs_the_sha256(cache: Cache) -> None:
-    """CRC-32 can be met by a forger; a changed time, or verify, brings SHA-256 in."""
+def test_a_forged_payload_is_found_by_its_sha256(cache: Cache) -> None:
+    """A forged payload can match the CRC-32. A changed time, or verify, adds the SHA-256."""
     (entry,) = fill(cache, "a")
     path = object_of(cache, entry)
     forged = forge_crc32(payload("a"), entry.manifest.payload_crc32)
@@ -81,7 +81,7 @@ def test_a_consistent_change_without_trace_needs_the_sha256(cache: Cache) -> Non
 
 
 def forge_crc32(data: bytes, wanted: int) -> bytes:
-    """Another text of the same length and CRC-32, found in a basis of its changes of bits."""
+    """Other bytes of the same length and CRC-32. Gaussian elimination over single-bit changes finds them."""
     import zlib
 
     zero = zlib.crc32(bytes(len(data)))
@@ -135,7 +135,7 @@ def test_a_store_repairs_a_damaged_payload(cache: Cache) -> None:
     (entry,) = fill(cache, "a")
     flip(object_of(cache, entry), 5, keep_times=True)
     cache.put(key("b"), payload("a"), {})
-    assert cache.get(key("a")) == entry  # its time differs now, so this read took the SHA-256
+    assert cache.get(key("a")) == entry  # its time differs now, so this read checks the SHA-256
     assert cache.verify().sound == 2
 
 

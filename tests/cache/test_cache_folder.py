@@ -1,4 +1,4 @@
-"""A folder that is missing, full or not writable costs the caching; one that others can write is refused."""
+"""With a missing, full or read-only folder only the caching is lost. A folder that others can write is refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COMMANDS = {
 
 
 def build_twice(cache: Cache) -> None:
-    """Both times the build runs, and its result arrives."""
+    """Call get_or_build() twice. Both calls run the build and return its result."""
     for count in (1, 2):
         entry, hit = cache.get_or_build(key("a"), lambda: (payload("a"), {"n": 1}))
         assert (hit, entry.payload, entry.manifest.info) == (False, payload("a"), {"n": 1})
@@ -43,7 +43,7 @@ def build_twice(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("place", ["file", "below a file", "/proc/warp_tiles-cache", "/dev/null/cache"])
-def test_a_folder_that_cannot_be_made_costs_only_the_caching(
+def test_without_a_usable_folder_only_the_caching_is_lost(
     tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("in the way")
@@ -61,7 +61,7 @@ def test_a_folder_that_cannot_be_made_costs_only_the_caching(
 
 @pytest.mark.parametrize("call", ["replace", "write", "fsync", "mkdir"])
 @pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES])
-def test_a_failing_write_costs_only_the_caching(
+def test_after_a_failed_write_only_the_caching_is_lost(
     cache: Cache, root: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
     def fail(*_: object) -> None:
@@ -71,13 +71,13 @@ def test_a_failing_write_costs_only_the_caching(
         patch.setattr(warp_tiles.util.files.os, call, fail)
         build_twice(cache)
         assert os.strerror(number) in cache.problems[-1].reason
-    assert files(root) == []  # nothing half-written stays
+    assert files(root) == []  # no partial file stays
     assert cache.get_or_build(key("a"), lambda: (payload("a"), {}))[1] is False
-    assert cache.get(key("a")) is not None  # and it works again once the folder does
+    assert cache.get(key("a")) is not None  # the cache works again with the folder
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs resource limits")
-def test_a_disk_that_takes_no_more_costs_only_the_caching(root: Path) -> None:
+def test_on_a_full_disk_only_the_caching_is_lost(root: Path) -> None:
     fill(Cache(root), "a")
     code = f"""
 import resource, signal, sys
@@ -115,7 +115,7 @@ def test_a_read_only_folder_still_gives_hits(cache: Cache, root: Path) -> None:
             path.chmod(0o700)
 
 
-def test_hits_need_no_writing(cache: Cache, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hits_need_no_write_access(cache: Cache, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (entry,) = fill(cache, "a")
 
     def fail(*_: object, **__: object) -> None:
@@ -142,7 +142,7 @@ def test_a_damaged_entry_that_cannot_be_moved_is_still_a_miss(cache: Cache, monk
     assert [problem.kind for problem in cache.problems] == ["damage"]
 
 
-def test_a_command_that_cannot_do_its_work_raises(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_cannot_change_the_folder_raises(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(cache, "a")
 
     def fail(*_: object) -> None:
@@ -154,7 +154,7 @@ def test_a_command_that_cannot_do_its_work_raises(cache: Cache, monkeypatch: pyt
             command()
 
 
-def test_a_folder_removed_meanwhile_is_made_again(cache: Cache, root: Path) -> None:
+def test_a_removed_folder_is_created_again(cache: Cache, root: Path) -> None:
     fill(cache, "a")
     root.rename(root.with_name("gone"))
     assert cache.get(key("a")) is None
@@ -194,14 +194,14 @@ class TestTrust:
         assert Cache(root, allow_shared=True).get(key("a")) is None
 
     @pytest.mark.parametrize("mode", [0o700, 0o500, 0o755, 0o711])
-    def test_a_folder_of_ones_own_passes(self, root: Path, mode: int) -> None:
+    def test_the_users_own_folder_passes(self, root: Path, mode: int) -> None:
         root.mkdir()
         root.chmod(mode)
         cache = Cache(root)
         cache.check_trust()
         assert cache.get(key("a")) is None
 
-    def test_what_is_made_is_the_owners_alone(self, tmp_path: Path) -> None:
+    def test_new_files_are_private_to_the_owner(self, tmp_path: Path) -> None:
         cache = Cache(tmp_path / "new" / "cache")
         mask = os.umask(0)
         try:
@@ -212,7 +212,7 @@ class TestTrust:
         assert modes | {stat.S_IMODE((tmp_path / "new").stat().st_mode)} == {0o700}
         assert {stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "new").rglob("*") if p.is_file()} == {0o600}
 
-    def test_a_shared_folder_is_used_on_request_and_stays_shared(self, root: Path) -> None:
+    def test_an_allowed_shared_folder_is_used_and_stays_shared(self, root: Path) -> None:
         root.mkdir()
         root.chmod(0o2775)
         cache = Cache(root, allow_shared=True)
@@ -226,7 +226,7 @@ class TestTrust:
         assert {stat.S_IMODE(p.stat().st_mode) for p in root.rglob("*") if p.is_file()} == {0o664}
 
 
-def test_the_default_root_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_root_is_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     if sys.platform == "linux":
         assert default_root() == tmp_path / "warp_tiles"

@@ -1,4 +1,4 @@
-"""Keys: every input counts, the encoding is injective, a transcript proves its key."""
+"""Keys: every input changes the digest, the encoding is injective, a transcript proves its key."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ mappings = st.dictionaries(labels, values, min_size=1, max_size=5)
 
 
 def typed(fields: dict[str, object]) -> str:
-    """A form in which True and 1, and "1" and b"1", differ."""
+    """A text in which True differs from 1, and "1" from b"1"."""
     return repr(sorted((label, type(value).__name__, repr(value)) for label, value in fields.items()))
 
 
 @pytest.mark.parametrize("label", BASE)
-def test_every_field_changes_the_digest_and_explains_itself(label: str) -> None:
+def test_every_field_changes_the_digest_and_is_explained(label: str) -> None:
     before, after = CacheKey.of(BASE), CacheKey.of({**BASE, label: CHANGED[label]})
     assert before.digest != after.digest
     (difference,) = explain(before, after)
@@ -94,7 +94,7 @@ def test_text_cannot_move_between_label_and_value(left: str, right: str, value: 
 
 
 @given(mappings)
-def test_a_transcript_gives_the_key_back_through_json(fields: dict[str, object]) -> None:
+def test_a_transcript_restores_the_key_through_json(fields: dict[str, object]) -> None:
     key = CacheKey.of(fields)
     again = CacheKey.from_transcript(json.loads(json.dumps(key.transcript)))
     assert again == key
@@ -122,7 +122,7 @@ def test_long_values_are_kept_as_digest_and_length() -> None:
         ({"a": object()}, TypeError),
     ],
 )
-def test_what_has_no_encoding_is_refused(fields: object, error: type[Exception]) -> None:
+def test_values_without_an_encoding_are_refused(fields: object, error: type[Exception]) -> None:
     with pytest.raises(error):
         CacheKey.of(fields)
 

@@ -1,4 +1,4 @@
-"""Digests of files are remembered, and never wrongly."""
+"""The memo of file digests: when a digest is reused, and when it is taken again."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from warp_tiles.cache import FileDigests, _memo
 
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take files for settled at once."""
+    """Treat files as settled at once."""
     monkeypatch.setattr(_memo, "SETTLE_NS", -(10**12))
 
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Every file that is read to take its digest."""
+    """Every file that was read for its digest."""
     seen: list[Path] = []
     take = _memo._hash_file
     monkeypatch.setattr(_memo, "_hash_file", lambda path: (seen.append(path), take(path))[1])
@@ -40,12 +40,12 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_nothing_is_touched_before_the_first_digest(root: Path) -> None:
+def test_no_file_is_created_before_the_first_digest(root: Path) -> None:
     FileDigests(root)
     assert not root.exists()
 
 
-def test_a_digest_is_taken_once_per_state(root: Path, library: Path, settled: None, hashed: list[Path]) -> None:
+def test_an_unchanged_file_is_hashed_once(root: Path, library: Path, settled: None, hashed: list[Path]) -> None:
     memo = FileDigests(root)
     assert [memo.digest(library) for _ in range(3)] == [sha256(library)] * 3
     assert len(hashed) == 1
@@ -77,7 +77,7 @@ def test_a_changed_file_is_hashed_again(
     assert len(hashed) == 2
 
 
-def test_a_file_that_may_still_change_is_not_remembered(root: Path, library: Path, hashed: list[Path]) -> None:
+def test_the_digest_of_a_recently_changed_file_is_not_stored(root: Path, library: Path, hashed: list[Path]) -> None:
     memo = FileDigests(root)
     assert memo.digest(library) == memo.digest(library) == sha256(library)
     assert len(hashed) == 2
@@ -121,18 +121,16 @@ def test_a_damaged_memo_is_ignored_and_replaced(
     assert path.read_bytes() == good
 
 
-def test_a_memo_that_cannot_be_kept_costs_only_time(root: Path, library: Path, settled: None, hashed: list) -> None:
+def test_with_an_unwritable_memo_digests_are_repeated(root: Path, library: Path, settled: None, hashed: list) -> None:
     root.write_text("in the way")
     memo = FileDigests(root)
     assert memo.digest(library) == memo.digest(library) == sha256(library)
-    assert len(hashed) == 1  # remembered by this object at least
+    assert len(hashed) == 1  # this object still keeps it in memory
     assert root.read_text() == "in the way"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX permissions")
-def test_a_memo_that_others_can_write_is_not_believed(
-    root: Path, library: Path, settled: None, hashed: list[Path]
-) -> None:
+def test_a_memo_that_others_can_write_is_ignored(root: Path, library: Path, settled: None, hashed: list[Path]) -> None:
     FileDigests(root).digest(library)
     assert stat.S_IMODE((root / "v1" / "digests.json").stat().st_mode) == 0o600
     root.chmod(0o777)
@@ -157,7 +155,7 @@ def test_the_memo_stays_small(root: Path, tmp_path: Path, settled: None, monkeyp
         assert len(FileDigests(root)._load()) == min(number + 1, 5)
 
 
-def test_a_warm_memo_is_quick(
+def test_a_warm_memo_is_fast(
     root: Path, tmp_path: Path, library: Path, settled: None, hashed: list, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "include"

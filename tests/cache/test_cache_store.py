@@ -1,4 +1,4 @@
-"""Look up, store, evict, explain; what a hit costs."""
+"""Look up, store, evict and explain entries; the time of a hit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warp_tiles.cache import Cache
 from warp_tiles.errors import CacheError
 
 
-def test_making_a_cache_and_importing_it_touch_nothing(root: Path) -> None:
+def test_import_and_constructor_create_no_files(root: Path) -> None:
     cache = Cache(root)
     assert cache.get(key("a")) is None
     assert cache.entries() == ()
@@ -31,7 +31,7 @@ def test_making_a_cache_and_importing_it_touch_nothing(root: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
-def test_what_was_put_is_got(cache: Cache) -> None:
+def test_get_returns_the_stored_entry(cache: Cache) -> None:
     stored = cache.put(key("a"), payload("a"), {"symbol": "s", "sizes": (1, 2), "build_ms": 1.5})
     assert counted(cache) == {"stores": 1}
     found = cache.get(key("a"))
@@ -102,14 +102,14 @@ def test_a_second_put_replaces_the_first(cache: Cache) -> None:
         (b"x", {"a": float("nan")}, ValueError),
     ],
 )
-def test_what_cannot_be_stored_is_refused(cache: Cache, root: Path, data: object, info: dict, error: type) -> None:
+def test_unstorable_values_are_refused(cache: Cache, root: Path, data: object, info: dict, error: type) -> None:
     with pytest.raises(error):
         cache.put(key("a"), data, info)
     assert counted(cache) == {}
     assert not root.exists()
 
 
-def test_the_least_recently_used_go_first(root: Path) -> None:
+def test_the_least_recently_used_entries_are_removed_first(root: Path) -> None:
     cache = Cache(root)
     entries = fill(cache, "a", "b", "c", "d", size=10_000)
     assert cache.get(key("a")) is not None  # now b is the oldest
@@ -137,7 +137,7 @@ def test_a_store_keeps_the_bound_and_the_new_entry(root: Path) -> None:
 def test_a_new_entry_that_nearly_fills_the_cache_stays(root: Path) -> None:
     cache = Cache(root, max_bytes=20_000)
     fill(cache, "small")
-    fill(cache, "large", size=19_000)  # above nine tenths, to which an automatic eviction goes
+    fill(cache, "large", size=19_000)  # above nine tenths, the target of an automatic eviction
     assert counted(cache) == {"stores": 2, "evictions": 1}
     assert cache.get(key("large")) is not None
     assert cache.info().size_bytes <= 20_000
@@ -166,7 +166,7 @@ def test_gc_never_removes_a_payload_that_a_key_refers_to(cache: Cache) -> None:
     first = cache.put(key("a"), payload("same", 10_000), {})
     second = cache.put(key("b"), payload("same", 10_000), {})
     fill(cache, "c", size=10_000)
-    report = cache.gc(cache.info().size_bytes - 1)  # one of the sharing keys has to go, their payload must not
+    report = cache.gc(cache.info().size_bytes - 1)  # one of the sharing keys is removed, their payload stays
     assert report.evicted == (first.key,)
     assert report.payloads == 0
     assert cache.get(key("b")).payload == second.payload
@@ -199,7 +199,7 @@ def test_gc_removes_old_leftovers_only(cache: Cache, root: Path) -> None:
     assert cache.get(key("a")) == entry
 
 
-def test_clear_removes_all_and_the_cache_goes_on(cache: Cache, root: Path) -> None:
+def test_the_cache_works_after_clear(cache: Cache, root: Path) -> None:
     fill(cache, *range(5))
     report = cache.clear()
     assert (len(report.evicted), report.payloads, files(root)) == (5, 5, [])
@@ -207,7 +207,7 @@ def test_clear_removes_all_and_the_cache_goes_on(cache: Cache, root: Path) -> No
     assert cache.get(key("a")) is not None
 
 
-def test_a_miss_is_explained_by_its_nearest_neighbour(cache: Cache) -> None:
+def test_a_miss_is_explained_by_the_nearest_key(cache: Cache) -> None:
     cache.put(key("a", arch=80, compiler="12.8"), payload("a"), {})
     near = cache.put(key("b", arch=90, compiler="12.9"), payload("b"), {})
     explanation = cache.explain(key("b", arch=90, compiler="13.0"))
@@ -219,7 +219,7 @@ def test_a_miss_is_explained_by_its_nearest_neighbour(cache: Cache) -> None:
     assert Cache(cache.root.parent / "empty").explain(key("b")).nearest is None
 
 
-def test_find_wants_one_key(cache: Cache) -> None:
+def test_find_requires_exactly_one_key(cache: Cache) -> None:
     entries = fill(cache, *range(3))
     assert cache.find(entries[0].key[:12]).key == key(0)
     with pytest.raises(CacheError, match="3 stored keys"):
@@ -230,7 +230,7 @@ def test_find_wants_one_key(cache: Cache) -> None:
         cache.get("../../etc/passwd")
 
 
-def test_a_hit_of_5_mb_is_quick(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hit_of_5_mb_is_fast(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
     data = os.urandom(5_000_000)
     cache.put(key("a"), data, {"symbol": "s"})
     times = []
@@ -243,6 +243,6 @@ def test_a_hit_of_5_mb_is_quick(cache: Cache, capsys: pytest.CaptureFixture[str]
     with capsys.disabled():
         print(f"\n5 MB hit: median {statistics.median(times):.2f} ms, best {min(times):.2f} ms")
     assert statistics.median(times) < 20.0
-    os.utime(object_of(cache, entry))  # a foreign modification time: SHA-256 as well, and still a hit
+    os.utime(object_of(cache, entry))  # with another modification time the SHA-256 is checked too; it is still a hit
     assert cache.get(key("a")) == entry
     assert key_file_of(cache, entry).stat().st_size < 2000

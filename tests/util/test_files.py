@@ -1,4 +1,4 @@
-"""Folders that several threads make at once, and where none can be made."""
+"""Creating folders: several threads at once, and where it fails."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from warp_tiles.util.files import make_private_folders
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])
-def test_folders_that_another_makes_meanwhile_are_taken(
+def test_folders_that_another_thread_creates_meanwhile_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: int
 ) -> None:
     wanted = tmp_path / "a" / "b" / "c"
     others = [wanted.parent.parent, wanted.parent, wanted][:level]
     mkdir = os.mkdir
 
-    def missing_then_made(path: os.PathLike[str], mode: int = 0o777) -> None:
+    def created_meanwhile(path: os.PathLike[str], mode: int = 0o777) -> None:
         try:
             mkdir(path, mode)
         except FileNotFoundError:
             while others:
-                mkdir(others.pop(0))  # another thread, faster from here on
+                mkdir(others.pop(0))  # stands for another thread that is faster
             raise
 
-    monkeypatch.setattr(os, "mkdir", missing_then_made)
+    monkeypatch.setattr(os, "mkdir", created_meanwhile)
     make_private_folders(wanted)
     assert wanted.is_dir()
 
 
-def test_threads_make_the_same_folders_at_once(tmp_path: Path) -> None:
-    threads, rounds = 4, 100
-    together = threading.Barrier(threads, timeout=60)
+def test_threads_create_the_same_folders_at_once(tmp_path: Path) -> None:
+    threads, iterations = 4, 100
+    barrier = threading.Barrier(threads, timeout=60)
     failed: list[Exception] = []
 
     def make() -> None:
-        for number in range(rounds):
-            together.wait()
+        for number in range(iterations):
+            barrier.wait()
             try:
                 make_private_folders(tmp_path / str(number) / "a" / "b" / "c")
             except Exception as error:
@@ -53,7 +53,7 @@ def test_threads_make_the_same_folders_at_once(tmp_path: Path) -> None:
     assert not failed
 
 
-def test_where_no_folder_can_be_made_the_error_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_created_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mkdir = os.mkdir
 
     def refused(path: os.PathLike[str], mode: int = 0o777) -> None:

@@ -1,4 +1,4 @@
-"""Single flight within a process; tests/cache and tests/tuning cover what builds on it."""
+"""Single flight within a process. tests/cache and tests/tuning test its users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from warp_tiles.util.single_flight import Flights, ReentrantFlightError
 
 
-def test_one_call_serves_all_threads_that_ask_meanwhile() -> None:
+def test_one_call_serves_all_concurrent_threads() -> None:
     flights: Flights[str, int] = Flights()
     begun, gate, calls = threading.Event(), threading.Event(), []
 
@@ -30,11 +30,11 @@ def test_one_call_serves_all_threads_that_ask_meanwhile() -> None:
         assert first.result(10) == (7, True)
         results = [other.result(10) for other in others]
     assert all(value == 7 for value, _ in results)
-    assert len(calls) == 1 + sum(led for _, led in results)  # a thread that came late leads again
+    assert len(calls) == 1 + sum(led for _, led in results)  # a late thread leads again
     assert len(flights) == 0
 
 
-def test_an_error_reaches_the_caller_and_is_not_kept() -> None:
+def test_an_error_is_raised_and_not_stored() -> None:
     flights: Flights[str, int] = Flights()
     with pytest.raises(ZeroDivisionError):
         flights.run("key", lambda: 1 // 0)
@@ -60,7 +60,7 @@ def test_a_started_future_is_shared_until_it_is_done() -> None:
     assert later is not work
 
 
-def test_work_that_has_ended_is_forgotten_at_once() -> None:
+def test_finished_work_is_forgotten_at_once() -> None:
     flights: Flights[str, int] = Flights()
     done: Future[int] = Future()
     done.set_result(1)
@@ -68,7 +68,7 @@ def test_work_that_has_ended_is_forgotten_at_once() -> None:
     assert len(flights) == 0
 
 
-def test_what_cannot_be_started_is_not_under_way() -> None:
+def test_work_that_fails_to_start_is_forgotten() -> None:
     flights: Flights[str, int] = Flights()
 
     def submit() -> Future[int]:

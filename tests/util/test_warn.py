@@ -11,13 +11,13 @@ from warp_tiles.util import warn as module
 from warp_tiles.util.warn import WarnedTexts, warn
 
 
-def test_a_warning_has_the_prefix_and_names_the_line_that_called() -> None:
+def test_a_warning_has_the_prefix_and_the_callers_line() -> None:
     with pytest.warns(RuntimeWarning, match="^warp_tiles: no toolchain$") as caught:
         warn("no toolchain")
     assert caught[0].filename == __file__
 
 
-def test_frames_of_the_package_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_of_the_package_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     source = "def inner(): warn('inner')\ndef outer(): inner()\n"
     names = {"warn": warn}
     exec(compile(source, f"{module._PACKAGE}build/fake.py", "exec"), names)
@@ -26,7 +26,7 @@ def test_frames_of_the_package_are_passed_over(monkeypatch: pytest.MonkeyPatch) 
     assert caught[0].filename == __file__
 
 
-def test_on_a_thread_the_caller_is_named() -> None:
+def test_on_a_thread_the_warning_names_the_caller_of_warn() -> None:
     names = {"warn": warn}
     exec(compile("def work(): warn('thread')", f"{module._PACKAGE}build/fake.py", "exec"), names)
     thread = threading.Thread(target=names["work"])
@@ -40,7 +40,7 @@ def test_on_a_thread_the_caller_is_named() -> None:
     assert caught[0].filename.endswith("build/fake.py")
 
 
-def test_a_text_is_warned_of_once_where_that_is_wanted() -> None:
+def test_a_text_is_warned_once_on_request() -> None:
     once = WarnedTexts()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

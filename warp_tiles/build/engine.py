@@ -18,7 +18,7 @@ from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.locked import require_cached
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
-from warp_tiles.cache._asked import AskedKeys
+from warp_tiles.cache._missed import MissedKeys
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
@@ -212,7 +212,7 @@ class Engine:
             return found
         cached = context.is_cached(key)
         if not cached:
-            AskedKeys(context.root / "asked").note(key)
+            MissedKeys(context.root / "asked").add(key)
         return replace(found, key=key.digest, cached=cached)
 
     def require_cached(self, plan: ModulePlan) -> None:

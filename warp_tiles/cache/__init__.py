@@ -1,9 +1,9 @@
 """Content-addressed cache of compiled GEMM variants (raw LTO-IR), and of headers that tuning keeps.
 
-A key is a list of labelled inputs; a payload is stored under its SHA-256. The cache never fails a build: a folder
-that cannot be used costs the caching. It does refuse a folder that others can write. See ``docs/cache.md``.
+A key is a list of labelled inputs. A payload is stored under its SHA-256. The cache never fails a build: if its
+folder cannot be used, only the caching is lost. It does refuse a folder that others can write. See ``docs/cache.md``.
 
-Names are imported when first used: a process that builds nothing needs few of them.
+Names are imported at their first use, because a process that builds nothing needs few of them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from warp_tiles.cache._bundle import BundleReport
     from warp_tiles.cache._explain import Difference, Explanation, explain
     from warp_tiles.cache._key import SCHEMA_VERSION, CacheKey, KeyField
-    from warp_tiles.cache._maintain import CacheInfo, Finding, GcReport, Listed, VerifyReport
+    from warp_tiles.cache._maintain import CacheInfo, EntryInfo, Finding, GcReport, VerifyReport
     from warp_tiles.cache._manifest import Entry, Manifest
     from warp_tiles.cache._memo import FileDigests
     from warp_tiles.cache._place import cache_root, default_root
     from warp_tiles.cache._report import Problem
     from warp_tiles.cache._store import Cache, Counters
 
-_PLACES = {
+_LAZY_NAMES = {
     "BundleReport": "_bundle",
     "Cache": "_store",
     "CacheInfo": "_maintain",
@@ -30,12 +30,12 @@ _PLACES = {
     "Counters": "_store",
     "Difference": "_explain",
     "Entry": "_manifest",
+    "EntryInfo": "_maintain",
     "Explanation": "_explain",
     "FileDigests": "_memo",
     "Finding": "_maintain",
     "GcReport": "_maintain",
     "KeyField": "_key",
-    "Listed": "_maintain",
     "Manifest": "_manifest",
     "Problem": "_report",
     "SCHEMA_VERSION": "_key",
@@ -54,12 +54,12 @@ __all__ = [
     "Counters",
     "Difference",
     "Entry",
+    "EntryInfo",
     "Explanation",
     "FileDigests",
     "Finding",
     "GcReport",
     "KeyField",
-    "Listed",
     "Manifest",
     "Problem",
     "VerifyReport",
@@ -70,8 +70,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _LAZY_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)
     globals()[name] = value
     return value

@@ -1,7 +1,7 @@
-"""Bundles: entries of a cache in one file, to carry to another machine.
+"""Bundles: entries of a cache in one file, for transport to another machine.
 
-A bundle is an uncompressed tar file (LTO-IR does not shrink) of ``manifest.json``, then each payload once as
-``objects/<sha256>.ltoir`` in the order of first mention. It is not signed.
+A bundle is an uncompressed tar file, because LTO-IR hardly shrinks. It holds ``manifest.json``, then each payload once
+as ``objects/<sha256>.ltoir``, in the order of first mention. It is not signed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BundleReport:
 
     Attributes:
         added: Entries written to the bundle, or to the cache.
-        present: Entries of an import that the cache had already.
+        present: Entries of an import that the cache already had.
         skipped: Keys of an export whose entry is damaged or incomplete.
         payload_bytes: Size of the payloads written.
     """
@@ -50,7 +50,7 @@ def export(folder: Folder, path: Path, keys: Sequence[str] | None) -> BundleRepo
     """Write entries to a bundle.
 
     Raises:
-        CacheError: A key asked for is not stored sound, or an entry changed meanwhile.
+        CacheError: A requested key has no sound entry, or an entry changed meanwhile.
         OSError: The bundle cannot be written.
     """
     chosen: list[Manifest] = []
@@ -101,7 +101,7 @@ def check(path: Path) -> tuple[Manifest, ...]:
         The manifests of its entries.
 
     Raises:
-        BundleError: It is malformed, damaged, of another version, or names an entry that it does not hold.
+        BundleError: It is malformed or damaged, has another version, or lists an entry without a payload.
         OSError: The file cannot be read.
     """
     with open(path, "rb") as stream:
@@ -109,11 +109,11 @@ def check(path: Path) -> tuple[Manifest, ...]:
 
 
 def import_checked(folder: Folder, path: Path, checked: Sequence[Manifest]) -> BundleReport:
-    """Store the entries of a bundle that :func:`check` passed; the caller holds the store lock.
+    """Store the entries of a bundle that passed :func:`check`. The caller holds the store lock.
 
     Raises:
-        BundleError: The file is not the one that was checked.
-        OSError: An entry cannot be stored; those before it are.
+        BundleError: The file has changed since the check.
+        OSError: An entry cannot be stored. The entries before it are stored.
     """
     importer = _Importer(folder)
     with open(path, "rb") as stream:
@@ -130,7 +130,7 @@ class _Importer:
         self.payload_bytes = 0
 
     def take(self, manifests: Sequence[Manifest], payload: bytes) -> None:
-        """Store one verified payload under each of its keys; what is stored already stays."""
+        """Store one verified payload under each of its keys. Stored entries stay unchanged."""
         before = self.added
         for manifest in manifests:
             if self.folder.read_entry(manifest.key.digest) is not None:
@@ -148,8 +148,8 @@ def _walk(stream: BinaryIO, importer: _Importer | None) -> tuple[Manifest, ...]:
     if name != MANIFEST_NAME:
         raise _tar.malformed(f"its first member is {name!r:.120}, expected {MANIFEST_NAME!r}")
     if size > MAX_MANIFEST_BYTES:
-        raise _tar.malformed(f"its manifest claims {size} bytes, at most {MAX_MANIFEST_BYTES} are taken")
-    manifests = _read_manifests(_exactly(stream, size, name))
+        raise _tar.malformed(f"its manifest claims {size} bytes, the limit is {MAX_MANIFEST_BYTES}")
+    manifests = _read_manifests(_read_exactly(stream, size, name))
     expected: dict[str, list[Manifest]] = {}
     for manifest in manifests:
         expected.setdefault(manifest.payload_sha256, []).append(manifest)
@@ -167,7 +167,7 @@ def _walk(stream: BinaryIO, importer: _Importer | None) -> tuple[Manifest, ...]:
         users = expected[sha256]
         if any(size != manifest.payload_bytes for manifest in users):
             raise _tar.malformed(f"the payload {sha256} has {size} bytes, its entry says {users[0].payload_bytes}")
-        payload = _exactly(stream, size, name)
+        payload = _read_exactly(stream, size, name)
         for index, manifest in enumerate(users):
             try:
                 manifest.check_payload(payload, full=index == 0)
@@ -180,7 +180,7 @@ def _walk(stream: BinaryIO, importer: _Importer | None) -> tuple[Manifest, ...]:
     return manifests
 
 
-def _exactly(stream: BinaryIO, size: int, name: str) -> bytes:
+def _read_exactly(stream: BinaryIO, size: int, name: str) -> bytes:
     data = stream.read(size)
     if len(data) != size:
         raise _tar.malformed(f"{name} is cut short at {len(data)} of {size} bytes")
@@ -217,7 +217,7 @@ def _read_manifests(data: bytes) -> tuple[Manifest, ...]:
 
 
 def _check_version(data: bytes) -> None:
-    """Refuse a manifest that is not damaged but of another format."""
+    """Refuse a sound manifest of another format."""
     with suppress(DamagedError):
         head = parse_object(data)
         if "format" in head or "schema" in head:

@@ -1,4 +1,4 @@
-"""Why a key missed: the labels in which it differs from the nearest stored one."""
+"""Explains why a key missed: the labels in which it differs from the nearest stored key."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from warp_tiles.cache._key import CacheKey, KeyField
 
 @dataclass(frozen=True)
 class Difference:
-    """One label on which two keys disagree; ``None`` where a key lacks the label.
+    """One label on which two keys disagree. A value is ``None`` if its key lacks the label.
 
     Attributes:
         label: The label, or ``"schema"`` in angle brackets for the schema version.
         old: The stored key's value.
-        new: The asked key's value.
+        new: The requested key's value.
     """
 
     label: str
@@ -23,23 +23,23 @@ class Difference:
     new: str | None
 
     def __str__(self) -> str:
-        return f"{self.label}: {_shown(self.old)} -> {_shown(self.new)}"
+        return f"{self.label}: {_display(self.old)} -> {_display(self.new)}"
 
 
-def _shown(value: str | None) -> str:
+def _display(value: str | None) -> str:
     return "(absent)" if value is None else value
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """How a key differs from the stored ones.
+    """The differences between a key and the nearest stored key.
 
     Attributes:
-        key: The key asked for.
-        stored: Whether an entry of this very key is stored.
+        key: The requested key.
+        stored: True if an entry of ``key`` is stored.
         nearest: Digest of the stored key, other than ``key``, with the fewest differing labels; ``None`` if there
             is no other.
-        differences: Where ``key`` differs from ``nearest``.
+        differences: The labels in which ``key`` differs from ``nearest``.
     """
 
     key: CacheKey
@@ -58,7 +58,7 @@ class Explanation:
 
 
 def explain(old: CacheKey, new: CacheKey) -> tuple[Difference, ...]:
-    """List the labels on which two keys differ, by label, the schema version first."""
+    """List the labels on which two keys differ. The schema version comes first, then the labels in order."""
     differences = []
     if old.schema != new.schema:
         differences.append(Difference("<schema>", str(old.schema), str(new.schema)))
@@ -77,7 +77,7 @@ def _value(field: KeyField | None) -> str | None:
 
 
 def explain_among(key: CacheKey, stored: Iterable[CacheKey]) -> Explanation:
-    """Explain a key against stored ones; of equally near ones the first given wins."""
+    """Compare a key with the nearest stored key. If several are equally near, the first of them is taken."""
     found = False
     nearest: CacheKey | None = None
     fewest: tuple[Difference, ...] = ()

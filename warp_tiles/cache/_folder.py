@@ -1,8 +1,8 @@
-"""The cache's folder: where things lie, who may write them, reading and storing one entry.
+"""The cache's folder: its layout, its permissions, and reads and writes of one entry.
 
 <root>/v1/keys/ab/<key digest>.json         manifest, sealed
 <root>/v1/objects/ab/<payload sha256>.ltoir raw payload
-<root>/v1/locks/                            one lock per key being built, one for changes of the store
+<root>/v1/locks/                            one lock per key that is being built, one for changes of the store
 <root>/v1/quarantine/                       damaged files, kept for a week
 """
 
@@ -27,13 +27,13 @@ STORE_LOCK = "store"
 
 
 class Folder:
-    """Files of one cache. Methods raise ``OSError`` when the folder cannot be used.
+    """Files of one cache. Methods raise ``OSError`` if the folder cannot be used.
 
     Args:
         root: The cache's folder.
         allow_shared: Accept a folder that others can write.
-        problems: Where damage is reported.
-        suffix: Of files of payloads.
+        problems: Receives reports of damage.
+        suffix: Suffix of payload files.
     """
 
     def __init__(self, root: Path, allow_shared: bool, problems: Problems, suffix: str = ".ltoir") -> None:
@@ -56,10 +56,10 @@ class Folder:
         return self.objects / sha256[:2] / f"{sha256}{self._suffix}"
 
     def check_trust(self) -> None:
-        """Refuse folders that others can write; missing ones pass.
+        """Refuse folders that others can write. Missing folders pass.
 
         Raises:
-            CacheError: Another user owns or can write a folder of the cache, and that was not allowed.
+            CacheError: Another user owns or can write a folder of the cache, and the cache is not shared.
             OSError: A folder cannot be examined.
         """
         if self.allow_shared:
@@ -71,12 +71,12 @@ class Folder:
                 continue
             if reason is not None:
                 raise CacheError(
-                    f"the cache folder {path} is refused: {reason}; who writes to it chooses the code that runs",
+                    f"the cache folder {path} is refused: {reason}; whoever can write to it chooses the code that runs",
                     remedy=f"chmod 700 {path}, choose a folder of your own, or set WARP_TILES_CACHE_SHARED=1",
                 )
 
     def modes(self) -> tuple[int, int]:
-        """Permissions for new folders and files: the owner's alone, or those of a root that is shared."""
+        """Permissions of new folders and files: for the owner only, or those of a shared root."""
         return modes_in(self.root, self.allow_shared)
 
     @contextmanager
@@ -84,7 +84,7 @@ class Folder:
         """Hold a lock across processes.
 
         Raises:
-            OSError: No lock can be had here; ``TimeoutError`` if it is held elsewhere for too long.
+            OSError: The lock cannot be created; ``TimeoutError`` if another process holds it for too long.
         """
         folder_mode, file_mode = self.modes()
         make_private_folders(self.locks, folder_mode)
@@ -103,8 +103,8 @@ class Folder:
     def read_payload(self, manifest: Manifest, *, full: bool = False) -> bytes:
         """Read and verify a payload.
 
-        A file with the very modification time it was written with is checked by length and CRC-32; any other, or
-        with ``full``, by SHA-256 as well.
+        Length and CRC-32 are always checked. The SHA-256 is checked too if ``full`` is set or if the file's
+        modification time is not the one of the manifest.
 
         Raises:
             DamagedError: It is damaged.
@@ -115,10 +115,10 @@ class Folder:
         return payload
 
     def read_entry(self, digest: str, *, full: bool = False) -> Entry | None:
-        """Read and verify an entry; a damaged one is set aside and reported.
+        """Read and verify an entry. A damaged entry is set aside and reported.
 
         Returns:
-            The entry, or ``None`` if it is not stored whole.
+            The entry, or ``None`` if it is missing or incomplete.
         """
         try:
             manifest = self.read_manifest(digest)
@@ -137,7 +137,7 @@ class Folder:
             return None
 
     def set_aside(self, path: Path, reason: str | None) -> None:
-        """Move a damaged file to the quarantine, or remove it if it cannot be moved; report it unless ``None``."""
+        """Move a damaged file to the quarantine, or remove it if that fails. Report it if there is a reason."""
         if reason is not None:
             self.problems.damage(str(path), reason)
         target = self.quarantine / f"{time.time_ns():x}-{path.name}"
@@ -150,7 +150,7 @@ class Folder:
                 os.unlink(path)
 
     def touch(self, digest: str) -> None:
-        """Note a use of a key, for the order of eviction; best effort."""
+        """Record a use of a key for the order of eviction, as far as permissions allow."""
         path, now = self.key_path(digest), time.time_ns()
         try:
             os.utime(path, ns=(now, now))  # finer than the kernel's own clock tick
@@ -161,10 +161,10 @@ class Folder:
             pass
 
     def store(self, manifest: Manifest, payload: bytes) -> Manifest:
-        """Store an entry durably, the payload first; the caller holds the store lock.
+        """Store an entry durably, the payload first. The caller holds the store lock.
 
         Returns:
-            The manifest as stored.
+            The stored manifest.
         """
         folder_mode, file_mode = self.modes()
         place = self.object_path(manifest.payload_sha256)
@@ -202,14 +202,14 @@ class Folder:
                 yield path.stem, status
 
     def each_temporary(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Files that a writer left unfinished, or is writing."""
+        """Temporary files of running and of interrupted writers."""
         for folder in (self.keys, self.objects):
             for path, status in _files(folder):
                 if path.name.startswith(TEMP_PREFIX):
                     yield path, status
 
     def each_quarantined(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Damaged files that were set aside."""
+        """Damaged files in the quarantine."""
         yield from _entries(self.quarantine)
 
     def each_lock(self) -> Iterator[tuple[Path, os.stat_result]]:
@@ -219,12 +219,12 @@ class Folder:
                 yield path, status
 
     def size_bytes(self) -> int:
-        """Bytes of everything stored, unfinished and set aside."""
+        """Bytes of all stored, temporary and quarantined files."""
         parts = (_files(self.keys), _files(self.objects), _entries(self.quarantine))
         return sum(status.st_size for part in parts for _, status in part)
 
     def remove(self, path: Path) -> None:
-        """Remove a file; one that is gone already is fine."""
+        """Remove a file if it exists."""
         with suppress(FileNotFoundError):
             os.unlink(path)
 
@@ -251,10 +251,10 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def lock_problem(root: Path, error: OSError) -> Problem:
-    """A lock could not be had; the build goes on without it."""
+    """The problem of a lock that could not be taken. The build continues without it."""
     return Problem(
         "lock",
         str(root),
         f"builds are not coordinated between processes ({error.strerror or error})",
-        "see whether another process hangs, or choose a cache folder on a local file system",
+        "check whether another process hangs, or choose a cache folder on a local file system",
     )

@@ -1,7 +1,7 @@
 """Cache keys: SHA-256 over labelled, length-prefixed, schema-versioned fields, with a printable transcript.
 
 The digest is taken over the transcript itself, so a stored transcript proves its key. A long value
-enters as its own SHA-256 and length; a short one enters, and is kept, as it is.
+is replaced by its SHA-256 and length. A short value is kept unchanged.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import cached_property
 
 SCHEMA_VERSION = 1
 
-#: Text of more bytes than this enters a key, and its transcript, as a digest.
+#: Longer text enters a key, and its transcript, as a digest.
 INLINE_TEXT_BYTES = 1024
-#: Binary values of more bytes than this enter as a digest.
+#: Longer binary values enter as a digest.
 INLINE_BINARY_BYTES = 64
 
 KeyValue = str | bytes | bool | int | Sequence[str] | None
@@ -31,7 +31,7 @@ class KeyField:
 
     Attributes:
         label: Name of the input, unique within a key.
-        kind: How ``shown`` is to be read: ``text``, ``bytes`` (hex), ``int``, ``bool``, ``none``, ``list``
+        kind: The encoding of ``shown``: ``text``, ``bytes`` (hex), ``int``, ``bool``, ``none``, ``list``
             (a JSON array of strings), or one of ``text-sha256``, ``bytes-sha256``, ``list-sha256``.
         shown: The value, or ``<sha256 hex>:<length in bytes>`` for the ``-sha256`` kinds.
     """
@@ -50,7 +50,7 @@ class KeyField:
 
     @classmethod
     def of(cls, label: str, value: KeyValue) -> KeyField:
-        """Make the field of one value.
+        """Create the field of one value.
 
         Args:
             label: Name of the input.
@@ -99,7 +99,7 @@ class CacheKey:
 
     Attributes:
         fields: The inputs, sorted by label, labels unique.
-        schema: Version of the meaning of the fields; another version is another key.
+        schema: Version of the meaning of the fields. Another version gives another key.
     """
 
     fields: tuple[KeyField, ...]
@@ -118,14 +118,14 @@ class CacheKey:
     def of(
         cls, fields: Mapping[str, KeyValue] | Iterable[tuple[str, KeyValue]], *, schema: int = SCHEMA_VERSION
     ) -> CacheKey:
-        """Make a key from labelled values; their order does not matter.
+        """Create a key from labelled values. Their order does not matter.
 
         Args:
             fields: Label to value. See :meth:`KeyField.of` for the types.
             schema: Version of the meaning of the fields.
 
         Raises:
-            TypeError: A value has a type that has no encoding.
+            TypeError: A value has a type without an encoding.
             ValueError: A label is empty or occurs twice, or there is no field.
         """
         pairs = fields.items() if isinstance(fields, Mapping) else fields
@@ -133,20 +133,20 @@ class CacheKey:
 
     @classmethod
     def from_transcript(cls, transcript: object) -> CacheKey:
-        """Rebuild a key from :attr:`transcript` as JSON gives it back.
+        """Rebuild a key from a :attr:`transcript` that was read from JSON.
 
         Raises:
             ValueError: The transcript is malformed.
         """
         if not isinstance(transcript, dict) or set(transcript) != {"schema", "fields"}:
-            raise ValueError("a transcript is an object of 'schema' and 'fields'")
+            raise ValueError("a transcript must be an object with 'schema' and 'fields'")
         rows = transcript["fields"]
         if not isinstance(rows, list):
-            raise ValueError("the fields of a transcript are a list")
+            raise ValueError("the fields of a transcript must be a list")
         fields = []
         for row in rows:
             if not (isinstance(row, list) and len(row) == 3 and all(isinstance(part, str) for part in row)):
-                raise ValueError(f"a transcript field is three strings, got {row!r:.200}")
+                raise ValueError(f"a transcript field must be three strings, got {row!r:.200}")
             fields.append(KeyField(*row))
         return cls(tuple(fields), transcript["schema"])
 

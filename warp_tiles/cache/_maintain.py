@@ -1,4 +1,4 @@
-"""Looking after a cache: sizes, listing, verification, eviction, clearing."""
+"""Maintenance of a cache: sizes, listing, verification, eviction, clearing."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class CacheInfo:
 
     Attributes:
         root: Its folder.
-        exists: Whether anything was ever stored there.
-        entries: Stored keys.
-        payloads: Stored payloads; keys with the same payload share one.
-        payload_bytes: Their size.
+        exists: True if the folder has been used as a cache.
+        entries: Number of stored keys.
+        payloads: Number of stored payloads; keys with the same payload share one.
+        payload_bytes: Size of the payloads.
         size_bytes: Size of everything that counts towards the bound.
         max_bytes: The bound.
-        quarantined: Damaged files set aside.
+        quarantined: Number of damaged files in the quarantine.
     """
 
     root: Path
@@ -47,12 +47,12 @@ class CacheInfo:
 
 
 @dataclass(frozen=True)
-class Listed:
+class EntryInfo:
     """A stored entry without its payload.
 
     Attributes:
         key: Hex digest of the key.
-        manifest: What is known of it.
+        manifest: Its manifest.
         used_at_ns: Last use, nanoseconds since 1970 (UTC).
     """
 
@@ -63,11 +63,11 @@ class Listed:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that verification found.
+    """One fault that verification found.
 
     Attributes:
         path: The file.
-        reason: What is wrong with it.
+        reason: The fault.
     """
 
     path: Path
@@ -79,12 +79,12 @@ class VerifyReport:
     """Outcome of a verification.
 
     Attributes:
-        checked: Keys examined.
-        sound: Keys whose manifest and payload are what was stored.
-        damaged: Manifests and payloads that are not; a read rejects them.
-        missing: Keys without a payload; a read treats them as not stored.
-        unreferenced: Payloads that no key refers to; ``gc`` removes them.
-        unfinished: Files of interrupted writers; ``gc`` removes them after a day.
+        checked: Number of keys examined.
+        sound: Number of keys with a sound manifest and payload.
+        damaged: Manifests and payloads that differ from the stored ones. A read rejects them.
+        missing: Keys without a payload. A read treats them as missing.
+        unreferenced: Number of payloads without a key. ``gc`` removes them.
+        unfinished: Number of temporary files of writers. ``gc`` removes them after a day.
     """
 
     checked: int
@@ -96,7 +96,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is damaged."""
+        """True if nothing is damaged."""
         return not self.damaged
 
 
@@ -105,11 +105,11 @@ class GcReport:
     """The result of a collection.
 
     Attributes:
-        evicted: Keys, in the order of eviction.
-        payloads: Payloads removed.
-        leftovers: Unfinished and quarantined files removed.
-        freed_bytes: Size of all of these.
-        size_bytes: Size of what remains.
+        evicted: Removed keys, in the order of eviction.
+        payloads: Number of removed payloads.
+        leftovers: Number of removed temporary and quarantined files.
+        freed_bytes: Size of all removed files.
+        size_bytes: Size of the remaining files.
     """
 
     evicted: tuple[str, ...]
@@ -134,14 +134,14 @@ def summary(folder: Folder, max_bytes: int) -> CacheInfo:
     )
 
 
-def listing(folder: Folder, only: Iterable[str] | None = None) -> tuple[Listed, ...]:
-    """The entries with a sound manifest, last used first."""
+def listing(folder: Folder, only: Iterable[str] | None = None) -> tuple[EntryInfo, ...]:
+    """The entries with a sound manifest, the most recently used first."""
     wanted = None if only is None else set(only)
     items = []
     for digest, status in folder.each_key():
         if wanted is None or digest in wanted:
             with suppress(DamagedError, FileNotFoundError):  # verify says what is damaged
-                items.append(Listed(digest, folder.read_manifest(digest), status.st_mtime_ns))
+                items.append(EntryInfo(digest, folder.read_manifest(digest), status.st_mtime_ns))
     return tuple(sorted(items, key=lambda item: (-item.used_at_ns, item.key)))
 
 
@@ -216,12 +216,12 @@ class _Sweep:
 
 
 def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport:
-    """Remove leftovers and unreferenced payloads, then the least recently used keys; the caller holds the store lock.
+    """Remove leftovers and unreferenced payloads, then the least recently used keys. The caller holds the store lock.
 
     Args:
         folder: The cache's files.
-        max_bytes: Keys go until the rest fits.
-        keep: A key that stays whatever the size.
+        max_bytes: Keys are removed until the size is at most this.
+        keep: A key that stays in any case.
     """
     sweep = _Sweep(folder)
     now = time.time()
@@ -246,7 +246,7 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
             folder.set_aside(folder.key_path(digest), str(error))
             continue
         except OSError:
-            complete = False  # it may refer to any payload
+            complete = False  # this key may refer to any payload
             continue
         keys.append((status.st_mtime_ns, digest, status.st_size, manifest.payload_sha256))
     references = Counter(payload for *_, payload in keys)
@@ -275,12 +275,12 @@ def _drop_idle_locks(folder: Folder, now: float) -> None:
     for path, status in list(folder.each_lock()):
         if now - status.st_mtime < DAY_S:
             continue
-        with suppress(OSError), file_lock(path, timeout_s=0):  # held, or there are no locks: it stays
+        with suppress(OSError), file_lock(path, timeout_s=0):  # a held lock stays, and so does one without file locking
             folder.remove(path)
 
 
 def clear(folder: Folder) -> GcReport:
-    """Remove every entry and leftover; the caller holds the store lock."""
+    """Remove every entry and leftover. The caller holds the store lock."""
     sweep = _Sweep(folder)
     for digest, status in list(folder.each_key()):
         sweep.drop(folder.key_path(digest), status.st_size)
@@ -290,7 +290,8 @@ def clear(folder: Folder) -> GcReport:
         sweep.payloads += 1
     old = time.time() - 60.0
     for path, status in [*folder.each_temporary(), *folder.each_quarantined()]:
-        if path.parent == folder.quarantine or status.st_mtime < old:  # a young one may be a writer's without the lock
+        # a young temporary file may belong to a writer that runs without the lock
+        if path.parent == folder.quarantine or status.st_mtime < old:
             sweep.drop(path, status.st_size)
             sweep.leftovers += 1
     for place in (folder.keys, folder.objects):

@@ -1,4 +1,4 @@
-"""The manifest beside every payload: its key's transcript, its digests and what the builder had to say."""
+"""The manifest beside every payload: the key's transcript, the payload's digests, and facts from the builder."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Manifest:
         payload_sha256: The payload's address, hex.
         payload_crc32: CRC-32 of the payload, checked on every read.
         payload_bytes: Size of the payload.
-        payload_mtime_ns: Modification time of the payload's file when written; a file with another one gets a
-            full SHA-256 on read. 0 when the payload is not stored.
-        stored_at_ns: When the entry was made, nanoseconds since 1970 (UTC).
-        info: The builder's own JSON: inputs, symbol, sizes, build time, versions.
+        payload_mtime_ns: Modification time of the payload's file when it was written. If the file has another one, a
+            read checks the SHA-256. 0 if the payload is not stored.
+        stored_at_ns: Time at which the entry was created, nanoseconds since 1970 (UTC).
+        info: JSON from the builder: inputs, symbol, sizes, build time, versions.
     """
 
     key: CacheKey
@@ -47,10 +47,10 @@ class Manifest:
 
     @classmethod
     def describe(cls, key: CacheKey, payload: bytes, info: Mapping[str, object]) -> Manifest:
-        """Describe a new payload, not yet stored.
+        """Create the manifest of a new payload that is not stored yet.
 
         Raises:
-            TypeError: The payload is not bytes, or ``info`` holds something without a JSON form.
+            TypeError: The payload is not bytes, or ``info`` holds a value without a JSON form.
             ValueError: The payload is empty, or ``info`` holds a number that is not finite.
         """
         if not isinstance(payload, bytes):
@@ -76,10 +76,10 @@ class Manifest:
 
     @classmethod
     def from_json(cls, body: Mapping[str, object]) -> Manifest:
-        """Rebuild a manifest, proving its key from the transcript.
+        """Rebuild a manifest, and prove its key from the transcript.
 
         Raises:
-            DamagedError: A part is missing, unknown, of a wrong type, or does not fit the key.
+            DamagedError: A part is missing or unknown, has a wrong type, or does not fit the key.
         """
         unknown = set(body) ^ (set(_KINDS) | {"key", "transcript"})
         if unknown:
@@ -120,10 +120,10 @@ class Manifest:
 
         Args:
             payload: The bytes read.
-            full: Take the SHA-256 too, not only the length and the CRC-32.
+            full: Check the SHA-256 in addition to the length and the CRC-32.
 
         Raises:
-            DamagedError: The payload is not the one described.
+            DamagedError: The payload does not match the manifest.
         """
         if len(payload) != self.payload_bytes:
             raise DamagedError(f"payload of {len(payload)} bytes, {self.payload_bytes} were stored")
@@ -140,7 +140,7 @@ class Entry:
     Attributes:
         key: Hex digest of the key.
         payload: The raw LTO-IR.
-        manifest: What is known of it.
+        manifest: Its manifest.
     """
 
     key: str

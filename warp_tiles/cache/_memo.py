@@ -1,8 +1,8 @@
-"""Digests of toolchain files, remembered by what the file system says of the files.
+"""Digests of toolchain files, cached by the files' status.
 
 A compiler library of 90 MB takes 50 ms to hash and hardly ever changes. A digest is taken again when path, size,
-modification or change time, inode or device differ. The change time cannot be set by a program, so a file that was
-replaced under its old modification time is noticed.
+modification or change time, inode or device differ. A program cannot set the change time, so a replacement under the
+old modification time is detected.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from warp_tiles.cache._place import LAYOUT, foreign_writers, is_digest
 from warp_tiles.cache._sealed import DamagedError, seal, unseal
 from warp_tiles.util.files import make_private_folders, read_whole, write_atomic
 
-#: Records kept; the oldest go first.
+#: The largest number of records. The oldest are removed first.
 MAX_RECORDS = 256
-#: A file changed this recently may change again within one tick of its clock; its digest is not remembered.
+#: A file that changed this recently may change again within one clock tick, so its digest is not stored.
 SETTLE_NS = 2_000_000_000
 
 
 class FileDigests:
-    """SHA-256 of files, remembered between processes. A memo that cannot be read or written costs only time.
+    """SHA-256 of files, cached between processes. If the memo cannot be read or written, only time is lost.
 
     Args:
-        root: The cache's folder. Nothing is touched until a digest is asked for.
+        root: The cache's folder. It is first accessed when a digest is requested.
         allow_shared: Use the memo in a folder that others can write.
     """
 
@@ -52,8 +52,8 @@ class FileDigests:
         """One SHA-256 over the names and contents of several files, hex.
 
         Args:
-            files: Name, such as a path relative to an include folder, to file. The order does not matter, nor does
-                the place of a file: only names and contents count.
+            files: A file for each name, such as a path relative to an include folder. Only names and contents count,
+                not the order of the files or their folders.
 
         Raises:
             OSError: A file cannot be read.
@@ -117,7 +117,7 @@ class FileDigests:
 
 
 def _identity(kind: str, files: Mapping[str, str | os.PathLike[str]]) -> tuple[str, int]:
-    """Digest of what the file system says of the files, and the newest of their change times."""
+    """Digest of the status of the files, and the newest of their change times."""
     hasher = hashlib.sha256(kind.encode("ascii"))
     newest_ns = 0
     for name in sorted(files):

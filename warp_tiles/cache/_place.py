@@ -1,4 +1,4 @@
-"""Location, permissions and file names of a cache. Light to import."""
+"""Location, permissions and file names of a cache. This module is cheap to import."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
 def is_digest(text: str) -> bool:
-    """Whether the text is 64 lower-case hex digits."""
+    """Returns True if the text is 64 lower-case hex digits."""
     return _HEX64.fullmatch(text) is not None
 
 
 def default_root() -> Path:
-    """The user's own cache folder for this package, by the platform's convention. Nothing is created."""
+    """The user's cache folder for this package, by the platform's convention. Nothing is created."""
     import platformdirs
 
     return platformdirs.user_cache_path("warp_tiles", appauthor=False)
 
 
 def cache_root(settings: Settings) -> Path:
-    """Folder of the cache, of the tuning records, and of what is remembered about the toolchain."""
+    """Folder of the cache, of the tuning records, and of the stored facts about the toolchain."""
     return settings.cache_dir or default_root()
 
 
 def foreign_writers(path: Path) -> str | None:
-    """Say how others can write a folder, or ``None`` if only this user can.
+    """The reason why others can write a folder, or ``None`` if only this user can.
 
     Raises:
         OSError: The folder cannot be examined; ``FileNotFoundError`` if it is missing.
@@ -49,7 +49,7 @@ def foreign_writers(path: Path) -> str | None:
 
 
 def modes_in(root: Path, shared: bool) -> tuple[int, int]:
-    """Permissions of new folders and files under a root: the owner's alone, or those of a root that is shared.
+    """Permissions of new folders and files under a root: for the owner only, or those of a shared root.
 
     Raises:
         OSError: The root of a shared cache cannot be examined.

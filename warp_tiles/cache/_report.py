@@ -1,4 +1,4 @@
-"""Problems of the cache: logged once, kept for later queries, never raised."""
+"""Problems of the cache. Each is logged once and kept for later queries; none is raised."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 logger = logging.getLogger("warp_tiles.cache")
 
-_said: set[tuple[str, str, str]] = set()
-_said_lock = threading.Lock()
+_logged: set[tuple[str, str, str]] = set()
+_logged_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Problem:
     Attributes:
         kind: ``folder`` (unusable), ``damage`` (an entry set aside), ``lock`` (not obtained) or ``size`` (too large).
         path: The folder or file.
-        reason: What failed.
-        remedy: What the user can do.
+        reason: The failure.
+        remedy: The user's way to solve it.
     """
 
     kind: str
@@ -33,21 +33,21 @@ class Problem:
 
 
 class Problems:
-    """The problems of one cache, each kept once; each is logged once per process."""
+    """The problems of one cache. Each is kept once, and logged once per process."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str, str], Problem] = {}
         self._lock = threading.Lock()
 
     def add(self, problem: Problem) -> None:
-        """Keep a problem, and log a warning if this process has not yet."""
+        """Keep a problem, and log a warning unless this process has already logged it."""
         identity = (problem.kind, problem.path, problem.reason)
         with self._lock:
             self._kept.setdefault(identity, problem)
-        with _said_lock:
-            if identity in _said:
+        with _logged_lock:
+            if identity in _logged:
                 return
-            _said.add(identity)
+            _logged.add(identity)
         logger.warning("%s", problem)
 
     def all(self) -> tuple[Problem, ...]:
@@ -56,17 +56,17 @@ class Problems:
             return tuple(self._kept.values())
 
     def folder(self, root: str, error: OSError) -> None:
-        """The folder cannot be used as asked."""
+        """Add the problem that the folder cannot be used."""
         reason = error.strerror or str(error) or type(error).__name__
         self.add(
             Problem(
                 "folder",
                 root,
-                f"the cache folder cannot be used ({reason}); builds go on without it",
+                f"the cache folder cannot be used ({reason}); builds continue without it",
                 "free space, fix the permissions, or choose another cache folder",
             )
         )
 
     def damage(self, path: str, reason: str) -> None:
-        """An entry was found damaged and set aside."""
+        """Add the problem that an entry was damaged and is set aside."""
         self.add(Problem("damage", path, f"damaged entry set aside: {reason}", "none needed, it is built again"))

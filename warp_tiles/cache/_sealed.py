@@ -1,8 +1,8 @@
-"""JSON in an envelope that carries the SHA-256 of its body, byte for byte.
+"""JSON in an envelope that carries the SHA-256 of the body's bytes.
 
     {"sha256":"<64 hex digits>","body":<compact JSON>}\\n
 
-The file is JSON that any tool reads. Every byte of it is either fixed or covered by the digest.
+The file is plain JSON. Every byte of it is either fixed or covered by the digest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BODY_AT = len(_HEAD) + 64 + len(_MIDDLE)
 
 
 class DamagedError(Exception):
-    """Stored bytes are not what was written; the text says in what way."""
+    """Stored bytes differ from the written ones. The message names the difference."""
 
 
 def dump_json(value: object) -> bytes:
@@ -38,7 +38,7 @@ def seal(body: Mapping[str, object]) -> bytes:
 
 
 def unseal(data: bytes) -> dict[str, object]:
-    """Verify and parse what :func:`seal` wrote.
+    """Verify and parse the output of :func:`seal`.
 
     Raises:
         DamagedError: Any byte differs.
@@ -51,7 +51,7 @@ def unseal(data: bytes) -> dict[str, object]:
 
 
 def parse_object(data: bytes) -> dict[str, object]:
-    """Parse a JSON object from bytes that may be anything.
+    """Parse a JSON object from untrusted bytes.
 
     Raises:
         DamagedError: The bytes are not a JSON object.

@@ -1,4 +1,4 @@
-"""The cache: look up, store, and build each key once."""
+"""The cache: looks up and stores entries, and builds each key once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from warp_tiles.errors import CacheError
 from warp_tiles.util.single_flight import Flights, ReentrantFlightError
 
 DEFAULT_MAX_BYTES = 4 * 1024**3
-#: An automatic eviction frees a tenth more than needed, so that not every store evicts.
+#: An automatic eviction frees a tenth more than needed, so that the next stores need no eviction.
 LOW_WATER = 0.9
 
 
@@ -30,11 +30,11 @@ class Counters:
 
     Attributes:
         hits: Lookups answered from the store or by another thread's build.
-        misses: Lookups that found nothing sound.
+        misses: Lookups that found no sound entry.
         builds: Builds started by :meth:`Cache.get_or_build`.
         stores: Entries written.
         failed_stores: Entries that could not be written.
-        evictions: Keys dropped to keep the size.
+        evictions: Keys removed to keep the bound.
     """
 
     hits: int = 0
@@ -46,17 +46,17 @@ class Counters:
 
 
 class Cache:
-    """Content-addressed store of what compilers made, mostly raw LTO-IR; safe for threads and processes.
+    """Content-addressed store of compiler output, mostly raw LTO-IR. It is safe for threads and processes.
 
-    Making a cache touches nothing. A folder that is missing, full or not writable costs the caching and is recorded
-    in :attr:`problems`; it never fails a build. A folder that other users can write is refused at the first use.
+    The constructor accesses no files. If the folder is missing, full or not writable, only the caching is lost, and
+    :attr:`problems` holds the reason. A folder that other users can write is refused at the first use.
 
     Args:
-        root: The cache's folder; created at the first store.
-        max_bytes: Size above which the least recently used keys are dropped.
+        root: The cache's folder. The first store creates it.
+        max_bytes: Size above which the least recently used keys are removed.
         allow_shared: Accept a folder that others can write. They then choose the code that runs.
-        lock_timeout_s: How long to wait for another process that builds the same key, before building as well.
-        suffix: Of files of payloads; bundles have LTO-IR alone.
+        lock_timeout_s: Seconds to wait for another process that builds the same key, before building it here too.
+        suffix: Suffix of payload files. Bundles hold only LTO-IR.
 
     Raises:
         ValueError: ``max_bytes`` is negative.
@@ -73,7 +73,7 @@ class Cache:
     ) -> None:
         if max_bytes < 0:
             raise ValueError(f"max_bytes must not be negative, got {max_bytes}")
-        self.root = Path(root).absolute()  # a later change of folder must not move the cache
+        self.root = Path(root).absolute()  # a later chdir() must not move the cache
         self.max_bytes = max_bytes
         self._lock_timeout_s = lock_timeout_s
         self._problems = Problems()
@@ -93,7 +93,7 @@ class Cache:
         return self._counters
 
     def check_trust(self) -> None:
-        """Refuse a folder that others can write, unless ``allow_shared``; a missing or unreadable one passes.
+        """Refuse a folder that others can write, unless ``allow_shared`` is set. A missing or unreadable one passes.
 
         Raises:
             CacheError: The folder is refused.
@@ -104,13 +104,13 @@ class Cache:
             self._problems.folder(str(self.root), error)
 
     def get(self, key: CacheKey | str) -> Entry | None:
-        """Look up an entry, verify it and note its use.
+        """Look up an entry, verify it and record its use.
 
         Args:
             key: The key, or its hex digest.
 
         Returns:
-            The entry, or ``None`` if it is missing or was found damaged.
+            The entry, or ``None`` if it is missing or damaged.
 
         Raises:
             CacheError: The folder is refused, or ``key`` is not a digest.
@@ -120,9 +120,9 @@ class Cache:
         return entry
 
     def manifest(self, key: CacheKey | str) -> Manifest | None:
-        """Look up what is known of an entry, for display: the payload is not read and no use is noted.
+        """Look up the manifest of an entry, for display. The payload is not read and the use is not recorded.
 
-        A later :meth:`get` may still miss, as the payload may be missing or damaged.
+        A later :meth:`get` may still miss, because the payload may be missing or damaged.
 
         Raises:
             CacheError: The folder is refused, or ``key`` is not a digest.
@@ -138,15 +138,15 @@ class Cache:
             return None
 
     def put(self, key: CacheKey, payload: bytes, info: Mapping[str, object]) -> Entry:
-        """Store an entry, replacing one of the same key.
+        """Store an entry. It replaces one of the same key.
 
         Args:
-            key: What the payload was made from.
+            key: The inputs of the payload.
             payload: Raw bytes, not empty.
             info: JSON to keep beside it: inputs, symbol, sizes, build time, versions.
 
         Returns:
-            The entry; it is valid even where it could not be stored (see :attr:`problems`).
+            The entry. It is valid even if it could not be stored (see :attr:`problems`).
 
         Raises:
             CacheError: The folder is refused.
@@ -168,7 +168,7 @@ class Cache:
             return Entry(key.digest, payload, manifest)
         try:
             self._folder.check_trust()
-            with self._changing():
+            with self._store_lock():
                 manifest = self._folder.store(manifest, payload)
                 self._count(stores=1)
                 if self._folder.size_bytes() > self.max_bytes:
@@ -187,15 +187,15 @@ class Cache:
 
         Args:
             key: The inputs of the payload.
-            build: Makes the payload and its ``info``, see :meth:`put`.
+            build: Returns the payload and its ``info``, see :meth:`put`.
 
         Returns:
-            The entry, and whether it was had without a build by this call.
+            The entry, and True if this call did not have to build it.
 
         Raises:
-            CacheError: The folder is refused, or the build of a key asked for the same key.
-            TypeError, ValueError: ``build`` returned what :meth:`put` does not take.
-            Exception: What ``build`` raised; threads waiting for it get the same.
+            CacheError: The folder is refused, or the build of a key requested the same key.
+            TypeError, ValueError: :meth:`put` does not accept the result of ``build``.
+            Exception: The exception of ``build``. Threads that wait for the build get it too.
         """
         entry = self._look_up(key.digest)
         if entry is not None:
@@ -205,7 +205,7 @@ class Cache:
             (entry, hit), led = self._flights.run(key.digest, lambda: self._build(key, build))
         except ReentrantFlightError as error:
             raise CacheError(
-                f"the build of key {key.digest} asked the cache for its own key",
+                f"the build of key {key.digest} requested its own key from the cache",
                 remedy="a build must not depend on its own result",
             ) from error
         if hit or not led:
@@ -213,7 +213,7 @@ class Cache:
         return entry, hit or not led
 
     def _build(self, key: CacheKey, build: Callable[[], tuple[bytes, Mapping[str, object]]]) -> tuple[Entry, bool]:
-        with self._building(key.digest):
+        with self._build_lock(key.digest):
             entry = self._look_up(key.digest)
             if entry is not None:
                 return entry, True
@@ -233,7 +233,7 @@ class Cache:
         return entry
 
     @contextmanager
-    def _building(self, digest: str) -> Iterator[None]:
+    def _build_lock(self, digest: str) -> Iterator[None]:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._folder.lock(digest, self._lock_timeout_s))
@@ -244,11 +244,11 @@ class Cache:
             yield
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _store_lock(self) -> Iterator[None]:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._folder.lock(STORE_LOCK, min(60.0, self._lock_timeout_s)))
-            except TimeoutError as error:  # storing without it risks a later miss, no more
+            except TimeoutError as error:  # without the lock, a store at worst causes a later miss
                 self._problems.add(lock_problem(self.root, error))
             yield
 
@@ -259,8 +259,8 @@ class Cache:
             )
 
     @contextmanager
-    def _asked(self, what: str, *, change: bool = False) -> Iterator[None]:
-        """Run a command the user asked for: here a folder that cannot be used is an error."""
+    def _command(self, what: str, *, change: bool = False) -> Iterator[None]:
+        """Run a command of the user. An unusable folder is an error here."""
         try:
             self._folder.check_trust()
             with ExitStack() as stack:
@@ -277,9 +277,9 @@ class Cache:
         """The manifest of the one stored key that begins with these hex digits.
 
         Raises:
-            CacheError: No stored key or several begin so, or the folder is refused or unreadable.
+            CacheError: No stored key or several have this prefix, or the folder is refused or unreadable.
         """
-        with self._asked("looking up a key"):
+        with self._command("looking up a key"):
             found = sorted(digest for digest, _ in self._folder.each_key() if digest.startswith(prefix))
             if len(found) == 1:
                 for item in _maintain.listing(self._folder, found):
@@ -289,7 +289,7 @@ class Cache:
         )
 
     def explain(self, key: CacheKey | str) -> Explanation:
-        """Compare a key with the nearest other stored one; of equally near ones the last used.
+        """Compare a key with the nearest other stored key. Of equally near ones, the most recently used is taken.
 
         Args:
             key: A key, stored or not, or the first digits of a stored one.
@@ -306,35 +306,35 @@ class Cache:
         Raises:
             CacheError: The folder is refused or unreadable.
         """
-        with self._asked("info"):
+        with self._command("info"):
             return _maintain.summary(self._folder, self.max_bytes)
 
-    def entries(self) -> tuple[_maintain.Listed, ...]:
-        """The stored entries, last used first; payloads are not read.
+    def entries(self) -> tuple[_maintain.EntryInfo, ...]:
+        """The stored entries, the most recently used first. Payloads are not read.
 
         Raises:
             CacheError: The folder is refused or unreadable.
         """
-        with self._asked("listing"):
+        with self._command("listing"):
             return _maintain.listing(self._folder)
 
     def verify(self, *, set_aside: bool = False) -> _maintain.VerifyReport:
         """Check every manifest and payload by SHA-256.
 
         Args:
-            set_aside: Also move what is damaged out of the way.
+            set_aside: Also move damaged files to the quarantine.
 
         Raises:
             CacheError: The folder is refused or unreadable.
         """
-        with self._asked("verify", change=set_aside):
+        with self._command("verify", change=set_aside):
             return _maintain.verify(self._folder, set_aside=set_aside)
 
     def gc(self, max_bytes: int | None = None) -> _maintain.GcReport:
-        """Drop the least recently used keys until the size is within a bound, and what nothing refers to.
+        """Remove unreferenced payloads, then the least recently used keys until the size is within a bound.
 
         Args:
-            max_bytes: The bound; the cache's own when ``None``.
+            max_bytes: The bound; ``None`` for the cache's own.
 
         Raises:
             CacheError: The folder is refused, or cannot be changed.
@@ -343,45 +343,45 @@ class Cache:
         bound = self.max_bytes if max_bytes is None else max_bytes
         if bound < 0:
             raise ValueError(f"max_bytes must not be negative, got {bound}")
-        with self._asked("gc", change=True):
+        with self._command("gc", change=True):
             report = _maintain.collect(self._folder, bound)
         self._count(evictions=len(report.evicted))
         return report
 
     def clear(self) -> _maintain.GcReport:
-        """Remove every entry and everything set aside. The folder and its locks stay.
+        """Remove every entry and the quarantine. The folder and its locks stay.
 
         Raises:
             CacheError: The folder is refused, or cannot be changed.
         """
-        with self._asked("clear", change=True):
+        with self._command("clear", change=True):
             return _maintain.clear(self._folder)
 
     def export_bundle(self, path: Path, keys: Iterable[str] | None = None) -> _bundle.BundleReport:
         """Write entries to one file.
 
         Args:
-            path: The bundle; replaced if it exists.
-            keys: Hex digests; every sound entry when ``None``.
+            path: The bundle. An existing file is replaced.
+            keys: Hex digests; ``None`` for every sound entry.
 
         Raises:
             CacheError: A key is not stored, the folder is refused, or the file cannot be written.
         """
         wanted = None if keys is None else [_digest(key) for key in keys]
-        with self._asked("export"):
+        with self._command("export"):
             return _bundle.export(self._folder, Path(path), wanted)
 
     def import_bundle(self, path: Path) -> _bundle.BundleReport:
-        """Add the entries of a bundle; a key that is stored already keeps its entry.
+        """Add the entries of a bundle. A stored key keeps its entry.
 
-        The whole bundle is verified before the first entry is stored. A bundle is code: import only from who you
-        would run programs from.
+        The whole bundle is verified before the first entry is stored. A bundle is code: import one only from a source
+        whose programs you would run.
 
         Raises:
-            BundleError: The bundle is malformed; the cache is as before.
+            BundleError: The bundle is malformed. The cache is unchanged.
             CacheError: The folder is refused, the file cannot be read, or the entries cannot be stored.
         """
-        with self._asked("import"):
+        with self._command("import"):
             manifests = _bundle.check(Path(path))
             with self._folder.lock(STORE_LOCK, min(60.0, self._lock_timeout_s)):
                 report = _bundle.import_checked(self._folder, Path(path), manifests)

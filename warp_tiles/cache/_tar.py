@@ -1,7 +1,7 @@
-"""The strict subset of tar that a bundle is: uncompressed, regular files only, short plain names.
+"""The strict subset of tar that bundles use: uncompressed, regular files only, short ASCII names.
 
 Layout of a header: POSIX.1-2001 ustar, https://pubs.opengroup.org/onlinepubs/9699919799/utilities/pax.html
-Links, devices, folders, long names and extensions have no place in a bundle and are refused by type.
+Links, devices, folders, long names and extensions are refused by type.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ _TYPES = {b"1": "hard link", b"2": "symbolic link", b"3": "device", b"4": "devic
 
 
 def malformed(reason: str) -> BundleError:
-    """The error for a bundle that is not one."""
-    return BundleError(
-        f"not a sound bundle: {reason}", remedy="export the bundle again, and get it from who made it unchanged"
-    )
+    """The error for a malformed bundle."""
+    return BundleError(f"not a sound bundle: {reason}", remedy="export the bundle again, and copy it unchanged")
 
 
 def header(name: str, size: int) -> bytes:
-    """A header without owner and times, so that equal content gives an equal file."""
+    """A header without owner or times, so that equal content gives an equal file."""
     encoded = name.encode("ascii")
     if len(encoded) > 100 or not 0 <= size < 8**11:
         raise ValueError(f"no header for {name!r} of {size} bytes")
@@ -46,15 +44,15 @@ def header(name: str, size: int) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """Zeros up to the next block."""
+    """Zero bytes up to the next block."""
     return bytes(-size % BLOCK_BYTES)
 
 
 def members(stream: BinaryIO) -> Iterator[tuple[str, int]]:
-    """Iterate over names and sizes; the caller reads exactly ``size`` bytes of the stream for each.
+    """Iterate over names and sizes. The caller reads exactly ``size`` bytes of the stream for each.
 
     Raises:
-        BundleError: The stream is not a bundle, or names something that a bundle must not.
+        BundleError: The stream is not a bundle, or has a member that a bundle must not have.
     """
     while True:
         block = stream.read(BLOCK_BYTES)
@@ -73,7 +71,7 @@ def _check_end(stream: BinaryIO) -> None:
         raise malformed("it is cut short at its end")
     while rest := stream.read(1 << 16):  # tar rounds a file up to its record size
         if rest.strip(b"\0"):
-            raise malformed("something follows its end")
+            raise malformed("data follows its end")
 
 
 def _parse(block: bytes) -> tuple[str, int]:
@@ -87,13 +85,13 @@ def _parse(block: bytes) -> tuple[str, int]:
     kind = block[156:157]
     raw = block[:100].split(b"\0", 1)[0]
     if kind not in (b"0", b"\0"):
-        raise malformed(f"{raw!r} is a {_TYPES.get(kind, 'special member')}, only regular files are taken")
+        raise malformed(f"{raw!r} is a {_TYPES.get(kind, 'special member')}, only regular files are accepted")
     if block[345:500].strip(b"\0"):
         raise malformed(f"{raw!r} has a long name")
     try:
         return raw.decode("ascii"), _octal(block[124:136], "size")
     except UnicodeDecodeError:
-        raise malformed(f"the name {raw!r} is not plain") from None
+        raise malformed(f"the name {raw!r} is not ASCII") from None
 
 
 def _octal(field: bytes, what: str) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from warp_tiles.cache import Cache, Listed
-from warp_tiles.cache._asked import AskedKeys
+from warp_tiles.cache import Cache, EntryInfo
+from warp_tiles.cache._missed import MissedKeys
 from warp_tiles.cli.output import human_bytes, json_option, print_json, print_table
 from warp_tiles.errors import CacheError
 
@@ -50,7 +50,7 @@ def info(as_json: bool) -> None:
     _report(_open().info(), as_json)
 
 
-def _row(listed: Listed) -> dict[str, Any]:
+def _row(listed: EntryInfo) -> dict[str, Any]:
     return {"key": listed.key, **_plain(listed.manifest.as_json()), "used_at_ns": listed.used_at_ns}
 
 
@@ -96,7 +96,7 @@ def explain(key: str, as_json: bool) -> None:
     try:
         found = store.explain(key)
     except CacheError:
-        asked = AskedKeys(store.root / "asked").find(key)
+        asked = MissedKeys(store.root / "asked").find(key)
         if asked is None:
             raise
         found = store.explain(asked)

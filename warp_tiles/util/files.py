@@ -15,7 +15,7 @@ _READ_FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_BINARY", 0)
     | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_NOFOLLOW", 0)  # a link in the cache is never ours
+    | getattr(os, "O_NOFOLLOW", 0)  # this package writes no links
     | getattr(os, "O_NONBLOCK", 0)  # a FIFO must not hang the reader
 )
 
@@ -23,7 +23,7 @@ _READ_FLAGS = (
 def make_private_folders(path: Path, mode: int = 0o700) -> None:
     """Create a folder and its missing parents, each with ``mode`` (owner-only by default).
 
-    Threads and processes may create the same folders at once: the second one finds them, at any level.
+    Threads and processes may create the same folders at once. Each accepts the folders that another one created.
     """
     try:
         _make_folder(path, mode)
@@ -31,7 +31,7 @@ def make_private_folders(path: Path, mode: int = 0o700) -> None:
         if path.parent == path:
             raise
         make_private_folders(path.parent, mode)
-        _make_folder(path, mode)  # raises where the file system takes no folder here
+        _make_folder(path, mode)  # raises if the file system allows no folder here
 
 
 def _make_folder(path: Path, mode: int) -> None:
@@ -42,12 +42,12 @@ def _make_folder(path: Path, mode: int) -> None:
             raise NotADirectoryError(errno.ENOTDIR, "a file is in the way of the folder", str(path)) from None
         return
     if mode != 0o700 and hasattr(os, "fchmod"):
-        os.chmod(path, mode)  # a shared folder keeps its group bits whatever the umask
+        os.chmod(path, mode)  # a shared folder keeps its group bits under any umask
     sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable, where platform, file system and permissions let it be opened and synced."""
+    """Sync a folder, so that the names in it survive a crash. Does nothing where a folder cannot be synced."""
     if os.name == "nt":
         return
     with suppress(OSError):
@@ -59,11 +59,11 @@ def sync_folder(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> os.stat_result:
-    """Write a file whole or not at all, durably.
+    """Write a file atomically and durably.
 
     Args:
         path: The file; its folder exists.
-        data: All of its content.
+        data: The content.
         mode: Its permissions.
 
     Returns:
@@ -94,7 +94,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> os.stat_result:
 
 
 def read_whole(path: str | Path) -> tuple[bytes, os.stat_result]:
-    """Read a regular file in one go, with the status of what was read."""
+    """Read a regular file in one go, and return its content and its status."""
     descriptor = os.open(path, _READ_FLAGS)
     try:
         status = os.fstat(descriptor)

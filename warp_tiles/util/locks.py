@@ -20,12 +20,12 @@ def file_lock(path: Path, timeout_s: float, mode: int = 0o600, poll_s: float = 0
 
     Args:
         path: The lock's file; its folder exists. It stays when the lock is released.
-        timeout_s: How long to wait; negative for as long as it takes.
+        timeout_s: Seconds to wait; negative for no limit.
         mode: Permissions of the file.
         poll_s: Seconds between two attempts.
 
     Raises:
-        TimeoutError: It is held elsewhere for too long.
+        TimeoutError: Another thread or process still holds it after ``timeout_s``.
         NoLocksError: The file system has no locks.
         OSError: The file cannot be opened.
     """
@@ -36,7 +36,7 @@ def file_lock(path: Path, timeout_s: float, mode: int = 0o600, poll_s: float = 0
         held.acquire(timeout=timeout_s, poll_interval=poll_s)
     except Timeout:
         raise TimeoutError(f"the lock {path.stem} was held elsewhere for {timeout_s:g} s") from None
-    except (NotImplementedError, RuntimeError) as error:  # what filelock raises where a platform has no locks
+    except (NotImplementedError, RuntimeError) as error:  # filelock raises these where a platform has no locks
         raise NoLocksError(errno.ENOTSUP, f"no lock on this file system: {error}") from error
     except OSError as error:
         if error.errno in _UNSUPPORTED:

@@ -1,12 +1,12 @@
-"""Single flight: one caller does the work, and the others share its result or wait for its end.
+"""Single flight: one caller does the work, and the others share its result or wait until it ends.
 
 :class:`Flights` coordinates the threads of a process, by a key:
 
-- :meth:`Flights.run` calls a function on the thread that comes first; the others wait for its result.
-- :meth:`Flights.start` starts work that has a future of its own; later callers get the same future.
+- :meth:`Flights.run` calls a function on the first thread; the others wait for its result.
+- :meth:`Flights.start` starts work that has its own future; later callers get the same future.
 
-:func:`single_flight` also coordinates processes, by a lock file. It shares no result: one thread of one process has
-the block to itself, and the others learn that the work was done meanwhile.
+:func:`single_flight` also coordinates processes, by a lock file. It shares no result: one thread of one process runs
+the block, and the others learn that the work was done meanwhile.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ POLL_S = 0.05
 
 
 class ReentrantFlightError(RuntimeError):
-    """The work for a key asked for the same key: it would wait for itself."""
+    """The work for a key requested the same key, so it would wait for itself."""
 
 
 class Flights(Generic[K, T]):
-    """Work under way in this process, by key. A forked child starts with none: it has no thread that does the work."""
+    """The running work of this process, by key. A forked child starts with none, because it has no working threads."""
 
     def __init__(self) -> None:
         self._reset()
@@ -41,61 +41,62 @@ class Flights(Generic[K, T]):
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._under_way: dict[K, tuple[int, Future[T]]] = {}
+        self._running: dict[K, tuple[int, Future[T]]] = {}
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._running)
 
     def enter(self, key: K, start: Callable[[], Future[T]] = Future) -> tuple[Future[T], int | None]:
         """Take the lead for a key, unless another call has it.
 
         Args:
             key: Identifies the work.
-            start: Gives the future that stands for the work; called under the lock if this call leads.
+            start: Returns the future of the work. It is called under the lock, and only if this call leads.
 
         Returns:
-            The future of the work, and the thread that leads it; None if this call leads, and has to :meth:`leave`.
+            The future of the work, and the thread that leads it. The thread is None if this call leads; the caller
+            then has to call :meth:`leave`.
         """
         if self._pid != os.getpid():
             self._reset()
         with self._lock:
-            known = self._under_way.get(key)
+            known = self._running.get(key)
             if known is not None:
                 return known[1], known[0]
             future = start()
-            self._under_way[key] = (threading.get_ident(), future)
+            self._running[key] = (threading.get_ident(), future)
         return future, None
 
     def leave(self, key: K, future: Future[T]) -> None:
-        """Forget the work: the next caller leads again."""
+        """Forget the work, so that the next caller leads."""
         if self._pid != os.getpid():
             self._reset()
         with self._lock:
-            known = self._under_way.get(key)
+            known = self._running.get(key)
             if known is not None and known[1] is future:
-                del self._under_way[key]
+                del self._running[key]
 
     def run(self, key: K, call: Callable[[], T]) -> tuple[T, bool]:
-        """Run ``call`` unless another thread already does for this key; then wait for its result.
+        """Run ``call``. If another thread already runs one for this key, wait for its result instead.
 
         Returns:
             The result, and whether this thread ran the call.
 
         Raises:
-            ReentrantFlightError: The call for a key asked for the same key again.
-            Exception: What the call raised, in every thread that waited for it.
+            ReentrantFlightError: The call for a key requested the same key again.
+            Exception: The exception of the call, in every thread that waited for it.
         """
         while True:
             future, leader = self.enter(key)
             if leader is None:
                 return self._lead(key, future, call), True
             if leader == threading.get_ident():
-                raise ReentrantFlightError(f"the work for {key} asked for {key}")
+                raise ReentrantFlightError(f"the work for {key} requested {key} again")
             try:
                 return future.result(), False
             except Exception:
                 raise
-            except BaseException:  # the leading thread was interrupted, the work did not fail: take the lead
+            except BaseException:  # if the leading thread was interrupted, the work did not fail: take the lead
                 if not future.done() or not _interrupted(future):
                     raise  # this thread itself was interrupted
 
@@ -111,17 +112,17 @@ class Flights(Generic[K, T]):
         return result
 
     def start(self, key: K, submit: Callable[[], Future[T]]) -> tuple[Future[T], bool]:
-        """Start work, unless it is under way for this key.
+        """Start work, unless work for this key already runs.
 
         Args:
             key: Identifies the work.
-            submit: Starts it and gives its future.
+            submit: Starts it and returns its future.
 
         Returns:
             The future, and whether this call started it.
         """
         future, leader = self.enter(key, submit)
-        if leader is None:  # outside the lock: the callback of work that has ended runs here and now
+        if leader is None:  # outside the lock, because the callback of finished work runs at once
             future.add_done_callback(lambda done: self.leave(key, done))
         return future, leader is None
 
@@ -132,7 +133,7 @@ def _interrupted(future: Future[T]) -> bool:
 
 
 class _Searches(Flights[Path, None]):
-    """Blocks of :func:`single_flight` in this process, by their lock; and which of them ended with an exception."""
+    """The :func:`single_flight` blocks of this process by lock file, and those that ended with an exception."""
 
     def _reset(self) -> None:
         super()._reset()
@@ -148,18 +149,18 @@ def single_flight(
 ) -> Iterator[bool]:
     """Hold a lock for a search, or wait until the thread or process that holds it has ended its search.
 
-    A search leaves a mark beside its lock, and removes it when its block ends without an exception. A process that
-    waited for one that was killed or interrupted sees the mark, and searches in its place.
+    A search leaves a mark beside its lock, and removes it when its block ends without an exception. If a search is
+    killed or interrupted, a waiting process sees the mark and searches in its place.
 
     Args:
-        lock: The lock's file; its folder is made.
-        timeout_s: How long to wait; None for as long as it takes, 0 for not at all.
-        modes: Gives permissions of new folders and files.
-        unusable: Called with the reason if processes cannot be coordinated; threads always are.
+        lock: The lock's file. Its folder is created.
+        timeout_s: Seconds to wait; None for no limit, 0 for no waiting.
+        modes: Returns the permissions of new folders and files.
+        unusable: Called with the reason if processes cannot be coordinated. Threads are coordinated in any case.
 
     Yields:
-        True if this thread holds the lock for the block; False if another search has ended meanwhile or goes on, or
-        if this very thread is searching for the key already.
+        True if this thread holds the lock for the block. False if another search has ended meanwhile or still runs, or
+        if this thread already searches for the key.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     mark = lock.with_suffix(".searching")
@@ -194,7 +195,7 @@ def single_flight(
 
 
 def _enter_in_process(held: ExitStack, lock: Path, deadline: float | None) -> bool | None:
-    """Whether this thread had to wait for another; None if it may not search."""
+    """Returns True if this thread waited for another, False if it did not, None if it must not search."""
     waited = False
     while True:
         future, leader = _searches.enter(lock)
@@ -216,11 +217,11 @@ def _leave_in_process(lock: Path, future: Future[None]) -> None:
 
 
 def _enter_among_processes(held: ExitStack, lock: Path, deadline: float | None, mode: int) -> bool:
-    """Take the file lock; whether this process had to wait for another.
+    """Take the file lock. Returns True if this process waited for another.
 
     Raises:
-        TimeoutError: Another still holds it.
-        OSError: No lock can be had here.
+        TimeoutError: Another process still holds it.
+        OSError: The lock cannot be created.
     """
     try:
         held.enter_context(file_lock(lock, 0.0, mode))

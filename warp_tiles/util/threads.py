@@ -15,11 +15,11 @@ _Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 class DaemonThreads(Executor):
     """An executor on daemon threads.
 
-    ``ThreadPoolExecutor`` joins its threads when the interpreter ends, before any exit handler, so
-    that an interrupted program would first run every queued build to its end.
+    ``ThreadPoolExecutor`` joins its threads when the interpreter ends, before any exit handler. An
+    interrupted program would therefore finish every queued build first.
 
     Args:
-        max_workers: Threads at most, each started when there is work for it.
+        max_workers: The largest number of threads. Each starts when there is work for it.
         name: Prefix of the threads' names.
     """
 
@@ -67,7 +67,7 @@ class DaemonThreads(Executor):
             self._idle.release()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; optionally cancel those that have not started, and wait for the rest."""
+        """Accept no more calls. Optionally cancel those that have not started, and wait for the rest."""
         with self._lock:
             self._closed = True
             if cancel_futures:

@@ -1,4 +1,4 @@
-"""Every warning of this package: one prefix, one category, and the line of the user's program that led to it."""
+"""Every warning of this package: one prefix, one category, and the line of the user's program that caused it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WarnedTexts:
         self._texts: set[str] = set()
 
     def add(self, text: str) -> bool:
-        """Note a text; whether it is new."""
+        """Add a text. Returns True if it is new."""
         with self._lock:
             new = text not in self._texts
             self._texts.add(text)
@@ -30,8 +30,8 @@ def warn(text: str, once: WarnedTexts | None = None) -> None:
     """Issue a RuntimeWarning.
 
     Args:
-        text: What happened and what it costs; ``warp_tiles:`` is put before it.
-        once: Texts of past warnings, which are not repeated; the new text is added. None always warns.
+        text: What happened and what it costs. The prefix ``warp_tiles:`` is added.
+        once: Texts of past warnings, which are not repeated. The new text is added. None always warns.
 
     Raises:
         RuntimeWarning: Warnings are errors in this process.
@@ -43,7 +43,8 @@ def warn(text: str, once: WarnedTexts | None = None) -> None:
 def _stacklevel() -> int:
     """The level, as :func:`warn` counts it, of the innermost frame outside this package.
 
-    On a thread of this package there is no such frame but those of ``threading``: then the caller of :func:`warn`.
+    On a thread of this package only ``threading`` has such frames. The level is then that of the caller of
+    :func:`warn`.
     """
     frame, level = sys._getframe(1).f_back, 2
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):

@@ -1,4 +1,4 @@
-"""Keys that missed, so that ``warp-tiles cache explain`` can say why."""
+"""Keys that missed; ``warp-tiles cache explain`` uses them to explain the miss."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 MAX_KEYS = 256
 
 
-class AskedKeys:
-    """Transcripts of missed keys in a folder; if it is not writable, a miss has no explanation.
+class MissedKeys:
+    """Transcripts of missed keys in a folder. If the folder is not writable, a miss has no explanation.
 
     Args:
-        folder: One file per key; the oldest go first.
+        folder: It holds one file per key. The oldest files are removed first.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def note(self, key: CacheKey) -> None:
-        """Remember a missed key."""
+    def add(self, key: CacheKey) -> None:
+        """Store a missed key."""
         path = self._folder / f"{key.digest}.json"
         with contextlib.suppress(OSError):
             if path.exists():
@@ -38,7 +38,7 @@ class AskedKeys:
                 old.unlink(missing_ok=True)
 
     def find(self, prefix: str) -> CacheKey | None:
-        """The one remembered key whose digest begins so; None if none or several do, or its file is damaged."""
+        """The one stored key whose digest has this prefix; None if none or several have it, or its file is damaged."""
         from warp_tiles.cache import CacheKey
 
         try:
