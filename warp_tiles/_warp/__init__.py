@@ -1,6 +1,6 @@
-"""The only package that touches Warp's internals: what is hooked, how, and how it is taken back.
+"""The only package that uses Warp's internals. It installs hooks in Warp and removes them.
 
-Names are imported when first used: importing ``warp_tiles`` imports no Warp.
+Each name is imported at its first use, so that ``import warp_tiles`` does not import Warp.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         toolkit_version,
     )
 
-_PLACES = {
+_MODULE_OF = {
     "REQUIRED": "seams",
     "SUPPORTED_VERSIONS": "seams",
     "Hooks": "hooks",
@@ -59,8 +59,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     globals()[name] = value
     return value

@@ -1,4 +1,4 @@
-"""What Warp's code generator is in the middle of: a call, a statement of another kind, or nothing of interest."""
+"""Frames of Warp's code generator: a call, a statement of another kind, or code that is not recorded."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-Emit = Callable[[str, "str | None", bool], None]  # statement, what the reverse pass repeats, whether it leaves it out
+# emits a statement; the arguments are those of Warp's add_forward(): statement, replay, skip_replay
+Emit = Callable[[str, "str | None", bool], None]
 
 
 @dataclass
 class Call:
-    """A call that is being generated.
+    """A call that Warp is generating.
 
     Attributes:
         function: Warp's function, once it is resolved.
         operands: Warp's values.
-        site: Number of the site and values of alpha and beta, set by the dispatcher of ``tile_matmul``.
-        result: What the call gives, if it is known before the call ends.
+        site: The number of the site and the values of alpha and beta. The dispatcher of ``tile_matmul`` sets it.
+        result: The result, if it is known before the call ends.
+        wait: Number of the hook before the call, or None.
+        hook: Number of the hook around the call, or None.
+        constants: Values of constant operands, by identity of the operand.
     """
 
     function: Any = None
@@ -31,14 +35,20 @@ class Call:
 
 
 @dataclass
-class Quiet:
-    """Statements that need no record: comments, arithmetic, and the parts of a loop or branch."""
+class Unrecorded:
+    """Statements that are not recorded: comments, arithmetic, and the parts of a loop or branch."""
 
 
 @dataclass
 class Statement:
-    """Statements that a syntax node emits without a call."""
+    """Statements that a syntax node emits without a call.
+
+    Attributes:
+        node: Type of the syntax node.
+        recorded: True once an operation was recorded for the node.
+        unrolled: True for a loop whose body Warp repeats for each iteration.
+    """
 
     node: type[ast.AST]
     recorded: bool = False
-    unrolled: bool = False  # a loop whose body Warp writes out once for each iteration
+    unrolled: bool = False

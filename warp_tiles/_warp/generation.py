@@ -1,4 +1,4 @@
-"""One module while Warp generates it, and what is known of it then. Imported when the first module is generated."""
+"""The state of a module while Warp generates it, and its plan. Imported when the first module is generated."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from warp_tiles.plan.planning import FunctionUse, ModulePlan, Session, resolve
 
 
 class BuilderState:
-    """What is known about one ModuleBuilder."""
+    """The state of one ModuleBuilder.
+
+    Attributes:
+        session: The call sites.
+        recorder: The traces of the module's functions.
+        adjoint_of_site: Identity of the Adjoint that contains a site, by number of the site.
+        build: The module's build, once its code has been generated.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.recorder = ModuleRecorder()
-        self.adjoint_of_site: dict[int, int] = {}  # by number of the site: identity of the Adjoint that contains it
+        self.adjoint_of_site: dict[int, int] = {}
         self.build: ModuleBuild | None = None
         self._labels: dict[int, str] = {}
 
-    def declare(self, builder: Any) -> None:
-        """Have the source of a module say where its prelude goes."""
-        builder.ltoirs_decl["warp_tiles"] = PLACEHOLDER
-
     def label(self, adjoint: Any) -> str:
-        """A name for a function that no other function of the module has."""
+        """Returns a name that is unique to this function within the module."""
         if id(adjoint) not in self._labels:
             name = str(getattr(adjoint, "fun_name", None) or "unknown")
             taken = set(self._labels.values())
@@ -35,18 +38,28 @@ class BuilderState:
             self._labels[id(adjoint)] = next(label for label in (name, *copies) if label not in taken)
         return self._labels[id(adjoint)]
 
-    def known(self, adjoint: Any) -> str | None:
-        """Its name if it contains a site."""
+    def existing_label(self, adjoint: Any) -> str | None:
+        """Returns the name of a function that contains a site, and None for other functions."""
         return self._labels.get(id(adjoint))
 
 
-def finished(builder: Any, state: BuilderState, source: str) -> tuple[GeneratedModule, ModulePlan]:
-    """A module whose code has been generated, and its plan without providers.
+def declare_prelude(builder: Any) -> None:
+    """Puts the placeholder of the prelude among the declarations that Warp writes into a module's source."""
+    builder.ltoirs_decl["warp_tiles"] = PLACEHOLDER
+
+
+def finish_module(builder: Any, state: BuilderState, source: str) -> tuple[GeneratedModule, ModulePlan]:
+    """Returns a module whose code has been generated, and its plan without providers.
+
+    Args:
+        builder: Warp's ModuleBuilder.
+        state: Its state.
+        source: The generated source.
 
     Raises:
-        TypeError: An adjoint of a product of bfloat16 operands is needed on the scalar path.
+        TypeError: The module needs an adjoint of a product of bfloat16 operands on the scalar path, which has none.
     """
-    reached = reached_functions(builder)
+    reached = reachable_functions(builder)
     called = frozenset(i for i, adjoint in state.adjoint_of_site.items() if adjoint in state.recorder.reversed)
     kernels = [kernel.key for kernel in builder.kernels]
     plan = resolve(state.session, called, kernels, list(function_uses(builder, state, reached)))
@@ -54,8 +67,8 @@ def finished(builder: Any, state: BuilderState, source: str) -> tuple[GeneratedM
     return GeneratedModule(state.session, source, trace, called), plan
 
 
-def reached_functions(builder: Any) -> list[tuple[Any, dict[int, Any]]]:
-    """Each kernel of a module with the Adjoints that it reaches, its own included, by identity."""
+def reachable_functions(builder: Any) -> list[tuple[Any, dict[int, Any]]]:
+    """Returns each kernel of a module with the Adjoints that it reaches, including its own, by identity."""
     found = []
     for kernel in builder.kernels:
         seen: dict[int, Any] = {}
@@ -69,7 +82,7 @@ def reached_functions(builder: Any) -> list[tuple[Any, dict[int, Any]]]:
                 extra = (function.custom_grad_func, function.custom_replay_func)
                 pending.extend(f.adj for f in (function, *extra) if f is not None)
         if any(adjoint.uses_grad_call for adjoint in seen.values()):
-            # wp.grad() records no call; what it differentiates is marked instead
+            # wp.grad() does not record its call; Warp marks the differentiated function instead
             forced = (f.adj for f in builder.functions if f.adj.force_adjoint_codegen)
             seen.update((id(adjoint), adjoint) for adjoint in forced)
         found.append((kernel, seen))
@@ -77,14 +90,14 @@ def reached_functions(builder: Any) -> list[tuple[Any, dict[int, Any]]]:
 
 
 def kernels_of(adjoint: Any, reached: list[tuple[Any, dict[int, Any]]]) -> tuple[str, ...]:
-    """Keys of the kernels that reach a function."""
+    """The keys of the kernels that reach a function."""
     return tuple(kernel.key for kernel, seen in reached if id(adjoint) in seen)
 
 
 def function_uses(
     builder: Any, state: BuilderState, reached: list[tuple[Any, dict[int, Any]]]
 ) -> Iterator[FunctionUse]:
-    """Which kernel reaches which function that contains a product, and whether backward."""
+    """Yields a use for each kernel and each function with a site that the kernel reaches."""
     for kernel, seen in reached:
         options = builder.options | kernel.options
         backward = bool(options["enable_backward"])
@@ -95,7 +108,7 @@ def function_uses(
         else:
             reason = "the module has enable_backward=False"
         for adjoint in seen.values():
-            label = state.known(adjoint)
+            label = state.existing_label(adjoint)
             if label is None:
                 continue
             if adjoint.force_adjoint_codegen and not backward:

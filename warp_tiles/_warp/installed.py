@@ -1,4 +1,4 @@
-"""The hooks that are installed in this process, if there are any."""
+"""The hooks that are installed in this process, if any."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ _hooks: Hooks | None = None
 
 
 def installed() -> Hooks | None:
-    """The hooks, or None while Warp is left alone."""
+    """The installed hooks, or None."""
     return _hooks
 
 
 def set_installed(hooks: Hooks | None) -> None:
-    """Remember which hooks are installed."""
+    """Sets the installed hooks, or None."""
     global _hooks
     _hooks = hooks
 
 
 def is_enabled() -> bool:
-    """Whether Warp is hooked."""
+    """True while hooks are installed."""
     return _hooks is not None
 
 
 def require_hooks(what: str) -> Hooks:
-    """The hooks.
+    """Returns the installed hooks.
+
+    Args:
+        what: The caller, for the error message.
 
     Raises:
-        PlanError: warp_tiles is not enabled, which ``what`` needs.
+        PlanError: warp_tiles is not enabled.
     """
     if _hooks is None:
         raise PlanError(f"{what} needs warp_tiles to be enabled", remedy="call warp_tiles.enable() first")
@@ -41,7 +44,7 @@ def require_hooks(what: str) -> Hooks:
 
 
 def engine() -> Engine:
-    """The engine, which plans and builds.
+    """Returns the engine, which plans and builds.
 
     Raises:
         PlanError: warp_tiles is not enabled.

@@ -1,4 +1,4 @@
-"""Warp's own build of a GEMM function."""
+"""Builds a GEMM function with Warp's own libmathdx."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _lock = threading.Lock()
 
 
 class _StandInBuilder:
-    """The attributes of a ModuleBuilder that build_lto_dot() reads."""
+    """Has the attributes of a ModuleBuilder that build_lto_dot() uses."""
 
     def __init__(self) -> None:
         self.ltoirs: dict[str, bytes] = {}
@@ -25,14 +25,14 @@ class _StandInBuilder:
 
 
 def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmVariant) -> tuple[str, bytes]:
-    """Build a variant as Warp would: with libmathdx, inside warp.so.
+    """Builds a variant with libmathdx inside warp.so, as Warp does.
 
     Args:
         original: Warp's ``build_lto_dot``.
-        variant: What to build.
+        variant: The variant to build.
 
     Raises:
-        BuildError: libmathdx refused the configuration.
+        BuildError: libmathdx rejects the variant.
     """
     builder = _StandInBuilder()
     layouts = {value: key for key, value in WARP_LAYOUTS.items()}
@@ -50,7 +50,7 @@ def libmathdx_build(original: Callable[..., tuple[str, bytes]], variant: GemmVar
             raise BuildError(f"Warp {warp.__version__} cannot build {variant.describe()}")
         extra["precision"] = "tf32"
     try:
-        with _lock:  # Warp itself calls it under a lock alone
+        with _lock:  # Warp always calls it under a lock
             symbol, payload = original(*arguments, variant.arch, variant.threads, builder, **extra)
     except RuntimeError as error:
         raise BuildError(f"Warp's libmathdx could not build {variant.describe()}", log=str(error)) from error

@@ -1,4 +1,4 @@
-"""The arrays of an argument: the argument itself, or the members of a struct, of structs in it too."""
+"""The arrays of an argument: the argument itself, or the array members of a struct and of nested structs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from warp_tiles._warp.seams import find
 
-_internal = functools.cache(find)  # for members that are never patched
+_internal = functools.cache(find)  # a cache suits only members that nothing patches
 
 
 def arrays_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Every array by name, e.g. ``weights.inner.values``; None is a member that has no array."""
+    """Yields each array with its name, e.g. ``weights.inner.values``, and None for an array member that is not set."""
     if _internal("types.is_struct")(value):
         for label, variable in value._cls.vars.items():
             member = getattr(value, label)
@@ -25,12 +25,13 @@ def arrays_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def shapes(kernel: Any, index: int, value: Any, structure: Any) -> dict[str, tuple[int, ...] | None]:
-    """Shapes of the arrays in a kernel's argument by name; None for an array that is not there.
+    """The shapes of the arrays in a kernel's argument, by name; None for an array that is not set.
 
     Args:
-        kernel, index: The argument.
-        value: Its value as it was given.
-        structure: Its value as it was packed, for whatever Warp takes as an array.
+        kernel: The kernel.
+        index: Position of the argument.
+        value: The argument's value, as the user passed it.
+        structure: The packed value. It has a shape for everything that Warp accepts as an array.
     """
     argument = kernel.adj.args[index]
     if not _internal("types.is_array")(argument.type):

@@ -1,4 +1,4 @@
-"""The traces of all functions of a module, while Warp generates it."""
+"""Records all functions of a module while Warp generates it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from warp_tiles.codegen.trace import Effect, FunctionTrace, ModuleTrace
 
 
 class ModuleRecorder:
-    """The traces of one module while it is generated.
+    """Records one module.
 
     Attributes:
-        reversed: Adjoints whose reverse pass was generated, by identity.
+        recorders: The recorder of each function, by identity of its Adjoint.
+        reversed: Identities of the Adjoints whose reverse pass was generated.
     """
 
     def __init__(self) -> None:
@@ -24,16 +25,16 @@ class ModuleRecorder:
         self._effects: dict[int, Effect] = {}
 
     def begin(self, adjoint: Any) -> Recorder:
-        """Record a function anew."""
+        """Returns a new recorder of a function. It replaces an earlier one."""
         recorder = self.recorders[id(adjoint)] = Recorder(adjoint, self._numbers)
         return recorder
 
     def trace(self, label_of: Callable[[Any], str], kernels_of: Callable[[Any], tuple[str, ...]]) -> ModuleTrace:
-        """What was recorded, as values.
+        """Returns the trace of the module.
 
         Args:
-            label_of: A name for each function.
-            kernels_of: Keys of the kernels that reach a function, by its Adjoint.
+            label_of: Returns the label of a function, by its Adjoint.
+            kernels_of: Returns the keys of the kernels that reach a function, by its Adjoint.
         """
         functions: dict[str, FunctionTrace] = {}
         kernels: dict[str, tuple[str, ...]] = {}

@@ -1,4 +1,4 @@
-"""Warp's modules: compiled ahead of time, hashed again."""
+"""Operations on Warp's modules: list them, discard their hashes, compile them ahead of time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from warp_tiles._warp.seams import find
 
 
 def rehash_modules() -> None:
-    """Have every module hashed again at its next use."""
+    """Discards the hash of every module. Warp computes it again at the module's next use."""
     for module in list(find("context.user_modules").values()):
         module.mark_modified()
 
@@ -22,16 +22,16 @@ def user_modules() -> dict[str, Any]:
 
 
 def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path:
-    """Compile a module ahead of time.
+    """Compiles a module ahead of time.
 
     Args:
         module: Warp's module.
         arch: Compute capability, e.g. ``90``.
         block_dim: Threads per block.
-        folder: Where the cubin, its metadata and its source go.
+        folder: Receives the cubin, its metadata and its source.
 
     Returns:
-        Path of the cubin.
+        The path of the cubin.
     """
     module.get_module_hash(block_dim)
     options = module.resolve_options(warp.config, block_dim=block_dim)

@@ -1,4 +1,4 @@
-"""Plans of Warp's modules: code is generated for a target, and nothing is built."""
+"""Plans Warp's modules: generates their code for a target, and builds nothing."""
 
 from __future__ import annotations
 
@@ -14,31 +14,38 @@ from warp_tiles.plan.planning import ModulePlan
 
 
 def plan_module(hooks: Hooks, module: Any, arch: int | None, block_dim: int | None = None) -> ModulePlan | None:
-    """Generate a module's code for a target and return its plan; nothing is built.
+    """Generates a module's code for a target, and returns its plan. Nothing is built.
+
+    Args:
+        hooks: The installed hooks.
+        module: Warp's module.
+        arch: Compute capability, e.g. ``90``; None plans for the CPU.
+        block_dim: Threads per block; None takes the module's option.
 
     Returns:
-        None if the module multiplies no tiles, or is left to Warp, whose code generation would build them.
+        The plan. None if the module contains no product, or if the settings leave it to Warp, whose code generation
+        would build its products.
     """
     context = find("context")
     with find("codegen._codegen_lock"):
         threads = block_dim if block_dim is not None else module.options["block_dim"]
         if not hooks.reloads.settings_of({**module.options, "block_dim": threads}, module).providers:
             return None
-        module.get_module_hash(threads)  # resolves what wp.static() defers
+        module.get_module_hash(threads)  # evaluates deferred wp.static() expressions
         options = module.resolve_options(warp.config, block_dim=threads) | {"output_arch": arch}
         target = "cpu" if arch is None else "cuda"
         known = inspect.signature(context.ModuleBuilder).parameters
         extra = {"target": target} if "target" in known else {}
-        # with the module's own hasher the names of kernels stay those of what is loaded
+        # with the module's own hasher the kernels have the same names as in the loaded module
         builder = context.ModuleBuilder(module, options, hasher=module.hashers[threads], **extra)
         with hooks.reloads.planning():
             builder.codegen(target)
-    state = hooks._sessions.get(builder)
+    state = hooks.sites.existing_state(builder)
     return state.build.plan if state is not None and state.build is not None else None
 
 
 def plan_loaded_modules(hooks: Hooks) -> None:
-    """Plan the modules that Warp loaded from its own kernel cache, for which no code was generated."""
+    """Plans the modules that Warp loaded from its kernel cache. Their code was not generated in this process."""
     for module in user_modules().values():
         for execution in tuple(module.execs.values()):
             arch = None if execution.device.is_cpu else execution.compile_arch

@@ -1,7 +1,8 @@
-"""Modules that are loaded again: after tuning, or when a background build is ready.
+"""Loads modules again: after tuning, or when a background build is ready.
 
-A module that waits for a background build is in its early stage: it is planned, hashed and built under the fast path's
-settings. The stage ends at the start of a launch, when no other thread is loading the module and no graph is captured.
+A module that waits for a background build is in its early stage. Its plan, hash and build then use the settings of the
+fast path. The stage ends at the start of a launch, when no other thread is loading the module and no graph is being
+captured.
 """
 
 from __future__ import annotations
@@ -32,19 +33,25 @@ if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
     from warp_tiles.build.module_build import ModuleBuild
 
-_ATTEMPTS = 4  # of one load: tuned, set back to the fast path, and settings that change meanwhile
+_ATTEMPTS = 4  # per load: tuning, the fast path and changed settings each take one
 
 
-class LoadAgain(BaseException):  # so Warp neither caches it nor reports a failed load
-    """A module has to be hashed and loaded again, once ``first`` has been called outside Warp's lock."""
+class LoadAgain(BaseException):
+    """Asks for a module to be hashed and loaded again.
+
+    This derives from BaseException, so Warp neither caches it nor reports a failed load.
+
+    Args:
+        first: Called outside Warp's lock before the module is loaded again.
+    """
 
     def __init__(self, first: Callable[[], None] = lambda: None) -> None:
-        super().__init__("the module is loaded again")
+        super().__init__("the module has to be loaded again")
         self.first = first
 
 
 class Reloads:
-    """Schedules modules to be loaded again.
+    """Decides which modules are loaded again, and when.
 
     Args:
         engine: Plans, tunes and builds.
@@ -60,15 +67,15 @@ class Reloads:
     # ---- settings
 
     def settings_of(self, options: Mapping[str, Any], module: Any) -> Settings:
-        """The settings of a module at its present stage; of its options alone where there is no module."""
+        """The settings of a module at its current stage. Without a module its options alone decide."""
         resolved = settings.current(options, getattr(module, "name", ""))
         early = resolved.background and module is not None and options["block_dim"] in self._early.get(module, ())
         return resolved.fast_path() if early else resolved
 
-    # ---- around Warp's own loading
+    # ---- hooks of Warp's loading
 
     def wrapped_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """``Module.load``, which every launch calls."""
+        """Returns the replacement of ``Module.load``, which every launch calls."""
         ready = self._ready
 
         @functools.wraps(original)
@@ -78,25 +85,25 @@ class Reloads:
             try:
                 if named:
                     return original(module, device, block_dim, **named)
-                return original(module, device, block_dim)  # how launches call it: 0.05 µs more than without this
+                return original(module, device, block_dim)  # launches call it so; this wrapper adds 0.05 µs
             except LoadAgain as again:
-                return self._again(again, module, functools.partial(original, module, device, block_dim, **named))
+                return self._load_again(again, module, functools.partial(original, module, device, block_dim, **named))
 
         return load
 
     def compile(self, original: Callable[..., bool], module: Any, *args: Any, **kwargs: Any) -> bool:
-        """``Module._compile``. Without a name it compiles ahead of time: there is no launch, so no background build."""
-        given = inspect.signature(original).bind(module, *args, **kwargs).arguments
-        if given.get("output_name") is not None:
+        """Hook of ``Module._compile``. A call without ``output_name`` compiles ahead of time and never builds later."""
+        arguments = inspect.signature(original).bind(module, *args, **kwargs).arguments
+        if arguments.get("output_name") is not None:
             return original(module, *args, **kwargs)
         with self._mark("ahead_of_time"):
             try:
                 return original(module, *args, **kwargs)
             except LoadAgain as again:
-                return bool(self._again(again, module, functools.partial(original, module, *args, **kwargs)))
+                return bool(self._load_again(again, module, functools.partial(original, module, *args, **kwargs)))
 
     def planning(self) -> Any:
-        """A with-block in which code is generated for its plan alone."""
+        """Returns a with-block in which this thread generates code only to plan it."""
         return self._mark("planning")
 
     @contextmanager
@@ -108,7 +115,7 @@ class Reloads:
         finally:
             setattr(self._this_thread, name, before)
 
-    def _again(self, again: LoadAgain, module: Any, load: Callable[[], Any]) -> Any:
+    def _load_again(self, again: LoadAgain, module: Any, load: Callable[[], Any]) -> Any:
         for _ in range(_ATTEMPTS):
             again.first()
             while not _hash_again(module):
@@ -121,7 +128,7 @@ class Reloads:
                 for build in self._early.get(module, {}).values():
                     build.fast_path_loaded(None)
         raise PlanError(
-            f"the settings changed again and again while module {module.name} was being loaded",
+            f"the settings kept changing while module {module.name} was being loaded",
             "change them between launches; then launch again",
         )
 
@@ -129,22 +136,22 @@ class Reloads:
 
     @property
     def is_planning(self) -> bool:
-        """Whether this thread generates code for its plan alone."""
+        """True while this thread generates code only to plan it."""
         return bool(getattr(self._this_thread, "planning", False))
 
     def before_build(self, module: Any, options: Mapping[str, Any], bare: ModulePlan, plan: ModulePlan,
-                     prepared: Callable[[ModulePlan], ModuleBuild]) -> None:  # fmt: skip
-        """Called with a module's plan before anything is built.
+                     prepare: Callable[[ModulePlan], ModuleBuild]) -> None:  # fmt: skip
+        """Decides whether a planned module is built now, or after tuning, or on the fast path first.
 
         Args:
             module: Warp's module.
-            options: The options that it is built with.
+            options: Its resolved options.
             bare: The plan without providers.
-            plan: The plan.
-            prepared: Creates the build of a plan.
+            plan: The plan with providers.
+            prepare: Creates the build of a plan.
 
         Raises:
-            LoadAgain: Variants are tuned first, or the module is built on the fast path first.
+            LoadAgain: Variants are tuned first, or the fast path is built first.
         """
         if self.is_planning:
             return
@@ -165,11 +172,11 @@ class Reloads:
         waits = not getattr(self._this_thread, "ahead_of_time", False) and not options.get("strip_hash")
         if resolved.background and waits and self._has_fast_path(bare):
 
-            def prepare() -> ModuleBuild:
+            def tune_and_prepare() -> ModuleBuild:
                 tune()
-                return prepared(self._engine.annotate(bare))
+                return prepare(self._engine.annotate(bare))
 
-            self._begin_early_stage(module, int(options["block_dim"]), prepare)
+            self._begin_early_stage(module, int(options["block_dim"]), tune_and_prepare)
             raise LoadAgain
         if tuned:
             raise LoadAgain(tune)
@@ -187,21 +194,21 @@ class Reloads:
         key = (id(module), block_dim)
         owner = weakref.ref(module)
 
-        def ended(ready: bool) -> None:
+        def on_end(ready: bool) -> None:
             held = owner()
             if ready and held is not None and self._early.get(held, {}).get(block_dim) is build:
                 self._ready[key] = held
 
         stages = self._early.setdefault(module, {})
-        build = BackgroundBuild(module.name, prepare, ended)
+        build = BackgroundBuild(module.name, prepare, on_end)
         if stages.setdefault(block_dim, build) is build:
             build.start()
 
     def fast_path_built(self, module: Any, build: ModuleBuild) -> None:
-        """Give a module's background build the source of its fast path."""
-        waiting = self._early.get(module, {}).get(build.plan.block_dim)
-        if waiting is not None:
-            waiting.fast_path_loaded(build.module_source)
+        """Passes the source of a module's fast path to its background build."""
+        background = self._early.get(module, {}).get(build.plan.block_dim)
+        if background is not None:
+            background.fast_path_loaded(build.module_source)
 
     def _end_early_stage(self, module: Any) -> None:
         block_dims = [block_dim for identity, block_dim in tuple(self._ready) if identity == id(module)]
@@ -216,7 +223,7 @@ class Reloads:
         _hash_again(module, leave)
 
     def after_fork(self) -> None:
-        """In a forked child, which has none of the threads: modules wait for their builds."""
+        """Resets a forked child, which has no threads of its parent. Its modules wait for their builds."""
         self._this_thread = threading.local()
         modules = list(self._early)
         self.reset()
@@ -224,7 +231,7 @@ class Reloads:
             module.mark_modified()
 
     def reset(self) -> None:
-        """Forget stages and builds."""
+        """Cancels all background builds, and ends all early stages."""
         for stages in tuple(self._early.values()):
             for build in stages.values():
                 build.cancel()
@@ -234,14 +241,22 @@ class Reloads:
 
 
 def capturing() -> bool:
-    """Whether a graph is being captured on any device."""
+    """True while a graph is being captured on any device."""
     return any(device.is_capturing for device in warp.get_devices())
 
 
 def _hash_again(module: Any, before: Callable[[], None] | None = None) -> bool:
-    """Discard a module's hash, unless another thread is loading it, so that its next use computes it again.
+    """Discards a module's hash unless another thread is loading the module. Its next use computes the hash again.
 
-    A thread that begins to load it needs the lock that is held here; one that has begun is visible here.
+    A thread that begins to load the module needs the lock that this function holds. A thread that has already begun is
+    visible in its frames.
+
+    Args:
+        module: Warp's module.
+        before: Called under the lock, before the hash is discarded.
+
+    Returns:
+        False if another thread is loading the module.
     """
     with find("codegen._codegen_lock"):
         if _loaded_elsewhere(module):
@@ -253,7 +268,7 @@ def _hash_again(module: Any, before: Callable[[], None] | None = None) -> bool:
 
 
 def _loaded_elsewhere(module: Any) -> bool:
-    """Whether a frame of another thread is in the middle of a method of Warp's that reads the module's hashes twice."""
+    """True if another thread is inside a method of Warp that reads the module's hashes more than once."""
     codes = {
         inspect.unwrap(find(path)).__code__
         for path in ("context.Module.load", "context.Module._compile", "context.ModuleExec.get_kernel_hooks")

@@ -1,4 +1,4 @@
-"""The internals of Warp that warp_tiles needs, and how they are found."""
+"""Finds the internals of Warp that warp_tiles needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warp_tiles.toolchain.search import Version
 SUPPORTED_VERSIONS = ((1, 17), (1, 19))
 MATMUL, CHOLESKY = "tile_matmul", "tile_cholesky"
 
-# what must exist below warp._src, and the parameters that it must take
+# required members of warp._src, each with its required parameters
 REQUIRED = {
     "build.build_cuda": "cu_path arch output_path ltoirs fatbins",
     "build.build_lto_dot": "M N K adtype bdtype cdtype alayout blayout clayout arch num_threads builder lda ldb ldc",
@@ -45,7 +45,7 @@ REQUIRED = {
 
 
 def find(path: str) -> Any:
-    """The object at ``warp._src.<path>``.
+    """Returns ``warp._src.<path>``.
 
     Raises:
         SeamError: This Warp does not have it.
@@ -59,7 +59,7 @@ def find(path: str) -> Any:
 
 
 def missing(what: str) -> SeamError:
-    """The error for a part of Warp that this version lacks."""
+    """Returns the error for a part that this Warp lacks."""
     low, high = (".".join(map(str, version)) for version in SUPPORTED_VERSIONS)
     return SeamError(
         f"Warp {warp.__version__} has no {what}, which warp_tiles hooks into",
@@ -68,13 +68,13 @@ def missing(what: str) -> SeamError:
 
 
 def require(parts: Mapping[str, str]) -> None:
-    """Check that parts of Warp are there.
+    """Checks that this Warp has some parts.
 
     Args:
-        parts: Paths below ``warp._src``, each with the names of parameters that it must take.
+        parts: Paths below ``warp._src``, each with the names of its required parameters.
 
     Raises:
-        SeamError: One is missing or takes other parameters; Warp's version and the name are given.
+        SeamError: A part or a parameter is missing. The message names it and Warp's version.
     """
     for path, parameters in parts.items():
         target = find(path)
@@ -85,7 +85,7 @@ def require(parts: Mapping[str, str]) -> None:
 
 
 def missing_part(parts: Mapping[str, str]) -> SeamError | None:
-    """What of these parts Warp lacks, or None; see :func:`require`."""
+    """Returns the error of :func:`require`, or None if this Warp has all parts."""
     try:
         require(parts)
     except SeamError as error:
@@ -94,10 +94,13 @@ def missing_part(parts: Mapping[str, str]) -> SeamError | None:
 
 
 def check_seams() -> list[str]:
-    """Names of all seams, each of which was found.
+    """Checks that this Warp has every member that the hooks need.
+
+    Returns:
+        The names of the members.
 
     Raises:
-        SeamError: One is missing or takes other parameters; Warp's version and the name are given.
+        SeamError: A member or a parameter is missing. The message names it and Warp's version.
     """
     require(REQUIRED)
     if MATMUL not in find("context.builtin_functions"):
@@ -106,20 +109,20 @@ def check_seams() -> list[str]:
 
 
 def toolkit_version() -> Version | None:
-    """CUDA version of Warp's compiler and linker; None where Warp has none."""
+    """The CUDA version of Warp's compiler and linker; None if Warp was built without CUDA."""
     find("context.init")()
     version = getattr(find("context.runtime"), "toolkit_version", None)
     return (int(version[0]), int(version[1])) if version else None
 
 
 def driver_version() -> Version | None:
-    """CUDA version of the driver; None where there is none."""
+    """The CUDA version of the driver; None without a driver."""
     find("context.init")()
     version = getattr(find("context.runtime"), "driver_version", None)
     return (int(version[0]), int(version[1])) if version else None
 
 
 def mathdx_enabled() -> bool:
-    """Whether this Warp can link GEMM functions at all."""
+    """True if this Warp was built with MathDx. Without it Warp cannot link GEMM functions."""
     find("context.init")()
     return bool(find("context.runtime").core.wp_is_mathdx_enabled())

@@ -1,4 +1,4 @@
-"""Internals of Warp that searches use: the active tape, precompiled headers, the parts of value types."""
+"""Internals of Warp that searches use: the active tape, precompiled headers, and the scalar types of arrays."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from typing import Any
 from warp_tiles._warp.seams import find, missing
 from warp_tiles.errors import SeamError
 
-CPU_HEADERS = "builtin_bd*.pch"  # NVRTC's lie in the same folders
+CPU_HEADERS = "builtin_bd*.pch"  # the same folders also contain NVRTC's precompiled headers
 
 log = logging.getLogger("warp_tiles")
 
 
-class _Given(threading.local):
-    """Names of headers that a thread was given."""
+class _Shared(threading.local):
+    """The names of the precompiled headers that this thread already got from other threads."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
 
 
-_given = _Given()
+_shared = _Shared()
 
 
 def _runtime(*names: str) -> Any:
-    """Warp's runtime, which has these attributes.
+    """Returns Warp's runtime after a check that it has these attributes.
 
     Raises:
-        SeamError: It lacks one, which is named.
+        SeamError: An attribute is missing; the message names it.
     """
     runtime = find("context.runtime")
     for name in names:
@@ -44,10 +44,10 @@ def _runtime(*names: str) -> Any:
 
 @contextlib.contextmanager
 def without_tape() -> Iterator[None]:
-    """Suspend the active ``wp.Tape`` for copies in the block.
+    """Suspends the active ``wp.Tape`` within the block.
 
     Raises:
-        SeamError: This Warp keeps its tape elsewhere.
+        SeamError: This Warp stores its active tape elsewhere.
     """
     runtime = _runtime("tape")
     tape, runtime.tape = runtime.tape, None
@@ -58,35 +58,36 @@ def without_tape() -> Iterator[None]:
 
 
 def precompiled_headers() -> dict[str, Path]:
-    """What the threads of this process have precompiled for the CPU, by file name; of several the newest.
+    """Returns the precompiled CPU headers of all threads of this process, by file name.
 
-    Warp gives each thread a folder of its own, and a file there its name when it is whole.
+    Each thread has its own folder. If several folders contain a file of one name, the newest is returned. Every file is
+    complete, because Warp gives it its name last.
 
     Raises:
-        SeamError: This Warp keeps them elsewhere.
+        SeamError: This Warp stores them elsewhere.
     """
     dated: list[tuple[int, Path]] = []
     for folder in list(_runtime("_pch_dirs")._pch_dirs.values()):
         for header in Path(folder.name).glob(CPU_HEADERS):
-            with contextlib.suppress(OSError):  # Warp removes what Clang refuses
+            with contextlib.suppress(OSError):  # Warp removes files that Clang rejects
                 dated.append((header.stat().st_mtime_ns, header))
     return {header.name: header for _, header in sorted(dated)}
 
 
 def headers_folder() -> Path:
-    """Where Warp looks for what this thread has precompiled for the CPU.
+    """Returns the folder in which Warp looks for this thread's precompiled CPU headers.
 
     Raises:
-        SeamError: This Warp keeps it elsewhere.
+        SeamError: This Warp stores them elsewhere.
     """
     return Path(_runtime("_get_or_create_pch_dir", "_pch_dirs")._get_or_create_pch_dir())
 
 
 def share_precompiled_headers() -> None:
-    """Let this thread use what other threads have precompiled for the CPU; 1.6 s each time otherwise.
+    """Links the precompiled CPU headers of other threads into this thread's folder. Each saves 1.6 s of compilation.
 
-    A thread is given each file once: if Clang refuses it, Warp makes another. Where Warp keeps them in another way,
-    each thread makes its own.
+    A thread gets each file only once: if Clang rejects it, Warp precompiles the header again. If this Warp stores the
+    headers elsewhere, each thread precompiles its own.
     """
     try:
         folder, known = headers_folder(), precompiled_headers()
@@ -94,10 +95,10 @@ def share_precompiled_headers() -> None:
         log.info("tuning: each thread precompiles its own headers: %s", error)
         return
     for name, header in known.items():
-        if name not in _given.names and not (folder / name).exists():
+        if name not in _shared.names and not (folder / name).exists():
             with contextlib.suppress(OSError):
                 _link(header, folder / name)
-        _given.names.add(name)
+        _shared.names.add(name)
 
 
 def _link(source: Path, target: Path) -> None:
@@ -108,5 +109,5 @@ def _link(source: Path, target: Path) -> None:
 
 
 def scalar_and_shape(dtype: Any) -> tuple[Any, tuple[int, ...]]:
-    """Scalar type and shape of a value of an array's dtype; a scalar has no extents."""
+    """Returns the scalar type and shape of an array's dtype. The shape of a scalar is ``()``."""
     return getattr(dtype, "_wp_scalar_type_", dtype), tuple(getattr(dtype, "_shape_", ()))

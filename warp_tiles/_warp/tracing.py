@@ -1,4 +1,4 @@
-"""Follows Warp's code generator: what a kernel or function does is recorded, and hooks are left in its source."""
+"""Follows Warp's code generator: records each kernel and function, and puts hooks into the generated source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles._warp.frames import Call, Emit, Quiet, Statement
+from warp_tiles._warp.frames import Call, Emit, Statement, Unrecorded
 from warp_tiles._warp.seams import find, missing_part
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warp_tiles")
 
-# what is wrapped below codegen.Adjoint; where one is missing, loops are left as Warp generates them
+# required members of warp._src, each with its required parameters; those of codegen.Adjoint are wrapped
 SEAMS = {
     "codegen.Adjoint.add_call": "func args kwargs",
     "codegen.Adjoint.resolve_call": "func args kwargs",
@@ -42,22 +42,22 @@ SEAMS = {
 }
 
 
-def _surrounded(
+def _unrecorded_hook(
     before: Callable[[Recorder, Emit], None] | None = None, after: Callable[[Recorder, Emit], None] | None = None
 ) -> Callable[..., Any]:
-    """Return a hook that calls Warp's method without recording it, between two steps of the recorder."""
+    """Returns a hook that calls Warp's method between two steps of the recorder. Its statements are not recorded."""
 
     def hook(self: Tracer, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
         recorder = self.recorder(adj)
         if recorder is None:
             return original(adj, *args, **named)
         if before is not None:
-            before(recorder, self._plain(adj))
-        with self._quiet(recorder):
-            found = original(adj, *args, **named)
+            before(recorder, self._emit_unrecorded(adj))
+        with self._unrecorded(recorder):
+            result = original(adj, *args, **named)
         if after is not None:
-            after(recorder, self._plain(adj))
-        return found
+            after(recorder, self._emit_unrecorded(adj))
+        return result
 
     return hook
 
@@ -66,7 +66,7 @@ class Tracer:
     """Wraps the methods of Warp's code generator. Each thread records the function that it generates.
 
     Attributes:
-        obstacle: The part of Warp that is missing, without which no loop can be recorded; empty if there is none.
+        obstacle: Names the part of Warp that the tracer lacks; empty if it has all.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Tracer:
         """Install the hooks, unless this Warp lacks a part that they need.
 
         Args:
-            wrap: Replaces a method of a class, given by name, by ``hook(original, self, ...)``.
+            wrap: Replaces a method of a class, given by name, by ``hook(original, *args, **kwargs)``.
         """
         if (missing := missing_part(SEAMS)) is not None:
             self.obstacle = missing.message
@@ -89,7 +89,12 @@ class Tracer:
 
     @contextmanager
     def function(self, adjoint: Any, module: ModuleRecorder | None) -> Iterator[None]:
-        """Record what is generated of a function in the block; nothing if there is no module to record."""
+        """Records the function that Warp generates in the block.
+
+        Args:
+            adjoint: Warp's Adjoint of the function.
+            module: The recorder of its module; None if the module is not recorded.
+        """
         stack = self._local.__dict__.setdefault("stack", [])
         recorder = module.begin(adjoint) if module is not None else None
         stack.append((adjoint, recorder))
@@ -102,19 +107,26 @@ class Tracer:
 
     @property
     def adjoint(self) -> Any:
-        """The function that is being generated, as Warp's Adjoint, or None."""
+        """Warp's Adjoint of the function that this thread generates, or None."""
         stack = self._local.__dict__.get("stack")
         return stack[-1][0] if stack else None
 
     def recorder(self, adjoint: Any = None) -> Recorder | None:
-        """The recorder of the function that is being generated; None if it is another, or not recorded."""
+        """The recorder of the function that this thread generates.
+
+        Args:
+            adjoint: The expected function, or None for any.
+
+        Returns:
+            None if this thread generates another function, or one that is not recorded.
+        """
         stack = self._local.__dict__.get("stack")
         if not stack or (adjoint is not None and stack[-1][0] is not adjoint):
             return None
         found: Recorder | None = stack[-1][1]
         return found
 
-    # ---- wrapped methods: each is called with Warp's own, the Adjoint and the arguments
+    # ---- wrapped methods: each gets Warp's own method, the Adjoint and the arguments
 
     def _add_call(self, original: Any, adj: Any, func: Any, args: Any, kwargs: Any, *rest: Any, **named: Any) -> Any:
         recorder = self.recorder(adj)
@@ -126,7 +138,7 @@ class Tracer:
             output = original(adj, func, args, kwargs, *rest, **named)
         finally:
             recorder.frames.pop()
-        recorder.call_ended(call, output[0] if named.get("return_resolved") else output)
+        recorder.end_call(call, output[0] if named.get("return_resolved") else output)
         return output
 
     def _resolve_call(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
@@ -134,7 +146,7 @@ class Tracer:
         recorder = self.recorder(adj)
         if recorder is not None:
             function, bound = found[:2]
-            recorder.resolved(function, tuple(bound.values()))
+            recorder.resolve_call(function, tuple(bound.values()))
         return found
 
     def _add_forward(
@@ -144,7 +156,7 @@ class Tracer:
         if recorder is None:
             original(adj, statement, replay, skip_replay)
         else:
-            recorder.statement(statement, replay, partial(original, adj), skip_replay)
+            recorder.emit_statement(statement, replay, partial(original, adj), skip_replay)
 
     def _add_grad_call(
         self, original: Any, adj: Any, func: Any, args: Any, kwargs: Any, *rest: Any, **named: Any
@@ -152,28 +164,28 @@ class Tracer:
         recorder = self.recorder(adj)
         if recorder is None:
             return original(adj, func, args, kwargs, *rest, **named)
-        wait = recorder.mark_wait(self._plain(adj))
-        with self._quiet(recorder):
+        wait = recorder.mark_wait(self._emit_unrecorded(adj))
+        with self._unrecorded(recorder):
             output = original(adj, func, args, kwargs, *rest, **named)
-        recorder.gradient_called((*args, *kwargs.values()), output, wait)
+        recorder.record_grad_call((*args, *kwargs.values()), output, wait)
         return output
 
     def _add_return(self, original: Any, adj: Any, var: Any) -> Any:
         recorder = self.recorder(adj)
         if recorder is None:
             return original(adj, var)
-        recorder.returns(var, self._plain(adj))
-        with self._quiet(recorder):
+        recorder.record_return(var, self._emit_unrecorded(adj))
+        with self._unrecorded(recorder):
             return original(adj, var)
 
     def _begin_for(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
         recorder = self.recorder(adj)
         if recorder is None:
             return original(adj, *args, **named)
-        recorder.begin_loop("range", self._plain(adj))
-        with self._quiet(recorder):
+        recorder.begin_loop("range", self._emit_unrecorded(adj))
+        with self._unrecorded(recorder):
             variable = original(adj, *args, **named)
-        recorder.loop_variable(variable)
+        recorder.set_loop_variable(variable)
         return variable
 
     def _eval(self, original: Any, adj: Any, node: Any) -> Any:
@@ -187,7 +199,7 @@ class Tracer:
         finally:
             recorder.frames.pop()
         if statement.unrolled:
-            recorder.end_loop(self._plain(adj))
+            recorder.end_loop(self._emit_unrecorded(adj))
         return found
 
     def _get_unroll_range(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
@@ -195,36 +207,36 @@ class Tracer:
         recorder = self.recorder(adj)
         if recorder is not None and isinstance(found, range) and isinstance(recorder.frames[-1], Statement):
             recorder.frames[-1].unrolled = True
-            recorder.begin_loop("unrolled", self._plain(adj))
+            recorder.begin_loop("unrolled", self._emit_unrecorded(adj))
         return found
 
-    _add_comp = _surrounded()
-    _set_lineno = _surrounded()
-    _begin_while = _surrounded(lambda recorder, emit: recorder.begin_loop("while", emit))
-    _begin_if = _begin_else = _surrounded(lambda recorder, emit: recorder.begin_branch(emit))
-    _end_for = _end_while = _surrounded(
+    _add_comp = _unrecorded_hook()
+    _set_lineno = _unrecorded_hook()
+    _begin_while = _unrecorded_hook(lambda recorder, emit: recorder.begin_loop("while", emit))
+    _begin_if = _begin_else = _unrecorded_hook(lambda recorder, emit: recorder.begin_branch(emit))
+    _end_for = _end_while = _unrecorded_hook(
         lambda recorder, emit: recorder.end_body(emit), lambda recorder, emit: recorder.end_loop(emit)
     )
-    _end_if = _end_else = _surrounded(
+    _end_if = _end_else = _unrecorded_hook(
         lambda recorder, emit: recorder.end_body(emit), lambda recorder, _: recorder.end_branch()
     )
 
     # ---- emitting
 
-    def _plain(self, adj: Any) -> Emit:
-        """Emits statements of our own, with no look at them."""
+    def _emit_unrecorded(self, adj: Any) -> Emit:
+        """Returns a function that emits a statement without recording it."""
 
         def emit(statement: str, replay: str | None, skip_replay: bool) -> None:
             recorder = self.recorder(adj)
             assert recorder is not None
-            with self._quiet(recorder):
+            with self._unrecorded(recorder):
                 adj.add_forward(statement, replay, skip_replay)
 
         return emit
 
     @contextmanager
-    def _quiet(self, recorder: Recorder) -> Iterator[None]:
-        recorder.frames.append(Quiet())
+    def _unrecorded(self, recorder: Recorder) -> Iterator[None]:
+        recorder.frames.append(Unrecorded())
         try:
             yield
         finally:

@@ -1,4 +1,4 @@
-"""Warp's objects as plain values."""
+"""Converts Warp's objects to plain values."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ WARP_LAYOUTS: dict[str, Arrangement] = {"rowmajor": "row_major", "colmajor": "co
 
 
 def precision_of(value: object) -> Precision:
-    """The ``precision`` argument of a call.
+    """Returns the ``precision`` argument of a call.
 
     Raises:
         ValueError: It is not one of the two literals.
     """
-    # an argument that is not a literal comes as Warp's Var rather than as a string
+    # Warp passes an argument that is not a literal as its Var
     if value not in ("default", "tf32") or not isinstance(value, str):
         got = repr(value) if isinstance(value, str) else "a non-literal argument"
         raise ValueError(f"tile_matmul() precision must be the string literal 'default' or 'tf32', got {got}")
@@ -26,13 +26,13 @@ def precision_of(value: object) -> Precision:
 
 
 def tile_of(var: Any) -> Tile:
-    """A tile variable as a plain value.
+    """Converts a tile variable.
 
-    A tile that owns its shared storage comes from a 16-byte-aligned allocator; views alias any
-    offset, and the type of a function's parameter is its annotation, which cannot tell.
+    Only the base of a tile that owns its shared storage is known to be 16-byte aligned, because Warp's allocator aligns
+    it. A view can begin at any offset. The type of a function's parameter does not tell whether it is a view.
     """
     kind = var.type
-    parameter = getattr(var, "is_parameter", True)  # Warp 1.17 does not say; then nothing is promised
+    parameter = getattr(var, "is_parameter", True)  # Warp 1.17 lacks the attribute; then no alignment is promised
     return Tile(
         cast(DType, kind.dtype.__name__),
         (int(kind.shape[0]), int(kind.shape[1])),
@@ -43,14 +43,17 @@ def tile_of(var: Any) -> Tile:
 
 
 def put_in_shared_memory(var: Any) -> None:
-    """Have a tile lie in shared memory. Warp reads its storage when the whole function has been generated."""
+    """Makes a tile use shared memory. Warp reads the storage after it has generated the whole function."""
     var.type.storage = "shared"
 
 
 def variant_of_call(arguments: Mapping[str, Any]) -> GemmVariant:
-    """The variant that Warp asks for in a call of its ``build_lto_dot()``, given by that function's parameters.
+    """Returns the variant that a call of Warp's ``build_lto_dot()`` requests.
 
-    Nothing is known of the alignment there, so that none beyond an element's is promised.
+    The call does not say how its operands are aligned. The variant promises only the alignment of an element.
+
+    Args:
+        arguments: The arguments by the names of the parameters.
     """
     m, n, k = (int(arguments[name]) for name in "MNK")
     shapes = {"a": (m, k), "b": (k, n), "c": (m, n)}
@@ -66,11 +69,11 @@ def variant_of_call(arguments: Mapping[str, Any]) -> GemmVariant:
 
 
 def mentions(adjoint: Any, names: set[str], package: Any, builtins: Mapping[str, Any]) -> bool:
-    """Whether a function's source refers to one of Warp's builtins of these names, under any alias.
+    """True if a function's source refers to one of these builtins of Warp, under any alias.
 
     Args:
         adjoint: Warp's Adjoint of the function.
-        names: Names of builtins.
+        names: Names of the builtins.
         package: The ``warp`` package.
         builtins: Warp's builtin functions by name.
     """
@@ -85,7 +88,7 @@ def mentions(adjoint: Any, names: set[str], package: Any, builtins: Mapping[str,
             return True
         try:
             value, path = adjoint.resolve_static_expression(node, eval_types=False)
-        except Exception:  # an unresolvable name is an error for Warp to report, not a product
+        except Exception:  # Warp reports the unresolvable name later
             continue
         if value is package and path:
             value = builtins.get(path[-1])

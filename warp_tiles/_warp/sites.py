@@ -1,0 +1,96 @@
+"""The modules that Warp is generating, and the call sites in them that need GEMM functions."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from warp_tiles import settings
+from warp_tiles._warp.reload import Reloads
+from warp_tiles._warp.seams import find
+from warp_tiles._warp.tracing import Tracer
+from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.plan.planning import Session
+
+if TYPE_CHECKING:
+    from warp_tiles._warp.generation import BuilderState
+
+
+class Sites:
+    """Registers call sites, and keeps the state of each module while Warp generates it.
+
+    Args:
+        reloads: Resolves the settings of a module.
+        tracer: Knows which function Warp is generating.
+    """
+
+    def __init__(self, reloads: Reloads, tracer: Tracer) -> None:
+        self._reloads = reloads
+        self._tracer = tracer
+        self._states: weakref.WeakKeyDictionary[Any, BuilderState] = weakref.WeakKeyDictionary()
+
+    def existing_state(self, builder: Any) -> BuilderState | None:
+        """The state of a module, or None if nothing has asked for it yet."""
+        return self._states.get(builder)
+
+    def state(self, builder: Any) -> BuilderState:
+        """The state of a module; the first call creates it.
+
+        Args:
+            builder: Warp's ModuleBuilder.
+        """
+        state = self._states.get(builder)
+        if state is None:
+            from warp_tiles._warp.generation import BuilderState
+
+            options = builder.options
+            resolved = self._reloads.settings_of(options, builder.module)
+            session = Session(
+                builder.module.name, options.get("output_arch"), int(options["block_dim"]), settings=resolved
+            )
+            state = self._states[builder] = BuilderState(session)
+        return state
+
+    def settings_of(self, options: Mapping[str, Any], builder: Any = None) -> settings.Settings:
+        """The settings of the module that is being generated. Without a builder its options alone decide."""
+        return settings.current(options) if builder is None else self.state(builder).session.settings
+
+    def function(self, builder: Any) -> str:
+        """The label of the function that is being generated."""
+        return self.state(builder).label(self._tracer.adjoint)
+
+    def add(
+        self,
+        builder: Any,
+        call: str,
+        variants: Mapping[Role, GemmVariant],
+        scalar_reason: str = "",
+        operands: tuple[Any, ...] = (),
+    ) -> tuple[Any, ...]:
+        """Registers a call site.
+
+        Args:
+            builder: Warp's ModuleBuilder.
+            call: The Warp function, e.g. ``tile_matmul``.
+            variants: By role; empty on the scalar path.
+            scalar_reason: Why the call takes the scalar path; empty if it does not.
+            operands: A and B, as Warp's variables.
+
+        Returns:
+            The function arguments of the generated call: for each role a placeholder that the prelude defines, or 0.
+        """
+        # the scalar path has no bfloat16 adjoints; only the finished source shows whether it calls them
+        bfloat16 = any(operand.type.dtype.__name__ == "bfloat16" for operand in operands)
+        state = self.state(builder)
+        site = state.session.add(
+            call, self.function(builder), variants, scalar_reason=scalar_reason, bfloat16_operands=bfloat16
+        )
+        state.adjoint_of_site[site.index] = id(self._tracer.adjoint)
+        if not variants and self._tracer.recorder() is None:
+            return (0, 0, 0)
+        from warp_tiles._warp.generation import declare_prelude
+
+        declare_prelude(builder)
+        var = find("codegen.Var")
+        return tuple(var(site.placeholder(role), str, False, True, False) for role in Role)
