@@ -1,4 +1,4 @@
-"""An engine with a fake toolchain and compiler, and a real cache; shared by several test modules."""
+"""A test bench: an engine with a fake toolchain and compiler, and a real cache. Several test modules use it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ UNALIGNED = ALIGNED.without_alignment()
 
 
 class FakeDigests:
-    """Names in place of digests."""
+    """Returns names in place of digests."""
 
     def digest_many(self, files: Mapping[str, object]) -> str:
         return " ".join(sorted(files))
 
 
 class FakeStore:
-    """A toolchain that is there, and whose digests a test can change."""
+    """A toolchain with digests that a test can change."""
 
     def __init__(self) -> None:
         self.source, self.compiler = "source digest", "compiler digest"
@@ -69,7 +69,7 @@ class FakeStore:
 
 
 class FakePool:
-    """Compiles at once, or refuses what a test names: ``<symbol>_<provider>``."""
+    """Compiles at once, except for the names in ``refuse``: ``<symbol>_<provider>``."""
 
     def __init__(self) -> None:
         self.requests: list[str] = []
@@ -95,12 +95,12 @@ class FakePool:
 
 
 def mma(variant: GemmVariant) -> str:
-    """What the provider mma asks the compiler for."""
+    """Name of the compile request of the provider mma."""
     return f"{variant.symbol}_mma"
 
 
 def cublasdx(variant: GemmVariant) -> str:
-    """What the provider cublasdx asks the compiler for."""
+    """Name of the compile request of the provider cublasdx."""
     return f"{variant.symbol}_cublasdx"
 
 
@@ -113,7 +113,7 @@ class Bench:
         monkeypatch.setattr(engine.resources, "pool", lambda settings, low_priority=False: self.pool)
 
     def refuse(self, *names: str) -> None:
-        """Have the compiler refuse sources."""
+        """Make the compiler reject sources."""
         for name in names:
             self.pool.refuse[name] = BuildError(f"{name} could not be compiled", log=REFUSED)
 
@@ -121,20 +121,22 @@ class Bench:
         """Build one variant."""
         return self.engine.start([variant])[variant].result(20)
 
-    def heard(self, variant: GemmVariant) -> tuple[Artifact, list[str]]:
-        """Build one variant; also what the user is told."""
+    def build_with_warnings(self, variant: GemmVariant) -> tuple[Artifact, list[str]]:
+        """Build one variant. Returns the artifact and the warnings."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             artifact = self.build(variant)
         assert all(issubclass(warning.category, RuntimeWarning) for warning in caught)
         return artifact, [str(warning.message) for warning in caught]
 
+    heard = build_with_warnings  # former name
+
 
 def libmathdx(variant: GemmVariant) -> tuple[str, bytes]:
-    """Stands for Warp's libmathdx."""
+    """A fake of Warp's libmathdx."""
     return f"dot_{variant.m}", b"libmathdx LTO-IR"
 
 
 def failing_libmathdx(variant: GemmVariant) -> tuple[str, bytes]:
-    """Stands for a libmathdx that refuses."""
+    """A fake libmathdx that fails."""
     raise BuildError(f"Warp's libmathdx could not build {variant.describe()}", log="libmathdx error: no")

@@ -1,4 +1,4 @@
-"""The chain of providers: who is asked in which order, who refuses what, and what is said."""
+"""The chain of providers: their order, the variants that each refuses, and the messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plan_of(variant: GemmVariant, role: Role = Role.FORWARD) -> ModulePlan:
 
 
 def planned(bench: Bench, variant: GemmVariant, role: Role = Role.FORWARD) -> PlannedVariant:
-    """The variant as the plan shows it."""
+    """The variant in its plan."""
     found = bench.engine.annotate(plan_of(variant, role))
     return next(item for item in found.needed if item.variant == variant and item.role is role)
 
@@ -38,27 +38,27 @@ def planned(bench: Bench, variant: GemmVariant, role: Role = Role.FORWARD) -> Pl
 # ---- the order
 
 
-def test_every_provider_is_asked_in_order(bench: Bench) -> None:
+def test_providers_are_tried_in_order(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
     names = [provider.name for provider in bench.engine.chain(AUTO).providers]
     assert names == ["mma", "cublasdx", "libmathdx", "scalar"]
 
 
-def test_a_warp_without_libmathdx_is_not_asked_for_it(bench: Bench) -> None:
+def test_without_libmathdx_in_warp_it_is_not_tried(bench: Bench) -> None:
     assert [provider.name for provider in bench.engine.chain(AUTO).providers] == ["mma", "cublasdx", "scalar"]
 
 
 @pytest.mark.parametrize("name", settings.PROVIDERS[1:])
-def test_a_named_provider_is_asked_alone(bench: Bench, name: str) -> None:
+def test_a_named_provider_is_the_only_one(bench: Bench, name: str) -> None:
     chain = bench.engine.chain(Settings(provider=name))
     assert [provider.name for provider in chain.providers] == [name]
     assert chain.forced
 
 
-# ---- what is refused is normal
+# ---- unsupported variants are normal
 
 
-def test_the_first_provider_is_taken_and_the_plan_says_so(bench: Bench) -> None:
+def test_the_first_provider_is_taken_and_the_plan_gives_the_reason(bench: Bench) -> None:
     found = planned(bench, ALIGNED)
     assert found.provider == "mma"
     assert found.reason.endswith("; mma: the first that is asked")
@@ -68,26 +68,24 @@ def test_an_odd_block_goes_to_cublasdx_without_a_warning(bench: Bench) -> None:
     found = planned(bench, ODD)
     assert (found.provider, found.symbol, found.tile_config) == ("cublasdx", ODD.symbol, None)
     assert "; cublasdx: mma cannot serve threads=48" in found.reason
-    artifact, told = bench.heard(ODD)
-    assert (artifact.provider, artifact.key, told) == ("cublasdx", found.key, [])
+    artifact, warned = bench.build_with_warnings(ODD)
+    assert (artifact.provider, artifact.key, warned) == ("cublasdx", found.key, [])
     assert bench.pool.requests == [cublasdx(ODD)]
 
 
 @pytest.mark.parametrize(("variant", "field"), [(FEW, "threads=16"), (OLD, "arch=70")])
-def test_what_only_the_scalar_path_serves_takes_it_without_a_warning(
-    bench: Bench, variant: GemmVariant, field: str
-) -> None:
+def test_a_variant_for_the_scalar_path_causes_no_warning(bench: Bench, variant: GemmVariant, field: str) -> None:
     bench.engine.use_libmathdx(libmathdx)
     found = planned(bench, variant)
     assert (found.provider, found.symbol, found.key) == ("scalar", "", "")
     for name in ("mma", "cublasdx", "libmathdx"):
         assert f"{name} cannot serve {field}" in found.reason
-    artifact, told = bench.heard(variant)
-    assert (artifact.provider, artifact.payload, told) == ("scalar", b"", [])
+    artifact, warned = bench.build_with_warnings(variant)
+    assert (artifact.provider, artifact.payload, warned) == ("scalar", b"", [])
     assert bench.pool.requests == []
 
 
-def test_the_function_that_cublasdx_is_promised_less_for_is_the_one_that_is_planned(bench: Bench) -> None:
+def test_the_plan_has_the_function_with_the_weaker_promises_of_cublasdx(bench: Bench) -> None:
     half = variant_of(16, "float16", threads=48)
     found = planned(bench, half)
     assert half.alignments == (16, 16, 16)
@@ -96,7 +94,7 @@ def test_the_function_that_cublasdx_is_promised_less_for_is_the_one_that_is_plan
     assert bench.build(half).key == found.key
 
 
-# ---- a named provider that cannot
+# ---- a named provider that cannot serve the variant
 
 
 @pytest.mark.parametrize(
@@ -111,7 +109,7 @@ def test_the_function_that_cublasdx_is_promised_less_for_is_the_one_that_is_plan
         ("libmathdx", OLD, "arch=70"),
     ],
 )
-def test_a_named_provider_names_the_field_that_it_cannot_serve(
+def test_the_error_of_a_named_provider_names_the_unsupported_field(
     bench: Bench, name: str, variant: GemmVariant, field: str
 ) -> None:
     bench.engine.use_libmathdx(libmathdx)
@@ -125,41 +123,41 @@ def test_a_named_provider_names_the_field_that_it_cannot_serve(
     assert bench.pool.requests == []
 
 
-def test_the_plan_says_what_names_the_provider(bench: Bench) -> None:
+def test_the_plan_says_which_setting_names_the_provider(bench: Bench) -> None:
     with settings.override(provider="cublasdx"):
         assert planned(bench, ALIGNED).reason.endswith("; cublasdx: the setting provider (override()) names it")
 
 
 @pytest.mark.parametrize("name", ["mma", "cublasdx"])
-def test_a_named_provider_that_lacks_its_compiler_says_so(bench: Bench, name: str) -> None:
+def test_a_named_provider_without_a_compiler_is_an_error(bench: Bench, name: str) -> None:
     bench.store.error = ToolchainError("NVRTC was not found", remedy="install it")
     with settings.override(provider=name), pytest.raises(ToolchainError, match="NVRTC was not found"):
         planned(bench, ALIGNED)
 
 
-# ---- what a machine lacks
+# ---- missing parts of the toolchain
 
 
-def test_without_headers_mma_is_not_missed(bench: Bench) -> None:
+def test_mma_needs_no_headers(bench: Bench) -> None:
     bench.store.found = replace(TOOLCHAIN, missing_headers=("no cublasdx.hpp", "pip install nvidia-mathdx"))
     assert planned(bench, ALIGNED).provider == "mma"
-    assert bench.heard(ALIGNED)[1] == []
+    assert bench.build_with_warnings(ALIGNED)[1] == []
 
 
-def test_without_headers_what_mma_cannot_serve_goes_on_with_a_warning(bench: Bench) -> None:
+def test_without_headers_the_next_provider_is_used_with_a_warning(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
     bench.store.found = replace(TOOLCHAIN, missing_headers=("no cublasdx.hpp", "pip install nvidia-mathdx"))
     found = planned(bench, ODD)
     assert found.provider == "libmathdx"
     assert "mma cannot serve threads=48" in found.reason
     assert "no cublasdx.hpp" in found.reason
-    artifact, told = bench.heard(ODD)
+    artifact, warned = bench.build_with_warnings(ODD)
     assert artifact.provider == "libmathdx"
-    (text,) = told
+    (text,) = warned
     assert "no cublasdx.hpp; using Warp's libmathdx. Remedy: pip install nvidia-mathdx" in text
 
 
-def test_the_salt_follows_the_providers_that_are_asked(bench: Bench) -> None:
+def test_the_salt_depends_on_the_providers(bench: Bench) -> None:
     every = bench.engine.salt(AUTO)
     one = {name: bench.engine.salt(Settings(provider=name)) for name in ("mma", "cublasdx", "scalar")}
     assert len({every, *one.values()}) == 4
@@ -173,7 +171,7 @@ def test_the_salt_follows_the_providers_that_are_asked(bench: Bench) -> None:
     assert bench.engine.salt(Settings(provider="scalar")) == one["scalar"]
 
 
-def test_two_choices_do_not_share_a_build(bench: Bench) -> None:
+def test_builds_of_two_providers_are_not_shared(bench: Bench) -> None:
     choices = [Settings(provider=name) for name in ("mma", "cublasdx", "scalar")]
     built = [bench.engine.start([ALIGNED], choice)[ALIGNED].result(20) for choice in choices]
     assert [artifact.provider for artifact in built] == ["mma", "cublasdx", "scalar"]
@@ -206,7 +204,7 @@ def test_no_other_provider_accumulates_in_bfloat16(bench: Bench, name: str, role
 
 
 @pytest.mark.parametrize(("change", "field"), [({"threads": 48}, "threads=48"), ({"arch": 70}, "arch=70")])
-def test_where_mma_cannot_serve_a_bfloat16_gradient_it_is_no_silent_scalar_path(
+def test_an_unsupported_bfloat16_gradient_does_not_take_the_scalar_path_silently(
     bench: Bench, change: dict[str, int], field: str
 ) -> None:
     bench.engine.use_libmathdx(libmathdx)
@@ -217,7 +215,7 @@ def test_where_mma_cannot_serve_a_bfloat16_gradient_it_is_no_silent_scalar_path(
         bench.build(variant)
 
 
-def test_a_bfloat16_gradient_that_the_compiler_refuses_fails_with_its_log(bench: Bench) -> None:
+def test_a_bfloat16_gradient_that_fails_to_compile_raises_with_the_log(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
     bench.refuse(mma(NARROW))
     with pytest.raises(BuildError) as caught:
@@ -226,7 +224,7 @@ def test_a_bfloat16_gradient_that_the_compiler_refuses_fails_with_its_log(bench:
     assert bench.pool.requests == [mma(NARROW)]
 
 
-def test_a_bfloat16_gradient_without_a_compiler_says_what_is_missing(bench: Bench) -> None:
+def test_a_bfloat16_gradient_without_a_compiler_names_the_missing_part(bench: Bench) -> None:
     bench.store.error = ToolchainError("NVRTC was not found")
     with pytest.raises(TypeError, match=r"'a' or 'b' tiles.*NVRTC was not found"):
         planned(bench, NARROW, Role.ADJOINT_A)

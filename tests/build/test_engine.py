@@ -1,4 +1,4 @@
-"""From variants to artifacts: one build each, hits, parts made when first used."""
+"""From variants to artifacts: one build each, hits, resources created at their first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from warp_tiles.settings import current
 # ---- builds and hits
 
 
-def test_a_build_then_a_hit(bench: Bench) -> None:
+def test_the_second_build_is_a_hit(bench: Bench) -> None:
     built = bench.build(ALIGNED)
     assert (built.variant, built.symbol, built.provider, built.hit) == (ALIGNED, ALIGNED.symbol, "mma", False)
     assert built.payload == f"LTO-IR of {mma(ALIGNED)}".encode()
@@ -38,7 +38,7 @@ def test_a_build_then_a_hit(bench: Bench) -> None:
     assert bench.pool.requests == [mma(ALIGNED)]
 
 
-def test_the_manifest_says_what_was_built(bench: Bench) -> None:
+def test_the_manifest_describes_the_build(bench: Bench) -> None:
     built = bench.build(ALIGNED)
     entry = bench.engine.cache.manifest(built.key)
     assert entry is not None
@@ -54,7 +54,7 @@ def test_the_manifest_says_what_was_built(bench: Bench) -> None:
     assert (other.info["provider"], other.info["mathdx"]) == ("cublasdx", "25.6.0")
 
 
-def test_equal_variants_asked_by_many_threads_are_built_once(bench: Bench) -> None:
+def test_equal_variants_of_many_threads_are_built_once(bench: Bench) -> None:
     bench.pool.gate = threading.Event()
     found: list[Artifact] = []
     others = [variant_of(size) for size in (12, 16)]
@@ -89,7 +89,7 @@ def test_an_in_flight_build_is_shared(bench: Bench) -> None:
 
 
 class Immediate(Executor):
-    """Runs what it is given before submit() returns, as a thread that wins every race does."""
+    """Runs each call before submit() returns, like a thread that wins every race."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -97,7 +97,9 @@ class Immediate(Executor):
         return future
 
 
-def test_a_build_that_ends_before_start_returns_does_not_lock_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_ends_before_start_returns_causes_no_deadlock(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = threading.Event()
     artifact = Artifact(ALIGNED, "", b"", "scalar", "", False, 0.0)
     monkeypatch.setattr(bench.engine, "_build", lambda *_: artifact)
@@ -136,10 +138,10 @@ def test_two_settings_of_the_provider_do_not_share_a_build(bench: Bench) -> None
     assert first.result(20).provider == "mma"
 
 
-# ---- folders and parts
+# ---- folders and resources
 
 
-def test_making_an_engine_touches_nothing(tmp_path: Path) -> None:
+def test_the_constructor_of_an_engine_creates_no_files(tmp_path: Path) -> None:
     with settings.override(cache_dir=tmp_path / "cache"):
         engine = Engine()
         assert engine.cache.root == tmp_path / "cache"
@@ -147,7 +149,7 @@ def test_making_an_engine_touches_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_cache_follows_the_settings(bench: Bench, tmp_path: Path) -> None:
+def test_the_cache_depends_on_the_settings(bench: Bench, tmp_path: Path) -> None:
     first = bench.engine.cache
     assert bench.engine.cache is first
     with settings.override(cache_dir=tmp_path / "other"):
@@ -157,17 +159,17 @@ def test_the_cache_follows_the_settings(bench: Bench, tmp_path: Path) -> None:
     assert bench.engine.cache is first
 
 
-def test_resources_are_kept_apart_by_the_settings_that_name_them(tmp_path: Path) -> None:
+def test_different_settings_have_different_resources(tmp_path: Path) -> None:
     engine = Engine()
     try:
         with settings.override(cache_dir=tmp_path, jobs=1):
             one = engine.at(current())
             assert engine.at(current()).pool is one.pool
             assert engine.at(current(), low_priority=True).pool is not one.pool, (
-                "nobody waits behind a background build"
+                "a launch must not wait behind a background build"
             )
             other = engine.at(current({"warp_tiles_jobs": 2, "warp_tiles_cache_max_bytes": "1MB"}))
-            assert other.pool is one.pool, "code comes before a module's options"
+            assert other.pool is one.pool, "override() beats a module's options"
             with settings.override(jobs=2):
                 assert engine.at(current()).pool is not one.pool
                 assert engine.at(current()).pool.jobs == 2
@@ -176,14 +178,14 @@ def test_resources_are_kept_apart_by_the_settings_that_name_them(tmp_path: Path)
         engine.close()
 
 
-def test_what_was_built_ahead_is_found_once(bench: Bench) -> None:
+def test_an_artifact_that_was_built_ahead_is_used_once(bench: Bench) -> None:
     artifact = bench.build(ALIGNED)
     bench.engine.keep([replace(artifact, payload=b"kept")], current())
     assert bench.build(ALIGNED).payload == b"kept"
     assert bench.build(ALIGNED).payload == artifact.payload
 
 
-def test_the_toolchains_memory_follows_the_setting_of_a_shared_folder(tmp_path: Path) -> None:
+def test_the_toolchain_store_depends_on_the_shared_cache_setting(tmp_path: Path) -> None:
     with settings.override(cache_dir=tmp_path, cache_shared=False):
         engine = Engine()
         private = engine.at(current()).store
@@ -193,7 +195,7 @@ def test_the_toolchains_memory_follows_the_setting_of_a_shared_folder(tmp_path: 
         engine.close()
 
 
-def test_a_cache_that_cannot_be_used_costs_the_caching_alone(bench: Bench, tmp_path: Path) -> None:
+def test_with_an_unusable_cache_only_the_caching_is_lost(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with settings.override(cache_dir=tmp_path / "file" / "cache"):
         assert bench.build(ALIGNED).payload
@@ -202,20 +204,20 @@ def test_a_cache_that_cannot_be_used_costs_the_caching_alone(bench: Bench, tmp_p
     assert len(bench.pool.requests) == 2
 
 
-def test_the_key_of_the_weaker_variant_is_its_own(bench: Bench) -> None:
+def test_the_weaker_variant_has_its_own_key(bench: Bench) -> None:
     bench.refuse(mma(ALIGNED), cublasdx(ALIGNED))
-    artifact, _ = bench.heard(ALIGNED)
+    artifact, _ = bench.build_with_warnings(ALIGNED)
     provider = CublasdxProvider(bench.store)  # type: ignore[arg-type]
     key: CacheKey = provider.key(UNALIGNED)
     assert artifact.key == key.digest
     assert bench.engine.cache.get(provider.key(ALIGNED)) is None
 
 
-# ---- for real
+# ---- with the real compiler
 
 
 @pytest.mark.parametrize("provider", ["mma", "cublasdx"])
-def test_a_tiny_product_is_built_for_real_and_then_found(provider: str, tmp_path: Path) -> None:
+def test_a_tiny_product_is_compiled_and_then_found(provider: str, tmp_path: Path) -> None:
     pytest.importorskip("cuda.core", reason="cuda-core compiles")
     tiny = variant_of(4)
     with settings.override(cache_dir=tmp_path, provider=provider, jobs=1, progress="off"):

@@ -20,27 +20,27 @@ def test_the_salt_is_stable(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("provider", ["mma", "cublasdx", "libmathdx", "scalar"])
-def test_the_salt_follows_the_provider(bench: Bench, provider: str) -> None:
+def test_the_salt_depends_on_the_provider(bench: Bench, provider: str) -> None:
     before = bench.engine.salt()
     with settings.override(provider=provider):
         assert bench.engine.salt() != before
 
 
 @pytest.mark.parametrize("linker", ["own", "warp"])
-def test_the_salt_follows_the_linker(bench: Bench, linker: str) -> None:
+def test_the_salt_depends_on_the_linker(bench: Bench, linker: str) -> None:
     before = bench.engine.salt()
     with settings.override(linker=linker):
         assert bench.engine.salt() != before
 
 
 @pytest.mark.parametrize("name", ["source", "compiler"])
-def test_the_salt_follows_the_digests(bench: Bench, name: str) -> None:
+def test_the_salt_depends_on_the_digests(bench: Bench, name: str) -> None:
     before = bench.engine.salt()
     setattr(bench.store, name, "another digest")
     assert bench.engine.salt() != before
 
 
-def test_the_salt_follows_a_toolchain_that_goes_missing(bench: Bench) -> None:
+def test_the_salt_changes_when_the_toolchain_disappears(bench: Bench) -> None:
     before = bench.engine.salt()
     bench.store.error = ToolchainError("gone")
     assert bench.engine.salt() != before
@@ -81,13 +81,13 @@ def test_planning_builds_nothing(bench: Bench) -> None:
     assert bench.pool.requests == []
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_a_plan_without_a_toolchain_says_who_builds_instead(bench: Bench, there: bool) -> None:
-    if there:
+@pytest.mark.parametrize("available", [True, False])
+def test_a_plan_without_a_toolchain_has_another_provider(bench: Bench, available: bool) -> None:
+    if available:
         bench.engine.use_libmathdx(libmathdx)
     bench.store.error = ToolchainError("NVRTC was not found")
     (item,) = bench.engine.annotate(plan_of(ALIGNED)).needed
-    assert item.provider == ("libmathdx" if there else "scalar")
+    assert item.provider == ("libmathdx" if available else "scalar")
     assert "NVRTC was not found" in item.reason
     assert item.key == ""
 
@@ -105,7 +105,7 @@ def test_a_scalar_site_is_planned_as_scalar(bench: Bench) -> None:
     assert [item.provider for item in annotated.variants if item.needed] == ["scalar"]
 
 
-def test_a_variant_under_two_roles_is_built_once(bench: Bench) -> None:
+def test_a_variant_with_several_roles_is_built_once(bench: Bench) -> None:
     session = Session("module", 90, 32)
     session.add("tile_matmul", "k", {Role.FORWARD: ALIGNED, Role.ADJOINT_A: ALIGNED, Role.ADJOINT_B: ALIGNED})
     plan = resolve(session, {0}, ["k"], [])

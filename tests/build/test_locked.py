@@ -1,4 +1,4 @@
-"""The policy locked: what is missing is named at once, nothing is built, what is cached is used."""
+"""The policy locked: the error names all missing functions, nothing is built, cached functions are used."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def missing(bench: Bench, *variants: GemmVariant) -> LockedError:
     return caught.value
 
 
-def test_all_that_is_missing_is_named_with_its_key(bench: Bench) -> None:
+def test_the_error_names_all_missing_functions_and_their_keys(bench: Bench) -> None:
     bench.build(OTHERS[0])
     requests = list(bench.pool.requests)
     error = missing(bench, ALIGNED, *OTHERS)
@@ -45,7 +45,7 @@ def test_all_that_is_missing_is_named_with_its_key(bench: Bench) -> None:
     assert bench.pool.requests == requests
 
 
-def test_what_is_cached_is_used(bench: Bench) -> None:
+def test_a_cached_function_is_used(bench: Bench) -> None:
     built = bench.build(ALIGNED)
     with settings.override(policy="locked"):
         bench.engine.require_cached(plan_of(ALIGNED))
@@ -53,13 +53,13 @@ def test_what_is_cached_is_used(bench: Bench) -> None:
     assert (found.payload, found.hit) == (built.payload, True)
 
 
-def test_a_build_that_gets_that_far_is_refused(bench: Bench) -> None:
+def test_a_build_is_refused(bench: Bench) -> None:
     with settings.override(policy="locked"), pytest.raises(LockedError, match="is not in the cache"):
         bench.build(ALIGNED)
     assert bench.pool.requests == []
 
 
-def test_the_weaker_recipe_of_the_same_provider_serves(bench: Bench) -> None:
+def test_the_weaker_recipe_of_the_same_provider_is_accepted(bench: Bench) -> None:
     half = variant_of(16, "float16", threads=48)
     with settings.override(provider="cublasdx"):
         first = bench.engine.chain(settings.current()).providers[0].recipes(half)[0]
@@ -71,7 +71,7 @@ def test_the_weaker_recipe_of_the_same_provider_serves(bench: Bench) -> None:
             assert bench.build(half).symbol == built.symbol != first.symbol
 
 
-def test_another_provider_does_not_serve(bench: Bench) -> None:
+def test_a_function_of_another_provider_is_not_accepted(bench: Bench) -> None:
     with settings.override(provider="cublasdx"):
         bench.build(ALIGNED)
     assert "mma" in missing(bench, ALIGNED).message
@@ -79,11 +79,11 @@ def test_another_provider_does_not_serve(bench: Bench) -> None:
         bench.build(ALIGNED)
 
 
-def test_of_libmathdx_nothing_is_cached(bench: Bench) -> None:
+def test_builds_of_libmathdx_are_not_cached(bench: Bench) -> None:
     bench.engine.use_libmathdx(lambda variant: pytest.fail("it would build"))
     with settings.override(provider="libmathdx"):
-        assert "nothing of it is cached here" in missing(bench, ALIGNED).message
-        with settings.override(policy="locked"), pytest.raises(LockedError, match="of which nothing is cached"):
+        assert "its builds are not cached" in missing(bench, ALIGNED).message
+        with settings.override(policy="locked"), pytest.raises(LockedError, match="its builds are not cached"):
             bench.build(ALIGNED)
 
 
@@ -94,7 +94,7 @@ def test_the_scalar_path_needs_nothing(bench: Bench) -> None:
         assert bench.build(FEW).provider == "scalar"
 
 
-def test_what_mma_cannot_serve_is_looked_for_where_auto_built_it(bench: Bench) -> None:
+def test_a_variant_that_mma_cannot_serve_is_looked_up_for_cublasdx(bench: Bench) -> None:
     assert "cublasdx, " in missing(bench, ODD).message
     built = bench.build(ODD)
     with settings.override(policy="locked"):
@@ -102,13 +102,13 @@ def test_what_mma_cannot_serve_is_looked_for_where_auto_built_it(bench: Bench) -
         assert bench.build(ODD).key == built.key
 
 
-def test_without_a_compiler_no_key_is_known(bench: Bench) -> None:
+def test_without_a_compiler_there_is_no_key(bench: Bench) -> None:
     bench.build(ALIGNED)
     bench.store.error = ToolchainError("NVRTC was not found")
     assert "mma: NVRTC was not found" in missing(bench, ALIGNED).message
 
 
-def test_a_damaged_entry_is_no_reason_to_build(bench: Bench) -> None:
+def test_a_damaged_entry_is_not_built_again(bench: Bench) -> None:
     bench.build(ALIGNED)
     for payload in bench.engine.cache.root.glob("v1/objects/*/*.ltoir"):
         payload.write_bytes(b"damaged")

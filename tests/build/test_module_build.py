@@ -1,4 +1,4 @@
-"""One module: when it is linked here, when Warp links it, and what is written again after a fallback."""
+"""Builds of one module: the choice of the linker, and the changes of the source after a fallback."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FakePool:
 
 @dataclass
 class FakeEngine:
-    """Hands out the artifacts that a test prepared."""
+    """Returns artifacts that a test prepared."""
 
     results: dict[GemmVariant, Artifact | WarpTilesError] = field(default_factory=dict)
     found: Toolchain | None = TOOLCHAIN
@@ -95,14 +95,14 @@ class FakeEngine:
 
 
 class Case:
-    """A module of one site on disk, as Warp leaves it before build_cuda()."""
+    """A module with one site on disk, as Warp writes it before build_cuda()."""
 
     def __init__(self, folder: Path, *, block_dim: int = 128, both_ways: bool = False) -> None:
         self.engine = FakeEngine()
         self.session = Session("module", 90, block_dim)
         self.session.add("tile_matmul", "k", BIG)
         self.called = frozenset({0} if both_ways else ())
-        self.lines: tuple[str, ...] = ()  # of the source; without any every site is called
+        self.lines: tuple[str, ...] = ()  # lines of the source; if there are none, every site is called
         self.folder = folder
         self.warp_built: list[list[bytes]] = []
 
@@ -145,10 +145,10 @@ def automatic() -> Any:
         yield
 
 
-# ---- linked here
+# ---- linked by warp_tiles
 
 
-def test_a_module_is_compiled_and_linked_here(case: Case) -> None:
+def test_a_module_is_compiled_and_linked_by_warp_tiles(case: Case) -> None:
     record = case.build()
     assert (record.linker, record.linker_reason) == ("warp_tiles", "")
     assert case.warp_built == []
@@ -172,7 +172,7 @@ def test_warps_options_reach_the_compiler(case: Case) -> None:
     assert case.engine.pool.linked[0].arch == "sm_90a"
 
 
-def test_ptx_is_linked_for_a_virtual_architecture_without_a_limit(tmp_path: Path) -> None:
+def test_ptx_is_linked_for_a_virtual_architecture_without_a_register_limit(tmp_path: Path) -> None:
     case = Case(tmp_path, block_dim=1024)
     case.build("module.ptx")
     (linked,) = case.engine.pool.linked
@@ -186,10 +186,10 @@ def test_a_large_block_limits_the_registers(tmp_path: Path, block_dim: int, regi
     assert case.engine.pool.linked[0].max_registers == registers
 
 
-def test_inputs_are_sorted_by_symbol_and_each_is_there_once(tmp_path: Path) -> None:
+def test_inputs_are_sorted_by_symbol_and_unique(tmp_path: Path) -> None:
     case = Case(tmp_path, both_ways=True)
     case.session.add("tile_matmul", "k", SMALL)
-    # two variants whose weaker forms are the same function
+    # two variants with one weaker function
     case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], symbol="shared_function")}
     case.engine.results[SMALL[Role.FORWARD]] = artifact(SMALL[Role.FORWARD], symbol="shared_function")
     case.build()
@@ -227,7 +227,7 @@ def test_a_scalar_product_rewrites_the_source_for_warp(case: Case) -> None:
     assert case.engine.pool.linked == []
 
 
-def test_a_scalar_product_beside_a_built_one_is_linked_here(case: Case) -> None:
+def test_a_scalar_product_beside_a_built_one_is_linked_by_warp_tiles(case: Case) -> None:
     case.session.add("tile_matmul", "k", SMALL)
     case.engine.results = {BIG[Role.FORWARD]: artifact(BIG[Role.FORWARD], "scalar")}
     record = case.build()
@@ -268,7 +268,7 @@ def test_a_cholesky_adjoint_has_no_scalar_path(tmp_path: Path) -> None:
 
 
 def test_a_bfloat16_gradient_keeps_its_call_off_the_scalar_path(tmp_path: Path) -> None:
-    # Warp's templates take the scalar path for a call as a whole, and there gradients would accumulate in bfloat16
+    # Warp's templates take the scalar path for a whole call, and there gradients would accumulate in bfloat16
     narrow = forms(8, 12, 4, "bfloat16")
 
     def case_of(both_ways: bool) -> Case:
@@ -298,7 +298,7 @@ def test_the_plan_names_the_functions_that_the_source_calls(case: Case) -> None:
     ("keywords", "word"),
     [({"config": "debug"}, "debug"), ({"fatbins": [b"x"]}, "solver or FFT"), ({"sparkle": 1}, "sparkle")],
 )
-def test_what_cannot_be_linked_here_is_left_to_warp(case: Case, keywords: dict[str, Any], word: str) -> None:
+def test_warp_links_what_warp_tiles_cannot(case: Case, keywords: dict[str, Any], word: str) -> None:
     record = case.build(**keywords)
     assert record.linker == "warp"
     assert word in record.linker_reason
@@ -317,7 +317,7 @@ def test_without_a_toolchain_warp_links(case: Case) -> None:
     assert "no toolchain" in case.build().linker_reason
 
 
-def test_the_setting_leaves_the_link_to_warp(case: Case) -> None:
+def test_the_linker_setting_leaves_the_link_to_warp(case: Case) -> None:
     with settings.override(linker="warp"):
         record = case.build()
     assert record.linker == "warp"
@@ -325,7 +325,7 @@ def test_the_setting_leaves_the_link_to_warp(case: Case) -> None:
     assert case.engine.pool.requests == []
 
 
-def test_a_link_that_fails_is_left_to_warp_with_one_warning(case: Case) -> None:
+def test_a_failed_link_is_left_to_warp_with_one_warning(case: Case) -> None:
     case.engine.pool.fail = LinkError("module could not be linked", log="undefined symbol: nothing")
     with pytest.warns(RuntimeWarning, match="Warp links module module itself") as caught:
         record = case.build()
@@ -336,10 +336,10 @@ def test_a_link_that_fails_is_left_to_warp_with_one_warning(case: Case) -> None:
     assert len(case.warp_built) == 1
 
 
-# ---- a linker that the user insists on
+# ---- the linker setting "own"
 
 
-def test_an_own_linker_raises_where_warp_would_have_to_link(case: Case) -> None:
+def test_an_own_linker_raises_if_warp_would_have_to_link(case: Case) -> None:
     with settings.override(linker="own"), pytest.raises(LinkError, match="it is a debug build") as caught:
         case.build(config="debug")
     assert "linker" in caught.value.remedy
@@ -353,19 +353,19 @@ def test_an_own_linker_raises_for_libmathdx(case: Case) -> None:
     assert case.warp_built == []
 
 
-def test_an_own_linker_raises_what_the_linker_said(case: Case) -> None:
+def test_an_own_linker_raises_the_linkers_error(case: Case) -> None:
     case.engine.pool.fail = LinkError("module could not be linked", log="undefined symbol")
     with settings.override(linker="own"), pytest.raises(LinkError, match="could not be linked"):
         case.build()
     assert case.warp_built == []
 
 
-def test_an_own_linker_links_here(case: Case) -> None:
+def test_an_own_linker_links_the_module(case: Case) -> None:
     with settings.override(linker="own"):
         assert case.build().linker == "warp_tiles"
 
 
-# ---- the file
+# ---- files
 
 
 def test_the_output_is_replaced_as_a_whole(case: Case) -> None:

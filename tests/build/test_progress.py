@@ -1,4 +1,4 @@
-"""The progress bar: on a terminal or on request, quiet elsewhere, and never in the way of a build."""
+"""The progress bar: on a terminal or on request only, and without effect on a build."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Show the bar at once, and leave no thread behind."""
+def shown_soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Show the bar at once, and check that no thread is left behind."""
     monkeypatch.setattr(module, "_SHOW_AFTER_SECONDS", 0.01)
     monkeypatch.setenv("TERM", "xterm-256color")
     before = set(threading.enumerate())
@@ -39,12 +39,12 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.005)
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, choice: str, terminal: bool, seconds: float = 0.15) -> str:
-    """What standard error holds after one build of a given duration."""
+def output_of_build(monkeypatch: pytest.MonkeyPatch, choice: str, terminal: bool, seconds: float = 0.15) -> str:
+    """The output on standard error of one build of a given duration."""
     stream = Terminal(terminal)
     monkeypatch.setattr(sys, "stderr", stream)
     bar = BuildProgress()
@@ -56,35 +56,35 @@ def shown(monkeypatch: pytest.MonkeyPatch, choice: str, terminal: bool, seconds:
 
 @pytest.mark.parametrize(("choice", "terminal"), [("auto", False), ("off", True), ("off", False)])
 def test_nothing_is_shown(monkeypatch: pytest.MonkeyPatch, choice: str, terminal: bool) -> None:
-    assert shown(monkeypatch, choice, terminal) == ""
+    assert output_of_build(monkeypatch, choice, terminal) == ""
 
 
 @pytest.mark.parametrize(("choice", "terminal"), [("auto", True), ("on", True)])
 def test_a_bar_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, choice: str, terminal: bool) -> None:
-    text = shown(monkeypatch, choice, terminal)
+    text = output_of_build(monkeypatch, choice, terminal)
     assert "GEMM variants" in text
     assert "/1" in text
     assert "8x8x8 float32" in text
 
 
 def test_on_works_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown(monkeypatch, "on", False)  # rich decides what a stream that is no terminal gets; nothing may fail
+    output_of_build(monkeypatch, "on", False)  # rich decides about the output; nothing may fail
 
 
 def test_a_hit_does_not_flash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SHOW_AFTER_SECONDS", 0.2)
-    assert shown(monkeypatch, "on", True, seconds=0.0) == ""
+    assert output_of_build(monkeypatch, "on", True, seconds=0.0) == ""
     time.sleep(0.25)
     assert isinstance(sys.stderr, Terminal)
-    assert sys.stderr.getvalue() == ""  # nor later, when the timer ends
+    assert sys.stderr.getvalue() == ""  # nothing appears later, when the timer ends
 
 
 def test_standard_output_stays_clean(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    shown(monkeypatch, "on", True)
+    output_of_build(monkeypatch, "on", True)
     assert capsys.readouterr().out == ""
 
 
-def test_variants_side_by_side_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_builds_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal(True))
     bar = BuildProgress()
     release = threading.Event()
@@ -107,7 +107,7 @@ def test_variants_side_by_side_are_counted_together(monkeypatch: pytest.MonkeyPa
         assert (bar._total, bar._done) == (1, 0)  # the next batch counts from the start
 
 
-def test_a_build_that_fails_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_build_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Terminal(True))
     bar = BuildProgress()
 
@@ -131,7 +131,7 @@ def test_a_second_batch_is_not_shown_by_the_first_ones_timer(monkeypatch: pytest
             pass
         time.sleep(0.1)
         with bar.variant("another hit"):
-            time.sleep(0.1)  # the first timer ends in here, the second does not
+            time.sleep(0.1)  # the first timer ends during this sleep, the second does not
             assert bar._bar is None
 
 

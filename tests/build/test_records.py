@@ -1,4 +1,4 @@
-"""Records: the JSON of what was planned, built and linked."""
+"""Records of plans, builds and links, as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warp_tiles.plan.planning import ModulePlan, resolve
 
 BUILT = Artifact(BIG[Role.FORWARD], "f", b"x" * 100, "cublasdx", "ab" * 32, False, 1.23456)
 HIT = Artifact(BIG[Role.ADJOINT_A], "a", b"y" * 50, "cublasdx", "cd" * 32, True, 0.001)
-SCALAR = Artifact(BIG[Role.ADJOINT_B], "", b"", "scalar", "", False, 0.0, ("told",))
+SCALAR = Artifact(BIG[Role.ADJOINT_B], "", b"", "scalar", "", False, 0.0, ("warned",))
 
 
 def plan() -> ModulePlan:
@@ -59,7 +59,7 @@ def test_a_build_is_printed_without_its_bytes() -> None:
     own = replace(BUILT, provider="mma", tile_config=config)
     assert own.to_json()["tile_config"] == config.to_json()
     assert own.without_payload().tile_config == config
-    assert SCALAR.to_json()["warnings"] == ["told"]
+    assert SCALAR.to_json()["warnings"] == ["warned"]
     assert SCALAR.to_json()["lto_bytes"] == 0
 
 

@@ -1,4 +1,4 @@
-"""Linking a module here: Warp's options are kept, and what cannot be linked here is left to Warp."""
+"""Options and links of whole modules: Warp's options are kept, and Warp links what warp_tiles cannot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.compile.module import KNOWN_KEYWORDS, ModuleSource, max_registers, module_options, why_warp_links
+from warp_tiles.compile.module import KNOWN_KEYWORDS, ModuleSource, max_registers, module_options, warp_link_reason
 from warp_tiles.errors import LinkError
 from warp_tiles.toolchain.search import Toolchain
 
@@ -57,7 +57,7 @@ def test_fused_multiply_add_can_be_off() -> None:
     assert module_options(module(fuse_fp=False), NVRTC_12_9)["fma"] is False
 
 
-def test_verify_fp_defines_the_macro_that_is_undefined_otherwise() -> None:
+def test_verify_fp_defines_a_macro_that_is_otherwise_undefined() -> None:
     options = module_options(module(verify_fp=True), NVRTC_12_9)
     assert "WP_VERIFY_FP" in macros(options)
     assert "undefine_macro" not in options
@@ -157,7 +157,7 @@ for name, case in json.loads(sys.argv[2]).items():
 
 @pytest.fixture(scope="module")
 def warps_options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The options that Warp's own LTO path gives to NVRTC for each case, as it prints them."""
+    """The options that Warp's own LTO path gives to NVRTC for each case, from Warp's debug output."""
     pytest.importorskip("warp")
     pytest.importorskip("cuda.core", reason="cuda-core makes the LTO-IR that is linked")
     folder = tmp_path_factory.mktemp("options")
@@ -194,17 +194,17 @@ def warps_options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-# What Warp gives to NVRTC and module_options() leaves out, one by one
-LEFT_OUT = ("-pch", "--pch-dir=")  # precompiled headers change the time, not the code
+# options that Warp gives to NVRTC and module_options() omits
+OMITTED = ("-pch", "--pch-dir=")  # precompiled headers change the time, not the code
 
 
 def normalized(flags: list[str]) -> list[str]:
-    """Flags under one spelling each, sorted, but for include folders, whose order counts."""
+    """Flags in one spelling each. They are sorted, except include folders, whose order counts."""
     spellings = {"--gpu-architecture": "-arch", "-dlto": "--dlink-time-opt", "-rdc": "--relocatable-device-code"}
     plain, includes = [], []
     for flag in flags:
         name, equals, value = flag.partition("=")
-        if flag.startswith(LEFT_OUT):
+        if flag.startswith(OMITTED):
             continue
         if name == "--include-path":
             includes.append(value)
@@ -228,8 +228,8 @@ def own_flags(case: dict[str, Any], toolkit: tuple[int, int], native: str) -> li
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_options_are_warps(name: str, warps_options: dict[str, Any]) -> None:
-    # for the NVRTC inside Warp the options are the same to the letter; by version differ only --Ofast-compile
-    # and WP_WORKAROUND_CUDA_TEXTURE_CUBIN, which have tests of their own above
+    # With the NVRTC version inside Warp, all options are equal. Only --Ofast-compile and
+    # WP_WORKAROUND_CUDA_TEXTURE_CUBIN depend on the version; tests above cover them.
     own = own_flags(CASES[name], warps_options["toolkit"], warps_options["native"])
     assert normalized(own) == normalized(warps_options[name])
 
@@ -241,7 +241,7 @@ def test_the_comparison_can_fail(warps_options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_another_nvrtc_changes_no_more_than_the_two_known_options(name: str, warps_options: dict[str, Any]) -> None:
+def test_another_nvrtc_changes_only_two_options(name: str, warps_options: dict[str, Any]) -> None:
     exempt = ("--Ofast-compile", "--define-macro=WP_WORKAROUND_CUDA_TEXTURE_CUBIN")
     old, new = (own_flags(CASES[name], version, "/native") for version in ((12, 9), (13, 4)))
     assert [f for f in old if not f.startswith(exempt)] == [f for f in new if not f.startswith(exempt)]
@@ -258,7 +258,7 @@ def test_every_keyword_of_this_warp_is_known() -> None:
 
 @pytest.mark.parametrize(
     ("threads", "registers"),
-    # those of 768 and more are what ptxas gives a kernel of these launch bounds that could use more (NVRTC 12.9)
+    # for 768 threads and more: the registers that ptxas gives a large kernel with these launch bounds (NVRTC 12.9)
     [(1, None), (32, None), (128, None), (256, None), (257, 168), (288, 168), (320, 168), (384, 168), (385, 128),
      (512, 128), (513, 96), (640, 96), (768, 80), (769, 72), (896, 72), (1024, 64)],
 )  # fmt: skip
@@ -274,66 +274,66 @@ def test_max_registers_of_two_blocks(threads: int, registers: int | None) -> Non
 @given(st.integers(1, 1024))
 def test_a_block_with_that_many_registers_launches(threads: int) -> None:
     registers = max_registers(threads)
-    # Registers come in units of 256 a warp, and warps in groups of four, one to each quarter of the multiprocessor
+    # Registers come in units of 256 per warp, and warps in groups of four, one for each quarter of the multiprocessor
     # (warp allocation granularity and register allocation unit size of NVIDIA's occupancy calculator).
     warps = -(-threads // 128) * 4
     granted = -(-(255 if registers is None else registers) * 32 // 256) * 256
     assert granted * warps <= 65_536
     if registers is not None:
-        assert (registers + 8) * 32 * warps > 65_536  # no register is given away
+        assert (registers + 8) * 32 * warps > 65_536  # no register is wasted
 
 
-# ---- who links
+# ---- the choice of the linker
 
 TOOLCHAIN = Toolchain(Path("/libnvrtc.so"), (12, 9), Path("/libnvJitLink.so"), (12, 9), (), "25.6")
 
 
-def why(made: ModuleSource, toolchain: Toolchain | None = TOOLCHAIN, foreign: tuple[str, ...] = ()) -> str:
-    return why_warp_links(made, toolchain=toolchain, foreign_inputs=foreign)
+def reason(made: ModuleSource, toolchain: Toolchain | None = TOOLCHAIN, foreign: tuple[str, ...] = ()) -> str:
+    return warp_link_reason(made, toolchain=toolchain, foreign_inputs=foreign)
 
 
 @pytest.mark.parametrize("output", ["cubin", "ptx"])
 def test_a_plain_module_is_linked_here(output: str) -> None:
-    assert why(module(output)) == ""
+    assert reason(module(output)) == ""
     everything_off = dict.fromkeys(KNOWN_KEYWORDS - {"config"}, None)
-    assert why(module(output, config="release", **everything_off)) == ""
+    assert reason(module(output, config="release", **everything_off)) == ""
 
 
 def test_no_toolchain() -> None:
-    assert "no toolchain" in why(module(), None)
+    assert "no toolchain" in reason(module(), None)
 
 
 def test_a_linker_that_is_missing_or_older_than_the_compiler() -> None:
-    assert "nvJitLink none" in why(module(), replace(TOOLCHAIN, nvjitlink=None, nvjitlink_version=None))
-    reason = why(module(), replace(TOOLCHAIN, nvjitlink_version=(12, 8)))
-    assert "nvJitLink 12.8" in reason
-    assert "NVRTC 12.9" in reason
+    assert "nvJitLink none" in reason(module(), replace(TOOLCHAIN, nvjitlink=None, nvjitlink_version=None))
+    text = reason(module(), replace(TOOLCHAIN, nvjitlink_version=(12, 8)))
+    assert "nvJitLink 12.8" in text
+    assert "NVRTC 12.9" in text
 
 
-def test_a_newer_linker_will_do() -> None:
-    assert why(module(), replace(TOOLCHAIN, nvjitlink_version=(13, 4))) == ""
+def test_a_newer_linker_is_accepted() -> None:
+    assert reason(module(), replace(TOOLCHAIN, nvjitlink_version=(13, 4))) == ""
 
 
 def test_foreign_inputs_are_named() -> None:
-    assert "libmathdx, a solver" in why(module(), foreign=("libmathdx", "a solver"))
+    assert "libmathdx, a solver" in reason(module(), foreign=("libmathdx", "a solver"))
 
 
 def test_an_unknown_keyword_is_named() -> None:
-    assert "sparkle" in why(module(sparkle=1))
+    assert "sparkle" in reason(module(sparkle=1))
 
 
 @pytest.mark.parametrize(
     ("keywords", "word"),
     [({"config": "debug"}, "debug"), ({"compile_time_trace": True}, "trace"), ({"llvm_cuda": True}, "LLVM")],
 )
-def test_what_only_warp_can_do(keywords: dict[str, Any], word: str) -> None:
-    assert word in why(module(**keywords))
+def test_modules_that_only_warp_can_build(keywords: dict[str, Any], word: str) -> None:
+    assert word in reason(module(**keywords))
 
 
 # ---- the link itself
 
 
-def test_inputs_that_are_no_lto_ir_are_a_link_error() -> None:
+def test_invalid_lto_ir_is_a_link_error() -> None:
     pytest.importorskip("cuda.core", reason="cuda-core links")
     from warp_tiles.compile.compiler import LinkRequest, link_module
 

@@ -1,4 +1,4 @@
-"""Compiler processes: their answers, their errors, their death, and executors in their place."""
+"""Compiler processes: results, errors, crashes, and executors that replace them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BAD = CompileRequest("bad.cu", "__device__ int bad() { return nothing; }", OPTIO
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[CompilerPool]:
-    """One process for the tests that do not harm it."""
+    """One process for the tests that leave it running."""
     with CompilerPool(1) as made:
         yield made
 
@@ -53,7 +53,7 @@ def process_of(pool: CompilerPool) -> subprocess.Popen[bytes]:
 def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.005)
 
 
@@ -65,14 +65,14 @@ def test_a_function_is_compiled_in_another_process(shared: CompilerPool) -> None
     assert process_of(shared).pid != os.getpid()
 
 
-def test_a_process_is_used_again(shared: CompilerPool) -> None:
+def test_a_process_is_reused(shared: CompilerPool) -> None:
     shared.submit(GOOD).result(60)
     first = process_of(shared).pid
     shared.submit(GOOD).result(60)
     assert process_of(shared).pid == first
 
 
-def test_both_kinds_of_requests_are_taken(shared: CompilerPool) -> None:
+def test_both_kinds_of_requests_are_accepted(shared: CompilerPool) -> None:
     text = 'extern __device__ int good(); extern "C" __global__ void k(int* p) { *p = good(); }'
     kernel = shared.submit(CompileRequest("k.cu", text, OPTIONS, "k")).result(60)
     function = shared.submit(GOOD).result(60)
@@ -82,7 +82,7 @@ def test_both_kinds_of_requests_are_taken(shared: CompilerPool) -> None:
         shared.submit(LinkRequest("m", (b"junk",), "sm_90", "cubin")).result(60)
 
 
-def test_a_compile_error_arrives_whole(shared: CompilerPool) -> None:
+def test_a_compile_error_arrives_complete(shared: CompilerPool) -> None:
     with pytest.raises(BuildError, match="the function bad could not be compiled") as caught:
         shared.submit(BAD).result(60)
     error = caught.value
@@ -93,7 +93,7 @@ def test_a_compile_error_arrives_whole(shared: CompilerPool) -> None:
     assert shared.submit(GOOD).result(60).payload  # the process lives on
 
 
-def test_a_compile_error_reproduces_alone(shared: CompilerPool, tmp_path: Path) -> None:
+def test_a_compile_error_can_be_reproduced_alone(shared: CompilerPool, tmp_path: Path) -> None:
     with pytest.raises(BuildError) as caught:
         shared.submit(BAD).result(60)
     command = re.search(r"`python -m (\S+) --reproduce FILE`", caught.value.remedy)
@@ -126,7 +126,7 @@ def test_reproduce_compiles_with_the_options_of_the_first_line(
     assert "header.cuh" in capsys.readouterr().err
 
 
-def test_reproduce_without_options_says_what_is_expected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reproduce_without_options_names_the_expected_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "bare.cu"
     path.write_text(GOOD.source)
     assert worker.main(["--reproduce", str(path)]) == 2
@@ -139,17 +139,17 @@ def test_other_arguments_print_the_usage(arguments: list[str], capsys: pytest.Ca
     assert "--reproduce FILE" in capsys.readouterr().err
 
 
-# ---- death
+# ---- crashes
 
 
-def test_a_process_that_dies_in_a_request_is_replaced(own: CompilerPool) -> None:
+def test_a_process_that_dies_during_a_request_is_replaced(own: CompilerPool) -> None:
     own.submit(GOOD).result(60)
     victim = process_of(own)
     os.kill(victim.pid, signal.SIGSTOP)
     future = own.submit(GOOD)
     until(lambda: not own._idle)
     os.kill(victim.pid, signal.SIGKILL)
-    with pytest.raises(ToolchainError, match="exit status -9 in the middle of a build") as caught:
+    with pytest.raises(ToolchainError, match="exit status -9 during a build") as caught:
         future.result(60)
     assert "doctor" in caught.value.remedy
     assert own.submit(GOOD).result(60).payload
@@ -172,7 +172,7 @@ def test_a_process_that_cannot_start_is_a_toolchain_error(
         own.submit(GOOD).result(60)
 
 
-def test_closing_ends_the_processes_and_cancels_what_waits() -> None:
+def test_closing_ends_the_processes_and_cancels_waiting_requests() -> None:
     pool = CompilerPool(1)
     pool.submit(GOOD).result(60)
     process = process_of(pool)
@@ -189,10 +189,10 @@ def test_closing_ends_the_processes_and_cancels_what_waits() -> None:
     finally:
         closer.join(20)
     assert not closer.is_alive()
-    with pytest.raises(WorkerError, match="exit status"):  # nobody waits for what had started any more
+    with pytest.raises(WorkerError, match="exit status"):  # the running request fails
         running.result(20)
     assert process.poll() == -signal.SIGKILL
-    pool.close()  # twice is once
+    pool.close()  # a second call has no effect
 
 
 def test_closing_an_unused_pool_starts_nothing() -> None:
@@ -207,7 +207,7 @@ def test_a_closed_pool_works_again(own: CompilerPool) -> None:
     assert own.submit(GOOD).result(60).payload
 
 
-def test_processes_end_when_their_owner_does() -> None:
+def test_processes_end_with_their_owner() -> None:
     code = (
         "import sys; from warp_tiles.compile.pool import CompilerPool\n"
         "from warp_tiles.compile.compiler import CompileRequest\n"
@@ -234,7 +234,7 @@ def test_processes_end_when_their_owner_does() -> None:
 # ---- the protocol
 
 
-def test_output_of_the_compiler_does_not_break_the_protocol() -> None:
+def test_compiler_output_does_not_break_the_protocol() -> None:
     code = (
         "import os\n"
         "from warp_tiles.compile import worker\n"
@@ -283,8 +283,8 @@ def test_a_message_that_ends_early_is_an_end_of_file(tmp_path: Path) -> None:
 # ---- other executors
 
 
-class Counting(ThreadPoolExecutor):
-    """An executor of the user's."""
+class CountingExecutor(ThreadPoolExecutor):
+    """An executor of the user, which counts its calls."""
 
     calls = 0
 
@@ -293,8 +293,8 @@ class Counting(ThreadPoolExecutor):
         return super().submit(*args, **kwargs)
 
 
-def test_a_foreign_executor_takes_the_place_of_processes() -> None:
-    with Counting(1) as executor:
+def test_a_users_executor_replaces_the_processes() -> None:
+    with CountingExecutor(1) as executor:
         pool = CompilerPool(4, executor)
         assert pool.submit(GOOD).result(60).payload.startswith(LTO_IR)
         with pytest.raises(BuildError, match="the function bad"):
@@ -305,7 +305,7 @@ def test_a_foreign_executor_takes_the_place_of_processes() -> None:
         assert executor.submit(int, "3").result() == 3  # it was not shut down
 
 
-def test_what_a_foreign_executor_is_given_can_be_pickled() -> None:
+def test_the_call_of_a_users_executor_can_be_pickled() -> None:
     import pickle
 
     function, request = pickle.loads(pickle.dumps((run_request, GOOD)))
@@ -322,7 +322,7 @@ def test_an_unexpected_failure_is_a_toolchain_error(monkeypatch: pytest.MonkeyPa
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-# ---- sizes
+# ---- size of the pool, and other properties
 
 
 def test_jobs() -> None:
@@ -345,14 +345,14 @@ def test_a_worker_does_not_import_from_the_current_folder(tmp_path: Path, monkey
         assert pool.submit(GOOD).result(60).payload
 
 
-def test_an_executor_that_breaks_is_a_worker_error() -> None:
+def test_a_broken_executor_is_a_worker_error() -> None:
     future: Future[Compiled] = Future()
     future.set_exception(RuntimeError("the pool died"))
     with pytest.raises(WorkerError, match="the pool died"):
         result_of(future)
 
 
-def test_a_forked_child_compiles_on_its_own() -> None:
+def test_a_forked_child_starts_its_own_processes() -> None:
     code = """
 import os, sys
 from warp_tiles.api import enable, engine as engine_of
@@ -387,8 +387,8 @@ raise KeyboardInterrupt
     assert time.monotonic() - start < 4
 
 
-@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="the platform has no priorities of processes")
-def test_processes_of_low_priority_give_way() -> None:
+@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="the platform has no process priorities")
+def test_low_priority_processes_have_a_higher_niceness() -> None:
     with CompilerPool(1, low_priority=True) as low, CompilerPool(1) as usual:
         priorities = []
         for pool in (low, usual):

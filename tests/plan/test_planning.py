@@ -1,4 +1,4 @@
-"""Plans: which products are needed, for which kernels, and why."""
+"""Plans: the needed products, their kernels, and the reasons."""
 
 from __future__ import annotations
 
@@ -60,19 +60,19 @@ def test_a_helper_shared_by_two_kernels_gets_its_adjoints_for_one() -> None:
     assert found[A].reason == "train has backward pass"
 
 
-def test_a_skipped_adjoint_names_the_kernels_that_contain_it() -> None:
+def test_a_skipped_adjoint_names_its_kernels() -> None:
     uses = [use("one", "helper", False), use("two", "helper", False), use("other", "elsewhere", False)]
     found = by_role(resolve(session(("helper", BIG)), (), ["one", "two", "other"], uses))
     assert found[A].kernels == ("one", "two")
     assert found[A].reason == "one has no backward pass; two has no backward pass"
 
 
-def test_equal_variants_of_two_sites_are_one() -> None:
+def test_equal_variants_of_two_sites_are_merged() -> None:
     uses = [use("one", "one", False), use("two", "two", False)]
     plan = resolve(session(("one", BIG), ("two", BIG)), (), ["one", "two"], uses)
     assert len(plan.needed) == 1
     assert plan.needed[0].kernels == ("one", "two")
-    assert len(plan.variants) == 3  # the skipped adjoints are one as well
+    assert len(plan.variants) == 3  # the skipped adjoints are merged too
 
 
 def test_a_needed_variant_absorbs_its_skipped_equal() -> None:
@@ -90,8 +90,8 @@ def test_different_sizes_stay_apart() -> None:
     assert len(plan.variants) == 6
 
 
-def test_a_product_that_is_forward_here_and_adjoint_there_is_listed_under_both_roles() -> None:
-    # what one site computes forward may be another's adjoint; it is built once all the same, see test_engine_plans.py
+def test_a_variant_with_two_roles_is_listed_under_both() -> None:
+    # one site's forward product may be another's adjoint; it is built once, see test_engine_plans.py
     site = {C: BIG[C], A: SMALL[C], B: BIG[B]}
     plan = resolve(session(("one", site), ("two", SMALL)), {0}, ["one", "two"], [])
     assert {item.role for item in plan.needed if item.variant == SMALL[C]} == {C, A}
@@ -117,7 +117,7 @@ def test_scalar_sites_of_different_functions_stay_apart() -> None:
     assert {item.function for item in plan.variants if item.role is C} == {"one", "two"}
 
 
-def test_an_adjoint_of_bfloat16_operands_is_refused_by_name_on_the_scalar_path() -> None:
+def test_an_adjoint_of_bfloat16_operands_is_refused_on_the_scalar_path() -> None:
     made = Session("module", None, 1)
     made.add("tile_matmul", "gemm", {}, scalar_reason="the target is a CPU", bfloat16_operands=True)
     words = r"In 'gemm'.*bfloat16 'a' or 'b'.*enable_backward=False.*'mma' does.*Here the target is a CPU"
@@ -126,7 +126,7 @@ def test_an_adjoint_of_bfloat16_operands_is_refused_by_name_on_the_scalar_path()
     assert resolve(made, (), ["gemm"], []).needed == ()
 
 
-def test_an_adjoint_of_bfloat16_operands_is_planned_where_it_has_a_function() -> None:
+def test_an_adjoint_of_bfloat16_operands_is_planned_with_a_function() -> None:
     made = Session("module", 90, 128)
     variants = forms(8, 8, 8, "bfloat16")
     made.add("tile_matmul", "gemm", variants, bfloat16_operands=True)
@@ -142,7 +142,7 @@ def test_bfloat16_operands_are_planned_forward() -> None:
     assert [item.variant for item in plan.needed] == [variants[C]]
 
 
-def test_a_cholesky_site_has_one_adjoint_alone() -> None:
+def test_a_cholesky_site_has_only_one_adjoint() -> None:
     made = Session("module", 90, 128)
     made.add("tile_cholesky", "k", {A: BIG[A]})
     (planned,) = resolve(made, {0}, ["k"], [use("k", "k", True)]).variants
@@ -158,7 +158,7 @@ PLAN_FIELDS = {
 }  # fmt: skip
 
 
-def test_a_plan_prints_the_fields_that_the_issue_lists() -> None:
+def test_a_plan_prints_all_fields() -> None:
     plan = resolve(session(("k", BIG)), (), ["k"], [use("k", "k", False)])
     data = json.loads(json.dumps(plan.to_json()))
     assert data["name"] == "module"
@@ -169,7 +169,7 @@ def test_a_plan_prints_the_fields_that_the_issue_lists() -> None:
     assert GemmVariant.from_json(data["variants"][0]) == plan.variants[0].variant
 
 
-def test_a_plan_prints_who_was_asked_and_how_it_is_computed() -> None:
+def test_a_plan_prints_provider_policy_and_tile_configuration() -> None:
     plan = resolve(session(("k", BIG)), (), ["k"], [])
     assert plan.to_json()["provider"] == plan.settings.provider == "auto"
     assert plan.to_json()["policy"] == "auto"
@@ -179,7 +179,7 @@ def test_a_plan_prints_who_was_asked_and_how_it_is_computed() -> None:
     assert (data["provider"], data["symbol"]) == ("mma", "f")
     assert TileConfig.from_json(data["tile_config"]) == config
     assert plan.needed[0].to_json()["tile_config"] is None
-    assert plan.needed[0].to_json()["symbol"] == BIG[C].symbol, "until a provider names its function"
+    assert plan.needed[0].to_json()["symbol"] == BIG[C].symbol, "the default before a provider is assigned"
 
 
 def test_a_scalar_plan_prints_null_sizes() -> None:
@@ -192,9 +192,9 @@ def test_a_scalar_plan_prints_null_sizes() -> None:
         assert item["symbol"] == ""
 
 
-def test_a_site_whose_adjoint_is_generated_needs_it_and_no_other_site_does() -> None:
+def test_only_sites_with_a_generated_adjoint_need_it() -> None:
     made = session(*((f"f{index}", BIG) for index in range(12)))
-    plan = resolve(made, {1}, ["k"], [])  # not 10 and 11, whose numbers begin alike
+    plan = resolve(made, {1}, ["k"], [])  # 10 and 11 begin with the same digit
     assert {item.function for item in plan.needed if item.role is A} == {"f1"}
 
 

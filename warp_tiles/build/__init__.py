@@ -1,1 +1,1 @@
-"""Builds what a plan needs: providers in turn, through the cache, side by side."""
+"""Builds the functions of a plan in parallel: tries the providers in order, and uses the cache."""

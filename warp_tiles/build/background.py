@@ -1,4 +1,4 @@
-"""A slow build that goes on while its module runs on the fast path."""
+"""A slow build that continues while its module runs on the fast path."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ log = logging.getLogger("warp_tiles")
 
 
 class BackgroundBuild:
-    """Builds and links, on a thread of its own, the functions that a module would otherwise wait for.
+    """Builds and links, on its own thread, the functions that a module would otherwise wait for.
 
     Args:
         name: The module, for messages.
-        prepare: Creates the module's build; tunes first if the policy asks for it.
-        ended: Called at the end with whether the module is ready.
+        prepare: Creates the module's build. It tunes first if the policy requires it.
+        ended: Called at the end, with True if the module is ready.
     """
 
     def __init__(self, name: str, prepare: Callable[[], ModuleBuild], ended: Callable[[bool], None]) -> None:
@@ -41,13 +41,13 @@ class BackgroundBuild:
         threading.Thread(target=self._run, name=f"warp_tiles_background_{self._name}", daemon=True).start()
 
     def fast_path_loaded(self, module: ModuleSource | None) -> None:
-        """Receive the source of the fast path, which the link reuses; None if Warp loaded it from its cache."""
+        """Receive the source of the fast path, which the link reuses. None if Warp loaded the module from its cache."""
         with self._lock:
             if not self._fast_path.done():
                 self._fast_path.set_result(module)
 
     def cancel(self) -> None:
-        """Ignore its result; it warns of nothing."""
+        """Suppress the warning of a failure, and stop waiting for the source of the fast path."""
         self._cancelled = True
         self.fast_path_loaded(None)
 
@@ -60,7 +60,7 @@ class BackgroundBuild:
                 if (module := self._fast_path.result()) is not None:
                     build.link_ahead(module)
                 ready = True
-        except Exception as error:  # whatever failed, the module keeps running
+        except Exception as error:  # the module keeps running after any failure
             self._warn(error)
         if ready:
             log.info("%s: ready after %.1f s in the background", self._name, time.perf_counter() - started)
@@ -70,8 +70,8 @@ class BackgroundBuild:
         if self._cancelled:
             return
         cause = str(error) if isinstance(error, WarpTilesError) else f"{type(error).__name__}: {error}"
-        text = f"module {self._name} stays on the fast path, its background build failed: {cause}"
+        text = f"module {self._name} stays on the fast path, because its background build failed: {cause}"
         try:
             warn(text)
-        except RuntimeWarning as warning:  # warnings are errors, but no caller could catch one on this thread
+        except RuntimeWarning as warning:  # warnings are errors, but no caller can catch one on this thread
             log.error("%s", warning)

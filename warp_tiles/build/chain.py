@@ -1,4 +1,4 @@
-"""The providers that are tried for a variant, their order, and the error if none supports it."""
+"""The chain of providers: their order for a variant, and the error if none supports it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ class Offer:
     """A provider's answer to one variant.
 
     Attributes:
-        provider: The provider that answers.
+        provider: The provider.
         recipes: Its ways to build the variant, best first; empty if there is an obstacle.
-        obstacle: Why it cannot: UnsupportedVariant, which is normal, or ToolchainError, which the user can remedy.
+        obstacle: The reason why it cannot: UnsupportedVariant, which is normal, or ToolchainError, which the user can
+            remedy. None if it can.
     """
 
     provider: Provider
@@ -31,12 +32,12 @@ class Offer:
 
 @dataclass(frozen=True)
 class Chain:
-    """The providers that a setting stands for.
+    """The providers under some settings.
 
     Attributes:
         settings: The settings.
-        providers: In the order in which they are asked.
-        tuned: Measurements; None if there are none that are valid.
+        providers: The providers, in the order in which they are tried.
+        tuned: Measurements; None if there are no valid ones.
     """
 
     settings: Settings
@@ -45,19 +46,19 @@ class Chain:
 
     @property
     def forced(self) -> bool:
-        """Whether one provider alone is asked, and its failing is an error."""
+        """True if only one provider is tried, and its failure is an error."""
         return self.settings.provider != "auto"
 
     def order(self, variant: GemmVariant) -> tuple[Provider, ...]:
-        """The providers in the order in which they are asked for a variant: the one that was measured fastest first."""
+        """The providers in the order in which they are tried for a variant. The fastest by measurement comes first."""
         best = self._best(variant)
         return tuple(sorted(self.providers, key=lambda provider: best is None or provider.name != best.provider))
 
     def _best(self, variant: GemmVariant) -> TunedChoice | None:
         return self.tuned.best(variant, [provider.name for provider in self.providers]) if self.tuned else None
 
-    def ask(self, provider: Provider, variant: GemmVariant, context: Context) -> Offer:
-        """Ask one provider of the chain.
+    def offer(self, provider: Provider, variant: GemmVariant, context: Context) -> Offer:
+        """The offer of one provider of the chain for a variant.
 
         Raises:
             WorkerError: A compiler process died; the provider may still support the variant.
@@ -71,10 +72,10 @@ class Chain:
             return Offer(provider, (), error)
         return Offer(provider, recipes)
 
-    def why(self, provider: Provider, variant: GemmVariant, obstacles: Sequence[WarpTilesError]) -> str:
-        """Why a provider was taken for a variant, and why it computes it as it does, for the plan."""
+    def reason(self, provider: Provider, variant: GemmVariant, obstacles: Sequence[WarpTilesError]) -> str:
+        """The reason for a provider and its tile configuration, for the plan."""
         best = self._best(variant)
-        if best is not None and best.provider != provider.name:  # what it was measured to do itself
+        if best is not None and best.provider != provider.name:  # use the provider's own measurement
             best = self.tuned.best(variant, [provider.name]) if self.tuned else None
         causes = [error.message for error in obstacles]
         if self.forced:
@@ -84,33 +85,33 @@ class Chain:
         return f"{provider.name}: {'; '.join(dict.fromkeys(causes)) or 'the first that is asked'}"
 
     def unsupported(self, variant: GemmVariant, obstacles: Sequence[WarpTilesError]) -> UnsupportedVariant:
-        """The error where every provider has an obstacle."""
+        """The error if every provider has an obstacle."""
         causes = "; ".join(dict.fromkeys(error.message for error in obstacles))
         named = self.settings.named
         remedy = f"{named('provider')} is {self.settings.provider!r}"
         if self.forced:
-            remedy += f", which asks no other; {self.settings.remedy('provider', 'auto')}"
+            remedy += f", which tries no other; {self.settings.remedy('provider', 'auto')}"
         elif self.settings.rules.providers != PROVIDER_ORDER:
-            remedy = f"{named('policy')} is {self.settings.policy!r}, which asks {', '.join(self.settings.providers)}"
+            remedy = f"{named('policy')} is {self.settings.policy!r}, which tries {', '.join(self.settings.providers)}"
         return UnsupportedVariant(f"no provider can build {variant.describe()}: {causes}", remedy)
 
 
-def planned_with(chain: Chain, planned: PlannedVariant, context: Context) -> tuple[PlannedVariant, Offer]:
-    """A needed variant with the provider that takes it, and that provider's offer.
+def assign_provider(chain: Chain, planned: PlannedVariant, context: Context) -> tuple[PlannedVariant, Offer]:
+    """Assign the first provider that can build a needed variant. Returns the variant and the provider's offer.
 
     Raises:
-        ToolchainError: The one provider that is asked lacks something.
-        UnsupportedVariant: The one provider that is asked cannot serve the variant.
-        TypeError: No provider can accumulate in bfloat16 here; the message is Warp's own.
+        ToolchainError: The only provider lacks a part of its toolchain.
+        UnsupportedVariant: No provider can serve the variant.
+        TypeError: No provider can accumulate in bfloat16 here. The message is Warp's own.
     """
     variant = planned.variant
     assert variant is not None
     obstacles: list[WarpTilesError] = []
     for provider in chain.order(variant):
-        offer = chain.ask(provider, variant, context)
+        offer = chain.offer(provider, variant, context)
         if offer.obstacle is None:
             recipe = offer.recipes[0]
-            reason = f"{planned.reason}; {chain.why(provider, variant, obstacles)}"
+            reason = f"{planned.reason}; {chain.reason(provider, variant, obstacles)}"
             found = replace(
                 planned, reason=reason, provider=provider.name, symbol=recipe.symbol, tile_config=recipe.tile_config
             )

@@ -1,4 +1,4 @@
-"""Resources of a build: caches, toolchain and compiler processes, as a module's settings name them."""
+"""Resources of a build under a module's settings: caches, toolchain and compiler processes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from warp_tiles.compile.compiler import Compiled, CompileRequest
     from warp_tiles.compile.pool import CompilerPool
 
-_WAITING_THREADS = 64  # they wait for compiler processes and for other processes' locks, and compute nothing
+_WAITING_THREADS = 64  # they only wait for compiler processes and for locks of other processes
 
 
 class Resources:
-    """Caches, toolchain stores and compiler processes: each made when first used, one for each value of its settings.
+    """Caches, toolchain stores and compiler processes: one for each set of settings, created at the first use.
 
     Args:
         warp_toolkit: CUDA version of Warp's linker, or None if unknown.
-        executor: Runs the compilers in place of own processes.
+        executor: Runs the compilers in place of this package's processes.
     """
 
     def __init__(self, warp_toolkit: Version | None, executor: Executor | None) -> None:
@@ -54,7 +54,7 @@ class Resources:
             return self._caches[identity]
 
     def store(self, settings: Settings) -> ToolchainStore:
-        """Toolchain and digests."""
+        """The toolchain and digests under the settings."""
         identity = (cache_root(settings), settings.cache_shared)
         with self._lock:
             if identity not in self._stores:
@@ -62,7 +62,7 @@ class Resources:
             return self._stores[identity]
 
     def pool(self, settings: Settings, low_priority: bool = False) -> CompilerPool:
-        """Compiler processes, as many as the setting ``jobs`` says; apart from them, others of low priority.
+        """The compiler processes; the setting ``jobs`` gives their number. Those of low priority are separate.
 
         Raises:
             WorkerError: warp_tiles was disabled.
@@ -71,7 +71,7 @@ class Resources:
 
         with self._lock:
             if self.closed:
-                raise WorkerError("warp_tiles was disabled in the middle of a build", "enable it again and retry")
+                raise WorkerError("warp_tiles was disabled during a build", "enable it again and retry")
             identity = (settings.jobs, low_priority)
             if identity not in self._pools:
                 self._pools[identity] = CompilerPool(settings.jobs, self._executor, low_priority=low_priority)
@@ -97,7 +97,7 @@ class Resources:
             pool.close()
 
     def after_fork(self) -> None:
-        """In a forked child: the parent's threads are gone, and its compiler processes are not this one's."""
+        """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock = threading.Lock()
         self._pools, self._waiters = {}, None
 
@@ -107,9 +107,9 @@ class BuildContext:
     """The resources under one set of settings, as providers see them (:class:`warp_tiles.providers.Context`).
 
     Attributes:
-        resources: Where they come from.
+        resources: The resources.
         settings: The settings.
-        low_priority: Use compiler processes of low priority, for builds in the background.
+        low_priority: True to use compiler processes of low priority, for builds in the background.
     """
 
     resources: Resources
@@ -118,7 +118,7 @@ class BuildContext:
 
     @property
     def root(self) -> Path:
-        """Folder of the cache and of what is remembered about the toolchain."""
+        """Folder of the cache and of the stored facts about the toolchain."""
         return cache_root(self.settings)
 
     @property
@@ -128,12 +128,12 @@ class BuildContext:
 
     @property
     def store(self) -> ToolchainStore:
-        """Toolchain and digests."""
+        """The toolchain and digests."""
         return self.resources.store(self.settings)
 
     @property
     def pool(self) -> CompilerPool:
-        """Compiler processes; raises WorkerError where warp_tiles was disabled."""
+        """The compiler processes; raises WorkerError if warp_tiles was disabled."""
         return self.resources.pool(self.settings, self.low_priority)
 
     def toolchain(self) -> Toolchain:
@@ -147,23 +147,23 @@ class BuildContext:
         return toolchain
 
     def try_toolchain(self) -> Toolchain | None:
-        """The toolchain, or None where none is usable."""
+        """The toolchain, or None if there is no usable one."""
         try:
             return self.toolchain()
         except ToolchainError:
             return None
 
     def is_cached(self, key: CacheKey) -> bool:
-        """Whether the cache holds a key."""
+        """Returns True if the cache holds a key."""
         return self.cache.manifest(key) is not None
 
     def get_or_compile(
         self, key: CacheKey, request: CompileRequest, info: Callable[[Compiled], dict[str, object]]
     ) -> tuple[bytes, bool]:
-        """LTO-IR from the cache or from a compiler process, and whether the cache held it.
+        """LTO-IR from the cache or from a compiler process, and True if it comes from the cache.
 
         Raises:
-            BuildError: The compiler refused it; the rejected source is kept.
+            BuildError: The compiler rejected the source, which is kept.
             ToolchainError: There is no toolchain, or a compiler process failed.
             LockedError: It is not in the cache, and the policy is ``locked``.
         """
@@ -188,7 +188,7 @@ class BuildContext:
         return entry.payload, hit
 
     def _reproduction(self, request: CompileRequest) -> str:
-        """Keep a rejected source, and say how to compile it alone."""
+        """Keep a rejected source, and return instructions for compiling it alone."""
         path = self.root / "failed" / request.name
         try:
             make_private_folders(path.parent)

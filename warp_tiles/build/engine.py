@@ -1,4 +1,4 @@
-"""Builds what a plan needs: providers in turn, through the cache, side by side."""
+"""The engine: builds the functions of a plan in parallel, tries the providers in order, and uses the cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from warp_tiles import settings
-from warp_tiles.build.chain import Chain, planned_with
+from warp_tiles.build.chain import Chain, assign_provider
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.locked import require_cached
 from warp_tiles.build.progress import BuildProgress
@@ -47,29 +47,29 @@ log = logging.getLogger("warp_tiles")
 
 
 class Measurements(Protocol):
-    """Measurements of GEMM variants, and the way to make more."""
+    """Measurements of GEMM variants, and a way to add some."""
 
     def at(self, now: Settings, store: ToolchainStore) -> Tuned | None:
-        """Measurements that are valid under some settings; None if there are none."""
+        """The measurements that are valid under some settings; None if there are none."""
 
     def forget(self) -> None:
-        """Read records again when they are next needed."""
+        """Read the records again at the next use."""
 
     def tune_missing(self, engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:
-        """Measure the variants that have no record, where there is a GPU for which they are meant."""
+        """Measure the variants without a record, if this machine has a GPU of their architecture."""
 
 
 class Engine:
-    """Everything between a plan and its LTO-IR.
+    """Plans and builds GEMM variants.
 
     Args:
         warp_toolkit: CUDA version of Warp's linker, or None if unknown.
-        executor: Runs the compilers in place of own processes.
+        executor: Runs the compilers in place of this package's processes.
         tuned: Measurements; None leaves every choice to the heuristics.
 
     Attributes:
-        linked_ahead: Of modules, by name, architecture and block size, that were linked before they are needed: a
-            digest of what was linked, and the cubin.
+        linked_ahead: Modules that were linked before they are needed: a digest of the inputs and the cubin, by name,
+            architecture and block size.
     """
 
     def __init__(
@@ -86,22 +86,22 @@ class Engine:
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.Lock()
         self._in_flight: Flights[tuple[GemmVariant, Settings], Artifact] = Flights()
-        self._ahead: dict[tuple[GemmVariant, Settings], Future[Artifact]] = {}
+        self._built_ahead: dict[tuple[GemmVariant, Settings], Future[Artifact]] = {}
         self.linked_ahead: dict[tuple[str, int | None, int], tuple[str, bytes]] = {}
         self._warned = WarnedTexts()
         self._rooms: str | None = None
 
     def use_libmathdx(self, build: Libmathdx) -> None:
-        """Name Warp's own libmathdx build, which returns a variant's symbol and LTO-IR, as a provider."""
+        """Use a function as the provider ``libmathdx``. It returns a variant's symbol and LTO-IR."""
         self._libmathdx = build
 
     def at(self, settings: Settings, low_priority: bool = False) -> BuildContext:
-        """The cache, the toolchain and the compiler processes under some settings."""
+        """The build context under some settings."""
         return BuildContext(self.resources, settings, low_priority)
 
     @property
     def cache(self) -> Cache:
-        """The cache that the settings of the process name."""
+        """The cache under the settings of the process."""
         return self.at(settings.current()).cache
 
     def close(self) -> None:
@@ -109,17 +109,17 @@ class Engine:
         self.resources.close()
 
     def after_fork(self) -> None:
-        """In a forked child: the parent's threads are gone, and its compiler processes are not this one's."""
+        """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock = threading.Lock()
         self.resources.after_fork()
 
     # ---- providers
 
     def chain(self, resolved: Settings) -> Chain:
-        """The providers that are asked under some settings.
+        """The chain of providers under some settings.
 
         Raises:
-            SettingError: A provider is named that the policy forbids.
+            SettingError: The policy forbids the provider of the settings.
         """
         store = self.at(resolved).store
         tuned = self.tuned.at(resolved, store) if self.tuned is not None else None
@@ -133,21 +133,21 @@ class Engine:
         return Chain(resolved, tuple(make[name]() for name in resolved.providers if name not in absent), tuned)
 
     def records_changed(self) -> None:
-        """Read tuning records again, and discard what was built ahead: the choice may differ now."""
+        """Read tuning records again, and discard everything built ahead, because the choices may differ now."""
         if self.tuned is not None:
             self.tuned.forget()
         with self._lock:
-            self._ahead.clear()
+            self._built_ahead.clear()
         self.linked_ahead.clear()
 
     def tune_missing(self, variants: Sequence[GemmVariant], resolved: Settings) -> None:
-        """Measure the variants that have no record, where there is a GPU for which they are meant.
+        """Measure the variants without a record, if this machine has a GPU of their architecture.
 
-        Modules that were hashed before have to be hashed again.
+        Warp has to hash all modules again after this.
 
         Args:
             variants: The variants of the next build.
-            resolved: The settings; the search takes as long as ``tune_budget_s`` allows.
+            resolved: The settings. Their ``tune_budget_s`` limits the search.
         """
         if self.tuned is not None:
             self.tuned.tune_missing(self, variants, resolved)
@@ -155,13 +155,13 @@ class Engine:
     # ---- planning
 
     def salt(self, resolved: Settings | None = None) -> str:
-        """Text for Warp's module hash, which distinguishes modules built here from those that Warp built.
+        """Text for Warp's module hash, which distinguishes the modules of warp_tiles from those of Warp.
 
-        It changes with the providers that would be asked: their sources, the compiler, the settings. Of the policy
-        only these providers count, so that policies that ask the same ones find each other's modules.
+        It changes with the providers of the chain, their sources, the compiler and the settings. The policy counts only
+        through its providers, so policies with the same providers share their modules.
 
         Raises:
-            SettingError: A provider is named that the policy forbids.
+            SettingError: The policy forbids the provider of the settings.
         """
         resolved = resolved or settings.current()
         context, chain = self.at(resolved), self.chain(resolved)
@@ -185,7 +185,7 @@ class Engine:
         return "\n".join(parts)
 
     def _rooms_digest(self, context: BuildContext) -> str:
-        """Digest of the files that decide the code, taken once: modules that are loaded do not change."""
+        """Digest of the files that decide the code. It is taken once, because loaded modules do not change."""
         if self._rooms is None:
             self._rooms = context.store.digests.digest_many(deciding_files())
         return self._rooms
@@ -194,8 +194,8 @@ class Engine:
         """The plan with the provider, key and cache state of each needed variant.
 
         Raises:
-            TypeError, UnsupportedVariant, ToolchainError: See :func:`warp_tiles.build.chain.planned_with`.
-            SettingError: A provider is named that the policy forbids.
+            TypeError, UnsupportedVariant, ToolchainError: See :func:`warp_tiles.build.chain.assign_provider`.
+            SettingError: The policy forbids the provider of the settings.
         """
         chain = self.chain(plan.settings)
         return replace(plan, variants=tuple(self._annotated(chain, variant) for variant in plan.variants))
@@ -206,7 +206,7 @@ class Engine:
         if planned.variant is None:
             return replace(planned, provider="scalar")
         context = self.at(chain.settings)
-        found, offer = planned_with(chain, planned, context)
+        found, offer = assign_provider(chain, planned, context)
         key = offer.provider.key_of(offer.recipes[0])
         if key is None:
             return found
@@ -216,7 +216,7 @@ class Engine:
         return replace(found, key=key.digest, cached=cached)
 
     def require_cached(self, plan: ModulePlan) -> None:
-        """Check that nothing has to be built for a module; raises LockedError, which names what is missing."""
+        """Check that all functions of a module are cached. Raises a LockedError that names the missing ones."""
         require_cached(plan, self.chain(plan.settings), self.at(plan.settings))
 
     # ---- building
@@ -224,48 +224,48 @@ class Engine:
     def start(
         self, variants: Iterable[GemmVariant], resolved: Settings | None = None, *, low_priority: bool = False
     ) -> dict[GemmVariant, Future[Artifact]]:
-        """Start building variants; one that another module already waits for is shared.
+        """Start building variants. Modules that need the same variant share its build.
 
         Args:
             variants: The variants.
             resolved: The settings; None for those of the process.
-            low_priority: Compile in processes of low priority, for builds in the background.
+            low_priority: True to compile in processes of low priority, for builds in the background.
         """
         resolved = resolved or settings.current()
         futures: dict[GemmVariant, Future[Artifact]] = {}
         for variant in variants:
             identity = (variant, resolved)
             with self._lock:
-                built = self._ahead.pop(identity, None)
+                built = self._built_ahead.pop(identity, None)
             if built is not None:
-                futures[variant] = _shared(built)
+                futures[variant] = _share(built)
                 continue
             submit = functools.partial(self.resources.waiters.submit, self._build, variant, resolved, low_priority)
             future, started = self._in_flight.start(identity, submit)
-            futures[variant] = future if started else _shared(future)
+            futures[variant] = future if started else _share(future)
         return futures
 
     def keep(self, artifacts: Iterable[Artifact], resolved: Settings) -> None:
-        """Keep artifacts that were built ahead of time for the next :meth:`start`, whether they are cached or not."""
+        """Keep artifacts that were built ahead for the next :meth:`start`, cached or not."""
         for artifact in artifacts:
             known: Future[Artifact] = Future()
             known.set_result(artifact)
             with self._lock:
-                self._ahead[artifact.variant, resolved] = known
+                self._built_ahead[artifact.variant, resolved] = known
 
     def _build(self, variant: GemmVariant, resolved: Settings, low_priority: bool = False) -> Artifact:
         chain, context = self.chain(resolved), self.at(resolved, low_priority)
         obstacles: list[WarpTilesError] = []
         failures: list[WarpTilesError] = []
-        pending: list[WarpTilesError] = []  # failures to warn of once it is known what is used instead
+        pending: list[WarpTilesError] = []  # failures whose warning waits until the replacement is known
         warned: list[str] = []
-        lacking = False  # without a toolchain for the first compiling provider there is none for the others
+        no_toolchain = False  # if the first provider has no toolchain, no other compiling provider has one
         for provider in chain.order(variant):
-            if lacking and provider.compiles:
+            if no_toolchain and provider.compiles:
                 continue
-            offer = chain.ask(provider, variant, context)
+            offer = chain.offer(provider, variant, context)
             if isinstance(offer.obstacle, ToolchainError):
-                lacking = lacking or provider is chain.providers[0]
+                no_toolchain = no_toolchain or provider is chain.providers[0]
                 failures.append(offer.obstacle)
                 pending.append(offer.obstacle)
             elif offer.obstacle is not None:
@@ -274,17 +274,17 @@ class Engine:
                 warned += [self._warn(variant, failure, recipe.title) for failure in pending]
                 pending = []
                 try:
-                    built = _twice(functools.partial(self._built, variant, provider, recipe, context))
+                    built = _retry_once(functools.partial(self._build_recipe, variant, provider, recipe, context))
                     return replace(built, warnings=tuple(warned))
                 except WorkerError:
-                    raise  # a crash must not choose the provider: Warp would cache the scalar path for good
+                    raise  # a crash must not choose the provider, because Warp would cache the scalar path
                 except LockedError as error:
-                    failures.append(error)  # the next recipe of this provider may be there, another provider may not
+                    failures.append(error)  # another recipe of this provider may be used, another provider must not
                 except (ToolchainError, BuildError) as error:
                     failures.append(error)
                     pending = [error]
                     if isinstance(error, ToolchainError):
-                        lacking = lacking or provider is chain.providers[0]
+                        no_toolchain = no_toolchain or provider is chain.providers[0]
                         break
             if failures and isinstance(failures[0], LockedError):
                 break
@@ -303,12 +303,14 @@ class Engine:
             warn(text, self._warned)
         return text
 
-    def _built(self, variant: GemmVariant, provider: Provider, recipe: Recipe, context: BuildContext) -> Artifact:
+    def _build_recipe(
+        self, variant: GemmVariant, provider: Provider, recipe: Recipe, context: BuildContext
+    ) -> Artifact:
         start = time.perf_counter()
         if recipe.symbol and not context.settings.rules.builds and provider.key_of(recipe) is None:
-            raise LockedError(f"{recipe.title} builds {variant.describe()}, of which nothing is cached")
-        wanted = context.settings.progress
-        with self.progress.variant(recipe.variant.describe(), wanted) if recipe.symbol else contextlib.nullcontext():
+            raise LockedError(f"{recipe.title} builds {variant.describe()}, and its builds are not cached")
+        choice = context.settings.progress
+        with self.progress.variant(recipe.variant.describe(), choice) if recipe.symbol else contextlib.nullcontext():
             built = provider.build(recipe, context)
         seconds = time.perf_counter() - start
         return Artifact(
@@ -317,7 +319,7 @@ class Engine:
         )  # fmt: skip
 
 
-def _twice(attempt: Callable[[], Artifact]) -> Artifact:
+def _retry_once(attempt: Callable[[], Artifact]) -> Artifact:
     """Retry once if a compiler process died."""
     try:
         return attempt()
@@ -325,17 +327,17 @@ def _twice(attempt: Callable[[], Artifact]) -> Artifact:
         return attempt()
 
 
-def _shared(build: Future[Artifact]) -> Future[Artifact]:
-    """A future for another caller of the same build: its artifact counts as a hit."""
-    mine: Future[Artifact] = Future()
+def _share(build: Future[Artifact]) -> Future[Artifact]:
+    """A future for another caller of the same build. Its artifact counts as a hit."""
+    shared: Future[Artifact] = Future()
 
     def pass_on(done: Future[Artifact]) -> None:
         cancelled = WorkerError("the build was cancelled: warp_tiles was disabled") if done.cancelled() else None
         error = cancelled or done.exception()
         if error is not None:
-            mine.set_exception(error)
+            shared.set_exception(error)
         else:
-            mine.set_result(replace(done.result(), hit=True))
+            shared.set_result(replace(done.result(), hit=True))
 
     build.add_done_callback(pass_on)
-    return mine
+    return shared

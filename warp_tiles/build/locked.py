@@ -10,15 +10,15 @@ from warp_tiles.providers.base import Context
 
 REMEDY = (
     "build it where that is allowed (`warp-tiles compile --arch {arch} -o DIR SCRIPT`, or run it with the policy auto) "
-    "and bring the cache here (`warp-tiles cache export FILE` there, `warp-tiles cache import FILE` here)"
+    "and copy the cache here (`warp-tiles cache export FILE` there, `warp-tiles cache import FILE` here)"
 )
 
 
 def require_cached(plan: ModulePlan, chain: Chain, context: Context) -> None:
-    """Check that the LTO-IR of everything a module needs is at hand.
+    """Check that the cache holds the LTO-IR of all functions of a module.
 
     Raises:
-        LockedError: It is not; all that is missing is named, with its key.
+        LockedError: Some are missing. The message names each of them and its key.
     """
     needed = dict.fromkeys(planned.variant for planned in plan.needed if planned.variant is not None)
     missing = [text for variant in needed if (text := _missing(variant, chain, context))]
@@ -33,16 +33,16 @@ def require_cached(plan: ModulePlan, chain: Chain, context: Context) -> None:
 
 def _missing(variant: GemmVariant, chain: Chain, context: Context) -> str:
     for provider in chain.providers:
-        offer = chain.ask(provider, variant, context)
+        offer = chain.offer(provider, variant, context)
         if isinstance(offer.obstacle, UnsupportedVariant):
             continue
-        if isinstance(offer.obstacle, ToolchainError):  # keys hold the compiler's digest
+        if isinstance(offer.obstacle, ToolchainError):  # without the compiler's digest there is no key
             return f"{variant.describe()}: {provider.name}: {offer.obstacle.message}"
         if not any(recipe.symbol for recipe in offer.recipes):  # the scalar path has no function
             return ""
         keys = [provider.key_of(recipe) for recipe in offer.recipes]
         if any(key is not None and context.is_cached(key) for key in keys):
             return ""
-        key = keys[0].digest if keys[0] is not None else "nothing of it is cached here"
+        key = keys[0].digest if keys[0] is not None else "its builds are not cached"
         return f"{variant.describe()}: {provider.name}, {key}"
     return ""  # the plan already says that no provider supports it

@@ -1,4 +1,4 @@
-"""One module from its generated source to a finished cubin or PTX."""
+"""The build of one module, from its generated source to a cubin or PTX."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.module import ModuleSource, max_registers, module_options, resident_blocks, why_warp_links
+from warp_tiles.compile.module import ModuleSource, max_registers, module_options, resident_blocks, warp_link_reason
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import BuildError, LinkError, WarpTilesError
 from warp_tiles.gemm.variant import GemmVariant
@@ -29,12 +29,12 @@ log = logging.getLogger("warp_tiles")
 
 
 class ModuleBuild:
-    """The work that a plan asks for, started when Warp's code generation is over.
+    """The build of a planned module. It starts when Warp's code generation has ended.
 
     Args:
         engine: Builds the variants.
         generated: The module as Warp generated it.
-        plan: What is needed.
+        plan: The plan of the module.
     """
 
     def __init__(self, engine: Engine, generated: GeneratedModule, plan: ModulePlan) -> None:
@@ -44,12 +44,12 @@ class ModuleBuild:
         self._session = generated.session
         self._futures: Mapping[GemmVariant, Future[Artifact]] = {}
         self._started = time.perf_counter()
-        self.module_source: ModuleSource | None = None  # set by finish(), unless Warp added inputs of its own
+        self.module_source: ModuleSource | None = None  # finish() sets it, unless Warp added its own inputs
         self._settings = plan.settings
         self._context = engine.at(plan.settings)
 
     def text(self, built: Sequence[Artifact] | None = None) -> str:
-        """The source that calls what was built, or, by default, what the plan intends."""
+        """The source that calls the built functions or, by default, those of the plan."""
         return self._generated.text(
             planned_functions(self.plan) if built is None else _functions(built), self._settings
         )
@@ -66,34 +66,38 @@ class ModuleBuild:
         self._futures = self._engine.start(self._variants(), self._settings)
 
     def build_ahead(self) -> bool:
-        """Build the variants while nobody waits for them.
+        """Build the variants in the background, with low priority.
 
         Returns:
-            Whether every one that the plan intends a function for has got one.
+            True if every variant with a planned function has one.
 
         Raises:
-            WarpTilesError: One could not be built.
+            WarpTilesError: A variant could not be built.
         """
         self._futures = self._engine.start(self._variants(), self._settings, low_priority=True)
         artifacts = self._artifacts()
         intended = {v.variant for v in self.plan.needed if v.provider != "scalar"}
         if any(artifact.variant in intended and not artifact.payload for artifact in artifacts):
-            return False  # the failure was reported when it happened
+            return False  # the engine has already warned of the failure
         self._engine.keep(artifacts, self._settings)
         return True
 
     def link_ahead(self, module: ModuleSource) -> None:
-        """Link what :meth:`build_ahead` built, for the build of the same module that comes later.
+        """Link the functions of :meth:`build_ahead` for a later build of the same module.
 
         Args:
-            module: As it was compiled with other functions.
+            module: The module as it was compiled with other functions.
 
         Raises:
-            LinkError: It could not be compiled or linked.
+            LinkError: The module could not be compiled or linked.
         """
         artifacts = self._artifacts()
         payloads = _payloads(artifacts)
-        if not payloads or module.keywords.get("lineinfo") or self._why_warp(module, _foreign(artifacts)):
+        if (
+            not payloads
+            or module.keywords.get("lineinfo")
+            or self._warp_link_reason(module, _foreign_inputs(artifacts))
+        ):
             return
         text, context = self.text(artifacts), self._engine.at(self._settings, low_priority=True)
         compiled = result_of(context.pool.submit(self._compile_request(module, text)))
@@ -106,7 +110,7 @@ class ModuleBuild:
         return self.plan.name, self.plan.arch, self.plan.block_dim
 
     def _digest(self, module: ModuleSource, text: str, payloads: Sequence[bytes]) -> str:
-        """Of all that decides about the linked module."""
+        """Digest of all inputs of the link."""
         options = module_options(module, self._context.toolchain().nvrtc_version)
         parts = [text, repr(options), module.target, module.output, *(hashlib.sha256(p).hexdigest() for p in payloads)]
         return hashlib.sha256("\0".join(parts).encode("utf-8")).hexdigest()
@@ -131,13 +135,13 @@ class ModuleBuild:
         """Wait for the variants, then compile and link the module.
 
         Args:
-            source_path: Generated source; written again if a product fell back.
+            source_path: Generated source. It is written again if a product fell back.
             output_path: ``.cubin`` or ``.ptx`` to write.
             arch: Compute capability.
             native_dir: Folder of Warp's headers.
             warp_inputs: LTO-IR that Warp built itself, for solvers and FFTs.
-            keywords: Of Warp's ``build_cuda()``.
-            warp_build: Warp's own build with the given LTO-IR.
+            keywords: Keyword arguments of Warp's ``build_cuda()``.
+            warp_build: Runs Warp's own build with the given LTO-IR.
 
         Raises:
             BuildError: A variant could not be built and may not fall back.
@@ -146,7 +150,8 @@ class ModuleBuild:
         module = ModuleSource(source_path.name, arch, output_path.suffix[1:], native_dir, keywords)
         foreign = ["a solver or FFT"] if warp_inputs or keywords.get("fatbins") else []
         ahead = self._engine.linked_ahead.pop(self._identity, None)
-        linked_here = any(v.provider != "scalar" for v in self.plan.needed) and not self._why_warp(module, foreign)
+        has_functions = any(v.provider != "scalar" for v in self.plan.needed)
+        linked_here = has_functions and not self._warp_link_reason(module, foreign)
         early = self._compile(module, source_path) if linked_here and not ahead else None
         artifacts = self._artifacts()
         self._refuse_scalar(artifacts)
@@ -155,8 +160,8 @@ class ModuleBuild:
             write_atomic(source_path, text.encode("utf-8"))
             early = None
         payloads = _payloads(artifacts)
-        foreign += _foreign(artifacts)
-        reason = self._why_warp(module, foreign) if payloads else "no GEMM was built for it"
+        foreign += _foreign_inputs(artifacts)
+        reason = self._warp_link_reason(module, foreign) if payloads else "no GEMM was built for it"
         if not reason and ahead and ahead[0] == self._digest(module, text, payloads):
             write_atomic(output_path, ahead[1])
         elif not reason:
@@ -181,18 +186,18 @@ class ModuleBuild:
             log.info("%s", loop.summary())
         if not self._settings.rules.builds:
             log.warning(
-                "module %s was linked in %.1f s: the policy is 'locked', and all of its LTO-IR was cached, but Warp's "
-                "kernel cache does not hold it; ship that cache too (wp.config.kernel_cache_dir, WARP_CACHE_PATH)",
+                "module %s was linked in %.1f s: the policy is 'locked' and all of its LTO-IR was cached, but "
+                "it is not in Warp's kernel cache; ship that cache too (wp.config.kernel_cache_dir, WARP_CACHE_PATH)",
                 self.plan.name,
                 record.seconds,
             )
         return record
 
-    def _why_warp(self, module: ModuleSource, foreign: Sequence[str]) -> str:
+    def _warp_link_reason(self, module: ModuleSource, foreign: Sequence[str]) -> str:
         choice = self._settings.linker
         if choice == "warp":
             return f"{self._settings.named('linker')} is 'warp'"
-        reason = why_warp_links(module, toolchain=self._context.try_toolchain(), foreign_inputs=foreign)
+        reason = warp_link_reason(module, toolchain=self._context.try_toolchain(), foreign_inputs=foreign)
         if reason and choice == "own":
             raise LinkError(
                 f"module {self.plan.name} has to be linked by Warp: {reason}", remedy="set linker to 'auto'"
@@ -220,7 +225,7 @@ class ModuleBuild:
         early: Future[Compiled] | None,
         payloads: Sequence[bytes],
     ) -> str:
-        """Link here; on failure the reason for leaving it to Warp."""
+        """Link the module. Returns the reason for leaving the link to Warp, or an empty text."""
         try:
             compiled = result_of(early or self._compile(module, source_path))
             request = self._link_request(module, (compiled.payload, *payloads))
@@ -236,31 +241,34 @@ class ModuleBuild:
         return ""
 
     def _refuse_scalar(self, artifacts: Sequence[Artifact]) -> None:
-        """Refuse Warp's scalar path, which a call takes as a whole, where it has none or a lossy one."""
-        missing = {artifact.variant: artifact for artifact in artifacts if not artifact.payload}
-        wanted = {artifact.variant for artifact in artifacts}
+        """Refuse calls that would take a missing or an inaccurate scalar path of Warp.
+
+        A call takes the scalar path as a whole if one of its functions is missing.
+        """
+        unbuilt = {artifact.variant: artifact for artifact in artifacts if not artifact.payload}
+        requested = {artifact.variant for artifact in artifacts}
         for site in self._session.sites:
-            lacking = next((variant for variant in site.variants.values() if variant in missing), None)
-            if lacking is None:
+            missing = next((variant for variant in site.variants.values() if variant in unbuilt), None)
+            if missing is None:
                 continue
-            log = "\n".join(missing[lacking].warnings)
+            log = "\n".join(unbuilt[missing].warnings)
             if site.call == "tile_cholesky":
                 raise BuildError(
-                    f"the adjoint of tile_cholesky needs {lacking.describe()}, which no provider could build",
+                    f"the adjoint of tile_cholesky needs {missing.describe()}, which no provider could build",
                     remedy="set enable_backward=False, or the module option enable_mathdx_solver=False",
                     log=log,
                 )
-            if any(variant in wanted and variant.c.dtype == "bfloat16" for variant in site.variants.values()):
+            if any(variant in requested and variant.c.dtype == "bfloat16" for variant in site.variants.values()):
                 raise BuildError(
-                    f"in '{site.function}' {lacking.describe()} could not be built, and the scalar path of "
+                    f"in '{site.function}' {missing.describe()} could not be built, and the scalar path of "
                     "tile_matmul would accumulate in bfloat16",
-                    remedy="set the provider to mma to see why, or use float32 tiles",
+                    remedy="set the provider to mma to see the reason, or use float32 tiles",
                     log=log,
                 )
 
 
 def planned_functions(plan: ModulePlan) -> dict[GemmVariant, DeviceFunction]:
-    """The functions that a plan intends, by variant."""
+    """The functions of a plan, by variant."""
     return {
         v.variant: device_function(v.variant, v.symbol or v.variant.symbol, v.provider, v.tile_config)
         for v in plan.needed
@@ -273,15 +281,15 @@ def _functions(built: Sequence[Artifact]) -> dict[GemmVariant, DeviceFunction]:
 
 
 def with_loops(plan: ModulePlan, generated: GeneratedModule) -> ModulePlan:
-    """The plan with what is done with each loop."""
+    """The plan with the treatment of each loop."""
     return replace(plan, loops=generated.loops(planned_functions(plan), plan.settings))
 
 
 def _payloads(artifacts: Sequence[Artifact]) -> list[bytes]:
-    """LTO-IR of the functions, each once, in the order of their names."""
+    """The LTO-IR of each function once, sorted by the functions' names."""
     return list({a.symbol: a.payload for a in sorted(artifacts, key=lambda a: a.symbol) if a.payload}.values())
 
 
-def _foreign(artifacts: Sequence[Artifact]) -> list[str]:
-    """What Warp's newer compiler wrote."""
+def _foreign_inputs(artifacts: Sequence[Artifact]) -> list[str]:
+    """The providers whose LTO-IR comes from Warp's newer compiler."""
     return sorted({artifact.provider for artifact in artifacts if artifact.provider == "libmathdx"})

@@ -1,4 +1,4 @@
-"""A progress bar for builds that take long: on a terminal, and nowhere else."""
+"""A progress bar for long builds, by default only on a terminal."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from warp_tiles import settings
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-_SHOW_AFTER_SECONDS = 0.3  # a cache hit is over long before, and should not flash
+_SHOW_AFTER_SECONDS = 0.3  # a cache hit ends long before, so that no bar flashes
 
 
 def wanted(choice: str | None = None) -> bool:
-    """Whether progress is drawn: as the setting says, by default on a terminal.
+    """Returns True if the setting ``progress`` enables the bar; its default enables it on a terminal.
 
     Args:
-        choice: A value of the setting ``progress``; None for the one in force.
+        choice: A value of the setting; None for the current one.
     """
     choice = choice or settings.current().progress
     return choice == "on" or (choice == "auto" and sys.stderr is not None and sys.stderr.isatty())
 
 
 class BuildProgress:
-    """Counts the variants under way and draws them: done, total, elapsed."""
+    """Counts the running builds and draws them: done, total, elapsed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,11 +40,11 @@ class BuildProgress:
 
     @contextlib.contextmanager
     def variant(self, what: str, choice: str = "auto") -> Iterator[None]:
-        """Count one variant for as long as the block runs.
+        """Count one variant as long as the block runs.
 
         Args:
             what: Name of the build.
-            choice: The setting ``progress``; that of the first variant under way decides.
+            choice: The setting ``progress``. The one of the first running build decides.
         """
         with self._lock:
             if not self._running:

@@ -14,19 +14,19 @@ from warp_tiles.plan.planning import ModulePlan, PlannedLoop
 
 @dataclass(frozen=True)
 class Artifact:
-    """How one variant was built or found.
+    """The result for one variant, from a build or from the cache.
 
     Attributes:
-        variant: As planned.
+        variant: The planned variant.
         symbol: Its device function; empty on the scalar path.
         payload: LTO-IR; empty on the scalar path.
         provider: ``mma``, ``cublasdx``, ``libmathdx`` or ``scalar``.
-        key: Digest of its cache key; empty where nothing is cached.
-        hit: Whether the cache held it.
-        seconds: Time until it was there.
-        warnings: Warnings that the user has seen about it.
-        lto_bytes: Size of the LTO-IR where the payload itself was let go.
-        tile_config: How the provider ``mma`` computes it; None with others.
+        key: Digest of its cache key; empty if it is not cached.
+        hit: True if it comes from the cache.
+        seconds: Time of the build or of the lookup.
+        warnings: Warnings about it that were issued.
+        lto_bytes: Size of the LTO-IR if the payload itself was released.
+        tile_config: Tile configuration of the provider ``mma``; None with others.
     """
 
     variant: GemmVariant
@@ -41,11 +41,11 @@ class Artifact:
     tile_config: TileConfig | None = None
 
     def without_payload(self) -> Artifact:
-        """For the record, which outlives the build."""
+        """A copy without the payload, for the record, which outlives the build."""
         return replace(self, payload=b"", lto_bytes=len(self.payload))
 
     def to_json(self) -> dict[str, Any]:
-        """The record without the LTO-IR itself."""
+        """The artifact without the LTO-IR itself, as JSON values."""
         return {
             "symbol": self.symbol,
             "variant": self.variant.to_json(),
@@ -61,17 +61,17 @@ class Artifact:
 
 @dataclass(frozen=True)
 class ModuleRecord:
-    """How one module was built.
+    """The build record of one module.
 
     Attributes:
         plan: Its plan.
         artifacts: The artifacts that were built or found in the cache.
         linker: ``warp_tiles`` or ``warp``.
-        linker_reason: Why Warp linked; empty if it did not.
+        linker_reason: The reason why Warp linked; empty if warp_tiles did.
         output: File name of the cubin or PTX.
         output_bytes: Its size.
-        seconds: From the end of code generation to the finished file.
-        loops: What was done with each loop of products, which can be less than planned where a build failed.
+        seconds: Time from the end of code generation to the finished file.
+        loops: The treatment of each loop of products. It can differ from the plan if a build failed.
     """
 
     plan: ModulePlan
@@ -120,34 +120,34 @@ class Recorder:
         self._records: list[ModuleRecord] = []
 
     def add_plan(self, plan: ModulePlan) -> None:
-        """Note a plan, built or not."""
+        """Add a plan, built or not."""
         with self._lock:
             self._plans.append(plan)
 
     def add_record(self, record: ModuleRecord) -> None:
-        """Note a finished module."""
+        """Add the record of a finished module."""
         with self._lock:
             self._records.append(record)
 
     def has_plan(self, module: str, arch: int | None, block_dim: int) -> bool:
-        """Whether a plan of a module for a target was noted."""
+        """Returns True if there is a plan of a module for a target."""
         with self._lock:
             return any((plan.name, plan.arch, plan.block_dim) == (module, arch, block_dim) for plan in self._plans)
 
     @property
     def records(self) -> tuple[ModuleRecord, ...]:
-        """Finished modules, oldest first."""
+        """Records of finished modules, oldest first."""
         with self._lock:
             return tuple(self._records)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all plans and records."""
         with self._lock:
             self._plans.clear()
             self._records.clear()
 
     def to_json(self) -> dict[str, Any]:
-        """``modules``: built ones with their records, others (CPU targets) with their plan alone."""
+        """``modules``: records of built modules, and plans of the others (CPU targets)."""
         with self._lock:
             built = {id(record.plan) for record in self._records}
             modules = [record.to_json() for record in self._records]

@@ -1,7 +1,7 @@
-"""Compile C++ to LTO-IR with NVRTC and link LTO-IR with nvJitLink, through cuda-core.
+"""Compiles C++ to LTO-IR with NVRTC and links LTO-IR with nvJitLink, through cuda-core.
 
-Requests and results are plain frozen values that travel between processes: NVRTC holds a lock of
-its own, so only separate processes compile side by side.
+Requests and results are plain frozen values that can be sent between processes. NVRTC holds a
+process-wide lock, so only separate processes compile in parallel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CompileRequest:
         name: File name that the compiler's messages show.
         source: C++ text.
         options: Keyword arguments of ``cuda.core.ProgramOptions``, as pairs.
-        subject: What is compiled, for messages.
+        subject: Name of the compiled function or module, for messages.
     """
 
     name: str
@@ -34,7 +34,7 @@ class CompileRequest:
 
     @property
     def text(self) -> str:
-        """The source behind a line that states the options, as ``worker --reproduce`` reads it."""
+        """The source after a line with the options, in the format of ``worker --reproduce``."""
         return f"// options: {dict(self.options)!r}\n{self.source}"
 
 
@@ -43,12 +43,12 @@ class LinkRequest:
     """One module to link from LTO-IR.
 
     Attributes:
-        name: What is linked, for messages.
+        name: Name of the module, for messages.
         inputs: LTO-IR of the module and of its GEMM variants.
         arch: Real or virtual architecture, e.g. ``sm_90``.
         output: ``cubin`` or ``ptx``.
-        threads: Threads that the linker may use, 0 for one per core; the result is the same.
-        max_registers: Registers per thread at most, or None for no limit beyond the hardware's.
+        threads: Threads that the linker may use; 0 for one per core. The result does not depend on it.
+        max_registers: Largest number of registers per thread, or None for the hardware's limit.
     """
 
     name: str
@@ -80,7 +80,7 @@ def compile_to_ltoir(request: CompileRequest) -> Compiled:
     """Compile one translation unit to LTO-IR, in this process.
 
     Raises:
-        BuildError: The compiler refused the source; its log is attached.
+        BuildError: The compiler rejected the source. Its log is attached.
         ToolchainError: The compiler could not be loaded.
     """
     from cuda.bindings import nvrtc
@@ -106,11 +106,11 @@ def compile_to_ltoir(request: CompileRequest) -> Compiled:
 def link_module(request: LinkRequest) -> Compiled:
     """Link LTO-IR to a cubin or PTX, in this process.
 
-    Unused variables are dropped: the cuBLASDx headers leave thousands of constants in each LTO-IR,
-    whose names alone are more than nine tenths of the cubin that Warp's own link writes.
+    The link drops unused variables. The cuBLASDx headers leave thousands of constants in each LTO-IR,
+    and their names alone fill more than nine tenths of the cubin from Warp's own link.
 
     Raises:
-        LinkError: The linker refused; its log is attached.
+        LinkError: The linker rejected an input. Its log is attached.
     """
     from cuda.bindings import nvjitlink
     from cuda.core import Linker, LinkerOptions, ObjectCode
@@ -135,10 +135,10 @@ def link_module(request: LinkRequest) -> Compiled:
 
 
 def guarded(function: Callable[[Any], T], request: object) -> T:
-    """Call ``function(request)``; any error from outside this package becomes a ToolchainError.
+    """Call ``function(request)``, and convert any exception from outside this package to a ToolchainError.
 
     Raises:
-        WarpTilesError: Of ``function``, or the ToolchainError that wraps another exception.
+        WarpTilesError: The error of ``function``, or the ToolchainError that wraps another exception.
     """
     try:
         return function(request)

@@ -1,8 +1,9 @@
-"""Compile and link a whole Warp module with Warp's own options and one more.
+"""Options for compiling and linking a whole Warp module: Warp's own, and one more for the link.
 
 Warp's own link has no option that drops unused variables. With the constants of the cuBLASDx
-headers it takes seconds and writes cubins of megabytes. So where every input allows it the module's source is
-compiled to LTO-IR beside the GEMM builds and linked here; docs/design.md has the measurement.
+headers it takes seconds and writes cubins of megabytes. So warp_tiles compiles a module's source to
+LTO-IR in parallel to the GEMM builds and links it, if every input allows it. docs/templates.md has
+the measurements.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from warp_tiles.gemm.hardware import LANES, REGISTERS, THREAD_REGISTERS
 from warp_tiles.toolchain.search import Toolchain, Version, dotted
 
-# every keyword of Warp 1.17 to 1.19's build_cuda(); one that is not here could change the code
+# every keyword of build_cuda() in Warp 1.17 to 1.19; an unknown keyword could change the code
 KNOWN_KEYWORDS = frozenset({
     "pch_dir", "config", "optimization_level", "verify_fp", "fast_math", "fuse_fp", "lineinfo", "compile_time_trace",
     "ltoirs", "fatbins", "arch_suffix", "llvm_cuda", "use_precompiled_headers", "extra_include_dirs",
@@ -24,7 +25,7 @@ _OFAST = {0: "max", 1: "mid", 2: "min"}
 
 @dataclass(frozen=True)
 class ModuleSource:
-    """A module as Warp hands it to its compiler.
+    """A module as Warp passes it to its compiler.
 
     Attributes:
         name: File name of the generated source.
@@ -51,12 +52,12 @@ def module_options(module: ModuleSource, nvrtc_version: Version) -> dict[str, An
     """Warp's NVRTC options for a module, as ``cuda.core.ProgramOptions`` names them.
 
     Source: ``wp_cuda_compile_program`` and ``append_common_nvrtc_compile_options`` of Warp's
-    ``native/warp.cu``. Precompiled headers are left out: they change the time, not the code.
+    ``native/warp.cu``. Precompiled headers are omitted, because they change the time and not the code.
     """
     keywords = module.keywords
     level = int(keywords.get("optimization_level", 3))
     define: list[str | tuple[str, str]] = ["NDEBUG", ("WP_ENABLE_MATHDX", "1")]
-    # NVRTC 12.8 and 12.9 miscompile texture sampling here; Warp's headers avoid it on this macro
+    # NVRTC 12.8 and 12.9 miscompile texture sampling for these targets; this macro makes Warp's headers avoid it
     affected = module.output == "cubin" and module.arch >= 90 and (12, 8) <= nvrtc_version < (13, 0)
     if affected and (level > 0 or nvrtc_version < (12, 9)):
         define.append("WP_WORKAROUND_CUDA_TEXTURE_CUBIN")
@@ -87,11 +88,11 @@ def module_options(module: ModuleSource, nvrtc_version: Version) -> dict[str, An
 
 
 def max_registers(threads: int, blocks: int = 1) -> int | None:
-    """Registers per thread with which ``blocks`` blocks of ``threads`` fit a multiprocessor; None if any number does.
+    """Registers per thread with which ``blocks`` blocks of ``threads`` fit a multiprocessor; None for no limit.
 
-    A multiprocessor has 65,536 registers and a thread at most 255; warps are given theirs in groups
-    of four, one to each quarter of it. Warp sets no limit, so that its kernels of large blocks can
-    fail to launch; a kernel's own launch bounds take precedence.
+    A multiprocessor has 65,536 registers and a thread at most 255. Registers are allocated to warps in groups
+    of four, one for each quarter of the multiprocessor. Warp sets no limit, so its kernels with large blocks can
+    fail to launch. A kernel's own launch bounds take precedence.
     """
     warps = -(-threads // 128) * 4 * blocks
     available = REGISTERS // (LANES * warps) // 8 * 8
@@ -99,37 +100,37 @@ def max_registers(threads: int, blocks: int = 1) -> int | None:
 
 
 def resident_blocks(threads: int, own_templates: bool) -> int:
-    """Blocks that a multiprocessor should hold: two with 129 to 256 threads and own templates, to hide latency."""
+    """Resident blocks per multiprocessor: two with own templates and 129 to 256 threads, to hide latency; else one."""
     return 2 if own_templates and 128 < threads <= 256 else 1
 
 
-def why_warp_links(
+def warp_link_reason(
     module: ModuleSource,
     *,
     toolchain: Toolchain | None,
     foreign_inputs: Sequence[str],
 ) -> str:
-    """Why a module has to be linked by Warp; empty if it need not.
+    """The reason why Warp has to link a module; empty if warp_tiles can link it.
 
     Args:
         module: The module.
-        toolchain: What would compile and link it here, or None if there is none.
-        foreign_inputs: Names of inputs that another compiler than this toolchain's wrote.
+        toolchain: The toolchain of warp_tiles, or None if there is none.
+        foreign_inputs: Names of inputs from another compiler than the one of ``toolchain``.
     """
     keywords = module.keywords
     if toolchain is None:
-        return "there is no toolchain beside Warp's"
+        return "there is no toolchain except Warp's"
     if not toolchain.can_link:
         found = dotted(toolchain.nvjitlink_version)
-        return f"nvJitLink {found} cannot read what NVRTC {dotted(toolchain.nvrtc_version)} writes"
+        return f"nvJitLink {found} cannot read the LTO-IR of NVRTC {dotted(toolchain.nvrtc_version)}"
     if foreign_inputs:
         return f"it also links {', '.join(foreign_inputs)}, built by Warp's newer compiler"
     if unknown := sorted(set(keywords) - KNOWN_KEYWORDS):
-        return f"this Warp has build options that are not known here: {', '.join(unknown)}"
+        return f"this Warp has unknown build options: {', '.join(unknown)}"
     if keywords.get("config") == "debug":
         return "it is a debug build"
     if keywords.get("compile_time_trace"):
-        return "a compile-time trace of Warp's compiler was asked for"
+        return "a compile-time trace of Warp's compiler was requested"
     if keywords.get("llvm_cuda"):
         return "LLVM compiles it"
     return ""

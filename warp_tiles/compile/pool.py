@@ -1,8 +1,8 @@
-"""Compiler processes that run side by side.
+"""Compiler processes that run in parallel.
 
-``concurrent.futures.ProcessPoolExecutor`` would start its workers by importing the user's script
-again, and scripts that use Warp often have no ``__main__`` guard; these workers import this package
-alone. Any other executor can take their place, see :func:`warp_tiles.enable`.
+The workers of ``concurrent.futures.ProcessPoolExecutor`` would import the user's script again, and
+scripts that use Warp often have no ``__main__`` guard. The workers of this pool import only this
+package. Any other executor can replace them, see :func:`warp_tiles.enable`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from warp_tiles.util.threads import DaemonThreads
 
 
 def run_request(request: CompileRequest | LinkRequest) -> Compiled:
-    """Compile or link in this process; the function that foreign executors are given.
+    """Compile or link in this process. Executors of the user call this function.
 
     Raises:
         WarpTilesError: The request failed.
@@ -34,7 +34,7 @@ def run_request(request: CompileRequest | LinkRequest) -> Compiled:
     return guarded(link_module, request)
 
 
-_NICENESS = 10  # added to this process's own for builds in the background
+_NICENESS = 10  # added to the niceness of this process for builds in the background
 _BOOTSTRAP = "import sys; del sys.path[0]; from warp_tiles.compile.worker import main; sys.exit(main([]))"
 
 
@@ -44,11 +44,11 @@ class _Process:
     def __init__(self, low_priority: bool = False) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._low_priority = low_priority
-        self._lock = threading.Lock()  # starting and closing exclude each other
+        self._lock = threading.Lock()  # _start() and close() exclude each other
         self._closed = False
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # the search path of this process, and never the current folder, whose files may be anyone's
+        # the search path of this process without the current folder, whose files may belong to anyone
         path = [entry for entry in sys.path if entry]
         package_root = str(Path(__file__).resolve().parents[2])
         process = subprocess.Popen(
@@ -56,22 +56,22 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*path, package_root]))},
-            start_new_session=True,  # an interrupt at the terminal stops the script, whose end closes the pipe
+            start_new_session=True,  # an interrupt at the terminal reaches only the script; its end closes the pipe
         )
         if self._low_priority and hasattr(os, "setpriority"):
-            with contextlib.suppress(OSError):  # where that is not allowed it runs as the others do
+            with contextlib.suppress(OSError):  # without permission it keeps the usual priority
                 own = os.getpriority(os.PRIO_PROCESS, process.pid)
                 os.setpriority(os.PRIO_PROCESS, process.pid, min(19, own + _NICENESS))
         return process
 
-    def ask(self, kind: str, request: object) -> Compiled:
+    def run(self, kind: str, request: object) -> Compiled:
         if self._process is not None and self._process.poll() is not None:
-            self._forget()
+            self._drop_process()
         if self._process is None:
             try:
                 with self._lock:
                     if self._closed:
-                        raise WorkerError("the compiler processes were closed in the middle of a build")
+                        raise WorkerError("the compiler processes were closed during a build")
                     self._process = self._start()
             except OSError as error:
                 raise WorkerError(
@@ -85,10 +85,10 @@ class _Process:
             worker.send(process.stdin, (kind, request))  # type: ignore[arg-type]
             succeeded, answer = worker.receive(process.stdout)  # type: ignore[arg-type]
         except (EOFError, OSError, MemoryError, pickle.UnpicklingError) as error:
-            self._forget()
-            code = _ended(process)
+            self._drop_process()
+            code = _wait_or_kill(process)
             raise WorkerError(
-                f"a compiler process ended with exit status {code} in the middle of a build",
+                f"a compiler process ended with exit status {code} during a build",
                 remedy="run `warp-tiles doctor`; if memory is short, set WARP_TILES_JOBS=1",
             ) from error
         if succeeded:
@@ -97,15 +97,14 @@ class _Process:
         failure: WarpTilesError = answer
         raise failure
 
-    def _forget(self) -> subprocess.Popen[bytes] | None:
+    def _drop_process(self) -> None:
         """Close the pipes of the process and forget it."""
         process, self._process = self._process, None
         if process is not None:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    with contextlib.suppress(OSError):  # bytes still unwritten to a dead process
+                    with contextlib.suppress(OSError):  # closing flushes to a dead process
                         pipe.close()
-        return process
 
     def close(self) -> None:
         with self._lock:
@@ -114,11 +113,11 @@ class _Process:
         if process is not None:
             process.kill()  # no caller waits for this build any more
             process.wait()
-            self._forget()
+            self._drop_process()
 
 
-def _ended(process: subprocess.Popen[bytes]) -> int:
-    """Exit status of a process whose pipes are closed; one that lingers is killed."""
+def _wait_or_kill(process: subprocess.Popen[bytes]) -> int:
+    """Exit status of a process with closed pipes. If it does not end, it is killed."""
     try:
         return process.wait(timeout=5)
     except subprocess.TimeoutExpired:
@@ -127,12 +126,12 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
 
 
 class CompilerPool:
-    """Runs requests on ``jobs`` processes, or on an executor that the user gives.
+    """Runs requests on ``jobs`` processes, or on an executor of the user.
 
     Args:
-        jobs: Processes at most; 0 means one per core that this process may use.
-        executor: Runs :func:`run_request` in place of own processes; it is not shut down here.
-        low_priority: Whether own processes give way to others.
+        jobs: Largest number of processes; 0 means one per core that this process may use.
+        executor: Runs :func:`run_request` in place of this pool's processes. :meth:`close` does not shut it down.
+        low_priority: True to run this pool's processes with low priority.
     """
 
     def __init__(self, jobs: int = 0, executor: Executor | None = None, *, low_priority: bool = False) -> None:
@@ -145,7 +144,7 @@ class CompilerPool:
         self._lock = threading.Lock()
 
     def submit(self, request: CompileRequest | LinkRequest) -> Future[Compiled]:
-        """Start a request; its future raises the WarpTilesError that it failed with."""
+        """Start a request. If it fails, its future raises the WarpTilesError."""
         if self._executor is not None:
             return self._executor.submit(run_request, request)
         with self._lock:
@@ -159,13 +158,13 @@ class CompilerPool:
             if process not in self._processes:
                 self._processes.append(process)
         try:
-            return process.ask("compile" if isinstance(request, CompileRequest) else "link", request)
+            return process.run("compile" if isinstance(request, CompileRequest) else "link", request)
         finally:
             with self._lock:
                 self._idle.append(process)
 
     def close(self) -> None:
-        """End the processes; requests that have not started are cancelled."""
+        """End the processes, and cancel the requests that have not started."""
         with self._lock:
             threads, self._threads = self._threads, None
             processes, self._processes, self._idle = self._processes, [], []
@@ -182,10 +181,10 @@ class CompilerPool:
 
 
 def result_of(future: Future[Compiled]) -> Compiled:
-    """Result of a submitted request.
+    """The result of a submitted request.
 
     Raises:
-        WarpTilesError: What it failed with; a WorkerError if the executor failed and not the compiler.
+        WarpTilesError: The error of the request; a WorkerError if the executor failed and not the compiler.
     """
     try:
         return future.result()
@@ -198,7 +197,7 @@ def result_of(future: Future[Compiled]) -> Compiled:
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux

@@ -1,11 +1,11 @@
-"""A compiler process: takes requests on its standard input, answers on its standard output.
+"""A compiler process: reads requests from its standard input and writes answers to its standard output.
 
-Messages are pickled values behind an 8-byte little-endian length. Both ends are this package, in
-one process tree, connected by pipes that no other process can open; nothing read from disk or from
-another user is ever unpickled.
+A message is an 8-byte little-endian length and a pickled value. Both ends are this package, in one
+process tree. No other process can open the pipes between them, and data from disk or from another
+user is never unpickled.
 
     python -m warp_tiles.compile.worker                      serve until the input ends
-    python -m warp_tiles.compile.worker --reproduce FILE     compile one source that a BuildError printed
+    python -m warp_tiles.compile.worker --reproduce FILE     compile one source from a BuildError
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def receive(stream: BinaryIO) -> Any:
 def serve() -> None:
     """Answer requests until the input ends."""
     requests = sys.stdin.buffer
-    # a compiler that prints must not break the protocol: its output goes to standard error
+    # output of the compiler must not break the protocol, so it goes to standard error
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     while True:
@@ -69,12 +69,12 @@ def serve() -> None:
 
 
 def reproduce(path: Path) -> int:
-    """Compile a source that a BuildError printed, with the options of its first line."""
+    """Compile a source from a BuildError, with the options of its first line."""
     text = path.read_text("utf-8")
     marker = "// options: "
     first = text.partition("\n")[0]
     if not first.startswith(marker):
-        print(f"{path}: the first line must be '{marker}...' as the error printed it", file=sys.stderr)
+        print(f"{path}: the first line must be '{marker}...', as in the error", file=sys.stderr)
         return 2
     options = tuple(ast.literal_eval(first.removeprefix(marker)).items())
     try:

@@ -1,10 +1,10 @@
-"""The plan of a module: which GEMM variants its generated code needs, for which kernels, and why.
+"""The plan of a module: the GEMM variants that its generated code needs, their kernels, and the reasons.
 
 Warp writes the name of a product's device function into the code it generates. While a module is
-being generated every call site gets three names of its own instead, which the source's prelude
-defines. Warp decides late whether a function's adjoint is generated (module option, kernel option,
-``wp.grad()``, a helper shared between kernels, a custom gradient); a site's adjoints are needed if
-the adjoint of the function that contains it was generated.
+being generated, every call site gets three placeholder names instead, which the source's prelude
+defines. Warp decides late whether it generates a function's adjoint (module option, kernel option,
+``wp.grad()``, a helper shared between kernels, a custom gradient). A site's adjoints are needed if
+the adjoint of its function was generated.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Site:
         index: Number of the site within its module.
         call: The Warp function, ``tile_matmul`` or ``tile_cholesky``.
         function: Key of the kernel or ``@wp.func`` that contains it.
-        variants: By role; empty on the scalar path. A Cholesky site has ``adjoint_a`` alone.
-        scalar_reason: Why the scalar path is taken; empty if it is not.
-        bfloat16_operands: Whether A or B is bfloat16, of which the scalar path has no adjoints.
+        variants: The variants by role; empty on the scalar path. A Cholesky site has only ``adjoint_a``.
+        scalar_reason: The reason for the scalar path; empty if it is not taken.
+        bfloat16_operands: True if A or B is bfloat16. The scalar path has no adjoints for it.
     """
 
     index: int
@@ -46,13 +46,13 @@ class Site:
 
 @dataclass(frozen=True)
 class FunctionUse:
-    """How one kernel reaches one function that contains sites.
+    """The use of a function with sites by one kernel.
 
     Attributes:
         kernel: Key of the kernel.
         function: Key of the function (the kernel's own key for its own sites).
-        backward: Whether an adjoint of the function can run on behalf of this kernel.
-        reason: Why it can, or why it cannot.
+        backward: True if the adjoint of this kernel can run the adjoint of the function.
+        reason: The reason why it can or cannot.
     """
 
     kernel: str
@@ -63,20 +63,20 @@ class FunctionUse:
 
 @dataclass(frozen=True)
 class PlannedVariant:
-    """One product of one site with the decision about it.
+    """One product of one site, and the decision about it.
 
     Attributes:
-        variant: None on the scalar path.
-        role: Forward or which adjoint.
-        call, function: Where it comes from.
+        variant: The variant; None on the scalar path.
+        role: The forward product, or one of the adjoints.
+        call, function: The Warp function and the key of the function that calls it.
         kernels: Keys of the kernels that need it; if it is skipped, of those that contain it.
-        needed: Whether it will be built.
-        reason: Why it is needed or skipped, and why by this provider.
-        provider: Who will build it: ``mma``, ``cublasdx``, ``libmathdx`` or ``scalar``; empty if skipped.
+        needed: True if it will be built.
+        reason: The reasons for this decision and for the provider.
+        provider: Its provider: ``mma``, ``cublasdx``, ``libmathdx`` or ``scalar``; empty if it is skipped.
         symbol: The function that will be called; empty until a provider is found, and on the scalar path.
-        tile_config: How the provider ``mma`` computes it; None with others.
-        key: Digest of its cache key; empty where nothing is cached.
-        cached: Whether the cache holds it now.
+        tile_config: Tile configuration of the provider ``mma``; None with others.
+        key: Digest of its cache key; empty if it is not cached by warp_tiles.
+        cached: True if the cache holds it.
     """
 
     variant: GemmVariant | None
@@ -119,12 +119,12 @@ class PlannedLoop:
 
     Attributes:
         kernel: Key of a kernel that runs it.
-        file, line: Where it stands in the user's source.
-        products: How many products it contains, without those of loops inside it.
-        state: ``pipelined``: tiles are loaded ahead and sums stay in registers; ``register_sums``: the latter alone;
-            ``as_warp``: nothing is changed.
-        stages: Buffers of each tile that the loop loads.
-        reason: What makes the state possible, or why not more is done.
+        file, line: Its place in the user's source.
+        products: The number of its products, without those of inner loops.
+        state: ``pipelined``: tiles are loaded ahead and sums stay in registers; ``register_sums``: only sums stay in
+            registers; ``as_warp``: the loop is unchanged.
+        stages: Number of buffers of each tile that the loop loads.
+        reason: The reason for this state.
     """
 
     kernel: str
@@ -163,7 +163,7 @@ class ModulePlan:
             equal ones of several roles are built once.
         settings: The settings in force for the module.
         loops: Every loop that contains products, once for each kernel that runs it.
-        loops_reason: Why warp_tiles examined no loop; empty if it did.
+        loops_reason: The reason why no loop was examined; empty if loops were examined.
     """
 
     name: str
@@ -197,7 +197,7 @@ class ModulePlan:
 
 @dataclass
 class Session:
-    """The sites met while one module is being generated."""
+    """The sites found so far in a module that is being generated."""
 
     module: str
     arch: int | None
@@ -244,7 +244,7 @@ def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[Func
 
 
 def _merge(planned: Sequence[PlannedVariant]) -> tuple[PlannedVariant, ...]:
-    """Equal variants become one; a needed one absorbs its skipped equals of the same role."""
+    """Merge equal variants. A needed variant absorbs its skipped equals of the same role."""
     merged: dict[object, PlannedVariant] = {}
     for item in sorted(planned, key=lambda v: not v.needed):
         identity = (item.variant, item.role) if item.variant else (item.role, item.function, item.call, item.reason)
@@ -266,7 +266,7 @@ def resolve(
         session: The sites.
         called: Numbers of the sites in functions whose adjoint was generated.
         kernels: Keys of the module's kernels.
-        uses: Which kernel reaches which function, and whether backward.
+        uses: The functions that each kernel uses, forward and backward.
 
     Raises:
         TypeError: An adjoint of a product of bfloat16 operands is needed on the scalar path.
