@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.adjoints import unrepeated_sites, waiting_sites
+from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
 from warp_tiles.codegen.trace import Effect, Node, Scalar
 
 A, B, C, D = (t.tile(name) for name in "abcd")
@@ -54,7 +54,7 @@ def test_one_call_that_joins_parameters_makes_their_adjoints_wait() -> None:
 
 
 def unrepeated(*nodes: Node, **fields: Any) -> frozenset[int]:
-    return unrepeated_sites(t.module(t.function(*nodes, **fields)))
+    return sites_without_replay(t.module(t.function(*nodes, **fields)))
 
 
 def product() -> Node:
@@ -128,7 +128,7 @@ def test_a_product_in_a_branch_of_a_loop() -> None:
 
 def called(*nodes: Node, body: tuple[Node, ...] | None = None) -> frozenset[int]:
     inner = t.function(*((t.loop(t.product(A, B, P)),) if body is None else body), label="f", parameters=("p",))
-    return unrepeated_sites(t.module(inner, t.function(*nodes)))
+    return sites_without_replay(t.module(inner, t.function(*nodes)))
 
 
 def test_a_parameter_that_no_caller_reads() -> None:
@@ -155,6 +155,6 @@ def test_a_call_of_another_function() -> None:
     for use, expected in ((t.operation("tile_store", Q), {0}), (t.operation("tile_map", Q), set())):
         other = t.function(use, label="g", parameters=("q",))
         kernel = t.function(t.call("g", C), t.call("f", C))
-        assert unrepeated_sites(t.module(inner, other, kernel)) == expected
+        assert sites_without_replay(t.module(inner, other, kernel)) == expected
     unknown = t.function(t.call("native", C, effect=Effect.UNKNOWN), t.call("f", C))
-    assert unrepeated_sites(t.module(inner, unknown)) == set()
+    assert sites_without_replay(t.module(inner, unknown)) == set()

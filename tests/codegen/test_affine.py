@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.codegen.affine import Affine, combined
+from warp_tiles.codegen.affine import Affine, affine_result
 
 NAMES = ("i", "j", "k")
 NUMBERS = st.integers(-1000, 1000)
@@ -58,15 +58,15 @@ def test_as_text(a: Affine, at: dict[str, int]) -> None:
 def test_builtins_are_that_of_integers(a: Affine, b: Affine, at: Mapping[str, int]) -> None:
     x, y = value(a, at), value(b, at)
     for name, expected in (("add", x + y), ("sub", x - y)):
-        found = combined(name, (a, b))
+        found = affine_result(name, (a, b))
         assert found is not None
         assert value(found, at) == expected
-    product = combined("mul", (a, b))
+    product = affine_result("mul", (a, b))
     assert (product is None) == bool(a.terms and b.terms)
     assert product is None or value(product, at) == x * y
     for name in ("copy", "int", "int32"):
-        assert combined(name, (a,)) == a
-    assert combined("neg", (a,)) == -a
+        assert affine_result(name, (a,)) == a
+    assert affine_result("neg", (a,)) == -a
 
 
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "neg", "copy", "int", "int32"])
@@ -74,10 +74,10 @@ def test_builtins_are_that_of_integers(a: Affine, b: Affine, at: Mapping[str, in
 def test_what_is_not_affine_has_no_expression(name: str, operands: list[Affine | None]) -> None:
     count = 2 if name in ("add", "sub", "mul") else 1
     if None in operands or len(operands) != count:
-        assert combined(name, tuple(operands)) is None
+        assert affine_result(name, tuple(operands)) is None
 
 
 @pytest.mark.parametrize("name", ["floordiv", "mod", "bit_xor", "min", "", "row_of"])
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_other_builtins_have_none(name: str, count: int) -> None:
-    assert combined(name, (Affine(2),) * count) is None
+    assert affine_result(name, (Affine(2),) * count) is None

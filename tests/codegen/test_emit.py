@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.emit import Macros, emit_loads, emit_loops, emit_unrepeated
+from warp_tiles.codegen.emit import Macros, emit_loads, emit_loops, skip_replays
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.loads import Loads
 from warp_tiles.codegen.loops import decide
@@ -109,7 +109,7 @@ def test_loads_and_waits_of_both_passes() -> None:
 def test_products_that_are_not_repeated() -> None:
     one, other, bare = product(0), product(1), t.product(A, B, C, 2, hook=None)
     function, macros = t.function(one, other, bare), Macros()
-    emit_unrepeated(macros, function, {0, 2})
+    skip_replays(macros, function, {0, 2})
     found = defined(macros, function)
     assert found[f"WT_REPLAY_{one.hook}"] == "WP_TILE_SYNC();"
     assert found[f"WT_REPLAY_{other.hook}"] == "__VA_ARGS__"

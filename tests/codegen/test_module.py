@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ from tests.codegen.modules import (
     session,
     text_of,
 )
-from warp_tiles.codegen.loops import LoopSums
+from warp_tiles.codegen.loops import LoopDecision, LoopSums, decide
 from warp_tiles.codegen.module import (
     SCALAR_FUNCTION,
     DeviceFunction,
@@ -168,6 +169,23 @@ def test_a_loop_is_planned_for_each_kernel_that_runs_it() -> None:
     planned = looping().loops(kept(C), Settings())
     assert [loop.kernel for loop in planned] == ["k", "again"]
     assert {(loop.state, loop.stages, loop.products, loop.file) for loop in planned} == {("pipelined", 2, 1, "file.py")}
+
+
+def test_plan_and_source_share_one_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    decided: list[bool] = []
+
+    def note(*arguments: Any, ahead: bool) -> tuple[LoopDecision, ...]:
+        decided.append(ahead)
+        return decide(*arguments, ahead=ahead)
+
+    monkeypatch.setattr("warp_tiles.codegen.module.decide", note)
+    module = looping()
+    assert module.loops(kept(C), Settings()) == module.loops(kept(C), Settings())
+    text_of(module, kept(C))
+    assert len(decided) == 1
+    text_of(module, functions(BIG[C]))
+    text_of(module, kept(C), Settings(wide_moves=False))
+    assert decided == [True, True, False], "other functions or settings decide anew"
 
 
 def test_a_loop_that_nothing_reaches_is_not_planned() -> None:

@@ -54,7 +54,7 @@ def test_other_operations_of_the_loop(effect: Effect, reason: str | None, nested
     assert outcome(only(t.zeros(C), loop)) == (("register_sums", reason) if reason else ("pipelined", LENT))
 
 
-def test_a_product_that_is_no_accumulation_of_this_loop_works_on_tiles() -> None:
+def test_a_product_that_is_no_accumulation_own_operations_works_on_tiles() -> None:
     inner = t.loop(t.product(A, B, D, 1))
     loop = t.loop(*body(), inner)
     outer, _ = decided(t.zeros(C), t.zeros(D), loop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.trace import Array, Scalar, Tile, loops, of_this_loop, operations
+from warp_tiles.codegen.trace import Array, Scalar, Tile, loops, operations, own_operations
 
 A, B = t.tile("a"), t.tile("b")
 UNKNOWN = t.tile("u", memory=frozenset({"?"}))
@@ -101,7 +101,7 @@ def test_loops_come_with_those_around_them() -> None:
 
 def test_operations_of_one_loop_are_those_outside_inner_loops() -> None:
     own, below, inside = t.arithmetic(1), t.arithmetic(2), t.arithmetic(3)
-    assert list(of_this_loop(t.loop(own, t.branch(below), t.loop(inside)))) == [own, below]
+    assert list(own_operations(t.loop(own, t.branch(below), t.loop(inside)))) == [own, below]
 
 
 def test_values_and_tiles() -> None:

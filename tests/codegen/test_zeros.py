@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen import traces as t
-from warp_tiles.codegen.loops import holds_zeros
 from warp_tiles.codegen.trace import Loop, Node
+from warp_tiles.codegen.zeros import holds_zeros
 
 C, D = t.tile("c"), t.tile("d")
 HERE = t.loop()

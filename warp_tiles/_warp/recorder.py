@@ -9,7 +9,7 @@ from typing import Any, Literal
 from warp_tiles._warp.frames import Call, Emit, Statement, Unrecorded
 from warp_tiles._warp.trace_builder import RecordedBlock, RecordedOperation, TraceBuilder
 from warp_tiles._warp.values import Scalars, flatten, is_array, is_reference, is_tile
-from warp_tiles.codegen.effects import LOAD, MATMUL, effect_of_builtin, joined
+from warp_tiles.codegen.effects import LOAD, MATMUL, effect_of_builtin, effect_of_function
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.trace import Effect, FunctionTrace
 
@@ -257,4 +257,4 @@ class Recorder:
                 pending += node.nodes
             elif node.effect is not Effect.LEAVES:
                 found.append(node.effect if node.callee is None else effect_of(node.callee))
-        return joined(found)
+        return effect_of_function(found)

@@ -7,7 +7,7 @@ from typing import Any
 
 from warp_tiles._warp.frames import Call
 from warp_tiles._warp.seams import find
-from warp_tiles.codegen.affine import Affine, combined
+from warp_tiles.codegen.affine import Affine, affine_result
 
 _CONSTRUCTORS = frozenset({"float", "int", "float16", "float32", "float64", "int32", "int64"})
 
@@ -75,7 +75,7 @@ class Scalars:
         if not is_int32(results[0]):
             return
         offsets = tuple(self.affine(value, call.constants.get(id(value))) for value in call.operands)
-        self._affine[id(results[0])] = combined(name, offsets)
+        self._affine[id(results[0])] = affine_result(name, offsets)
 
     def constant(self, value: Any) -> float | None:
         """The value of a scalar of the finished function as a number; None if it is not constant."""

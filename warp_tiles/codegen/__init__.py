@@ -1,1 +1,1 @@
-"""From what Warp generates to what is compiled."""
+"""Decides about generated code, and completes the source that is compiled."""

@@ -1,4 +1,4 @@
-"""Whole numbers as affine expressions: a constant and multiples of variables."""
+"""Integers as affine expressions: a constant plus multiples of variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Affine:
 
     Attributes:
         constant: The constant term.
-        terms: Variables by C++ name, each with its factor, which is not zero; in the order of their names.
+        terms: The C++ names of the variables with their factors, sorted by name. No factor is zero.
     """
 
     constant: int = 0
@@ -20,17 +20,17 @@ class Affine:
 
     @classmethod
     def variable(cls, name: str) -> Affine:
-        """A variable alone."""
+        """Returns the expression that consists of one variable."""
         return cls(0, ((name, 1),))
 
     @classmethod
     def of(cls, constant: int, terms: Mapping[str, int]) -> Affine:
-        """An expression of these terms; a factor of zero leaves its variable out."""
+        """Returns an expression of these terms, without those whose factor is zero."""
         return cls(constant, tuple(sorted((name, factor) for name, factor in terms.items() if factor)))
 
     @property
     def variables(self) -> frozenset[str]:
-        """The variables that it depends on."""
+        """The variables in the expression."""
         return frozenset(name for name, _ in self.terms)
 
     def __add__(self, other: Affine) -> Affine:
@@ -46,7 +46,7 @@ class Affine:
         return self + -other
 
     def times(self, factor: int) -> Affine:
-        """The expression multiplied by a number."""
+        """Returns the expression multiplied by a number."""
         return Affine.of(self.constant * factor, {name: value * factor for name, value in self.terms})
 
     def __str__(self) -> str:
@@ -54,12 +54,12 @@ class Affine:
         return " + ".join([*parts, str(self.constant)] if self.constant or not parts else parts)
 
 
-def combined(operation: str, operands: tuple[Affine | None, ...]) -> Affine | None:
-    """The affine expression that an arithmetic builtin gives; None where it gives none.
+def affine_result(operation: str, operands: tuple[Affine | None, ...]) -> Affine | None:
+    """Returns the result of an arithmetic builtin; None if it is not affine.
 
     Args:
-        operation: Key of the builtin: ``add``, ``sub``, ``mul``, ``neg`` or ``copy``.
-        operands: Its operands; None where one is not affine.
+        operation: Key of the builtin: ``add``, ``sub``, ``mul``, ``neg``, ``copy``, ``int`` or ``int32``.
+        operands: Its operands; None for one that is not affine.
     """
     known = [operand for operand in operands if operand is not None]
     if len(known) != len(operands) or not known:

@@ -1,26 +1,26 @@
-"""What Warp's builtins may do, by name; a builtin that is not named here is judged by its operands."""
+"""The effects of Warp's builtins, by name. The operands decide about a builtin that is not listed here."""
 
 from __future__ import annotations
 
 from warp_tiles.codegen.trace import Effect
 
 LOAD, MATMUL = "tile_load", "tile_matmul"
-# another name for an operand's memory: no element is read or written, nobody waits
+# these make a view of an operand's memory: they read and write no element, and do not wait
 _ALIASES = frozenset({"tile_transpose", "tile_view", "tile_reshape", "tile_squeeze", "tile_broadcast"})
-# they read arrays, or only their descriptors
+# these read arrays, or only their descriptors
 _READERS = frozenset(
     {LOAD, "address", "array", "copy", "extract", "len", "load", "lower_bound", "tile_load_indexed", "view"}
 )
 
 
 def effect_of_builtin(name: str, *, tiles: bool, arrays: bool, references: bool) -> Effect:
-    """What a builtin may do.
+    """Returns the effect of a builtin.
 
     Args:
         name: Its key.
-        tiles: Whether an operand or the result is a tile.
-        arrays: Whether an operand is an array.
-        references: Whether an operand is a reference to memory.
+        tiles: True if an operand or the result is a tile.
+        arrays: True if an operand is an array.
+        references: True if an operand is a reference to memory.
     """
     if (arrays or references) and name not in _READERS:
         return Effect.WRITES
@@ -29,8 +29,12 @@ def effect_of_builtin(name: str, *, tiles: bool, arrays: bool, references: bool)
     return Effect.NONE
 
 
-def joined(effects: list[Effect]) -> Effect:
-    """What a function may do whose operations may do this; to return is no effect on its caller."""
+def effect_of_function(effects: list[Effect]) -> Effect:
+    """Returns the effect of a function on its caller.
+
+    Args:
+        effects: The effects of its operations, without returns.
+    """
     for effect in (Effect.UNKNOWN, Effect.WRITES, Effect.TILES):
         if effect in effects:
             return effect

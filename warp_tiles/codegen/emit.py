@@ -1,6 +1,6 @@
-"""C++ at the hooks of a generated source: what was decided about loops, loads and adjoints, as macros.
+"""Writes decisions about loops, loads and adjoints as C++: the bodies of the macros at the hooks.
 
-``kernels/module`` has the device functions that the macros call.
+The macros call the device functions of ``kernels/module``.
 """
 
 from __future__ import annotations
@@ -9,37 +9,39 @@ from collections.abc import Collection, Iterable, Mapping
 
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.loads import Loads
-from warp_tiles.codegen.loops import Accumulation, LoopDecision, Pipeline, factors
+from warp_tiles.codegen.loops import LoopDecision
+from warp_tiles.codegen.pipelines import Pipeline
+from warp_tiles.codegen.sums import Accumulation
 from warp_tiles.codegen.trace import Branch, FunctionTrace, Node, Operation, Tile
 
-PASSED_ON = "__VA_ARGS__"  # what a macro that changes nothing stands for
+STATEMENT = "__VA_ARGS__"  # in the macro of a hook: the statement inside the hook
 _SYNC = "WP_TILE_SYNC();"
 _LOADED = "wt_module::loaded();"
 
 
 class Macros:
-    """The macros of one module, by name; a name that nothing decided about leaves the source as Warp wrote it."""
+    """The macros of one module. By default a macro leaves the source as Warp wrote it."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}
         self._replaced: dict[str, str] = {}
 
     def add(self, hook: Hook, number: int, text: str) -> None:
-        """Add a statement at a place."""
+        """Adds a statement at a hook before or after a statement or loop."""
         self._texts.setdefault(hook.name_of(number), []).append(text)
 
     def replace(self, hook: Hook, number: int, text: str) -> None:
-        """Put other code in place of a statement."""
+        """Replaces the statement inside a hook."""
         self._replaced[hook.name_of(number)] = text
 
     def definitions(self, functions: Iterable[FunctionTrace]) -> list[str]:
-        """The ``#define`` of every hook of some functions."""
+        """Returns the ``#define`` of every hook of some functions."""
         lines = []
         for function in functions:
             for hook, number in _hooks(function.nodes, function.end_wait):
                 name = hook.name_of(number)
                 if hook.takes_statement:
-                    lines.append(f"#define {name}(...) {self._replaced.get(name, PASSED_ON)}")
+                    lines.append(f"#define {name}(...) {self._replaced.get(name, STATEMENT)}")
                 else:
                     lines.append(f"#define {name} {' '.join(self._texts.get(name, ()))}".rstrip())
         return lines
@@ -64,61 +66,60 @@ def _hooks(nodes: Iterable[Node], end: int | None) -> Iterable[tuple[Hook, int]]
 
 
 def emit_loads(macros: Macros, forward: Loads, replayed: Loads) -> None:
-    """Write asynchronous loads and waits, of the program and of its repetition in the reverse pass."""
+    """Writes the asynchronous loads and the waits of the program, and those of its repetition in the reverse pass."""
     for loads, at, wait in ((forward, Hook.AT, Hook.WAIT), (replayed, Hook.REPLAY, Hook.REPLAY_WAIT)):
         for number, first in loads.asynchronous.items():
-            macros.replace(at, number, f"wt_module::Load<{str(first).lower()}>() << {PASSED_ON}")
+            macros.replace(at, number, f"wt_module::Load<{str(first).lower()}>() << {STATEMENT}")
         for number in loads.waits:
             macros.add(wait, number, _LOADED)
 
 
-def emit_unrepeated(macros: Macros, function: FunctionTrace, sites: Collection[int]) -> None:
-    """Leave forward products out of the reverse pass; their tiles may be read next."""
+def skip_replays(macros: Macros, function: FunctionTrace, sites: Collection[int]) -> None:
+    """Replaces forward products in the reverse pass by a barrier, because the next statement may read their tiles."""
     for operation in function.operations():
         if operation.product is not None and operation.product.site in sites and operation.hook is not None:
             macros.replace(Hook.REPLAY, operation.hook, _SYNC)
 
 
 def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
-    """Write the loops whose sums stay in registers, and those that load ahead."""
+    """Writes the loops that keep sums in registers, and those that also load ahead."""
     decisions = tuple(decisions)
-    arrays = {one.array: one for decision in decisions for one in decision.accumulations}
-    for one in arrays.values():
-        _emit_sums(macros, one)
+    arrays = {product.array: product for decision in decisions for product in decision.accumulations}
+    for product in arrays.values():
+        _emit_sums(macros, product)
     for decision in decisions:
         if decision.pipeline is None:
-            for one in decision.accumulations:
-                a, b, _ = factors(one.operation)
-                _replace_product(macros, one, f"{_add(one, _pointer(a), _pointer(b))} {_SYNC}")
+            for product in decision.accumulations:
+                _replace_product(macros, product, f"{_add(product)} {_SYNC}")
         elif decision.loop.kind == "unrolled":
             _emit_unrolled(macros, decision.loop.hook, decision.pipeline)
         else:
             _emit_pipeline(macros, decision.loop.hook, decision.pipeline)
-    # what was lent is zeros again before the first sums are added to it
+    # the memory that contained buffers is set to zeros again before sums are added to it
     lent = {
-        (one.home.hook, buffer.lender.name)
+        (product.home.hook, buffer.lender.name)
         for decision in decisions
         if decision.pipeline is not None
         for buffer in decision.pipeline.buffers
-        for one in decision.accumulations
-        if one.c.name == buffer.lender.name
+        for product in decision.accumulations
+        if product.c.name == buffer.lender.name
     }
     for home, lender in sorted(lent):
         macros.add(Hook.END, home, f"wt_module::zero({lender});")
-    for one in arrays.values():
-        finish = f"{one.sums.symbol}_finish({_sums(one)}, {_pointer(one.c)});"
-        macros.add(Hook.END, one.home.hook, f"{_SYNC} {finish} {_SYNC}")
+    for product in arrays.values():
+        finish = f"{product.sums.symbol}_finish({_sums(product)}, {_pointer(product.c)});"
+        macros.add(Hook.END, product.home.hook, f"{_SYNC} {finish} {_SYNC}")
 
 
-def _emit_sums(macros: Macros, one: Accumulation) -> None:
-    name, count, ctype = _sums(one), one.sums.count, one.sums.ctype
-    # declared without a value, because a goto may not jump over one
+def _emit_sums(macros: Macros, product: Accumulation) -> None:
+    name, count, ctype = _sums(product), product.sums.count, product.sums.ctype
+    # declared without an initializer, because a goto may not jump over one
     zeroed = f"for (int wt_i = 0; wt_i < {count}; ++wt_i) {name}[wt_i] = {ctype}(0);"
-    macros.add(Hook.BEGIN, one.home.hook, f"{ctype} {name}[{count}]; {zeroed}")
+    macros.add(Hook.BEGIN, product.home.hook, f"{ctype} {name}[{count}]; {zeroed}")
 
 
 def _emit_pipeline(macros: Macros, loop: int, pipeline: Pipeline) -> None:
-    """One turn more than there are tiles: the end of the loop jumps to the products once, for the last ones."""
+    """Writes a double-buffered loop. Its end jumps to the products once more, for the tiles of the last iteration."""
     steps, multiply, done = f"wt_steps_{loop}", f"wt_multiply_{loop}", f"wt_done_{loop}"
     names = {buffer.tile.name: f"wt_buffer_{loop}_{buffer.tile.name}" for buffer in pipeline.buffers}
     macros.add(Hook.BEGIN, loop, f"wt_module::Steps {steps}; {steps}.start();")
@@ -129,39 +130,39 @@ def _emit_pipeline(macros: Macros, loop: int, pipeline: Pipeline) -> None:
         lent = f"wt_module::address({_pointer(buffer.lender)}) + {buffer.offset_bytes}"
         macros.add(Hook.BEGIN, loop, f"wt_module::DoubleBuffer<decltype({tile})> {name}; {name}.start({tile}, {lent});")
         ends.append(f"{name}.end({tile}, {lent});")
-        macros.replace(Hook.AT, _hook(buffer.load), f"{begin}wt_module::Load<false>() << {PASSED_ON}")
-        begin = ""  # the first load waits for those of the turn before
+        macros.replace(Hook.AT, _hook(buffer.load), f"{begin}wt_module::Load<false>() << {STATEMENT}")
+        begin = ""  # only the first load of an iteration waits for the loads of the iteration before
     *earlier, last = pipeline.products
-    for one in earlier:
-        _replace_product(macros, one, "")
-    # taken where the view is made: an iteration that skips the products may be the last one
+    for product in earlier:
+        _replace_product(macros, product, "")
+    # the offset of a view is stored in each iteration, because the last iteration may skip the products
     offsets: dict[str, str] = {}
     adds = []
-    for one in pipeline.products:
-        a, b = (_operand(tile, names, offsets) for tile in factors(one.operation)[:2])
-        adds.append(_add(one, a, b))
+    for product in pipeline.products:
+        a, b = (_operand(tile, names, offsets) for tile in (product.a, product.b))
+        adds.append(_add(product, a, b))
     for name in offsets:
         macros.add(Hook.BEGIN, loop, f"unsigned {name};")
-    kept = f" if ({steps}.more) {{ {' '.join(offsets.values())} }}" if offsets else ""
+    stores = f" if ({steps}.more) {{ {' '.join(offsets.values())} }}" if offsets else ""
     swaps = " ".join(f"{name}.swap();" for name in names.values())
-    text = f"{multiply}:;{kept} if ({steps}.any) {{ {' '.join(adds)} }} {steps}.any = true; {swaps}"
+    text = f"{multiply}:;{stores} if ({steps}.any) {{ {' '.join(adds)} }} {steps}.any = true; {swaps}"
     _replace_product(macros, last, f"{text} if (!{steps}.more) goto {done};")
     macros.add(Hook.END, loop, f"{steps}.more = false; {_LOADED} goto {multiply}; {done}:;")
     macros.add(Hook.END, loop, " ".join(ends))
 
 
 def _emit_unrolled(macros: Macros, loop: int, pipeline: Pipeline) -> None:
-    """Each product stands where the next one stood, behind the loads of the next one's tiles."""
-    texts = [_add(one, *(_pointer(tile) for tile in factors(one.operation)[:2])) for one in pipeline.products]
-    for one, text in zip(pipeline.products, ["", *texts]):
-        _replace_product(macros, one, text)
+    """Moves each product to the place of the next one, after the loads of the next one's tiles."""
+    texts = [_add(product) for product in pipeline.products]
+    for product, text in zip(pipeline.products, ["", *texts]):
+        _replace_product(macros, product, text)
     group = -1
     for load in pipeline.loads:
-        assert load.hook is not None
-        own = sum(_hook(one.operation) < load.hook for one in pipeline.products)
+        number = _hook(load)
+        own = sum(_hook(product.operation) < number for product in pipeline.products)
         begin = f"{_LOADED} " if own != group else ""
         group = own
-        macros.replace(Hook.AT, load.hook, f"{begin}wt_module::Load<false>() << {PASSED_ON}")
+        macros.replace(Hook.AT, number, f"{begin}wt_module::Load<false>() << {STATEMENT}")
     macros.add(Hook.END, loop, f"{_LOADED} {texts[-1]}")
 
 
@@ -170,16 +171,18 @@ def _hook(operation: Operation) -> int:
     return operation.hook
 
 
-def _replace_product(macros: Macros, one: Accumulation, text: str) -> None:
-    macros.replace(Hook.AT, _hook(one.operation), text)
+def _replace_product(macros: Macros, product: Accumulation, text: str) -> None:
+    macros.replace(Hook.AT, _hook(product.operation), text)
 
 
-def _sums(one: Accumulation) -> str:
-    return f"wt_sums_{one.array}"
+def _sums(product: Accumulation) -> str:
+    return f"wt_sums_{product.array}"
 
 
-def _add(one: Accumulation, a: str, b: str) -> str:
-    return f"{one.sums.symbol}_add({_sums(one)}, {a}, {b});"
+def _add(product: Accumulation, a: str = "", b: str = "") -> str:
+    """Returns the call that adds a product to its sums. ``a`` and ``b`` replace the pointers of its tiles."""
+    operands = f"{a or _pointer(product.a)}, {b or _pointer(product.b)}"
+    return f"{product.sums.symbol}_add({_sums(product)}, {operands});"
 
 
 def _pointer(tile: Tile) -> str:
@@ -187,19 +190,19 @@ def _pointer(tile: Tile) -> str:
 
 
 def _operand(tile: Tile, names: Mapping[str, str], offsets: dict[str, str]) -> str:
-    """Where an operand lies that was loaded in the iteration before, or before the loop.
+    """Returns the address of an operand that was loaded in the iteration before, or before the loop.
 
     Args:
         tile: The operand.
-        names: Buffers by the tiles that are loaded into them.
-        offsets: Gains the variable of a view's offset, with the statement that sets it.
+        names: The C++ variables of the buffers, by the tiles that are loaded into them.
+        offsets: Receives the variable of a view's offset, with the statement that sets it.
     """
-    loaded = next((name for root, name in names.items() if root in tile.memory), None)
-    if loaded is None:
+    buffer = next((name for root, name in names.items() if root in tile.memory), None)
+    if buffer is None:
         return _pointer(tile)
     if tile.name in names:
-        return f"{loaded}.ready()"
+        return f"{buffer}.ready()"
     (root,) = tile.memory
-    offset = f"{loaded}_{tile.name}"
-    offsets[offset] = f"{offset} = {loaded}.offset({tile.name}, {root});"
-    return f"{loaded}.ready({offset})"
+    offset = f"{buffer}_{tile.name}"
+    offsets[offset] = f"{offset} = {buffer}.offset({tile.name}, {root});"
+    return f"{buffer}.ready({offset})"

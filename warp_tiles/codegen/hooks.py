@@ -1,13 +1,13 @@
-"""Names of the places in the generated source where code may stand: macros, which the prelude defines.
+"""Hooks: numbered macros in the generated source, which the prelude defines.
 
-While Warp generates code it is not known yet which functions will be built, and so what a loop can do. Each place that
-may need other code gets a macro with a number; nothing in the source has to be found or changed afterwards.
+Warp generates the source before it is known which functions will be built. So each place that may need other code gets
+a macro with a number. Nothing in the source has to be searched or changed afterwards.
 
-    WT_WAIT_n;            before a statement: may wait for loads that are under way
-    WT_AT_n(statement)    instead of a statement
-    WT_BEGIN_n, WT_END_n  before and behind a loop
+    WT_WAIT_n             before a statement; may wait for loads in flight
+    WT_AT_n(statement)    around a statement; may replace it
+    WT_BEGIN_n, WT_END_n  before and after a loop
 
-The reverse pass repeats statements. There ``WT_REPLAY_WAIT_n`` and ``WT_REPLAY_n`` stand in their place.
+The reverse pass repeats statements, with ``WT_REPLAY_WAIT_n`` and ``WT_REPLAY_n`` in place of the first two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import Enum
 
 
 class Hook(Enum):
-    """Kinds of places; the value begins the macro's name."""
+    """Kinds of hooks. The value is the prefix of the macro's name."""
 
     WAIT = "WT_WAIT"
     REPLAY_WAIT = "WT_REPLAY_WAIT"
@@ -26,14 +26,14 @@ class Hook(Enum):
     END = "WT_END"
 
     def name_of(self, number: int) -> str:
-        """Name of the macro."""
+        """Returns the name of a macro."""
         return f"{self.value}_{number}"
 
     def around(self, number: int, statement: str) -> str:
-        """A statement that the macro may replace."""
+        """Returns a statement inside a macro."""
         return f"{self.name_of(number)}({statement})"
 
     @property
     def takes_statement(self) -> bool:
-        """Whether the macro has the statement as its argument."""
+        """True if the macro takes a statement as its argument."""
         return self in (Hook.AT, Hook.REPLAY)

@@ -1,7 +1,7 @@
-"""Which loads of tiles are asynchronous, and where the block waits for them.
+"""Decides which loads of tiles are asynchronous, and where the block waits for them.
 
-Warp's ``wp.tile_load`` waits for each 16 bytes before it asks for the next, and for each tile before the next. Loads of
-shared tiles go side by side instead: the first statement that may look at a tile waits for all that are under way.
+Warp's ``wp.tile_load`` waits for each 16 bytes before it loads the next, and for each tile before the next tile. Here
+the loads of shared tiles are async copies. The first statement that may access a tile waits for all loads in flight.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
 """
@@ -19,11 +19,11 @@ _JUMPS = ("break", "continue")
 
 @dataclass(frozen=True)
 class Loads:
-    """What is done with the loads of a function.
+    """The decision about the loads of a function.
 
     Attributes:
-        asynchronous: Numbers of the hooks of loads that are not waited for at once, each with whether it is the first
-            of its group: other threads may still read what its tile held.
+        asynchronous: The asynchronous loads by number of their hook. The value is True for the first load of a group:
+            other threads may still read the old elements of its tile.
         waits: Numbers of the hooks at which the block waits.
     """
 
@@ -32,37 +32,39 @@ class Loads:
 
 
 def is_asynchronous(load: Operation) -> bool:
-    """Whether a load goes to a shared tile of two dimensions; in registers each thread reads its own part."""
+    """True for a load into a two-dimensional tile with shared memory of its own."""
     return load.name == LOAD and any(
         tile.owner and len(tile.shape) == 2 for tile in load.results if isinstance(tile, Tile)
     )
 
 
 def plan_loads(function: FunctionTrace, pipelined: Collection[int] = ()) -> Loads:
-    """Decide about the loads of a function.
+    """Decides about the loads of a function.
 
     Args:
         function: The function.
-        pipelined: Numbers of the hooks of loops that load ahead; their loads are not decided here.
+        pipelined: Numbers of the hooks of loops that load ahead. Their loads are not decided here.
     """
     walk = _Walk(frozenset(pipelined))
     try:
         walk.block(function.nodes, function.end_wait)
-    except _NoPlaceError:
-        return Loads()  # there is no hook where it would have to wait
+    except _MissingHookError:
+        return Loads()  # without a hook to wait at, no load is asynchronous
     return Loads(walk.asynchronous, frozenset(walk.waits))
 
 
-class _NoPlaceError(Exception):
-    """A wait is needed where the source has no hook."""
+class _MissingHookError(Exception):
+    """The block has to wait at a place without a hook."""
 
 
 class _Walk:
+    """Follows a function in the order of the program."""
+
     def __init__(self, pipelined: frozenset[int]) -> None:
         self.asynchronous: dict[int, bool] = {}
         self.waits: set[int] = set()
         self._pipelined = pipelined
-        self._under_way = False
+        self._in_flight = False
 
     def block(self, nodes: Sequence[Node], end: int | None) -> None:
         self._statements(nodes)
@@ -77,7 +79,7 @@ class _Walk:
 
     def _enter(self, node: Loop | Branch) -> None:
         pipelined = isinstance(node, Loop) and node.hook in self._pipelined
-        if isinstance(node, Loop) and node.kind == "unrolled" and not pipelined:  # one statement behind the other
+        if isinstance(node, Loop) and node.kind == "unrolled" and not pipelined:  # a sequence of statements
             self._statements(node.nodes)
             return
         self._wait(node.wait)
@@ -86,15 +88,15 @@ class _Walk:
 
     def _operation(self, operation: Operation) -> None:
         if is_asynchronous(operation) and operation.hook is not None:
-            self.asynchronous[operation.hook] = not self._under_way
-            self._under_way = True
+            self.asynchronous[operation.hook] = not self._in_flight
+            self._in_flight = True
         elif operation.effect not in (Effect.NONE, Effect.ALIAS) or operation.name in _JUMPS:
             self._wait(operation.wait)
 
     def _wait(self, hook: int | None) -> None:
-        if not self._under_way:
+        if not self._in_flight:
             return
         if hook is None:
-            raise _NoPlaceError
+            raise _MissingHookError
         self.waits.add(hook)
-        self._under_way = False
+        self._in_flight = False

@@ -1,12 +1,12 @@
-"""One generated module: which functions its sites call, what its loops do, and its finished source."""
+"""A generated module: the functions that its sites call, the decisions about its loops, and its finished source."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from warp_tiles.codegen.adjoints import unrepeated_sites, waiting_sites
-from warp_tiles.codegen.emit import Macros, emit_loads, emit_loops, emit_unrepeated
+from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
+from warp_tiles.codegen.emit import Macros, emit_loads, emit_loops, skip_replays
 from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import STAGES, LoopDecision, LoopSums, decide
 from warp_tiles.codegen.prelude import waiting_function, with_prelude
@@ -16,7 +16,7 @@ from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.plan.planning import PlannedLoop, Session, Site
 from warp_tiles.settings import Settings
 
-SCALAR_FUNCTION = "0"  # Warp's entry templates take the scalar path when given an int for a function
+SCALAR_FUNCTION = "0"  # Warp's templates take the scalar path if they get an int in place of a function
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class DeviceFunction:
 
     Attributes:
         symbol: Its name.
-        sums: The functions that keep its sums over a loop, or why there are none.
+        sums: The functions that keep its sums over a loop, or the reason why there are none.
     """
 
     symbol: str
@@ -39,7 +39,7 @@ class GeneratedModule:
     Attributes:
         session: Its sites.
         source: Its source, with a placeholder for the prelude.
-        trace: What its functions do; empty where Warp's generator could not be followed.
+        trace: The traces of its functions; empty if Warp's code generator could not be followed.
         called: Numbers of the sites whose adjoints are called.
     """
 
@@ -47,13 +47,17 @@ class GeneratedModule:
     source: str
     trace: ModuleTrace
     called: frozenset[int]
+    # plan, source and build record of a module ask for the same decisions
+    _decisions: dict[object, tuple[LoopDecision, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def loops(self, functions: Mapping[GemmVariant, DeviceFunction], settings: Settings) -> tuple[PlannedLoop, ...]:
-        """What is done with each loop that contains products, for each kernel that runs it.
+        """Returns the decision about each loop that contains products, once for each kernel that runs the loop.
 
         Args:
-            functions: What is built, by variant.
-            settings: Those of the module.
+            functions: The functions that are built, by variant.
+            settings: The settings of the module.
         """
         return tuple(
             PlannedLoop(
@@ -65,17 +69,17 @@ class GeneratedModule:
                 STAGES if decision.pipeline is not None else 1,
                 decision.reason,
             )
-            for decision in self._decisions(functions, settings)
+            for decision in self._decide(functions, settings)
             for kernel in self.trace.kernels_of.get(decision.function, ())
         )
 
     def text(self, functions: Mapping[GemmVariant, DeviceFunction], settings: Settings) -> str:
-        """The finished source.
+        """Returns the finished source.
 
         Args:
-            functions: What was built, by variant. A site one of whose needed products is missing here takes the scalar
-                path as a whole, because Warp's templates decide by the forward function alone.
-            settings: Those of the module.
+            functions: The functions that were built, by variant. If a needed function of a site is missing, all its
+                products take the scalar path, because Warp's templates look only at the forward function.
+            settings: The settings of the module.
         """
         complete = [site for site in self.session.sites if self._is_complete(site, functions)]
         names = dict.fromkeys((s.placeholder(role) for s in self.session.sites for role in Role), SCALAR_FUNCTION)
@@ -86,7 +90,7 @@ class GeneratedModule:
                 functions[site.variants[Role.FORWARD]].symbol if Role.FORWARD in site.variants else SCALAR_FUNCTION
             )
             for role in Role:
-                # an adjoint that nothing calls still is an argument; Warp passes the forward function there
+                # an adjoint that nothing calls is still an argument; as in Warp, it is the forward function
                 variant = site.variants.get(role) if role in self._needed(site) else None
                 symbol = functions[variant].symbol if variant is not None else forward
                 if variant is not None:
@@ -96,19 +100,19 @@ class GeneratedModule:
                     symbol = f"{symbol}_waiting"
                 names[site.placeholder(role)] = symbol
         macros = Macros()
-        decisions = self._decisions(functions, settings)
+        decisions = self._decide(functions, settings)
         for decision in decisions:
-            for one in decision.accumulations:
-                product = one.operation.product
+            for accumulation in decision.accumulations:
+                product, sums = accumulation.operation.product, accumulation.sums
                 assert product is not None
                 variant = self.session.sites[product.site].variants[Role.FORWARD]
-                declarations[f"{one.sums.symbol}_add"] = loop_declarations(variant, one.sums)
+                declarations[f"{sums.symbol}_add"] = loop_declarations(variant, sums)
         emit_loops(macros, decisions)
         self._emit_loads(macros, decisions, {site.index for site in complete}, settings)
         if settings.loop_sums:
-            unrepeated = unrepeated_sites(self.trace) & {site.index for site in complete}
+            sites = sites_without_replay(self.trace) & {site.index for site in complete}
             for function in self.trace.functions.values():
-                emit_unrepeated(macros, function, unrepeated)
+                skip_replays(macros, function, sites)
         return with_prelude(
             self.source,
             [declarations[name] for name in sorted(declarations)],
@@ -123,7 +127,13 @@ class GeneratedModule:
     def _is_complete(self, site: Site, functions: Mapping[GemmVariant, DeviceFunction]) -> bool:
         return bool(site.variants) and all(site.variants[role] in functions for role in self._needed(site))
 
-    def _decisions(
+    def _decide(self, functions: Mapping[GemmVariant, DeviceFunction], settings: Settings) -> tuple[LoopDecision, ...]:
+        key = frozenset(functions.items()), settings
+        if key not in self._decisions:
+            self._decisions[key] = self._decide_loops(functions, settings)
+        return self._decisions[key]
+
+    def _decide_loops(
         self, functions: Mapping[GemmVariant, DeviceFunction], settings: Settings
     ) -> tuple[LoopDecision, ...]:
         sums: dict[int, LoopSums | str] = {}
@@ -153,18 +163,18 @@ class GeneratedModule:
 
 
 def pointers(variant: GemmVariant) -> tuple[str, ...]:
-    """Types that Warp passes to a variant's device function: pointers to alpha, A, B, beta and C."""
+    """Returns the C++ types of the parameters of a variant's device function: alpha, A, B, beta and C."""
     a, b, c = (f"{DTYPES[operand.dtype].warp_type}*" for operand in (variant.a, variant.b, variant.c))
     return c, a, b, c, c
 
 
 def declaration(variant: GemmVariant, symbol: str) -> str:
-    """C++ declaration of a variant's device function."""
+    """Returns the C++ declaration of a variant's device function."""
     return f"void {symbol}({', '.join(pointers(variant))});"
 
 
 def loop_declarations(variant: GemmVariant, sums: LoopSums) -> str:
-    """C++ declarations of the two functions that keep a variant's sums over a loop."""
+    """Returns the C++ declarations of the two functions that keep a variant's sums over a loop."""
     a, b, c = (DTYPES[operand.dtype].warp_type for operand in (variant.a, variant.b, variant.c))
     add = f"void {sums.symbol}_add({sums.ctype}*, {a}*, {b}*);"
     return f"{add}\nvoid {sums.symbol}_finish({sums.ctype}*, {c}*);"

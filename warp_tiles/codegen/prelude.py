@@ -1,9 +1,8 @@
-"""The text of a generated source, and what is put into it: one prelude, at one place.
+"""Inserts the prelude into a generated source.
 
-This is the only module that handles generated C++ as text. Warp writes declarations of linked functions behind its
-headers and before all other code, inside ``extern "C" { }``; there stands :data:`PLACEHOLDER` while the source is
-generated. It is replaced by the declarations, the device functions of ``kernels/module``, and the macros that name what
-stands at each hook.
+This is the only module that handles generated C++ as text. Warp writes declarations of linked functions after its
+headers and before all other code, inside ``extern "C" { }``. While Warp generates the source, :data:`PLACEHOLDER` is
+one of them. The prelude replaces it: declarations, the device functions of ``kernels/module``, and the hooks' macros.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ MODULE_HEADER = "module/module.cuh"  # below kernels/
 def with_prelude(
     source: str, declarations: Iterable[str], names: Mapping[str, str], macros: Iterable[str], *, header: bool
 ) -> str:
-    """The source with its prelude.
+    """Returns the source with its prelude.
 
     Args:
-        source: As Warp generated it, with the placeholder.
+        source: The source that Warp generated, with the placeholder.
         declarations: C++ declarations of linked functions.
-        names: What stands for each function name of a site.
-        macros: Definitions of hooks.
-        header: Whether the functions of ``kernels/module`` come first; adjoints of loads then add vectors.
+        names: The value of each placeholder of a site.
+        macros: Definitions of the hooks.
+        header: True to include the functions of ``kernels/module``. Adjoints of loads then add vectors.
 
     Raises:
         ToolchainError: The device sources are missing.
@@ -42,11 +41,11 @@ def with_prelude(
 
 
 def waiting_function(symbol: str, types: Iterable[str]) -> str:
-    """C++ of a function that waits for all threads of the block and then calls another one.
+    """Returns the C++ of a function that waits for all threads of the block and then calls another function.
 
     Args:
-        symbol: The other one's name.
-        types: Those of its parameters alpha, A, B, beta and C.
+        symbol: Name of the other function.
+        types: C++ types of its parameters alpha, A, B, beta and C.
     """
     names = ("alpha", "a", "b", "beta", "c")
     parameters = ", ".join(f"{kind} {name}" for kind, name in zip(types, names))

@@ -1,9 +1,11 @@
-"""What a kernel or function does, as values: recorded while Warp generates its code.
+"""The trace of a kernel or function, recorded while Warp generates its code.
 
 A :class:`FunctionTrace` is a tree of operations, loops and branches in the order of the user's program. Decisions about
-code are pure functions of it (:mod:`warp_tiles.codegen.loops`, :mod:`warp_tiles.codegen.loads`,
-:mod:`warp_tiles.codegen.adjoints`); what they decide is written at hooks, which have numbers here and names in
-:mod:`warp_tiles.codegen.prelude`.
+code are pure functions of traces (:mod:`warp_tiles.codegen.loops`, :mod:`warp_tiles.codegen.loads`,
+:mod:`warp_tiles.codegen.adjoints`). Their code is written at hooks (:mod:`warp_tiles.codegen.hooks`). A trace contains
+the numbers of the hooks.
+
+Two nodes are equal only if they are the same object. Values compare by their fields.
 """
 
 from __future__ import annotations
@@ -15,19 +17,19 @@ from typing import Literal
 
 from warp_tiles.codegen.affine import Affine
 
-UNKNOWN_MEMORY = "?"  # in Tile.memory: any shared tile's
+UNKNOWN_MEMORY = "?"  # in Tile.memory: the memory of any shared tile
 
 
 class Effect(Enum):
-    """What an operation may do beside computing its results.
+    """The effects that an operation may have, apart from computing its results.
 
     Attributes:
-        NONE: Nothing: numbers in, numbers out; arrays may be read.
-        ALIAS: A tile becomes another name of an operand's memory; no element is read.
-        TILES: Elements of its tiles are read or written; arrays may be read.
-        WRITES: Arrays are written; so may its tiles be.
-        LEAVES: The function returns.
-        UNKNOWN: Anything.
+        NONE: It has none. It may read arrays.
+        ALIAS: It makes a view of an operand's memory, without reading an element.
+        TILES: It reads or writes elements of its tiles. It may read arrays.
+        WRITES: It writes to arrays. It may also write to its tiles.
+        LEAVES: It returns from the function.
+        UNKNOWN: It may do anything.
     """
 
     NONE = "none"
@@ -46,12 +48,12 @@ class Tile:
         name: The C++ variable.
         dtype: Warp's name of the element type, e.g. ``float16``.
         shape: Elements in each dimension.
-        storage: Where it lies. The annotation of a parameter cannot tell: its caller decides.
-        memory: Names of the variables whose shared memory it may name; its own name where it has memory of its own or
-            is a parameter, ``?`` where nothing is known.
-        size_bytes: Bytes of a dense tile of this shape.
-        parameter: Whether it is a parameter of the function.
-        dense: Whether its elements lie row by row without gaps.
+        storage: ``shared`` or ``register``. For a parameter it is that of the annotation; the caller decides.
+        memory: Names of the variables whose shared memory it may use: its own name if it has memory of its own or is a
+            parameter, ``?`` if it is unknown.
+        size_bytes: Size of a dense tile of this shape.
+        parameter: True for a parameter of the function.
+        dense: True if its elements are stored row by row without gaps.
     """
 
     name: str
@@ -65,7 +67,7 @@ class Tile:
 
     @property
     def owner(self) -> bool:
-        """Whether it has shared memory of its own."""
+        """True if it has shared memory of its own."""
         return not self.parameter and self.storage == "shared" and self.memory == {self.name}
 
 
@@ -75,7 +77,7 @@ class Array:
 
     Attributes:
         name: The C++ variable.
-        parameter: Whether it is a parameter of the function; a struct's member or a view is none.
+        parameter: True for a parameter of the function, False for a struct's member or a view.
     """
 
     name: str
@@ -84,12 +86,12 @@ class Array:
 
 @dataclass(frozen=True)
 class Scalar:
-    """Any other value.
+    """A value that is no tile and no array.
 
     Attributes:
         name: The C++ variable.
-        constant: Its value where the compiler knows it.
-        offset: The value as an affine expression of loop variables and of values that no loop changes; None: unknown.
+        constant: Its value if it is constant, else None.
+        offset: Its value as an affine expression of loop variables and of values that no loop changes; None if unknown.
     """
 
     name: str
@@ -102,11 +104,12 @@ Value = Tile | Array | Scalar
 
 @dataclass(frozen=True)
 class Product:
-    """What is special of a ``wp.tile_matmul``.
+    """The properties that only a ``wp.tile_matmul`` has.
 
     Attributes:
         site: Number of the site within its module.
-        alpha, beta: Scalars where they are constants; None where they are not.
+        alpha: The factor of A B; None if it is not constant.
+        beta: The factor of C; None if it is not constant.
     """
 
     site: int
@@ -114,19 +117,20 @@ class Product:
     beta: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operation:
-    """One call of a builtin or function, or a statement of another kind.
+    """A call of a builtin or function, or a statement of another kind.
 
     Attributes:
-        name: Key of the builtin or function, e.g. ``tile_load``; or the kind of statement.
+        name: Key of the builtin or function, e.g. ``tile_load``, or the kind of statement.
         line: Line of the user's source file.
-        effect: What it may do.
-        operands, results: Values.
-        hook: Number of the hook that encloses it in the generated source; None where there is none.
-        wait: Number of the hook before it; None where no load can be under way.
+        effect: Its effect.
+        operands: Its operands.
+        results: Its results.
+        hook: Number of the hook around it in the generated source; None if it has none.
+        wait: Number of the hook before it; None if no load can be in flight there.
         callee: Label of the user's function that it calls, or empty.
-        product: Of a ``tile_matmul`` that adds to its third operand.
+        product: The properties of a ``tile_matmul``; None for other operations.
     """
 
     name: str
@@ -141,25 +145,33 @@ class Operation:
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """Operands and results."""
+        """The operands and results."""
         return (*self.operands, *self.results)
 
     @property
     def tiles(self) -> tuple[Tile, ...]:
-        """Those of its values that are tiles."""
+        """The operands and results that are tiles."""
         return tuple(value for value in self.values if isinstance(value, Tile))
 
+    @property
+    def matrices(self) -> tuple[Tile, Tile, Tile]:
+        """The tiles A, B and C of a product."""
+        a, b, c = self.tiles
+        return a, b, c
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Loop:
     """A loop of the user's program.
 
     Attributes:
-        kind: ``range``, ``while``, or ``unrolled`` where Warp writes the body out once for each iteration.
+        kind: ``range``, ``while``, or ``unrolled`` if Warp repeats the body for each iteration.
         line: Line of the user's source file.
-        hook: Number of the hooks before and behind it.
-        nodes: Condition and body.
+        hook: Number of the hooks before and after it.
+        nodes: Its condition and body.
         variable: C++ name of the loop's variable, or empty.
+        wait: Number of the hook before it; None if no load can be in flight there.
+        end_wait: Number of the hook at the end of its body; None if no load can be in flight there.
     """
 
     kind: Literal["range", "while", "unrolled"]
@@ -167,17 +179,19 @@ class Loop:
     hook: int
     nodes: tuple[Node, ...]
     variable: str = ""
-    wait: int | None = None  # before it
-    end_wait: int | None = None  # at the end of its body
+    wait: int | None = None
+    end_wait: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Branch:
     """The body of an ``if`` or ``else``.
 
     Attributes:
         line: Line of the user's source file.
         nodes: Its statements, in order.
+        wait: Number of the hook before it; None if no load can be in flight there.
+        end_wait: Number of the hook at its end; None if no load can be in flight there.
     """
 
     line: int
@@ -191,14 +205,14 @@ Node = Operation | Loop | Branch
 
 @dataclass(frozen=True)
 class FunctionTrace:
-    """A kernel or function.
+    """The trace of a kernel or function.
 
     Attributes:
-        label: Its name, which no other function of the module has.
+        label: Its name, which is unique within the module.
         file: The user's source file.
         nodes: Its statements, in order.
         parameters: C++ names of its parameters, in order.
-        end_wait: Number of the hook at its end.
+        end_wait: Number of the hook at its end; None if no load can be in flight there.
     """
 
     label: str
@@ -208,16 +222,16 @@ class FunctionTrace:
     end_wait: int | None = None
 
     def operations(self) -> Iterator[Operation]:
-        """Every operation, in the order of the program."""
+        """Yields every operation, in the order of the program."""
         return operations(self.nodes)
 
 
 @dataclass(frozen=True)
 class ModuleTrace:
-    """Every traced function of a module.
+    """The traces of a module.
 
     Attributes:
-        functions: By label.
+        functions: The traced functions by label.
         reversed: Labels of the functions whose adjoint is generated.
         kernels_of: Keys of the kernels that reach a function, by its label.
     """
@@ -227,7 +241,7 @@ class ModuleTrace:
     kernels_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def may_overlap(self, function: FunctionTrace, one: Tile, other: Tile) -> bool:
-        """Whether two tiles of a function may lie in the same memory; of parameters its callers decide."""
+        """True if two tiles of a function may share memory. Parameters may if a call of the function passes such."""
         if UNKNOWN_MEMORY in one.memory | other.memory or one.memory & other.memory:
             return True
         parameters = set(function.parameters)
@@ -246,14 +260,14 @@ class ModuleTrace:
         return self.may_overlap(caller, first, second)
 
     def calls_of(self, label: str) -> list[tuple[FunctionTrace, Operation]]:
-        """Every call of a function, each with the function that contains it."""
+        """Returns every call of a function, each with the function that contains it."""
         return [
             (caller, call) for caller in self.functions.values() for call in caller.operations() if call.callee == label
         ]
 
 
 def operations(nodes: tuple[Node, ...]) -> Iterator[Operation]:
-    """Every operation below some nodes, in the order of the program."""
+    """Yields every operation in and below some nodes, in the order of the program."""
     for node in nodes:
         if isinstance(node, Operation):
             yield node
@@ -262,7 +276,7 @@ def operations(nodes: tuple[Node, ...]) -> Iterator[Operation]:
 
 
 def loops(nodes: tuple[Node, ...], around: tuple[Loop, ...] = ()) -> Iterator[tuple[Loop, tuple[Loop, ...]]]:
-    """Every loop below some nodes with the loops around it, outermost first."""
+    """Yields every loop in and below some nodes with the loops around it, outermost first."""
     for node in nodes:
         if isinstance(node, Loop):
             yield node, around
@@ -271,17 +285,17 @@ def loops(nodes: tuple[Node, ...], around: tuple[Loop, ...] = ()) -> Iterator[tu
             yield from loops(node.nodes, around)
 
 
-def of_this_loop(loop: Loop | Branch) -> Iterator[Operation]:
-    """Operations of a loop, without those of loops inside it."""
+def own_operations(loop: Loop | Branch) -> Iterator[Operation]:
+    """Yields the operations of a loop, without those of inner loops."""
     for node in loop.nodes:
         if isinstance(node, Operation):
             yield node
         elif isinstance(node, Branch):
-            yield from of_this_loop(node)
+            yield from own_operations(node)
 
 
 def path_to(nodes: tuple[Node, ...], wanted: Node) -> list[tuple[tuple[Node, ...], int]]:
-    """The blocks around a node, outermost first, each with the index of the statement that leads to it."""
+    """Returns the blocks around a node, outermost first, each with the index of the statement that contains it."""
     for index, node in enumerate(nodes):
         if node is wanted:
             return [(nodes, index)]

@@ -1,0 +1,197 @@
+"""Loops that load the tiles of the next product during a product.
+
+If C holds zeros before a loop whose sums stay in registers, its memory is idle until the loop ends. It then holds
+second buffers of the tiles that the loop loads. Each iteration loads its tiles into one set of buffers, and multiplies
+the tiles of the iteration before from the other set.
+
+All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from warp_tiles.codegen.effects import LOAD
+from warp_tiles.codegen.sums import Accumulation
+from warp_tiles.codegen.trace import (
+    Branch,
+    Effect,
+    FunctionTrace,
+    Loop,
+    ModuleTrace,
+    Node,
+    Operation,
+    Scalar,
+    Tile,
+    operations,
+)
+from warp_tiles.codegen.zeros import holds_zeros
+
+ALIGNMENT_BYTES = 16  # of a buffer
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """The second buffer of a tile that a loop loads.
+
+    Attributes:
+        tile: The tile.
+        load: Its load.
+        lender: The tile C whose memory contains the buffer.
+        offset_bytes: Offset of the buffer in that memory.
+    """
+
+    tile: Tile
+    load: Operation
+    lender: Tile
+    offset_bytes: int
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A loop that loads and multiplies at the same time.
+
+    Attributes:
+        buffers: In the order of the loads. Empty in an unrolled loop, where each iteration has its own tiles.
+        products: In the order of the program. A loop computes all of them at the place of the last one. An unrolled
+            loop computes each at the place of the next one, and the last one at its end.
+        loads: In the order of the program.
+    """
+
+    buffers: tuple[Buffer, ...]
+    products: tuple[Accumulation, ...]
+    loads: tuple[Operation, ...]
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Size of all second buffers."""
+        return sum(_aligned(buffer.tile.size_bytes) for buffer in self.buffers)
+
+
+def plan_pipeline(
+    module: ModuleTrace, function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]
+) -> Pipeline | str:
+    """Returns the pipeline of a loop, or the reason why the loop cannot load ahead.
+
+    Args:
+        module: The whole module.
+        function: The function that contains the loop.
+        loop: The loop.
+        products: Its products.
+    """
+    multiplied = [product.operation for product in products]
+    block = _block_of(loop.nodes, multiplied)
+    if block is None:
+        return "its products lie in different branches"
+    inside = list(operations(loop.nodes))
+    loads = [operation for operation in inside if operation.name == LOAD]
+    loaded = {tile.name for load in loads for tile in load.results if isinstance(tile, Tile)}
+    used = {name for product in products for tile in (product.a, product.b) for name in tile.memory}
+    if not used & loaded:
+        return "it loads no operand of its products"
+    for operation in inside:
+        problem = "" if operation in multiplied else _problem_of_operation(operation, loaded)
+        if problem:
+            return f"line {operation.line}: {problem}"
+    for load in loads:
+        problem = _problem_of_load(function, load, block, multiplied, inside, used)
+        if problem:
+            return f"line {load.line}: {problem}"
+    if loop.kind == "unrolled":
+        if block is not loop.nodes:
+            return "Warp unrolls the loop around a condition"
+        return _unrolled_pipeline(block, loads, products)
+    return _double_buffered_pipeline(module, function, loads, products)
+
+
+def _block_of(nodes: tuple[Node, ...], wanted: Sequence[Operation]) -> tuple[Node, ...] | None:
+    """Returns the block of statements that directly contains all wanted operations."""
+    if all(operation in nodes for operation in wanted):
+        return nodes
+    for node in nodes:
+        if isinstance(node, Branch) and (found := _block_of(node.nodes, wanted)) is not None:
+            return found
+    return None
+
+
+def _problem_of_operation(operation: Operation, loaded: set[str]) -> str:
+    """Returns the reason why an operation of the loop cannot run while tiles are loaded; empty if it can."""
+    if operation.name == LOAD:
+        return ""
+    if operation.effect is Effect.ALIAS and all(tile.memory & loaded for tile in operation.tiles):
+        # the products read the tiles of the iteration before through the view of this iteration
+        moves = any(isinstance(value, Scalar) and value.constant is None for value in operation.operands)
+        return f"the view that {operation.name} makes moves with the loop" if moves else ""
+    return {
+        Effect.NONE: "",
+        Effect.WRITES: f"{operation.name} writes to an array while tiles are loaded",
+        Effect.LEAVES: "the function returns from within the loop",
+        Effect.UNKNOWN: f"it is not known what {operation.name} does",
+    }.get(operation.effect, f"{operation.name} works on a tile while others are loaded")
+
+
+def _problem_of_load(
+    function: FunctionTrace,
+    load: Operation,
+    block: tuple[Node, ...],
+    products: Sequence[Operation],
+    inside: Sequence[Operation],
+    used: set[str],
+) -> str:
+    """Returns the reason why a load cannot run ahead; empty if it can."""
+    (tile,) = (value for value in load.results if isinstance(value, Tile))
+    if load not in block:
+        return "the tile is not loaded in the branch that multiplies it"
+    if not tile.owner:
+        return "the tile lies in registers"
+    for operation in function.operations():
+        if operation is load or not any(tile.name in other.memory for other in operation.tiles):
+            continue
+        is_view = operation.effect is Effect.ALIAS and operation in inside
+        if operation not in products and not is_view:
+            return f"line {operation.line} uses the loaded tile too"
+    if tile.name not in used:
+        return "the loaded tile is no operand of the product"
+    return ""
+
+
+def _unrolled_pipeline(
+    block: tuple[Node, ...], loads: Sequence[Operation], products: Sequence[Accumulation]
+) -> Pipeline | str:
+    """Returns a pipeline of unrolled iterations. It loads the operands of each product after the product before."""
+    positions = [block.index(product.operation) for product in products]
+    groups = [sum(position < index for position in positions) for index, node in enumerate(block) if node in loads]
+    if set(groups) != set(range(len(products))):
+        return "its iterations do not each load what they multiply"
+    return Pipeline((), tuple(products), tuple(loads))
+
+
+def _double_buffered_pipeline(
+    module: ModuleTrace, function: FunctionTrace, loads: Sequence[Operation], products: Sequence[Accumulation]
+) -> Pipeline | str:
+    """Places the second buffers of the loaded tiles in the memory of each C that holds zeros before its loop."""
+    free: dict[str, tuple[int, Tile]] = {}  # by name of C: bytes in use, and C
+    for product in products:
+        c = product.c
+        if c.dense and c.name not in free and holds_zeros(module, function, product.home, c):
+            free[c.name] = 0, c
+    if not free:
+        return "C holds a start value, and so has no room for second buffers"
+    places: dict[str, tuple[Tile, int]] = {}
+    loaded = [(value, load) for load in loads for value in load.results if isinstance(value, Tile)]
+    for tile, _ in sorted(loaded, key=lambda pair: -pair[0].size_bytes):
+        name = next((name for name, (used, c) in free.items() if used + tile.size_bytes <= c.size_bytes), None)
+        if name is None:
+            needed = sum(_aligned(tile.size_bytes) for tile, _ in loaded)
+            available = sum(c.size_bytes for _, c in free.values())
+            return f"second buffers need {needed} bytes, and C's memory has {available}"
+        used, lender = free[name]
+        places[tile.name] = lender, used
+        free[name] = used + _aligned(tile.size_bytes), lender
+    buffers = tuple(Buffer(tile, load, *places[tile.name]) for tile, load in loaded)
+    return Pipeline(buffers, tuple(products), tuple(loads))
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
