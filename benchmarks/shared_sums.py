@@ -1,9 +1,9 @@
-"""What it gains that warps share the sum over K: the chooser's pick beside its best one without, on drawn products.
+"""Measures the gain from split-K over warps: the chooser's pick against its best tile without, on random products.
 
     python benchmarks/shared_sums.py --json benchmarks/results/shared_sums.json
 
-M and N are 4 to 64, K is 64 to 512; A, B and C are packed, in either arrangement. A time is half of products in a
-loop, whose sums stay in registers, and half of products one by one, as the tuner measures them.
+M and N are 4 to 64, and K is 64 to 512. A, B and C are packed, in either arrangement. The tuner's benchmark is timed:
+half of its products run in a loop whose sums stay in registers, and half run one by one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from warp_tiles.tuning.gemm_space import config_of
 from warp_tiles.tuning.record import Timing, identity
 from warp_tiles.util.files import write_atomic
 
-SHARED_BYTES = 220_000  # A, B and C have to fit
+SHARED_BYTES = 220_000  # for A, B and C
 SIZES, DEPTHS = (4, 8, 12, 16, 24, 32, 48, 64), (64, 96, 128, 192, 256, 384, 512)
 THREADS = (64, 128, 192, 256)
 TYPES: tuple[Types, ...] = ("fp16", "bf16", "tf32", "fp64")
@@ -41,7 +41,7 @@ def _tile(dtype: str, rows: int, columns: int, row_major: bool) -> Tile:
 
 
 def drawn(random_numbers: random.Random) -> Iterator[tuple[Types, GemmVariant]]:
-    """Products whose sums the chooser shares, each once, without end."""
+    """Yield random products for which the chooser splits K over warps, each once, without end."""
     found: set[GemmVariant] = set()
     while True:
         types, threads = random_numbers.choice(TYPES), random_numbers.choice(THREADS)
@@ -58,24 +58,24 @@ def drawn(random_numbers: random.Random) -> Iterator[tuple[Types, GemmVariant]]:
 
 
 def best_alone(variant: GemmVariant) -> TileConfig:
-    """What the chooser would take if warps could not share sums."""
+    """Returns the chooser's best configuration without split-K over warps."""
     return next(config for config in ranked(variant) if config.warps_k == 1)
 
 
 def timed(measurer: Measurer, variant: GemmVariant, configs: Sequence[TileConfig]) -> list[Timing]:
-    """Tile configurations against each other."""
+    """Measure tile configurations against each other."""
     found: dict[str, Timing] = {}
 
     def note(timings: Sequence[Timing]) -> None:
         found.update((identity(timing.config), timing) for timing in timings)
 
-    asked = [config_of("mma", config) for config in configs]
-    measurer.measure(variant, asked, seen=note)
-    return [found[identity(config)] for config in asked]
+    named = [config_of("mma", config) for config in configs]
+    measurer.measure(variant, named, on_timings=note)
+    return [found[identity(config)] for config in named]
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """By dtypes and over all: how many, geometric mean, least and greatest gain, and how many lose more than 3 %."""
+    """Number of products, mean, least and greatest gain, and number of losses above 3 %, by dtypes and over all."""
     found = {}
     for types in (*TYPES, "all"):
         gains = [row["gain"] for row in rows if types in (row["types"], "all")]
@@ -91,7 +91,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write(path: Path, head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """The file of results, each row on a line of its own."""
+    """Write the file of results, each row on a line of its own."""
     write_atomic(path, f"{table_text(head, rows)}\n".encode())
 
 

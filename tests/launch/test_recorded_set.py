@@ -267,7 +267,7 @@ def test_numbers_of_numpy_are_whole_numbers() -> None:
 
 
 def test_what_is_no_kernel() -> None:
-    with pytest.raises(RecordingError, match="is no kernel"):
+    with pytest.raises(RecordingError, match="is not a kernel"):
         record(lambda: None, 1, device=CPU)
 
 

@@ -81,7 +81,7 @@ class FakeMeasurer:
         configs: Sequence[Config],
         *,
         deadline: float = math.inf,
-        seen: Callable[[Sequence[Timing]], None],
+        on_timings: Callable[[Sequence[Timing]], None],
     ) -> None:
         self.asked.append((variant, list(configs)))
         for first in range(0, len(configs), self.batch):
@@ -92,7 +92,7 @@ class FakeMeasurer:
                 if self.stop_after < 0:
                     raise self.stops_with()
             time.sleep(self.batch_s)
-            seen([self._timing(config) for config in configs[first : first + self.batch]])
+            on_timings([self._timing(config) for config in configs[first : first + self.batch]])
 
     def _timing(self, config: Config) -> Timing:
         try:

@@ -168,7 +168,7 @@ def test_what_a_first_launch_changes_is_restored_from_then_on() -> None:
 
 def test_nothing_but_what_is_named_is_copied_where_all_is_named() -> None:
     x, y = array(1.0), array(0.0)
-    space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"), is_all_written=True)
+    space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"), writes_only_named=True)
     assert space.values[0] is x
     assert space.values[1] is not y
 

@@ -295,7 +295,7 @@ def test_before_a_build_what_is_lacking_is_told(bench: Bench, monkeypatch: pytes
     monkeypatch.setattr(gemm, "_device", lambda: object())
     monkeypatch.setattr(gemm, "compile_arch", lambda device: 90)
     monkeypatch.setattr(gemm, "default_tuner", lost)
-    with pytest.warns(RuntimeWarning, match="cannot be used any more; building with what is known"):
+    with pytest.warns(RuntimeWarning, match="cannot be used any more; building with the known records"):
         bench.engine.tune_missing([HALF], settings.current())
 
 

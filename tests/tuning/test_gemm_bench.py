@@ -23,7 +23,7 @@ def result_of(variant: GemmVariant, products: int, error: float = 0.0) -> bench.
     wanted = bench.expected(variant, products)
     memory = bench.image(variant).copy()
     stored = bench._encoded(wanted.values + error * wanted.bound, variant.c.dtype)
-    memory[bench._places(variant, 2)] = np.ascontiguousarray(stored).view(np.uint8).reshape(-1)
+    memory[bench._byte_offsets(variant, 2)] = np.ascontiguousarray(stored).view(np.uint8).reshape(-1)
     return memory
 
 
@@ -32,7 +32,7 @@ def result_of(variant: GemmVariant, products: int, error: float = 0.0) -> bench.
 def test_tiles_are_aligned_as_promised_and_do_not_overlap(variant: GemmVariant) -> None:
     found = bench.layout(variant)
     assert found.size_bytes % 16 == 0
-    places = [set(bench._places(variant, index).tolist()) for index in range(3)]
+    places = [set(bench._byte_offsets(variant, index).tolist()) for index in range(3)]
     for operand, offset in zip((variant.a, variant.b, variant.c), found.offsets):
         assert offset % operand.alignment == 0
         assert operand.alignment == 16 or offset % 16
@@ -74,7 +74,7 @@ def test_a_missing_product_is_seen(variant: GemmVariant, products: int) -> None:
 def test_no_result_is_a_wrong_one() -> None:
     assert "is nan" not in bench.problem_with(HALF, result_of(HALF, 1), 1)
     memory = result_of(HALF, 1)
-    memory[bench._places(HALF, 2)[:2]] = 0xFF  # a NaN
+    memory[bench._byte_offsets(HALF, 2)[:2]] = 0xFF  # a NaN
     assert "C[0, 0] is nan" in bench.problem_with(HALF, memory, 1)
     assert bench.problem_with(HALF, bench.image(HALF), 1), "a kernel that does nothing"
 

@@ -16,7 +16,7 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.limits import sums_per_thread
 from warp_tiles.tuning.gemm_bench import KERNEL, LOOP_KERNEL
-from warp_tiles.tuning.gemm_build import Benchmark, Unbuilt, build_side_by_side
+from warp_tiles.tuning.gemm_build import Benchmark, FailedBuild, build_in_parallel
 from warp_tiles.tuning.gemm_space import candidates, config_of, tile_config_of
 
 HALF = variant_of(64, "float16", threads=128)
@@ -44,7 +44,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
 def test_benchmarks_are_built_to_the_end(engine: Engine, variant: GemmVariant) -> None:
     wanted = candidates(variant, 3)
-    found = list(build_side_by_side(engine.at(settings.current()), variant, wanted))
+    found = list(build_in_parallel(engine.at(settings.current()), variant, wanted))
     assert [item.config for item in found] == list(wanted)
     for item in found:
         assert isinstance(item, Benchmark), item
@@ -62,21 +62,21 @@ def test_a_candidate_that_cannot_be_built_says_why(engine: Engine) -> None:
     assert config is not None
     narrow = config_of("mma", replace(config, tile_n=7))
     damaged = {"provider": "mma", "tile_config": {}}
-    first, second = build_side_by_side(engine.at(settings.current()), HALF, [narrow, damaged])
-    assert isinstance(first, Unbuilt)
+    first, second = build_in_parallel(engine.at(settings.current()), HALF, [narrow, damaged])
+    assert isinstance(first, FailedBuild)
     assert "tile_m and tile_n must be multiples of 16 and 8" in first.reason
-    assert isinstance(second, Unbuilt)
+    assert isinstance(second, FailedBuild)
     assert "not a tile configuration" in second.reason
 
 
 def test_what_is_not_ready_in_time_is_left_out(engine: Engine) -> None:
     start = time.monotonic()
-    assert list(build_side_by_side(engine.at(settings.current()), HALF, candidates(HALF, 8), deadline=start)) == []
+    assert list(build_in_parallel(engine.at(settings.current()), HALF, candidates(HALF, 8), deadline=start)) == []
     assert time.monotonic() - start < 2
 
 
 def test_the_winners_function_is_in_the_cache_afterwards(engine: Engine) -> None:
-    (built,) = build_side_by_side(engine.at(settings.current()), HALF, candidates(HALF, 1)[:1])
+    (built,) = build_in_parallel(engine.at(settings.current()), HALF, candidates(HALF, 1)[:1])
     assert isinstance(built, Benchmark)
     artifact = engine.start([HALF])[HALF].result(60)
     assert artifact.hit

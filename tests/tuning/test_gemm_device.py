@@ -16,7 +16,7 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.tuning import gemm_device as module
 from warp_tiles.tuning.gemm_bench import layout
-from warp_tiles.tuning.gemm_build import Benchmark, Unbuilt
+from warp_tiles.tuning.gemm_build import Benchmark, FailedBuild
 from warp_tiles.tuning.gemm_device import GpuMeasurer
 from warp_tiles.tuning.record import Config, Timing
 from warp_tiles.tuning.snapshots import TunedSnapshots
@@ -67,7 +67,7 @@ class Lab:
         self.batches: list[list[Timing]] = []
         monkeypatch.setattr(module, "_Gpu", FakeGpu)
         monkeypatch.setattr(module, "EventClock", lambda device: FakeClock(self))
-        monkeypatch.setattr(module, "build_side_by_side", self._build)
+        monkeypatch.setattr(module, "build_in_parallel", self._build)
         monkeypatch.setattr(module._Launches, "_load", lambda launches: None)
         monkeypatch.setattr(module._Launches, "_check", self._check())
         context: Any = SimpleNamespace(pool=SimpleNamespace(jobs=2))
@@ -77,7 +77,7 @@ class Lab:
     def _build(self, context: Any, variant: Any, configs: Sequence[Config], deadline: float) -> Iterator[Any]:
         for config in configs:
             broken = config["number"] in self.unbuilt
-            yield Unbuilt(config, "it was refused") if broken else Benchmark(config, b"", False)
+            yield FailedBuild(config, "it was refused") if broken else Benchmark(config, b"", False)
 
     def _check(self) -> Callable[[Any], None]:
         def check(launches: Any) -> None:
@@ -87,7 +87,7 @@ class Lab:
         return check
 
     def measure(self, configs: Sequence[Config] = CONFIGS, **options: Any) -> dict[int, Timing]:
-        self.measurer.measure(HALF, configs, seen=lambda timings: self.batches.append(list(timings)), **options)
+        self.measurer.measure(HALF, configs, on_timings=lambda timings: self.batches.append(list(timings)), **options)
         return self.known()
 
     def known(self) -> dict[int, Timing]:
@@ -132,7 +132,7 @@ def test_a_lost_gpu_ends_the_search_and_blames_one_candidate_alone(lab: Lab) -> 
         ToolchainError, match=r"cannot be used any more since 64x64x64 .* ran with .*'number': 10"
     ) as lost:
         lab.measure()
-    assert "goes on behind that candidate" in lost.value.remedy
+    assert "continues after that candidate" in lost.value.remedy
     known = lab.known()
     assert set(known) == {*range(8), 10}
     assert known[10].status == "failed"

@@ -59,7 +59,7 @@ def test_the_winner_is_planned_built_and_cached(bench: Bench) -> None:
     found, artifact = planned(bench, HALF), bench.build(HALF)
     assert found.tile_config == artifact.tile_config == another_tile(HALF) != usual.tile_config
     assert found.provider == artifact.provider == "mma"
-    assert found.reason.endswith("; mma: tuned: 12.3 us against 14.1 us of the chooser's")
+    assert found.reason.endswith("; mma: tuned: 12.3 us against 14.1 us of the chooser's pick")
     assert found.key == artifact.key != usual.key
     assert not artifact.hit
     entry = bench.engine.cache.manifest(artifact.key)
@@ -78,14 +78,14 @@ def test_the_choosers_own_can_win(bench: Bench) -> None:
     remember(bench, HALF, [timing(config_of("mma", choose(HALF)), 9.0), timing(CUBLASDX, 12.0)])
     found = planned(bench, HALF)
     assert found.tile_config == choose(HALF)
-    assert found.reason.endswith("tuned: 9.0 us, the chooser's own")
+    assert found.reason.endswith("tuned: 9.0 us, also the chooser's pick")
 
 
 def test_cublasdx_is_asked_first_where_it_won(bench: Bench) -> None:
     remember(bench, HALF, [*tuned_to(HALF), timing(CUBLASDX, 10.0)])
     found, artifact = planned(bench, HALF), bench.build(HALF)
     assert (found.provider, artifact.provider) == ("cublasdx", "cublasdx")
-    assert found.reason.endswith("; cublasdx: tuned: 10.0 us against 14.1 us of the chooser's")
+    assert found.reason.endswith("; cublasdx: tuned: 10.0 us against 14.1 us of the chooser's pick")
     assert bench.pool.requests[0].endswith("_cublasdx")
     assert mma(HALF) not in bench.pool.requests
     assert planned(bench, SINGLE).provider == "mma"
@@ -96,7 +96,7 @@ def test_a_provider_that_is_named_is_asked_with_its_own_best(bench: Bench) -> No
     with settings.override(provider="mma"):
         found = planned(bench, HALF)
     assert (found.provider, found.tile_config) == ("mma", another_tile(HALF))
-    assert found.reason.endswith("names it; tuned: 12.3 us against 14.1 us of the chooser's")
+    assert found.reason.endswith("names it; tuned: 12.3 us against 14.1 us of the chooser's pick")
 
 
 def test_where_the_winner_cannot_be_built_the_next_best_is(bench: Bench) -> None:
@@ -207,7 +207,7 @@ def test_another_driver_is_reused_and_said_or_not_used(bench: Bench, monkeypatch
     remember(bench, HALF, tuned_to(HALF))
     found = best(bench, HALF)
     assert found is not None
-    assert found.reason.endswith("of the chooser's, measured with driver 12.9")
+    assert found.reason.endswith("of the chooser's pick, measured with driver 12.9")
     with settings.override(stale_records="retune"):
         assert best(bench, HALF) is None
 

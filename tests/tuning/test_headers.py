@@ -17,7 +17,7 @@ from warp_tiles._warp import searches
 from warp_tiles.cache import Cache, CacheKey
 from warp_tiles.settings import Settings
 from warp_tiles.tuning import headers
-from warp_tiles.tuning.headers import Shelf, headers_made_from, kept_headers
+from warp_tiles.tuning.headers import HeaderCache, cached_headers, header_inputs
 
 MADE_FROM = {"kind": "headers of a test"}
 O2, O3 = "builtin_bd1_o2.pch", "builtin_bd1_o3.pch"
@@ -77,9 +77,9 @@ def test_what_a_thread_made_is_there_in_the_next_process(
     (process.other / O2).write_bytes(b"second level")
     (process.other / "builtin_bd1_o3-1c20.pch.tmp").write_bytes(b"half")
     (process.other / "nvrtc.pch").write_bytes(b"for GPUs")
-    Shelf(cache, MADE_FROM).keep()
+    HeaderCache(cache, MADE_FROM).save()
     later = Process(tmp_path / "later", monkeypatch)
-    Shelf(cache, MADE_FROM).take()
+    HeaderCache(cache, MADE_FROM).load()
     assert [(path.name, path.read_bytes()) for path in later.own.iterdir()] == [(O2, b"second level")]
     assert list(later.other.iterdir()) == []
     assert [path.suffix for path in (cache.root / "v1" / "objects").rglob("*") if path.is_file()] == [".pch"]
@@ -88,28 +88,28 @@ def test_what_a_thread_made_is_there_in_the_next_process(
 def test_headers_of_several_processes_are_all_kept(
     process: Process, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = Shelf(cache, MADE_FROM), Shelf(cache, MADE_FROM)
-    first.take()
-    second.take()
+    first, second = HeaderCache(cache, MADE_FROM), HeaderCache(cache, MADE_FROM)
+    first.load()
+    second.load()
     (process.own / O2).write_bytes(b"two")
-    first.keep()
+    first.save()
     Process(tmp_path / "second", monkeypatch).own.joinpath(O3).write_bytes(b"three")
-    second.keep()
+    second.save()
     later = Process(tmp_path / "later", monkeypatch)
-    Shelf(cache, {"kind": "another Warp"}).take()
+    HeaderCache(cache, {"kind": "another Warp"}).load()
     assert list(later.own.iterdir()) == []
-    Shelf(cache, MADE_FROM).take()
+    HeaderCache(cache, MADE_FROM).load()
     assert sorted(path.name for path in later.own.iterdir()) == [O2, O3]
 
 
 def test_nothing_is_written_twice(process: Process, cache: Cache) -> None:
     (process.own / O2).write_bytes(b"two")
-    shelf = Shelf(cache, MADE_FROM)
-    shelf.keep()
-    shelf.keep()
-    again = Shelf(cache, MADE_FROM)
-    again.take()
-    again.keep()
+    stored_headers = HeaderCache(cache, MADE_FROM)
+    stored_headers.save()
+    stored_headers.save()
+    again = HeaderCache(cache, MADE_FROM)
+    again.load()
+    again.save()
     assert cache.counters.stores == 1
 
 
@@ -118,21 +118,21 @@ def test_what_warp_made_in_place_of_a_stored_file_replaces_it(
 ) -> None:
     (process.own / O2).write_bytes(b"stored")
     os.utime(process.own / O2, ns=(1, 1))
-    Shelf(cache, MADE_FROM).keep()
-    shelf = Shelf(cache, MADE_FROM)
-    shelf.take()
+    HeaderCache(cache, MADE_FROM).save()
+    stored_headers = HeaderCache(cache, MADE_FROM)
+    stored_headers.load()
     (process.other / O2).write_bytes(b"newer")
-    shelf.keep()
+    stored_headers.save()
     assert (process.own / O2).read_bytes() == b"stored"
     later = Process(tmp_path / "later", monkeypatch)
-    Shelf(cache, MADE_FROM).take()
+    HeaderCache(cache, MADE_FROM).load()
     assert (later.own / O2).read_bytes() == b"newer"
 
 
 @pytest.mark.parametrize("name", ["../builtin_bd1.pch", "/builtin_bd1.pch", "builtin_bd/../../x.pch", "other.pch", ""])
 def test_names_of_the_cache_stay_in_the_folder(process: Process, cache: Cache, name: str) -> None:
     cache.put(CacheKey.of({**MADE_FROM, "file": name}), b"data", {})
-    Shelf(cache, MADE_FROM).take()
+    HeaderCache(cache, MADE_FROM).load()
     assert list(process.own.iterdir()) == []
     assert [path.name for path in process.own.parent.iterdir()] != ["builtin_bd1.pch"]
 
@@ -141,10 +141,10 @@ def test_names_of_the_cache_stay_in_the_folder(process: Process, cache: Cache, n
 def test_what_cannot_be_used_costs_only_time(
     process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
-    monkeypatch.setattr(headers, "headers_made_from", lambda folder, version: MADE_FROM)
+    monkeypatch.setattr(headers, "header_inputs", lambda folder, version: MADE_FROM)
     now, root = Settings(cache_dir=tmp_path), tmp_path / "headers"
     (process.own / O2).write_bytes(b"two" * 100)
-    Shelf(Cache(root, suffix=".pch"), MADE_FROM).keep()
+    HeaderCache(Cache(root, suffix=".pch"), MADE_FROM).save()
     (process.own / O2).unlink()
     (stored,) = root.rglob("*.pch")
     if damage == "bytes":
@@ -156,7 +156,7 @@ def test_what_cannot_be_used_costs_only_time(
     else:
         monkeypatch.setattr(searches, "headers_folder", _no_seam)
     ran = False
-    with caplog.at_level(logging.INFO, "warp_tiles"), kept_headers(now):
+    with caplog.at_level(logging.INFO, "warp_tiles"), cached_headers(now):
         ran = True
         (process.other / O2).write_bytes(b"made again")
     assert ran
@@ -174,7 +174,7 @@ def _no_seam() -> Path:
 
 def test_a_failure_in_the_block_comes_out(process: Process, tmp_path: Path) -> None:
     def search() -> None:
-        with kept_headers(Settings(cache_dir=tmp_path)):
+        with cached_headers(Settings(cache_dir=tmp_path)):
             (process.own / O2).write_bytes(b"two")
             raise RuntimeError("of the search")
 
@@ -184,7 +184,7 @@ def test_a_failure_in_the_block_comes_out(process: Process, tmp_path: Path) -> N
 
 
 def test_a_cache_of_several_users_has_no_code_of_the_host(process: Process, tmp_path: Path) -> None:
-    with kept_headers(Settings(cache_dir=tmp_path, cache_shared=True)):
+    with cached_headers(Settings(cache_dir=tmp_path, cache_shared=True)):
         (process.own / O2).write_bytes(b"two")
     assert not (tmp_path / "headers").exists()
 
@@ -201,8 +201,8 @@ def test_the_key_has_everything_that_headers_are_made_from(
         (package / name).write_text("text")
         os.utime(package / name, ns=(1, 1))
     version, header = "1.19.0", package / "native" / "cutlass" / "gemm.h"
-    before = headers_made_from(package, version)
-    assert headers_made_from(package, version) == before
+    before = header_inputs(package, version)
+    assert header_inputs(package, version) == before
     if change == "size":
         header.write_text("texts")
         os.utime(header, ns=(1, 1))
@@ -216,7 +216,7 @@ def test_the_key_has_everything_that_headers_are_made_from(
         package = package.rename(tmp_path / "elsewhere")
     else:
         monkeypatch.setattr(platform if change == "machine" else headers, change, lambda: "another")
-    assert headers_made_from(package, version) != before
+    assert header_inputs(package, version) != before
 
 
 def test_a_search_in_another_process_precompiles_nothing(tmp_path: Path) -> None:

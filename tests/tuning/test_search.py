@@ -12,7 +12,7 @@ import pytest
 from warp_tiles import WorkerError, settings
 from warp_tiles.tuning.measure import Effort, WallClock
 from warp_tiles.tuning.record import Config, Timing
-from warp_tiles.tuning.search import Found, Lane, search
+from warp_tiles.tuning.search import SearchDevice, SearchResult, search
 from warp_tiles.tuning.space import Halving
 
 CONFIGS = [{"x": number} for number in range(20)]
@@ -66,8 +66,10 @@ class Builder:
         return candidate
 
 
-def run(configs: Sequence[Config] = CONFIGS, build: Callable[[Config], Any] | None = None, **options: Any) -> Found:
-    return search(configs, [Lane(build or Builder(), Clock())], **options)
+def run(
+    configs: Sequence[Config] = CONFIGS, build: Callable[[Config], Any] | None = None, **options: Any
+) -> SearchResult:
+    return search(configs, [SearchDevice(build or Builder(), Clock())], **options)
 
 
 def test_every_configuration_gets_a_timing_and_failures_their_reason() -> None:
@@ -152,7 +154,7 @@ def test_halving_measures_the_fastest_longer() -> None:
 
 def test_several_lanes_share_the_configurations() -> None:
     builders = [Builder(), Builder()]
-    found = search(CONFIGS, [Lane(builder, Clock()) for builder in builders])
+    found = search(CONFIGS, [SearchDevice(builder, Clock()) for builder in builders])
     assert len(found.timings) == 20
     numbers = [sorted(candidate.config["x"] for candidate in builder.built) for builder in builders]
     assert numbers[0] == list(range(0, 20, 2))
@@ -160,7 +162,7 @@ def test_several_lanes_share_the_configurations() -> None:
 
 
 def test_candidates_of_wall_time() -> None:
-    found = search(CONFIGS[:3], [Lane(Builder(), WallClock())], effort=Effort(rounds=2))
+    found = search(CONFIGS[:3], [SearchDevice(Builder(), WallClock())], effort=Effort(rounds=2))
     assert {timing.status for timing in found.timings} <= {"ok", "dropped"}
 
 
@@ -184,8 +186,8 @@ def test_a_cause_that_passes_is_told_and_not_handed_on(cause: Exception) -> None
 
     handed_on: list[Timing] = []
     found = run(build=build, configs=CONFIGS[:5], finished=handed_on.extend)
-    assert [timing.config["x"] for timing in found.passing] == [3]
-    assert type(cause).__name__ in found.passing[0].reason
+    assert [timing.config["x"] for timing in found.transient] == [3]
+    assert type(cause).__name__ in found.transient[0].reason
     assert sorted(timing.config["x"] for timing in handed_on) == [0, 1, 2, 4]
     assert len(found.timings) == 5
     assert not found.out_of_time
@@ -197,7 +199,7 @@ def test_an_error_of_the_candidate_is_handed_on() -> None:
 
     handed_on: list[Timing] = []
     found = run(build=build, configs=CONFIGS[:2], finished=handed_on.extend)
-    assert (found.passing, len(handed_on)) == ((), 2)
+    assert (found.transient, len(handed_on)) == ((), 2)
 
 
 class Interrupting(Clock):
@@ -219,7 +221,7 @@ def test_an_interruption_hands_on_what_was_measured_so_far(strategy: Any) -> Non
     with pytest.raises(KeyboardInterrupt):
         search(
             CONFIGS,
-            [Lane(Builder(), Interrupting())],
+            [SearchDevice(Builder(), Interrupting())],
             strategy=strategy,
             finished=lambda timings: handed.update({timing.identity: timing for timing in timings}),
         )
@@ -235,9 +237,9 @@ def test_what_the_budget_cut_short_is_unfinished() -> None:
             time.sleep(0.02)
             return [100.0 + run for run in range(runs)]
 
-    found = search([{"x": 1}, {"x": 2}], [Lane(Builder(), Slow())], budget_s=0.15)
+    found = search([{"x": 1}, {"x": 2}], [SearchDevice(Builder(), Slow())], budget_s=0.15)
     assert [timing.unfinished for timing in found.timings] == [True, True]
-    found = search([{"x": 1}, {"x": 2}], [Lane(Builder(), Slow())], budget_s=0.0)
+    found = search([{"x": 1}, {"x": 2}], [SearchDevice(Builder(), Slow())], budget_s=0.0)
     assert [timing.unfinished for timing in found.timings] == [False, False]
 
 

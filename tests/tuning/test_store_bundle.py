@@ -59,13 +59,13 @@ class TestBundle:
         [
             (b"", "Expecting value"),
             (b"\x80\x04rubbish", "decode"),
-            (b"[1]", "no export"),
-            (b'{"schema": 1}', "no export"),
-            (b'{"schema": 1, "records": {}}', "no export"),
-            (b'{"records": []}', "no export"),
+            (b"[1]", "not an export"),
+            (b'{"schema": 1}', "not an export"),
+            (b'{"schema": 1, "records": {}}', "not an export"),
+            (b'{"records": []}', "not an export"),
             (b'{"schema": 1, "records": [7]}', "record 0: not a tuning record"),
             (b'{"schema": 3, "records": []}', "schema 3"),
-            (b'{"schema": 1, "records": [{"schema": 4}]}', "record 0: it is of schema 4"),
+            (b'{"schema": 1, "records": [{"schema": 4}]}', "record 0: it has schema 4"),
         ],
     )
     def test_rubbish_is_an_error(self, records: RecordStore, tmp_path: Path, content: bytes, said: str) -> None:

@@ -9,15 +9,15 @@ from typing import Any
 from warp_tiles.errors import RecordingError
 from warp_tiles.gemm.hardware import BLOCK_THREADS
 
-MOST_DIMENSIONS = 4  # of a launch by Warp, the threads of a tiled one's blocks among them
-MOST_BLOCKS = 2**31 - 1  # Warp passes an int
+MAX_DIMENSIONS = 4  # of a Warp launch; a tiled launch needs one of them for the threads of a block
+MAX_BLOCKS = 2**31 - 1  # Warp passes an int
 
 
 def listed(name: str, given: Any) -> list[Any]:
-    """Arguments or gradients as a list.
+    """Returns arguments or gradients as a list.
 
     Raises:
-        RecordingError: It is no list of values, but one value.
+        RecordingError: A single value was given.
     """
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes)) or hasattr(given, "shape"):
         raise RecordingError(f"{name} is {given!r:.300}", remedy=f"give a list, {name}=[...]")
@@ -25,7 +25,7 @@ def listed(name: str, given: Any) -> list[Any]:
 
 
 def gradients(kernel: Any, name: str, given: Any, names: Sequence[str]) -> list[Any]:
-    """A gradient for each argument, None for its own.
+    """Returns a gradient for each argument; None stands for the argument's own.
 
     Raises:
         RecordingError: Gradients are missing or surplus.
@@ -36,49 +36,49 @@ def gradients(kernel: Any, name: str, given: Any, names: Sequence[str]) -> list[
     if len(found) != len(names):
         raise RecordingError(
             f"{name} of kernel {kernel.key} has {len(found)} gradients for {len(names)} arguments",
-            remedy=f"give one for each of {', '.join(names) or 'none'}, None where the array's own is meant",
+            remedy=f"give one for each of {', '.join(names) or 'none'}, None for the array's own",
         )
     return found
 
 
 def dimensions(dim: Any, *, tiled: bool) -> tuple[int, ...]:
-    """Launch dimensions.
+    """Returns the launch dimensions as a tuple.
 
     Raises:
-        RecordingError: They are no whole numbers, negative, none or too many.
+        RecordingError: There are none or too many, or one is not a whole number or is negative.
     """
-    most = MOST_DIMENSIONS - tiled
+    largest = MAX_DIMENSIONS - tiled
     try:
         sizes = tuple(operator.index(size) for size in (dim if isinstance(dim, Iterable) else (dim,)))
     except TypeError:
         sizes = ()
-    if min(sizes, default=-1) < 0 or len(sizes) > most:
+    if min(sizes, default=-1) < 0 or len(sizes) > largest:
         raise RecordingError(
-            f"dim is {dim!r}", remedy=f"give 1 to {most} whole numbers of threads that are not negative"
+            f"dim is {dim!r}", remedy=f"give 1 to {largest} whole numbers of threads that are not negative"
         )
     return sizes
 
 
 def threads(block_dim: Any) -> int | None:
-    """Threads per block, None for Warp's default.
+    """Returns the threads per block; None for Warp's default.
 
     Raises:
-        RecordingError: No block has so many.
+        RecordingError: A block cannot have this number of threads.
     """
     return None if block_dim is None else _whole("block_dim", block_dim, 1, BLOCK_THREADS)
 
 
 def blocks(max_blocks: Any) -> int:
-    """The largest number of blocks, 0 for no limit.
+    """Returns the largest number of blocks; 0 for no limit.
 
     Raises:
-        RecordingError: It is no such number.
+        RecordingError: The number is not valid.
     """
-    return _whole("max_blocks", max_blocks, 0, MOST_BLOCKS)
+    return _whole("max_blocks", max_blocks, 0, MAX_BLOCKS)
 
 
 def whole_number(value: Any) -> int | None:
-    """A whole number of any type, NumPy's too; None for any other value, booleans included."""
+    """Returns a whole number of any type, also of NumPy; None for other values, booleans included."""
     try:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:

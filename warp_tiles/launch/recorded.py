@@ -16,14 +16,14 @@ from warp_tiles.launch import checks as recording_checks
 class RecordingTarget:
     """The launch that a tuned kernel has decided on.
 
-    An object with a method ``recording_target(args, device, outputs)`` that returns this can be recorded like a kernel;
-    ``outputs`` says how many of the arguments, the last ones, are outputs.
+    An object with a method ``recording_target(args, device, outputs)`` that returns this can be recorded like a kernel.
+    ``outputs`` is the number of outputs, which are the last arguments.
 
     Attributes:
         kernel: Warp's kernel.
         dim: Launch dimensions, without the threads of a block if ``tiled``.
-        block_dim: Threads per block; None takes Warp's default.
-        tiled: Whether it is launched as by ``wp.launch_tiled``.
+        block_dim: Threads per block; None for Warp's default.
+        tiled: True to launch as ``wp.launch_tiled`` does.
     """
 
     kernel: Any
@@ -33,7 +33,7 @@ class RecordingTarget:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _LaunchConfig:
     """The parts of a launch that do not change with its arguments."""
 
     dim: tuple[int, ...]
@@ -45,16 +45,16 @@ class _Place:
 
 
 class _Packed:
-    """Arguments and gradients of one moment, and the launches that hold them.
+    """A snapshot of arguments and gradients, and the launches that hold them.
 
     Args:
-        kernel: The kernel as the user has it, generic or not.
-        place: Where and how it is launched.
+        kernel: The kernel as the user passed it, generic or not.
+        config: How it is launched.
         values: Its arguments.
-        gradients: Gradients in place of the arrays' own; None takes those.
+        gradients: A gradient for each argument; None for the array's own.
     """
 
-    def __init__(self, kernel: Any, place: _Place, values: Sequence[Any], gradients: Sequence[Any]) -> None:
+    def __init__(self, kernel: Any, config: _LaunchConfig, values: Sequence[Any], gradients: Sequence[Any]) -> None:
         from warp_tiles._warp import definition, members
         from warp_tiles._warp import launch as warp_launch
 
@@ -62,8 +62,8 @@ class _Packed:
         self._definitions = definition
         self._members = members
         self.kernel = kernel
-        self.place = place
-        self.values = list(values)  # as given, which keeps arrays alive
+        self.config = config
+        self.values = list(values)  # as the user passed them, which keeps arrays alive
         self.gradients = list(gradients)
         self.is_on_tape = False
         self._definition: Any = None
@@ -73,7 +73,7 @@ class _Packed:
         self._record()
 
     def _record(self) -> None:
-        warp, place = self._warp, self.place
+        warp, config = self._warp, self.config
         self._concrete = kernel = warp.overload_for(self.kernel, self._kept)
         self._kept, self.gradients = (
             [warp.snapshot(kernel, index, value) for index, value in enumerate(values)]
@@ -83,23 +83,23 @@ class _Packed:
         self._shapes = [self._shapes_of(index, value) for index, value in enumerate(self._kept)]
         adjoints = [self._gradient(index) for index in range(len(self._kept))] if self.has_adjoint else None
         forward = adjoint = block_dim = None
-        if math.prod(place.dim):
-            forward = warp.record(kernel, self._kept, None, **vars(place))
+        if math.prod(config.dim):
+            forward = warp.record(kernel, self._kept, None, **vars(config))
             block_dim = forward.launch.block_dim
             if adjoints is not None:
-                adjoint = warp.record(kernel, self._kept, adjoints, **vars(place))
+                adjoint = warp.record(kernel, self._kept, adjoints, **vars(config))
         was_named = self._definition.is_named if self._definition is not None else None
         self._definition = self._definitions.Definition(self.kernel, kernel.module, block_dim, was_named)
         self._watched = tuple(warp.array_structures(self._kept))
         self._forward, self._adjoint = forward, adjoint
 
     def _shapes_of(self, index: int, value: Any, *, adjoint: bool = False) -> dict[str, tuple[int, ...] | None]:
-        """Shapes of the arrays in an argument, or in a gradient of it, which is checked."""
-        structure = self._warp.pack(self._concrete, index, value, self.place.device, adjoint=adjoint)
+        """Check an argument, or a gradient of it. Returns the shapes of its arrays."""
+        structure = self._warp.pack(self._concrete, index, value, self.config.device, adjoint=adjoint)
         return self._members.shapes(self._concrete, index, value, structure)
 
     def _gradient(self, index: int) -> Any:
-        """The gradient of an argument, which is checked if it is not the argument's own."""
+        """Returns the gradient of an argument. A gradient that the user passed is checked."""
         given = self.gradients[index]
         if given is None:
             return self._warp.own_gradient(self._kept[index])
@@ -110,26 +110,26 @@ class _Packed:
 
     def _require_shapes(self, index: int, found: Mapping[str, tuple[int, ...] | None], what: str = "") -> None:
         for name, expected in self._shapes[index].items():
-            if expected not in (None, found[name]):  # where nothing was recorded, anything may follow
+            if expected not in (None, found[name]):  # any shape may replace None
                 raise RecordingError(
                     f"{what}argument '{name}' has shape {found[name]}, and was recorded with {expected}",
                     remedy="give an array of the recorded shape, or record again",
                 )
 
-    def renew(self) -> None:
-        """Record what a changed module or kernel made of the launch."""
+    def record_again(self) -> None:
+        """Record the launch again after its module or kernel has changed."""
         self.kernel = self._definition.newest()
         self._record()
 
     def forward(self) -> None:
         if not self._definition.is_current():
-            self.renew()
+            self.record_again()
         if self._forward is not None:
             self._forward.run()
 
     def adjoint(self) -> None:
         if not self._definition.is_current():
-            self.renew()
+            self.record_again()
         for array, structure in self._watched:
             if array.ctype is not structure:
                 self._record()
@@ -140,7 +140,7 @@ class _Packed:
             self.require_adjoint()
 
     def require_adjoint(self) -> None:
-        """Raise if the kernel has none."""
+        """Raise if the kernel has no adjoint."""
         if not self.has_adjoint:
             raise RecordingError(
                 f"kernel {self.kernel.key} has no adjoint: enable_backward is off for it",
@@ -148,9 +148,9 @@ class _Packed:
             )
 
     def set(self, index: int, value: Any) -> None:
-        """Change an argument, whose gradient is then its own."""
+        """Change an argument. Its gradient is then its own."""
         if not self._definition.is_current():
-            self.renew()
+            self.record_again()
         shapes = self._shapes_of(index, value)
         self._require_shapes(index, shapes)
         self.values[index] = value
@@ -167,7 +167,7 @@ class _Packed:
     def set_gradient(self, index: int, value: Any) -> None:
         """Change the gradient of an argument; None takes its own."""
         if not self._definition.is_current():
-            self.renew()
+            self.record_again()
         self.require_adjoint()
         before = self.gradients[index]
         self.gradients[index] = self._warp.snapshot(self._concrete, index, value)
@@ -180,7 +180,7 @@ class _Packed:
             self._adjoint.set(index, gradient, adjoint=True)
 
     def copy(self) -> _Packed:
-        """The same arguments, apart from these."""
+        """Returns an independent copy."""
         other = copy.copy(self)
         other.is_on_tape = False
         for name in ("values", "gradients", "_kept", "_shapes"):
@@ -190,13 +190,14 @@ class _Packed:
             setattr(other, name, None if replay is None else replay.copy())
         return other
 
-    def join(self, tape: Any, inputs: int) -> None:
-        """Have a tape's backward pass run the adjoint with the arguments of now."""
-        warp, place = self._warp, self.place
+    def record_on_tape(self, tape: Any, inputs: int) -> None:
+        """Let a tape's backward pass run the adjoint with the present arguments."""
+        warp, config = self._warp, self.config
         warp.check_array_access(tape, self._concrete, self._kept)
-        if not self.has_adjoint:  # the tape says what that means
+        if not self.has_adjoint:  # the tape warns of it
             split = self._kept[:inputs], self._kept[inputs:]
-            tape.record_launch(self._concrete, place.dim, place.max_blocks, *split, place.device, place.block_dim or 0)
+            threads = config.block_dim or 0
+            tape.record_launch(self._concrete, config.dim, config.max_blocks, *split, config.device, threads)
             return
         self.is_on_tape = True
         gradients = tape.gradients
@@ -209,7 +210,7 @@ class _Packed:
         tape.record_func(backward, [])
 
     def gradients_by_array(self) -> dict[Any, Any]:
-        """Every array and struct that has a gradient, with it, as ``wp.Tape.gradients`` has them."""
+        """The gradients of arrays and structs that have one, in the form of ``wp.Tape.gradients``."""
         found: dict[Any, Any] = {}
         for value, kept, given in zip(self.values, self._kept, self.gradients):
             own = self._warp.own_gradient(kept, found)
@@ -220,11 +221,11 @@ class _Packed:
 
 
 class RecordedLaunch:
-    """A kernel's launch and the launch of its adjoint, recorded once; made by :func:`record`.
+    """A recorded launch of a kernel and of its adjoint. :func:`record` makes it.
 
-    Inside ``with tape:`` (a ``wp.Tape``), :meth:`forward` is recorded on the tape, whose backward pass replays
-    the adjoint with the arguments of that moment. What is recorded keeps its arrays, its module and its stream
-    alive. Arguments must not be changed while another thread replays.
+    Inside ``with tape:`` (a ``wp.Tape``), :meth:`forward` is recorded on the tape. The tape's backward pass replays the
+    adjoint with the arguments of that moment. A recording keeps its arrays, its module and its stream alive. Its
+    arguments must not change while another thread replays it.
     """
 
     def __init__(self, packed: _Packed, names: Sequence[str], inputs: int, runtime: Any) -> None:
@@ -245,12 +246,12 @@ class RecordedLaunch:
 
     @property
     def has_adjoint(self) -> bool:
-        """Whether the kernel has an adjoint; without one, :meth:`adjoint` raises."""
+        """True if the kernel has an adjoint. Without one, :meth:`adjoint` raises an error."""
         return bool(self._packed.has_adjoint)
 
     def __repr__(self) -> str:
-        place = self._packed.place
-        return f"RecordedLaunch({self.kernel.key}({', '.join(self._names)}), dim={place.dim}, device={place.device})"
+        config = self._packed.config
+        return f"RecordedLaunch({self.kernel.key}({', '.join(self._names)}), dim={config.dim}, device={config.device})"
 
     def forward(self) -> None:
         """Launch the kernel.
@@ -261,7 +262,7 @@ class RecordedLaunch:
         packed = self._packed
         packed.forward()
         if self._runtime.tape is not None:
-            packed.join(self._runtime.tape, self._inputs)
+            packed.record_on_tape(self._runtime.tape, self._inputs)
 
     def adjoint(self) -> None:
         """Launch the kernel's adjoint, which adds to gradients as ``wp.launch(adjoint=True)`` does.
@@ -275,17 +276,17 @@ class RecordedLaunch:
         """Change an argument, or the gradient of one.
 
         Args:
-            name: Name or position, inputs first, of the argument.
-            value: What ``wp.launch`` would take; an array, also one in a struct, must have the recorded shape. A new
-                argument brings its own gradient. As a gradient, None stands for the array's own.
-            adjoint: Change the argument's gradient.
+            name: Name of the argument, or its position, inputs first.
+            value: A value that ``wp.launch`` accepts. An array, also one in a struct, must have the recorded shape. A
+                new argument brings its own gradient. As a gradient, None stands for the array's own.
+            adjoint: Change the gradient of the argument instead.
 
         Raises:
-            RecordingError: There is no such argument, or the value has another type, dtype, shape or device;
-                nothing was changed.
+            RecordingError: There is no such argument, or the value has another type, dtype, shape or device. Nothing
+                has changed.
         """
         index = self._index(name)
-        if self._packed.is_on_tape:  # the tape's backward pass needs what was there
+        if self._packed.is_on_tape:  # the tape's backward pass needs the old arguments
             self._packed = self._packed.copy()
         if adjoint:
             self._packed.set_gradient(index, value)
@@ -318,32 +319,32 @@ def record(
     max_blocks: int = 0,
     tiled: bool = False,
 ) -> RecordedLaunch:
-    """Record a launch and the launch of its adjoint; nothing is launched yet.
+    """Record a launch and the launch of its adjoint. Nothing is launched yet.
 
     Args:
         kernel: A Warp kernel, generic or not, or a tuned kernel.
-        dim: Launch dimensions; a tuned kernel decides them itself. A dimension of 0 launches nothing.
-        inputs: Arguments, as for ``wp.launch``.
+        dim: Launch dimensions. A tuned kernel decides them itself. A dimension of 0 launches nothing.
+        inputs: Arguments, as in ``wp.launch``.
         outputs: The arguments that follow.
-        adj_inputs: A gradient for each of ``inputs``; None, for all or for one, stands for the array's own
-            ``.grad``. An array without one gets no gradient, as on a ``wp.Tape``.
+        adj_inputs: A gradient for each of ``inputs``. None, for all or for one, stands for the array's own ``.grad``.
+            An array without ``.grad`` gets no gradient, as on a ``wp.Tape``.
         adj_outputs: A gradient for each of ``outputs``, likewise.
-        device: Where to launch; None takes the stream's, or Warp's default device.
-        stream: A CUDA stream, kept for every replay; None takes the one that is current at a replay.
-        block_dim: Threads per block, 1 to 1024; None takes Warp's default.
-        max_blocks: Largest number of blocks, 0 for no limit.
-        tiled: As ``wp.launch_tiled``: a last dimension of ``block_dim`` threads is added to ``dim``.
+        device: Device of the launch; None takes the stream's, or Warp's default device.
+        stream: A CUDA stream for every replay; None takes the one that is current at a replay.
+        block_dim: Threads per block, 1 to 1024; None for Warp's default.
+        max_blocks: Largest number of blocks; 0 for no limit.
+        tiled: As ``wp.launch_tiled``, add a last dimension of ``block_dim`` threads to ``dim``.
 
     Raises:
-        RecordingError: Arguments or gradients are missing, surplus or do not fit the kernel, or dimensions, block,
-            stream or device are not what a launch can have.
-        SeamError: The installed Warp lacks something that recordings rely on.
-        Exception: What ``wp.launch`` raises when the module does not build.
+        RecordingError: Arguments or gradients are missing, surplus or do not fit the kernel, or a launch cannot have
+            these dimensions, block, stream or device.
+        SeamError: The installed Warp lacks a part that recordings rely on.
+        Exception: Any error of ``wp.launch`` when the module does not build.
     """
     from warp_tiles._warp import launch as warp_launch
 
     runtime = warp_launch.runtime()
-    place = warp_launch.device_of(device, stream)
+    device = warp_launch.device_of(device, stream)
     given, results = recording_checks.listed("inputs", inputs), recording_checks.listed("outputs", outputs)
     values = [*given, *results]
     if hasattr(kernel, "recording_target"):
@@ -351,10 +352,10 @@ def record(
             raise RecordingError(
                 "a tuned kernel was given launch dimensions", remedy="leave dim, block_dim and tiled to it"
             )
-        target = kernel.recording_target(values, place, len(results))
+        target = kernel.recording_target(values, device, len(results))
         kernel, dim, block_dim, tiled = target.kernel, target.dim, target.block_dim, target.tiled
     if not warp_launch.is_kernel(kernel):
-        raise RecordingError(f"{kernel!r} is no kernel", remedy="give what @wp.kernel makes, or a tuned kernel")
+        raise RecordingError(f"{kernel!r} is not a kernel", remedy="give what @wp.kernel makes, or a tuned kernel")
     if tiled and block_dim is None:
         raise RecordingError(
             f"kernel {kernel.key} is launched in tiles without block_dim", remedy="give the threads per block"
@@ -369,15 +370,15 @@ def record(
         *recording_checks.gradients(kernel, "adj_inputs", adj_inputs, names[: len(given)]),
         *recording_checks.gradients(kernel, "adj_outputs", adj_outputs, names[len(given) :]),
     ]
-    where = _Place(
+    config = _LaunchConfig(
         recording_checks.dimensions(dim, tiled=tiled),
         recording_checks.threads(block_dim),
         tiled,
         recording_checks.blocks(max_blocks),
-        place,
+        device,
         stream,
     )
-    packed = _Packed(kernel, where, values, gradients)
+    packed = _Packed(kernel, config, values, gradients)
     if any(gradient is not None for gradient in gradients):
         packed.require_adjoint()
     return RecordedLaunch(packed, names, len(given), runtime)

@@ -28,8 +28,8 @@ class Discovery:
 
     Attributes:
         targets: Modules with the block sizes that they are launched with, or their default.
-        stopped: The exception that ended the script early, or empty. Scripts that look at results
-            often end so, because nothing was computed.
+        stopped: The exception that ended the script early, or empty. Scripts that read results often end this way,
+            because nothing was computed.
     """
 
     targets: tuple[Target, ...]
@@ -37,10 +37,10 @@ class Discovery:
 
 
 def require_script(script: Path) -> None:
-    """Check that a script is there.
+    """Check that a script exists.
 
     Raises:
-        ScriptError: It is not.
+        ScriptError: There is no such file.
     """
     if not script.is_file():
         raise ScriptError(f"there is no script {script}", remedy="give the path of a Python file")
@@ -48,7 +48,7 @@ def require_script(script: Path) -> None:
 
 @contextlib.contextmanager
 def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """The interpreter as ``python script arguments`` would set it up."""
+    """Set the interpreter up as ``python script arguments`` does."""
     require_script(script)
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
@@ -60,7 +60,7 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def run_script(script: Path, arguments: Sequence[str] = ()) -> None:
-    """Run a script as ``__main__``; what it raises passes through.
+    """Run a script as ``__main__``. Its exceptions are not caught.
 
     Raises:
         ScriptError: There is no such file.
@@ -71,7 +71,7 @@ def run_script(script: Path, arguments: Sequence[str] = ()) -> None:
 
 @contextlib.contextmanager
 def intercepted_launches(launched: Callable[[Any, int], None]) -> Iterator[None]:
-    """Intercept launches: each calls ``launched(module, block_dim)`` and runs nothing."""
+    """Intercept launches in the block: each calls ``launched(module, block_dim)`` and runs nothing."""
     import warp
 
     def launch(kernel: Any, *args: Any, block_dim: int | None = None, **kwargs: Any) -> Any:
@@ -94,7 +94,7 @@ def intercepted_launches(launched: Callable[[Any, int], None]) -> Iterator[None]
 
 
 class _NotLaunched:
-    """Stands for Warp's Launch object where launches are only noted."""
+    """Replaces Warp's Launch object while launches are intercepted."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **kwargs: None

@@ -1,1 +1,1 @@
-"""Measured choices: what was tuned, for what, on which machine, and how fast each candidate was."""
+"""Tuning: measured configurations of kernels and of GEMM variants, kept as records."""

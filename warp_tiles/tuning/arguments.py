@@ -1,4 +1,4 @@
-"""Arguments of a kernel by name, and which of their properties a key holds."""
+"""Arguments of a kernel by name, and their properties that are part of a key."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ Key = tuple[str, ...] | Callable[[SimpleNamespace], Mapping[str, Scalar]]
 
 
 def checked_key(key: Any) -> Key:
-    """Names of arguments, or a function of them.
+    """Returns the key as names of arguments or as a function of them.
 
     Raises:
-        TuningError: It is neither, or a name occurs twice.
+        TuningError: The key is neither, or a name occurs twice.
     """
     if callable(key):
         function: Key = key
         return function
     names = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, Iterable) else ()
     if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names) or not names:
-        raise TuningError(f"key is {key!r}", remedy="name the kernel's arguments that decide, each once")
+        raise TuningError(f"key is {key!r}", remedy="name the kernel arguments that decide, each once")
     return names
 
 
 def refuse_unknown(names: Iterable[str], arguments: Sequence[str], what: str) -> None:
-    """Raise if a name is no argument.
+    """Raise if a name is not an argument.
 
     Raises:
-        TuningError: The names that are none, and those that are.
+        TuningError: A name is unknown; the message lists the valid names.
     """
     unknown = [name for name in names if name not in arguments]
     if unknown:
@@ -45,7 +45,7 @@ def refuse_unknown(names: Iterable[str], arguments: Sequence[str], what: str) ->
 def in_order(
     arguments: Sequence[str], inputs: Sequence[Any], outputs: Sequence[Any], named: Mapping[str, Any]
 ) -> list[Any]:
-    """Values in the order of the kernel's arguments; positional ones come first.
+    """Returns the values in the order of the kernel's arguments; positional ones come first.
 
     Raises:
         TuningError: An argument is missing, unknown or given twice.
@@ -65,12 +65,12 @@ def in_order(
 
 
 def namespace(arguments: Sequence[str], values: Sequence[Any]) -> SimpleNamespace:
-    """Values by name, as attributes."""
+    """A namespace with one attribute per argument."""
     return SimpleNamespace(**dict(zip(arguments, values)))
 
 
 def key_values(key: Key, arguments: Sequence[str], values: Sequence[Any]) -> dict[str, Scalar]:
-    """Return the entry of a tuning key: shape, dtype and layout of an array, the value of any other argument.
+    """Returns the key entries of arguments: shape, dtype and layout of an array, the value of any other argument.
 
     Raises:
         TuningError: A value is neither an array nor a scalar, vector or matrix.
@@ -80,7 +80,7 @@ def key_values(key: Key, arguments: Sequence[str], values: Sequence[Any]) -> dic
         valid = isinstance(given, Mapping) and all(isinstance(name, str) for name in given)
         if not valid or not all(isinstance(value, Scalar) for value in given.values()):
             raise TuningError(
-                f"the key function gives {given!r}", remedy="give texts, numbers, truth values or None by name"
+                f"the key function gives {given!r}", remedy="return strings, numbers, booleans or None by name"
             )
         return {name: _finite(value) for name, value in given.items()}
     found: dict[str, Scalar] = {}
@@ -90,29 +90,29 @@ def key_values(key: Key, arguments: Sequence[str], values: Sequence[Any]) -> dic
     return found
 
 
-def remembered(value: Any) -> Any:
-    """A value of a key as something to hash, equal only for what has the same text in a key.
+def hashable(value: Any) -> Any:
+    """Returns a hashable form of a key value. Two forms are equal only if a key holds the same text for both.
 
     Raises:
-        TuningError: It can be no value of a key.
+        TuningError: The value cannot be part of a key.
     """
     kind = type(value)
     if kind is int or kind is bool or kind is str:
         return kind, value
     if kind is float:
         return kind, repr(value)
-    if hasattr(value, "_length_"):  # a vector, matrix or quaternion of Warp
+    if hasattr(value, "_length_"):  # a Warp vector, matrix or quaternion
         return kind, bytes(value)
     return kind, tuple(_described("", value).values())
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is a Warp array or something like it."""
+    """Returns True if a value is a Warp array or looks like one."""
     return all(hasattr(value, name) for name in ("shape", "strides", "dtype")) and bool(value.shape)
 
 
 def is_struct(value: Any) -> bool:
-    """Whether a value is an instance of a ``wp.struct``."""
+    """Returns True if a value is an instance of a ``wp.struct``."""
     return hasattr(value, "_cls") and hasattr(value._cls, "vars")
 
 
@@ -125,15 +125,15 @@ def _described(name: str, value: Any) -> dict[str, Scalar]:
             f"{name}.dtype": getattr(value.dtype, "__name__", None) or str(value.dtype),
             f"{name}.layout": _layout(value),
         }
-    if hasattr(value, "item"):  # a scalar of NumPy
+    if hasattr(value, "item"):  # a NumPy scalar
         return {name: _finite(value.item())}
-    if hasattr(value, "value") and isinstance(value.value, (bool, int, float)):  # a scalar of Warp
+    if hasattr(value, "value") and isinstance(value.value, (bool, int, float)):  # a Warp scalar
         return {name: _finite(value.value)}
-    if hasattr(value, "__len__") and hasattr(value, "_length_"):  # a vector, matrix or quaternion of Warp
+    if hasattr(value, "__len__") and hasattr(value, "_length_"):  # a Warp vector, matrix or quaternion
         return {name: f"{type(value).__name__}{[float(item) for item in _flat(value)]}"}
     if hasattr(value, "_cls"):
         raise TuningError(
-            f"the key names {name}, which is a structure",
+            f"the key names {name}, which is a struct",
             remedy="name scalars and arrays, or give key=lambda args: {...}",
         )
     raise TuningError(
@@ -142,7 +142,7 @@ def _described(name: str, value: Any) -> dict[str, Scalar]:
 
 
 def _finite(value: Scalar) -> Scalar:
-    """The value; as text if it is a number that JSON does not have."""
+    """Returns the value, or its text if JSON cannot represent the number."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -155,7 +155,7 @@ def _flat(value: Any) -> Iterable[Any]:
 
 
 def _layout(array: Any) -> str:
-    """``contiguous``, or the strides in elements."""
+    """Returns ``contiguous``, or the strides in elements."""
     size, expected = getattr(array, "itemsize", 0) or 0, 1
     if not size:
         import warp as wp

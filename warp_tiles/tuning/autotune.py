@@ -13,7 +13,7 @@ from warp_tiles.errors import TuningError
 from warp_tiles.settings import Settings
 from warp_tiles.tuning.kernel import TunedKernel
 from warp_tiles.tuning.kernel_records import Dim, Store
-from warp_tiles.tuning.making import Maker, Measurement
+from warp_tiles.tuning.maker import Maker, Measurement
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config
 from warp_tiles.tuning.space import Space, checked_configs, strategy_of
@@ -40,7 +40,7 @@ def autotune(
     devices: Any = (),
     store: Callable[[Settings], Store] | None = None,
 ) -> Callable[[Callable[..., Any]], TunedKernel]:
-    """Make a tuned kernel of a function that makes a kernel from a configuration.
+    """Turn a function that makes a kernel from a configuration into a tuned kernel.
 
         @warp_tiles.autotune(configs, key=("a", "b"), tiled=True,
                              dim=lambda c, args: (args.c.shape[0] // c["tile_m"], args.c.shape[1] // c["tile_n"]))
@@ -53,31 +53,31 @@ def autotune(
         gemm.launch(inputs=[a, b], outputs=[c])
 
     Args:
-        configs: Dictionaries that the function is called with; ``block_dim`` goes to the launch as well. A name that
-            begins with ``warp_tiles_`` and that the function does not take is an option of the kernel's Warp module.
-        key: Names of the kernel's arguments that decide which configuration is best: of an array its shape, dtype and
-            layout count, of a scalar its value. Or a function of the arguments that gives values by name.
-        dim: Launch dimensions, from a configuration and the arguments as attributes.
-        space: In place of ``configs``, combinations of values.
+        configs: Dictionaries of arguments for the function. ``block_dim`` also goes to the launch. A name that begins
+            with ``warp_tiles_`` and that the function does not take is an option of the kernel's Warp module.
+        key: Names of the kernel arguments that decide which configuration is best. An array counts by shape, dtype and
+            layout, a scalar by value. Or a function of the arguments that returns values by name.
+        dim: Function of a configuration and of the arguments, as attributes, that returns the launch dimensions.
+        space: Combinations of values, in place of ``configs``.
         search: ``"all"``, ``Random(n)`` or ``Halving(n)``.
-        default: What is launched where nothing may be tuned: a configuration, or the number of one.
+        default: The configuration, or its index, to launch where tuning is not allowed.
         tiled: Launch as ``wp.launch_tiled`` does.
-        block_dim: Threads per block of configurations that do not say.
-        restore: Names of the arrays that the kernel writes; they are restored before each run. None takes the outputs
-            of the launch, or all arrays if it has none. A search works on copies and never changes an array of yours;
-            where names are given, no other array is copied, and the kernel must write no other.
-        reference: Checks results: ``"first"`` compares with the first configuration that works, a function is called
-            with the arguments and returns what must come out. A wrong result is a failure of its configuration.
-        rtol, atol: How close results must be, as of ``numpy.allclose``; finite, not negative.
+        block_dim: Threads per block for configurations without ``block_dim``.
+        restore: Names of the arrays that the kernel writes. They are restored before each run. None stands for the
+            outputs of the launch, or for all arrays if it has no outputs. A search works on copies and never changes
+            your arrays. If names are given, only those arrays are copied, and the kernel must not write to any other.
+        reference: How results are checked. ``"first"`` compares with the first configuration that works. A function
+            gets the arguments and returns the expected results. A configuration with a wrong result has failed.
+        rtol, atol: Tolerances of results, as in ``numpy.allclose``; finite and not negative.
         flush_l2: Measure with inputs that are not in the L2 cache.
-        wait: While another process tunes the same key: True waits, False launches the default meanwhile.
-        jobs: Builds side by side; 0 for one per core.
-        effort: How much is measured.
-        devices: Further GPUs that share the work, one or a list; those unlike the launch's own are left out.
-        store: Gives the records for settings; None for those that the settings name.
+        wait: True waits while another process tunes the same key. False launches the default meanwhile.
+        jobs: Number of parallel builds; 0 for one per core.
+        effort: How much to measure; None for the default.
+        devices: Further GPUs that share the work, one or a list. GPUs unlike the launch's own are left out.
+        store: Function that returns the record store for given settings; None for the store that the settings name.
 
     Raises:
-        TuningError: An argument has another type or value, there are no configurations, one occurs twice, or the
+        TuningError: An argument has a wrong type or value, there are no configurations, one occurs twice, or the
             function cannot be called with one.
     """
     if (configs is None) == (space is None):
@@ -97,7 +97,8 @@ def autotune(
     rtol, atol = _tolerance("rtol", rtol), _tolerance("atol", atol)
     chosen: tuple[Config, ...] | Space = space if space is not None else checked_configs(configs or ())
     strategy = strategy_of(search)
-    how = Measurement(tiled, reference, rtol, atol, flush_l2, jobs, effort, () if devices is None else _listed(devices))
+    further = () if devices is None else _listed(devices)
+    measurement = Measurement(tiled, reference, rtol, atol, flush_l2, jobs, effort, further)
     names = None if restore is None else _listed(restore)
     if not all(isinstance(name, str) for name in names or ()):
         raise TuningError(f"restore is {restore!r}", remedy="name arguments of the kernel that are arrays")
@@ -106,7 +107,7 @@ def autotune(
         if not inspect.isfunction(function):
             raise TuningError(f"autotune() was given {function!r}", remedy="give a function that makes a kernel")
         maker = Maker(function, chosen, default, block_dim, needs_block_dim=tiled)
-        return TunedKernel(maker, key, dim, strategy, how, restore=names, wait=wait, store=store)
+        return TunedKernel(maker, key, dim, strategy, measurement, restore=names, wait=wait, store=store)
 
     return decorate
 
@@ -114,7 +115,7 @@ def autotune(
 def _tolerance(name: str, value: Any) -> float:
     try:
         found = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    except OverflowError:  # a whole number, which may have more digits than Python prints
+    except OverflowError:  # a whole number may have more digits than Python prints
         found = value = math.inf
     if not 0 <= found < math.inf:
         raise TuningError(f"{name} is {value!r}", remedy="give a finite number that is not negative")
@@ -122,5 +123,5 @@ def _tolerance(name: str, value: Any) -> float:
 
 
 def _listed(values: Any) -> tuple[Any, ...]:
-    """Several values, or one by itself; a text is one."""
+    """Returns the values as a tuple; a single value or a string makes a tuple of one."""
     return tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else (values,)

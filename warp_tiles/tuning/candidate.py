@@ -1,4 +1,4 @@
-"""Kernels as candidates of a search: launched on copies, checked, restored."""
+"""Kernels as candidates of a search: launched on copies of the arguments, checked and restored."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 
 from warp_tiles.errors import TuningError
 from warp_tiles.tuning.arguments import is_array, is_struct, namespace
-from warp_tiles.tuning.making import TunedLaunch
-from warp_tiles.tuning.measure import is_passing
+from warp_tiles.tuning.maker import TunedLaunch
+from warp_tiles.tuning.measure import is_transient
 
 log = logging.getLogger("warp_tiles")
 _SEED = 4
 
 
 class Workspace:
-    """Arguments of a search on one device; what a launch may write is a copy, so that the user's stay as they are.
+    """Arguments of a search on one device. Arrays that a launch may write are copies, so the user's stay unchanged.
 
     Args:
-        names: Of the arguments.
+        names: Names of the arguments.
         values: The arguments, in order.
-        written: Names of arrays that launches write, which are restored; None for all arrays.
-        device: Warp's device; arrays of another are copied there.
-        is_all_written: Whether launches write nothing else. If not, the others are copied as well, and those that the
-            first launch changes are restored from then on.
+        written: Names of the arrays that launches write. They are restored before each run. None for all arrays.
+        device: Warp's device; arrays on another device are copied there.
+        writes_only_named: True if launches write no other array. If False, the others are copied too, and those that
+            the first launch changes are restored from then on.
     """
 
     def __init__(
@@ -36,39 +36,40 @@ class Workspace:
         written: frozenset[str] | None,
         device: Any,
         *,
-        is_all_written: bool = False,
+        writes_only_named: bool = False,
     ) -> None:
         self.names = tuple(names)
         self.device = device
         self.pristine: list[Any] = []  # in the order of the arguments
         self.values: list[Any] = []
-        self._is_all_written = is_all_written
-        self._copies: dict[int, tuple[Any, Any]] = {}  # by the id of the user's array: the copy, and what it is of
+        self._writes_only_named = writes_only_named
+        self._copies: dict[int, tuple[Any, Any]] = {}  # by the id of the user's array: the copy and its source
         self._restored: dict[int, tuple[Any, Any]] = {}
-        self._unsure: dict[int, str] = {}  # arrays that are copied though nothing declares that they are written
-        self._is_looked_into = False
+        self._undeclared: dict[int, str] = {}  # copied arrays that are not declared as written
+        self._is_probed = False
         self._results: dict[str, Any] = {}
-        self._given: list[Any] = []  # arrays whose ids are used live as long
+        self._originals: list[Any] = []  # keeps the arrays alive whose ids are used
         for name, value in zip(names, values):
-            pristine, own = self._taken(name, value, written is None or name in written)
+            pristine, own = self._duplicated(name, value, written is None or name in written)
             self.pristine.append(pristine)
             self.values.append(own)
         self.written = tuple(self._results)
 
-    def _taken(self, name: str, value: Any, is_written: bool) -> tuple[Any, Any]:
-        """A value with the user's numbers, and what launches get in its place."""
+    def _duplicated(self, name: str, value: Any, is_written: bool) -> tuple[Any, Any]:
+        """Returns a value that holds the user's data, and the value that launches get instead."""
         import warp as wp
 
         if is_struct(value):
             structs = value._cls(), value._cls()
             for member in value._cls.vars:
-                for struct, found in zip(structs, self._taken(f"{name}.{member}", getattr(value, member), is_written)):
+                pair = self._duplicated(f"{name}.{member}", getattr(value, member), is_written)
+                for struct, found in zip(structs, pair):
                     setattr(struct, member, found)
             return structs
         if isinstance(value, wp.indexedarray):
             found = value.indices[: value.ndim]
             indices = [index if index is None else wp.clone(index, device=self.device) for index in found]
-            pristine, own = self._taken(name, value.data, is_written)
+            pristine, own = self._duplicated(name, value.data, is_written)
             return wp.indexedarray(pristine, indices), wp.indexedarray(own, indices)
         if not is_array(value):
             return value, value
@@ -76,11 +77,11 @@ class Workspace:
             raise TuningError(
                 f"the argument {name} is a {type(value).__name__}", remedy="tune with Warp arrays; wrap it first"
             )
-        self._given.append(value)
+        self._originals.append(value)
         if id(value) not in self._copies:
             source = value if value.device == self.device or not value.size else self._copy_of(name, value)
-            source = source if is_written else _not_zero(name, source)
-            if not is_written and self._is_all_written:
+            source = source if is_written else _nonzero_input(name, source)
+            if not is_written and self._writes_only_named:
                 return source, source
             self._copies[id(value)] = self._copy_of(name, source), source
         copy, source = self._copies[id(value)]
@@ -88,7 +89,7 @@ class Workspace:
             self._restored[id(value)] = copy, source
             self._results[name] = copy
         else:
-            self._unsure.setdefault(id(value), name)
+            self._undeclared.setdefault(id(value), name)
         return source, copy
 
     def _copy_of(self, name: str, array: Any) -> Any:
@@ -97,60 +98,60 @@ class Workspace:
         except (RuntimeError, MemoryError) as error:
             raise TuningError(
                 f"the argument {name} of shape {array.shape} cannot be copied on {self.device}: {error}",
-                remedy="take smaller arrays for tuning"
-                if self._is_all_written
+                remedy="tune with smaller arrays"
+                if self._writes_only_named
                 else "name the arrays that the kernel writes, restore=[...]; the others are not copied then",
             ) from error
 
     def restore(self) -> None:
-        """Give every copy that launches change the user's values again."""
+        """Restore the user's values in every copy that launches change."""
         import warp as wp
 
         for copy, source in self._restored.values():
             wp.copy(copy, source)
 
     def find_written(self, run: Callable[[], None]) -> None:
-        """Launch once, and restore from now on every array that it changed without a declaration.
+        """Launch once to find arrays that the kernel writes without a declaration. They are restored from then on.
 
         Args:
-            run: One launch; it is not called where there is nothing to find. From the second time on it is not either:
-                all copies have the user's values again.
+            run: Launches once. It is called at most once, and only if there are undeclared arrays. Later calls of this
+                method only restore their copies.
         """
         import warp as wp
 
-        unsure = {key: name for key, name in self._unsure.items() if key not in self._restored}
-        if not unsure:
+        undeclared = {key: name for key, name in self._undeclared.items() if key not in self._restored}
+        if not undeclared:
             return
-        if self._is_looked_into:
-            for key in unsure:
+        if self._is_probed:
+            for key in undeclared:
                 wp.copy(*self._copies[key])
             return
         self.restore()
         run()
-        self._is_looked_into = True
-        for key, name in unsure.items():
+        self._is_probed = True
+        for key, name in undeclared.items():
             copy, source = self._copies[key]
             if not _is_equal(copy, source):
                 log.warning(
-                    "tuning: launches write %s; it is restored before each run, and yours is left alone. "
-                    "Name what they write: outputs=, or autotune(restore=...)",
+                    "tuning: launches write %s; a copy is restored before each run, and yours does not change. "
+                    "Name the arrays that the kernel writes with outputs= or autotune(restore=...)",
                     name,
                 )
                 self._restored[key] = copy, source
         self.restore()
 
     def results(self) -> dict[str, Any]:
-        """Return what the last launch wrote as NumPy arrays by name, a struct member as ``argument.member``."""
+        """Returns the results of the last launch as NumPy arrays by name; a struct member is ``argument.member``."""
         return {name: array.numpy().copy() for name, array in self._results.items()}
 
 
 def _is_equal(array: Any, other: Any) -> bool:
-    """Whether two arrays of one shape and dtype hold the same bits."""
+    """Returns True if two arrays of one shape and dtype hold the same bits."""
     return _is_same(array.numpy(), other.numpy())
 
 
 def _is_same(array: Any, other: Any) -> bool:
-    """The same of NumPy arrays, field by field: what lies between fields means nothing."""
+    """Compare NumPy arrays bit by bit, field by field; padding between fields is ignored."""
     import numpy as np
 
     if array.dtype.names:
@@ -160,7 +161,7 @@ def _is_same(array: Any, other: Any) -> bool:
 
 
 def _copy_of(array: Any, device: Any) -> Any:
-    """A copy with the same strides, which are part of what is measured."""
+    """Returns a copy with the same strides, because timings depend on them."""
     import warp as wp
 
     if array.is_contiguous:
@@ -170,13 +171,13 @@ def _copy_of(array: Any, device: Any) -> Any:
     buffer = wp.empty(last - first + wp.types.type_size_in_bytes(array.dtype), dtype=wp.uint8, device=device)
     start = buffer.ptr - first
     copy = wp.array(ptr=start, dtype=array.dtype, shape=array.shape, strides=array.strides, device=device)
-    copy.warp_tiles_buffer = buffer  # lives as long as what points into it
+    copy.warp_tiles_buffer = buffer  # keeps the memory alive as long as the array
     wp.copy(copy, array)
     return copy
 
 
-def _not_zero(name: str, array: Any) -> Any:
-    """An input, or random numbers in place of nothing but zeros, which would draw less power and run faster."""
+def _nonzero_input(name: str, array: Any) -> Any:
+    """Returns an input, or random numbers if it is all zeros. Zeros would draw less power and run faster."""
     import numpy as np
     import warp as wp
 
@@ -208,11 +209,11 @@ class Reference:
         self.atol = atol
 
     @classmethod
-    def called(cls, reference: Callable[..., Any], workspace: Workspace, rtol: float, atol: float) -> Reference:
-        """From a function of the arguments, which gives one result, several in order, or several by name.
+    def from_function(cls, reference: Callable[..., Any], workspace: Workspace, rtol: float, atol: float) -> Reference:
+        """Call a function of the arguments for the expected results: one, several in order, or several by name.
 
         Raises:
-            TuningError: Its results do not fit the arrays that the kernel writes.
+            TuningError: The results do not fit the arrays that the kernel writes.
         """
         given = reference(namespace(workspace.names, workspace.pristine))
         if not isinstance(given, Mapping):
@@ -220,23 +221,23 @@ class Reference:
             if len(results) != len(workspace.written):
                 raise TuningError(
                     f"the reference gives {len(results)} results for {', '.join(workspace.written) or 'nothing'}",
-                    remedy="give one for each array that is written, or a dictionary by name; autotune(restore=[...]) "
-                    "says what is written where a launch has no outputs",
+                    remedy="return one for each written array, or a dictionary by name; for a launch without outputs, "
+                    "name the written arrays with autotune(restore=[...])",
                 )
             given = dict(zip(workspace.written, results))
         unknown = [name for name in given if name not in workspace.written]
         if unknown:
             raise TuningError(
                 f"the reference gives {', '.join(unknown)}, which is not written",
-                remedy=f"written are {', '.join(workspace.written) or 'none'}",
+                remedy=f"the written arrays are {', '.join(workspace.written) or 'none'}",
             )
         return cls({name: _numpy(value) for name, value in given.items()}, rtol, atol)
 
     def check(self, results: Mapping[str, Any]) -> None:
-        """Compare.
+        """Compare results with the expected ones.
 
         Raises:
-            TuningError: A result is not close; it is named, with the largest difference.
+            TuningError: A result is outside the tolerances; the message has its name and the largest difference.
         """
         import numpy as np
 
@@ -259,10 +260,10 @@ def _numpy(value: Any) -> Any:
 
 
 class FirstReference:
-    """The results of the first configuration that works, taken when something is to be compared with them.
+    """The results of the first configuration that works, computed at the first comparison.
 
     Args:
-        candidates: Build the configurations, one after the other.
+        candidates: Functions that build the configurations, in order.
         rtol, atol: As of ``numpy.allclose``.
     """
 
@@ -273,7 +274,7 @@ class FirstReference:
         self._lock = threading.Lock()
 
     def check(self, results: Mapping[str, Any]) -> None:
-        """See :meth:`Reference.check`; where no configuration works, every result passes."""
+        """See :meth:`Reference.check`. If no configuration works, every result passes."""
         with self._lock:
             for build in () if self._found is not None else self._candidates:
                 with contextlib.suppress(Exception):  # the search records why
@@ -287,10 +288,10 @@ class KernelCandidate:
     """A configuration's kernel on a workspace.
 
     Args:
-        launch: Kernel and block.
+        launch: The kernel and its threads per block.
         dim: Launch dimensions.
-        tiled: Whether it is launched as by ``wp.launch_tiled``.
-        workspace: Arguments.
+        tiled: True to launch as ``wp.launch_tiled`` does.
+        workspace: The arguments.
     """
 
     def __init__(self, launch: TunedLaunch, dim: Any, tiled: bool, workspace: Workspace) -> None:
@@ -306,7 +307,7 @@ class KernelCandidate:
 
         Raises:
             TuningError: It needs more shared memory than the device has.
-            Exception: What Warp raises.
+            Exception: Any error of Warp.
         """
         import warp as wp
 
@@ -326,14 +327,14 @@ class KernelCandidate:
                     record_cmd=True,
                 )
             except Exception as error:
-                if is_passing(error):
-                    self._launch.kernel.module.mark_modified()  # or Warp raises it again, and builds nothing
+                if is_transient(error):
+                    self._launch.kernel.module.mark_modified()  # otherwise Warp raises it again without a build
                 raise
         if self._command is None:
             raise TuningError(f"{dict(self._launch.config)} launches nothing, dim is {self._dim}")
-        lacking = getattr(self._command.hooks, "forward_smem_shortfall", None)
-        if lacking:
-            raise TuningError(f"{self.shared_bytes} bytes of shared memory are needed, {lacking}")
+        shortfall = getattr(self._command.hooks, "forward_smem_shortfall", None)
+        if shortfall:
+            raise TuningError(f"{self.shared_bytes} bytes of shared memory are needed, {shortfall}")
         return self
 
     @property
@@ -342,27 +343,27 @@ class KernelCandidate:
         return int(getattr(self._command.hooks, "forward_smem_bytes", 0)) if self._command is not None else 0
 
     def prepare(self) -> None:
-        """Find out what launches write, and check the result, where there is a reference.
+        """Find the arrays that launches write, and check the result if there is a reference.
 
         Raises:
-            TuningError: It is wrong.
+            TuningError: The result is wrong.
         """
         self._workspace.find_written(self.run)
         if self.reference is not None:
             self.reference.check(self.results())
 
     def results(self) -> dict[str, Any]:
-        """Return what one launch writes as NumPy arrays by name."""
+        """Launch once and return the results as NumPy arrays by name."""
         self.restore()
         self.run()
         return self._workspace.results()
 
     def run(self) -> None:
-        """One launch."""
+        """Launch once."""
         self._command.launch()
 
     def restore(self) -> None:
-        """Give every array that is written the user's values again."""
+        """Restore the user's values in every written array."""
         self._workspace.restore()
 
 
@@ -371,7 +372,7 @@ _locks_guard = threading.Lock()
 
 
 def _lock_of(launch: TunedLaunch, device: Any) -> threading.Lock:
-    """Candidates that share a module are built one after the other; the second finds what the first built."""
+    """The lock of a module: candidates that share one build in turn, and the second finds the first one's build."""
     name = (launch.kernel.module.name, str(device), None if device.is_cpu else launch.block_dim)
     with _locks_guard:
         return _locks.setdefault(name, threading.Lock())

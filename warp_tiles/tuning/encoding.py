@@ -1,4 +1,4 @@
-"""Records as bytes: the file of one record, and a bundle of many. Read as JSON, never unpickled."""
+"""Records as bytes: the file of one record, or a bundle of many. They are read as JSON and never unpickled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warp_tiles.tuning.record import SCHEMA_VERSION, Record
 
 
 class FutureSchemaError(ValueError):
-    """Written by a later release, whose records this one cannot read."""
+    """A later release wrote the file, and this release cannot read it."""
 
 
 def encode_record(record: Record) -> bytes:
@@ -24,15 +24,15 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes, digest: str) -> Record:
-    """The record in a file that is named after a key.
+    """Returns the record of a file that is named after a key.
 
     Args:
         data: The content of the file.
         digest: The key that the file is named after.
 
     Raises:
-        FutureSchemaError: The file is of a later schema.
-        ValueError: It is damaged, or holds another key's record.
+        FutureSchemaError: The file has a later schema.
+        ValueError: It is damaged, or holds the record of another key.
     """
     record = Record.from_json(_decode(data))
     if record.key.digest != digest:
@@ -41,7 +41,7 @@ def decode_record(data: bytes, digest: str) -> Record:
 
 
 def encode_bundle(records: Iterable[Record]) -> bytes:
-    """Records as one file.
+    """The content of a bundle file.
 
     Raises:
         TypeError, ValueError: See :func:`encode_record`.
@@ -50,16 +50,16 @@ def encode_bundle(records: Iterable[Record]) -> bytes:
 
 
 def decode_bundle(data: bytes) -> list[Record]:
-    """The records of a file that :func:`encode_bundle` wrote.
+    """Returns the records of a bundle file.
 
     Raises:
-        FutureSchemaError: The file, or one of its records, is of a later schema.
-        ValueError: It is no such file; the first record that is none is named.
+        FutureSchemaError: The file, or one of its records, has a later schema.
+        ValueError: The file is not a bundle, or a record is invalid; the message names the first such record.
     """
     content = _decode(data)
     found = content.get("records") if isinstance(content, dict) else None
     if found is None or content.get("schema") != SCHEMA_VERSION or not isinstance(found, list):
-        raise ValueError(f"it is no export of schema {SCHEMA_VERSION}")
+        raise ValueError(f"it is not an export of schema {SCHEMA_VERSION}")
     records = []
     for place, item in enumerate(found):
         try:
@@ -77,10 +77,10 @@ def _encode(data: Any) -> bytes:
 
 
 def _decode(data: bytes) -> Any:
-    """JSON of this schema.
+    """Parse JSON of this schema.
 
     Raises:
-        FutureSchemaError: It is of a later one.
+        FutureSchemaError: The data has a later schema.
         ValueError: It is not JSON.
     """
     try:
@@ -98,4 +98,4 @@ def _refuse_constant(name: str) -> NoReturn:
 def _refuse_future(content: Any) -> None:
     schema = content.get("schema") if isinstance(content, dict) else None
     if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA_VERSION:
-        raise FutureSchemaError(f"it is of schema {schema}, this release reads schema {SCHEMA_VERSION}")
+        raise FutureSchemaError(f"it has schema {schema}, and this release reads schema {SCHEMA_VERSION}")

@@ -1,4 +1,4 @@
-"""The machine that something is measured on, from Warp."""
+"""The machine of a measurement, as Warp describes it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from warp_tiles.util.warn import warn
 from warp_tiles.version import __version__
 
 _CPUINFO = Path("/proc/cpuinfo")
-_CPUINFO_BYTES = 8192  # the first core
+_CPUINFO_BYTES = 8192  # holds the first core
 
 
 def environment_of(device: Any) -> Environment:
-    """Return the environment for which a measurement on a Warp device is valid.
+    """Returns the environment for which a measurement on a Warp device is valid.
 
     Args:
         device: Warp's device, or its name.
@@ -35,14 +35,14 @@ def environment_of(device: Any) -> Environment:
 
 
 def alike(device: Any, others: Iterable[Any]) -> list[Any]:
-    """GPUs whose measurements hold for a device too: of the same name, architecture and multiprocessor count.
+    """Returns the GPUs with the same name, architecture and multiprocessor count, whose measurements hold for a device.
 
     Args:
         device: Warp's device.
-        others: Warp's devices; no context is made on those that differ.
+        others: Warp's devices; no CUDA context is made on those that differ.
 
     Returns:
-        Those of ``others``, each once and without ``device``.
+        The matching GPUs of ``others``, each once and without ``device``.
     """
     kind = (device.name, device.arch, device.sm_count) if device.is_cuda else None
     found = {
@@ -54,18 +54,18 @@ def alike(device: Any, others: Iterable[Any]) -> list[Any]:
 
 
 def sharing_gpus(default: Any, names: Sequence[str] = ()) -> list[Any]:
-    """The GPUs that share tuning results which do not depend on the launching device.
+    """Returns the GPUs that tune together. Their results hold for each of them.
 
     Args:
-        default: Warp's device that is tuned for where no names are given.
-        names: Warp's names of GPUs, the one that is tuned for first; none for the default one and all that are like it.
+        default: Warp's device to tune for if no names are given.
+        names: Warp's names of GPUs; the first is the one to tune for. Empty for the default one and all GPUs like it.
 
     Returns:
-        Warp's devices, the one that is tuned for first. Those unlike it are left out, with a warning if they were
+        Warp's devices; the first is the one to tune for. GPUs unlike it are left out, with a warning if they were
         named.
 
     Raises:
-        ToolchainError: There is no GPU of a name.
+        ToolchainError: A named GPU does not exist.
     """
     import warp as wp
 
@@ -81,7 +81,7 @@ def sharing_gpus(default: Any, names: Sequence[str] = ()) -> list[Any]:
     for other in others if names else ():
         if other.alias not in {device.alias for device in found}:
             text = f"{other.alias} ({other.name}, {other.sm_count} multiprocessors) is not used for tuning"
-            unlike = f"{first.alias} is another GPU ({first.name}, {first.sm_count})"
+            unlike = f"{first.alias} is a different GPU ({first.name}, {first.sm_count})"
             warn(f"{text}: {unlike}")
     return found
 
@@ -101,13 +101,13 @@ def processor() -> str:
 
 
 def instruction_sets() -> str:
-    """Return the instruction sets of the processor, as Linux names them; empty elsewhere."""
+    """Returns the instruction sets of the processor as Linux names them; empty on other systems."""
     known = _cpuinfo()
     return known.get("flags") or known.get("Features") or ""
 
 
 def _cpuinfo() -> dict[str, str]:
-    """Return the entries of ``/proc/cpuinfo`` for the first core."""
+    """Returns the entries of ``/proc/cpuinfo`` for the first core."""
     try:
         with _CPUINFO.open(encoding="utf-8", errors="replace") as file:
             lines = [line.partition(":") for line in file.read(_CPUINFO_BYTES).splitlines()]

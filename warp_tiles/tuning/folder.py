@@ -25,12 +25,12 @@ _warned = WarnedTexts()
 
 
 def warn_once(text: str) -> None:
-    """Warn about something that cost tuning results, once in a process."""
+    """Warn of a problem with tuning records, once per process."""
     warn(text, _warned)
 
 
 def slug(subject: str) -> str:
-    """A subject as the name of a folder; the beginning of a subject gives the beginning of its folder's name."""
+    """Returns the folder name of a subject. A prefix of the subject gives a prefix of the name."""
     text = _UNSAFE.sub("-", subject)[:_SLUG_LENGTH]
     return f"-{text[1:]}" if text.startswith(".") else text
 
@@ -40,8 +40,8 @@ class RecordFolder:
 
     Args:
         root: The folder; nothing is created until something is written.
-        read_only: It was shipped: only ever read.
-        shared: Accept a folder that other users can write, and let them read and write what is new.
+        read_only: True for a shipped folder, which is never written.
+        shared: Accept a folder that other users can write, and let them read and write new files.
     """
 
     def __init__(self, root: Path, *, read_only: bool, shared: bool = False) -> None:
@@ -50,15 +50,15 @@ class RecordFolder:
         self.shared = shared
 
     def path(self, key: TuningKey) -> Path:
-        """The file of a key."""
+        """The file of a key's record."""
         return self.root / (slug(key.subject) or "-") / f"{key.digest}.json"
 
     def lock_path(self, digest: str) -> Path:
-        """The lock of a search for a key."""
+        """The lock file of a search for a key."""
         return self.root / ".locks" / f"{digest}.lock"
 
     def modes(self) -> tuple[int, int]:
-        """Permissions of new folders and files; before there are records, those of the folder that they will lie in.
+        """Permissions of new folders and files. They follow the root, or its parent if there is no root yet.
 
         Raises:
             OSError: See :meth:`check_trust`.
@@ -83,7 +83,7 @@ class RecordFolder:
             raise PermissionError(f"{reason}; chmod 700 it, or set WARP_TILES_CACHE_SHARED=1")
 
     def files(self, subject_prefix: str = "") -> Iterator[tuple[Path, os.stat_result]]:
-        """Records of subjects that begin so, sorted by name; a few whose subject only looks alike may be among them.
+        """Yield the files of subjects that begin with a prefix, sorted by name. Similar subjects may be among them.
 
         Raises:
             OSError: The folder cannot be listed.
@@ -98,10 +98,10 @@ class RecordFolder:
                             yield Path(file.path), file.stat(follow_symlinks=self.read_only)
 
     def read(self, path: Path) -> Record | None:
-        """The record in a file; None where there is none that can be read.
+        """Returns the record of a file; None if there is no readable record.
 
-        A damaged file causes a warning and is set aside, unless the folder is read-only. So does one of a later schema,
-        which stays.
+        A damaged file causes a warning and is set aside, unless the folder is read-only. A file of a later schema
+        causes a warning and stays.
         """
         try:
             self.check_trust()
@@ -124,7 +124,7 @@ class RecordFolder:
         return None
 
     def _decode(self, path: Path) -> Record:
-        # links are followed in shipped folders alone, which package managers fill with them
+        # links are followed only in shipped folders, where package managers create them
         data, _ = read_whole(os.path.realpath(path) if self.read_only else path)
         return decode_record(data, path.stem)
 
@@ -143,7 +143,7 @@ class RecordFolder:
         """Hold the folder's lock. If the file system has no locks, warn and make the change without one.
 
         Raises:
-            OSError: The folder cannot be used, or is locked for too long.
+            OSError: The folder cannot be used, or another process locks it for too long.
         """
         folder_mode, file_mode = self.modes()
         lock = self.root / ".locks" / "store.lock"
@@ -156,11 +156,11 @@ class RecordFolder:
             yield
 
     def read_for_change(self, path: Path) -> Record | None:
-        """The record in a file, or None; the caller holds the lock, so that what is damaged can be set aside.
+        """Returns the record of a file, or None. A damaged file is set aside, so the caller must hold the lock.
 
         Raises:
-            FutureSchemaError: It is of a later schema.
-            OSError: It cannot be read or set aside.
+            FutureSchemaError: The file has a later schema.
+            OSError: The file cannot be read or set aside.
         """
         try:
             return self._decode(path)
@@ -175,10 +175,10 @@ class RecordFolder:
             return None
 
     def write(self, record: Record) -> None:
-        """Write a record's file, unless it holds just that; the caller holds the lock.
+        """Write a record's file, unless it has that content already. The caller must hold the lock.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
             TypeError, ValueError: A configuration has no JSON form.
         """
         path, data = self.path(record.key), encode_record(record)

@@ -1,6 +1,6 @@
-"""Tunes what lies below a kernel: provider and tile configuration of the GEMM variants of ``wp.tile_matmul``.
+"""Tunes the GEMM variants of ``wp.tile_matmul``: their provider and tile configuration.
 
-Records are looked up when modules are built (:mod:`warp_tiles.tuning.gemm_records`), so that a script stays as it is.
+Builds of modules look the records up (:mod:`warp_tiles.tuning.gemm_records`), so a script needs no change.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from warp_tiles.errors import ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.settings import Settings, current
-from warp_tiles.tuning.deal import Report, deal
+from warp_tiles.tuning.distribute import Report, distribute
 from warp_tiles.tuning.environment import environment_of
 from warp_tiles.tuning.gemm_key import key_of, source_of
 from warp_tiles.tuning.gemm_space import LIMIT, candidates
@@ -33,11 +33,11 @@ log = logging.getLogger("warp_tiles")
 
 
 class Measurer(Protocol):
-    """Takes the time of candidates; see :class:`warp_tiles.tuning.gemm_device.GpuMeasurer`."""
+    """Measures candidates; see :class:`warp_tiles.tuning.gemm_device.GpuMeasurer`."""
 
     @property
     def name(self) -> str:
-        """The device that it measures on."""
+        """The device of the measurements."""
 
     def measure(
         self,
@@ -45,23 +45,23 @@ class Measurer(Protocol):
         configs: Sequence[Config],
         *,
         deadline: float = math.inf,
-        seen: Callable[[Sequence[Timing]], None],
+        on_timings: Callable[[Sequence[Timing]], None],
     ) -> None:
-        """Measure candidates against each other, and call ``seen`` whenever something is known of some.
+        """Measure candidates against each other, and call ``on_timings`` with the timings of each batch.
 
         Raises:
-            ToolchainError: The device cannot be used, or not any more.
+            ToolchainError: The device cannot be used, or was lost.
         """
 
 
 class Progress(Protocol):
-    """Told of each batch of candidates, by the thread that tunes: what, all that is known of it, and where."""
+    """Called after each batch of candidates with the variant, its record so far and the device."""
 
     def __call__(self, variant: GemmVariant, record: Record, device: str) -> None: ...
 
 
 def silent(variant: GemmVariant, record: Record, device: str) -> None:
-    pass
+    """Show no progress."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ class TunedVariant:
     """The result of tuning a variant.
 
     Attributes:
-        variant: What was tuned.
-        record: Everything that was measured, now or before.
+        variant: The variant.
+        record: All timings, those of earlier searches included.
         winner: The fastest candidate; None if none was measured.
-        measured: Candidates that were measured now.
-        device: Where, the last one if one failed before; empty if nothing was measured.
-        error: Why it is unfinished, if the GPUs that tried it failed.
+        measured: Number of candidates that were measured now.
+        device: The GPU that measured, the last one if others failed; empty if nothing was measured.
+        error: The failure of the GPUs that left the variant unfinished; empty if there was none.
     """
 
     variant: GemmVariant
@@ -87,7 +87,7 @@ class TunedVariant:
 
 @dataclass
 class _Measured:
-    """Candidates of a variant that were measured so far, and the GPU."""
+    """The candidates of a variant that were measured so far, and their GPU."""
 
     identities: set[str] = field(default_factory=set)
     device: str = ""
@@ -95,18 +95,18 @@ class _Measured:
 
 @dataclass(frozen=True)
 class Tuner:
-    """Source and destination of the tuning records of GEMM variants.
+    """Measures the missing candidates of GEMM variants, and stores their timings.
 
     Attributes:
-        store: Records.
-        environment: The GPU that is measured on.
-        measurer: Measures on it.
+        store: The records.
+        environment: The GPU of the measurements.
+        measurer: Measures on that GPU.
         source: See :func:`warp_tiles.tuning.gemm_key.source_of`.
-        arch: What is compiled for, e.g. ``90``.
-        limit: Tile configurations of ``mma`` that are looked at, for each variant.
-        reuse_stale: Whether timings of another driver or Warp patch release count.
-        helpers: Measure on further GPUs like it. Each variant is measured on one, so that its candidates are compared
-            under one clock.
+        arch: Architecture to compile for, e.g. ``90``.
+        limit: Largest number of tile configurations of ``mma`` for each variant.
+        reuse_stale: True if timings of another driver or Warp patch release count.
+        helpers: Measure on further GPUs like it. Each variant is measured on one GPU, so that its candidates run under
+            one clock.
     """
 
     store: RecordStore
@@ -119,7 +119,7 @@ class Tuner:
     helpers: tuple[Measurer, ...] = ()
 
     def record(self, variant: GemmVariant) -> Record:
-        """The record of a variant."""
+        """The record of a variant; empty if there is none."""
         key = key_of(variant, self.source, self.environment)
         return self.store.load(key) or Record(key)
 
@@ -136,12 +136,12 @@ class Tuner:
         return [found[name] for name in sorted(missing, key=measured.__contains__)]
 
     def tune(self, variant: GemmVariant, deadline: float = math.inf, progress: Progress = silent) -> TunedVariant:
-        """Measure the candidates of which nothing is known; each batch is stored at once, so nothing is lost.
+        """Measure the candidates without a usable timing. Each batch is stored as soon as it is measured.
 
         Args:
-            variant: What is tuned.
+            variant: The variant.
             deadline: When to stop, by ``time.monotonic()``.
-            progress: Called with what is known after each batch.
+            progress: Called after each batch.
 
         Raises:
             UnsupportedVariant: Neither provider serves the variant.
@@ -161,19 +161,19 @@ class Tuner:
             missing = self.missing(variant, record)
             if not (may_search and missing and time.monotonic() < deadline):
                 return
-            asked = {identity(config) for config in missing}
-            best = record.winner()  # measured again, so that all are compared under one clock
+            missing_names = {identity(config) for config in missing}
+            best = record.winner()  # measured again, so that all candidates run under one clock
 
-            def seen(timings: Sequence[Timing]) -> None:
+            def store_timings(timings: Sequence[Timing]) -> None:
                 soft = self.environment.soft()
-                soon = settled([replace(timing, soft=soft) for timing in timings], record.timings)
-                known = self.store.merge(key, soon)
-                found.identities.update(timing.identity for timing in timings if timing.identity in asked)
+                final = settled([replace(timing, soft=soft) for timing in timings], record.timings)
+                known = self.store.merge(key, final)
+                found.identities.update(timing.identity for timing in timings if timing.identity in missing_names)
                 found.device = measurer.name
                 progress(variant, known, measurer.name)
 
-            configs = [*([best.config] if best and best.identity not in asked else []), *missing]
-            measurer.measure(variant, configs, deadline=deadline, seen=seen)
+            configs = [*([best.config] if best and best.identity not in missing_names else []), *missing]
+            measurer.measure(variant, configs, deadline=deadline, on_timings=store_timings)
 
     def _tuned(self, variant: GemmVariant, found: _Measured, error: str = "") -> TunedVariant:
         record = self.record(variant)
@@ -182,14 +182,14 @@ class Tuner:
     def tune_all(
         self, variants: Iterable[GemmVariant], budget_s: float = 0.0, progress: Progress = silent
     ) -> list[TunedVariant]:
-        """Tune variants, each on one GPU and as many at once as there are; what one leaves of its time, others have.
+        """Tune variants, each on one GPU, as many at once as there are GPUs. Time that a variant leaves goes to others.
 
-        With several GPUs, one that fails causes a warning and gets no more work; another GPU continues its variant.
+        If one of several GPUs fails, there is a warning and it gets no more work. Another GPU continues its variant.
 
         Args:
-            variants: What is tuned; what neither provider serves is left out.
+            variants: The variants; those that neither provider serves are left out.
             budget_s: Seconds for all of them; 0 for no limit.
-            progress: Called with what is known after each batch, in the calling thread.
+            progress: Called after each batch, in the calling thread.
 
         Raises:
             ToolchainError: Nothing can be built here, or measured on the only GPU.
@@ -198,14 +198,14 @@ class Tuner:
         measured = {variant: _Measured() for variant in wanted}
 
         def work(measurer: Measurer, variant: GemmVariant, deadline: float, report: Report) -> TunedVariant:
-            def seen(variant: GemmVariant, record: Record, device: str) -> None:
+            def report_progress(variant: GemmVariant, record: Record, device: str) -> None:
                 report(partial(progress, variant, record, device))
 
-            self._measure(measurer, variant, deadline, seen, measured[variant])
+            self._measure(measurer, variant, deadline, report_progress, measured[variant])
             return self._tuned(variant, measured[variant])
 
         end = time.monotonic() + budget_s if budget_s else math.inf
-        results = deal(wanted, [self.measurer, *self.helpers], work, end=end, lost=_warn_of_lost)
+        results = distribute(wanted, [self.measurer, *self.helpers], work, end=end, lost=_warn_of_lost_gpu)
         return [
             self._tuned(variant, measured[variant], result.message) if isinstance(result, ToolchainError) else result
             for variant, result in zip(wanted, results)
@@ -219,7 +219,7 @@ class Tuner:
             return False
 
 
-def _warn_of_lost(measurer: Measurer, error: ToolchainError) -> None:
+def _warn_of_lost_gpu(measurer: Measurer, error: ToolchainError) -> None:
     warn(f"{measurer.name} is no longer used for tuning: {error.message}")
 
 
@@ -232,15 +232,15 @@ def tune_variant(
     measurer: Measurer | None = None,
     budget_s: float = 0.0,
 ) -> Record:
-    """Measure the candidates of one variant of which nothing is known, and store them.
+    """Measure the candidates of one variant that have no usable timing, and store the timings.
 
     Args:
-        engine: Builds them.
-        variant: What is tuned.
-        store: Where timings go.
-        environment: The GPU that is measured on.
-        measurer: Takes times; None for the GPU that Warp takes by default.
-        budget_s: Seconds that it may take; 0 for no limit.
+        engine: Builds the candidates.
+        variant: The variant.
+        store: Receives the timings.
+        environment: The GPU of the measurements.
+        measurer: Measures candidates; None measures on Warp's default GPU.
+        budget_s: Time limit in seconds; 0 for no limit.
 
     Raises:
         UnsupportedVariant: Neither provider serves the variant.
@@ -257,29 +257,29 @@ def tune_variant(
 def tune_missing(engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:
     """Tune the variants that have no record for this machine's GPU, as the policy ``max`` does before a build.
 
-    Without a GPU, and for another architecture, nothing happens. A missing toolchain is a warning, not an error: the
-    build goes on with the records that there are.
+    Nothing happens without a GPU, or for another architecture. A missing toolchain causes a warning, and the build
+    continues with the known records.
     """
     device = _device()
-    meant = [variant for variant in variants if device is not None and variant.arch == compile_arch(device)]
-    if not meant:
+    matching = [variant for variant in variants if device is not None and variant.arch == compile_arch(device)]
+    if not matching:
         return
     try:
-        tuned = default_tuner(engine, now).tune_all(meant, now.tune_budget_s)
+        tuned = default_tuner(engine, now).tune_all(matching, now.tune_budget_s)
     except ToolchainError as error:
-        warn(f"{error.message}; building with what is known")
+        warn(f"{error.message}; building with the known records")
         tuned = []
     if any(item.measured for item in tuned):
         engine.records_changed()
 
 
 def default_tuner(engine: Engine, now: Settings, devices: Sequence[Any] = ()) -> Tuner:
-    """The tuner of a GPU.
+    """Returns the tuner of a GPU.
 
     Args:
         engine: Builds candidates.
         now: The settings.
-        devices: Warp's devices: the GPU, and others like it that share the work; none for Warp's default one alone.
+        devices: Warp's devices: the GPU, then others like it that share the work. Empty for Warp's default GPU alone.
 
     Raises:
         ToolchainError: There is no GPU or no compiler.
@@ -326,7 +326,7 @@ def _device() -> Any:
 
 
 def compile_arch(device: Any) -> int:
-    """Architecture that Warp compiles for on a GPU: its own, or the newest that Warp's compiler knows."""
+    """The architecture that Warp compiles for on a GPU: its own, or the newest that Warp's compiler knows."""
     return int(device.get_cuda_compile_arch())
 
 

@@ -1,10 +1,10 @@
-"""The kernel that a GEMM variant is measured with: its source, its inputs, and what must come out.
+"""The benchmark kernel of a GEMM variant: its source, inputs and expected results.
 
-A, B and C lie in dynamic shared memory, with the variant's leading dimensions and no better aligned than it promises.
-Every block copies them there and multiplies them again and again; as many blocks run as fit, so that a configuration
-that needs fewer registers is paid for it.
+A, B and C are in dynamic shared memory, with the variant's leading dimensions and with exactly the alignment that it
+promises. Every block copies them there and multiplies them repeatedly. As many blocks run as fit, so a configuration
+benefits if it needs fewer registers.
 
-All of it is pure and runs without a GPU.
+All functions are pure and need no GPU.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ KERNEL = "wt_benchmark"  # each product reads and writes C
 LOOP_KERNEL = "wt_benchmark_loop"  # the sums stay in registers, as in a loop over K
 _SEED = 20_240_229
 _VECTOR_BYTES = 16
-_SHARES = 48  # products of a launch are a multiple of it: divisible by most numbers of blocks of a multiprocessor
-_MOST_PRODUCTS = 4800
-_LAUNCH_WORK = 2e8  # fp16 operations of a multiprocessor in about 150 us of an H200
-_START_WORK = 20_000  # of a product, however small
-_SLOWNESS: dict[DType, int] = {"float16": 1, "bfloat16": 1, "float32": 3, "float64": 8}
-_STORAGE: dict[DType, tuple[str, str]] = {  # C++ type of an element and its one; no header is needed
+_SHARES = 48  # products of a launch are a multiple, so that most numbers of blocks per multiprocessor divide them
+_MAX_PRODUCTS = 4800
+_LAUNCH_WORK = 2e8  # fp16 operations of one H200 multiprocessor in about 150 us
+_OVERHEAD_WORK = 20_000  # fixed overhead of each product, in the same unit
+_RELATIVE_COST: dict[DType, int] = {"float16": 1, "bfloat16": 1, "float32": 3, "float64": 8}
+_STORAGE: dict[DType, tuple[str, str]] = {  # C++ type of an element and the literal of 1; no header is needed
     "float16": ("unsigned short", "0x3C00"),
     "bfloat16": ("unsigned short", "0x3F80"),
     "float32": ("float", "1.0f"),
@@ -50,8 +50,8 @@ class Layout:
     """Offsets of A, B and C in shared memory, in bytes.
 
     Attributes:
-        offsets: Of A, B and C.
-        size_bytes: Of all three.
+        offsets: Offsets of A, B and C.
+        size_bytes: Total size of the three.
     """
 
     offsets: tuple[int, int, int]
@@ -59,7 +59,7 @@ class Layout:
 
 
 def layout(variant: GemmVariant) -> Layout:
-    """A, B and C one behind the other, each at an address that is aligned as promised and no better."""
+    """Place A, B and C one after the other, each with exactly the alignment that it promises."""
     offsets, end = [], 0
     for operand, shape in zip((variant.a, variant.b, variant.c), _shapes(variant)):
         start = end + operand.alignment % _VECTOR_BYTES
@@ -70,17 +70,17 @@ def layout(variant: GemmVariant) -> Layout:
 
 
 def products_per_launch(variant: GemmVariant) -> int:
-    """Products that each multiprocessor computes in one launch, so that it takes some hundred microseconds."""
-    slowness = max(_SLOWNESS[operand.dtype] for operand in (variant.a, variant.b, variant.c))
-    work = slowness * (2 * variant.m * variant.n * variant.k + _START_WORK)
-    return min(_MOST_PRODUCTS, _rounded_up(max(1, int(_LAUNCH_WORK / work)), _SHARES))
+    """Number of products of each multiprocessor in one launch, which then takes some hundred microseconds."""
+    relative_cost = max(_RELATIVE_COST[operand.dtype] for operand in (variant.a, variant.b, variant.c))
+    work = relative_cost * (2 * variant.m * variant.n * variant.k + _OVERHEAD_WORK)
+    return min(_MAX_PRODUCTS, _rounded_up(max(1, int(_LAUNCH_WORK / work)), _SHARES))
 
 
 def text(variant: GemmVariant, symbol: str, sums: LoopSums | None) -> str:
-    """Source of the kernels: one for each form of product that the candidate has.
+    """Returns the source of the kernels, one for each form of product that the candidate has.
 
     Args:
-        variant: What is multiplied.
+        variant: The GEMM variant.
         symbol: The function that multiplies.
         sums: Functions that keep sums in registers; None if there are none.
     """
@@ -103,7 +103,7 @@ def _kernel(variant: GemmVariant, name: str, before: str, product: str, after: s
     a, b, c = found.offsets
     copy = f"for (int i = threadIdx.x; i < {found.size_bytes // _VECTOR_BYTES}; i += {variant.threads})"
     return f"""
-// products of each block, one more in the first blocks; the first block writes what it holds to result
+// Each block computes `products` products, the first blocks one more. The first block writes its tiles to result.
 extern "C" __global__ void {name}(const uint4* image, uint4* result, int products, int blocks_with_one_more)
 {{
     extern __shared__ uint4 memory[];
@@ -125,7 +125,7 @@ extern "C" __global__ void {name}(const uint4* image, uint4* result, int product
 
 
 def compile_request(variant: GemmVariant, symbol: str, sums: LoopSums | None) -> CompileRequest:
-    """The request to compile the kernel."""
+    """The request to compile the kernels."""
     options: dict[str, Any] = {"arch": f"sm_{variant.arch}", "std": "c++17"}
     return CompileRequest(
         f"{symbol}_benchmark.cu",
@@ -136,18 +136,18 @@ def compile_request(variant: GemmVariant, symbol: str, sums: LoopSums | None) ->
 
 
 def link_request(variant: GemmVariant, inputs: Sequence[bytes], own_templates: bool) -> LinkRequest:
-    """Return the inputs of the linker: the kernel and a candidate's LTO-IR, linked as modules are.
+    """Returns the request to link the kernels with a candidate's LTO-IR, with the options of modules.
 
     Args:
-        variant: What is multiplied.
+        variant: The GEMM variant.
         inputs: LTO-IR.
-        own_templates: Whether the candidate is one of this package's templates.
+        own_templates: True if the candidate comes from this package's templates.
     """
     registers = max_registers(variant.threads, resident_blocks(variant.threads, own_templates))
     return LinkRequest(f"{variant.symbol}_benchmark", tuple(inputs), f"sm_{variant.arch}", "cubin", 1, registers)
 
 
-# ---- inputs, and what must come out
+# ---- inputs and expected results
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Expected:
 
     Attributes:
         values: M x N.
-        bound: The largest error of each element.
+        bound: The largest allowed error of each element.
     """
 
     values: Matrix
@@ -165,7 +165,7 @@ class Expected:
 
 @lru_cache(maxsize=8)
 def image(variant: GemmVariant) -> Bytes:
-    """Return the initial shared memory: random values, none of them small, in gaps as well."""
+    """Returns the initial shared memory: random values, also in gaps, and none of them small."""
     random = np.random.default_rng(_SEED)
     found = layout(variant)
     memory = np.zeros(found.size_bytes, dtype=np.uint8)
@@ -179,10 +179,10 @@ def image(variant: GemmVariant) -> Bytes:
 
 
 def expected(variant: GemmVariant, products: int) -> Expected:
-    """C + products * A B in float64 from the values of :func:`image`.
+    """Returns C + products * A B in float64, from the values of :func:`image`.
 
-    Source of the bound: Higham, Accuracy and Stability of Numerical Algorithms, section 3.1: a sum of K products errs
-    by at most about K u sum |a| |b|, u being the roundoff of what accumulates.
+    Source of the bound: Higham, Accuracy and Stability of Numerical Algorithms, section 3.1. The error of a sum of K
+    products is at most about K u sum |a| |b|, where u is the unit roundoff of the sum's type.
     """
     a, b, c = (matrix(variant, image(variant), index) for index in range(3))
     magnitude = abs(c) + products * abs(a) @ abs(b)
@@ -194,18 +194,18 @@ def expected(variant: GemmVariant, products: int) -> Expected:
 
 
 def problem_with(variant: GemmVariant, result: Bytes, products: int) -> str:
-    """Errors in shared memory after a number of products; empty if it is correct."""
+    """Describe the error in shared memory after a number of products; empty if there is none."""
     wanted = expected(variant, products)
     got = matrix(variant, result, 2)
     wrong = ~(abs(got - wanted.values) <= wanted.bound)  # NaN is wrong
     if wrong.any():
         row, col = (int(index) for index in np.argwhere(wrong)[0])
         return (
-            f"wrong result: C[{row}, {col}] is {got[row, col]:.8g} in place of {wanted.values[row, col]:.8g}, "
-            f"{int(wrong.sum())} of {wrong.size} elements err by more than the dtype allows"
+            f"wrong result: C[{row}, {col}] is {got[row, col]:.8g} instead of {wanted.values[row, col]:.8g}, "
+            f"{int(wrong.sum())} of {wrong.size} elements exceed the error bound of the dtype"
         )
     changed = result != image(variant)
-    changed[_places(variant, 2)] = False
+    changed[_byte_offsets(variant, 2)] = False
     if changed.any():
         return f"wrote outside C: byte {int(np.argmax(changed))} of shared memory changed"
     return ""
@@ -215,12 +215,12 @@ def matrix(variant: GemmVariant, memory: Bytes, index: int) -> Matrix:
     """Values of A, B or C (0, 1, 2) in shared memory."""
     operand = (variant.a, variant.b, variant.c)[index]
     width = DTYPE_BYTES[operand.dtype]
-    stored = np.ascontiguousarray(memory[_places(variant, index)]).reshape(-1, width)
+    stored = np.ascontiguousarray(memory[_byte_offsets(variant, index)]).reshape(-1, width)
     return _decoded(stored, operand.dtype).reshape(_shapes(variant)[index])
 
 
-def _places(variant: GemmVariant, index: int) -> npt.NDArray[np.intp]:
-    """Addresses of the bytes of an operand's elements, row by row."""
+def _byte_offsets(variant: GemmVariant, index: int) -> npt.NDArray[np.intp]:
+    """Returns the byte offsets of an operand's elements, row by row."""
     operand, (rows, cols) = (variant.a, variant.b, variant.c)[index], _shapes(variant)[index]
     row, col = np.indices((rows, cols))
     line, place = (row, col) if operand.arrangement == "row_major" else (col, row)
@@ -232,7 +232,7 @@ def _places(variant: GemmVariant, index: int) -> npt.NDArray[np.intp]:
 def _encoded(values: Matrix, dtype: DType) -> npt.NDArray[Any]:
     if dtype != "bfloat16":
         return values.astype(dtype)
-    # NumPy has no bfloat16: the upper half of a float32, which 8 bits of the fraction fill exactly
+    # NumPy has no bfloat16. Values with 8 bits of fraction fit exactly into the upper half of a float32.
     return (np.asarray(np.round(values * 256) / 256, dtype=np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
@@ -247,7 +247,7 @@ def _shapes(variant: GemmVariant) -> tuple[tuple[int, int], tuple[int, int], tup
 
 
 def _extent(operand: Operand, shape: tuple[int, int]) -> int:
-    """Elements from the first to the last."""
+    """Number of elements from the first to the last, gaps included."""
     lines, length = shape if operand.arrangement == "row_major" else shape[::-1]
     return (lines - 1) * operand.leading_dimension + length
 

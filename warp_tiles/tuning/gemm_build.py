@@ -1,4 +1,4 @@
-"""Candidates of a GEMM variant as finished cubins: built through the cache, linked as modules are, side by side."""
+"""Builds candidates of a GEMM variant as cubins, in parallel: through the cache, and linked like modules."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _WAITING_THREADS = 64
 
 
 class TuningContext(Context, Protocol):
-    """Resources that the engine gives, and the compiler processes."""
+    """The build context, and the compiler processes."""
 
     @property
     def store(self) -> ToolchainStore:
-        """Toolchain and digests."""
+        """The toolchain and its digests."""
 
     @property
     def pool(self) -> CompilerPool:
-        """Compiler processes."""
+        """The compiler processes."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Benchmark:
     Attributes:
         config: The candidate.
         cubin: Its kernels, see :mod:`warp_tiles.tuning.gemm_bench`.
-        has_loop: Whether it can keep the sums of a loop in registers.
+        has_loop: True if it can keep the sums of a loop in registers.
     """
 
     config: Config
@@ -52,8 +52,8 @@ class Benchmark:
 
 
 @dataclass(frozen=True)
-class Unbuilt:
-    """A candidate that could not be built, and why."""
+class FailedBuild:
+    """A candidate that could not be built, and the reason."""
 
     config: Config
     reason: str
@@ -63,9 +63,9 @@ def build(context: TuningContext, variant: GemmVariant, config: Config) -> Bench
     """Build and link one candidate.
 
     Raises:
-        BuildError, LinkError: It cannot be built.
-        ToolchainError: The machine lacks something.
-        ValueError: The configuration is not one.
+        BuildError, LinkError: The candidate cannot be built.
+        ToolchainError: The machine lacks a tool.
+        ValueError: The configuration is not valid.
     """
     tile_config = tile_config_of(config)
     built = _built(context, variant, config)
@@ -91,19 +91,19 @@ def _built(context: TuningContext, variant: GemmVariant, config: Config) -> Buil
     return provider.build(recipes[-1], context)
 
 
-def build_side_by_side(
+def build_in_parallel(
     context: TuningContext, variant: GemmVariant, configs: Sequence[Config], deadline: float = math.inf
-) -> Iterator[Benchmark | Unbuilt]:
-    """Build candidates, and yield each in the order of ``configs``; those that are not ready in time are left out.
+) -> Iterator[Benchmark | FailedBuild]:
+    """Build candidates in parallel, and yield them in the order of ``configs``. Those not ready in time are left out.
 
     Args:
-        context: Resources that the engine gives.
-        variant: What is multiplied.
+        context: The build context.
+        variant: The GEMM variant.
         configs: The candidates.
         deadline: When to stop waiting, by ``time.monotonic()``.
 
     Raises:
-        WorkerError: A compiler process died twice, which says nothing about the candidate.
+        WorkerError: A compiler process died twice. This says nothing about the candidate.
     """
     threads = DaemonThreads(_WAITING_THREADS, "warp_tiles_tune")
     try:
@@ -117,7 +117,7 @@ def build_side_by_side(
         threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _attempt(context: TuningContext, variant: GemmVariant, config: Config) -> Benchmark | Unbuilt:
+def _attempt(context: TuningContext, variant: GemmVariant, config: Config) -> Benchmark | FailedBuild:
     try:
         try:
             return build(context, variant, config)
@@ -128,4 +128,4 @@ def _attempt(context: TuningContext, variant: GemmVariant, config: Config) -> Be
     except (WarpTilesError, ValueError) as error:
         log = getattr(error, "log", "")
         cause = next((line.strip() for line in log.splitlines() if "error" in line), "")
-        return Unbuilt(config, f"{getattr(error, 'message', error)}{f': {cause}' if cause else ''}")
+        return FailedBuild(config, f"{getattr(error, 'message', error)}{f': {cause}' if cause else ''}")

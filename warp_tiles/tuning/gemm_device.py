@@ -1,4 +1,4 @@
-"""Measures candidates of a GEMM variant on a GPU. The only module of tuning that launches something itself."""
+"""Measures candidates of a GEMM variant on a GPU. No other module of ``tuning`` launches kernels without Warp."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import numpy as np
 from warp_tiles.errors import BuildError, ToolchainError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.tuning import gemm_bench
-from warp_tiles.tuning.gemm_build import Benchmark, TuningContext, Unbuilt, build_side_by_side
+from warp_tiles.tuning.gemm_build import Benchmark, FailedBuild, TuningContext, build_in_parallel
 from warp_tiles.tuning.measure import Clock, EventClock, Runner, describe_error, race
 from warp_tiles.tuning.record import Config, Timing
 
 if TYPE_CHECKING:
     from warp_tiles.tuning.measure import Candidate
 
-_LEADERS = 3  # candidates that stay in the race when the next ones join it
-_LEAST_BATCH = 8
+_LEADERS = 3  # the fastest candidates, which also run against the next batch
+_MIN_BATCH = 8
 _CHECKED_PRODUCTS = 2
 
 
@@ -48,39 +48,41 @@ class GpuMeasurer:
         configs: Sequence[Config],
         *,
         deadline: float = math.inf,
-        seen: Callable[[Sequence[Timing]], None],
+        on_timings: Callable[[Sequence[Timing]], None],
     ) -> None:
-        """Measure candidates against each other, a batch at a time; the best of a batch race the next one too.
+        """Measure candidates against each other, batch by batch. The fastest also run against the next batch.
 
         Args:
-            variant: What is multiplied.
+            variant: The GEMM variant.
             configs: The candidates.
             deadline: When to stop, by ``time.monotonic()``; candidates not measured by then have no timing.
-            seen: Called after each batch with what is known of it, and of those that raced it.
+            on_timings: Called after each batch with its timings, and with those of the earlier candidates in it.
 
         Raises:
-            ToolchainError: The GPU cannot be used or lacks memory, or was lost to a candidate, which has a timing
-                that says so.
+            ToolchainError: The GPU cannot be used, lacks memory, or was lost to a candidate. That candidate then has
+                a failed timing.
         """
-        size = max(_LEAST_BATCH, self._context.pool.jobs)
+        size = max(_MIN_BATCH, self._context.pool.jobs)
         clock = _GuardedClock(self._ready_clock(), self._gpu)
         leaders: list[Runner] = []
         for first in range(0, len(configs), size):
             if time.monotonic() >= deadline:
                 return
-            ready = list(build_side_by_side(self._context, variant, configs[first : first + size], deadline))
-            failed = [Timing(item.config, "failed", reason=item.reason) for item in ready if isinstance(item, Unbuilt)]
+            ready = list(build_in_parallel(self._context, variant, configs[first : first + size], deadline))
+            failed = [
+                Timing(item.config, "failed", reason=item.reason) for item in ready if isinstance(item, FailedBuild)
+            ]
             launches = [_Launches(variant, item, self._gpu) for item in ready if isinstance(item, Benchmark)]
             runners = [*leaders, *(Runner(gemm_bench.KERNEL, launch) for launch in launches)]
             race(runners, clock, deadline=deadline)
             lost = self._gpu.lost_to
             timings = [timing_of(runner, variant) for runner in runners if lost is None or runner.candidate is lost]
-            seen([*failed, *(timing for timing in timings if timing is not None)])
+            on_timings([*failed, *(timing for timing in timings if timing is not None)])
             if lost is not None:
                 raise ToolchainError(
                     f"the GPU {self.name} cannot be used any more since {variant.describe()} ran with "
                     f"{dict(lost.config)}",
-                    remedy="run the same command again: it goes on behind that candidate",
+                    remedy="run the same command again: it continues after that candidate",
                 )
             measured = [runner for runner in runners if runner.status == "ok"]
             leaders = sorted(measured, key=lambda runner: runner.statistics().median_us)[:_LEADERS]
@@ -98,7 +100,7 @@ class GpuMeasurer:
 
 
 def timing_of(runner: Runner, variant: GemmVariant) -> Timing | None:
-    """The result of a race; None if it never ran."""
+    """The timing of a candidate after a race; None if it never ran."""
     candidate = runner.candidate
     assert isinstance(candidate, _Launches)
     if runner.status == "running":
@@ -114,7 +116,7 @@ def timing_of(runner: Runner, variant: GemmVariant) -> Timing | None:
 
 
 class _Gpu:
-    """One GPU: its limits, and whether a candidate has broken it."""
+    """One GPU: its limits, and the candidate that broke it, if one did."""
 
     def __init__(self, device: Any) -> None:
         from cuda.core import Device
@@ -127,7 +129,7 @@ class _Gpu:
 
     @contextmanager
     def watched(self, candidate: _Launches) -> Iterator[None]:
-        """Note the candidate after which the GPU does not answer: nothing that follows says anything about others."""
+        """Remember the candidate that broke the GPU. Later errors say nothing about other candidates."""
         if self.lost_to is not None:
             raise BuildError("not measured: the GPU was lost to another candidate")
         try:
@@ -147,7 +149,7 @@ class _Gpu:
 
 
 class _GuardedClock:
-    """A clock that notes which candidate broke the GPU."""
+    """A clock that remembers which candidate broke the GPU."""
 
     def __init__(self, clock: Clock, gpu: _Gpu) -> None:
         self._clock, self._gpu = clock, gpu
@@ -159,7 +161,7 @@ class _GuardedClock:
 
 
 class _Launches:
-    """Launches of one candidate: half of the products in a loop, if it can keep its sums, and half of them apart."""
+    """The launches of a candidate: half of the products in a loop, if it can keep their sums, and half one by one."""
 
     def __init__(self, variant: GemmVariant, benchmark: Benchmark, gpu: _Gpu) -> None:
         self.config = benchmark.config
@@ -168,10 +170,10 @@ class _Launches:
         self._launches: list[tuple[Any, Any, tuple[Any, ...]]] = []
 
     def prepare(self) -> None:
-        """Load the kernels, and check what they compute.
+        """Load the kernels, and check their results.
 
         Raises:
-            BuildError: They do not fit, or the result is wrong.
+            BuildError: A kernel does not fit, or its result is wrong.
         """
         with self._gpu.watched(self):
             self._load()
@@ -229,7 +231,7 @@ class _Launches:
         return Stream.from_handle(int(self._gpu.device.stream.cuda_stream))
 
     def run(self) -> None:
-        """All products of a launch, on the device's current stream."""
+        """Compute all products of a launch, on the device's current stream."""
         from cuda.core import launch
 
         stream = self._stream()
@@ -237,4 +239,4 @@ class _Launches:
             launch(stream, grid, kernel, *arguments)
 
     def restore(self) -> None:
-        """Nothing: blocks read their tiles anew in each launch."""
+        """Does nothing: blocks read their tiles anew in each launch."""

@@ -1,4 +1,4 @@
-"""The question that a record of a GEMM variant answers, and the machines it may have been answered on."""
+"""The keys of the records of GEMM variants, and the machines for which the records hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUBJECT = "gemm"
 
 
 def values_of(variant: GemmVariant) -> dict[str, Scalar]:
-    """The fields of a variant by name, those of A, B and C apart."""
+    """The fields of a variant by name; A, B and C have separate fields."""
     found: dict[str, Scalar] = {}
     for name, value in variant.to_json().items():
         if isinstance(value, list):
@@ -26,7 +26,7 @@ def values_of(variant: GemmVariant) -> dict[str, Scalar]:
 
 
 def source_of(store: ToolchainStore) -> str:
-    """SHA-256 of what candidates are made from: device sources with their headers, and the compiler; not the chooser.
+    """SHA-256 of the inputs of candidates: device sources with their headers, and the compiler, but not the chooser.
 
     Raises:
         ToolchainError: There is no compiler.
@@ -43,15 +43,15 @@ def key_of(variant: GemmVariant, source: str, environment: Environment) -> Tunin
     """The key of a variant's record.
 
     Args:
-        variant: What is tuned.
+        variant: The variant.
         source: See :func:`source_of`.
-        environment: Where it is measured.
+        environment: The machine of the measurement.
     """
     return TuningKey.of(SUBJECT, values_of(variant), source, environment)
 
 
 def present_environments() -> tuple[Environment, ...]:
-    """Those of this machine's GPUs, each once."""
+    """The environments of this machine's GPUs, each once."""
     import warp as wp
 
     wp.init()
@@ -64,7 +64,7 @@ def present_environments() -> tuple[Environment, ...]:
 
 
 def named_environment(gpu: str) -> Environment:
-    """Return the pattern that the environment of an absent GPU must match; its architecture and size are open."""
+    """Returns the pattern that the environment of an absent GPU must match. Its architecture and size are open."""
     import warp as wp
 
     return Environment(gpu, None, 0, wp.__version__, "", __version__)

@@ -1,4 +1,4 @@
-"""Measurements of GEMM variants, as builds use them: one snapshot, so that choices are stable within a process."""
+"""Measurements of GEMM variants for builds: a snapshot, so that choices are stable within a process."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class TunedGemms:
     """A snapshot of records.
 
     Attributes:
-        records: By the values of their keys, see :func:`warp_tiles.tuning.gemm_key.values_of`.
-        soft: Soft part of the present environment; None where it is unknown.
-        reuse_stale: Whether timings of another driver or Warp patch release count.
+        records: Records by the values of their keys, see :func:`warp_tiles.tuning.gemm_key.values_of`.
+        soft: Soft fields of the present environment; None if they are unknown.
+        reuse_stale: True if timings of another driver or Warp patch release count.
     """
 
     records: Mapping[_Values, Record]
@@ -96,11 +96,11 @@ class TunedGemms:
             usual = None
         text = f"tuned: {winner.median_us:.1f} us"
         if usual is winner:
-            text += ", the chooser's own"
+            text += ", also the chooser's pick"
         elif usual is not None and usual.status != "failed":
-            text += f" against {usual.median_us:.1f} us of the chooser's"
+            text += f" against {usual.median_us:.1f} us of the chooser's pick"
         elif usual is not None:
-            text += ", and the chooser's failed"
+            text += ", and the chooser's pick failed"
         other = {
             name: value for name, value in (winner.soft or {}).items() if value != (self.soft or {}).get(name, value)
         }
@@ -115,16 +115,16 @@ def snapshot(
     now: Settings,
     environments: Sequence[Environment] | None = None,
 ) -> TunedGemms | None:
-    """The records that count here and now.
+    """Returns the records that apply to this machine and these settings.
 
     Args:
-        records: Where they are kept.
-        toolchain: Digests what candidates are made from.
+        records: The store of records.
+        toolchain: Digests the inputs of candidates.
         now: The settings.
-        environments: The GPUs of this machine; None to ask Warp.
+        environments: The GPUs of this machine; None takes those that Warp finds.
 
     Returns:
-        None if there are none, or if nothing can be built here.
+        None if no record applies, or if nothing can be built here.
     """
     present = present_environments() if environments is None else tuple(environments)
     ranks = {_hard(environment, named=not present): rank for rank, environment in enumerate(_wanted(present, now))}
@@ -146,7 +146,7 @@ def snapshot(
         if key.subject != SUBJECT or key.source != source or rank is None:
             continue
         record = records.load(key) if others else first
-        if record is not None:  # of a GPU that was only named, the one with the most multiprocessors
+        if record is not None:  # if a GPU is only named, the record with the most multiprocessors counts
             candidate = (rank, -key.environment.multiprocessors, digest, record)
             found[key.values] = min(candidate, found.get(key.values, candidate), key=lambda item: item[:3])
     if not found:
@@ -162,6 +162,6 @@ def _wanted(present: Sequence[Environment], now: Settings) -> tuple[Environment,
 
 
 def _hard(environment: Environment, named: bool) -> tuple[tuple[str, Scalar], ...]:
-    """Return the fields that must be equal. A GPU that is only named has no known architecture and size."""
+    """Returns the fields that must be equal. A GPU that is only named has no known architecture and size."""
     fields = environment.hard()
     return tuple((name, value) for name, value in fields.items() if not (named and name in ("arch", "multiprocessors")))

@@ -1,6 +1,6 @@
-"""Which configurations of a GEMM variant are worth measuring. Pure, and the same on every machine.
+"""The configurations of a GEMM variant that are worth measuring. Pure functions, the same on every machine.
 
-A configuration names the provider and, with ``mma``, its tile configuration; it is what a record's timings are kept by.
+A configuration names the provider and, for ``mma``, its tile configuration. A record has one timing for each.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from warp_tiles.providers.cublasdx import require_served
 from warp_tiles.tuning.record import Config
 
 LIMIT = 40
-_HOPELESS = 2.5  # times the pick's estimate, which is on average within a few per cent
-_SEEDS = 4  # candidates whose neighbours are looked at
-_UNROLLED = 2 * 64 * 64 * 16  # multiplications of a lane's steps that are unrolled; more of them build slowly
+_HOPELESS = 2.5  # times the estimate of the chooser's pick; candidates above it are left out
+_SEEDS = 4  # candidates whose neighbours are tried as well
+_UNROLLED = 2 * 64 * 64 * 16  # largest number of unrolled multiplications of a lane; more of them build slowly
 
 
 def config_of(provider: str, tile_config: TileConfig | None = None) -> dict[str, Any]:
-    """The configuration as a record holds it."""
+    """Returns the configuration as a record holds it."""
     return {"provider": provider} | ({"tile_config": tile_config.to_json()} if tile_config else {})
 
 
 def tile_config_of(config: Config) -> TileConfig | None:
-    """The tile configuration that a configuration of a record names; None with providers that have none.
+    """Returns the tile configuration of a record's configuration; None if its provider has none.
 
     Raises:
-        ValueError: It is not one.
+        ValueError: The tile configuration is not valid.
     """
     return TileConfig.from_json(config.get("tile_config")) if config.get("provider") == "mma" else None
 
 
 def candidates(variant: GemmVariant, limit: int = LIMIT) -> tuple[dict[str, Any], ...]:
-    """Return the candidates to measure: the chooser's pick, at most ``limit`` - 1 others of ``mma``, then ``cublasdx``.
+    """Returns the candidates: the chooser's pick, at most ``limit`` - 1 others of ``mma``, then ``cublasdx``.
 
     Raises:
         UnsupportedVariant: Neither provider can compute the variant.
@@ -59,17 +59,17 @@ def candidates(variant: GemmVariant, limit: int = LIMIT) -> tuple[dict[str, Any]
 
 
 def tile_candidates(variant: GemmVariant, limit: int = LIMIT) -> tuple[TileConfig, ...]:
-    """Tile configurations that fit: the chooser's pick, the best estimated ones, and neighbours of both.
+    """Returns tile configurations that fit: the chooser's pick, the best ones by estimate, and neighbours of both.
 
-    Half of the places go to the best by estimate, whatever they are; the others to configurations that differ from the
-    best in one field, because the estimate does not know how k_unroll and c_first meet the compiler's scheduling.
+    Half of them are the best by estimate. The others differ from the best in one field, because the estimate does not
+    model how k_unroll and c_first interact with the compiler's scheduling.
     """
     try:
         picked = chooser.choose(variant)
     except UnsupportedVariant:
         return ()
     most = _HOPELESS * estimated_cycles(variant, picked)
-    ranked = _ranked(variant, _all(variant), most)
+    ranked = _ranked(variant, _all_configs(variant), most)
     best = list(dict.fromkeys([picked, *ranked]))[: max(1, limit // 2)]
     near = chain.from_iterable(_ranked(variant, neighbours(seed), most) for seed in best[:_SEEDS])
     return tuple(dict.fromkeys([*best, *near, *ranked]))[:limit]
@@ -82,7 +82,7 @@ def estimated_cycles(variant: GemmVariant, config: TileConfig) -> float:
 
 
 def neighbours(config: TileConfig) -> Iterator[TileConfig]:
-    """Configurations that differ from one in one field, or in how lanes share the tile; not all of them fit."""
+    """Yield configurations that differ from one in one field, or in the split over lanes. Not all of them fit."""
     yield _with(config, c_first=not config.c_first)
     for unroll in (2 * config.k_unroll, config.k_unroll // 2, 1):
         yield _with(config, k_unroll=unroll)
@@ -94,7 +94,7 @@ def neighbours(config: TileConfig) -> Iterator[TileConfig]:
         yield from (_with(config, **{name: other}) for other in (2 * value, value // 2))
     for name in ("swizzle_a", "swizzle_b", *(() if config.instruction == "fma" else ("swizzle_c",))):
         yield from (_with(config, **{name: ways}) for ways in (1, 2, 4))
-    # the same product from the other side: rows and columns change places in every field
+    # the transposed product: rows and columns swap in every field
     yield _with(
         config,
         transposed=not config.transposed,
@@ -114,8 +114,8 @@ def _with(config: TileConfig, **changes: Any) -> TileConfig:
     return replace(config, **changes)
 
 
-def _all(variant: GemmVariant) -> Iterator[TileConfig]:
-    """Return the configurations of every allowed instruction, in both orientations."""
+def _all_configs(variant: GemmVariant) -> Iterator[TileConfig]:
+    """Yield the configurations of every allowed instruction, in both orientations."""
     for flip in (False, True):
         view = transposed(variant) if flip else variant
         for instruction in instructions(view):
@@ -124,14 +124,14 @@ def _all(variant: GemmVariant) -> Iterator[TileConfig]:
 
 
 def _ranked(variant: GemmVariant, configs: Iterable[TileConfig], most_cycles: float) -> list[TileConfig]:
-    """Those that fit and may be fast, best first."""
+    """Returns the configurations that fit and may be fast, best first."""
     fitting = (config for config in dict.fromkeys(configs) if is_sensible(variant, config))
     estimates = {config: estimated_cycles(variant, config) for config in fitting if not problem_of(variant, config)}
     return sorted((config for config, cycles in estimates.items() if cycles <= most_cycles), key=estimates.__getitem__)
 
 
 def is_sensible(variant: GemmVariant, config: TileConfig) -> bool:
-    """Whether a configuration does what it says: no steps beyond K, no tile of which most lies outside C."""
+    """Returns True if no step lies beyond K and no tile lies mostly outside C."""
     sizes = ("tile_m", "tile_n", "lanes_m", "lanes_n", "lanes_k", "warps_k", "k_vector", "k_unroll")
     if min(getattr(config, name) for name in sizes) < 1:
         return False

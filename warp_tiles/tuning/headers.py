@@ -1,9 +1,9 @@
-"""Warp's precompiled headers for the CPU, kept between processes: 1.6 s of every search that builds for the CPU.
+"""Keeps Warp's precompiled headers for the CPU between processes, which saves 1.6 s of every search that builds for it.
 
-They lie in a cache of their own, ``headers`` beside the tuning records: an entry for each file that Warp made, under
-what it was made from. Clang compares options, and size and time of what was included, and refuses a file that does not
-fit; Warp then makes another, which replaces it. Of the contents Clang checks nothing: what is read here becomes code of
-the host.
+They are in a cache of their own, ``headers`` beside the tuning records, with one entry for each file that Warp made.
+The key of an entry holds the inputs of the file. Clang compares the options, and the size and time of each included
+file, and rejects a file that does not match. Warp then makes a new one, which replaces it. Clang does not check the
+contents, so the files that are read here become code of this process.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _UNUSABLE = (CacheError, SeamError, OSError)
 _Fields = Mapping[str, "str | list[str]"]
 
 
-def headers_made_from(warp_folder: Path, version: str) -> dict[str, str | list[str]]:
-    """Return the inputs of the CPU headers that their file names leave out.
+def header_inputs(warp_folder: Path, version: str) -> dict[str, str | list[str]]:
+    """Returns the inputs of the CPU headers that are not in their file names.
 
     Args:
-        warp_folder: Warp's package; files of ``native`` and ``bin`` enter with size and time of change, as Clang
-            compares them.
+        warp_folder: Warp's package; files of ``native`` and ``bin`` count by size and modification time, as in
+            Clang.
         version: Warp's version.
 
     Raises:
@@ -54,55 +54,55 @@ def headers_made_from(warp_folder: Path, version: str) -> dict[str, str | list[s
 
 
 @contextlib.contextmanager
-def kept_headers(now: Settings) -> Iterator[None]:
-    """Have builds for the CPU in the block find what earlier processes precompiled, and keep what they add.
+def cached_headers(now: Settings) -> Iterator[None]:
+    """Give CPU builds in the block the headers that earlier processes precompiled, and cache new ones.
 
-    Where headers cannot be kept, they are precompiled again, and nothing fails. A cache that is shared with other users
-    has none: their files would become code of this process.
+    If headers cannot be cached, they are precompiled again, and nothing fails. A cache that is shared with other users
+    holds no headers, because their files would become code of this process.
 
     Args:
-        now: Says where the cache is.
+        now: Settings, which name the cache.
     """
     import warp as wp
 
-    shelf: Shelf | None = None
+    headers: HeaderCache | None = None
     try:
         if not now.cache_shared:
             cache = Cache(cache_root(now) / "headers", max_bytes=_MAX_BYTES, suffix=".pch")
-            shelf = Shelf(cache, headers_made_from(Path(wp.__file__).parent, wp.__version__))
-            shelf.take()
+            headers = HeaderCache(cache, header_inputs(Path(wp.__file__).parent, wp.__version__))
+            headers.load()
     except _UNUSABLE as error:
         log.info("tuning: precompiled headers of earlier processes are not used: %s", error)
     try:
         yield
     finally:
         try:
-            if shelf is not None:
-                shelf.keep()
+            if headers is not None:
+                headers.save()
         except _UNUSABLE as error:
             log.info("tuning: precompiled headers are not kept: %s", error)
 
 
-class Shelf:
+class HeaderCache:
     """The entries of a cache that hold headers for one Warp and processor.
 
     Args:
-        cache: Where they are.
-        made_from: Fields of their keys, without the name of the file.
+        cache: The cache.
+        inputs: Fields of the entries' keys, without the name of the file.
     """
 
-    def __init__(self, cache: Cache, made_from: _Fields) -> None:
+    def __init__(self, cache: Cache, inputs: _Fields) -> None:
         self._cache = cache
-        self._made_from = made_from
+        self._inputs = inputs
         self._stored: dict[str, str] = {}
 
-    def take(self) -> None:
-        """Give this thread the headers that it does not have; threads of a search take them from it.
+    def load(self) -> None:
+        """Copy the headers that this thread lacks into its folder. Threads of a search take them from there.
 
         Raises:
-            CacheError: The folder is refused.
+            CacheError: The cache folder is refused.
             SeamError: This Warp keeps headers elsewhere.
-            OSError: They cannot be written.
+            OSError: The headers cannot be written.
         """
         from warp_tiles._warp.searches import CPU_HEADERS, headers_folder
 
@@ -116,11 +116,11 @@ class Shelf:
             if not (folder / name).exists() and (entry := self._cache.get(listed.key)) is not None:
                 write_atomic(folder / name, entry.payload)
 
-    def keep(self) -> None:
-        """Store what this process has precompiled, where that is not what is stored.
+    def save(self) -> None:
+        """Store the headers that this process has precompiled, unless they are stored already.
 
         Raises:
-            What :meth:`take` raises.
+            CacheError, SeamError, OSError: See :meth:`load`.
         """
         from warp_tiles._warp.searches import precompiled_headers
 
@@ -130,4 +130,4 @@ class Shelf:
                 self._stored[name] = self._cache.put(self._key(name), data, {"file": name}).manifest.payload_sha256
 
     def _key(self, name: str) -> CacheKey:
-        return CacheKey.of({**self._made_from, "file": name})
+        return CacheKey.of({**self._inputs, "file": name})

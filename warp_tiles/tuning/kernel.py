@@ -1,7 +1,7 @@
-"""A function that makes a kernel from a configuration, as one kernel that is tuned.
+"""The tuned kernel, which launches the fastest known configuration.
 
-At the first launch for a key its record is looked up; what it lacks is built, measured and remembered. Every later
-launch is a look into a dictionary. See docs/tuning.md.
+The first launch for a key looks its record up. Candidates that the record lacks are built, measured and recorded. Every
+later launch is a dictionary lookup. See docs/tuning.md.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from warp_tiles._warp.installed import is_enabled
 from warp_tiles.errors import SettingError, TuningError
 from warp_tiles.launch.recorded import RecordingTarget
 from warp_tiles.settings import project_file
-from warp_tiles.tuning.arguments import checked_key, in_order, namespace, refuse_unknown, remembered
-from warp_tiles.tuning.kernel_choice import Counters, KernelChooser, Question
+from warp_tiles.tuning.arguments import checked_key, hashable, in_order, namespace, refuse_unknown
+from warp_tiles.tuning.kernel_choice import Counters, KernelChooser, LaunchRequest
 from warp_tiles.tuning.kernel_records import Dim, KernelRecords, Store
 from warp_tiles.tuning.key import TuningKey
-from warp_tiles.tuning.making import Maker, Measurement, TunedLaunch
+from warp_tiles.tuning.maker import Maker, Measurement, TunedLaunch
 from warp_tiles.tuning.record import Config, Record, Timing, identity
 from warp_tiles.tuning.space import Strategy, checked_configs
 
-_LOOK_AGAIN_S = 1.0  # after taking the default because another process searches
+_RETRY_AFTER_S = 1.0  # after a launch of the default because another process searches
 
 
-_every: weakref.WeakSet[TunedKernel] = weakref.WeakSet()
+_instances: weakref.WeakSet[TunedKernel] = weakref.WeakSet()
 
 
 def _settings_changed() -> None:
-    for tuned in tuple(_every):
+    for tuned in tuple(_instances):
         tuned.forget()
 
 
 class TunedKernel:
-    """A tuned kernel, as :func:`autotune` returns it. Safe for threads.
+    """A tuned kernel, as :func:`autotune` returns it. Thread-safe.
 
     Attributes:
-        maker: The function.
+        maker: The function that makes the kernels.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TunedKernel:
         key: Any,
         dim: Dim,
         strategy: Strategy,
-        how: Measurement,
+        measurement: Measurement,
         *,
         restore: tuple[str, ...] | None = None,
         wait: bool = True,
@@ -61,29 +61,29 @@ class TunedKernel:
         self._maker = maker
         self._key = checked_key(key)
         self._dim = dim
-        self._how = how
+        self._measurement = measurement
         self._restore = restore
-        self._records = KernelRecords(maker, how, self._key, dim, strategy, store)
-        self._chooser = KernelChooser(maker, self._records, dim, strategy, how, restore, wait)
+        self._records = KernelRecords(maker, measurement, self._key, dim, strategy, store)
+        self._chooser = KernelChooser(maker, self._records, dim, strategy, measurement, restore, wait)
         self._names: tuple[str, ...] = ()
         self._positions: tuple[int, ...] = ()
         self._chosen: dict[Any, TunedLaunch] = {}
-        self._waiting: dict[Any, float] = {}
+        self._retry_at: dict[Any, float] = {}
         self._lock = threading.RLock()
         self._wp: Any = None
         self.__doc__ = self.maker.__doc__
         self.__name__ = self.maker.__name__
-        with contextlib.suppress(SettingError):  # parsed here, so that the first launch only looks for changes
+        with contextlib.suppress(SettingError):  # parsed here, so that the first launch only checks for changes
             project_file.find()
         settings.on_change(_settings_changed)
-        _every.add(self)
+        _instances.add(self)
 
     def __repr__(self) -> str:
         return repr(self._records)
 
     @property
     def counters(self) -> Counters:
-        """Counts of its operations in this process."""
+        """Counts of this kernel's operations in this process."""
         return self._chooser.counters
 
     # ---- launching
@@ -102,10 +102,10 @@ class TunedKernel:
         """Launch the fastest known configuration; the first launch for a key may search for it.
 
         Args:
-            inputs, outputs: As of ``wp.launch``. Arrays among the outputs are those that the kernel writes, unless
-                ``restore`` names them.
-            device, stream, max_blocks, record_tape: As of ``wp.launch``.
-            named: Arguments by name, in place of the lists or behind them.
+            inputs, outputs: As in ``wp.launch``. A search takes the arrays in ``outputs`` as those that the kernel
+                writes, unless ``restore`` names them.
+            device, stream, max_blocks, record_tape: As in ``wp.launch``.
+            named: Arguments by name, in place of the lists or after them.
 
         Raises:
             TuningError: An argument is missing or unknown, no candidate works, or a search is needed while a CUDA graph
@@ -122,15 +122,15 @@ class TunedKernel:
             values = [*inputs, *outputs]
             given, results = inputs, outputs
         try:
-            asked = self._asked(values, device)
-            chosen = self._chosen.get(asked)
-        except (TypeError, IndexError, AttributeError, TuningError):  # too few, no mapping, or no value of a key
-            asked, chosen = None, None
+            choice_key = self._choice_key(values, device)
+            chosen = self._chosen.get(choice_key)
+        except (TypeError, IndexError, AttributeError, TuningError):  # too few arguments, or an invalid key value
+            choice_key, chosen = None, None
         if chosen is None:
             written = frozenset(self._names[len(inputs) : len(inputs) + len(outputs)]) if outputs else None
-            chosen = self._choose(asked, values, device, written, stream)
+            chosen = self._choose(choice_key, values, device, written, stream)
         dim = self._dim(chosen.config, SimpleNamespace(**dict(zip(self._names, values))))
-        launch = wp.launch_tiled if self._how.tiled else wp.launch
+        launch = wp.launch_tiled if self._measurement.tiled else wp.launch
         launch(
             chosen.kernel,
             dim=dim,
@@ -144,29 +144,29 @@ class TunedKernel:
         )
 
     def recording_target(self, args: Any, device: Any = None, outputs: int = 0) -> RecordingTarget:
-        """Kernel, dimensions and block of these arguments, for ``warp_tiles.record``; it may search first.
+        """Returns kernel, dimensions and block for these arguments, for ``warp_tiles.record``. It may search first.
 
         Args:
             args: Arguments by name, or in order.
             device: Warp's device.
-            outputs: How many of them, the last ones, are outputs.
+            outputs: Number of outputs, which are the last arguments.
         """
         wp = self._wp or self._prepare()
         device = wp.get_device(device)
         values = self._listed(args)
         written = frozenset(self._names[len(values) - outputs :]) if outputs else None
         kernel, dim, block_dim = self.launch_of(self._choose(None, values, device, written, None).config, values)
-        return RecordingTarget(kernel=kernel, dim=dim, block_dim=block_dim, tiled=self._how.tiled)
+        return RecordingTarget(kernel=kernel, dim=dim, block_dim=block_dim, tiled=self._measurement.tiled)
 
     def launch_of(self, config: Config, args: Any) -> tuple[Any, Any, int | None]:
-        """Kernel, dimensions and threads per block of a configuration, to launch it by hand.
+        """Returns kernel, dimensions and threads per block of a configuration, for a launch by hand.
 
         Args:
-            config: Any that the maker accepts.
+            config: Any configuration that the maker accepts.
             args: Arguments by name, or in order.
 
         Raises:
-            TuningError: The maker refuses it.
+            TuningError: The maker refuses the configuration.
         """
         self._maker.check(config)
         values = self._listed(args)
@@ -183,30 +183,30 @@ class TunedKernel:
             device: Warp's device.
 
         Raises:
-            TuningError: Something that the maker refers to, or an argument that the key names, has no stable text.
+            TuningError: A value that the maker refers to, or an argument that the key names, has no stable text.
         """
         return self._records.key_of(self._listed(args), device, settings.current())
 
     def record(self, args: Any, device: Any = None) -> Record | None:
-        """Everything that is known for these arguments; nothing is measured."""
+        """The record for these arguments, or None. Nothing is measured."""
         now = settings.current()
         return self._records.open(now).load(self._records.key_of(self._listed(args), device, now))
 
     def best(self, args: Any, device: Any = None) -> Timing | None:
-        """The winner among the configurations, if one is known; nothing is measured."""
+        """The winner among the configurations, or None. Nothing is measured."""
         found = self.record(args, device)
         return found.winner(self.configs(device)) if found is not None else None
 
     def tune(
         self, args: Any, device: Any = None, *, configs: Sequence[Config] | None = None, again: bool = False
     ) -> Record:
-        """Measure what the record lacks, whatever the policy says; nothing is launched, no array changes.
+        """Measure the candidates that the record lacks, under any policy. No array of the user changes.
 
         Args:
             args: Arguments by name, or in order.
             device: Warp's device.
-            configs: Only these; None for what the search looks at.
-            again: Measure also what the record has.
+            configs: Measure only these; None for all candidates of the search.
+            again: Also measure the candidates that the record has.
 
         Raises:
             TuningError: A configuration is not one of the kernel's, or no candidate works.
@@ -220,26 +220,26 @@ class TunedKernel:
             wanted = {identity(config): config for config in checked_configs(configs)}
             for config in wanted.values():
                 self._maker.check(config)
-        question = Question(values, device)
+        request = LaunchRequest(values, device)
         try:
-            return self._chooser.tune(question, wanted, settings.current(), insists=configs is not None, again=again)
+            return self._chooser.tune(request, wanted, settings.current(), force=configs is not None, again=again)
         finally:
             with self._lock:
                 self.forget()
 
     def configs(self, device: Any = None) -> tuple[Config, ...]:
-        """The configurations, of a space those that fulfil its constraints on a device."""
+        """The configurations; of a space, those that fulfil its constraints on a device."""
         return self._records.configs(device)
 
     def forget(self) -> None:
         """Look records up again at the next launch."""
         self._chosen = {}
-        self._waiting = {}
+        self._retry_at = {}
 
     # ---- the choice of a launch
 
     def _prepare(self) -> Any:
-        """Warp, and the names of the kernel's arguments."""
+        """Read the names of the kernel's arguments. Returns Warp."""
         import warp as wp
 
         with self._lock:
@@ -253,40 +253,40 @@ class TunedKernel:
             self._wp = wp
         return wp
 
-    def _asked(self, values: Sequence[Any], device: Any) -> Any:
-        """Return the values that decide the choice within this process. A later launch only hashes them."""
+    def _choice_key(self, values: Sequence[Any], device: Any) -> Any:
+        """Returns the values that decide the choice within this process. A later launch only hashes them."""
         if callable(self._key):
             found = self._key(SimpleNamespace(**dict(zip(self._names, values))))
-            return device.alias, is_enabled(), tuple(sorted((name, remembered(value)) for name, value in found.items()))
+            return device.alias, is_enabled(), tuple(sorted((name, hashable(value)) for name, value in found.items()))
         parts: list[Any] = [device.alias, is_enabled()]
         for position in self._positions:
             value = values[position]
             shape = getattr(value, "shape", None)
-            if shape:  # numbers of NumPy have an empty one
+            if shape:  # NumPy scalars have an empty one
                 parts.append((shape, value.dtype, value.strides))
             else:
-                parts.append(remembered(value))
+                parts.append(hashable(value))
         return tuple(parts)
 
     def _choose(
-        self, asked: Any, values: Sequence[Any], device: Any, written: frozenset[str] | None, stream: Any
+        self, choice_key: Any, values: Sequence[Any], device: Any, written: frozenset[str] | None, stream: Any
     ) -> TunedLaunch:
         values = self._listed(values)
         with self._lock:
-            if asked is not None:
-                known = self._chosen.get(asked)
+            if choice_key is not None:
+                known = self._chosen.get(choice_key)
                 if known is not None:
                     return known
-                if time.monotonic() < self._waiting.get(asked, 0.0):
+                if time.monotonic() < self._retry_at.get(choice_key, 0.0):
                     return self._maker.launch_of(self._maker.default)
             with self._wp.ScopedStream(stream) if stream is not None else contextlib.nullcontext():
-                config = self._chooser.choose(Question(values, device, written))
+                config = self._chooser.choose(LaunchRequest(values, device, written))
             chosen = self._maker.launch_of(config if config is not None else self._maker.default)
-            if asked is not None:
+            if choice_key is not None:
                 if config is not None:
-                    self._chosen[asked] = chosen
+                    self._chosen[choice_key] = chosen
                 else:
-                    self._waiting[asked] = time.monotonic() + _LOOK_AGAIN_S
+                    self._retry_at[choice_key] = time.monotonic() + _RETRY_AFTER_S
             return chosen
 
     def _listed(self, args: Any) -> list[Any]:

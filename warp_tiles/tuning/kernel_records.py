@@ -16,7 +16,7 @@ from warp_tiles.errors import TuningError
 from warp_tiles.tuning.arguments import Key, key_values
 from warp_tiles.tuning.environment import environment_of, limits_of
 from warp_tiles.tuning.key import TuningKey
-from warp_tiles.tuning.making import Maker, Measurement
+from warp_tiles.tuning.maker import Maker, Measurement
 from warp_tiles.tuning.record import Config, Record, Timing, identity
 from warp_tiles.tuning.source import source_digest
 from warp_tiles.tuning.space import Strategy, modules_first
@@ -35,10 +35,10 @@ class Store(Protocol):
         """The record of a key."""
 
     def merge(self, key: TuningKey, timings: Sequence[Timing]) -> Record:
-        """Add timings."""
+        """Add timings to the record of a key."""
 
     def single_flight(self, key: TuningKey, timeout_s: float | None = None) -> AbstractContextManager[bool]:
-        """Whether this process may search."""
+        """Enter a block with True if this thread may search."""
 
 
 class KernelRecords:
@@ -46,24 +46,24 @@ class KernelRecords:
 
     Args:
         maker: Makes the kernels.
-        how: How they are measured, of which some is part of the key.
+        measurement: How kernels are measured; a part of it belongs to the key.
         key: Names of the arguments that decide, or a function of the arguments.
-        dim: Launch dimensions; its source is part of the key.
-        strategy: Which configurations a search looks at.
-        store: Gives the records for settings; None for those that the settings name.
+        dim: Function that returns the launch dimensions; its source is part of the key.
+        strategy: Selects the configurations that a search measures.
+        store: Function that returns the store for given settings; None for the store that the settings name.
     """
 
     def __init__(
         self,
         maker: Maker,
-        how: Measurement,
+        measurement: Measurement,
         key: Key,
         dim: Dim,
         strategy: Strategy,
         store: Callable[[settings.Settings], Store] | None,
     ) -> None:
         self._maker = maker
-        self._how = how
+        self._measurement = measurement
         self._key = key
         self._dim = dim
         self._strategy = strategy
@@ -79,18 +79,18 @@ class KernelRecords:
         """The key of arguments, in order.
 
         Raises:
-            TuningError: Something that the maker refers to, or an argument that the key names, has no stable text.
+            TuningError: A value that the maker refers to, or an argument that the key names, has no stable text.
         """
         function = self._maker.function
         if not self._source:
             self._source = source_digest(function, self._dim)
         named = key_values(self._key, self._maker.arguments(), values)
         subject = f"{SUBJECT}{_module_name(function)}.{function.__qualname__}"
-        shared = {**_built_with(now), **self._maker.key_values(), **self._how.key_values()}
+        shared = {**_build_settings(now), **self._maker.key_values(), **self._measurement.key_values()}
         return TuningKey.of(subject, named | shared, self._source, environment_of(device))
 
     def configs(self, device: Any) -> tuple[Config, ...]:
-        """The configurations, of a space those that fulfil its constraints on a device."""
+        """The configurations; of a space, those that fulfil its constraints on a device."""
         return self._maker.configs(limits_of(device))
 
     def wanted(self, device: Any) -> dict[str, Config]:
@@ -101,14 +101,15 @@ class KernelRecords:
         return self._candidates[device.alias]
 
     def pending(self, record: Record, wanted: Mapping[str, Config], now: settings.Settings) -> tuple[Config, ...]:
-        """Return configurations without a timing, then those whose timing cannot be used now.
+        """Returns configurations without a timing, then those whose timing cannot be used now.
 
-        A timing cannot be used if it is outdated or unfinished, or if it was dropped beside one that is not wanted now.
+        A timing cannot be used if it is outdated or unfinished. The timing of a dropped candidate cannot be used if the
+        candidate may have lost to one that is not wanted now.
 
         Args:
-            record: All that is known under the key of here and now, also of configurations that are not wanted.
+            record: All timings under the current key, also of configurations that are not wanted.
             wanted: Configurations by identity.
-            now: Settings.
+            now: The settings.
         """
         known = {timing.identity: timing for timing in record.timings}
         best, winner, soft = record.winner(), record.among(wanted).winner(), record.key.environment.soft()
@@ -129,22 +130,22 @@ class KernelRecords:
         again = [wanted[name] for name in missing if name in known]
         return (*modules_first(new), *modules_first(again))
 
-    def say_if_stale(self, key: TuningKey, winner: Timing) -> None:
-        """Log that a record of another driver or Warp patch release is used."""
+    def warn_if_stale(self, key: TuningKey, winner: Timing) -> None:
+        """Log a warning if the winner was measured with another driver or Warp patch release."""
         soft = key.environment.soft()
         if dict(winner.soft or {}) != soft:
             log.warning(
-                "tuning: the record of %r was measured with %s, here is %s; it is used (stale_records = reuse)",
+                "tuning: the record of %r was measured with %s, and is used with %s (stale_records = reuse)",
                 self,
                 dict(winner.soft or {}),
                 soft,
             )
 
     def all_failed(self, record: Record, wanted: Mapping[str, Config]) -> TuningError:
-        """The error of a record without a winner, with each configuration's reason."""
+        """Returns the error for a record without a winner. Its log has each configuration's reason."""
         return TuningError(
             f"no configuration of {self!r} works for {described(record.key)}",
-            remedy="see each one's reason; tune(..., again=True) tries them once more",
+            remedy="see the reason of each; tune(..., again=True) tries them once more",
             log="\n".join(
                 f"{dict(timing.config)}: {timing.reason}" for timing in record.timings if timing.identity in wanted
             ),
@@ -152,12 +153,12 @@ class KernelRecords:
 
 
 def described(key: TuningKey) -> str:
-    """Names and values of a key, for messages."""
+    """The names and values of a key, for messages."""
     return ", ".join(f"{name}={value}" for name, value in key.values)
 
 
-def _built_with(now: settings.Settings) -> dict[str, Any]:
-    """Settings outside the source that change what is built."""
+def _build_settings(now: settings.Settings) -> dict[str, Any]:
+    """Settings outside the source that change the build."""
     import warp as wp
 
     return {"build.products": now.provider if is_enabled() else "warp", "build.mode": str(wp.config.mode)}

@@ -1,4 +1,4 @@
-"""One search for a tuned kernel: its candidates on copies of the arguments, on one device or several."""
+"""One search for a tuned kernel. Its candidates run on copies of the arguments, on one or several devices."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from warp_tiles.errors import RecordingError, TuningError
 from warp_tiles.tuning.arguments import namespace
 from warp_tiles.tuning.candidate import FirstReference, KernelCandidate, Reference, Workspace
 from warp_tiles.tuning.environment import alike
-from warp_tiles.tuning.making import Maker, Measurement
+from warp_tiles.tuning.maker import Maker, Measurement
 from warp_tiles.tuning.measure import clock_for
 from warp_tiles.tuning.record import Config, Timing
-from warp_tiles.tuning.search import Found, Lane, search
+from warp_tiles.tuning.search import SearchDevice, SearchResult, search
 from warp_tiles.tuning.space import Strategy
 
 
@@ -25,61 +25,60 @@ def search_kernels(
     written: frozenset[str] | None,
     device: Any,
     *,
-    is_all_written: bool,
+    writes_only_named: bool,
     dim: Callable[[Config, Any], Any],
-    how: Measurement,
+    measurement: Measurement,
     strategy: Strategy,
     budget_s: float,
     soft: Mapping[str, Any],
     finished: Callable[[Sequence[Timing]], None],
     first: Sequence[Config],
-) -> Found:
-    """Build and measure configurations of a kernel; no array of the user changes.
+) -> SearchResult:
+    """Build and measure configurations of a kernel. No array of the user changes.
 
     Args:
         maker: Makes the kernels.
-        pending: What is searched.
+        pending: The configurations.
         values: Arguments, in order.
-        written: Names of arrays that launches write; None if it is not known.
+        written: Names of arrays that launches write; None if they are not known.
         device: Warp's device.
-        is_all_written: Whether launches write nothing but ``written``; else other arrays are copied as well.
+        writes_only_named: True if launches write no array besides ``written``. If False, other arrays are copied too.
         dim: Launch dimensions, from a configuration and the arguments.
-        how: How candidates are launched and measured.
-        strategy, budget_s, soft, finished: As of :func:`warp_tiles.tuning.search.search`.
-        first: Configurations, the first of which that works gives the results to compare with, where that is asked.
+        measurement: How candidates are launched and measured.
+        strategy, budget_s, soft, finished: See :func:`warp_tiles.tuning.search.search`.
+        first: With ``reference="first"``, the first of these configurations that works gives the expected results.
 
     Raises:
-        TuningError: An argument is not what the kernels take, the reference does not fit, or an argument cannot be
-            copied.
+        TuningError: The kernels do not accept an argument, the reference does not fit, or an argument cannot be copied.
     """
     from warp_tiles._warp.searches import without_tape
 
     names = maker.arguments()
     _require_arguments(maker, pending, names, values, device)
-    with without_tape(), _devices(device, how.devices) as places:
-        spaces = [Workspace(names, values, written, place, is_all_written=is_all_written) for place in places]
+    with without_tape(), _devices(device, measurement.devices) as devices:
+        spaces = [Workspace(names, values, written, each, writes_only_named=writes_only_named) for each in devices]
         arguments = [namespace(names, space.pristine) for space in spaces]
 
         def built(config: Config, number: int) -> KernelCandidate:
             launch = maker.launch_of(config)
-            return KernelCandidate(launch, dim(config, arguments[number]), how.tiled, spaces[number]).build()
+            return KernelCandidate(launch, dim(config, arguments[number]), measurement.tiled, spaces[number]).build()
 
-        reference = _reference(how, spaces[0], first, lambda config: built(config, 0))
+        reference = _reference(measurement, spaces[0], first, lambda config: built(config, 0))
 
-        def lane(number: int) -> Lane:
+        def search_device(number: int) -> SearchDevice:
             def build(config: Config) -> KernelCandidate:
                 candidate = built(config, number)
                 candidate.reference = reference
                 return candidate
 
-            return Lane(build, clock_for(places[number], flush_l2=how.flush_l2))
+            return SearchDevice(build, clock_for(devices[number], flush_l2=measurement.flush_l2))
 
         return search(
             pending,
-            [lane(number) for number in range(len(places))],
+            [search_device(number) for number in range(len(devices))],
             strategy=strategy,
-            effort=how.effort,
-            jobs=how.jobs,
+            effort=measurement.effort,
+            jobs=measurement.jobs,
             budget_s=budget_s,
             soft=soft,
             finished=finished,
@@ -90,16 +89,16 @@ def search_kernels(
 def _require_arguments(
     maker: Maker, configs: Sequence[Config], names: Sequence[str], values: Sequence[Any], device: Any
 ) -> None:
-    """Refuse arguments that no kernel takes; a search would note a failure of every configuration.
+    """Raise if no kernel accepts the arguments. A search would record a failure of every configuration.
 
     Raises:
-        TuningError: What the first kernel says.
+        TuningError: The error of the first kernel.
     """
     from warp_tiles._warp.launch import check_arguments
 
     refused: RecordingError | None = None
     for config in configs:
-        with contextlib.suppress(TuningError):  # the search notes why
+        with contextlib.suppress(TuningError):  # the search records why
             kernel = maker.launch_of(config).kernel
             try:
                 check_arguments(kernel, values, device)
@@ -114,18 +113,19 @@ def _require_arguments(
 
 
 def _reference(
-    how: Measurement, space: Workspace, first: Sequence[Config], built: Callable[[Config], KernelCandidate]
+    measurement: Measurement, space: Workspace, first: Sequence[Config], built: Callable[[Config], KernelCandidate]
 ) -> Reference | FirstReference | None:
-    if how.reference is None:
+    if measurement.reference is None:
         return None
-    if how.reference == "first":
-        return FirstReference([partial(built, config) for config in first], how.rtol, how.atol)
-    return Reference.called(how.reference, space, how.rtol, how.atol)
+    tolerances = measurement.rtol, measurement.atol
+    if measurement.reference == "first":
+        return FirstReference([partial(built, config) for config in first], *tolerances)
+    return Reference.from_function(measurement.reference, space, *tolerances)
 
 
 @contextlib.contextmanager
 def _devices(device: Any, others: Sequence[Any]) -> Iterator[list[Any]]:
-    """The launch's own device, and those that are like it among the others that were given."""
+    """Enter a block with the launch's own device and those of the others that are like it."""
     import warp as wp
 
     wp.synchronize_device(device)

@@ -1,4 +1,4 @@
-"""The key of a tuning record: the question, by name, and the machine on which it was answered."""
+"""The key of a tuning record: named values that decide the result, and the machine of the measurement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from warp_tiles.cache import CacheKey
 
-MEASUREMENT_VERSION = 1  # of how candidates are measured; timings of another version are not compared
+MEASUREMENT_VERSION = 1  # of the way of measuring; timings of different versions are not compared
 
 Scalar = str | int | float | bool | None
 
@@ -23,7 +23,7 @@ class Environment:
     Attributes:
         device: Name of the GPU, or of the processor.
         arch: Compute capability, e.g. ``90``; None on the CPU.
-        multiprocessors: Of the GPU; cores on the CPU.
+        multiprocessors: Number of multiprocessors of the GPU, or of cores of the CPU.
         warp: Version of Warp.
         driver: CUDA version of the driver, e.g. ``13.0``; empty on the CPU.
         warp_tiles: Version of this package.
@@ -39,25 +39,25 @@ class Environment:
     measurement: int = MEASUREMENT_VERSION
 
     def hard(self) -> dict[str, Scalar]:
-        """Facts that must be equal for a record to be valid: they are part of the key."""
+        """Fields that must be equal for a record to be valid. They are part of the key."""
         series = ".".join(self.warp.split(".")[:2])
         fields = asdict(self) | {"warp": series}
         del fields["driver"]
         return fields
 
     def soft(self) -> dict[str, Scalar]:
-        """Facts that are stored with each timing and may differ: the driver, and Warp's patch release."""
+        """Fields that may differ: the driver, and Warp's patch release. They are stored with each timing."""
         return {"driver": self.driver, "warp": self.warp}
 
 
 @dataclass(frozen=True)
 class TuningKey:
-    """The question that a record answers.
+    """The key of a record.
 
     Attributes:
-        subject: What is tuned: ``gemm``, or ``kernel:`` and the qualified name of what makes the kernel.
-        values: What the user names as deciding (shapes, dtypes, layouts), sorted by name.
-        source: SHA-256 of the source that the candidates are made from, and of the constants it closes over.
+        subject: ``gemm``, or ``kernel:`` and the qualified name of the function that makes the kernel.
+        values: Named values that decide the result (shapes, dtypes, layouts), sorted by name.
+        source: SHA-256 of the source of the candidates, and of the constants that it closes over.
         environment: The machine.
     """
 
@@ -68,16 +68,16 @@ class TuningKey:
 
     @classmethod
     def of(cls, subject: str, values: Mapping[str, Scalar], source: str, environment: Environment) -> TuningKey:
-        """The key of these values, whatever their order.
+        """Returns the key of these values. Their order does not matter.
 
         Raises:
-            TypeError: A value is neither text nor a number, truth value or None.
+            TypeError: A value is not a string, a number, a boolean or None.
             ValueError: A number is not finite.
         """
         for name, value in values.items():
             if not (value is None or isinstance(value, (str, int, float))):
                 raise TypeError(
-                    f"the key value {name!r} is {value!r}; it must be text, a number, a truth value or None"
+                    f"the key value {name!r} is {value!r}; it must be a string, a number, a boolean or None"
                 )
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"the key value {name!r} is {value!r}; it must be finite")
@@ -86,7 +86,7 @@ class TuningKey:
     @cached_property
     def digest(self) -> str:
         """SHA-256, in hexadecimal, over every labelled field; soft parts of the environment do not count."""
-        # as JSON, so that a key has the digest of the key that is read back
+        # as JSON, so that a key has the same digest after it is written and read back
         fields = {f"value {name}": json.dumps(value) for name, value in self.values}
         fields |= {f"environment {name}": json.dumps(value) for name, value in self.environment.hard().items()}
         return CacheKey.of({**fields, "subject": self.subject, "source": self.source}).digest
@@ -102,7 +102,7 @@ class TuningKey:
 
     @classmethod
     def from_json(cls, data: Any) -> TuningKey:
-        """The key that :meth:`to_json` wrote.
+        """Returns the key that :meth:`to_json` wrote.
 
         Raises:
             ValueError: A field is missing or of another type.

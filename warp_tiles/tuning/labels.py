@@ -11,7 +11,7 @@ from warp_tiles.tuning.record import Config
 
 
 def flat(config: Config) -> dict[str, str]:
-    """Names and values, those of nested mappings behind a dot: ``{"tile": {"m": 64}}`` is ``tile.m`` 64."""
+    """Returns names and values as text. A dot joins nested names: ``{"tile": {"m": 64}}`` gives ``tile.m``."""
     found: dict[str, str] = {}
     for name, value in config.items():
         if isinstance(value, Mapping) and value:
@@ -30,13 +30,13 @@ def _text(value: Any) -> str:
 
 
 def label(config: Config, without: Iterable[str] = ()) -> str:
-    """One line, e.g. ``block_dim=128 tile.m=64``, without the names that are given."""
+    """Returns a configuration on one line, e.g. ``block_dim=128 tile.m=64``, without the names in ``without``."""
     left_out = set(without)
     return " ".join(f"{name}={value}" for name, value in flat(config).items() if name not in left_out) or "-"
 
 
 def aligned(configs: Sequence[Config], without: Iterable[str] = ()) -> list[str]:
-    """A line for each configuration, padded so that the same names stand in columns."""
+    """Returns one line per configuration, padded so that equal names form columns."""
     left_out = set(without)
     found = [{name: value for name, value in flat(config).items() if name not in left_out} for config in configs]
     widths: dict[str, int] = {}
@@ -51,7 +51,7 @@ def aligned(configs: Sequence[Config], without: Iterable[str] = ()) -> list[str]
 
 
 def common(configs: Iterable[Config]) -> dict[str, str]:
-    """Names that have one and the same value in all of several configurations."""
+    """Returns the names and values that several configurations have in common."""
     found = [flat(config) for config in configs]
     if len(found) < 2:
         return {}
@@ -59,13 +59,13 @@ def common(configs: Iterable[Config]) -> dict[str, str]:
 
 
 def shortened(text: str, length: int) -> str:
-    """A text on one line, of a length at most."""
+    """Returns a text on one line, cut to a length."""
     line = " ".join(text.splitlines())
     return line if len(line) <= length else f"{line[: length - 1]}…"
 
 
 def microseconds(time_us: float) -> str:
-    """A time with three or four digits and its unit; ``-`` for none."""
+    """Returns a time with three or four digits and its unit; ``-`` for a time that is not finite."""
     if not math.isfinite(time_us):
         return "-"
     for limit, factor, unit in ((1e3, 1.0, "µs"), (1e6, 1e-3, "ms")):

@@ -1,7 +1,7 @@
-"""Times candidates against each other, whatever they launch.
+"""Times candidates against each other.
 
 Candidates run alternately, so that clocks and temperature change for all of them alike. After each iteration those
-that can no longer win are dropped. The statistic is the median; its 95 % confidence interval comes from order
+that can no longer win are dropped. The statistic is the median. Its 95 % confidence interval comes from order
 statistics and assumes no distribution
 (https://en.wikipedia.org/wiki/Median#Confidence_interval, the sign test's interval).
 """
@@ -18,45 +18,45 @@ from typing import Any, Literal, Protocol
 
 from warp_tiles.errors import TuningError, WorkerError
 
-HOPELESS = 1.5  # times slower than the leader, even in its best run of the first iteration
+HOPELESS = 1.5  # times the leader's median; a candidate is dropped if even its best run takes longer
 L2_SCRATCH_BYTES = 256 * 1024**2  # larger than the L2 cache of any GPU
-_CUSHION_FILLS = 4  # of the scratch buffer: some 250 us of an H200, in which the host queues the runs
-_MOST_FILLS = 16
-_PASSING_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO}
-_ATTEMPTS = 4  # to queue all runs in time; other threads may hold the interpreter
-_LEAST_FOR_INTERVAL = 6  # the least and largest of fewer samples hold the median with less than 95 %
+_CUSHION_FILLS = 4  # of the scratch buffer: about 250 us on an H200, in which the host queues the runs
+_MAX_FILLS = 16
+_TRANSIENT_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO}
+_ATTEMPTS = 4  # to queue all runs in time; other threads may hold the interpreter lock
+_MIN_SAMPLES = 6  # the range of fewer samples contains the median with less than 95 %
 
 
 class Candidate(Protocol):
     """A launch that can be measured."""
 
     def prepare(self) -> None:
-        """Get ready, outside any timing; what it raises makes the candidate a failure."""
+        """Prepare, outside any timing. An exception makes the candidate a failure."""
 
     def run(self) -> None:
-        """One launch."""
+        """Launch once."""
 
     def restore(self) -> None:
-        """Put back what a launch changes; called before each, untimed."""
+        """Undo the changes of a launch. Called before each launch, untimed."""
 
 
 class Clock(Protocol):
-    """Takes the time of launches on one device."""
+    """Times launches on one device."""
 
     def sample_us(self, candidate: Candidate, runs: int) -> list[float]:
-        """Restore and run a candidate ``runs`` times; the time of each run alone, in microseconds."""
+        """Restore and run a candidate ``runs`` times. Returns the time of each run, in microseconds."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured.
+    """How much to measure.
 
     Attributes:
-        warmup: Runs of each candidate before any counts.
+        warmup: Runs of each candidate that do not count.
         runs: Runs of each candidate in each iteration.
-        rounds: Iterations over the candidates, at most.
+        rounds: Largest number of iterations over the candidates.
         candidate_s: Seconds after which a candidate is not run again, once it has six samples.
-        precision: Half width of the leader's confidence interval, as a share of its median, that is good enough.
+        precision: Half width of the leader's confidence interval, as a share of its median, that suffices.
 
     Raises:
         TuningError: Nothing would be measured.
@@ -88,9 +88,9 @@ class Statistics:
 
 
 def statistics(samples_us: Sequence[float]) -> Statistics:
-    """The median of samples, and the narrowest symmetric pair of order statistics that holds it with 95 %.
+    """Returns the median of samples, and the narrowest symmetric pair of order statistics that holds it with 95 %.
 
-    Fewer than six samples hold it with less; then the interval goes from the least to the largest.
+    With fewer than six samples the probability is lower, and the interval spans all of them.
 
     Raises:
         ValueError: There are no samples.
@@ -115,12 +115,12 @@ class Runner:
 
     Attributes:
         name: For messages.
-        candidate: What is run.
-        samples_us: One per timed run.
-        status: ``running`` until the race has decided: ``ok``, ``dropped`` or ``failed``.
-        reason: Why it was dropped or failed.
+        candidate: The candidate.
+        samples_us: Times of the timed runs.
+        status: ``running`` until the race has decided, then ``ok``, ``dropped`` or ``failed``.
+        reason: Reason why it was dropped or failed.
         spent_s: Time that its runs took.
-        unfinished: Whether the race ended before it was measured to the end.
+        unfinished: True if the race ended before it had all its runs.
     """
 
     name: str
@@ -137,15 +137,15 @@ class Runner:
 
 
 def describe_error(error: BaseException) -> str:
-    """An error in one line, for a record."""
+    """Returns an error on one line, for a record."""
     text = " ".join(str(getattr(error, "message", error)).split()) or "no message"
     return f"{type(error).__name__}: {text:.400}"
 
 
-def is_passing(error: BaseException) -> bool:
-    """Whether an error says nothing about the candidate: no space, no memory, a compiler process that died."""
+def is_transient(error: BaseException) -> bool:
+    """Returns True if the candidate did not cause the error: no space, no memory, a compiler process that died."""
     if isinstance(error, OSError):
-        return error.errno in _PASSING_ERRNOS
+        return error.errno in _TRANSIENT_ERRNOS
     return isinstance(error, (MemoryError, WorkerError))
 
 
@@ -156,7 +156,7 @@ def race(
     *,
     deadline: float = math.inf,
     drop: bool = True,
-    seen: Callable[[Runner], None] = lambda runner: None,
+    on_measured: Callable[[Runner], None] = lambda runner: None,
     now: Callable[[], float] = time.monotonic,
 ) -> None:
     """Measure runners against each other, and set their status.
@@ -164,14 +164,14 @@ def race(
     A runner that has samples already, the leader of an earlier race, keeps them and is not warmed up again.
 
     Args:
-        runners: In the order in which they run.
+        runners: The candidates, in the order in which they run.
         clock: Takes the times.
-        effort: How much is measured.
-        deadline: When to stop, by ``now``; each runner that had no turn by then stays ``running``, others that would
-            have had more are ``unfinished``.
-        drop: Give up those that cannot win.
-        seen: Called with each runner after its turn.
-        now: Seconds, monotonic.
+        effort: How much to measure; None for the default.
+        deadline: When to stop, by ``now``. A runner without a sample then stays ``running``. One that needs more
+            samples is ``unfinished``.
+        drop: Drop runners that cannot win.
+        on_measured: Called with a runner after each of its measurements.
+        now: Returns the time in seconds, monotonic.
     """
     effort = effort or Effort()
     in_time = True
@@ -179,27 +179,27 @@ def race(
         if now() >= deadline:
             return
         if not runner.samples_us and runner.status == "running":
-            _turn(runner, runner.candidate.prepare, now)
+            _attempt(runner, runner.candidate.prepare, now)
             runner.spent_s = 0.0
             if effort.warmup and runner.status == "running":
-                _turn(runner, partial(clock.sample_us, runner.candidate, effort.warmup), now)
-    for turn in range(effort.rounds):
+                _attempt(runner, partial(clock.sample_us, runner.candidate, effort.warmup), now)
+    for iteration in range(effort.rounds):
         live = [runner for runner in runners if runner.status in ("running", "ok")]
-        offset = turn % len(live) if live else 0  # none always runs after the same one
+        offset = iteration % len(live) if live else 0  # so that no runner always follows the same one
         for runner in (*live[offset:], *live[:offset]):
             if _has_enough(runner, effort):
                 continue
             if now() >= deadline:
                 in_time = False
                 continue
-            _turn(runner, partial(_sample, runner, clock, effort), now)
-            seen(runner)
+            _attempt(runner, partial(_sample, runner, clock, effort), now)
+            on_measured(runner)
         if drop:
             _drop(runners)
-        if drop and _decided(runners, effort):
+        if drop and _is_decided(runners, effort):
             break
         if now() >= deadline:
-            in_time = in_time and turn + 1 == effort.rounds
+            in_time = in_time and iteration + 1 == effort.rounds
             break
     for runner in runners:
         if runner.status == "running" and runner.samples_us:
@@ -211,7 +211,7 @@ def _sample(runner: Runner, clock: Clock, effort: Effort) -> None:
     runner.samples_us += clock.sample_us(runner.candidate, effort.runs)
 
 
-def _turn(runner: Runner, action: Callable[[], Any], now: Callable[[], float]) -> None:
+def _attempt(runner: Runner, action: Callable[[], Any], now: Callable[[], float]) -> None:
     start = now()
     try:
         action()
@@ -221,7 +221,7 @@ def _turn(runner: Runner, action: Callable[[], Any], now: Callable[[], float]) -
 
 
 def _has_enough(runner: Runner, effort: Effort) -> bool:
-    return runner.spent_s >= effort.candidate_s and len(runner.samples_us) >= _LEAST_FOR_INTERVAL
+    return runner.spent_s >= effort.candidate_s and len(runner.samples_us) >= _MIN_SAMPLES
 
 
 def _measured(runners: Sequence[Runner]) -> list[Runner]:
@@ -237,19 +237,19 @@ def _drop(runners: Sequence[Runner]) -> None:
     best = min(found.values(), key=lambda value: value.median_us)
     for runner, value in found.items():
         hopeless = min(runner.samples_us) > HOPELESS * best.median_us
-        slower = value.samples >= _LEAST_FOR_INTERVAL and value.low_us > best.high_us * 1.05
+        slower = value.samples >= _MIN_SAMPLES and value.low_us > best.high_us * 1.05
         if hopeless or slower:
             runner.status = "dropped"
             runner.reason = f"{value.median_us / best.median_us:.2f} times the best after {value.samples} runs"
 
 
-def _decided(runners: Sequence[Runner], effort: Effort) -> bool:
-    """Whether more iterations could not change the winner."""
+def _is_decided(runners: Sequence[Runner], effort: Effort) -> bool:
+    """Returns True if more iterations could not change the winner."""
     measured = _measured(runners)
     if all(_has_enough(runner, effort) for runner in measured):
         return True
     found = sorted((runner.statistics() for runner in measured), key=lambda value: value.median_us)
-    if any(value.samples < _LEAST_FOR_INTERVAL for value in found):
+    if any(value.samples < _MIN_SAMPLES for value in found):
         return False
     best = found[0]
     precise = best.high_us - best.low_us <= 2 * effort.precision * best.median_us
@@ -257,10 +257,10 @@ def _decided(runners: Sequence[Runner], effort: Effort) -> bool:
 
 
 class WallClock:
-    """Wall time of launches that have ended when they return, as on Warp's CPU device.
+    """Measures the wall time of synchronous launches, as on Warp's CPU device.
 
     Args:
-        flush_l2: Read a large buffer before each run, so that nothing of the inputs is in a cache.
+        flush_l2: Update a large buffer before each run, so that no input is in a cache.
     """
 
     def __init__(self, *, flush_l2: bool = False) -> None:
@@ -288,10 +288,10 @@ class WallClock:
 
 
 class EventClock:
-    """Time between CUDA events around each launch, on a device's current stream.
+    """Measures the time between CUDA events around each launch, on a device's current stream.
 
-    The device first gets work enough to keep it busy while the host queues the runs: otherwise short kernels would be
-    timed with the host's launch time in them. Runs that the host was too late for are repeated behind more work.
+    The device first gets enough work to stay busy while the host queues the runs. Otherwise times of short kernels
+    would include the host's launch time. If the host was too late, the runs are repeated behind more work.
 
     Args:
         device: Warp's device.
@@ -309,10 +309,10 @@ class EventClock:
         self._fills = _CUSHION_FILLS
 
     def reserve(self) -> None:
-        """Take the memory that measuring needs, so that a device without it is not held against a candidate.
+        """Allocate the memory that measuring needs, so that no candidate is blamed if the device lacks it.
 
         Raises:
-            RuntimeError: There is not enough.
+            RuntimeError: There is not enough memory.
         """
         if self._scratch is None:
             wp = self._wp
@@ -329,18 +329,18 @@ class EventClock:
         for _ in range(_ATTEMPTS):
             if self._queue(candidate, events):
                 break
-            self._fills = min(2 * self._fills, _MOST_FILLS)
+            self._fills = min(2 * self._fills, _MAX_FILLS)
         wp.synchronize_event(events[-1][1])
         return [wp.get_event_elapsed_time(*pair, synchronize=False) * 1e3 for pair in events]
 
     def _queue(self, candidate: Candidate, events: Sequence[tuple[Any, Any]]) -> bool:
-        """Queue the runs; whether that was done before the device came to the first of them."""
+        """Queue the runs. Returns True if that was done before the device reached the first one."""
         stream = self._device.stream
         if not self._flush_l2:
             for _ in range(self._fills):
                 self._scratch.zero_()
             candidate.restore()
-            candidate.run()  # puts into L2 what the next run finds there
+            candidate.run()  # brings the inputs into L2 for the next run
         for start, end in events:
             candidate.restore()
             if self._flush_l2:

@@ -1,4 +1,4 @@
-"""Draws what a search found: time against configuration, the winner marked. Needs matplotlib, the extra ``plot``."""
+"""Draws the results of a search: times by configuration, the winner marked. Needs matplotlib, the extra ``plot``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_ROWS = 60  # with more configurations, all are drawn by rank and the best on
 BEST_ROWS = 30
 REASON_ROWS = 8
 ROW_INCHES = 0.21
-LOG_ABOVE = 6.0  # ratio of the largest to the smallest time from which the axis is logarithmic
+LOG_ABOVE = 6.0  # ratio of the largest to the smallest time above which the axis is logarithmic
 MEASURED, DROPPED, FAILED, WINNER = "#34608f", "#a0a0a0", "#b03a2e", "#4c7a00"
 
 
@@ -26,11 +26,11 @@ class Row:
     """One line of the picture.
 
     Attributes:
-        text: The configuration without what all have in common, or how often a reason occurs.
+        text: The configuration without the values that all share, or the number of failures with one reason.
         kind: ``ok``, ``dropped`` or ``failed``.
-        timing: What is drawn; None where several failures share the line.
-        reason: Written in place of a time.
-        wins: It is the winner's line.
+        timing: The timing to draw; None if several failures share the line.
+        reason: Reason that is written in place of a time.
+        wins: True for the winner's line.
     """
 
     text: str
@@ -46,7 +46,7 @@ class Layout:
 
     Attributes:
         heading: Lines above the picture.
-        ranked: All timings that have a time, measured ones before dropped ones, fastest first; empty where every
+        ranked: All timings that have a time, measured ones before dropped ones, fastest first; empty if every
             configuration has a line of its own.
         rows: Lines from top to bottom.
         winner: The winner.
@@ -146,24 +146,24 @@ def _draw(figure_class: Any, plan: Layout, path: Path) -> None:
     except OSError as error:
         raise RecordError(
             f"the picture cannot be written to {path}: {error.strerror or error}",
-            remedy="name a file in a folder that is there and that you may write",
+            remedy="name a file in an existing folder that you may write",
         ) from error
 
 
 def _ends(timing: Timing) -> tuple[float, float]:
-    """The interval around a median; the median itself where an end is not known."""
+    """The interval around a median. The median replaces an unknown end."""
     low, high = (end if math.isfinite(end) else timing.median_us for end in (timing.low_us, timing.high_us))
     return min(low, timing.median_us), max(high, timing.median_us)
 
 
 def _bars(timings: Sequence[Timing]) -> list[list[float]]:
-    """Lengths of error bars below and above the medians."""
+    """The lengths of error bars below and above the medians."""
     ends = [(timing.median_us, *_ends(timing)) for timing in timings]
     return [[median - low for median, low, _ in ends], [high - median for median, _, high in ends]]
 
 
 def _scale(axis: Any, limit: Callable[[float, float], object], timings: Sequence[Timing]) -> None:
-    """Microseconds in plain numbers, logarithmic where times differ much, with room for texts."""
+    """Format an axis of microseconds: plain numbers, logarithmic if times differ much, with room for texts."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     if not timings:
@@ -182,7 +182,7 @@ def _scale(axis: Any, limit: Callable[[float, float], object], timings: Sequence
 
 
 def _draw_ranks(axes: Any, plan: Layout) -> None:
-    """Every time by rank; dropped ones behind a line."""
+    """Draw every time by rank. A line separates the dropped candidates."""
     kinds = {
         "ok": ("measured", {"fmt": "o", "color": MEASURED}),
         "dropped": ("dropped", {"fmt": "o", "color": DROPPED, "markerfacecolor": "white"}),
@@ -219,15 +219,15 @@ def _draw_ranks(axes: Any, plan: Layout) -> None:
 
 
 def _draw_rows(axes: Any, plan: Layout) -> None:
-    """One line a configuration: a point with its interval, or the reason why there is none."""
+    """Draw one line per configuration: a point with its interval, or the reason why there is none."""
     timed = [(place, row.timing) for place, row in enumerate(plan.rows) if row.timing and _is_timed(row.timing)]
     timings = [timing for _, timing in timed]
     for kind, style in (("ok", {"color": MEASURED}), ("dropped", {"color": DROPPED, "markerfacecolor": "white"})):
-        mine = [(place, timing) for place, timing in timed if timing.status == kind]
-        if mine:
-            medians = [timing.median_us for _, timing in mine]
-            places = [place for place, _ in mine]
-            errors = _bars([timing for _, timing in mine])
+        selected = [(place, timing) for place, timing in timed if timing.status == kind]
+        if selected:
+            medians = [timing.median_us for _, timing in selected]
+            places = [place for place, _ in selected]
+            errors = _bars([timing for _, timing in selected])
             axes.errorbar(medians, places, xerr=errors, fmt="o", markersize=4.5, elinewidth=1, capsize=2, **style)
     _scale(axes.xaxis, axes.set_xlim, timings)
     for place, row in enumerate(plan.rows):
@@ -251,7 +251,7 @@ def _draw_rows(axes: Any, plan: Layout) -> None:
 
 
 def _write_note(axes: Any, place: int, note: str, timing: Timing | None, colour: str) -> None:
-    """A text beside a line's point, on the side that has room; at the left edge where there is no point."""
+    """Write a text beside a line's point, on the side with room, or at the left edge if there is no point."""
     x, offset, side, transform = 0.01, 0, "left", axes.get_yaxis_transform()
     if timing is not None and _is_timed(timing):
         low, high = _ends(timing)
@@ -267,7 +267,7 @@ def _write_note(axes: Any, place: int, note: str, timing: Timing | None, colour:
 def _note(row: Row, plan: Layout) -> str:
     if row.wins and row.timing is not None:
         first = next(other.timing for other in plan.rows if other.kind == "ok")
-        tie = "" if first is row.timing else ", as fast as the fastest with less shared memory"
+        tie = "" if first is row.timing else ", as fast as the fastest but with less shared memory"
         return f"winner, {microseconds(row.timing.median_us)}{tie}"
     if row.kind == "failed":
         return f"✕ {shortened(row.reason or 'failed', 110)}"

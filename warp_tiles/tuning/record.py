@@ -1,4 +1,4 @@
-"""The result of a search: every candidate's timing or failure, and which one wins."""
+"""The result of a search: the timing or failure of every candidate, and the winner."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any, Literal
 
 from warp_tiles.tuning.key import TuningKey
 
-SCHEMA_VERSION = 1  # of the file; a later one is left alone
+SCHEMA_VERSION = 1  # of the file; files of a later version are left alone
 Config = Mapping[str, Any]  # JSON values by name
 Status = Literal["ok", "dropped", "failed"]
 _as_text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
 def identity(config: Config) -> str:
-    """A configuration as text, the same whatever the order of its names.
+    """Returns a configuration as text. The order of its names does not matter.
 
     Raises:
-        TypeError: It holds something that JSON does not.
+        TypeError: The configuration holds a value that JSON cannot represent.
         ValueError: It holds a number that is not finite, or a text with a lone surrogate, which cannot be printed.
     """
     text = _as_text(config)
-    if r"\ud" in text:  # all that an escaped surrogate begins with
+    if r"\ud" in text:  # the beginning of every escaped surrogate
         json.dumps(config, ensure_ascii=False).encode()
     return text
 
@@ -36,15 +36,15 @@ class Timing:
 
     Attributes:
         config: The candidate.
-        status: ``ok`` if it was measured, ``dropped`` if it was given up as hopeless, ``failed``.
-        median_us: Median of one launch, in microseconds; NaN where it failed.
-        low_us, high_us: 95 % confidence interval of the median; NaN where it failed.
-        samples: Measured launches.
-        shared_bytes: Shared memory of a block; decides between equals.
-        reason: Why it was dropped or failed.
+        status: ``ok`` if it was measured, ``dropped`` if it was too slow to win, or ``failed``.
+        median_us: Median of one launch, in microseconds; NaN if it failed.
+        low_us, high_us: 95 % confidence interval of the median; NaN if it failed.
+        samples: Number of measured launches.
+        shared_bytes: Shared memory of a block, which decides between equally fast candidates.
+        reason: Reason why it was dropped or failed.
         soft: The soft part of the environment (:meth:`Environment.soft`).
-        unfinished: Whether the search ended before it was measured to the end; it counts until a later search has
-            measured it again.
+        unfinished: True if the search ended before the candidate had all its runs. The timing counts until a later
+            search measures the candidate again.
     """
 
     config: Config
@@ -79,7 +79,7 @@ class Timing:
 
     @classmethod
     def from_json(cls, data: Any) -> Timing:
-        """The timing that :meth:`to_json` wrote.
+        """Returns the timing that :meth:`to_json` wrote.
 
         Raises:
             ValueError: A field is missing, unknown or of another type, or a configuration has no identity.
@@ -112,7 +112,7 @@ class Timing:
 
 
 def settled(timings: Iterable[Timing], before: Iterable[Timing]) -> list[Timing]:
-    """Timings, with those that were unfinished twice marked finished: nothing is measured a third time."""
+    """Returns timings. One that is unfinished a second time is marked finished, so it is not measured a third time."""
     twice = {timing.identity for timing in before if timing.unfinished}
     return [replace(timing, unfinished=False) if timing.identity in twice else timing for timing in timings]
 
@@ -134,26 +134,27 @@ class Record:
         return next((timing for timing in self.timings if timing.identity == identity(config)), None)
 
     def among(self, names: Container[str]) -> Record:
-        """The record of the configurations with these identities alone."""
+        """Returns the record without configurations of other identities."""
         return replace(self, timings=tuple(timing for timing in self.timings if timing.identity in names))
 
     def merged(self, timings: Iterable[Timing]) -> Record:
-        """The record with newer timings in place of older ones of the same configuration.
+        """Returns the record with newer timings in place of older ones of the same configuration.
 
-        An unfinished one does not take the place of a finished one that was measured in the same environment.
+        An unfinished timing does not replace a finished one that was measured in the same environment.
         """
         found = {timing.identity: timing for timing in self.timings}
         for timing in timings:
             known = found.get(timing.identity)
-            is_worth_less = known is None or known.unfinished or known.status == "failed" or known.soft != timing.soft
-            if is_worth_less or not timing.unfinished:
+            is_replaceable = known is None or known.unfinished or known.status == "failed" or known.soft != timing.soft
+            if is_replaceable or not timing.unfinished:
                 found[timing.identity] = timing
         return replace(self, timings=tuple(found.values()))
 
     def winner(self, configs: Iterable[Config] | None = None) -> Timing | None:
-        """The candidate with the least shared memory, among those whose median lies above no other's interval.
+        """Returns the candidate with the least shared memory, among the equally fast ones.
 
-        The fastest by median is one of them. It does not depend on the order of the timings.
+        Candidates are equally fast if no other candidate's confidence interval lies below their median. The candidate
+        with the least median is one of them. The result does not depend on the order of the timings.
 
         Args:
             configs: Candidates that count; None for all.
@@ -164,7 +165,8 @@ class Record:
         ]
         if not measured:
             return None
-        reach = min(max(timing.median_us, timing.high_us) for timing in measured)  # a record's text may say anything
+        # the median counts as well, because a stored interval may not contain it
+        reach = min(max(timing.median_us, timing.high_us) for timing in measured)
         equals = [timing for timing in measured if timing.median_us <= reach]
         return min(equals, key=lambda timing: (timing.shared_bytes, timing.median_us, timing.identity))
 
@@ -178,10 +180,10 @@ class Record:
 
     @classmethod
     def from_json(cls, data: Any) -> Record:
-        """The record that :meth:`to_json` wrote.
+        """Returns the record that :meth:`to_json` wrote.
 
         Raises:
-            ValueError: It is not such a record, or of another schema.
+            ValueError: The data is not a record of this schema.
         """
         if not isinstance(data, dict) or data.get("schema") != SCHEMA_VERSION:
             raise ValueError(f"not a tuning record of schema {SCHEMA_VERSION}")

@@ -1,6 +1,6 @@
-"""Candidates to timings: builds side by side, measures in turn, and hands on what is final as it comes.
+"""A search: builds candidates in parallel, measures them alternately, and reports each timing once it is final.
 
-It knows configurations, and candidates that a device's lane makes of them, but not what they are.
+The search does not depend on the kind of candidates: a function of each device builds them from configurations.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from warp_tiles.compile.pool import available_cores
-from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, is_passing, race
+from warp_tiles.tuning.measure import Candidate, Clock, Effort, Runner, describe_error, is_transient, race
 from warp_tiles.tuning.record import Config, Timing, identity
 from warp_tiles.tuning.search_progress import SearchProgress
 from warp_tiles.tuning.space import All, Strategy
 from warp_tiles.util.threads import DaemonThreads
 
-_BATCH = 32  # built, measured and remembered together: cores are idle only when a batch ends
-_BATCH_ON_BUDGET = 16  # so that something is measured before the time is over
+_BATCH = 32  # built, measured and stored together; cores are idle only at the end of a batch
+_BATCH_ON_BUDGET = 16  # smaller, so that something is measured before the time is over
 
 
 class Built(Candidate, Protocol):
@@ -33,12 +33,12 @@ class Built(Candidate, Protocol):
 
 
 @dataclass(frozen=True)
-class Lane:
+class SearchDevice:
     """A device that takes part in a search.
 
     Attributes:
-        build: Makes a candidate of a configuration and builds it; called by several threads at once. What it raises
-            makes the configuration a failure, unless its cause passes (:func:`is_passing`).
+        build: Builds the candidate of a configuration; several threads call it at once. An exception makes the
+            configuration a failure, unless the exception is transient (:func:`is_transient`).
         clock: Takes times on the device.
     """
 
@@ -47,16 +47,16 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The result of a search.
 
     Attributes:
-        timings: One per configuration that was decided.
-        builds: Configurations that were built, or failed to.
-        measured: Candidates that had at least one timed run.
-        out_of_time: Whether the budget ended it.
-        build_s, measure_s: What it spent waiting for builds, and measuring.
-        passing: Those of ``timings`` that failed for a cause outside the candidate, and were not handed on.
+        timings: One per configuration that was measured, dropped or failed.
+        builds: Number of builds, failed ones included.
+        measured: Number of candidates with at least one timed run.
+        out_of_time: True if the budget ended the search.
+        build_s, measure_s: Time in which it waited for builds, and in which it measured.
+        transient: Those of ``timings`` that failed for a transient cause. ``finished`` does not get them.
     """
 
     timings: tuple[Timing, ...]
@@ -65,12 +65,12 @@ class Found:
     out_of_time: bool
     build_s: float = 0.0
     measure_s: float = 0.0
-    passing: tuple[Timing, ...] = ()
+    transient: tuple[Timing, ...] = ()
 
 
 def search(
     configs: Sequence[Config],
-    lanes: Sequence[Lane],
+    devices: Sequence[SearchDevice],
     *,
     strategy: Strategy | None = None,
     effort: Effort | None = None,
@@ -79,23 +79,23 @@ def search(
     soft: Mapping[str, Any] | None = None,
     finished: Callable[[Sequence[Timing]], None] = lambda timings: None,
     what: str = "",
-) -> Found:
+) -> SearchResult:
     """Build and measure configurations.
 
     Args:
-        configs: What is searched; with several lanes they are dealt out in turn.
-        lanes: The devices; at least one.
-        strategy: How the configurations are narrowed down.
-        effort: How much is measured.
-        jobs: Builds side by side; 0 for one per core.
-        budget_s: Seconds after which the search stops with what it has; 0 for no limit.
-        soft: The soft part of the environment, noted with each timing.
-        finished: Called with timings as soon as they are final, and at an interruption with what was measured so far,
-            as unfinished; not with failures to build for a cause that passes (:func:`is_passing`).
-        what: What is tuned, for the progress bar.
+        configs: The configurations; they are assigned to the devices in turn.
+        devices: The devices; at least one.
+        strategy: Narrows the configurations down; None measures all of them.
+        effort: How much to measure; None for the default.
+        jobs: Number of parallel builds; 0 for one per core.
+        budget_s: Seconds after which the search stops with the results so far; 0 for no limit.
+        soft: The soft part of the environment, stored with each timing.
+        finished: Called with timings as soon as they are final. At an interruption it gets the timings so far as
+            unfinished. It does not get builds that failed for a transient cause (:func:`is_transient`).
+        what: Name of the tuned function, for the progress bar.
     """
     with SearchProgress(what, len(configs)) as progress:
-        running = _Search(configs, lanes, effort or Effort(), jobs or available_cores(), budget_s, soft, progress)
+        running = _Search(configs, devices, effort or Effort(), jobs or available_cores(), budget_s, soft, progress)
         running.finished = finished
         return running.run(strategy or All())
 
@@ -104,7 +104,7 @@ class _Search:
     def __init__(
         self,
         configs: Sequence[Config],
-        lanes: Sequence[Lane],
+        devices: Sequence[SearchDevice],
         effort: Effort,
         jobs: int,
         budget_s: float,
@@ -112,22 +112,22 @@ class _Search:
         progress: SearchProgress,
     ) -> None:
         self.configs = configs
-        self.lanes = lanes
+        self.devices = devices
         self.effort = effort
         self.jobs = jobs
         self.deadline = time.monotonic() + budget_s if budget_s else math.inf
         self.soft = soft
         self.progress = progress
         self.finished: Callable[[Sequence[Timing]], None] = lambda timings: None
-        self.lane_of = {identity(config): lanes[number % len(lanes)] for number, config in enumerate(configs)}
+        self.device_of = {identity(config): devices[number % len(devices)] for number, config in enumerate(configs)}
         self.config_of = {identity(config): config for config in configs}
         self.timings: dict[str, Timing] = {}
-        self.passing: list[Timing] = []
+        self.transient: list[Timing] = []
         self.builds = 0
         self.build_s = self.measure_s = 0.0
         self.runners: list[Runner] = []
 
-    def run(self, strategy: Strategy) -> Found:
+    def run(self, strategy: Strategy) -> SearchResult:
         size = max(_BATCH if self.deadline == math.inf else _BATCH_ON_BUDGET, 4 * self.jobs)
         steps = strategy.keep(0, len(self.configs)) > 0
         effort = replace(self.effort, rounds=strategy.rounds(0, self.effort.rounds)) if steps else self.effort
@@ -146,19 +146,20 @@ class _Search:
                 self._narrow(strategy)
         except BaseException:
             with contextlib.suppress(Exception):  # re-raises the interrupt itself, not the errors that it causes
-                self._keep()
+                self._finish_interrupted()
             raise
         finally:  # builds that exceed the budget end in the background; their results are ignored
             builder.shutdown(wait=False, cancel_futures=True)
         measured = sum(bool(runner.samples_us) for runner in self.runners)
         out_of_time = len(self.timings) < len(self.configs)
-        timings, passing = tuple(self.timings.values()), tuple(self.passing)
-        return Found(timings, self.builds, measured, out_of_time, self.build_s, self.measure_s, passing)
+        timings, transient = tuple(self.timings.values()), tuple(self.transient)
+        return SearchResult(timings, self.builds, measured, out_of_time, self.build_s, self.measure_s, transient)
 
     def _build(self, builder: DaemonThreads, configs: Sequence[Config]) -> list[Runner]:
         start = time.monotonic()
         self.progress.say(f"building {len(configs)}")
-        futures = {identity(config): builder.submit(self.lane_of[identity(config)].build, config) for config in configs}
+        names = [identity(config) for config in configs]
+        futures = {name: builder.submit(self.device_of[name].build, config) for name, config in zip(names, configs)}
         left_s = None if self.deadline == math.inf else max(0.0, self.deadline - time.monotonic())
         for future in futures.values():
             future.add_done_callback(lambda done: self.progress.built() if not done.cancelled() else None)
@@ -166,7 +167,7 @@ class _Search:
         self.build_s += time.monotonic() - start
         runners: list[Runner] = []
         failed: list[Timing] = []
-        passing: list[Timing] = []
+        transient: list[Timing] = []
         for name, future in futures.items():
             if future.cancel() or not future.done():
                 continue  # out of time
@@ -176,51 +177,51 @@ class _Search:
                 runners.append(Runner(name, future.result()))
             elif isinstance(error, Exception):
                 timing = Timing(self.config_of[name], "failed", reason=describe_error(error), soft=self.soft)
-                (passing if is_passing(error) else failed).append(timing)
+                (transient if is_transient(error) else failed).append(timing)
             else:
                 raise error
         self.runners += runners
-        self.passing += passing
-        self._know(passing)
+        self.transient += transient
+        self._remember(transient)
         self._record(failed)
         return runners
 
     def _race(self, runners: Sequence[Runner], effort: Effort) -> None:
-        lanes = [
-            (lane, [runner for runner in runners if self.lane_of[runner.name] is lane])
-            for lane in dict.fromkeys(self.lane_of[runner.name] for runner in runners)
+        parts = [
+            (device, [runner for runner in runners if self.device_of[runner.name] is device])
+            for device in dict.fromkeys(self.device_of[runner.name] for runner in runners)
         ]
 
-        def measure(lane: Lane, its: list[Runner]) -> None:
-            race(its, lane.clock, effort, deadline=self.deadline, seen=self._seen)
+        def measure(device: SearchDevice, part: list[Runner]) -> None:
+            race(part, device.clock, effort, deadline=self.deadline, on_measured=self._show)
 
         start = time.monotonic()
         for runner in runners:
             runner.spent_s = 0.0
-        if len(lanes) == 1:
-            measure(*lanes[0])
-        elif lanes:
-            threads = DaemonThreads(len(lanes), "warp_tiles_measure")
+        if len(parts) == 1:
+            measure(*parts[0])
+        elif parts:
+            threads = DaemonThreads(len(parts), "warp_tiles_measure")
             try:
-                for future in [threads.submit(measure, lane, its) for lane, its in lanes]:
+                for future in [threads.submit(measure, device, part) for device, part in parts]:
                     future.result()
             finally:
                 threads.shutdown(wait=False)
         self.measure_s += time.monotonic() - start
 
-    def _seen(self, runner: Runner) -> None:
+    def _show(self, runner: Runner) -> None:
         if runner.samples_us:
             self.progress.measured(runner.name, runner.statistics().median_us)
 
     def _leaders(self, runners: Sequence[Runner]) -> list[Runner]:
-        """The fastest of each lane, which the next batch is measured against."""
-        best: dict[Lane, Runner] = {}
+        """Returns the fastest candidate of each device. The next batch is measured against it."""
+        best: dict[SearchDevice, Runner] = {}
         for runner in _fastest(runners):
-            best.setdefault(self.lane_of[runner.name], runner)
+            best.setdefault(self.device_of[runner.name], runner)
         return list(best.values())
 
     def _narrow(self, strategy: Strategy) -> None:
-        """The steps behind the first one, and which ones fell out at each."""
+        """Run the steps after the first one, and drop candidates at each."""
         step, live = 0, _fastest(self.runners)
         while live and time.monotonic() < self.deadline:
             count = strategy.keep(step, len(live))
@@ -236,7 +237,7 @@ class _Search:
                 runner.unfinished = True
         self._finish(self.runners)
 
-    def _keep(self) -> None:
+    def _finish_interrupted(self) -> None:
         """Report the timings of candidates that are not final."""
         undecided = [runner for runner in self.runners if runner.name not in self.timings]
         for runner in undecided:
@@ -269,11 +270,11 @@ class _Search:
             unfinished=runner.unfinished,
         )
 
-    def _know(self, timings: Sequence[Timing]) -> None:
+    def _remember(self, timings: Sequence[Timing]) -> None:
         self.timings.update({timing.identity: timing for timing in timings})
 
     def _record(self, timings: Sequence[Timing]) -> None:
-        self._know(timings)
+        self._remember(timings)
         if timings:
             self.finished(timings)
 

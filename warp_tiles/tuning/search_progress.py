@@ -1,4 +1,4 @@
-"""How far a search is, and the best so far: on a terminal, and nowhere else."""
+"""The progress of a search and its best candidate so far, shown on a terminal only."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class SearchProgress:
-    """A progress bar for one search; safe for threads.
+    """A progress bar for one search. Thread-safe.
 
     Args:
-        what: What is tuned.
-        total: Configurations.
+        what: Name of the tuned function.
+        total: Number of configurations.
     """
 
     def __init__(self, what: str, total: int) -> None:
@@ -45,19 +45,19 @@ class SearchProgress:
                 self._bar = self._task = None
 
     def built(self) -> None:
-        """One more configuration was built, or failed to."""
+        """Count one more build, failed or not."""
         with self._lock:
             if self._bar is not None and self._task is not None:
                 self._bar.advance(self._task)
 
     def measured(self, name: str, median_us: float) -> None:
-        """A candidate ran once more."""
+        """Show the median of a candidate if it is the best so far."""
         if self._best is None or median_us < self._best[0]:
             self._best = (median_us, name)
             self.say(f"best {median_us:.1f} us {name}")
 
     def say(self, text: str) -> None:
-        """Draw the current state."""
+        """Show a text."""
         with self._lock:
             if self._bar is not None and self._task is not None:
                 self._bar.update(self._task, description=text)

@@ -1,4 +1,4 @@
-"""Snapshots of measurements, one for each set of settings. Importing this module imports nothing that tunes."""
+"""Snapshots of measurements, one for each set of settings. Importing this module does not import the tuner."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class TunedSnapshots:
-    """Measurements of GEMM variants, as of their first use: choices are stable within a process."""
+    """Measurements of GEMM variants, read once at their first use, so that choices are stable within a process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[object, Tuned | None] = {}
 
     def at(self, now: Settings, store: ToolchainStore) -> Tuned | None:
-        """The snapshot under some settings; None where nothing was measured, or where it does not count.
+        """Returns the snapshot under some settings; None if nothing was measured, or if records do not count.
 
         Args:
             now: The settings.
-            store: Digests what candidates are made from.
+            store: Digests the inputs of candidates.
         """
         if not now.rules.records:
             return None
@@ -42,7 +42,7 @@ class TunedSnapshots:
             return self._known[identity]
 
     def forget(self) -> None:
-        """Read records again when they are next needed; modules then have to be hashed again."""
+        """Read records again when they are next needed. The caller must then hash modules again."""
         with self._lock:
             self._known.clear()
 
@@ -54,7 +54,7 @@ class TunedSnapshots:
 
 
 def _has_records(root: Path) -> bool:
-    """Whether a cache's folder has records of GEMM variants; without any, nothing is imported."""
+    """Returns True if a cache's folder has records of GEMM variants. Without records the tuner is not imported."""
     return (root / "tuning" / "gemm").is_dir()
 
 

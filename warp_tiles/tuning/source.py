@@ -1,8 +1,8 @@
-"""Digest of a function's source and of everything that it refers to: two functions of one digest make the same kernel.
+"""Digest of a function's source and of everything that it refers to. Functions with one digest make the same kernel.
 
-Recursively: its text; the values of variables that it closes over and of globals that it names: helper functions,
-``wp.func``, structures, constants, arrays. What an installed package or the standard library defines counts by name and
-version.
+The digest covers, recursively, the text of the function and the values that it closes over or names as globals: helper
+functions, ``wp.func``, structs, constants, arrays. Functions and classes of installed packages and of the standard
+library count by name and version.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def source_digest(*roots: Any) -> str:
         roots: Functions or values.
 
     Raises:
-        TuningError: Something that is referred to has no stable text; it is named.
+        TuningError: A value that is referred to has no stable text; the message names it.
     """
     return CacheKey.of(transcript(*roots)).digest
 
 
 def transcript(*roots: Any) -> dict[str, str]:
-    """Return the text that :func:`source_digest` hashes, by path of reference.
+    """Returns the texts that :func:`source_digest` hashes, by path of reference.
 
     Raises:
         TuningError: See :func:`source_digest`.
@@ -73,16 +73,16 @@ def transcript(*roots: Any) -> dict[str, str]:
 
 class _Walk:
     def __init__(self, own: set[str]) -> None:
-        self.own = own  # packages whose objects count by source wherever they lie
+        self.own = own  # packages whose objects count by source even if they are installed
         self.found: dict[str, str] = {}
-        self._met: dict[int, str] = {}
-        self._alive: list[Any] = []  # or an id could be given out twice
+        self._visited: dict[int, str] = {}  # by the id of an object, the path of its first reference
+        self._alive: list[Any] = []  # keeps the objects alive, so that their ids stay unique
 
     def _is_new(self, path: str, value: Any) -> bool:
-        if id(value) in self._met:
-            self.found[path] = f"as {self._met[id(value)]}"
+        if id(value) in self._visited:
+            self.found[path] = f"as {self._visited[id(value)]}"
             return False
-        self._met[id(value)] = path
+        self._visited[id(value)] = path
         self._alive.append(value)
         return True
 
@@ -111,7 +111,7 @@ class _Walk:
             self.value(path, value)
 
     def module(self, path: str, module: types.ModuleType, chains: list[list[str]]) -> None:
-        """A module counts by name; of one's own, also what is taken from it."""
+        """A module counts by name. The attributes that are used count too, unless the module is installed."""
         self.found[path] = f"module {module.__name__}"
         if self._installed(module.__name__):
             return
@@ -177,7 +177,7 @@ class _Walk:
         return file.startswith(_INSTALLED)
 
     def _installed_object(self, path: str, value: Any) -> None:
-        """By name and version; an instance that is not a function or class by its text as well."""
+        """Functions and classes count by name and version, arrays by content, other instances by their text."""
         name = _module_name(value)
         version = getattr(sys.modules.get(name.split(".")[0]), "__version__", "")
         shape = getattr(value, "_shape_", None)  # Warp's vector and matrix types share their names
@@ -185,7 +185,7 @@ class _Walk:
         called = getattr(value, "__qualname__", None) or getattr(value, "key", None)
         if isinstance(called, str):
             self.found[path] = f"{name} {version} {called} {shape} {scalar}"
-        elif hasattr(value, "dtype") and not hasattr(value, "tobytes"):  # the annotation of an array of Warp
+        elif hasattr(value, "dtype") and not hasattr(value, "tobytes"):  # the annotation of a Warp array
             self.found[path] = f"{type(value).__name__} of {getattr(value, 'ndim', '')} dimensions"
             self.value(f"{path} dtype", value.dtype)
         elif hasattr(value, "tobytes") and hasattr(value, "dtype"):
@@ -201,12 +201,12 @@ class _Walk:
             self.found[path] = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(value))))
         except (OSError, TypeError, SyntaxError):
             self.found[path] = f"class {value.__module__}.{value.__qualname__}"
-        for name, item in vars(value).items():  # its text does not say what a constant was computed from
+        for name, item in vars(value).items():  # the text does not show the value of a computed constant
             if isinstance(item, _SCALARS) and not name.startswith("__"):
                 self.value(f"{path}.{name}", item)
 
     def _warp_object(self, path: str, value: Any, python: Any) -> None:
-        """A ``wp.func``, ``wp.kernel`` or ``wp.struct``: its Python, its native code, its overloads, its options."""
+        """A ``wp.func``, ``wp.kernel`` or ``wp.struct`` counts by Python source, native code, overloads and options."""
         if not self._is_new(path, value):
             return
         self.found[path] = f"{type(value).__name__} {getattr(value, 'key', '')} {getattr(value, 'options', '')}"
@@ -229,19 +229,19 @@ class _Walk:
         text = repr(value)
         if _ADDRESS.search(text):
             raise TuningError(
-                f"{path} is {text}, which has no text that is the same in every process",
+                f"{path} is {text}, and this text is not the same in every process",
                 remedy="close over numbers, texts, functions or dataclasses, or give it a __repr__ without an address",
             )
         self.found[path] = f"{type(value).__qualname__} {text}"
 
 
 def _order(value: Any) -> str:
-    """A text to sort by, the same in every process for whatever has a stable text or a name."""
+    """Returns a text to sort by. It is the same in every process if the value has a name or a stable text."""
     return f"{type(value).__qualname__} {getattr(value, '__qualname__', None) or repr(value)}"
 
 
 def _function_type() -> type:
-    """Warp's type of a ``wp.func``; a module that holds one has imported Warp."""
+    """Warp's type of a ``wp.func``. A module that holds one has imported Warp."""
     warp = sys.modules.get("warp")
     found: type = getattr(warp, "Function", type(None))
     return found
@@ -259,7 +259,7 @@ def _python_of(value: Any) -> Any:
 
 
 def _module_name(value: Any) -> str:
-    """Return the module that defines a function or class, or the type of another object."""
+    """Returns the name of the module that defines a function, a class, or the type of another object."""
     python = _python_of(value)
     if python is not None:
         return str(python.__module__)
@@ -272,9 +272,9 @@ def _package(function: types.FunctionType) -> str:
 
 
 def function_text(function: types.FunctionType, decorators: bool = True) -> str | None:
-    """The lines of a function without margin and blank lines, of a lambda its body; None if they cannot be had.
+    """Returns the lines of a function without margin and blank lines, or the body of a lambda; None without a source.
 
-    Nothing is parsed: this is on the way to the first launch.
+    Functions are not parsed, because the first launch waits for this.
     """
     code = function.__code__
     lines = linecache.getlines(code.co_filename, function.__globals__)
@@ -303,7 +303,7 @@ def _last_line(code: types.CodeType) -> int:
 
 
 def _lambda_text(code: types.CodeType, lines: list[str]) -> str | None:
-    """A lambda's body by the columns of its code (Python 3.11); else that of the only one that begins in its line."""
+    """Returns a lambda's body by the columns of its code (Python 3.11), else that of the only lambda on its line."""
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     body = _segment(code, lines) if hasattr(code, "co_positions") else _only_lambda(code, "".join(lines))
     return None if body is None else f"lambda {', '.join(arguments)}: {' '.join(body.split())}"
@@ -319,7 +319,7 @@ def _only_lambda(code: types.CodeType, text: str) -> str | None:
 
 
 def _segment(code: Any, lines: list[str]) -> str | None:
-    """The text that the instructions of an expression cover."""
+    """Returns the text that the instructions of an expression cover."""
     known = [position for position in code.co_positions() if None not in position and position[2:] != (0, 0)]
     if not known or not lines:
         return None
@@ -332,13 +332,13 @@ def _segment(code: Any, lines: list[str]) -> str | None:
 
 
 def _global_names(code: types.CodeType, text: str | None) -> list[str]:
-    """Names of globals that a function may use: attributes do not count where the text tells them apart."""
+    """Returns the names of globals that a function may use, without attributes if its text is known."""
     used = _code_names(code)
     if text is None:
         return sorted(used)
     plain = set(_NAME.findall(text))
     if code.co_flags & __future__.annotations.compiler_flag:
-        return sorted(plain - set(code.co_freevars))  # annotations are in the text alone
+        return sorted(plain - set(code.co_freevars))  # only the text has annotations
     return sorted(plain & used)
 
 

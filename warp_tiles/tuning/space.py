@@ -1,4 +1,4 @@
-"""The configurations that a search measures, a list or a described space, and their order. Pure functions."""
+"""The configurations of a search, as a list or as a space, and the order in which it measures them. Pure functions."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Space:
                            lambda c, limits: 2 * c["tile_m"] * 64 <= limits.shared_bytes])
 
     Args:
-        constraints: Predicates of a configuration, or of a configuration and the device's :class:`Limits`; a
-            configuration stays if all of them are true of it. Nothing is built before.
+        constraints: Predicates of a configuration, or of a configuration and the device's :class:`Limits`. A
+            configuration stays if all of them hold. They are checked before anything is built.
         values: The values of each name.
 
     Raises:
@@ -75,7 +75,7 @@ class Space:
         """The configurations that fulfil every constraint; the last name varies fastest.
 
         Raises:
-            TuningError: None does, or a constraint failed.
+            TuningError: No configuration does, or a constraint raised an error.
         """
         every = (dict(zip(self.values, choices)) for choices in itertools.product(*self.values.values()))
         tests = [_test(constraint, limits) for constraint in self.constraints]
@@ -98,7 +98,7 @@ def _test(constraint: Callable[..., bool], limits: Limits) -> Callable[[Config],
 
 
 def checked_configs(configs: Iterable[Any], what: str = "the configurations") -> tuple[Config, ...]:
-    """Configurations as given, or why they cannot be tuned.
+    """Check configurations, and return them as a tuple.
 
     Raises:
         TuningError: There are none, one occurs twice, or one is no mapping of names to JSON values.
@@ -114,7 +114,7 @@ def checked_configs(configs: Iterable[Any], what: str = "the configurations") ->
         except (TypeError, ValueError) as error:
             raise TuningError(
                 f"{what} hold {config!r}, which has no JSON form: {error}",
-                remedy="use numbers, texts, truth values, None, and lists of them; close over anything else",
+                remedy="use numbers, strings, booleans, None, and lists of them; close over anything else",
             ) from error
         if text in found:
             raise TuningError(f"{what} hold {config!r} twice", remedy="give each once")
@@ -125,9 +125,9 @@ def checked_configs(configs: Iterable[Any], what: str = "the configurations") ->
 
 
 def modules_first(configs: Iterable[Config]) -> list[Config]:
-    """Configurations that differ in more than ``block_dim``, then the rest.
+    """Returns configurations that differ in more than ``block_dim``, then the rest.
 
-    On the CPU the others have the same module: beside it they would only wait for its build.
+    On the CPU, a configuration of the rest shares a module with an earlier one, and would only wait for its build.
     """
     seen: set[str] = set()
     firsts: list[Config] = []
@@ -140,16 +140,16 @@ def modules_first(configs: Iterable[Config]) -> list[Config]:
 
 
 class Strategy(Protocol):
-    """In which steps a search narrows configurations down."""
+    """The steps in which a search narrows configurations down."""
 
     def candidates(self, configs: Sequence[Config]) -> tuple[Config, ...]:
-        """The configurations to measure, in order; the same for the same input."""
+        """Returns the configurations to measure, in order. The same input gives the same result."""
 
     def keep(self, step: int, measured: int) -> int:
-        """How many of the fastest go on after a step, counted from 0; 0 ends the search."""
+        """Returns the number of the fastest that continue after a step, counted from 0; 0 ends the search."""
 
     def rounds(self, step: int, full: int) -> int:
-        """Iterations over the candidates in a step, of those that a full measurement takes."""
+        """Returns the number of iterations over the candidates in a step; a full measurement has ``full``."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Random:
     """A random subset.
 
     Attributes:
-        n: Configurations; all if there are no more.
+        n: Number of configurations; all if there are not more.
         seed: The same seed picks the same ones.
 
     Raises:
@@ -205,14 +205,14 @@ class Random:
 
 @dataclass(frozen=True)
 class Halving:
-    """Successive halving: all are measured a little, the fastest ``1/factor`` of them ``factor`` times longer, ...
+    """Successive halving: measure all a little, then the fastest ``1/factor`` of them ``factor`` times longer, ...
 
     https://arxiv.org/abs/1502.07943
 
     Attributes:
-        n: Configurations to begin with, a random subset; None for all.
-        factor: Share that goes on, and how much longer it is measured.
-        seed: Of the random subset.
+        n: Number of configurations at the start, a random subset; None for all.
+        factor: After each step, ``1/factor`` of them continue and are measured ``factor`` times longer.
+        seed: Seed of the random subset.
 
     Raises:
         TuningError: ``n`` is not positive or ``factor`` below 2.
@@ -244,10 +244,10 @@ class Halving:
 
 
 def strategy_of(search: Any) -> Strategy:
-    """The strategy that ``search=`` names.
+    """Returns the strategy that ``search=`` names.
 
     Raises:
-        TuningError: It is none.
+        TuningError: ``search`` is not a strategy.
     """
     if search == "all":
         return All()

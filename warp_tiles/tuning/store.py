@@ -1,4 +1,4 @@
-"""Tuning records on disk: the user's own, and those that were shipped with applications.
+"""Tuning records on disk: the user's own, and those that applications ship.
 
 <root>/<subject>/<key digest>.json  one record
 <root>/<subject>/*.damaged          files that could not be read, set aside
@@ -24,9 +24,9 @@ from warp_tiles.tuning.record import Record, Timing
 from warp_tiles.util.files import read_whole, write_atomic
 from warp_tiles.util.single_flight import single_flight
 
-# what could not be written, by the file's path; in a forked child as well
+# records that could not be written, by path; a forked child inherits them
 _unwritten: dict[Path, Record] = {}
-_keeping = threading.Lock()
+_unwritten_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class StoredRecord:
     """A record and its place.
 
     Attributes:
-        path: Its file; where it could not be written, the one that it would have.
-        record: What the file holds, not united with other folders'.
-        read_only: It was shipped, and is never changed.
+        path: Its file, even if the file could not be written.
+        record: The record of this file alone, without those of other folders.
+        read_only: True if it was shipped, and is never changed.
     """
 
     path: Path
@@ -45,14 +45,14 @@ class StoredRecord:
 
 
 class RecordStore:
-    """Records of one user, behind those of read-only folders. Safe for threads and processes.
+    """The records of read-only folders, then those of one user. Safe for threads and processes.
 
-    Making a store touches nothing. A folder that cannot be used causes one warning, and costs only the
-    remembering: results then live as long as the process. Methods raise nothing but what they name.
+    Creating a store touches no file. A folder that cannot be used causes one warning, and results then last as long as
+    the process. Methods raise only the errors that they list.
 
     Args:
         root: The user's folder, created at the first write.
-        read_only: Folders that are looked into before the user's, in this order, and never written.
+        read_only: Folders that are searched before the user's, in this order. They are never written.
         shared: Accept a user's folder that others can write.
     """
 
@@ -63,10 +63,10 @@ class RecordStore:
         self._folders = (*shipped, self._own)
 
     def load(self, key: TuningKey) -> Record | None:
-        """Everything that is known for a key, from all folders; None if nothing is.
+        """Returns the record of a key, united over all folders; None if there is none.
 
-        Of several timings of one configuration that of the first folder counts, unless a later folder's was measured
-        with the key's driver and Warp patch release and the first one's was not.
+        If several folders have a timing of one configuration, timings with the key's driver and Warp patch release
+        count before others. Of those, finished ones count before unfinished ones. Of those, the first folder's counts.
         """
         found = []
         for folder in self._folders:
@@ -79,12 +79,12 @@ class RecordStore:
         return _united(key, found) if found else None
 
     def merge(self, key: TuningKey, timings: Sequence[Timing]) -> Record:
-        """Add timings to a key's record in the user's folder, in place of older ones of the same configuration.
+        """Add timings to a key's record in the user's folder. They replace older ones of the same configuration.
 
-        A file of a later schema is left as it is, and the record lives as long as the process.
+        A file of a later schema does not change, and the timings then last as long as the process.
 
         Returns:
-            What :meth:`load` gives from now on.
+            The record that :meth:`load` returns from now on.
 
         Raises:
             TypeError, ValueError: A configuration has no JSON form; nothing is changed.
@@ -110,22 +110,22 @@ class RecordStore:
 
     def _keep(self, key: TuningKey, timings: Sequence[Timing]) -> None:
         path = self._own.path(key)
-        with _keeping:
+        with _unwritten_lock:
             _unwritten[path] = replace(_unwritten.get(path, Record(key)), key=key).merged(timings)
 
     @contextmanager
     def single_flight(self, key: TuningKey, timeout_s: float | None = None) -> Iterator[bool]:
         """Let one thread of one process search for a key, while others wait.
 
-        Load the record again in the block, whichever it gives: another search may have ended just before.
+        Load the record again in the block in either case: another search may have just ended.
 
         Args:
-            key: What is searched for.
-            timeout_s: How long to wait for another search; None for as long as it takes, 0 for not at all.
+            key: The key.
+            timeout_s: Seconds to wait for another search; None for no limit, 0 to not wait.
 
         Yields:
-            True if this thread may search, also after one that was killed or raised; False if another has searched
-            meanwhile or still does, or if this very thread is searching for the key already.
+            True if this thread may search, also after a search that was killed or raised an error. False if another
+            search has ended meanwhile or still runs, or if this thread itself is searching for the key already.
         """
 
         def unusable(error: OSError) -> None:
@@ -137,7 +137,7 @@ class RecordStore:
             yield may_search
 
     def records(self, subject_prefix: str = "") -> list[StoredRecord]:
-        """Every stored record whose subject begins so, folder by folder in the order of looking up."""
+        """Every stored record whose subject begins with a prefix, folder by folder in lookup order."""
         found = []
         for folder in self._folders:
             if folder is self._own:
@@ -154,10 +154,10 @@ class RecordStore:
         return [stored for stored in found if stored.record.key.subject.startswith(subject_prefix)]
 
     def find(self, digest_prefix: str) -> StoredRecord:
-        """The record whose key begins with these hex digits; if several folders have it, the first one's.
+        """Returns the record whose key begins with these hex digits, from the first folder that has it.
 
         Raises:
-            RecordError: No key or several begin so; those are named.
+            RecordError: No key or several keys begin with them; the message names the keys.
         """
         found: dict[str, StoredRecord] = {}
         everything = self.records()
@@ -180,10 +180,11 @@ class RecordStore:
         """Remove records from the user's folder.
 
         Args:
-            digests: Keys; None for all, and for what was set aside. Records of a later schema stay.
+            digests: Keys; None for all records, and for damaged files that were set aside. Records of a later schema
+                stay.
 
         Returns:
-            How many keys were removed.
+            The number of keys that were removed.
 
         Raises:
             RecordError: The folder cannot be changed.
@@ -225,10 +226,10 @@ class RecordStore:
 
         Args:
             path: The file; replaced if it exists.
-            records: None for all, those of one key united as :meth:`load` does.
+            records: The records; None for all, united over folders as in :meth:`load`.
 
         Returns:
-            How many were written.
+            The number of records that were written.
 
         Raises:
             RecordError: The file cannot be written.
@@ -242,20 +243,20 @@ class RecordStore:
         except OSError as error:
             raise RecordError(
                 f"tuning records cannot be exported to {path}: {reason_of(error)}",
-                remedy="name a file in a folder that is there and that you may write",
+                remedy="name a file in an existing folder that you may write",
             ) from error
         return len(chosen)
 
     def import_(self, path: Path) -> int:
         """Add the records of an exported file to the user's folder: all of them, or none.
 
-        What is known of a configuration stays; configurations that the user's records lack are added.
+        Known timings stay. Only timings of configurations that the user's records lack are added.
 
         Returns:
-            How many records the file has.
+            The number of records in the file.
 
         Raises:
-            RecordError: The file cannot be read, is no export or of a later schema, or the records cannot be stored.
+            RecordError: The file cannot be read, is not an export or has a later schema, or cannot be stored.
         """
         try:
             incoming = decode_bundle(Path(path).read_bytes())
@@ -303,7 +304,7 @@ class RecordStore:
             raise
 
     def fingerprint(self, subject_prefix: str) -> str:
-        """SHA-256 over which records of these subjects there are, by name, size, time and inode of their files."""
+        """SHA-256 over the records of these subjects: name, size, time and inode of each file."""
         digest = hashlib.sha256()
         for place, folder in enumerate(self._folders):
             with suppress(OSError):
@@ -317,10 +318,10 @@ class RecordStore:
 
 
 def open_store(now: Settings | None = None) -> RecordStore:
-    """The records that the settings name: ``tuning`` in the cache's folder, behind those of ``record_paths``.
+    """Returns the store that the settings name: the folders of ``record_paths``, then ``tuning`` in the cache folder.
 
     Args:
-        now: The settings; None for those in force.
+        now: The settings; None for the current ones.
 
     Raises:
         SettingError: An environment variable is unknown or has an unknown value.
@@ -328,7 +329,7 @@ def open_store(now: Settings | None = None) -> RecordStore:
     now = current() if now is None else now
     for path in now.record_paths:
         if not path.is_dir():
-            warn_once(f"there is no folder {path} of tuning records, which the setting record_paths names")
+            warn_once(f"there is no folder {path} of tuning records, although the setting record_paths names it")
     return RecordStore(cache_root(now) / "tuning", now.record_paths, shared=now.cache_shared)
 
 

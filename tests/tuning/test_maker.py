@@ -113,7 +113,7 @@ def test_configurations_come_in_a_list() -> None:
     ids=["text", "list", "device", "empty", "none"],
 )
 def test_one_device_is_a_list_of_one(devices: Any, listed: tuple[Any, ...]) -> None:
-    assert tuned(MemoryStore(), devices=devices)._how.devices == listed
+    assert tuned(MemoryStore(), devices=devices)._measurement.devices == listed
 
 
 def test_a_tolerance_of_any_kind_of_number_is_the_same_tolerance() -> None:

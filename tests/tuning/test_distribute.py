@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warp_tiles.errors import ToolchainError, WorkerError
-from warp_tiles.tuning.deal import Report, deal
+from warp_tiles.tuning.distribute import Report, distribute
 
 
 class Works:
@@ -52,7 +52,7 @@ def meeting(count: int) -> Callable[[str, int, float, Report], tuple[str, int]]:
 
 
 def test_places_work_at_the_same_time() -> None:
-    found = deal(range(4), ["a", "b"], meeting(2))
+    found = distribute(range(4), ["a", "b"], meeting(2))
     assert [item for _, item in found if not isinstance(found, ToolchainError)] == [0, 1, 2, 3]  # type: ignore[misc]
     assert Counter(place for place, _ in found) == {"a": 2, "b": 2}  # type: ignore[misc]
 
@@ -67,7 +67,7 @@ def test_a_single_place_works_in_the_calling_thread_and_its_error_is_raised() ->
             raise ToolchainError("lost")
 
     with pytest.raises(ToolchainError, match="lost"):
-        deal(range(3), ["a"], work)
+        distribute(range(3), ["a"], work)
     assert threads == [threading.main_thread()] * 4
 
 
@@ -75,7 +75,7 @@ def test_a_single_place_works_in_the_calling_thread_and_its_error_is_raised() ->
 def test_every_item_has_a_result_or_an_error(items: int, places: int, broken: int) -> None:
     names = [f"gpu {number}" for number in range(places)]
     works = Works(*names[:broken])
-    found = deal(range(items), names, works, lost=works.note)
+    found = distribute(range(items), names, works, lost=works.note)
     assert len(found) == items
     assert set(works.lost) <= set(names[:broken])
     if broken >= places:
@@ -88,19 +88,19 @@ def test_every_item_has_a_result_or_an_error(items: int, places: int, broken: in
 
 def test_a_place_that_fails_gets_no_more_and_its_item_goes_to_another() -> None:
     works = Works("a", wait_s=0.02)
-    assert deal(range(5), ["a", "b"], works, lost=works.note) == [0, 10, 20, 30, 40]
+    assert distribute(range(5), ["a", "b"], works, lost=works.note) == [0, 10, 20, 30, 40]
     assert [place for place, _ in works.done].count("a") == 1
     assert works.lost == ["a"]
 
 
 def test_an_item_is_not_held_responsible_for_places_that_never_began() -> None:
     works = Works("b", "c", "d", wait_s=0.01)
-    assert deal(range(4), ["a", "b", "c", "d"], works, lost=works.note) == [0, 10, 20, 30]
+    assert distribute(range(4), ["a", "b", "c", "d"], works, lost=works.note) == [0, 10, 20, 30]
 
 
 def test_an_item_that_two_places_are_lost_to_is_not_tried_at_a_third() -> None:
     works = Works(poison=(1,), wait_s=0.01)
-    found = deal(range(4), ["a", "b", "c"], works, lost=works.note)
+    found = distribute(range(4), ["a", "b", "c"], works, lost=works.note)
     assert isinstance(found[1], ToolchainError)
     assert [found[0], *found[2:]] == [0, 20, 30]
     assert len(works.lost) == 2
@@ -116,7 +116,7 @@ def test_what_no_place_is_left_for_is_an_error_and_what_was_done_stays() -> None
         assert done.wait(10)
         raise ToolchainError(f"{place} is lost")
 
-    found = deal(range(5), ["a", "b"], work)
+    found = distribute(range(5), ["a", "b"], work)
     assert found[0] == 0
     assert all(isinstance(result, ToolchainError) for result in found[1:])
 
@@ -127,14 +127,14 @@ def test_what_no_place_is_left_for_is_an_error_and_what_was_done_stays() -> None
 )
 def test_the_first_items_have_an_equal_share_of_the_time(items: int, places: list[str], first_s: float) -> None:
     works = Works()
-    deal(range(items), places, works, end=works.started + 60)
+    distribute(range(items), places, works, end=works.started + 60)
     assert works.shares_s[0] == pytest.approx(first_s, abs=0.5)
     assert all(share <= 60.5 for share in works.shares_s)
 
 
 def test_time_that_is_not_used_goes_to_the_next() -> None:
     works = Works()
-    deal(range(4), ["a"], works, end=works.started + 60)
+    distribute(range(4), ["a"], works, end=works.started + 60)
     assert works.shares_s == pytest.approx([15, 20, 30, 60], abs=0.5)
 
 
@@ -149,7 +149,7 @@ def test_calls_are_made_by_the_calling_thread_in_their_order() -> None:
         assert threading.current_thread() is threading.main_thread()
         told[place].append(number)
 
-    deal(range(6), ["a", "b"], work)
+    distribute(range(6), ["a", "b"], work)
     assert sorted(told["a"] + told["b"]) == [100 * item + number for item in range(6) for number in range(20)]
     assert all(numbers == sorted(numbers) for numbers in told.values())
 
@@ -171,7 +171,7 @@ def test_what_says_nothing_about_a_place_ends_everything(error: BaseException) -
             ended.set()
 
     with pytest.raises(type(error)):
-        deal(range(4), ["a", "b"], work)
+        distribute(range(4), ["a", "b"], work)
     assert ended.wait(10), "the other place stops as well"
 
 
@@ -190,5 +190,5 @@ def test_an_interrupted_caller_stops_the_places() -> None:
             ended.set()
 
     with pytest.raises(KeyboardInterrupt):
-        deal(range(2), ["a", "b"], work)
+        distribute(range(2), ["a", "b"], work)
     assert ended.wait(10)

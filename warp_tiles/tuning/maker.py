@@ -1,4 +1,4 @@
-"""Configurations to kernels: what the maker of a tuned kernel is called with, and what it must give back."""
+"""The maker of a tuned kernel: a function that turns configurations into kernels."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Measurement:
     Attributes:
         tiled: Launch as ``wp.launch_tiled`` does.
         reference: ``first``, a function of the arguments, or None.
-        rtol, atol: How close results must be.
+        rtol, atol: Tolerances of results.
         flush_l2: Measure with inputs that are not in the L2 cache.
-        jobs: Builds side by side; 0 for one per core.
-        effort: How much is measured.
-        devices: Further GPUs that share the work; those unlike the launch's own are left out.
+        jobs: Number of parallel builds; 0 for one per core.
+        effort: How much to measure; None for the default.
+        devices: Further GPUs that share the work; GPUs unlike the launch's own are left out.
     """
 
     tiled: bool = False
@@ -78,7 +78,7 @@ def argument_names(kernel: Any) -> tuple[str, ...]:
 
 
 def _kernel_arguments(function: types.FunctionType) -> tuple[str, ...]:
-    """Arguments of the kernels that are defined inside a function, if all are the same; else nothing."""
+    """Returns the arguments of the kernels that a function defines if all have the same; else an empty tuple."""
     text = function_text(function, decorators=False) or ""
     kernels = _KERNEL.findall(text)
     inner = [item for item in function.__code__.co_consts if isinstance(item, types.CodeType)]
@@ -87,12 +87,12 @@ def _kernel_arguments(function: types.FunctionType) -> tuple[str, ...]:
 
 
 def make_kernel(maker: Callable[..., Any], config: Config) -> Any:
-    """The kernel of a configuration, in a Warp module of its own.
+    """Make the kernel of a configuration, in a Warp module of its own.
 
-    Other kernels of a shared module would be built with each candidate, so a kernel of one is made again in another.
+    In a shared module, each candidate would also build the other kernels. So the kernel is made again in another one.
 
     Raises:
-        TuningError: The maker refused the configuration, or gave no kernel.
+        TuningError: The maker refused the configuration, or did not return a kernel.
     """
     import warp as wp
 
@@ -135,17 +135,17 @@ def _in_own_module(kernel: Any, options: Mapping[str, Any]) -> Any:
 
 
 class Maker:
-    """A function that makes kernels, its configurations, and the kernels it has made. Safe for threads.
+    """A function that makes kernels, its configurations, and the kernels that it has made. Thread-safe.
 
     Args:
-        function: What makes a kernel from the values of a configuration.
+        function: Makes a kernel from the values of a configuration.
         configs: A list or a space.
-        default: A configuration, or the number of one; None for the first.
-        block_dim: Threads per block of configurations that do not say.
-        needs_block_dim: Whether each configuration must have it.
+        default: A configuration, or the index of one; None for the first.
+        block_dim: Threads per block for configurations without ``block_dim``.
+        needs_block_dim: True if each configuration needs a number of threads per block.
 
     Raises:
-        TuningError: The function cannot be called with a configuration, or there is no such default.
+        TuningError: The function cannot be called with a configuration, or the default does not exist.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Maker:
         self._configs = configs
         self._block_dim = block_dim
         self._needs_block_dim = needs_block_dim
-        self._names = _kernel_arguments(function)  # mostly known without making a kernel, which takes 0.5 ms
+        self._names = _kernel_arguments(function)  # often known without making a kernel, which takes 0.5 ms
         self._built: dict[str, TunedLaunch] = {}
         self._lock = threading.RLock()
         every = self.configs()
@@ -173,7 +173,7 @@ class Maker:
             self.default = every[default or 0]
         else:
             raise TuningError(
-                f"default is {default!r}", remedy=f"give a configuration, or the number of one of {len(every)}"
+                f"default is {default!r}", remedy=f"give a configuration, or the index of one of {len(every)}"
             )
 
     def key_values(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Maker:
         return {} if self._block_dim is None else {"launch.block_dim": self._block_dim}
 
     def configs(self, limits: Limits = CPU_LIMITS) -> tuple[Config, ...]:
-        """The configurations, of a space those that fulfil its constraints."""
+        """The configurations; of a space, those that fulfil its constraints."""
         return self._configs.configs(limits) if isinstance(self._configs, Space) else self._configs
 
     def arguments(self) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ class Maker:
         return self._names
 
     def check(self, config: Config) -> None:
-        """Whether the function can be called with a configuration.
+        """Check that the function can be called with a configuration.
 
         Raises:
             TuningError: A name is missing or unknown.
@@ -240,10 +240,10 @@ class Maker:
             )
 
     def launch_of(self, config: Config) -> TunedLaunch:
-        """The kernel of a configuration, made once.
+        """Returns the launch of a configuration. Its kernel is made once.
 
         Raises:
-            TuningError: The maker refuses it, or makes a kernel with other arguments.
+            TuningError: The maker refuses the configuration, or makes a kernel with other arguments.
         """
         with self._lock:
             name = identity(config)
