@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conversions between stored and computed types: round to nearest even.
+// Conversions between stored and computed types. All round to nearest even.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvt
 
 #pragma once
@@ -69,7 +69,7 @@ struct Convert<f16, double> {
 
 template <>
 struct Convert<bf16, float> {
-    // in integers, because cvt.rn.bf16.f32 needs sm_80
+    // This rounds in integers, because cvt.rn.bf16.f32 needs sm_80.
     static WT_DEVICE bf16 of(float x)
     {
         const u32 bits = u32(__float_as_int(x));
@@ -81,7 +81,7 @@ struct Convert<bf16, float> {
 
 template <>
 struct Convert<bf16, double> {
-    // The first rounding is to odd, so that the second sees what was cut off.
+    // The first rounding is to odd, so that the second rounding is correct.
     // Boldo and Melquiond, When double rounding is odd, 2005.
     static WT_DEVICE bf16 of(double x)
     {
@@ -91,16 +91,16 @@ struct Convert<bf16, double> {
     }
 };
 
-// Two products' results in one word, the first in the lower half
+// Packs two 16-bit values into one word, the first into the lower half.
 template <class T>
 WT_DEVICE u32 pack(T low, T high)
 {
     return u32(low.bits) | u32(high.bits) << 16;
 }
 
-// What the tensor cores drop of a float they read as tf32: mantissa bits 0 to 12.
+// Truncates a float as the tensor cores do when they read it as tf32: mantissa bits 0 to 12 become zero.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#alternate-floating-point-data-formats
-WT_DEVICE float tf32_part(float x) { return __int_as_float(__float_as_int(x) & int(0xffffe000u)); }
+WT_DEVICE float truncate_to_tf32(float x) { return __int_as_float(__float_as_int(x) & int(0xffffe000u)); }
 
 WT_DEVICE u32 bits_of(float x) { return u32(__float_as_int(x)); }
 WT_DEVICE float float_of(u32 x) { return __int_as_float(int(x)); }

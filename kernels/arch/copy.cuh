@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Copies from global to shared memory that threads do not wait for, sums in global memory, and the addresses of both.
+// Async copies from global to shared memory, vector reductions in global memory, and address arithmetic for both.
 // Addresses of shared memory are those of __cvta_generic_to_shared().
 
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace wt::arch {
 
-// x * y + z in one instruction, where the compiler would keep parts of it in registers over a loop: mad.wide.s32.
+// Computes x * y + z in one instruction: mad.wide.s32. Otherwise the compiler keeps parts of it in registers over a loop.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#integer-arithmetic-instructions-mad
 WT_DEVICE char* mad_wide(int x, int y, char* z)
 {
@@ -18,29 +18,30 @@ WT_DEVICE char* mad_wide(int x, int y, char* z)
     return sum;
 }
 
-// Starts to copy 16 bytes past L1: cp.async.cg, sm_80.
+// Starts an async copy of 16 bytes that bypasses L1: cp.async.cg, sm_80.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async
 WT_DEVICE void copy_async_16(u32 to, const void* from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
 }
 
-// Starts to copy an element of 4 or 8 bytes: `there` of them, and zeros behind: cp.async.ca, sm_80.
+// Starts an async copy of an element of 4 or 8 bytes: cp.async.ca, sm_80. It reads `valid_bytes` and fills the rest with
+// zeros.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async
 template <int BYTES>
-WT_DEVICE void copy_async(u32 to, const void* from, u32 there)
+WT_DEVICE void copy_async(u32 to, const void* from, u32 valid_bytes)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
                  :
-                 : "r"(to), "l"(from), "n"(BYTES), "r"(there)
+                 : "r"(to), "l"(from), "n"(BYTES), "r"(valid_bytes)
                  : "memory");
 }
 
-// Waits for the copies that this thread has started, and for no other's: cp.async.wait_all, sm_80.
+// Waits for the async copies of this thread alone: cp.async.wait_all, sm_80.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-wait-all
 WT_DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" : : : "memory"); }
 
-// Adds four floats to global memory, each atomically; their bits are given: red.global.add.v4.f32, sm_90.
+// Adds four floats to global memory, each atomically: red.global.add.v4.f32, sm_90. The arguments are their bits.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-red
 WT_DEVICE void add_4_f32(void* to, u32 a, u32 b, u32 c, u32 d)
 {
@@ -51,7 +52,7 @@ WT_DEVICE void add_4_f32(void* to, u32 a, u32 b, u32 c, u32 d)
                  : "memory");
 }
 
-// The same with four pairs of halves: red.global.add.noftz.v4.f16x2, sm_90.
+// The same for four pairs of halves: red.global.add.noftz.v4.f16x2, sm_90.
 WT_DEVICE void add_4_f16x2(void* to, u32 a, u32 b, u32 c, u32 d)
 {
     asm volatile("red.relaxed.gpu.global.add.noftz.v4.f16x2 [%0], {%1, %2, %3, %4};"
@@ -60,7 +61,7 @@ WT_DEVICE void add_4_f16x2(void* to, u32 a, u32 b, u32 c, u32 d)
                  : "memory");
 }
 
-// The same with four pairs of bfloat16: red.global.add.noftz.v4.bf16x2, sm_90.
+// The same for four pairs of bfloat16: red.global.add.noftz.v4.bf16x2, sm_90.
 WT_DEVICE void add_4_bf16x2(void* to, u32 a, u32 b, u32 c, u32 d)
 {
     asm volatile("red.relaxed.gpu.global.add.noftz.v4.bf16x2 [%0], {%1, %2, %3, %4};"

@@ -9,8 +9,9 @@
 
 namespace wt::arch {
 
-// Transposed: lane l gives the address of 16-byte row l % 8 of matrix l / 8 (lanes from 8 * N on are not asked),
-// and gets elements (row 2q, column g) and (row 2q + 1, column g) of matrix i in result[i].
+// Loads N transposed matrices. Lane l passes the address of 16-byte row l % 8 of matrix l / 8; addresses of lanes from
+// 8 * N on are ignored. With g = l / 4 and q = l % 4, the lane receives elements (row 2q, column g) and (row 2q + 1,
+// column g) of matrix i in result[i].
 WT_DEVICE void ldmatrix_transposed(u32 (&result)[2], const void* row)
 {
     const u32 address = u32(__cvta_generic_to_shared(row));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shared memory. Operands come as generic pointers; a trip through the shared state space lets the
-// compiler infer it, so that plain loads and stores become ld.shared and st.shared.
+// Shared memory. Operands are generic pointers. Converting them to the shared state space and back tells the compiler
+// the state space, so plain loads and stores become ld.shared and st.shared.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvta
 
 #pragma once
@@ -16,7 +16,7 @@ WT_DEVICE T* in_shared(void* pointer)
     return static_cast<T*>(__cvta_shared_to_generic(__cvta_generic_to_shared(pointer)));
 }
 
-// Reads N elements at once; the address is a multiple of their size together.
+// Reads N elements at once. The address is a multiple of N * sizeof(T).
 template <int N, class T>
 WT_DEVICE Vector<T, N> load(const T* address)
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensor-core instructions, one function each: D = A * B + D.
+// Tensor-core instructions, one function for each: D = A * B + D.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-mma
 //
-// Fragment layouts, with g = lane / 4 and q = lane % 4; i is the index in the lane's registers:
+// Fragment layouts with g = lane / 4 and q = lane % 4. i is an element's index in the lane's registers:
 //
-//   16-bit, m16n8k16   A(i): row g + 8 * (i / 2 % 2), k = 2q + i % 2 + 8 * (i / 4)   i counts elements, two a word
+//   16-bit, m16n8k16   A(i): row g + 8 * (i / 2 % 2), k = 2q + i % 2 + 8 * (i / 4)   i counts elements, two per word
 //                      B(i): k = 2q + i % 2 + 8 * (i / 2), column g
 //   16-bit, m16n8k8    A(i): row g + 8 * (i / 2), k = 2q + i % 2;   B(i): k = 2q + i, column g
 //   tf32, m16n8k8      A(i): row g + 8 * (i % 2), k = q + 4 * (i / 2);   B(i): k = q + 4i, column g
@@ -44,7 +44,7 @@ WT_DEVICE void mma_m16n8k8(float (&d)[4], const u32 (&a)[2], const u32 (&b)[1], 
         : "r"(a[0]), "r"(a[1]), "r"(b[0]));
 }
 
-// #warp-level-matrix-fragment-mma-1688, sm_80; operands are fp32 bits, of which the lower 13 are ignored
+// #warp-level-matrix-fragment-mma-1688, sm_80. Operands are fp32 bits; the hardware ignores the lower 13.
 WT_DEVICE void mma_m16n8k8_tf32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2])
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Element types as they are stored, and the qualifier of every device function here.
+// Stored element types, and the qualifier of all device functions in this folder.
 
 #pragma once
 

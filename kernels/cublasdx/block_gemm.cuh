@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// C = alpha * A * B + beta * C over shared-memory tiles, collective over a block.
+// C = alpha * A * B + beta * C on shared-memory tiles. All threads of a block call it.
 
 #pragma once
 
@@ -74,20 +74,20 @@ __device__ __forceinline__ void store_matrix(const unsigned (&r)[Count], unsigne
     }
 }
 
-// The registers of one operand of an MMA operation.
+// The type and the number of registers of one operand of an MMA operation.
 template <class Array> struct Registers;
 template <class R, int Count> struct Registers<R[Count]> {
     using type = R;
     using sequence = cute::make_int_sequence<Count>;
 };
 
-// Moves fragments of one matrix between shared memory and registers.
+// Copies fragments of one matrix between shared memory and registers.
 template <class T, class Map, class Rows, class Columns, bool RowsContiguous, bool MatrixLoad, bool MatrixStore>
 struct FragmentCopy {
     static constexpr int width = Map::vector_width();
     using Vector = typename Word<width * int(sizeof(T))>::type;
 
-    T* thread_base;      // of this thread's elements
+    T* thread_base;      // address of this thread's elements
     unsigned line_base;  // shared-window address of this lane's ldmatrix line
     unsigned thread_row;
     unsigned thread_column;
@@ -178,8 +178,8 @@ mma(D* d, const A* a, const B* b, cute::int_sequence<Di...>, cute::int_sequence<
     Op::fma(d[Di]..., a[Ai]..., b[Bi]..., d[Di]...);
 }
 
-// Steps of the k loop to unroll. Beyond some hundred operations more of them only make the loop
-// slower to link and to fetch; an even number keeps the two stages' registers at fixed places.
+// Returns how many steps of the k loop to unroll. Beyond some hundred operations, more steps only make the
+// loop slower to link and to fetch. An even number lets the two stages keep their registers.
 constexpr int k_unroll(int operations_per_step, int steps, bool exact, int operations)
 {
     if (!exact || operations_per_step * steps <= 2 * operations) {
@@ -192,7 +192,7 @@ constexpr int k_unroll(int operations_per_step, int steps, bool exact, int opera
     return unroll;
 }
 
-// Config names the types, the MMA operation and its tiling; see gemm.cuh.
+// Config has the types, the MMA operation and its tiling; see gemm.cuh.
 template <class Config>
 __device__ __forceinline__ void
 block_gemm(typename Config::C alpha, typename Config::A* a, typename Config::B* b, typename Config::C beta,
@@ -228,7 +228,7 @@ block_gemm(typename Config::C alpha, typename Config::A* a, typename Config::B* 
         accumulator[i] = typename Config::C(0.f);
     }
 
-    // Two stages: the loads of the next k step are issued before the MMAs of this one.
+    // There are two stages: the loads of the next k step are issued before the MMAs of this step.
     alignas(16) typename Config::A fragment_a[2][MapA::size];
     alignas(16) typename Config::B fragment_b[2][MapB::size];
     copy_a.load(fragment_a[0], 0);
@@ -245,7 +245,7 @@ block_gemm(typename Config::C alpha, typename Config::A* a, typename Config::B* 
         for (int m = 0; m < m_repetitions; ++m) {
 #pragma unroll
             for (int j = 0; j < n_repetitions; ++j) {
-                // Serpentine order reuses the last B operand.
+                // The serpentine order reuses the last B operand.
                 const int n = m % 2 ? n_repetitions - 1 - j : j;
                 auto d = reinterpret_cast<typename RegistersC::type*>(accumulator + (m * n_repetitions + n) * MapC::values);
                 auto x = reinterpret_cast<const typename RegistersA::type*>(fragment_a[k % 2] + m * MapA::values);

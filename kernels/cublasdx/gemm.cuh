@@ -2,8 +2,8 @@
 //
 // A block GEMM with cuBLASDx's tiling and MMA instructions, as a device function.
 //
-// cuBLASDx's own execute() spends most of a compilation instantiating CuTe's
-// generic partitioning. Only its configuration database is used here.
+// cuBLASDx's own execute() spends most of a compilation on instantiating CuTe's
+// generic partitioning. This file uses only its configuration database.
 
 #pragma once
 
@@ -37,7 +37,7 @@ namespace wt {
 
 namespace database = cublasdx::detail::cute_backend;
 
-// cuBLASDx reads float operands of a TF32 product as TF32, without rounding.
+// cuBLASDx reads float operands of a TF32 product as TF32 and does not round them.
 template <class T>
 using Operand = cute::conditional_t<WT_TF32, cublasdx::tfloat32_t, cublasdx::detail::convert_to_cutlass_type_t<T>>;
 
@@ -45,14 +45,14 @@ constexpr int dense(int ld, bool row_major, int rows, int columns) { return ld ?
 
 constexpr int alignment(int bytes, int element) { return bytes == 0 ? element : bytes < 16 ? bytes : 16; }
 
-// ldmatrix and stmatrix move 16-byte lines: of 16-bit elements either way round, of others only along the line.
+// ldmatrix and stmatrix move 16-byte lines. They can transpose 16-bit elements, but not wider ones.
 constexpr bool matrix_access(int element, bool along_line, int alignment, int ld)
 {
     return alignment == 16 && ld * element % 16 == 0 && (element == 2 || (element == 4 && along_line));
 }
 
-// CuTe's scalar FMA multiplies in the operands' own type: a float result of half operands would get products
-// rounded to half. Where the result is at least as wide as the operands they are widened first.
+// CuTe's scalar FMA multiplies in the operands' own type: for a float result of half operands it would round
+// products to half. If the result is at least as wide as the operands, this FMA widens them first.
 template <class D, class A, class B>
 struct WideningFma {
     using ARegisters = A[1];
@@ -78,7 +78,7 @@ struct GemmConfig {
     static constexpr bool mixed = !(cute::is_same_v<A, C> && cute::is_same_v<B, C>);
     static constexpr bool widens = mixed && atom == database::mma_atom::universal_fma
         && sizeof(C) >= sizeof(A) && sizeof(C) >= sizeof(B);
-    // Steps of k are unrolled up to about so many operations; those on mixed types come with conversions.
+    // The k loop is unrolled up to about this many operations. With mixed types, each also needs conversions.
     static constexpr int unrolled_operations = mixed ? 128 : 512;
     using Op = cute::conditional_t<widens, WideningFma<C, A, B>, DatabaseOp>;
 
@@ -107,7 +107,7 @@ struct GemmConfig {
     static constexpr bool matrix_b =
         lanes == 32 && exact_b && matrix_access(sizeof(B), !WT_B_ROW_MAJOR, align_b, ldb);
 
-    // Repetitions that one vector load covers where k is not the contiguous dimension.
+    // Repetitions that one vector load covers if k is not the contiguous dimension.
     enum : int {
         load_a = fma2 ? sizeof(typename Op::ARegisters) : sizeof(A),
         load_b = fma2 ? sizeof(typename Op::BRegisters) : sizeof(B),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Index arithmetic of a tiled MMA: which elements of a matrix each thread holds.
+// Index arithmetic of a tiled MMA: the elements of a matrix that each thread holds.
 //
-// An element position is the sum of a thread part, known at run time, and a
-// fragment part, known at compile time. Addresses are therefore one base per
-// thread plus immediate offsets.
+// An element's position is the sum of a thread part, known at run time, and a
+// fragment part, known at compile time. So an address is one base per thread
+// plus an immediate offset.
 
 #pragma once
 
@@ -15,8 +15,8 @@ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 constexpr int gcd(int a, int b) { return b == 0 ? a : gcd(b, a % b); }
 
 // One dimension of the problem, split into atoms, units (warps, or threads for
-// scalar FMA) and repetitions. Interleave neighbouring repetitions are adjacent
-// in memory so that one vector access covers them.
+// scalar FMA) and repetitions. Groups of Interleave repetitions are adjacent in
+// memory, so that one vector access covers a group.
 template <int Extent, int Atom, int Units, int Interleave = 1, bool AtomInnermost = false>
 struct Axis {
     enum : int {
@@ -28,7 +28,7 @@ struct Axis {
     };
     enum : bool { exact = padded == Extent, atom_innermost = AtomInnermost };
 
-    // Linear in (atom, unit), so the thread and the fragment parts add up.
+    // This is linear in (atom, unit), so the thread part and the fragment part add up.
     static constexpr unsigned coordinate(unsigned atom, unsigned unit, unsigned repetition) {
         const unsigned tile = repetition / Interleave * (Atom * Units * Interleave);
         const unsigned slot = repetition % Interleave;
@@ -36,7 +36,7 @@ struct Axis {
                              : tile + (unit * Atom + atom) * Interleave + slot;
     }
 
-    // Decided at compile time for elements that are inside, or outside, for every thread.
+    // The compiler decides this for elements that are inside for every thread, or outside for every thread.
     static constexpr bool in_bounds(unsigned fragment_part, unsigned thread_part, unsigned last_thread_part) {
         return exact || fragment_part + last_thread_part < Extent
             || (fragment_part < Extent && fragment_part + thread_part < Extent);
@@ -49,7 +49,7 @@ struct Element {
     int column;  // repetition along the columns
 };
 
-// The part of a matrix that an MMA atom, repeated along two axes, assigns to a thread.
+// The elements of a matrix that an MMA atom, repeated along two axes, assigns to a thread.
 // Layout maps (lane, value) to the column-major position within the atom.
 template <class Layout, class T, int Values, int AtomRows, class Rows, class Columns,
           bool RowsContiguous, int LeadingDimension, int AlignmentBytes, int SliceColumns>
@@ -75,7 +75,7 @@ struct FragmentMap {
     }
     static constexpr unsigned offset(Element e) { return address(row(e), column(e)); }
 
-    // Largest thread part of a position: bounds checks that hold for it hold for all threads.
+    // The largest thread part of a row. A bounds check that holds for it holds for all threads.
     static constexpr unsigned last_thread_row() {
         unsigned last = 0;
         for (unsigned lane = 0; lane < 32; ++lane) {
@@ -91,12 +91,12 @@ struct FragmentMap {
         return Columns::coordinate(last, Columns::units - 1, 0);
     }
 
-    // Position in the fragment array.
+    // Returns an element's position in the fragment array.
     static constexpr int index(Element e) {
         return (e.row * SliceColumns + e.column % SliceColumns) * Values + e.value;
     }
 
-    // The i-th element in an order that visits neighbours in memory one after another.
+    // Returns the i-th element, in an order that visits neighbours in memory one after another.
     static constexpr Element element(int i, int first_column) {
         const int run = (RowsContiguous ? int(Rows::repetitions) : SliceColumns) * Values;
         const int outer = i / run;
@@ -108,7 +108,7 @@ struct FragmentMap {
                               : Element{value, outer, first_column + repetition};
     }
 
-    // Elements per vector access: the widest that alignment and layout allow.
+    // Returns the elements per vector access: the most that alignment and layout allow.
     static constexpr int vector_width() {
         for (int width = 16 / int(sizeof(T)); width > 1; width /= 2) {
             if (vectorizable(width)) {
@@ -118,7 +118,7 @@ struct FragmentMap {
         return 1;
     }
 
-    // Whether each register holds the 8 x 16-byte block that ldmatrix fills.
+    // Returns true if each register holds the 8 x 16-byte block that ldmatrix fills.
     static constexpr bool has_matrix_blocks() {
         if (sizeof(T) > 4 || registers == 0) {
             return false;
@@ -136,7 +136,7 @@ struct FragmentMap {
         return {i % registers * per_register, block % int(Rows::repetitions), first_column + block / int(Rows::repetitions)};
     }
 
-    // Blocks per ldmatrix or stmatrix: lane groups must reach them by two fixed strides.
+    // Returns the blocks per ldmatrix or stmatrix. Lane groups must reach them by two fixed strides.
     static constexpr int matrix_blocks() {
         const int total = size / per_register;
         for (int count = 4; count > 1; count /= 2) {
@@ -152,7 +152,7 @@ struct FragmentMap {
         return 1;
     }
 
-    // Offset of a block from the first of its group.
+    // Returns the offset of a block from the first block of its group.
     static constexpr int matrix_stride(int block) {
         return (block & 1 ? offset(matrix_block(1, 0)) - offset(matrix_block(0, 0)) : 0) +
                (block & 2 ? offset(matrix_block(2, 0)) - offset(matrix_block(0, 0)) : 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// C = alpha * A * B + beta * C on dense tiles in shared memory. All threads of a block call it; it may wait for all of
-// them in between, but not before or after. Where beta is zero, what C holds before is not read.
+// C = alpha * A * B + beta * C on dense tiles in shared memory. All threads of a block call it. It may have block barriers
+// inside, but has none at its start and end. If beta is zero, C is not read.
 
 #pragma once
 
@@ -26,7 +26,7 @@ struct BlockGemm {
     using P = ProblemOf<Variant>;
     using Gemm = typename GemmOf<Variant::Config::instruction, Variant>::Type;
     using Sums = typename Gemm::Sums;
-    static_assert(P::threads % 32 == 0 && P::threads <= 1024, "A block has 1 to 32 warps");
+    static_assert(P::threads % 32 == 0 && P::threads <= 1024, "A block must have 1 to 32 whole warps");
 
     static WT_DEVICE const typename P::A* left(void* a, void* b)
     {
@@ -46,8 +46,8 @@ WT_DEVICE void block_gemm(const void* alpha, void* a, void* b, const void* beta,
     G::Gemm::run(alpha, G::left(a, b), G::right(a, b), beta, arch::in_shared<typename G::P::C>(c));
 }
 
-// The same in two parts, for a loop that multiplies many A and B into one C: sums += A * B, and C += sums at the end.
-// sums: what each thread holds, BlockGemm<Variant>::Sums, zero before the loop.
+// The same in two parts, for a loop that adds many products to one C: sums += A * B in the loop, and C += sums at its end.
+// `sums` points to the thread's BlockGemm<Variant>::Sums, which are zero before the loop.
 template <class Variant>
 WT_DEVICE void block_gemm_add(void* sums, void* a, void* b)
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A block GEMM on tensor cores: each warp computes register tiles of C.
+// A block GEMM on tensor cores. Each warp computes warp tiles of C.
 
 #pragma once
 
 #include "gemm/multiply.cuh"
-#include "gemm/rounds.cuh"
+#include "gemm/tile_schedule.cuh"
 #include "tile/accumulator.cuh"
 #include "tile/operand.cuh"
 
@@ -15,7 +15,7 @@ template <class Variant>
 struct MmaGemm {
     using P = ProblemOf<Variant>;
     using Config = typename Variant::Config;
-    using R = Rounds<Variant>;
+    using Schedule = TileSchedule<Variant>;
     using A = typename P::A;
     using B = typename P::B;
     using C = typename P::C;
@@ -25,20 +25,23 @@ struct MmaGemm {
     static constexpr int rows = Config::tile_m / 8, cols = Config::tile_n / 8;  // groups of eight
     static constexpr int block_k = 4 * Config::k_vector;
     static constexpr int steps = block_k / Multiply::k;
-    // As many blocks at a time as the swizzle has patterns, where lines go along K
+    // Blocks of K that are read at a time: for a K-major operand, one per pattern of the swizzle.
     static constexpr int blocks_a = P::a_row_major ? Config::swizzle_a : 1;
     static constexpr int blocks_b = P::b_row_major ? 1 : Config::swizzle_b;
     static constexpr int blocks = blocks_a > blocks_b ? blocks_a : blocks_b;
     static constexpr int step_k = block_k * blocks;
-    static constexpr int share_k = R::parts == 1 ? P::k : (P::k + step_k - 1) / step_k / R::parts * step_k;  // of a warp
+    static constexpr int slice_k =  // per warp
+        Schedule::slices == 1 ? P::k : (P::k + step_k - 1) / step_k / Schedule::slices * step_k;
 
-    static_assert(Config::tile_m % (8 * Multiply::rows) == 0 && Config::tile_n % 8 == 0, "A tile holds whole instructions");
-    static_assert(block_k % Multiply::k == 0, "A block of K holds whole instructions");
-    static_assert(R::parts * share_k >= P::k && (R::parts == 1 || !Config::c_first), "Warps share all of K, and take turns at C");
+    static_assert(Config::tile_m % (8 * Multiply::rows) == 0 && Config::tile_n % 8 == 0,
+                  "The warp tile must be a multiple of the instruction");
+    static_assert(block_k % Multiply::k == 0, "A block of K must be a multiple of the instruction");
+    static_assert(Schedule::slices * slice_k >= P::k && (Schedule::slices == 1 || !Config::c_first),
+                  "Slices must cover K, and split-K excludes c_first");
 
-    // Interleaved rows let 16-bit neighbours be read together, interleaved columns make C's vectors 16 bytes long.
+    // With interleaved rows, a lane reads 16-bit neighbours together. With interleaved columns, C's vectors have 16 bytes.
     static constexpr bool wide_a = !P::a_row_major, wide_b = !P::b_row_major ? sizeof(C) <= 4 : true;
-    // Structures of their own, because their names are part of those of all functions.
+    // Derived structures have short names. These names are part of every function's name.
     struct ShapeA : tile::OperandShape<A, P::m, P::k, P::lda, P::align_a, rows, Config::k_vector, blocks, Config::swizzle_a, wide_a> {};
     struct ShapeB : tile::OperandShape<B, P::n, P::k, P::ldb, P::align_b, cols, Config::k_vector, blocks, Config::swizzle_b, wide_b> {};
     using ReadA = typename tile::OperandReader<P::a_row_major, ShapeA>::Type;
@@ -47,31 +50,32 @@ struct MmaGemm {
                                            ReadA::placement, ReadB::placement> {};
     using Result = tile::Accumulator<ShapeC>;
 
-    // What a lane holds of C
+    // The sums that a lane holds: of one warp tile, and of all warp tiles.
     using TileSums = typename Multiply::template Sums<rows, cols>;
-    using Sums = TileSums[R::count];
+    using Sums = TileSums[Schedule::iterations];
 
     static WT_DEVICE void run(const void* alpha, const A* a, const B* b, const void* beta, C* c)
     {
         const auto scale = tile::scale_of<C, Sum<P>>(alpha, beta);
-        if constexpr (R::parts > 1) {
-            const Place place(0);
+        if constexpr (Schedule::slices > 1) {
+            const LaneTile warp_tile(0);
             TileSums sums = {};
-            if (place.inside)
-                accumulate(sums, a, b, place);
-            store_in_turn(sums, scale, c, place);
+            if (warp_tile.inside)
+                accumulate(sums, a, b, warp_tile);
+            store_serially(sums, scale, c, warp_tile);
         } else {
 #pragma unroll 1
-            for (int round = 0; round < R::count; ++round) {
-                const Place place(round);
-                if (!place.inside)
+            for (int iteration = 0; iteration < Schedule::iterations; ++iteration) {
+                const LaneTile warp_tile(iteration);
+                if (!warp_tile.inside)
                     break;
                 typename Result::Values old[rows][Result::vectors];
                 if (Config::c_first && scale.beta != Sum<P>(0))
-                    Result::fetch(old, c, place.row, place.col, place.g, place.q);
+                    Result::fetch(old, c, warp_tile.row, warp_tile.col, warp_tile.g, warp_tile.q);
                 TileSums sums = {};
-                accumulate(sums, a, b, place);
-                Result::template store<Config::c_first>(sums, scale, old, c, place.row, place.col, place.g, place.q);
+                accumulate(sums, a, b, warp_tile);
+                Result::template store<Config::c_first>(sums, scale, old, c, warp_tile.row, warp_tile.col, warp_tile.g,
+                                                        warp_tile.q);
             }
         }
     }
@@ -80,70 +84,70 @@ struct MmaGemm {
     static WT_DEVICE void add(Sums& sums, const A* a, const B* b)
     {
 #pragma unroll
-        for (int round = 0; round < R::count; ++round) {
-            const Place place(round);
-            if (place.inside)
-                accumulate(sums[round], a, b, place);
+        for (int iteration = 0; iteration < Schedule::iterations; ++iteration) {
+            const LaneTile warp_tile(iteration);
+            if (warp_tile.inside)
+                accumulate(sums[iteration], a, b, warp_tile);
         }
     }
 
     // C += sums
     static WT_DEVICE void finish(const Sums& sums, C* c)
     {
-        if constexpr (R::parts > 1) {
-            store_in_turn(sums[0], {Sum<P>(1), Sum<P>(1)}, c, Place(0));
+        if constexpr (Schedule::slices > 1) {
+            store_serially(sums[0], {Sum<P>(1), Sum<P>(1)}, c, LaneTile(0));
         } else {
 #pragma unroll
-            for (int round = 0; round < R::count; ++round) {
-                const Place place(round);
-                if (place.inside) {
+            for (int iteration = 0; iteration < Schedule::iterations; ++iteration) {
+                const LaneTile warp_tile(iteration);
+                if (warp_tile.inside) {
                     typename Result::Values old[rows][Result::vectors];
                     if (Config::c_first)
-                        Result::fetch(old, c, place.row, place.col, place.g, place.q);
-                    Result::template store<Config::c_first>(sums[round], {Sum<P>(1), Sum<P>(1)}, old, c, place.row, place.col,
-                                                            place.g, place.q);
+                        Result::fetch(old, c, warp_tile.row, warp_tile.col, warp_tile.g, warp_tile.q);
+                    Result::template store<Config::c_first>(sums[iteration], {Sum<P>(1), Sum<P>(1)}, old, c, warp_tile.row,
+                                                            warp_tile.col, warp_tile.g, warp_tile.q);
                 }
             }
         }
     }
 
 private:
-    // Where a lane works in a round: its register tile, and its place in an instruction
-    struct Place : R::Place {
+    // The warp tile of an iteration, and the lane's position in an instruction.
+    struct LaneTile : Schedule::WarpTile {
         int g, q;
 
-        WT_DEVICE explicit Place(int round) : R::Place(round)
+        WT_DEVICE explicit LaneTile(int iteration) : Schedule::WarpTile(iteration)
         {
             g = this->lane / 4;
             q = this->lane % 4;
         }
     };
 
-    static WT_DEVICE void store_in_turn(const TileSums& sums, tile::Scale<Sum<P>> scale, C* c, const Place& place)
+    static WT_DEVICE void store_serially(const TileSums& sums, tile::Scale<Sum<P>> scale, C* c, const LaneTile& warp_tile)
     {
-        R::in_turn(place.inside, [&](bool first) {
+        Schedule::reduce_serially(warp_tile.inside, [&](bool first) {
             typename Result::Values old[rows][Result::vectors];
-            Result::template store<false>(sums, {scale.alpha, first ? scale.beta : Sum<P>(1)}, old, c, place.row, place.col,
-                                          place.g, place.q);
+            Result::template store<false>(sums, {scale.alpha, first ? scale.beta : Sum<P>(1)}, old, c, warp_tile.row,
+                                          warp_tile.col, warp_tile.g, warp_tile.q);
         });
     }
 
-    static WT_DEVICE void accumulate(TileSums& sums, const A* a, const B* b, const Place& place)
+    static WT_DEVICE void accumulate(TileSums& sums, const A* a, const B* b, const LaneTile& warp_tile)
     {
-        const int first = R::parts == 1 ? 0 : R::part() * share_k;
+        const int k_begin = Schedule::slices == 1 ? 0 : Schedule::slice() * slice_k;
 #pragma unroll(Config::k_unroll)
-        for (int k0 = 0; k0 < share_k; k0 += step_k) {
+        for (int k0 = 0; k0 < slice_k; k0 += step_k) {
             tile::Units<ShapeA> units_a;
             tile::Units<ShapeB> units_b;
-            ReadA::load(units_a, a, place.row, first + k0, place.g, place.q);
-            ReadB::load(units_b, b, place.col, first + k0, place.g, place.q);
+            ReadA::load(units_a, a, warp_tile.row, k_begin + k0, warp_tile.g, warp_tile.q);
+            ReadB::load(units_b, b, warp_tile.col, k_begin + k0, warp_tile.g, warp_tile.q);
 #pragma unroll
             for (int block = 0; block < blocks; ++block)
                 multiply_block(sums, units_a[block], units_b[block]);
         }
     }
 
-    // What is not stored as it is multiplied is converted, A before B.
+    // Multiplies one block of K. An operand whose stored type the instruction does not take is converted first, A before B.
     template <class UnitA, int CountA, class UnitB, int CountB>
     static WT_DEVICE void multiply_block(TileSums& sums, const UnitA (&a)[rows][CountA], const UnitB (&b)[cols][CountB])
     {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of fragments by tensor-core instructions of every kind, seen alike: an instruction takes, for each group of
-// eight rows or columns, `registers` values per lane that follow each other along K.
+// Products of fragments, with one interface for all tensor-core instructions: for each group of eight rows or columns, an
+// instruction takes `registers` values per lane, which are consecutive along K.
 
 #pragma once
 
@@ -11,10 +11,12 @@
 
 namespace wt {
 
-// What the tensor cores are given
+// The operands of the tensor-core instructions: words of two 16-bit elements, tf32, fp32 as two parts of tf32, or fp64
 enum class Multiplicand { half_words, tf32, tf32_parts, doubles };
 
-// Double  whether sums are fp64; Tf32: whether floats may be cut; Sm: 90 for sm_90
+// Double  the sums are fp64
+// Tf32    fp32 operands may be truncated to tf32
+// Sm      90 for sm_90
 template <class A, class B, bool Double, bool Tf32, int Sm, Instruction I>
 struct Multiplier {
     static constexpr bool half_words =
@@ -29,18 +31,18 @@ struct Multiplier {
 
     static_assert(I != Instruction::mma_m16n8k16 || half_words, "m16n8k16 multiplies fp16 or bf16");
     static_assert(I != Instruction::mma_m8n8k4 || Double, "m8n8k4 multiplies fp64");
-    static_assert(Sm >= 80 || (half_words && same<A, f16>), "sm_75 has tensor cores for fp16 alone");
+    static_assert(Sm >= 80 || (half_words && same<A, f16>), "Tensor cores of sm_75 multiply only fp16");
     static_assert(!Double || I == Instruction::mma_m8n8k4 || Sm >= 90, "m16n8k8 of fp64 needs sm_90");
     static_assert(multiplicand != Multiplicand::tf32_parts || !(same<A, float> && same<B, float>),
                   "fp32 products of default precision are computed by fma");
 
-    using Value = typename SumOf<Double>::Type;  // of a sum, and of what is multiplied where it is not half words
+    using Value = typename SumOf<Double>::Type;  // of sums, and of operands that are not half words
 
-    // Sums of a register tile: a lane's four values (two, with eight rows) of each instruction
+    // The sums of a warp tile: for each instruction a lane's four values, or two if it has eight rows.
     template <int Rows, int Cols>
     using Sums = Value[Rows / rows][Cols][2 * rows];
 
-    // One instruction for each of them; `step` counts instructions along K within the registers of a block.
+    // Issues one instruction for each group of sums. `step` counts instructions along K within a block of K.
     template <int Rows, int Cols, int Count>
     static WT_DEVICE void multiply(float (&sums)[Rows / 2][Cols][4], const u32 (&a)[Rows][Count], const u32 (&b)[Cols][Count],
                                    int step)
@@ -70,11 +72,11 @@ struct Multiplier {
         if constexpr (multiplicand == Multiplicand::tf32_parts) {
             if constexpr (same<A, float>) {
                 float rest[Rows][Count];
-                cut(rest, a, step);
+                remainder(rest, a, step);
                 tf32<Rows>(sums, rest, b, step);
             } else {
                 float rest[Cols][Count];
-                cut(rest, b, step);
+                remainder(rest, b, step);
                 tf32<Rows>(sums, a, rest, step);
             }
         }
@@ -119,15 +121,15 @@ private:
         }
     }
 
-    // What a float leaves when the tensor cores cut it to tf32; nothing is left of an infinity.
+    // Computes what truncation to tf32 drops of each float. For an infinity that is zero.
     template <int Groups, int Count>
-    static WT_DEVICE void cut(float (&rest)[Groups][Count], const float (&values)[Groups][Count], int step)
+    static WT_DEVICE void remainder(float (&rest)[Groups][Count], const float (&values)[Groups][Count], int step)
     {
 #pragma unroll
         for (int i = 0; i < Groups; ++i) {
 #pragma unroll
             for (int r = step * registers; r < (step + 1) * registers; ++r) {
-                const float part = arch::tf32_part(values[i][r]);
+                const float part = arch::truncate_to_tf32(values[i][r]);
                 rest[i][r] = part == values[i][r] ? 0.0f : values[i][r] - part;
             }
         }

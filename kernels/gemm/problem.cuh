@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is asked, as templates see it: a Variant, which holds two structures. Problem names the types A, B and C, the sizes
-// m, n and k, per operand lda, align_a (bytes) and a_row_major, and tf32, threads and sm (90 for sm_90). Config: see
-// TileConfig in warp_tiles/gemm/tile_config.py. One name for both, because it is part of those of all functions.
+// The GEMM problem as templates see it. A Variant holds two structures. Problem has the types A, B and C, the sizes m, n
+// and k, for each operand lda, align_a (bytes) and a_row_major, and tf32, threads and sm (90 for sm_90). Config has the
+// fields of TileConfig in warp_tiles/gemm/tile_config.py. One name stands for both structures, because it is part of every
+// function's name.
 
 #pragma once
 
@@ -12,7 +13,7 @@ namespace wt {
 
 enum class Instruction { mma_m16n8k16, mma_m16n8k8, mma_m8n8k4, fma };
 
-// C^T = B^T A^T
+// The transposed problem: C^T = B^T A^T.
 template <class P>
 struct Transposed {
     using A = typename P::B;
@@ -35,14 +36,14 @@ struct Oriented<true, P> {
     using Type = Transposed<P>;
 };
 
-// The problem whose C is computed by rows
+// The problem that the templates compute: Problem, or its transpose if Config::transposed.
 template <class Variant>
 using ProblemOf = typename Oriented<Variant::Config::transposed, typename Variant::Problem>::Type;
 
 template <class P>
 inline constexpr bool any_double = same<typename P::A, double> || same<typename P::B, double> || same<typename P::C, double>;
 
-// Type of the sums
+// The type of the sums
 template <bool Double>
 struct SumOf {
     using Type = float;

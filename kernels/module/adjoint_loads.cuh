@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Adjoints of loads that add vectors, where Warp adds elements one by one.
+// Adjoints of loads. They add vectors to global memory; Warp's adjoints add single elements.
 #pragma once
 
 #include "module/loads.cuh"
 
 namespace wt_module {
 
-// Adds 16 bytes to an array, each element atomically, where there is an instruction for it.
+// Adds 16 bytes to an array, each element atomically. EXISTS is false if the GPU has no instruction for it.
 template <typename T> struct VectorAdd {
     static constexpr bool EXISTS = false;
 };
@@ -32,25 +32,25 @@ WT_VECTOR_ADD(wp::bfloat16, add_4_bf16x2)
 
 namespace wp {
 
-// The adjoint of a load into shared memory: adds the tile's gradient to that of the array. Warp's own template takes any
-// tile; this one is more specialised, so that calls of generated code find it.
+// The adjoint of a load into shared memory: adds the tile's gradient to the array's gradient. Warp's own template takes any
+// tile. This overload is more specialised, so overload resolution picks it in generated code.
 template <typename T, typename Layout, bool Owner>
 inline __device__ void adj_tile_load(array_t<T>& array, int x, int y, array_t<T>& adj_array, int adj_x, int adj_y,
                                      tile_shared_t<T, Layout, Owner>& adj_tile)
 {
     using namespace wt_module;
-    if constexpr (VectorAdd<T>::EXISTS && moves_whole<T, Layout>()) {
+    if constexpr (VectorAdd<T>::EXISTS && has_whole_vectors<T, Layout>()) {
         using Shape = typename Layout::Shape;
-        tile_global_t<T, Shape> where(array, tile_coord(x, y));
+        tile_global_t<T, Shape> region(array, tile_coord(x, y));
         T* gradient = adj_array.data ? adj_array.data : array.grad;
         char* to = nullptr;
-        const bool movable = gradient && is_movable<Shape>(gradient, where, to);
+        const bool vectorizable = gradient && is_vectorizable<Shape>(gradient, region, to);
         const uint4* from = reinterpret_cast<const uint4*>(adj_tile.grad.ptr);
-        if (movable && reinterpret_cast<uint64_t>(from) % MOVE_BYTES == 0) {
-            for_each_move<T, Shape>(array.strides[0], to, [&](int i, char* address) {
+        if (vectorizable && reinterpret_cast<uint64_t>(from) % VECTOR_BYTES == 0) {
+            for_each_vector<T, Shape>(array.strides[0], to, [&](int i, char* address) {
                 VectorAdd<T>::add(address, from[i]);
             });
-            WP_TILE_SYNC();  // the gradient is zeroed next, each element by another thread
+            WP_TILE_SYNC();  // other threads zero the gradient next
             return;
         }
     }

@@ -1,64 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loads of tiles from arrays to shared memory, 16 bytes at a time and without waiting.
+// Async copies of tiles from arrays to shared memory, 16 bytes at a time where possible.
 #pragma once
 
 #include "arch/copy.cuh"
 
 namespace wt_module {
 
-constexpr int MOVE_BYTES = 16;
+constexpr int VECTOR_BYTES = 16;
 
-// Whether all of a tile lies inside an array, in lines that are contiguous and aligned; `start`: where, if it does. The
-// array may be a thread's own, in local memory, which instructions for global memory do not reach.
+// Returns true if 16-byte accesses can read or write the whole tile: it lies inside an array in global memory, and its rows
+// are contiguous and aligned. Sets `start` to the address of the tile's first element.
 template <typename Shape, typename T, typename Global>
-inline __device__ bool is_movable(T* array, const Global& where, char*& start)
+inline __device__ bool is_vectorizable(T* array, const Global& region, char*& start)
 {
-    const auto& strides = where.data.strides;
-    const auto& sizes = where.data.shape;
+    const auto& strides = region.data.strides;
+    const auto& sizes = region.data.shape;
     using wt::arch::mad_wide;
     char* const first = reinterpret_cast<char*>(array);
-    start = mad_wide(strides[0], where.offset[0], mad_wide(static_cast<int>(sizeof(T)), where.offset[1], first));
-    bool whole = __isGlobal(array) && strides[1] == sizeof(T) && strides[0] % MOVE_BYTES == 0;
-    whole = whole && reinterpret_cast<uint64_t>(start) % MOVE_BYTES == 0;
+    start = mad_wide(strides[0], region.offset[0], mad_wide(static_cast<int>(sizeof(T)), region.offset[1], first));
+    bool whole = __isGlobal(array) && strides[1] == sizeof(T) && strides[0] % VECTOR_BYTES == 0;
+    whole = whole && reinterpret_cast<uint64_t>(start) % VECTOR_BYTES == 0;
     for (int d = 0; d < 2; ++d) {
         const int last = sizes[d] - Shape::dim(d);
-        whole = whole && last >= 0 && unsigned(where.offset[d]) <= unsigned(last);
+        whole = whole && last >= 0 && unsigned(region.offset[d]) <= unsigned(last);
     }
     return whole;
 }
 
-// Calls move(i, address) for each 16 bytes of a tile, shared by the threads of the block: the i-th of the dense tile,
-// and where it lies in the array.
-template <typename T, typename Shape, typename Move>
-inline __device__ void for_each_move(int stride, char* start, Move&& move)
+// Calls act(i, address) for each 16-byte vector of a tile: its index in the dense tile and its address in the array. The
+// threads of the block share the vectors.
+template <typename T, typename Shape, typename Act>
+inline __device__ void for_each_vector(int stride, char* start, Act&& act)
 {
-    constexpr int IN_LINE = Shape::dim(1) * static_cast<int>(sizeof(T)) / MOVE_BYTES;
-    constexpr int MOVES = Shape::dim(0) * IN_LINE;
-    constexpr int ROUNDS = (MOVES + WP_TILE_BLOCK_DIM - 1) / WP_TILE_BLOCK_DIM;
-    constexpr int UNROLLED = ROUNDS < 16 ? ROUNDS : 16;
+    constexpr int PER_ROW = Shape::dim(1) * static_cast<int>(sizeof(T)) / VECTOR_BYTES;
+    constexpr int VECTORS = Shape::dim(0) * PER_ROW;
+    constexpr int ITERATIONS = (VECTORS + WP_TILE_BLOCK_DIM - 1) / WP_TILE_BLOCK_DIM;
+    constexpr int UNROLLED = ITERATIONS < 16 ? ITERATIONS : 16;
     const unsigned thread = threadIdx.x;
-    char* address = wt::arch::mad_wide(stride, thread / IN_LINE, start + thread % IN_LINE * MOVE_BYTES);
-    const int64_t next = int64_t(stride) * (WP_TILE_BLOCK_DIM / IN_LINE);
+    char* address = wt::arch::mad_wide(stride, thread / PER_ROW, start + thread % PER_ROW * VECTOR_BYTES);
+    const int64_t next = int64_t(stride) * (WP_TILE_BLOCK_DIM / PER_ROW);
 #pragma unroll(UNROLLED)
-    for (int round = 0; round < ROUNDS; ++round) {
-        const unsigned i = round * WP_TILE_BLOCK_DIM + thread;
-        if (MOVES % WP_TILE_BLOCK_DIM != 0 && i >= MOVES)
+    for (int iteration = 0; iteration < ITERATIONS; ++iteration) {
+        const unsigned i = iteration * WP_TILE_BLOCK_DIM + thread;
+        if (VECTORS % WP_TILE_BLOCK_DIM != 0 && i >= VECTORS)
             break;
-        if (WP_TILE_BLOCK_DIM % IN_LINE != 0)  // rounds start at different places of lines
-            address = wt::arch::mad_wide(stride, i / IN_LINE, start + i % IN_LINE * MOVE_BYTES);
-        move(i, address);
+        if (WP_TILE_BLOCK_DIM % PER_ROW != 0)  // the offset in the row differs between iterations
+            address = wt::arch::mad_wide(stride, i / PER_ROW, start + i % PER_ROW * VECTOR_BYTES);
+        act(i, address);
         address += next;
     }
 }
 
-template <typename T, typename Layout> constexpr bool moves_whole()
+// True for a dense two-dimensional tile whose rows are whole 16-byte vectors.
+template <typename T, typename Layout> constexpr bool has_whole_vectors()
 {
-    return Layout::Shape::N == 2 && Layout::Dense && Layout::Shape::dim(Layout::Shape::N - 1) * sizeof(T) % MOVE_BYTES == 0;
+    return Layout::Shape::N == 2 && Layout::Dense && Layout::Shape::dim(Layout::Shape::N - 1) * sizeof(T) % VECTOR_BYTES == 0;
 }
 
-// The i-th element of a tile in its array, by bytes, because the stride of a struct need not be a multiple of its size;
-// null outside the array.
+// Returns the address of a tile's i-th element in its array, or null outside the array. Strides are in bytes, because the
+// stride of a struct need not be a multiple of its size.
 template <typename T, typename Global> inline __device__ const T* element(const Global& source, int i)
 {
     using Shape = typename Global::Shape;
@@ -72,7 +73,8 @@ template <typename T, typename Global> inline __device__ const T* element(const 
     return reinterpret_cast<const T*>(array + source.byte_offset_from_coord(coord));
 }
 
-// Starts to load a shared tile; loaded() waits for it. `First`: other threads may still read what it held.
+// Starts to load a shared tile; loaded() waits for it. If First, other threads may still read the tile's old values, so a
+// barrier comes first.
 template <bool First, typename Tile, typename Global> inline __device__ void load(Tile& tile, const Global& source)
 {
     tile = source;
@@ -85,7 +87,7 @@ inline __device__ void load(wp::tile_shared_t<T, Layout, Owner>& tile, const Glo
     if constexpr (Shape::N != 2 || !Layout::Dense) {
         tile = source;
     } else {
-        if constexpr (Global::is_aligned) {  // what Warp makes sure of where a kernel says aligned=True
+        if constexpr (Global::is_aligned) {  // Warp's checks for aligned=True
             using Check = wp::tile_vectorized_check_t<T, Shape>;
             Check::validate_aligned_compile_time();
             Check::validate_aligned_runtime(source, source.byte_offset_from_coord(wp::tile_coord(0, 0)));
@@ -94,12 +96,12 @@ inline __device__ void load(wp::tile_shared_t<T, Layout, Owner>& tile, const Glo
             WP_TILE_SYNC();
         tile.initialized = true;
         const unsigned to = unsigned(__cvta_generic_to_shared(tile.data.ptr));
-        if constexpr (moves_whole<T, Layout>()) {
+        if constexpr (has_whole_vectors<T, Layout>()) {
             char* from;
-            if (is_movable<Shape>(source.data.data, source, from) && to % MOVE_BYTES == 0) {
-                for_each_move<T, Shape>(source.data.strides[0], from, [&](unsigned i, const char* address) {
+            if (is_vectorizable<Shape>(source.data.data, source, from) && to % VECTOR_BYTES == 0) {
+                for_each_vector<T, Shape>(source.data.strides[0], from, [&](unsigned i, const char* address) {
 #if __CUDA_ARCH__ >= 800
-                    wt::arch::copy_async_16(to + i * MOVE_BYTES, address);
+                    wt::arch::copy_async_16(to + i * VECTOR_BYTES, address);
 #else
                     reinterpret_cast<uint4*>(tile.data.ptr)[i] = *reinterpret_cast<const uint4*>(address);
 #endif
@@ -107,7 +109,7 @@ inline __device__ void load(wp::tile_shared_t<T, Layout, Owner>& tile, const Glo
                 return;
             }
         }
-        // element by element; zero outside the array
+        // Loads single elements, and zeros outside the array.
 #if __CUDA_ARCH__ >= 800
         if constexpr ((sizeof(T) == 4 || sizeof(T) == 8) && alignof(T) == sizeof(T)) {
             if (__isGlobal(source.data.data)) {
@@ -129,7 +131,7 @@ inline __device__ void load(wp::tile_shared_t<T, Layout, Owner>& tile, const Glo
     }
 }
 
-// Waits for all loads of the block.
+// Waits until all loads of the block have arrived.
 inline __device__ void loaded()
 {
 #if __CUDA_ARCH__ >= 800
@@ -138,7 +140,7 @@ inline __device__ void loaded()
     WP_TILE_SYNC();
 }
 
-// The left side of an assignment that starts to load a shared tile: Load<First>() << tile = source.
+// The left side of an assignment that starts a load: Load<First>() << tile = source.
 template <bool First, typename Tile> struct Destination {
     Tile& tile;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops that load the tiles of one iteration while they multiply those of the iteration before.
+// Double-buffered loops: an iteration loads its tiles while it multiplies the tiles of the iteration before.
 #pragma once
 
 #include "module/loads.cuh"
@@ -15,9 +15,11 @@ template <typename Tile> inline __device__ void zero(Tile& tile)
     tile = wp::tile_zeros<typename Tile::Type, Shape::dim(0), Shape::dim(1)>();
 }
 
-// The state of a loop. Behind its last iteration it waits and enters the products once more, with `more` false.
+// The state of a pipelined loop. After the last iteration the program waits for the loads and jumps to the products once
+// more, with `more` false.
 struct Steps {
-    int any, more;  // whether there are loaded tiles to multiply, and whether another iteration may follow
+    int any;   // true if loaded tiles wait to be multiplied
+    int more;  // true if another iteration may follow
 
     inline __device__ void start()
     {
@@ -26,31 +28,32 @@ struct Steps {
     }
 };
 
-// The two buffers of a tile: its own memory, and memory that is lent. Addresses are of shared memory.
+// The two buffers of a tile: its own memory, and a second buffer elsewhere. Addresses are shared-memory addresses.
 template <typename Tile> struct DoubleBuffer {
     using Pointer = decltype(Tile::data.ptr);
 
-    unsigned current;  // what is multiplied next
-    unsigned sum;  // of the addresses of both buffers
+    unsigned current;  // address of the buffer that is multiplied next
+    unsigned sum;      // of both addresses
 
-    inline __device__ void start(const Tile& tile, unsigned lent)
+    inline __device__ void start(const Tile& tile, unsigned second)
     {
-        sum = address(tile.data.ptr) + lent;
-        current = lent;
+        sum = address(tile.data.ptr) + second;
+        current = second;
     }
 
-    // The tile is loaded into the buffer that is not multiplied next.
+    // Points the tile at the buffer that is free, for the next load.
     inline __device__ void load_next(Tile& tile) { point(tile, sum - current); }
 
+    // Returns the tile that is multiplied next.
     inline __device__ Pointer ready() const { return static_cast<Pointer>(__cvta_shared_to_generic(current)); }
 
-    // The same for a view of the tile that begins so many bytes behind it.
+    // Returns a view of that tile, which starts at an offset in bytes.
     inline __device__ Pointer ready(unsigned offset) const
     {
         return static_cast<Pointer>(__cvta_shared_to_generic(current + offset));
     }
 
-    // How many bytes a view begins behind the tile.
+    // Returns the offset of a view from its tile, in bytes.
     template <typename View> static inline __device__ unsigned offset(const View& view, const Tile& tile)
     {
         return address(view.data.ptr) - address(tile.data.ptr);
@@ -58,8 +61,8 @@ template <typename Tile> struct DoubleBuffer {
 
     inline __device__ void swap() { current = sum - current; }
 
-    // Behind the loop: gives the tile its own memory back.
-    inline __device__ void end(Tile& tile, unsigned lent) { point(tile, sum - lent); }
+    // Points the tile at its own memory again, after the loop.
+    inline __device__ void end(Tile& tile, unsigned second) { point(tile, sum - second); }
 
 private:
     static inline __device__ void point(Tile& tile, unsigned to)

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// C of a tensor-core product: C = alpha * acc + beta * C, or C = alpha * acc where beta is zero, without reading C.
-// A lane holds, of each group of eight rows and each group of eight columns, row g and columns 2q and 2q + 1.
+// The epilogue of a tensor-core product: C = alpha * acc + beta * C. If beta is zero, C is not read.
+// A lane with g = lane / 4 and q = lane % 4 holds, of each 8 x 8 group, row g and columns 2q and 2q + 1.
 
 #pragma once
 
 #include "arch/convert.cuh"
 #include "arch/memory.cuh"
-#include "tile/exchange.cuh"
 #include "tile/operand.cuh"
 #include "tile/placement.cuh"
+#include "tile/swizzle.cuh"
 
 namespace wt::tile {
 
@@ -25,17 +25,19 @@ WT_DEVICE Scale<Sum> scale_of(const void* alpha, const void* beta)
     return {To::of(*static_cast<const T*>(alpha)), To::of(*static_cast<const T*>(beta))};
 }
 
-// T            stored type; Sum: float or double
-// M, N, LD     size in elements; LD between the starts of two rows, or of two columns where RowMajor is false
-// Align        bytes to which the start of every contiguous line is aligned
-// Rows, Cols   groups of eight that a warp holds, of which Together rows are one instruction's
-template <class T, class Total, int M, int N, int LD, bool RowMajor, int Align, int Rows, int Cols, int Together,
+// T, Total     stored type; type of the sums, float or double
+// M, N, LD     size and leading dimension in elements
+// Align        alignment of every row, or column where RowMajor is false, in bytes
+// Rows, Cols   groups of eight rows or columns that a warp holds
+// MmaRows      groups of eight rows in one instruction
+// Ways         number of XOR patterns of the swizzle
+template <class T, class Total, int M, int N, int LD, bool RowMajor, int Align, int Rows, int Cols, int MmaRows,
           int Ways, Placement RowPlacement, Placement ColPlacement>
 struct AccumulatorShape {
     using Element = T;
     using Sum = Total;
-    // Enumerators, because NVRTC writes static members out
-    enum : int { m = M, n = N, ld = LD, align = Align, rows = Rows, cols = Cols, together = Together, ways = Ways };
+    // These are enumerators, because NVRTC emits static members into the LTO-IR.
+    enum : int { m = M, n = N, ld = LD, align = Align, rows = Rows, cols = Cols, mma_rows = MmaRows, ways = Ways };
     enum : bool { row_major = RowMajor };
     static constexpr Placement row_placement = RowPlacement, col_placement = ColPlacement;
 };
@@ -48,7 +50,7 @@ struct Accumulator {
     static constexpr int elements = Columns::elements;
     static constexpr int vectors = S::cols / Columns::groups;
     static constexpr bool exact = S::m % (8 * S::rows) == 0 && S::n % (8 * S::cols) == 0;
-    // Elements per access; all of them or none lie inside the tile.
+    // Elements per access. Either all of them or none lie inside the tile.
     static constexpr int width = !S::row_major
         ? 1
         : smaller(smaller(elements, smaller(16, S::align) / int(sizeof(T))),
@@ -56,26 +58,26 @@ struct Accumulator {
     static constexpr int ways = vectors % S::ways == 0 ? S::ways : 1;
     static constexpr bool rows_paired =
         S::row_placement == Placement::pairs_along || S::row_placement == Placement::pairs_spread;
-    static constexpr int line_bits = rows_apart_bits((rows_paired ? 2 : 1) * S::ld * int(sizeof(T)));
+    static constexpr int shift = swizzle_shift((rows_paired ? 2 : 1) * S::ld * int(sizeof(T)));
 
     using Values = Vector<T, elements>;
-    using Sums = Sum[S::rows / S::together][S::cols][2 * S::together];
+    using Sums = Sum[S::rows / S::mma_rows][S::cols][2 * S::mma_rows];
 
-    // C as it lies in the tile, each lane with its swizzle
+    // Reads the lane's elements of C in swizzled order.
     static WT_DEVICE void fetch(Values (&values)[S::rows][vectors], const T* tile, int row0, int col0, int g, int q)
     {
-        const int swizzle = (g >> line_bits) & (ways - 1);
+        const int swizzle = (g >> shift) & (ways - 1);
 #pragma unroll
         for (int group = 0; group < S::rows; ++group)
             fetch(values[group], tile, row0 + position<S::row_placement>(group, g), col0, swizzle, q);
     }
 
-    // Fetched: whether `values` holds C already. They are not used where beta is zero.
+    // Writes C. If Fetched, `values` holds C already. If beta is zero, they are not used.
     template <bool Fetched>
     static WT_DEVICE void store(const Sums& sums, Scale<Sum> scale, Values (&values)[S::rows][vectors], T* tile,
                                 int row0, int col0, int g, int q)
     {
-        const int swizzle = (g >> line_bits) & (ways - 1);
+        const int swizzle = (g >> shift) & (ways - 1);
 #pragma unroll
         for (int group = 0; group < S::rows; ++group) {
             const int row = row0 + position<S::row_placement>(group, g);
@@ -85,11 +87,11 @@ struct Accumulator {
 #pragma unroll
                 for (int e = 0; e < elements; ++e)
                     totals[v].at[e] = scale.alpha
-                        * sums[group / S::together][v * Columns::groups + Columns::group_of(e)]
-                              [2 * (group % S::together) + Columns::member_of(e)];
+                        * sums[group / S::mma_rows][v * Columns::groups + Columns::group_of(e)]
+                              [2 * (group % S::mma_rows) + Columns::member_of(e)];
             }
             if constexpr (ways > 1)
-                exchange_slots<ways>(totals, swizzle);
+                unswizzle<ways>(totals, swizzle);
             if (scale.beta != Sum(0)) {
                 if constexpr (!Fetched)
                     fetch(values[group], tile, row, col0, swizzle, q);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads an operand of a tensor-core product from a dense tile. A lane with g = lane / 4 and q = lane % 4 reads, for each
-// group of eight rows (A) or columns (B), member g, and of each block of 4V elements of K those from Vq on: the order of
-// K is free as long as A and B agree, and this one makes them contiguous.
+// Reads an operand of a tensor-core product from a dense tile. A lane has g = lane / 4 and q = lane % 4. It reads row (A)
+// or column (B) g of each group of eight. Of each block of 4V elements of K it reads the V elements from Vq on. The order of
+// K is free as long as A and B agree; this order makes a lane's elements contiguous.
 
 #pragma once
 
@@ -10,30 +10,30 @@
 #include "arch/lane.cuh"
 #include "arch/ldmatrix.cuh"
 #include "arch/memory.cuh"
-#include "tile/exchange.cuh"
 #include "tile/placement.cuh"
+#include "tile/swizzle.cuh"
 
 namespace wt::tile {
 
 WT_DEVICE constexpr int smaller(int a, int b) { return a < b ? a : b; }
 
-// The largest power of two that divides a
+// Returns the largest power of two that divides a.
 WT_DEVICE constexpr int power_of_two_in(int a) { return a & -a; }
 
 // T           stored type
-// Extent, K   size of the operand across and along K, in elements
-// LD, Align   leading dimension in elements; bytes to which the start of every contiguous line is aligned
-// Groups      groups of eight across that are read at a time
-// V, Blocks   elements of K a lane takes from a block, and blocks that are read at a time
+// Extent, K   size along M or N, and along K, in elements
+// LD, Align   leading dimension in elements; alignment of every row or column in bytes
+// Groups      groups of eight rows or columns that are read at a time
+// V, Blocks   elements of K that a lane reads from a block; blocks of K that are read at a time
 // Ways        number of XOR patterns of the swizzle
-// Wide        whether two groups may be interleaved, which makes C's vectors four elements long
+// Wide        allows interleaving two groups, which makes C's vectors four elements long
 template <class T, int Extent, int K, int LD, int Align, int Groups, int V, int Blocks, int Ways, bool Wide>
 struct OperandShape {
     using Element = T;
-    // Enumerators, because NVRTC writes static members out
+    // These are enumerators, because NVRTC emits static members into the LTO-IR.
     enum : int { extent = Extent, k = K, ld = LD, align = Align, groups = Groups, vector = V, blocks = Blocks, ways = Ways };
     enum : bool { paired = Wide && Groups % 2 == 0, exact = Extent % (8 * Groups) == 0 && K % (4 * V * Blocks) == 0 };
-    // What moves between registers: a word of two 16-bit neighbours along K, or one element
+    // A unit is a word of two 16-bit neighbours along K if packed, else one element.
     enum : bool { packed = sizeof(T) == 2 && V % 2 == 0 };
     enum : int { units = packed ? V / 2 : V };
 };
@@ -53,20 +53,20 @@ using Unit = typename UnitOf<S::packed, typename S::Element>::Type;
 template <class S>
 using Units = Unit<S>[S::blocks][S::groups][S::units];
 
-// ---- contiguous along K
+// ---- K-major: contiguous along K
 
 template <class S>
-struct AlongK {
+struct KMajor {
     using T = typename S::Element;
     static constexpr Placement placement = S::paired ? Placement::pairs_across : Placement::single;
-    // Elements per access; all of them or none lie inside K.
+    // Elements per access. Either all of them or none lie inside K.
     static constexpr int width =
         smaller(smaller(S::vector, S::align / int(sizeof(T))), smaller(power_of_two_in(S::k), power_of_two_in(S::ld)));
-    static constexpr int line_bits = rows_apart_bits(S::ld * int(sizeof(T)));
+    static constexpr int shift = swizzle_shift(S::ld * int(sizeof(T)));
 
     static WT_DEVICE void load(Units<S>& units, const T* tile, int outer0, int k0, int g, int q)
     {
-        const int swizzle = (g >> line_bits) & (S::ways - 1);
+        const int swizzle = (g >> shift) & (S::ways - 1);
 #pragma unroll
         for (int group = 0; group < S::groups; ++group) {
             const int outer = outer0 + position<placement>(group, g);
@@ -77,7 +77,7 @@ struct AlongK {
             }
         }
         if constexpr (S::ways > 1)
-            exchange_blocks(units, swizzle);
+            unswizzle_blocks(units, swizzle);
     }
 
 private:
@@ -102,8 +102,8 @@ private:
         }
     }
 
-    // Blocks change places as wholes.
-    static WT_DEVICE void exchange_blocks(Units<S>& units, int swizzle)
+    // Blocks of K are the slots of the swizzle.
+    static WT_DEVICE void unswizzle_blocks(Units<S>& units, int swizzle)
     {
 #pragma unroll
         for (int group = 0; group < S::groups; ++group) {
@@ -113,7 +113,7 @@ private:
 #pragma unroll
                 for (int block = 0; block < S::blocks; ++block)
                     slots[block] = units[block][group][u];
-                exchange_slots<S::ways>(slots, swizzle);
+                unswizzle<S::ways>(slots, swizzle);
 #pragma unroll
                 for (int block = 0; block < S::blocks; ++block)
                     units[block][group][u] = slots[block];
@@ -122,13 +122,13 @@ private:
     }
 };
 
-// ---- contiguous across K
+// ---- MN-major: contiguous along M or N
 
 template <class S>
-struct AcrossK {
+struct MnMajor {
     using T = typename S::Element;
     static constexpr int size = int(sizeof(T));
-    // Two neighbours at once where they are certain to be aligned and inside the tile
+    // Two neighbours are read at once if they are always aligned and inside the tile.
     static constexpr bool pairs = S::paired && (size == 2 ? S::packed : size == 4) && S::extent % 2 == 0 && S::ld % 2 == 0
         && S::align >= 2 * size;
     static constexpr int pair = pairs ? 2 : 1;
@@ -136,11 +136,11 @@ struct AcrossK {
         : size == 2                              ? Placement::pairs_along
                                                  : Placement::pairs_spread;
     static constexpr int slots_across = S::groups / pair;
-    // Single groups of 16-bit elements come as whole matrices, if their lines are aligned.
+    // ldmatrix reads single groups of 16-bit elements if their rows are aligned.
     static constexpr bool matrices = size == 2 && S::packed && !pairs && S::exact && S::align >= 16 && S::ld % 8 == 0
         && (S::units == 2 || S::units == 4);
 
-    // A word of two 16-bit neighbours, or elements
+    // A part is a word of two 16-bit neighbours, or one element.
     using Part = typename UnitOf<pairs && size == 2, T>::Type;
     static constexpr int parts = pair * size / int(sizeof(Part));
     using Access = Vector<Part, parts>;
@@ -164,8 +164,8 @@ struct AcrossK {
                 slots[slot] = valid ? arch::load<parts>(reinterpret_cast<const Part*>(tile + k * S::ld + outer)) : Access{};
             }
             if constexpr (S::ways > 1)
-                exchange_slots<S::ways>(slots, swizzle);
-            sort(units[block], slots);
+                unswizzle<S::ways>(slots, swizzle);
+            transpose(units[block], slots);
         }
     }
 
@@ -180,8 +180,8 @@ private:
             arch::ldmatrix_transposed(units[group], tile + k * S::ld + outer0 + 8 * group);
     }
 
-    // From slots that go along the tile's lines to units that go along K
-    static WT_DEVICE void sort(Unit<S> (&units)[S::groups][S::units], const Access (&slots)[S::vector * slots_across])
+    // Transposes slots, which run along M or N, into units, which run along K.
+    static WT_DEVICE void transpose(Unit<S> (&units)[S::groups][S::units], const Access (&slots)[S::vector * slots_across])
     {
 #pragma unroll
         for (int u = 0; u < slots_across; ++u) {
@@ -207,13 +207,13 @@ private:
     }
 };
 
-template <bool KContiguous, class S>
+template <bool IsKMajor, class S>
 struct OperandReader {
-    using Type = AlongK<S>;
+    using Type = KMajor<S>;
 };
 template <class S>
 struct OperandReader<false, S> {
-    using Type = AcrossK<S>;
+    using Type = MnMajor<S>;
 };
 
 }  // namespace wt::tile

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which row or column of the tile an instruction's row or column stands for. Instructions see groups of eight; the
-// order within a tile is free, as long as the operand and C agree, and is chosen for wide accesses without conflicts.
+// Maps rows and columns of an instruction to rows and columns of the tile. Instructions see groups of eight. The order
+// within a tile is free as long as the operand and C agree; a placement makes accesses wide and free of bank conflicts.
 
 #pragma once
 
@@ -11,10 +11,10 @@ namespace wt::tile {
 
 enum class Placement {
     single,        // group j: 8j + p
-    spread,        // 8-byte elements: as single, but groups 2, 3 of four change halves, so that their banks differ
-    pairs_across,  // groups 2u, 2u + 1: two neighbours of each lane lie in one group
-    pairs_along,   // groups 2u, 2u + 1: two neighbours of each lane lie one in each group
-    pairs_spread,  // 4-byte elements: as pairs_along, but pairs of groups 2, 3 of four change halves
+    spread,        // 8-byte elements: like single, with swapped halves in groups 2 and 3 of four, so that banks differ
+    pairs_across,  // groups 2u and 2u + 1: two neighbours of a lane lie in one group
+    pairs_along,   // groups 2u and 2u + 1: one of two neighbours of a lane lies in each group
+    pairs_spread,  // 4-byte elements: like pairs_along, with swapped halves in pairs 2 and 3 of four
 };
 
 WT_DEVICE constexpr bool is_paired(Placement placement)
@@ -22,7 +22,7 @@ WT_DEVICE constexpr bool is_paired(Placement placement)
     return placement != Placement::single && placement != Placement::spread;
 }
 
-// Position of member p (0 to 7) of a group
+// Returns the row or column of member p (0 to 7) of a group.
 template <Placement P>
 WT_DEVICE int position(int group, int p)
 {
@@ -39,8 +39,8 @@ WT_DEVICE int position(int group, int p)
         return 16 * pair + 2 * (p ^ 4 * (pair / 2 & 1)) + group % 2;
 }
 
-// Of the values that lane q holds in C, whose columns are members 2q and 2q + 1: the vector's first column, and in which
-// group and member its element e is. Vectors hold 2 elements of one group, or 4 of a pair of groups.
+// The vectors of C that lane q holds: 2 elements of one group, or 4 of a pair of groups. The columns are members 2q and
+// 2q + 1. column() is a vector's first column; element e is member member_of(e) of group group_of(e).
 template <Placement P>
 struct ColumnVector {
     static constexpr int groups = is_paired(P) ? 2 : 1;

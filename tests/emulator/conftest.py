@@ -1,4 +1,4 @@
-"""One emulator of each kind for a test run."""
+"""The emulators, one of each kind for a test run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def compiler() -> str:
-    """The host's; without a C++ compiler tests are skipped, or fail where they are required, as in CI."""
+    """The host's C++ compiler. Without one, tests are skipped; with REQUIRE_EMULATOR set, as in CI, they fail."""
     compiler = find_compiler()
     if compiler is None:
         if os.environ.get("REQUIRE_EMULATOR"):
@@ -28,7 +28,7 @@ def compiler() -> str:
 
 @pytest.fixture(scope="session")
 def machine(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """Compiles whole modules."""
+    """The emulator of whole modules."""
     from tests.emulator.module import Machine
 
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
@@ -41,7 +41,7 @@ def machine(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="session")
 def emulator(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    """Compiled once."""
+    """The emulator of device functions, compiled once."""
     machine = Emulator(tmp_path_factory.mktemp("emulator"), compiler)
     yield machine
     machine.close()

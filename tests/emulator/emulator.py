@@ -1,7 +1,7 @@
-"""Device functions on emulated warps: compiled by the host's compiler, run on one block, checked and counted.
+"""Device functions on an emulated block: the host's compiler compiles them, the emulator checks and counts accesses.
 
-``arch/`` shadows ``kernels/arch``, so that templates compile unchanged; ``machine/`` is the warp. See
-``machine/shared_memory.h`` for what is checked and ``machine/wavefronts.h`` for what is counted.
+``arch/`` shadows ``kernels/arch``, so templates compile unchanged. ``machine/`` emulates the warps.
+``machine/shared_memory.h`` describes the checks, and ``machine/wavefronts.h`` the counts.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ FOLDER = Path(__file__).resolve().parent
 KERNELS = FOLDER.parents[1] / "kernels"
 ROLES = ("A reads", "B reads", "C reads", "C writes")
 FLAGS = ["-std=c++17", "-ffp-contract=off", "-U_FORTIFY_SOURCE", f"-I{FOLDER}", f"-I{KERNELS}"]
-# GCC 12 and Clang have them. Variables that nobody set, registers above all, hold a pattern that no result survives; an
-# index out of an array's bounds, an oversized shift or an overflow is a trap that the machine reports.
+# GCC 12 and Clang have these flags. Uninitialised variables, above all registers, hold a pattern that spoils results.
+# An index out of an array's bounds, an oversized shift or an overflow is a trap, which the emulator reports.
 STRICT_FLAGS = [
     "-ftrivial-auto-var-init=pattern",
     "-fsanitize=bounds,shift,signed-integer-overflow,integer-divide-by-zero",
     "-fsanitize-undefined-trap-on-error",
 ]
-SEARCHED = 8  # batches in which to look for the function that does not compile
-SECONDS_A_CASE = 20.0
+MAX_REPORTED_COMPILE_ERRORS = 8  # above this, a batch that does not compile is not split to find the function
+SECONDS_PER_LAUNCH = 20.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Function:
     """A device function to emulate.
 
     Attributes:
-        name: What messages call it.
+        name: Its name in messages.
         call: C++ expression that takes ``(alpha, a, b, beta, c)``.
         declarations: C++ text that only this function sees.
     """
@@ -55,13 +55,13 @@ class Launch:
     """One call of a function by all threads of a block.
 
     Attributes:
-        function: What is called.
+        function: The function.
         tiles: A, B and C.
         threads: Threads of the block.
-        arch: Compute capability; instructions that came later are errors.
-        values: A, B and C; where C is None, C is NaN and must not be read before it is written.
+        arch: Compute capability. Newer instructions are errors.
+        values: A, B and C. If C is None, it is NaN and must not be read before it is written.
         alpha, beta: Scalars of C's dtype.
-        complete: Whether every element of C must be written.
+        complete: True if every element of C must be written.
     """
 
     function: Function
@@ -76,7 +76,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Count:
-    """Shared-memory instructions of warps, the wavefronts they take and the least they could take."""
+    """Shared-memory instructions of warps, the wavefronts that they take, and the ideal number of wavefronts."""
 
     instructions: int
     wavefronts: int
@@ -85,13 +85,13 @@ class Count:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a launch.
+    """The result of a launch.
 
     Attributes:
-        error: What the function did wrong, or "".
+        error: The function's error, or "".
         c: C afterwards.
-        c_bytes: The same as it lies in memory.
-        counts: By role, see ``ROLES``.
+        c_bytes: The bytes of C in memory.
+        counts: Counts by role, see ``ROLES``.
     """
 
     error: str
@@ -108,7 +108,7 @@ def find_compiler() -> str | None:
 
 
 def translation_unit(functions: Sequence[Function], includes: Sequence[str]) -> str:
-    """C++ text of a batch: the functions, each in a namespace of its own, and their table."""
+    """C++ text of a batch: the functions, each in its own namespace, and their table."""
     lines = [f'#include "{include}"' for include in ("machine/machine.h", *includes)]
     for number, function in enumerate(functions):
         lines += [f"namespace {{ namespace function_{number} {{", function.declarations]
@@ -121,12 +121,12 @@ def translation_unit(functions: Sequence[Function], includes: Sequence[str]) -> 
 
 
 class Emulator:
-    """Builds and runs batches of launches, several at a time.
+    """Builds and runs batches of launches in parallel.
 
     Args:
-        folder: Where everything built goes; not reused between emulators.
+        folder: Folder for build outputs. Each emulator needs its own.
         compiler: The host's C++ compiler.
-        batch: Launches in a translation unit.
+        batch: Launches per translation unit.
     """
 
     def __init__(self, folder: Path, compiler: str, batch: int = 24) -> None:
@@ -142,32 +142,32 @@ class Emulator:
         list(self._pool.map(self._compile_machine, sources, self._objects))
 
     def close(self) -> None:
-        """Wait for what runs."""
+        """Wait for running builds and launches."""
         self._pool.shutdown()
 
     def run(self, launches: Sequence[Launch], includes: Sequence[str]) -> list[Answer]:
-        """Compile the functions and call them; one that does not compile is an answer with an error.
+        """Compile the functions and call them. A function that does not compile gives an answer with an error.
 
         Args:
-            launches: What to run.
-            includes: Headers that declare what the functions call.
+            launches: The launches.
+            includes: Headers that the functions need.
         """
         return [answer for future in self.start(launches, includes) for answer in future.result()]
 
     def start(self, launches: Sequence[Launch], includes: Sequence[str]) -> list[Future[list[Answer]]]:
-        """The same without waiting: the answers of each batch in order."""
-        # as many translation units as keep all cores busy to the end
+        """Start :meth:`run` without waiting for it; the futures hold the answers of each batch in order."""
+        # enough translation units to keep all cores busy
         cores = os.cpu_count() or 1
         size = max(1, min(self._batch, -(-len(launches) // cores)))
         batches = [launches[first : first + size] for first in range(0, len(launches), size)]
         return [self._pool.submit(self._run_batch, batch, list(includes)) for batch in batches]
 
     def _compile(self, *arguments: str | Path) -> str:
-        """Run the compiler: what it says if it fails, else ""."""
+        """Run the compiler. Returns its output if it fails, else ""."""
         done = subprocess.run(
             [self._compiler, *FLAGS, *map(str, arguments)], capture_output=True, text=True, check=False
         )
-        return "" if done.returncode == 0 else done.stderr or f"{self._compiler} ends with status {done.returncode}"
+        return "" if done.returncode == 0 else done.stderr or f"{self._compiler} exited with status {done.returncode}"
 
     def _compile_machine(self, source: Path, target: Path) -> None:
         log = self._compile("-O2", "-c", source, "-o", target)
@@ -185,7 +185,7 @@ class Emulator:
         source.write_text(translation_unit(functions, includes))
         log = self._compile(*self._device_flags, source, *self._objects, "-o", program)
         answers: list[Answer] = []
-        if log and len(launches) > 1 and self._uncompiled < SEARCHED:
+        if log and len(launches) > 1 and self._uncompiled < MAX_REPORTED_COMPILE_ERRORS:
             for first in range(0, len(launches), -(-len(launches) // 2)):
                 answers += self._run_batch(launches[first : first + -(-len(launches) // 2)], includes)
         elif log:
@@ -199,26 +199,26 @@ class Emulator:
 
 
 def _failed(launch: Launch, error: str) -> Answer:
-    """The answer of a launch that never came to an end."""
-    nothing = bytes(launch.tiles[2].span)
-    return Answer(f"{launch.function.name}: {error}", launch.tiles[2].unpack(nothing), nothing, {})
+    """The answer of a launch that did not end."""
+    zeros = bytes(launch.tiles[2].span)
+    return Answer(f"{launch.function.name}: {error}", launch.tiles[2].unpack(zeros), zeros, {})
 
 
 def _errors(log: str) -> str:
-    """What matters in a compiler's output."""
+    """The first errors in a compiler's output."""
     return "\n".join([line for line in log.splitlines() if "error" in line][:5]) or log[:2000]
 
 
 def _run(program: Path, launches: Sequence[Launch], numbers: Sequence[int]) -> list[Answer]:
-    """Answers up to the first launch that ends the process, which gets one too."""
+    """Answers up to and including the first launch that ends the process."""
     requests, answers = program.with_name("requests"), program.with_name("answers")
     requests.write_bytes(b"".join(_request(launch, number) for launch, number in zip(launches, numbers)))
     try:
         command = [str(program), str(requests), str(answers)]
-        status = subprocess.run(command, check=False, timeout=SECONDS_A_CASE * len(launches)).returncode
-        reason = f"the process ended with status {status}"
+        status = subprocess.run(command, check=False, timeout=SECONDS_PER_LAUNCH * len(launches)).returncode
+        reason = f"the process exited with status {status}"
     except subprocess.TimeoutExpired:
-        reason = "the process ran past its time limit"
+        reason = "the process exceeded its time limit"
     found = _parse(answers.read_bytes(), launches)
     if len(found) < len(launches):
         found.append(_failed(launches[len(found)], reason))

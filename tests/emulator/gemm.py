@@ -1,4 +1,4 @@
-"""A GEMM variant and its tile configuration as a launch, and what may come of it."""
+"""A GEMM variant and its tile configuration as a launch, and the check of its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warp_tiles.gemm.variant import DType, GemmVariant, Operand
 from warp_tiles.providers.mma import SOURCE, config_struct, problem_struct
 
 INCLUDES = [SOURCE]
-# unit roundoff and half the smallest subnormal number
+# unit roundoff; half the smallest subnormal number
 ROUNDOFF = {name: info.roundoff for name, info in DTYPES.items()}
 UNDERFLOW: dict[DType, float] = {
     "float16": 2.0**-25,
@@ -22,9 +22,9 @@ UNDERFLOW: dict[DType, float] = {
     "float32": 2.0**-150,
     "float64": 2.0**-1075,
 }
-# what the tensor cores drop of one operand that they read as tf32, relative; and of one that is read in two parts
-TF32_CUT = 2.0**-10
-TWO_PARTS_CUT = 2.0**-21
+# relative truncation errors of an fp32 operand that tensor cores read as tf32, or as two parts of tf32
+TF32_ERROR = 2.0**-10
+TWO_PARTS_ERROR = 2.0**-21
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,11 @@ class Case:
     """One call of ``wt::block_gemm``, or of its parts in a loop.
 
     Attributes:
-        variant, config: What is compiled.
+        variant, config: The GEMM and its tile configuration.
         alpha, beta: Scalars.
-        seed: Of A, B and C.
-        loop: How many products a loop adds to C, ``block_gemm_add`` and at the end ``block_gemm_finish``; 0: no loop.
+        seed: Seed of the random A, B and C.
+        loop: The number of products that a loop adds to C with ``block_gemm_add`` and ``block_gemm_finish``. 0 means
+            no loop.
     """
 
     variant: GemmVariant
@@ -50,7 +51,7 @@ class Case:
             raise ValueError(f"a loop computes C += {self.loop} * A * B: {self}")
 
     def describe(self) -> str:
-        """Everything that reproduces the case."""
+        """A text with everything that is needed to reproduce the case."""
         scalars = f"alpha {self.alpha}, beta {self.beta}, seed {self.seed}, loop {self.loop}"
         return f"{self.variant.symbol}, {self.config}, {scalars}"
 
@@ -62,7 +63,7 @@ def tiles(variant: GemmVariant) -> tuple[Tile, Tile, Tile]:
 
 
 def launch(case: Case) -> Launch:
-    """The case with random values, never zeros; C is NaN and unreadable where beta is zero."""
+    """The case with random values. If beta is zero, C is NaN and must not be read."""
     variant = case.variant
     random = np.random.default_rng(case.seed)
     a, b, c = (rounded(random.uniform(-1, 1, (tile.rows, tile.columns)), tile.dtype) for tile in tiles(variant))
@@ -86,38 +87,40 @@ void loop(void*, void* a, void* b, void*, void* c)
 
 
 def bound(case: Case, a: Matrix, b: Matrix, c: Matrix | None) -> Matrix:
-    """How far C may be from the exact result, element by element; a loop sums as many more products.
+    """The error bound of C, element by element. In a loop, K counts for each product.
 
-    Sums are fp64 where an operand is, else fp32, with unit roundoff u. K products and as many additions in any order
-    err by at most (K + 1) u sum |a| |b| to first order (Higham, Accuracy and Stability of Numerical Algorithms, section
-    3.1); scaling by alpha and beta and adding both takes three more roundings, and C's dtype one. Warps that share K
-    round what C had once more each. Tensor cores cut fp32 operands: to tf32, or, where the other operand is narrower
-    and the precision not tf32, to two parts of tf32.
+    Sums are fp64 if an operand is, else fp32, with unit roundoff u. The error of K products and K additions in any
+    order is at most (K + 1) u sum |a| |b| to first order (Higham, Accuracy and Stability of Numerical Algorithms,
+    section 3.1). Scaling by alpha and beta and adding both takes three more roundings. Conversion to C's dtype takes
+    one. Split-K rounds C once more for each warp. Tensor cores truncate fp32 operands to tf32. If the other operand is
+    narrower and the precision is not tf32, they use two parts of tf32.
     """
     variant = case.variant
     dtypes = (variant.a.dtype, variant.b.dtype, variant.c.dtype)
     double = "float64" in dtypes
     u = ROUNDOFF["float64" if double else "float32"]
-    cut = 0.0
+    truncation = 0.0
     if case.config.instruction != "fma" and not double:
-        cut = dtypes[:2].count("float32") * (TF32_CUT if variant.precision == "tf32" else TWO_PARTS_CUT)
+        relative = TF32_ERROR if variant.precision == "tf32" else TWO_PARTS_ERROR
+        truncation = dtypes[:2].count("float32") * relative
     products = abs(case.alpha) * (np.abs(a) @ np.abs(b))
     added = np.zeros_like(products) if c is None else abs(case.beta) * np.abs(c)
-    # a hundredth more for terms of second order
-    error = 1.01 * (products * ((variant.k * max(1, case.loop) + 4) * u + cut) + added * (2 + case.config.warps_k) * u)
+    roundings = variant.k * max(1, case.loop) + 4
+    # 1 % for terms of second order
+    error = 1.01 * (products * (roundings * u + truncation) + added * (2 + case.config.warps_k) * u)
     exact = exact_result(case, a, b, c)
     return np.asarray(error + ROUNDOFF[variant.c.dtype] * (np.abs(exact) + error) + UNDERFLOW[variant.c.dtype])
 
 
 def exact_result(case: Case, a: Matrix, b: Matrix, c: Matrix | None) -> Matrix:
-    """The product in float64, or wider where a float64 sum must be judged."""
+    """The result, computed in long double and rounded to float64."""
     wide = [x.astype(np.longdouble) for x in (a, b)]
     product = case.alpha * (wide[0] @ wide[1])
     return np.asarray(product if c is None else product + case.beta * c.astype(np.longdouble), dtype=np.float64)
 
 
-def wrong(case: Case, launched: Launch, answer: Answer) -> str:
-    """What is wrong with an answer, or ""."""
+def error_of(case: Case, launched: Launch, answer: Answer) -> str:
+    """The error of an answer, or ""."""
     if answer.error:
         return answer.error
     a, b, c = launched.values
@@ -132,11 +135,12 @@ def wrong(case: Case, launched: Launch, answer: Answer) -> str:
         return ""
     where = np.unravel_index(int(np.argmax(np.nan_to_num(excess, nan=np.inf))), excess.shape)
     return (
-        f"{case.describe()}: {np.count_nonzero(~(excess <= 1.0))} of {excess.size} elements err; row {where[0]}, "
-        f"column {where[1]} is {answer.c[where]!r} and not {expected[where]!r}, {excess[where]:.3g} times the bound"
+        f"{case.describe()}: {np.count_nonzero(~(excess <= 1.0))} of {excess.size} elements are wrong; row {where[0]}, "
+        f"column {where[1]} is {answer.c[where]!r}, expected {expected[where]!r}; "
+        f"the error is {excess[where]:.3g} times the bound"
     )
 
 
 def operand(dtype: DType, row_major: bool, leading_dimension: int, alignment: int) -> Operand:
-    """An operand from a flag for its arrangement."""
+    """An operand, row-major if the flag is set."""
     return Operand(dtype, "row_major" if row_major else "col_major", leading_dimension, alignment)

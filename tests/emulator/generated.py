@@ -1,4 +1,4 @@
-"""Modules of kernels as warp_tiles generates them, on the emulator, with NumPy arrays in place of Warp's."""
+"""Generated modules on the emulator, with NumPy arrays in place of Warp's arrays."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ import numpy as np
 import warp as wp
 
 import warp_tiles
-from tests.emulator.memory import Memory, Values, array_argument, bounds_argument, no_array
+from tests.emulator.memory import Memory, Values, array_argument, bounds_argument, null_array
 from tests.emulator.module import EmulatedModule, Machine, Outcome
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.providers.mma import translation_unit
 
-Argument = Values | int | float | bytes  # a struct is given by its bytes
+Argument = Values | int | float | bytes  # bytes for a struct
 
 
 @dataclass(frozen=True)
 class Generated:
-    """What Warp generates of a Python module under warp_tiles.
+    """The code that Warp generates for a Python module under warp_tiles.
 
     Attributes:
-        source: CUDA text.
+        source: CUDA source.
         functions: Translation units of the products that it calls.
-        shared_bytes: Dynamic shared memory, by the name of a kernel in the source.
+        shared_bytes: Bytes of dynamic shared memory by kernel name.
         arch: Compute capability.
-        threads: Of a block.
+        threads: Threads per block.
     """
 
     source: str
@@ -43,13 +43,13 @@ class Generated:
 
 
 def generate(module: ModuleType, folder: Path, arch: int, threads: int) -> Generated:
-    """Generate a module's source, and compile nothing; products are those of the provider ``mma``.
+    """Generate a module's source without compiling it. The provider ``mma`` serves its products.
 
     Args:
         module: Python module of kernels, see :func:`tests.integration.helpers.load`.
-        folder: Empty folder for what Warp writes.
+        folder: Empty folder for Warp's output.
         arch: Compute capability.
-        threads: Its ``block_dim``.
+        threads: Threads per block, the module's ``block_dim``.
     """
     plans: list[ModulePlan] = []
 
@@ -77,9 +77,9 @@ class EmulatedKernels:
     """Kernels of a generated module, compiled for the host.
 
     Args:
-        machine: Compiles them.
+        machine: The emulator that compiles them.
         generated: The module.
-        edit: Changes the source before it is compiled.
+        edit: Changes the source before compilation.
     """
 
     def __init__(self, machine: Machine, generated: Generated, edit: Callable[[str], str] | None = None) -> None:
@@ -92,8 +92,8 @@ class EmulatedKernels:
 
         Args:
             kernel: A ``wp.Kernel``.
-            dim: Blocks, as ``wp.launch_tiled`` takes them.
-            arguments: Inputs and outputs; bfloat16 as its bits.
+            dim: The grid of blocks, as in ``wp.launch_tiled``.
+            arguments: Inputs and outputs. bfloat16 arrays hold the bits.
         """
         memory = Memory()
         packed = [self._argument(memory, arg, value) for arg, value in zip(kernel.adj.args, arguments)]
@@ -106,8 +106,8 @@ class EmulatedKernels:
 
         Args:
             kernel, dim, arguments: See :meth:`forward`.
-            gradients: Of the arguments, in their order; those of outputs are read, those of inputs are added to. In the
-                outcome the gradient of ``A`` is called ``adj_A``.
+            gradients: Gradients in the order of the arguments. The kernel reads those of outputs and adds to those of
+                inputs. In the outcome the gradient of ``A`` is called ``adj_A``.
         """
         memory = Memory()
         primal, adjoint = [], []
@@ -117,7 +117,7 @@ class EmulatedKernels:
             if gradient is not None:
                 adjoint.append(array_argument(gradient, grad))
             else:
-                adjoint.append(no_array() if isinstance(value, np.ndarray) else bytes(len(primal[-1])))
+                adjoint.append(null_array() if isinstance(value, np.ndarray) else bytes(len(primal[-1])))
         return self._launch(f"{kernel.key}_", "backward", dim, [*primal, *adjoint], memory)
 
     def _argument(self, memory: Memory, arg: Any, value: Argument, grad: int = 0) -> bytes:
@@ -127,9 +127,9 @@ class EmulatedKernels:
             return array_argument(value, memory.add(arg.label, value), grad)
         return bytes(arg.type._type_(value))
 
-    def _launch(self, prefix: str, way: str, dim: Sequence[int], arguments: Sequence[bytes], memory: Memory) -> Outcome:
-        ends = f"_cuda_kernel_{way}"
-        (name,) = (name for name in self._module.kernels if name.startswith(prefix) and name.endswith(ends))
+    def _launch(self, prefix: str, direction: str, dim: Sequence[int], arguments: Sequence[bytes], memory: Memory) -> Outcome:
+        suffix = f"_cuda_kernel_{direction}"
+        (name,) = (name for name in self._module.kernels if name.startswith(prefix) and name.endswith(suffix))
         threads = self._generated.threads
         bounds, blocks = bounds_argument(dim, threads)
         shared = self._generated.shared_bytes.get(name, 0)

@@ -1,4 +1,4 @@
-"""Arrays and arguments of an emulated launch, as they lie in the memory of the device."""
+"""Arrays and arguments of an emulated launch, in the device's memory layout."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from warp._src.types import array_t, launch_bounds_t
 
 Values = npt.NDArray[Any]
 
-ARRAYS_ADDRESS = 0x200000000000  # of grid/main.cpp
-_MARGIN = 4096  # bytes of no array before, between and after the arrays
-_ALIGNMENT = 256  # of an array that owns its memory, as cudaMalloc gives it
+ARRAYS_ADDRESS = 0x200000000000  # the same as in grid/main.cpp
+_MARGIN = 4096  # unused bytes before, between and after the arrays
+_ALIGNMENT = 256  # of an array that owns its memory, as cudaMalloc guarantees it
 
 
 class Memory:
-    """Arrays of a launch, as they lie in the memory of the emulated device.
+    """The global memory of an emulated launch.
 
     Attributes:
-        content: The bytes of it all.
-        places: Offset and size of each array, by name.
+        content: Its bytes.
+        places: Offset and size of each array in bytes, by name.
     """
 
     def __init__(self) -> None:
@@ -30,10 +30,10 @@ class Memory:
         self._layouts: dict[str, tuple[Any, Any, int, Any]] = {}
 
     def add(self, name: str, values: Values) -> int:
-        """Place an array, and return its address.
+        """Add an array and return its address.
 
-        A view keeps its strides and its distance from the start of its base, which lies at an aligned address, so that
-        it may be unaligned. Only its own span may be accessed, from its first byte to its last.
+        A view keeps its strides and its offset in its base array. The base has an aligned address; the view may be
+        unaligned. Kernels may access only the bytes from the view's first element to its last.
         """
         base = values
         while isinstance(base.base, np.ndarray):
@@ -41,7 +41,7 @@ class Memory:
         first: int = values.__array_interface__["data"][0] - base.__array_interface__["data"][0]
         size = sum((n - 1) * s for n, s in zip(values.shape, values.strides)) + values.itemsize if values.size else 0
         if min(values.strides, default=0) < 0:
-            raise ValueError(f"strides {values.strides} of {name} are not placed")
+            raise ValueError(f"negative strides are not supported: {name} has strides {values.strides}")
         offset: int = -(-len(self.content) // _ALIGNMENT) * _ALIGNMENT + first
         self.content += bytes(offset + size + _MARGIN - len(self.content))
         self.places[name] = (offset, size)
@@ -50,7 +50,7 @@ class Memory:
         return ARRAYS_ADDRESS + offset
 
     def arrays(self, content: bytes) -> dict[str, Values]:
-        """The arrays in the bytes of a memory that is laid out like this one."""
+        """The arrays in ``content``, which has the layout of this memory."""
         return {name: self._view(name, content).copy() for name in self._layouts}
 
     def _view(self, name: str, content: bytes | bytearray) -> Values:
@@ -60,12 +60,12 @@ class Memory:
 
 
 def array_argument(values: Values, data: int, grad: int = 0) -> bytes:
-    """``wp::array_t`` of native/array.h; ``data`` and ``grad`` are addresses."""
+    """A ``wp::array_t`` (native/array.h). ``data`` and ``grad`` are addresses."""
     return bytes(array_t(data, grad, values.ndim, values.shape, values.strides))
 
 
 def bounds_argument(dim: Sequence[int], threads: int) -> tuple[bytes, int]:
-    """``wp::launch_bounds_t`` of a tiled launch, and how many blocks it has."""
+    """The ``wp::launch_bounds_t`` of a tiled launch, and its number of blocks."""
     bounds = launch_bounds_t(tuple(dim))
     blocks = int(np.prod(dim))
     bounds.size = blocks * threads
@@ -73,6 +73,6 @@ def bounds_argument(dim: Sequence[int], threads: int) -> tuple[bytes, int]:
     return bytes(bounds), blocks
 
 
-def no_array() -> bytes:
-    """An array that is not there."""
+def null_array() -> bytes:
+    """A null array."""
     return bytes(array_t())

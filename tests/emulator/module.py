@@ -1,8 +1,8 @@
-"""Whole modules on the emulator: the text that Warp generates under warp_tiles, compiled for the host and launched.
+"""Whole modules on the emulator: the source that Warp generates under warp_tiles, compiled for the host and launched.
 
-Warp's own headers are compiled as device code, see ``native.py``. The compiler's thread sanitizer puts a call in front
-of each access to memory, and ``grid/`` has the functions that are called: they check races, bounds, alignment and
-unwritten memory. A copy by ``cp.async`` arrives when its thread waits for it, and not before.
+Warp's own headers are compiled as device code, see ``native.py``. The compiler's thread sanitizer adds a call before
+each access to memory. ``grid/`` has the called functions: they check for races, bounds, alignment and unwritten memory.
+The bytes of a ``cp.async`` arrive when its thread waits for them, and not before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.emulator.memory import Memory, Values
 from tests.emulator.native import FOLDER, copy_headers, for_host
 
 KERNELS = FOLDER.parents[1] / "kernels"
-SECONDS_A_LAUNCH = 60.0
+SECONDS_PER_LAUNCH = 60.0
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__\w+__\([^()]*\) |WP_\w+\([^()]*\) )*(\w+)\(')
 _HEADERS = re.compile(r"(?:#define WP_\w+(?: \w+)?\n|#include \"[\w.]+\"\n|\n)+")
 _FLAGS = ["-std=c++17", "-ffp-contract=off", "-U_FORTIFY_SOURCE", "-w"]
@@ -55,10 +55,10 @@ template <class T, T N> using make_integer_sequence = integer_sequence<T, __inte
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a launch.
+    """The result of a launch.
 
     Attributes:
-        error: What the module did wrong, or "".
+        error: The module's error, or "".
         arrays: All arrays afterwards, by name.
     """
 
@@ -67,11 +67,11 @@ class Outcome:
 
 
 class Machine:
-    """Compiles modules; what they share is compiled once.
+    """Compiles modules. The emulator itself is compiled once.
 
     Args:
-        folder: Where everything built goes; not reused between machines.
-        compiler: g++.
+        folder: Folder for build outputs. Each machine needs its own.
+        compiler: Path of g++.
     """
 
     def __init__(self, folder: Path, compiler: str) -> None:
@@ -92,7 +92,7 @@ class Machine:
         list(self._pool.map(self._compile, commands))
 
     def close(self) -> None:
-        """Wait for what runs."""
+        """Wait for running compilations."""
         self._pool.shutdown()
 
     def module(self, source: str, functions: Sequence[str], arch: int) -> EmulatedModule:
@@ -104,7 +104,7 @@ class Machine:
             arch: Compute capability, e.g. 90.
 
         Raises:
-            RuntimeError: It does not compile.
+            RuntimeError: The module does not compile.
         """
         folder = self.folder / f"module_{next(self._numbers)}"
         folder.mkdir()
@@ -116,18 +116,18 @@ class Machine:
         first = self._headers(headers[0] if headers else "", device)
         (folder / "module.cpp").write_text(text)
         (folder / "functions.cpp").write_text("#define __device__\n#define __forceinline__\n" + "\n".join(functions))
-        made = [folder / "module.o", folder / "functions.o"]
+        objects = [folder / "module.o", folder / "functions.o"]
         commands = [
-            [*_TRACED, *device, "-include", str(first), "-c", str(folder / "module.cpp"), "-o", str(made[0])],
-            ["-O1", f"-I{FOLDER}", f"-I{KERNELS}", "-c", str(folder / "functions.cpp"), "-o", str(made[1])],
+            [*_TRACED, *device, "-include", str(first), "-c", str(folder / "module.cpp"), "-o", str(objects[0])],
+            ["-O1", f"-I{FOLDER}", f"-I{KERNELS}", "-c", str(folder / "functions.cpp"), "-o", str(objects[1])],
         ]
         list(self._pool.map(self._compile, commands))
         program = folder / "module"
-        self._compile([*map(str, made), *map(str, self._objects), "-o", str(program)])
+        self._compile([*map(str, objects), *map(str, self._objects), "-o", str(program)])
         return EmulatedModule(program, tuple(names), arch)
 
     def _headers(self, text: str, device: Sequence[str]) -> Path:
-        """What a module starts with, compiled ahead."""
+        """The precompiled headers at the start of a module."""
         digest = hashlib.sha256("\n".join([text, *device]).encode()).hexdigest()
         header = self.folder / f"headers_{digest[:8]}.h"
         if not header.exists():
@@ -143,11 +143,11 @@ class Machine:
 
 
 class EmulatedModule:
-    """A module that was compiled for the host.
+    """A module that is compiled for the host.
 
     Args:
-        program: Runs a launch, see ``grid/main.cpp``.
-        kernels: Names of the functions that can be launched.
+        program: The program that runs a launch, see ``grid/main.cpp``.
+        kernels: Names of the kernels.
         arch: Compute capability.
     """
 
@@ -170,10 +170,11 @@ class EmulatedModule:
 
         Args:
             kernel: Name in the source.
-            blocks, threads: Of the grid, and of a block.
-            arguments: As they lie in memory.
+            blocks: Blocks of the grid.
+            threads: Threads per block.
+            arguments: The bytes of each argument.
             memory: The arrays that arguments point to.
-            shared_bytes: Dynamic shared memory of a block.
+            shared_bytes: Dynamic shared memory per block.
         """
         number = next(self._numbers)
         request, answer = (self._program.with_name(f"{name}_{number}") for name in ("request", "answer"))
@@ -189,10 +190,10 @@ class EmulatedModule:
         request.write_bytes(b"".join([*parts, words(len(content)), content]))
         command = [str(self._program), str(request), str(answer)]
         try:
-            status = subprocess.run(command, check=False, timeout=SECONDS_A_LAUNCH).returncode
-            reason = f"the process ended with status {status}" if status else ""
+            status = subprocess.run(command, check=False, timeout=SECONDS_PER_LAUNCH).returncode
+            reason = f"the process exited with status {status}" if status else ""
         except subprocess.TimeoutExpired:
-            reason = "the process ran past its time limit"
+            reason = "the process exceeded its time limit"
         data = answer.read_bytes() if not reason else b""
         request.unlink()
         answer.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""Device text for the host's compiler: Warp's headers and generated modules, with PTX replaced by calls.
+"""Device code for the host's compiler: Warp's headers and generated modules, with PTX replaced by calls.
 
-``cuda/device.h`` declares what NVRTC knows by itself, ``cuda/ptx.h`` the instructions that may stand in PTX.
+``cuda/device.h`` has the declarations that NVRTC has built in. ``cuda/ptx.h`` has the emulated PTX instructions.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ FOLDER = Path(__file__).resolve().parent
 _ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
 _STRING = re.compile(r'"((?:\\.|[^"\\])*)"')
 _INSTRUCTION = re.compile(r"[\s{]*([\w.]+)([^;]*);?[\s}]*")
-_PLACE = re.compile(r"%(\d+)|\b(\d+)\b")
+_OPERAND = re.compile(r"%(\d+)|\b(\d+)\b")
 _EMULATED = re.compile(r"(?:inline void|^WT_\w+\()\s*(\w+)[(,]", re.MULTILINE)
-# g++ takes an attribute first only
+# g++ accepts this attribute only before the specifiers
 _ALIGNED = re.compile(r"__shared__ (alignas\(\w+\))")
 _DYNAMIC = "extern __shared__ char dynamic_smem_base[];"
 _DYNAMIC_HERE = (
@@ -25,7 +25,7 @@ _DYNAMIC_HERE = (
 
 
 def for_host(text: str) -> str:
-    """Device text in which no PTX is left; what is not emulated fails when it is reached."""
+    """Device code without PTX. An instruction that is not emulated becomes a call that fails."""
     parts: list[str] = []
     end = 0
     for match in _ASM.finditer(text):
@@ -36,7 +36,7 @@ def for_host(text: str) -> str:
 
 
 def copy_headers(source: Path, target: Path) -> None:
-    """Warp's headers for the host."""
+    """Copy Warp's headers, changed for the host."""
     for path in source.rglob("*.h"):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -45,48 +45,48 @@ def copy_headers(source: Path, target: Path) -> None:
 
 @functools.cache
 def emulated() -> frozenset[str]:
-    """Instructions that ``cuda/ptx.h`` has, dots as underscores."""
+    """The instructions that ``cuda/ptx.h`` has, with underscores for dots."""
     return frozenset(_EMULATED.findall((FOLDER / "cuda" / "ptx.h").read_text("utf-8")))
 
 
 def _call(statement: str) -> str:
-    """The call for what stands between the parentheses of an asm statement."""
+    """The call that replaces an asm statement, whose text between the parentheses is given."""
     template, *operands = _split(statement)
     ptx = "".join(_STRING.findall(template)).replace("\\n", " ").replace("\\t", " ")
     match = _INSTRUCTION.fullmatch(ptx)
     name = match[1].replace(".", "_") if match else ""
     if match is None or name not in emulated():
-        what = " ".join(ptx.split())[:40].replace('"', "").replace("\\", "")
-        return f'wt::emulator::fail("not emulated: {what}", __FILE__, __LINE__)'
-    places = (operands[int(place)] if place else number for place, number in _PLACE.findall(match[2]))
-    return f"wt_ptx::{name}({', '.join(places)})"
+        instruction = " ".join(ptx.split())[:40].replace('"', "").replace("\\", "")
+        return f'wt::emulator::fail("not emulated: {instruction}", __FILE__, __LINE__)'
+    arguments = (operands[int(index)] if index else number for index, number in _OPERAND.findall(match[2]))
+    return f"wt_ptx::{name}({', '.join(arguments)})"
 
 
 def _split(statement: str) -> Iterator[str]:
-    """The template of an asm statement, then the expressions of its operands."""
+    """Yields the template of an asm statement, then the expressions of its operands."""
     at = next((at for at, depth in _depths(statement) if statement[at] == ":" and depth == 0), len(statement))
     yield statement[:at]
     start = 0
-    for place, depth in _depths(statement):
-        if place < at:
+    for position, depth in _depths(statement):
+        if position < at:
             continue
-        if statement[place] == "(" and depth == 1:
-            start = place + 1
-        elif statement[place] == ")" and depth == 0:
-            yield " ".join(statement[start:place].split())
+        if statement[position] == "(" and depth == 1:
+            start = position + 1
+        elif statement[position] == ")" and depth == 0:
+            yield " ".join(statement[start:position].split())
 
 
 def _depths(text: str) -> Iterator[tuple[int, int]]:
-    """Places outside strings with the depth of parentheses behind them."""
+    """Yields positions outside strings, with the depth of parentheses after each."""
     depth, quoted = 0, False
-    for place, letter in enumerate(text):
-        if letter == '"' and text[place - 1 : place] != "\\":
+    for position, letter in enumerate(text):
+        if letter == '"' and text[position - 1 : position] != "\\":
             quoted = not quoted
         elif not quoted:
             depth += {"(": 1, ")": -1}.get(letter, 0)
-            yield place, depth
+            yield position, depth
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the parenthesis closes that was opened just before ``start``."""
-    return next(start + place for place, depth in _depths(text[start : start + 4000]) if depth == -1)
+    """The position of the parenthesis that closes the one just before ``start``."""
+    return next(start + position for position, depth in _depths(text[start : start + 4000]) if depth == -1)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The emulator and the templates without Python: every tensor-core instruction on matrices of small integers, whose
-// products are exact, and one GEMM for each instruction. Prints what fails and returns how many.
+// A test of the emulator and the templates without Python: each tensor-core instruction on matrices of small integers,
+// whose products are exact, and one GEMM for each instruction. It prints a line per check and returns the number of failures.
 
 #include <cstdio>
 #include <cstring>
@@ -13,7 +13,7 @@
 #include "machine/block.h"
 
 namespace wt::emulator {
-// batch.cpp's table, which this program does without
+// batch.cpp needs this table; this program does not.
 const Kernel kernels[] = {nullptr};
 const int kernel_count = 0;
 }  // namespace wt::emulator
@@ -30,7 +30,7 @@ void report(const std::string& name, const std::string& error)
     failures += error.empty() ? 0 : 1;
 }
 
-// Small integers of either sign; neighbours of any two rows or columns of an instruction differ
+// Returns a small integer of either sign. Neighbouring elements differ.
 int value_of(int row, int column, int salt) { return (row * 17 + column * 5 + salt * 3) % 23 - 11; }
 
 template <class T>
@@ -71,7 +71,7 @@ struct Buffer {
 
 Block* block = nullptr;
 
-// Runs a kernel with alpha and beta of one, and takes C back.
+// Runs a kernel with alpha = beta = 1, and copies C back.
 template <class A, class B, class C>
 std::string run(Kernel kernel, int threads, int sm, const Buffer<A>& a, const Buffer<B>& b, Buffer<C>& c)
 {
@@ -85,7 +85,7 @@ std::string run(Kernel kernel, int threads, int sm, const Buffer<A>& a, const Bu
 std::string difference(int row, int column, double got, double expected)
 {
     return "row " + std::to_string(row) + ", column " + std::to_string(column) + " is " + std::to_string(got)
-         + " and not " + std::to_string(expected);
+         + ", expected " + std::to_string(expected);
 }
 
 int product(int row, int column, int k)
@@ -98,10 +98,10 @@ int product(int row, int column, int k)
 struct At {
     int row, column;
 };
-// Of lane 4 g + q, the i-th element
+// Returns the position of the i-th element of lane 4 g + q.
 using Layout = At (*)(int g, int q, int i);
 
-// Layouts as the comment in kernels/arch/mma.cuh has them; machine/mma.cpp follows the text of the PTX ISA instead.
+// The layouts are those of the comment in kernels/arch/mma.cuh. machine/mma.cpp follows the text of the PTX ISA instead.
 template <class T, class C>
 void check_instruction(const char* name, Kernel kernel, int m, int n, int k, Layout a_at, Layout b_at, Layout c_at)
 {
@@ -109,15 +109,15 @@ void check_instruction(const char* name, Kernel kernel, int m, int n, int k, Lay
     Buffer<T> a('A', 32, counts[0], counts[0], true, 8, false), b('B', 32, counts[1], counts[1], true, 8, false);
     Buffer<C> c('C', 32, counts[2], counts[2], true, 8, true);
     for (int lane = 0; lane < 32; ++lane) {
-        const auto place = [lane](auto& buffer, int count, Layout layout, int salt) {
+        const auto fill = [lane](auto& buffer, int count, Layout layout, int salt) {
             for (int i = 0; i < count; ++i) {
                 const At at = layout(lane / 4, lane % 4, i);
                 buffer.at(lane, i) = stored<std::decay_t<decltype(buffer.at(0, 0))>>(value_of(at.row, at.column, salt));
             }
         };
-        place(a, counts[0], a_at, 0);
-        place(b, counts[1], b_at, 1);
-        place(c, counts[2], c_at, 2);
+        fill(a, counts[0], a_at, 0);
+        fill(b, counts[1], b_at, 1);
+        fill(c, counts[2], c_at, 2);
     }
     std::string error = run(kernel, 32, 90, a, b, c);
     for (int lane = 0; lane < 32 && error.empty(); ++lane)

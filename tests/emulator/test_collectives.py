@@ -1,4 +1,4 @@
-"""Emulated collectives and conversions: they multiply, move and round as the hardware does."""
+"""Emulated collectives and conversions multiply, move and round as the hardware does."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from tests.emulator.emulator import Answer, Emulator, Function, Launch
 from tests.emulator.tiles import Matrix, Tile, from_bytes, rounded, to_bytes
 from warp_tiles.gemm.variant import DTYPE_BYTES, DType
 
-# rows of A and columns of B; elements of K; which element the i-th of lane (g, q) is, as kernels/arch/mma.cuh has it
+# the row and column of the i-th element of lane (g, q), as in kernels/arch/mma.cuh
 Position = Callable[[int, int, int], tuple[int, int]]
+# dtype; m, n, k; positions in A, B and C
 Layout = tuple[DType, int, int, int, Position, Position, Position]
 C_16: Position = lambda g, q, i: (g + 8 * (i // 2), 2 * q + i % 2)  # noqa: E731
 A_8_TF32: Position = lambda g, q, i: (g + 8 * (i % 2), q + 4 * (i // 2))  # noqa: E731
@@ -48,7 +49,7 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def to_registers(matrix: Matrix, position: Position) -> Matrix:
-    """A line of fragment elements for each lane."""
+    """A row of fragment elements for each lane."""
     count = matrix.size // 32
     return np.array([[matrix[position(lane // 4, lane % 4, i)] for i in range(count)] for lane in range(32)])
 
@@ -68,27 +69,27 @@ def dense(values: Matrix, dtype: DType, alignment: int) -> Tile:
 
 
 def mma_launch(name: str, a: list[Matrix], b: Matrix, c: Matrix) -> Launch:
-    """One instruction for each A, all with the same B and C."""
-    dtype, _, _, _, place_a, place_b, place_c = LAYOUTS[name]
-    lines_a = np.vstack([to_registers(one, place_a) for one in a])
-    lines_b = to_registers(b, place_b)
-    lines_c = np.vstack([to_registers(c, place_c)] * len(a))
+    """A launch of one instruction for each A, all with the same B and C."""
+    dtype, _, _, _, position_a, position_b, position_c = LAYOUTS[name]
+    rows_a = np.vstack([to_registers(one, position_a) for one in a])
+    rows_b = to_registers(b, position_b)
+    rows_c = np.vstack([to_registers(c, position_c)] * len(a))
     result: DType = "float64" if dtype == "float64" else "float32"
-    # two 16-bit elements are a register
+    # a register holds two 16-bit elements
     tiles = (
-        dense(lines_a, dtype, max(4, DTYPE_BYTES[dtype])),
-        dense(lines_b, dtype, max(4, DTYPE_BYTES[dtype])),
-        dense(lines_c, result, DTYPE_BYTES[result]),
+        dense(rows_a, dtype, max(4, DTYPE_BYTES[dtype])),
+        dense(rows_b, dtype, max(4, DTYPE_BYTES[dtype])),
+        dense(rows_c, result, DTYPE_BYTES[result]),
     )
-    return Launch(Function(name, f"registers::{name}<{len(a)}>"), tiles, 32, 90, (lines_a, lines_b, lines_c))
+    return Launch(Function(name, f"registers::{name}<{len(a)}>"), tiles, 32, 90, (rows_a, rows_b, rows_c))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_fragments_of_a_one_hot_product(emulator: Emulator, name: str) -> None:
-    _, m, n, k, _, _, place_c = LAYOUTS[name]
-    hots = list(itertools.product(range(m), range(k)))
+    _, m, n, k, _, _, position_c = LAYOUTS[name]
+    positions = list(itertools.product(range(m), range(k)))
     one_hot = []
-    for i, j in hots:
+    for i, j in positions:
         a = np.zeros((m, k))
         a[i, j] = 1.0
         one_hot.append(a)
@@ -97,28 +98,28 @@ def test_fragments_of_a_one_hot_product(emulator: Emulator, name: str) -> None:
     (answer,) = emulator.run([mma_launch(name, one_hot, b, c)], ["kernels/registers.cuh"])
     assert answer.error == ""
     for number, a in enumerate(one_hot):
-        got = from_registers(answer.c[32 * number : 32 * (number + 1)], (m, n), place_c)
-        assert np.array_equal(got, a @ b + c), hots[number]
+        got = from_registers(answer.c[32 * number : 32 * (number + 1)], (m, n), position_c)
+        assert np.array_equal(got, a @ b + c), positions[number]
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_an_instruction_rounds_once(emulator: Emulator, name: str) -> None:
-    dtype, m, n, k, _, _, place_c = LAYOUTS[name]
+    dtype, m, n, k, _, _, position_c = LAYOUTS[name]
     random = np.random.default_rng(1)
     a, b = (rounded(random.uniform(-1, 1, shape), dtype) for shape in ((m, k), (k, n)))
     if dtype == "float32":
-        cut_a, cut_b = ((x.astype(np.float32).view(np.uint32) & 0xFFFFE000).view(np.float32) for x in (a, b))
-        exact = cut_a.astype(np.float64) @ cut_b.astype(np.float64)
+        truncated_a, truncated_b = ((x.astype(np.float32).view(np.uint32) & 0xFFFFE000).view(np.float32) for x in (a, b))
+        exact = truncated_a.astype(np.float64) @ truncated_b.astype(np.float64)
     else:
         exact = np.asarray(a @ b, dtype=np.float64)
     c = rounded(random.uniform(-1, 1, (m, n)), "float64" if dtype == "float64" else "float32")
     (answer,) = emulator.run([mma_launch(name, [a], b, c)], ["kernels/registers.cuh"])
-    got = from_registers(answer.c, (m, n), place_c)
-    wanted = exact + c
+    got = from_registers(answer.c, (m, n), position_c)
+    expected = exact + c
     if dtype == "float64":
-        assert np.allclose(got, wanted, rtol=1e-14, atol=1e-15)
+        assert np.allclose(got, expected, rtol=1e-14, atol=1e-15)
     else:
-        assert np.array_equal(got, rounded(wanted, "float32"))
+        assert np.array_equal(got, rounded(expected, "float32"))
 
 
 @pytest.mark.parametrize("matrices", [2, 4])
@@ -170,7 +171,7 @@ def test_ldmatrix_rows_are_checked(
 
 
 def elementwise(emulator: Emulator, call: str, a: Matrix, source: DType, target: DType, count: int) -> Answer:
-    """A function whose thread i writes element i of C."""
+    """Run a function whose thread i writes element i of C."""
     tiles = (
         replace(Tile.dense(1, a.size, source), alignment=8),
         Tile.dense(1, 1, source),
@@ -184,9 +185,9 @@ def elementwise(emulator: Emulator, call: str, a: Matrix, source: DType, target:
 
 @pytest.mark.parametrize("mask", [1, 4, 16, 31])
 @pytest.mark.parametrize(("dtype", "cxx"), [("float32", "float"), ("float64", "double")])
-def test_exchange(emulator: Emulator, dtype: DType, cxx: str, mask: int) -> None:
+def test_shuffle_xor(emulator: Emulator, dtype: DType, cxx: str, mask: int) -> None:
     values = np.arange(32.0)
-    answer = elementwise(emulator, f"registers::exchange<{cxx}, {mask}>", values, dtype, dtype, 32)
+    answer = elementwise(emulator, f"registers::shuffle_xor<{cxx}, {mask}>", values, dtype, dtype, 32)
     assert np.array_equal(answer.c[0], values[np.arange(32) ^ mask])
 
 
@@ -225,9 +226,9 @@ def test_narrowing_rounds_to_nearest_even(
     values += list(random.uniform(-2, 2, 600) * 2.0 ** random.integers(-30, 15, 600))
     with np.errstate(over="ignore"):
         exact = rounded(np.array(values + [1.0] * (-len(values) % 32)), dtype)
-        wanted = rounded(exact, target)
+        expected = rounded(exact, target)
     answer = elementwise(emulator, f"registers::convert<{to}, {source}>", exact, dtype, target, exact.size)
-    assert np.array_equal(answer.c[0], wanted, equal_nan=True)
+    assert np.array_equal(answer.c[0], expected, equal_nan=True)
 
 
 @pytest.mark.parametrize(("source", "dtype"), NARROW)

@@ -1,4 +1,4 @@
-"""The emulator itself: it catches what it must, counts what it must, and multiplies as the hardware does."""
+"""The emulator itself: it reports each kind of fault and counts wavefronts correctly."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ FAULTS: dict[str, list[str]] = {
         "thread 40 (warp 1, lane 8): store of 4 bytes races at C row 0, column 1, byte 4 with "
         "thread 3 (warp 0, lane 3), which wrote it since the last barrier"
     ],
-    "element_forgotten": ["no thread wrote C row 2, column 3, byte 108"],
+    "missing_element": ["no thread wrote C row 2, column 3, byte 108"],
     "two_instructions": [
         "divergent collective: thread 32 (warp 1, lane 0) is at shfl.sync.bfly of a double, "
-        "but thread 35 (warp 1, lane 3) at shfl.sync.bfly of a float"
+        "but thread 35 (warp 1, lane 3) is at shfl.sync.bfly of a float"
     ],
-    "lane_left": ["divergent collective", "thread 35 (warp 1, lane 3) at the end"],
-    "warp_left": ["divergent collective", "is at bar.sync, but thread 31 (warp 0, lane 31) has ended"],
+    "lane_exited": ["divergent collective", "thread 35 (warp 1, lane 3) is at the end"],
+    "warp_exited": ["divergent collective", "is at bar.sync, but thread 31 (warp 0, lane 31) has ended"],
     "barrier_in_half_a_warp": [
         "divergent collective: thread 0 ",
-        "bar.sync, but thread 16 (warp 0, lane 16) at the end",
+        "bar.sync, but thread 16 (warp 0, lane 16) is at the end",
     ],
-    "later_instruction": ["mma.m16n8k16.f16 needs sm_80, this is sm_75"],
-    "bypass": ["thread 3 ", "other than through arch/memory.cuh at A row 0, column 0, byte 0"],
+    "newer_instruction": ["mma.m16n8k16.f16 needs sm_80, but this is sm_75"],
+    "bypass": ["thread 3 ", "bypasses arch/memory.cuh at A row 0, column 0, byte 0"],
     "array_bounds": ["thread 3 ", "undefined behaviour: an index out of an array's bounds"],
     "deep_stack": ["thread 3 ", "the stack overflows"],
     "null_pointer": ["thread 3 ", "invalid address (SIGSEGV)"],
@@ -54,56 +54,56 @@ FAULTS_WITH_C: dict[str, list[str]] = {
 def fault(name: str, c: Matrix | None = None) -> Launch:
     """A launch of a function of ``kernels/faults.cuh``."""
     values = np.arange(56.0).reshape(8, 7)
-    complete = name in ("element_forgotten", "barrier_between", "own_elements", "unset_register")
+    complete = name in ("missing_element", "barrier_between", "own_elements", "unset_register")
     function = Function(name, f"faults::{name}")
     return Launch(function, (A_TILE, A_TILE, A_TILE), 64, 75, (values, values, c), complete=complete)
 
 
 @pytest.fixture(scope="module")
 def faults(emulator: Emulator) -> dict[str, Answer]:
-    """Answers by function; with and without faults, in one process."""
-    good = ["barrier_between", "own_elements", "unset_register"]
+    """Answers by function. Faulty and correct functions run in one process."""
+    correct = ["barrier_between", "own_elements", "unset_register"]
     c = np.arange(56.0).reshape(8, 7)
-    launches = [fault(name) for name in FAULTS] + [fault(name, c) for name in [*FAULTS_WITH_C, *good]]
+    launches = [fault(name) for name in FAULTS] + [fault(name, c) for name in [*FAULTS_WITH_C, *correct]]
     answers = emulator.run(launches, ["kernels/faults.cuh"])
     return {launch.function.name: answer for launch, answer in zip(launches, answers)}
 
 
 @pytest.mark.parametrize("name", [*FAULTS, *FAULTS_WITH_C])
-def test_a_fault_is_named_with_case_thread_operand_and_place(faults: dict[str, Answer], name: str) -> None:
+def test_an_error_names_function_thread_and_location(faults: dict[str, Answer], name: str) -> None:
     error = faults[name].error
     assert error.startswith(f"{name}: ")
     for part in {**FAULTS, **FAULTS_WITH_C}[name]:
         assert part in error
 
 
-def test_right_accesses_pass_after_faulty_ones(faults: dict[str, Answer]) -> None:
+def test_correct_functions_pass_after_faulty_ones(faults: dict[str, Answer]) -> None:
     assert faults["barrier_between"].error == ""
     assert np.array_equal(faults["barrier_between"].c.ravel(), np.arange(56.0)[::-1])
     assert faults["own_elements"].error == ""
     assert np.array_equal(faults["own_elements"].c.ravel(), np.arange(56.0) + 1)
 
 
-def test_a_register_that_nobody_set_shows_in_the_result(faults: dict[str, Answer]) -> None:
+def test_an_uninitialised_register_spoils_the_result(faults: dict[str, Answer]) -> None:
     wrong = np.flatnonzero(faults["unset_register"].c.ravel() != 1.0)
     assert wrong.tolist() == [9]
 
 
-def test_gaps_are_left_alone(faults: dict[str, Answer]) -> None:
+def test_gaps_stay_unchanged(faults: dict[str, Answer]) -> None:
     answer = faults["own_elements"]
     assert A_TILE.gaps(answer.c_bytes) == A_TILE.gaps(A_TILE.pack(np.zeros((8, 7))))
 
 
-def test_a_crash_ends_one_launch_and_not_the_others(emulator: Emulator) -> None:
+def test_a_crash_ends_only_its_own_launch(emulator: Emulator) -> None:
     crash = Function("crash", "[](auto...) { __builtin_abort(); }")
     launches = [replace(fault("gap"), function=crash), fault("barrier_between"), fault("gap")]
     first, second, third = emulator.run(launches, ["kernels/faults.cuh"])
-    assert first.error == "crash: the process ended with status -6"
+    assert first.error == "crash: the process exited with status -6"
     assert second.error == ""
     assert "gap after row 2" in third.error
 
 
-def test_what_does_not_compile_is_shown_and_the_others_run(emulator: Emulator) -> None:
+def test_a_function_that_does_not_compile_fails_alone(emulator: Emulator) -> None:
     launches = [
         fault("gap"),
         replace(fault("gap"), function=Function("x", "faults::no_such")),
@@ -148,8 +148,8 @@ BANKS: dict[str, tuple[str, Count]] = {
     "banks::matrices<4, 64>": ("A reads", Count(1, 32, 4)),
     "banks::matrices<2, 64>": ("A reads", Count(1, 16, 2)),
     "banks::matrices<4, 72>": ("A reads", Count(1, 4, 4)),
-    "banks::taking_turns<float>": ("A reads", Count(2, 2, 2)),
-    "banks::meeting": ("A reads", Count(2, 17, 2)),
+    "banks::alternating<float>": ("A reads", Count(2, 2, 2)),
+    "banks::realigned": ("A reads", Count(2, 17, 2)),
 }
 
 
@@ -174,7 +174,7 @@ def test_known_bank_conflicts_are_counted(counts: dict[str, Answer], name: str) 
     assert all(count == Count(0, 0, 0) for other, count in counts[name].counts.items() if other != role)
 
 
-def test_wavefronts_are_those_that_the_chooser_counts_on(emulator: Emulator) -> None:
+def test_the_chooser_and_the_emulator_count_equal_wavefronts(emulator: Emulator) -> None:
     tile = Tile(1, 4352, "float32", "row_major", 4352, 16)
     values = np.zeros((1, 4352))
     random = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""Ordinary loops of products on the emulator: results and gradients are exact, and every access is checked."""
+"""Common loops of products on the emulator: results and gradients are exact, and every access is checked."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and laun
 
 THREADS = 64
 NAMES = list(FORMS)
-MODULES = 3  # forms are compiled in so many groups
+MODULES = 3  # the forms are divided among this many modules
 
 
 def renamed(name: str) -> str:
-    """The text of a form without the header, with names of its own."""
+    """The text of a form without the header. Its functions have names that no other form has."""
     text = FORMS[name].text.removeprefix(HEADER)
     return re.sub(r"\b(multiply|product|add_product)\(", rf"\1_{NAMES.index(name)}(", text)
 
@@ -30,7 +30,7 @@ def renamed(name: str) -> str:
 def group(
     request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[list[str], EmulatedKernels, dict[str, object]]:
-    """Names of some forms, and their kernels."""
+    """The names of the forms of one module, and their kernels."""
     names = NAMES[request.param :: MODULES]
     module = load(HEADER + "".join(map(renamed, names)), block_dim=THREADS)
     emulated = EmulatedKernels(machine, generate(module, tmp_path_factory.mktemp("generated"), 90, THREADS))
@@ -48,8 +48,8 @@ def test_results(group: tuple[list[str], EmulatedKernels, dict[str, object]]) ->
         form = FORMS[name]
         a, b = integers(1, M, K), integers(2, K, N)
         c = np.full((M, N), np.nan, dtype=np.float32)
-        given = np.ascontiguousarray(b.T) if form.b_transposed else b
-        outcome = emulated.forward(kernels[name], (M // 32, N // 32), [a, given, c])
+        stored_b = np.ascontiguousarray(b.T) if form.b_transposed else b
+        outcome = emulated.forward(kernels[name], (M // 32, N // 32), [a, stored_b, c])
         assert outcome.error == "", name
         assert np.array_equal(outcome.arrays["C"], form.expected(a.astype(float), b.astype(float))), name
 
@@ -59,11 +59,11 @@ def test_gradients(group: tuple[list[str], EmulatedKernels, dict[str, object]]) 
     for name in (name for name in names if FORMS[name].differentiable):
         form = FORMS[name]
         a, b, g = integers(1, M, K), integers(2, K, N), integers(3, M, N)
-        given = np.ascontiguousarray(b.T) if form.b_transposed else b
-        zeros = [np.zeros_like(a), np.zeros_like(given)]
+        stored_b = np.ascontiguousarray(b.T) if form.b_transposed else b
+        zeros = [np.zeros_like(a), np.zeros_like(stored_b)]
         c = np.zeros((M, N), dtype=np.float32)
-        outcome = emulated.backward(kernels[name], (M // 32, N // 32), [a, given, c], [*zeros, g])
+        outcome = emulated.backward(kernels[name], (M // 32, N // 32), [a, stored_b, c], [*zeros, g])
         assert outcome.error == "", name
-        of_b = outcome.arrays["adj_B"]
-        of_b = of_b.T if form.b_transposed else of_b
-        assert not wrong_gradients(form, a, b, g, outcome.arrays["adj_A"], of_b), name
+        adj_b = outcome.arrays["adj_B"]
+        adj_b = adj_b.T if form.b_transposed else adj_b
+        assert not wrong_gradients(form, a, b, g, outcome.arrays["adj_A"], adj_b), name

@@ -1,4 +1,4 @@
-"""What the emulator of modules says about kernels with one fault each, and that it lets right ones pass."""
+"""The module emulator reports the fault of each faulty kernel, and lets correct kernels pass."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ FAULTS = {
     "misaligned_copy": ["asynchronous load of 16 bytes misaligned at x, byte 4"],
     "misaligned_target": ["asynchronous store of 16 bytes misaligned at shared memory, byte 4"],
     "copy_past_the_array": ["asynchronous load of 4 bytes out of bounds at 0 bytes past the end of x"],
-    "copy_not_awaited": ["load of 4 bytes at shared memory, byte 0, where a copy of thread 0 ", "has not arrived"],
-    "copy_awaited_by_another": [
+    "copy_without_wait": ["load of 4 bytes at shared memory, byte 0, where a copy of thread 0 ", "has not arrived"],
+    "copy_without_barrier": [
         "thread 1 ",
         "load of 4 bytes races at shared memory, byte 0 with thread 0 ",
         "which wrote it",
     ],
-    "copy_over_what_is_read": ["asynchronous store of 4 bytes races at shared memory", "which read it"],
-    "copy_of_what_changes": ["thread 1 (warp 0, lane 1): what it copies changed at x, byte 4"],
-    "thread_left": ["divergent collective", "bar.sync", "thread 5 (warp 0, lane 5) at the end"],
-    "some_lanes": ["a collective of some lanes of a warp is not emulated"],
+    "copy_over_read_memory": ["asynchronous store of 4 bytes races at shared memory", "which read it"],
+    "copy_of_modified_source": ["thread 1 (warp 0, lane 1): the source of its copy changed at x, byte 4"],
+    "thread_exited": ["divergent collective", "bar.sync", "thread 5 (warp 0, lane 5) is at the end"],
+    "some_lanes": ["a collective of only some lanes of a warp is not emulated"],
     "other_instruction": ["not emulated: ex2.approx.f32"],
     "failed_assertion": ["thread 10 (warp 0, lane 10): the assertion failed: x[threadIdx.x] < 10.0f"],
 }
@@ -45,15 +45,15 @@ def module(machine: Machine) -> EmulatedModule:
     return machine.module((FOLDER / "kernels" / "module_faults.cu").read_text(), (), 90)
 
 
-def launched(module: EmulatedModule, kernel: str, blocks: int = 1) -> Outcome:
+def launch(module: EmulatedModule, kernel: str, blocks: int = 1) -> Outcome:
     memory = Memory()
     x, y = memory.add("x", X), memory.add("y", np.zeros(64, np.float32))
     return module.launch(kernel, blocks, 64, [struct.pack("<Q", x), struct.pack("<Q", y)], memory, 256)
 
 
 @pytest.mark.parametrize("kernel", FAULTS)
-def test_a_fault_is_named_with_thread_and_place(module: EmulatedModule, kernel: str) -> None:
-    error = launched(module, kernel, 2 if kernel == "block_race" else 1).error
+def test_an_error_names_thread_and_location(module: EmulatedModule, kernel: str) -> None:
+    error = launch(module, kernel, 2 if kernel == "block_race" else 1).error
     assert error.startswith(f"{kernel}: block ")
     for part in FAULTS[kernel]:
         assert part in error
@@ -63,8 +63,8 @@ def test_a_fault_is_named_with_thread_and_place(module: EmulatedModule, kernel: 
     ("kernel", "expected"),
     [("reversed", X[::-1]), ("copied", X * (np.arange(64) % 2)), ("summed", [2016, 496, 1520, 0, 32])],
 )
-def test_right_kernels_pass(module: EmulatedModule, kernel: str, expected: list[float]) -> None:
-    outcome = launched(module, kernel)
+def test_correct_kernels_pass(module: EmulatedModule, kernel: str, expected: list[float]) -> None:
+    outcome = launch(module, kernel)
     assert outcome.error == ""
     assert outcome.arrays["y"][: len(expected)].tolist() == list(expected)
     assert np.array_equal(outcome.arrays["x"], X)

@@ -1,4 +1,4 @@
-"""Whole generated modules: what they compute, and that the emulator finds what is broken in them."""
+"""Whole generated modules on the emulator: results are exact, and the emulator finds the faults of broken modules."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.emulator.generated import EmulatedKernels, Generated, generate
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION, load
+from tests.mixed_tiles import mixed_tiles
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
@@ -49,7 +50,8 @@ def two_products(
     d = wp.tile_matmul(c, e)
     wp.tile_store(C, d * factor, offset=(i * 64, j * 64))
 """
-# Each turn waits for its own loads. Its store reads single elements of a tile that the next turn loads: D is unaligned.
+# Each iteration waits for its own loads. D is unaligned, so the store reads single elements of a tile that the next
+# iteration loads.
 COPYING = """
 @wp.kernel(enable_backward=False)
 def copying(
@@ -66,30 +68,7 @@ def copying(
         wp.tile_store(D, a, offset=(0, step * 32))
     wp.tile_store(C, c)
 """
-# A reduction over the block, tiles in registers and lines of 12 bytes, in one loop with a product.
-OTHER_TILES = """
-@wp.kernel(enable_backward=False)
-def other_tiles(
-    A: wp.array2d(dtype=wp.float32),
-    B: wp.array2d(dtype=wp.float32),
-    C: wp.array2d(dtype=wp.float32),
-    D: wp.array2d(dtype=wp.float32),
-):
-    i, j = wp.tid()
-    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
-    sums = wp.tile_zeros(shape=(1, 64), dtype=wp.float32)
-    for step in range(A.shape[1] // 32):
-        a = wp.tile_load(A, shape=(64, 32), offset=(i * 64, step * 32), storage="shared")
-        b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, j * 64), storage="shared")
-        row = wp.tile_load(B, shape=(1, 64), offset=(step * 32, j * 64), storage="register")
-        narrow = wp.tile_load(B, shape=(32, 3), offset=(step * 32, j * 64), storage="shared")
-        sums += row * wp.tile_sum(narrow)[0]
-        copy = a
-        wp.tile_matmul(copy, b, c)
-    wp.tile_store(C, c, offset=(i * 64, j * 64))
-    wp.tile_store(D, sums, offset=(i, j * 64))
-"""
-# of A and B in NumPy; bfloat16 as its bits
+# NumPy dtypes of A and B; bfloat16 arrays hold the bits
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "float64": np.float64}
 
 
@@ -110,7 +89,7 @@ class Kernels:
     emulated: EmulatedKernels
 
 
-def made(machine: Machine, folder: Path, threads: int, text: str = KERNELS, arch: int = ARCH) -> Kernels:
+def build(machine: Machine, folder: Path, threads: int, text: str = KERNELS, arch: int = ARCH) -> Kernels:
     module = load(text, block_dim=threads)
     generated = generate(module, folder, arch, threads)
     return Kernels(module, generated, EmulatedKernels(machine, generated))
@@ -118,7 +97,7 @@ def made(machine: Machine, folder: Path, threads: int, text: str = KERNELS, arch
 
 @pytest.fixture(scope="module", params=[64, 128])
 def kernels(request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    return made(machine, tmp_path_factory.mktemp("generated"), request.param)
+    return build(machine, tmp_path_factory.mktemp("generated"), request.param)
 
 
 def integers(seed: int, *shape: int, dtype: str = "float32", largest: int = 3) -> Values:
@@ -147,8 +126,8 @@ def exact(*factors: Values) -> Values:
     return product
 
 
-def multiplied(kernels: Kernels, dtype: str, a: Values, b: Values) -> Values:
-    """The product, after a launch without a complaint."""
+def multiply(kernels: Kernels, dtype: str, a: Values, b: Values) -> Values:
+    """Launch the loop of a dtype. Returns the product."""
     c = unset(a.shape[0], b.shape[1], dtype)
     dim = (-(-a.shape[0] // 64), -(-b.shape[1] // 64))
     outcome = kernels.emulated.forward(getattr(kernels.module, f"loop_{dtype}"), dim, [a, b, c])
@@ -163,39 +142,39 @@ def multiplied(kernels: Kernels, dtype: str, a: Values, b: Values) -> Values:
 def test_a_pipelined_loop(kernels: Kernels, dtype: str) -> None:
     assert "wt_module::Steps wt_steps_" in kernels.generated.source
     a, b = integers(1, 128, 96, dtype=dtype), integers(2, 96, 64, dtype=dtype)
-    assert np.array_equal(multiplied(kernels, dtype, a, b), exact(a, b))
+    assert np.array_equal(multiply(kernels, dtype, a, b), exact(a, b))
 
 
-def test_a_loop_of_one_turn_and_of_none(kernels: Kernels) -> None:
+def test_a_loop_of_one_iteration_and_of_none(kernels: Kernels) -> None:
     a, b = integers(1, 64, 32), integers(2, 32, 64)
-    assert np.array_equal(multiplied(kernels, "float32", a, b), exact(a, b))
-    assert not multiplied(kernels, "float32", a[:, :0], b[:0]).any()
+    assert np.array_equal(multiply(kernels, "float32", a, b), exact(a, b))
+    assert not multiply(kernels, "float32", a[:, :0], b[:0]).any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", [(127, 96, 96), (70, 80, 100), (64, 65, 64)], ids=str)
-def test_outside_the_arrays_are_zeros(kernels: Kernels, dtype: str, sizes: tuple[int, int, int]) -> None:
+def test_tiles_beyond_an_array_are_filled_with_zeros(kernels: Kernels, dtype: str, sizes: tuple[int, int, int]) -> None:
     m, k, n = sizes
     a, b = integers(1, m, k, dtype=dtype), integers(2, k, n, dtype=dtype)
-    assert np.array_equal(multiplied(kernels, dtype, a, b), exact(a, b))
+    assert np.array_equal(multiply(kernels, dtype, a, b), exact(a, b))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_views_that_are_not_aligned(kernels: Kernels, dtype: str) -> None:
-    # strides of 16 bytes with a start between, and lines that start anywhere
+def test_unaligned_views(kernels: Kernels, dtype: str) -> None:
+    # A has aligned strides but an unaligned start; rows of B have any alignment
     a, b = integers(1, 64, 104, dtype=dtype)[:, 2:98], integers(2, 97, 67, dtype=dtype)[1:, 1:65]
-    assert np.array_equal(multiplied(kernels, dtype, a, b), exact(a, b))
+    assert np.array_equal(multiply(kernels, dtype, a, b), exact(a, b))
 
 
 def test_random_values(kernels: Kernels) -> None:
     random = np.random.default_rng(3)
     a, b = random.standard_normal((64, 96)).astype(np.float32), random.standard_normal((96, 64)).astype(np.float32)
-    # (K + 1) roundings, see tests/emulator/gemm.py
+    # K + 1 roundings, see tests/emulator/gemm.py
     bound = 97 * 2.0**-24 * (np.abs(a.astype(float)) @ np.abs(b.astype(float)))
-    assert np.all(np.abs(multiplied(kernels, "float32", a, b) - exact(a, b)) <= bound)
+    assert np.all(np.abs(multiply(kernels, "float32", a, b) - exact(a, b)) <= bound)
 
 
-def test_two_products_and_a_number(kernels: Kernels) -> None:
+def test_two_products_and_a_scalar_factor(kernels: Kernels) -> None:
     a, b, e, c = integers(1, 64, 64), integers(2, 64, 64), integers(3, 64, 64), unset(64, 64)
     outcome = kernels.emulated.forward(kernels.module.two_products, (1, 1), [a, b, e, 0.5, c])
     assert outcome.error == ""
@@ -203,7 +182,7 @@ def test_two_products_and_a_number(kernels: Kernels) -> None:
 
 
 def check_gradients(kernels: Kernels, dtype: str, sizes: tuple[int, int, int]) -> None:
-    """Launch the adjoint; sums stay below 256, so that they are exact in bfloat16."""
+    """Launch the adjoint and check the gradients. Sums stay below 256, so they are exact in bfloat16."""
     m, k, n = sizes
     a, b = integers(1, m, k, dtype=dtype, largest=1), integers(2, k, n, dtype=dtype, largest=1)
     adj_c = integers(4, m, n, largest=1).astype(unset(1, 1, dtype).dtype)
@@ -222,23 +201,23 @@ def test_gradients(kernels: Kernels, dtype: str, sizes: tuple[int, int, int]) ->
     check_gradients(kernels, dtype, sizes)
 
 
-def test_other_tiles_in_a_loop(machine: Machine, tmp_path: Path) -> None:
-    kernels = made(machine, tmp_path, 128, OTHER_TILES)
+def test_mixed_tiles_in_a_loop(machine: Machine, tmp_path: Path) -> None:
+    kernels = build(machine, tmp_path, 128, mixed_tiles(enable_backward=False))
     a, b = integers(1, 128, 64), integers(2, 64, 128)
     outputs = [unset(128, 128), unset(2, 128)]
-    outcome = kernels.emulated.forward(kernels.module.other_tiles, (2, 2), [a, b, *outputs])
+    outcome = kernels.emulated.forward(kernels.module.mixed_tiles, (2, 2), [a, b, *outputs])
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"], exact(a, b))
-    turns = b.reshape(2, 32, 2, 64)  # step, row, block, column
-    sums = (turns[:, 0] * turns[..., :3].sum(axis=(1, 3))[..., None]).sum(axis=0).ravel()
+    steps = b.reshape(2, 32, 2, 64)  # step, row, block, column
+    sums = (steps[:, 0] * steps[..., :3].sum(axis=(1, 3))[..., None]).sum(axis=0).ravel()
     assert np.array_equal(outcome.arrays["D"], [sums, sums])
 
 
 @pytest.mark.parametrize("arch", [75, 80, 120])
-def test_other_generations(machine: Machine, tmp_path: Path, arch: int) -> None:
-    kernels = made(machine, tmp_path, 64, loop("float16"), arch)
+def test_other_architectures(machine: Machine, tmp_path: Path, arch: int) -> None:
+    kernels = build(machine, tmp_path, 64, loop("float16"), arch)
     a, b = integers(1, 70, 80, dtype="float16"), integers(2, 80, 128, dtype="float16")
-    assert np.array_equal(multiplied(kernels, "float16", a, b), exact(a, b))
+    assert np.array_equal(multiply(kernels, "float16", a, b), exact(a, b))
     check_gradients(kernels, "float16", (128, 64, 70))
 
 
@@ -246,11 +225,11 @@ def test_other_generations(machine: Machine, tmp_path: Path, arch: int) -> None:
 
 
 def edited(pattern: str, replacement: str) -> Callable[[str], str]:
-    """An edit of the single place that matches."""
+    """A function that replaces the only match."""
 
     def edit(source: str) -> str:
         text, count = re.subn(pattern, replacement, source, flags=re.DOTALL)
-        assert count == 1, f"{pattern} is found {count} times"
+        assert count == 1, f"{pattern} matches {count} times"
         return text
 
     return edit
@@ -258,14 +237,14 @@ def edited(pattern: str, replacement: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A module with an error.
+    """A module with a fault.
 
     Attributes:
-        edit: Puts it in.
-        error: What the emulator says, or "" where only the result is wrong.
-        sizes: Of a product that is wrong, M, K and N.
-        kernel: Which is launched.
-        backward: Whether its adjoint is.
+        edit: Inserts the fault.
+        error: The emulator's error, or "" if only the result is wrong.
+        sizes: M, K and N of a product that fails.
+        kernel: Name of the kernel.
+        backward: True if the adjoint is launched.
     """
 
     edit: Callable[[str], str]
@@ -276,53 +255,53 @@ class Mutant:
 
 
 MUTANTS = {
-    "no barrier behind loads": Mutant(
+    "no barrier after loads": Mutant(
         edited(r"(void loaded\(\)\n\{[^}]*?)WP_TILE_SYNC\(\);", r"\1"), "unwritten memory|races|has not arrived"
     ),
     "no wait for loads": Mutant(edited(r"wt::arch::wait_for_copies\(\);", ""), "has not arrived"),
     "no barrier before loads": Mutant(edited(r"if \(First\)\s+WP_TILE_SYNC\(\);", ""), "races", kernel="copying"),
-    "no zeros outside": Mutant(
+    "no zeros beyond the array": Mutant(
         edited(r"from \? unsigned\(sizeof\(T\)\) : 0u", "unsigned(sizeof(T))"), "", (70, 80, 100)
     ),
-    "a tile that leaves the array": Mutant(
+    "a tile that exceeds the array": Mutant(
         edited(r"<= unsigned\(last\)", "<= unsigned(last + 1)"), "out of bounds", (127, 96, 64)
     ),
     "a tile larger than the array": Mutant(edited(r" && last >= 0 && ", " && "), "out of bounds", (60, 96, 64)),
     "misaligned loads": Mutant(
-        edited(r"whole = whole && reinterpret_cast<uint64_t>\(start\) % MOVE_BYTES == 0;", ""), "misaligned"
+        edited(r"whole = whole && reinterpret_cast<uint64_t>\(start\) % VECTOR_BYTES == 0;", ""), "misaligned"
     ),
-    "no barrier behind added gradients": Mutant(
-        edited(r"WP_TILE_SYNC\(\);  // the gradient is zeroed next", "//"), "races", backward=True
+    "no barrier after added gradients": Mutant(
+        edited(r"WP_TILE_SYNC\(\);  // other threads zero the gradient next", "//"), "races", backward=True
     ),
     "gradients in the wrong order": Mutant(edited(r"(add\.v4\.f32 \[%0\], \{)%1, %2", r"\1%2, %1"), "", backward=True),
 }
 
 
 @pytest.fixture(scope="module")
-def right(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    return made(machine, tmp_path_factory.mktemp("right"), 64, loop("float32", "loop") + COPYING)
+def correct(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    return build(machine, tmp_path_factory.mktemp("correct"), 64, loop("float32", "loop") + COPYING)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_broken_module_is_found(machine: Machine, right: Kernels, name: str) -> None:
+def test_the_fault_of_a_broken_module_is_found(machine: Machine, correct: Kernels, name: str) -> None:
     mutant = MUTANTS[name]
     m, k, n = mutant.sizes
     a, b = integers(1, m, k), integers(2, k, n)
     if name == "misaligned loads":
         a = integers(1, m, k + 4)[:, 1 : k + 1]
-    dim, kernel = (-(-m // 64), -(-n // 64)), getattr(right.module, mutant.kernel)
+    dim, kernel = (-(-m // 64), -(-n // 64)), getattr(correct.module, mutant.kernel)
     found = []
-    for emulated in (right.emulated, EmulatedKernels(machine, right.generated, mutant.edit)):
+    for emulated in (correct.emulated, EmulatedKernels(machine, correct.generated, mutant.edit)):
         if mutant.backward:
             adj_a, adj_b, adj_c = integers(3, m, k), integers(4, k, n), integers(5, m, n)
             outcome = emulated.backward(kernel, dim, [a, b, unset(m, n)], [adj_a, adj_b, adj_c])
-            correct = np.array_equal(outcome.arrays["adj_B"], adj_b + exact(a.T, adj_c))
+            exact_result = np.array_equal(outcome.arrays["adj_B"], adj_b + exact(a.T, adj_c))
         else:
             outputs = [unset(m, n), unset(m, k + 1)][: len(kernel.adj.args) - 2]
             outcome = emulated.forward(kernel, dim, [a, b, *outputs])
-            correct = np.array_equal(outcome.arrays["C"], exact(a, b))
-        found.append((outcome.error, correct))
+            exact_result = np.array_equal(outcome.arrays["C"], exact(a, b))
+        found.append((outcome.error, exact_result))
     assert found[0] == ("", True)
-    error, correct = found[1]
+    error, exact_result = found[1]
     assert re.search(mutant.error, error) if mutant.error else not error
-    assert not correct
+    assert not exact_result

@@ -1,4 +1,4 @@
-"""PTX in device text becomes calls, operand by operand, and what is not emulated is no silent nothing."""
+"""PTX statements become calls with the same operands. An instruction that is not emulated becomes an error."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_a_statement_becomes_a_call(statement: str) -> None:
     assert for_host(f"{{ {statement} }}") == f"{{ {STATEMENTS[statement]} }}"
 
 
-def test_all_that_is_written_into_modules_is_emulated() -> None:
+def test_all_instructions_of_the_module_header_are_emulated() -> None:
     text = for_host(flattened(kernels_folder() / MODULE_HEADER, kernels_folder()))
     assert "asm" not in text
     assert "not emulated" not in text
     assert len(emulated()) > 10
 
 
-def test_shared_memory_of_headers_is_the_machines(tmp_path: Path) -> None:
+def test_headers_use_the_emulators_shared_memory(tmp_path: Path) -> None:
     copy_headers(Path(wp.__file__).parent / "native", tmp_path)
     text = (tmp_path / "tile.h").read_text()
     assert "shared_pointer(wt::emulator::shared_start)" in text

@@ -1,4 +1,4 @@
-"""Loops of products side by side, in other loops and in branches, on the emulator: results are exact."""
+"""Loops of products beside each other, in other loops and in branches, on the emulator: results are exact."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and laun
 
 
 def step(depth: int, k: str, number: int = 0, c: str = "c") -> str:
-    """Loads two tiles of their own names and multiplies them."""
+    """The text that loads two tiles, with numbered names, and multiplies them."""
     a, b = f"a{number}", f"b{number}"
     lines = (LOAD_A.format(k=k).replace("a =", f"{a} ="), LOAD_B.format(k=k).replace("b =", f"{b} ="))
     return "".join(f"{' ' * 4 * depth}{line}\n" for line in (*lines, f"wp.tile_matmul({a}, {b}, {c})"))
@@ -49,7 +49,7 @@ KERNELS: dict[str, tuple[str, Callable[[Matrix, Matrix], Matrix]]] = {
         ),
         lambda a, b: 2 * (a @ b),
     ),
-    "C is stored in a loop around": (
+    "an outer loop stores C": (
         kernel(
             START,
             f"for part in range(A.shape[1] // 160):\n    for s in range(0, A.shape[1] // 2, 16):\n"
@@ -57,7 +57,7 @@ KERNELS: dict[str, tuple[str, Callable[[Matrix, Matrix], Matrix]]] = {
         ),
         np.matmul,
     ),
-    "two loops behind each other": (
+    "two loops in sequence": (
         kernel(
             START,
             f"for s in range(0, A.shape[1] // 2, 16):\n"
@@ -75,7 +75,7 @@ KERNELS: dict[str, tuple[str, Callable[[Matrix, Matrix], Matrix]]] = {
         ),
         np.matmul,
     ),
-    "a loop that is left in a loop": (
+    "an outer loop with a break": (
         kernel(
             START,
             "for part in range(A.shape[1]):\n    if part == 2:\n        break\n"

@@ -1,6 +1,6 @@
-"""Random kernels on the emulator: values and gradients are those of the numpy model, and every access is checked.
+"""Random kernels on the emulator: values and gradients equal the NumPy model, and every access is checked.
 
-``RANDOM_KERNELS=FIRST:COUNT`` in the environment draws others than the fixed ones.
+The environment variable ``RANDOM_KERNELS=FIRST:COUNT`` replaces the fixed seeds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.random_kernels.kernel import ArrayArgument, RandomKernel, ScalarArgum
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 COUNT = 32
 _FIRST, _, _COUNT = os.environ.get("RANDOM_KERNELS", "").partition(":")
-# blocks of one size share their headers, which take longest to compile
+# kernels with one block size share the precompiled headers, which take longest to compile
 SEEDS = (
     range(int(_FIRST), int(_FIRST) + int(_COUNT))
     if _COUNT
@@ -41,14 +41,14 @@ SEEDS = (
 
 
 def emulated(machine: Machine, kernel: RandomKernel, folder: Path) -> Result:
-    """What the emulator computes, in the form of a run."""
+    """The emulator's results, in the same form as those of a run."""
     module = import_kernel(kernel, folder)
     wp.set_module_options({"block_dim": kernel.block_dim}, module=module)
     kernels = EmulatedKernels(machine, generate(module, folder / "generated", 90, kernel.block_dim))
     values, upper = kernel.values(), kernel.upper_gradients()
 
-    def placed(argument: ArrayArgument, given: Values, beside: float) -> tuple[Values, Values]:
-        base = embedded(kernel, argument, given, beside).astype(argument.dtype)
+    def placed(argument: ArrayArgument, given: Values, padding: float) -> tuple[Values, Values]:
+        base = embedded(kernel, argument, given, padding).astype(argument.dtype)
         return base, _view(base, argument, _pad(kernel))
 
     bases: dict[str, Values] = {}
@@ -72,7 +72,7 @@ def emulated(machine: Machine, kernel: RandomKernel, folder: Path) -> Result:
     outcome = kernels.forward(module.kernel, kernel.grid, arguments)
     assert outcome.error == ""
     written = {}
-    for argument in kernel.arrays:  # the launch sees the span of a view alone
+    for argument in kernel.arrays:  # the outcome has the view, without the rest of its base
         base = bases[argument.name].copy()
         _view(base, argument, _pad(kernel))[...] = outcome.arrays[argument.name]
         written[argument.name] = base

@@ -1,4 +1,4 @@
-"""The emulator's own program through CMake and ctest, as ``-DWARP_TILES_EMULATOR=ON`` builds it."""
+"""The emulator's self-test, built by CMake with ``-DWARP_TILES_EMULATOR=ON`` and run by ctest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(folder: Path, *command: str) -> str:
-    """What a command prints on both channels."""
+    """Run a command. Returns its output, stderr included."""
     environment = {name: value for name, value in os.environ.items() if name != "CMAKE_GENERATOR"}
     done = subprocess.run(
         command, cwd=folder, env=environment, text=True, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

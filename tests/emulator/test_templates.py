@@ -1,4 +1,4 @@
-"""The templates in ``kernels/`` on random variants: every access checked, every element compared with float64."""
+"""The templates in ``kernels/`` on random variants: the emulator checks every access, float64 checks every element."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.emulator.emulator import Emulator
-from tests.emulator.gemm import INCLUDES, Case, launch, operand, wrong
+from tests.emulator.gemm import INCLUDES, Case, error_of, launch, operand
 from warp_tiles.errors import SettingError
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import DTYPE_BYTES, DType, GemmVariant, Operand, Precision
@@ -22,9 +22,9 @@ from warp_tiles.providers.mma import loop_sums
 
 pytestmark = pytest.mark.slow
 
-PRODUCTS_A_BATCH = 100
-PRODUCTS = 2200  # of which some end in the same configuration
-SHOWN = 12  # failures in a message
+PRODUCTS_PER_BATCH = 100
+PRODUCTS = 2200  # some have equal configurations
+MAX_SHOWN = 12  # failures in a message
 
 dtypes: st.SearchStrategy[DType] = st.sampled_from(["float16", "bfloat16", "float32", "float64"])
 sizes = st.one_of(st.integers(1, 70), st.sampled_from([8, 16, 24, 32, 48, 64]), st.sampled_from([80, 96, 127, 130]))
@@ -47,7 +47,7 @@ def operands(draw: st.DrawFn, rows: int, columns: int, dtype: DType) -> Operand:
 
 @st.composite
 def variants(draw: st.DrawFn) -> GemmVariant:
-    """Products of all dtypes, more often of those that tensor cores multiply."""
+    """Products of all dtypes. Dtypes that tensor cores multiply are more frequent."""
     a, b = draw(st.one_of(st.tuples(dtypes, dtypes), dtypes.map(lambda dtype: (dtype, dtype))))
     c = draw(st.one_of(dtypes, st.sampled_from([a, b, "float32", "float16"])))
     m, n, k = draw(sizes), draw(sizes), draw(sizes)
@@ -63,7 +63,7 @@ def variants(draw: st.DrawFn) -> GemmVariant:
 
 @st.composite
 def changes(draw: st.DrawFn, variant: GemmVariant) -> TileConfig:
-    """A configuration that the check may refuse."""
+    """A random configuration, which the check may refuse."""
     instruction = draw(st.sampled_from(instructions(variant)))
     if instruction == "fma":
         lanes_k = draw(st.sampled_from([1, 1, 2, 4, 8]))
@@ -92,20 +92,20 @@ def changes(draw: st.DrawFn, variant: GemmVariant) -> TileConfig:
 
 @st.composite
 def deep_variants(draw: st.DrawFn) -> GemmVariant:
-    """Products with few register tiles of C for the warps of the block."""
+    """Products that have fewer warp tiles of C than the block has warps."""
     variant = draw(variants())
     m, n = draw(st.integers(1, 40)), draw(st.integers(1, 40))
     k = draw(st.one_of(sizes, st.sampled_from([64, 96, 128, 192, 256])))
     a, b, c = variant.a.dtype, variant.b.dtype, draw(st.sampled_from(["float32", "float64"]))
-    operands_of_it = draw(operands(m, k, a)), draw(operands(k, n, b)), draw(operands(m, n, c))
+    operands_abc = draw(operands(m, k, a)), draw(operands(k, n, b)), draw(operands(m, n, c))
     threads = 32 * draw(st.sampled_from([2, 4, 6, 8, 16, 32]))
-    return GemmVariant(m, n, k, *operands_of_it, variant.precision, threads, variant.arch)
+    return GemmVariant(m, n, k, *operands_abc, variant.precision, threads, variant.arch)
 
 
 @st.composite
-def splits(draw: st.DrawFn, variant: GemmVariant) -> TileConfig | None:
-    """A configuration whose warps share K; None where none fits."""
-    flip, parts = draw(st.booleans()), draw(st.sampled_from([2, 2, 4, 8]))
+def split_k_configs(draw: st.DrawFn, variant: GemmVariant) -> TileConfig | None:
+    """A split-K configuration, or None if none fits."""
+    flip, warps_k = draw(st.booleans()), draw(st.sampled_from([2, 2, 4, 8]))
     view = transposed(variant) if flip else variant
     instruction = draw(st.sampled_from([*instructions(view)[:1], *instructions(view)]))
     candidates = fma_candidates(view) if instruction == "fma" else mma_candidates(view, instruction)
@@ -115,14 +115,14 @@ def splits(draw: st.DrawFn, variant: GemmVariant) -> TileConfig | None:
         for vector in (config.k_vector, 4, 2)
         if accepted(
             variant,
-            split := replace(config, warps_k=parts, k_vector=vector, c_first=False, transposed=flip),
+            split := replace(config, warps_k=warps_k, k_vector=vector, c_first=False, transposed=flip),
         )
     ]
     return draw(st.sampled_from(found)) if found else None
 
 
 def accepted(variant: GemmVariant, config: TileConfig) -> bool:
-    """Whether the check lets a configuration through."""
+    """Returns True if the check accepts a configuration."""
     try:
         check(variant, config)
     except SettingError:
@@ -130,15 +130,15 @@ def accepted(variant: GemmVariant, config: TileConfig) -> bool:
     return True
 
 
-def settled(variant: GemmVariant, change: TileConfig | None) -> TileConfig:
-    """What the chooser takes, or a change that the check accepts; what it refuses is taken back field by field."""
+def final_config(variant: GemmVariant, change: TileConfig | None) -> TileConfig:
+    """The chooser's configuration, or ``change`` with refused fields reset one by one until the check accepts it."""
     chosen = choose(variant)
     check(variant, chosen)
     if change is None:
         return chosen
-    least: dict[str, Any] = {"c_first": False, "swizzle_c": 1, "swizzle_b": 1, "swizzle_a": 1, "k_vector": 4}
-    least |= {"tile_n": max(8, change.lanes_n), "tile_m": max(16, change.lanes_m)}
-    for name, value in least.items():
+    simple: dict[str, Any] = {"c_first": False, "swizzle_c": 1, "swizzle_b": 1, "swizzle_a": 1, "k_vector": 4}
+    simple |= {"tile_n": max(8, change.lanes_n), "tile_m": max(16, change.lanes_m)}
+    for name, value in simple.items():
         if accepted(variant, change):
             return change
         change = replace(change, **{name: value})
@@ -147,7 +147,7 @@ def settled(variant: GemmVariant, change: TileConfig | None) -> TileConfig:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A product before its configuration is settled."""
+    """A product without its final configuration."""
 
     variant: GemmVariant
     change: TileConfig | None
@@ -157,8 +157,8 @@ class Drawn:
     loop: int
 
     def case(self) -> Case:
-        """With its configuration; a loop where sums fit registers, as the provider offers it."""
-        config = settled(self.variant, self.change)
+        """The case with its configuration. It is a loop only if registers hold the sums."""
+        config = final_config(self.variant, self.change)
         if self.loop and loop_sums(self.variant, self.variant.symbol, config):
             return Case(self.variant, config, self.loop, 1.0, self.seed, self.loop)
         return Case(self.variant, config, self.alpha, self.beta, self.seed)
@@ -166,10 +166,10 @@ class Drawn:
 
 @st.composite
 def products(draw: st.DrawFn) -> Drawn:
-    """A product with scalars that every dtype represents; three of four with a changed configuration."""
+    """A product with scalars that every dtype represents. Three of four have a changed configuration."""
     if draw(st.integers(0, 3)) == 0:
         variant = draw(deep_variants())
-        change = draw(splits(variant))
+        change = draw(split_k_configs(variant))
     else:
         variant = draw(variants())
         change = draw(changes(variant)) if draw(st.integers(0, 3)) else None
@@ -185,13 +185,13 @@ def drawn() -> list[Drawn]:
     def collect(batch: list[Drawn]) -> None:
         found.update(dict.fromkeys(batch))
 
-    batches = st.lists(products(), min_size=PRODUCTS_A_BATCH, max_size=PRODUCTS_A_BATCH, unique=True)
-    # The simplest batch and a random one from each seed; of more, most would be that one with a few changes.
+    batches = st.lists(products(), min_size=PRODUCTS_PER_BATCH, max_size=PRODUCTS_PER_BATCH, unique=True)
+    # Each seed gives the simplest batch and a random one. More examples would mostly be variations of the random one.
     each = settings(
         max_examples=2,
         deadline=None,
         database=None,
-        phases=[Phase.generate],  # nothing fails here, so that nothing needs to shrink
+        phases=[Phase.generate],  # nothing fails here, so shrinking is not needed
         suppress_health_check=list(HealthCheck),
     )
     for number in itertools.count():
@@ -203,20 +203,20 @@ def drawn() -> list[Drawn]:
 
 @pytest.fixture(scope="module")
 def cases(drawn: list[Drawn]) -> tuple[list[Case], list[str]]:
-    """The products with their configurations, and what the chooser fails at."""
-    settled_cases: dict[Case, None] = {}
+    """The products with their configurations, and the failures of the chooser."""
+    found: dict[Case, None] = {}
     failures: list[str] = []
     for one in drawn:
         try:
-            settled_cases[one.case()] = None
+            found[one.case()] = None
         except Exception as error:
             failures.append(f"{one.variant.symbol}: {error!r}")
-    return list(settled_cases), failures
+    return list(found), failures
 
 
 def report(failures: list[str], total: int) -> str:
-    """The first failures, each of which reproduces alone."""
-    return f"{len(failures)} of {total} fail:\n" + "\n".join(failures[:SHOWN])
+    """A message with the first failures. Each can be reproduced alone."""
+    return f"{len(failures)} of {total} fail:\n" + "\n".join(failures[:MAX_SHOWN])
 
 
 def test_every_product_has_a_configuration(drawn: list[Drawn], cases: tuple[list[Case], list[str]]) -> None:
@@ -224,7 +224,7 @@ def test_every_product_has_a_configuration(drawn: list[Drawn], cases: tuple[list
     assert not failures, report(failures, len(drawn))
 
 
-def test_products_are_many_and_of_every_kind(cases: tuple[list[Case], list[str]]) -> None:
+def test_the_products_cover_all_configuration_fields(cases: tuple[list[Case], list[str]]) -> None:
     found = cases[0]
     assert len(found) >= 2000
     assert {case.config.instruction for case in found} == {"mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"}
@@ -238,15 +238,15 @@ def test_products_are_many_and_of_every_kind(cases: tuple[list[Case], list[str]]
     assert len(found) / 4 < changed < len(found)
 
 
-def test_every_product_is_right(emulator: Emulator, cases: tuple[list[Case], list[str]]) -> None:
+def test_every_product_is_correct(emulator: Emulator, cases: tuple[list[Case], list[str]]) -> None:
     found = cases[0]
     launches = [launch(case) for case in found]
     answers = emulator.run(launches, INCLUDES)
-    failures = [text for text in map(wrong, found, launches, answers) if text]
+    failures = [text for text in map(error_of, found, launches, answers) if text]
     assert not failures, report(failures, len(found))
 
 
-def test_a_run_repeats_bit_for_bit(emulator: Emulator) -> None:
+def test_two_runs_are_bitwise_equal(emulator: Emulator) -> None:
     dense = operand("float16", True, 40, 16)
     variant = GemmVariant(40, 40, 40, dense, dense, dense, "default", 128, 90)
     fp32 = replace(variant, a=operand("float32", True, 40, 16), b=operand("float32", False, 40, 4))

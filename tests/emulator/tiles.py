@@ -1,4 +1,4 @@
-"""Matrices as the bytes of a tile, and back; in every dtype, bfloat16 included, which NumPy does not know."""
+"""Conversions between matrices and the bytes of a tile, in every dtype, bfloat16 included, which NumPy lacks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Tile:
         dtype: Element type.
         arrangement: ``row_major`` when elements of a row are contiguous.
         leading_dimension: Elements between the starts of two rows (``row_major``) or columns.
-        alignment: Bytes to which the base and every row or column start is aligned, and no more.
+        alignment: Exact alignment of the base and of every row or column, in bytes.
     """
 
     rows: int
@@ -39,7 +39,7 @@ class Tile:
 
     @classmethod
     def dense(cls, rows: int, columns: int, dtype: DType) -> Tile:
-        """A packed row-major tile, aligned as its elements are."""
+        """A packed row-major tile with the alignment of its elements."""
         return cls(rows, columns, dtype, "row_major", columns, DTYPE_BYTES[dtype])
 
     @property
@@ -49,7 +49,7 @@ class Tile:
 
     @property
     def span(self) -> int:
-        """Bytes from the first row or column to behind the last one's gap."""
+        """Size in bytes, from the first row or column to the end of the last gap."""
         lines = self.rows if self.arrangement == "row_major" else self.columns
         return lines * self.leading_dimension * self.element_bytes
 
@@ -57,7 +57,7 @@ class Tile:
         """The tile's bytes, with NaN in the gaps.
 
         Args:
-            values: ``rows`` x ``columns``, representable in the dtype or rounded to it here.
+            values: ``rows`` x ``columns`` numbers, which are rounded to the dtype.
         """
         lines = values if self.arrangement == "row_major" else values.T
         stored = np.full((lines.shape[0], self.leading_dimension), np.nan)
@@ -65,7 +65,7 @@ class Tile:
         return to_bytes(stored, self.dtype)
 
     def unpack(self, data: bytes) -> Matrix:
-        """The elements, ``rows`` x ``columns``, and not the gaps."""
+        """The elements without the gaps, ``rows`` x ``columns``."""
         lines = from_bytes(data, self.dtype).reshape(-1, self.leading_dimension)
         row_major = self.arrangement == "row_major"
         lines = lines[:, : self.columns if row_major else self.rows]
@@ -79,12 +79,12 @@ class Tile:
 
 
 def to_bytes(values: Matrix, dtype: DType) -> bytes:
-    """Values rounded to nearest even, as a little-endian machine stores them."""
+    """Values rounded to nearest even, in little-endian bytes."""
     if dtype != "bfloat16":
         return values.astype(_NUMPY_DTYPES[dtype]).tobytes()
     narrow = values.astype(np.float32)
     bits = narrow.view(np.uint32)
-    # a float32 that rounding made a tie must not be rounded a second time the wrong way
+    # if rounding to float32 made a tie, the exact value decides
     towards = np.where(narrow == values, 0, np.where(np.abs(narrow) > np.abs(values), -1, 1))
     tie = (bits & 0xFFFF) == 0x8000
     up = np.where(tie & (towards != 0), towards > 0, (bits & 0xFFFF) + ((bits >> 16) & 1) > 0x8000)
@@ -93,7 +93,7 @@ def to_bytes(values: Matrix, dtype: DType) -> bytes:
 
 
 def from_bytes(data: bytes, dtype: DType) -> Matrix:
-    """Elements in float64, one after the other."""
+    """The elements in float64."""
     stored = np.frombuffer(data, _NUMPY_DTYPES[dtype])
     if dtype == "bfloat16":
         stored = (stored.astype(np.uint32) << 16).view(np.float32)
@@ -102,5 +102,5 @@ def from_bytes(data: bytes, dtype: DType) -> Matrix:
 
 
 def rounded(values: Matrix, dtype: DType) -> Matrix:
-    """Values as the dtype stores them."""
+    """Values rounded to the dtype."""
     return from_bytes(to_bytes(values, dtype), dtype).reshape(values.shape)

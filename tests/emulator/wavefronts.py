@@ -1,6 +1,6 @@
-"""Shared-memory wavefronts of the products that matter most, kept in ``wavefronts.json``.
+"""Shared-memory wavefronts of the most common products, recorded in ``wavefronts.json``.
 
-``python -m tests.emulator.wavefronts`` counts again and rewrites the file.
+``python -m tests.emulator.wavefronts`` counts them again and rewrites the file.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.emulator.emulator import ROLES, Answer, Emulator, find_compiler
-from tests.emulator.gemm import INCLUDES, Case, launch, operand, wrong
+from tests.emulator.gemm import INCLUDES, Case, error_of, launch, operand
 from warp_tiles.gemm.variant import DTYPE_BYTES, DType, GemmVariant, Precision
 from warp_tiles.heuristics.choose import choose
 
 FILE = Path(__file__).with_name("wavefronts.json")
 SIZES = [(16, 16, 16), (32, 32, 32), (64, 64, 64), (128, 128, 32)]
-# which of A, B and C are row-major: the product itself, its adjoints dC B^T and A^T dC, both factors transposed, and
-# a column-major result
+# true for each of A, B and C that is row-major: the product itself, its adjoints dC B^T and A^T dC, both factors
+# transposed, and a column-major result
 FORMS = [(True, True, True), (True, False, True), (False, True, True), (False, False, True), (True, True, False)]
 KINDS: list[tuple[DType, DType, Precision, int]] = [
     ("float16", "float16", "default", 90),
@@ -37,7 +37,7 @@ THREADS = 128
 
 
 def fixed_cases() -> list[Case]:
-    """Dense, aligned products of powers of two, which read C as well as write it."""
+    """Dense, aligned products with power-of-two sizes. They read C and write it."""
     cases = []
     for (inner, outer, precision, arch), (m, n, k), (a_rows, b_rows, c_rows) in itertools.product(KINDS, SIZES, FORMS):
         operands = (
@@ -52,20 +52,20 @@ def fixed_cases() -> list[Case]:
 
 
 def run(emulator: Emulator, cases: list[Case]) -> list[Answer]:
-    """Answers to all cases, which must be right ones.
+    """Run all cases and require correct results.
 
     Raises:
         AssertionError: A product is wrong.
     """
     launches = [launch(case) for case in cases]
     answers = emulator.run(launches, INCLUDES)
-    failures = list(filter(None, map(wrong, cases, launches, answers)))
+    failures = list(filter(None, map(error_of, cases, launches, answers)))
     assert not failures, "\n".join(failures[:5])
     return answers
 
 
 def to_json(cases: list[Case], answers: list[Answer]) -> dict[str, Any]:
-    """Per variant its configuration and, per role, instructions, wavefronts and the ideal number of them."""
+    """The configuration of each variant and, for each role, its instructions, wavefronts and ideal wavefronts."""
     entries: dict[str, Any] = {}
     for case, answer in zip(cases, answers):
         counts = (answer.counts[role] for role in ROLES)
@@ -77,7 +77,7 @@ def to_json(cases: list[Case], answers: list[Answer]) -> dict[str, Any]:
 
 
 def dumps(entries: dict[str, Any]) -> str:
-    """The file's text: a line for each variant."""
+    """The text of the file, with a line for each variant."""
     lines = (f"{json.dumps(symbol)}: {json.dumps(entry)}" for symbol, entry in entries.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -30,7 +30,7 @@ def test_json_brings_a_configuration_back(config: TileConfig) -> None:
 @pytest.mark.parametrize("name", [item.name for item in fields(TileConfig)])
 def test_a_missing_field_is_refused(name: str) -> None:
     data = {key: value for key, value in CONFIG.to_json().items() if key != name}
-    with pytest.raises(ValueError, match="not a tile configuration, whose fields are instruction, tile_m"):
+    with pytest.raises(ValueError, match="not a tile configuration, which has the fields instruction, tile_m"):
         TileConfig.from_json(data)
 
 

@@ -1,4 +1,4 @@
-"""Loops of products as they are compiled: for every generation, with the instructions that it has."""
+"""Compiled loops of products: each architecture gets the instructions that it has."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tests.codegen.modules import macros
 from tests.integration.helpers import compile_module, load
+from tests.mixed_tiles import mixed_tiles
 from warp_tiles import settings
 
 KERNEL = """
@@ -45,34 +46,16 @@ def test_instructions(tmp_path: Path, dtype: str, arch: int) -> None:
     assert bool(VECTOR_ADD.search(text)) is (arch >= 90)
 
 
-OTHER_TILES = """
-@wp.kernel
-def gemm(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
-    i, j = wp.tid()
-    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
-    sums = wp.tile_zeros(shape=(1, 64), dtype=wp.float32)
-    for step in range(A.shape[1] // 32):
-        a = wp.tile_load(A, shape=(64, 32), offset=(i * 64, step * 32), storage="shared")
-        b = wp.tile_load(B, shape=(32, 64), offset=(step * 32, j * 64), storage="shared")
-        row = wp.tile_load(B, shape=(1, 64), offset=(step * 32, j * 64), storage="register")
-        narrow = wp.tile_load(B, shape=(32, 3), offset=(step * 32, j * 64), storage="shared")
-        sums += row * wp.tile_sum(narrow)[0]
-        wp.tile_matmul(a, b, c)
-    wp.tile_store(C, c, offset=(i * 64, j * 64))
-    wp.tile_store(C, sums, offset=(i * 64, j * 64))
-"""
-
-
 @pytest.mark.usefixtures("enabled")
-def test_tiles_in_registers_and_narrow_ones_beside_a_product(tmp_path: Path) -> None:
-    output, record = compile_module(load(OTHER_TILES, block_dim=128), tmp_path, 90, use_ptx=True)
+def test_register_tiles_and_narrow_tiles_beside_a_product(tmp_path: Path) -> None:
+    output, record = compile_module(load(mixed_tiles(enable_backward=True), block_dim=128), tmp_path, 90, use_ptx=True)
     assert record["linker"] == "warp_tiles", record
     assert ASYNC.search(output.read_text())
 
 
 BODIES = {
     "copied": "copy = a\n        wp.tile_matmul(copy, b, c)",
-    "left behind the product": "wp.tile_matmul(a, b, c)\n        if step == j:\n            break",
+    "break after the product": "wp.tile_matmul(a, b, c)\n        if step == j:\n            break",
     "a third tile": """d = wp.tile_load(C, shape=(16, 16), offset=(step, 0), storage="shared")
         wp.tile_matmul(a, b, c)
         s += d""",
@@ -96,11 +79,11 @@ def gemm(A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), C: wp
 @pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("arch", [75, 80, 90])
-def test_only_loops_that_multiply_all_that_they_load_are_pipelined(tmp_path: Path, body: str, arch: int) -> None:
+def test_only_loops_that_multiply_every_loaded_tile_are_pipelined(tmp_path: Path, body: str, arch: int) -> None:
     _, record = compile_module(load(LOOP.format(BODIES[body]), block_dim=128), tmp_path, arch, use_ptx=True)
     assert record["linker"] == "warp_tiles", record
     (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))
-    assert ("wt_module::Steps wt_steps_" in source) is (body in ("plain", "left behind the product"))
+    assert ("wt_module::Steps wt_steps_" in source) is (body in ("plain", "break after the product"))
     copies = re.findall(r"(.*)\n(?:\s*//.*\n)*.*\bwp::copy\(", source)
     assert bool(copies) is (body == "copied")
     assert all(macros(source)[before.strip()] == "wt_module::loaded();" for before in copies)

@@ -1,1 +1,1 @@
-"""The question, which GEMM, and the answer, which function computes it."""
+"""The question: which GEMM a kernel needs. The answer: how it is computed."""

@@ -1,6 +1,6 @@
-"""From the tiles of one ``wp.tile_matmul`` call to the GEMM variants it needs.
+"""The GEMM variants that one ``wp.tile_matmul`` call needs, from its tiles.
 
-Everything here is a pure function of plain values: no Warp, no toolchain, no GPU.
+All functions are pure. They need no Warp, no toolchain and no GPU.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile operand as Warp's type system states it.
+    """A tile operand, with the facts of Warp's type system.
 
     Attributes:
         dtype: Element type.
         shape: Rows and columns, in elements.
         strides: Elements from one row, and from one column, to the next.
-        layout: Warp's own tag, which decides when a single row or column fits both arrangements.
-        aligned_base: Whether the base pointer is known to be 16-byte aligned.
+        layout: Warp's own tag. It decides if a single row or column fits both arrangements.
+        aligned_base: True if the base pointer is known to be 16-byte aligned.
     """
 
     dtype: DType
@@ -33,12 +33,12 @@ class Tile:
 
 @dataclass(frozen=True)
 class Target:
-    """The GPU and the block on which the code will run.
+    """The GPU and the block that will run the code.
 
     Attributes:
         arch: Compute capability, or None for the CPU.
         threads: Threads per block.
-        scalar_reason: Why every product takes the scalar path here; empty if it need not.
+        scalar_reason: The reason why every product takes the scalar path; empty if none must.
     """
 
     arch: int | None
@@ -51,10 +51,11 @@ class Products:
     """The three variants of one call, or the reason why it takes Warp's scalar path.
 
     Attributes:
-        variants: By role; empty on the scalar path.
-        scalar_reason: Empty unless the scalar path is taken.
-        obstacle: What of a tile no provider can serve; empty if the target or the user asks for the scalar path.
-        warnings: Texts to warn the user of once.
+        variants: The variants by role; empty on the scalar path.
+        scalar_reason: The reason for the scalar path, or empty.
+        obstacle: The property of a tile that no provider can serve; empty if the target or the user requires the scalar
+            path.
+        warnings: Texts of warnings, which the user gets once.
     """
 
     variants: dict[Role, GemmVariant]
@@ -66,8 +67,8 @@ class Products:
 def leading_dimension(tile: Tile) -> tuple[Arrangement, int] | None:
     """Arrangement and leading dimension (elements) of a tile, or None if its strides fit neither.
 
-    A broadcast tile has a zero stride and a tile of every second column a stride of two in both
-    directions; neither is a matrix that a BLAS call can name.
+    Two examples without one: a broadcast tile has a zero stride, and a tile of every second column of a row-major array
+    has no stride of one.
     """
     (rows, cols), (row_stride, col_stride) = tile.shape, tile.strides
     fits: dict[Arrangement, int] = {}
@@ -82,11 +83,11 @@ def leading_dimension(tile: Tile) -> tuple[Arrangement, int] | None:
 
 
 def check_tiles(a: Tile, b: Tile, out: Tile, precision: Precision) -> None:
-    """Refuse operands that no backend multiplies, with the exception types that Warp uses.
+    """Refuse operands that no backend multiplies, with Warp's exception types.
 
     Raises:
-        TypeError: A dtype is unknown, or tf32 is asked for with other than float32.
-        ValueError: The shapes do not multiply.
+        TypeError: A dtype is unknown, or the precision is tf32 and a dtype is not float32.
+        ValueError: The shapes do not match.
     """
     named = {"a": a, "b": b, "out": out}
     for name, tile in named.items():
@@ -105,12 +106,12 @@ def check_tiles(a: Tile, b: Tile, out: Tile, precision: Precision) -> None:
         )
 
 
-# Warp's own words, which its users know
+# the text of Warp's own warning
 _NO_TF32 = "tile_matmul() cannot honor precision='tf32' for this compilation; falling back to default precision."
 
 _BFLOAT16_REMEDY = (
-    " warp_tiles' provider 'mma' does, accumulating in float32: for a GPU of sm_75 or newer with a multiple of 32 "
-    "threads per block, with the provider left at 'auto' or set to 'mma'."
+    " warp_tiles' provider 'mma' does, accumulating in float32. It needs a GPU of sm_75 or newer, a multiple of 32 "
+    "threads per block, and the setting provider at 'auto' or 'mma'."
 )
 
 BFLOAT16_OUT_ERROR = (
@@ -128,7 +129,7 @@ BFLOAT16_ADJOINT_ERROR = (
 
 
 def operand_of(tile: Tile, arrangement: Arrangement, ld: int) -> Operand:
-    """A tile as an operand, with what is known about the alignment of its base and of every row or column start."""
+    """The operand of a tile, with the known alignment of its base and of every row or column."""
     size = DTYPE_BYTES[tile.dtype]
     return Operand(tile.dtype, arrangement, ld, math.gcd(ld * size, 16) if tile.aligned_base else size)
 
@@ -142,11 +143,12 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
 
     Args:
         a, b, out: Tiles of M x K, K x N and M x N elements.
-        precision: ``default`` or ``tf32``; the adjoints use the same.
-        target: Architecture, threads and what forbids functions of their own there.
+        precision: ``default`` or ``tf32``, also for the adjoints.
+        target: The GPU and the block.
 
     Raises:
-        TypeError, ValueError: See :func:`check_tiles`; or ``out`` is bfloat16 on the scalar path.
+        TypeError: See :func:`check_tiles`. Also if ``out`` is bfloat16 on the scalar path.
+        ValueError: See :func:`check_tiles`.
     """
     check_tiles(a, b, out, precision)
     warnings: list[str] = []
@@ -175,7 +177,7 @@ def products(a: Tile, b: Tile, out: Tile, *, precision: Precision, target: Targe
     op_a, op_b, op_c = (operand_of(tile, *found) for tile, found in zip((a, b, out), derived) if found is not None)
     (m, k), n = a.shape, b.shape[1]
     arch, threads = target.arch, target.threads
-    # a gradient lies as its tile does
+    # a gradient has the layout of its tile
     return Products(
         {
             Role.FORWARD: GemmVariant(m, n, k, op_a, op_b, op_c, precision, threads, arch),

@@ -1,4 +1,4 @@
-"""The element types of products, and the names of each."""
+"""The element types of products and their names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DTypeInfo:
         letter: Its name in tables of variants.
         kernel_type: Its C++ type in ``kernels/``.
         warp_type: Its C++ type in the source that Warp generates.
-        cuda_type: Its C++ type in CUDA's headers, with which cuBLASDx is configured.
+        cuda_type: Its C++ type in CUDA's headers, which cuBLASDx uses.
         roundoff: Unit roundoff, https://en.wikipedia.org/wiki/Machine_epsilon.
     """
 

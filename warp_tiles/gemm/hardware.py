@@ -6,19 +6,19 @@ https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities, and
 
 from __future__ import annotations
 
-MIN_ARCH = 75  # the oldest compute capability that functions are built for
-TENSOR_CORES_ARCH = 80  # mma of bf16, tf32 and fp64; that of fp16 is older
+MIN_ARCH = 75  # the oldest supported compute capability
+TENSOR_CORES_ARCH = 80  # mma of bf16, tf32 and fp64; mma of fp16 is older
 TF32_MIN_ARCH = TENSOR_CORES_ARCH
 WIDE_DOUBLES_ARCH = 90  # mma.m16n8k8 of fp64
 
-LANES = 32  # threads of a warp
-BLOCK_THREADS = 1024  # of a block, at most
-RESIDENT_THREADS = 2048  # of a multiprocessor of sm_80, sm_90 and sm_100; others hold fewer
-RESIDENT_BLOCKS = 32  # of such a multiprocessor
-REGISTERS = 65_536  # of a multiprocessor, 32 bits each
-THREAD_REGISTERS = 255  # of a thread, at most
+LANES = 32  # threads per warp
+BLOCK_THREADS = 1024  # maximum per block
+RESIDENT_THREADS = 2048  # maximum per multiprocessor of sm_80, sm_90 and sm_100; others have fewer
+RESIDENT_BLOCKS = 32  # maximum per such multiprocessor
+REGISTERS = 65_536  # per multiprocessor, 32 bits each
+THREAD_REGISTERS = 255  # maximum per thread
 
 BANKS = 32  # of shared memory
 BANK_BYTES = 4
-BANK_LINE_BYTES = BANKS * BANK_BYTES  # what one wavefront moves
-SHARED_BYTES = 227 * 1024  # of a block of sm_90 and sm_100, at most
+BANK_LINE_BYTES = BANKS * BANK_BYTES  # bytes of one wavefront
+SHARED_BYTES = 227 * 1024  # maximum per block of sm_90 and sm_100

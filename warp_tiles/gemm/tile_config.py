@@ -1,8 +1,8 @@
 """The answer: how this project's own templates compute a GEMM variant.
 
 A :class:`TileConfig` holds every choice that ``kernels/gemm`` leaves open. :func:`warp_tiles.heuristics.choose.choose`
-decides which one is taken. Any field can be replaced; :func:`warp_tiles.heuristics.limits.check` says whether the
-result can be built.
+chooses one for a variant. Any field can be replaced; :func:`warp_tiles.heuristics.limits.check` raises an error if the
+result cannot be built.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ _FORMER_NAMES = {f"rotation_{operand}": f"swizzle_{operand}" for operand in "abc
 class TileConfig:
     """How the threads of a block compute C.
 
-    C is cut into register tiles. Warp w computes tiles w, w + warps, w + 2 * warps, ... With ``warps_k`` above 1 each
-    tile has so many warps; they sum equal shares of K and add them to C in turn.
+    C is cut into warp tiles. Warp w computes tiles w, w + warps, w + 2 * warps, ... With ``warps_k`` above 1 (split-K),
+    that many warps compute one warp tile. Each sums an equal slice of K, and they add their sums to C one by one.
 
     Attributes:
-        instruction: ``mma_*`` multiplies on tensor cores, ``fma`` lane by lane.
-        tile_m, tile_n: Rows and columns of C that a warp holds in registers at a time.
-        lanes_m, lanes_n, lanes_k: With ``fma``, how the 32 lanes share the tile and the sum over K; 1 with ``mma_*``.
-        warps_k: How many warps share the sum over K of a register tile; 1 if C has a tile for each warp.
-        k_vector: Contiguous elements of K that a lane takes at a time.
-        k_unroll: Steps over K that are unrolled.
-        swizzle_a, swizzle_b, swizzle_c: Number of XOR patterns by which lanes that would conflict in a bank of
-            shared memory permute their accesses: 1 (none), 2 or 4.
-        transposed: Compute ``C^T = B^T A^T``, so that rows and columns change places.
-        c_first: Read C before the products instead of after them, where registers allow it.
+        instruction: ``mma_*`` multiplies on tensor cores, ``fma`` in each lane.
+        tile_m, tile_n: Rows and columns of a warp tile, which a warp holds in registers.
+        lanes_m, lanes_n, lanes_k: The grid of the 32 lanes along M, N and K with ``fma``; 1 with ``mma_*``.
+        warps_k: Split-K: the number of warps that share the sum over K of one warp tile; 1 without split-K.
+        k_vector: Contiguous elements of K that a lane reads at a time.
+        k_unroll: Unrolled steps over K.
+        swizzle_a, swizzle_b, swizzle_c: The number of XOR patterns with which lanes permute their accesses to avoid
+            bank conflicts: 1 (none), 2 or 4.
+        transposed: Compute ``C^T = B^T A^T``, which exchanges rows and columns.
+        c_first: Read C before the products instead of after them.
     """
 
     instruction: Instruction
@@ -55,7 +55,7 @@ class TileConfig:
 
     @classmethod
     def from_json(cls, data: object) -> TileConfig:
-        """The configuration that :meth:`to_json` wrote, or an earlier version of it.
+        """The configuration in JSON of :meth:`to_json`, of this version or an earlier one.
 
         Raises:
             ValueError: A field is missing, unknown or of another type.
@@ -65,7 +65,7 @@ class TileConfig:
         if isinstance(data, dict):
             values = {_FORMER_NAMES.get(str(name), str(name)): value for name, value in data.items()}
         if not isinstance(data, dict) or len(values) != len(data) or set(values) != set(kinds):
-            raise ValueError(f"not a tile configuration, whose fields are {', '.join(kinds)}: {data!r}")
+            raise ValueError(f"not a tile configuration, which has the fields {', '.join(kinds)}: {data!r}")
         if any(type(values[name]) is not kind for name, kind in kinds.items()):
             raise ValueError(f"not a tile configuration, a field has another type: {data!r}")
         if values["instruction"] not in get_args(Instruction):

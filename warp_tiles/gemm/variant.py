@@ -28,14 +28,14 @@ class Role(str, Enum):
 
 @dataclass(frozen=True)
 class Operand:
-    """One matrix of a product, as it lies in shared memory.
+    """One matrix of a product in shared memory.
 
     Attributes:
         dtype: Element type.
         arrangement: ``row_major`` when elements of a row are contiguous, else ``col_major``.
         leading_dimension: Elements between the starts of two rows (``row_major``) or columns.
-        alignment: Bytes to which the base pointer and every row (``row_major``) or column start is known to be
-            aligned: a power of two, 16 at most. A provider may make less of it.
+        alignment: Known alignment of the base pointer and of every row (``row_major``) or column, in bytes: a power of
+            two, at most 16. A provider may assume less.
     """
 
     dtype: DType
@@ -44,7 +44,7 @@ class Operand:
     alignment: int
 
     def transposed(self) -> Operand:
-        """The same memory read as its transpose."""
+        """The operand whose matrix is the transpose, in the same memory."""
         flipped: Arrangement = "col_major" if self.arrangement == "row_major" else "row_major"
         return Operand(self.dtype, flipped, self.leading_dimension, self.alignment)
 
@@ -57,7 +57,7 @@ class GemmVariant:
         m, n, k: Sizes in elements.
         a, b, c: The operands; C's dtype is also the dtype of alpha and beta.
         precision: ``tf32`` rounds fp32 operands to tf32 and accumulates in fp32.
-        threads: Threads of the block, one-dimensional, all of which take part.
+        threads: Threads of the one-dimensional block. All of them take part.
         arch: Target compute capability, e.g. ``90``.
     """
 
@@ -73,7 +73,7 @@ class GemmVariant:
 
     @property
     def dense_leading_dimensions(self) -> tuple[int, int, int]:
-        """Leading dimensions of A, B and C if each were packed, in elements."""
+        """Leading dimensions that A, B and C would have without padding, in elements."""
         return (
             self.k if self.a.arrangement == "row_major" else self.m,
             self.n if self.b.arrangement == "row_major" else self.k,
@@ -87,12 +87,12 @@ class GemmVariant:
 
     @property
     def is_dense(self) -> bool:
-        """Whether every operand is packed."""
+        """True if no operand is padded."""
         return self.leading_dimensions == self.dense_leading_dimensions
 
     @property
     def element_alignments(self) -> tuple[int, int, int]:
-        """The weakest alignment of A, B and C: that of one element, in bytes."""
+        """The alignment of one element of A, B and C, in bytes. No operand has less."""
         return (DTYPE_BYTES[self.a.dtype], DTYPE_BYTES[self.b.dtype], DTYPE_BYTES[self.c.dtype])
 
     @property
@@ -102,7 +102,7 @@ class GemmVariant:
 
     @property
     def symbol(self) -> str:
-        """Name of the device function; it determines the variant and the other way round."""
+        """Name of the device function. Variants and symbols correspond one to one."""
         dtypes = "_".join(DTYPES[operand.dtype].code for operand in (self.a, self.b, self.c))
         arrangements = "".join(operand.arrangement[0] for operand in (self.a, self.b, self.c))
         lds = "_".join(str(ld) for ld in self.leading_dimensions)
@@ -114,14 +114,14 @@ class GemmVariant:
         )
 
     def without_alignment(self) -> GemmVariant:
-        """The same product with no promise about alignment beyond that of an element."""
+        """The same product, with only the alignment of an element promised."""
         a, b, c = (
             Operand(o.dtype, o.arrangement, o.leading_dimension, DTYPE_BYTES[o.dtype]) for o in (self.a, self.b, self.c)
         )
         return GemmVariant(self.m, self.n, self.k, a, b, c, self.precision, self.threads, self.arch)
 
     def describe(self) -> str:
-        """One line for messages, e.g. ``64x64x64 float16 x float16 -> float32, 128 threads, sm_90``."""
+        """A line for messages, e.g. ``64x64x64 float16 x float16 -> float32, 128 threads, sm_90``."""
         tf32 = " (tf32)" if self.precision == "tf32" else ""
         return (
             f"{self.m}x{self.n}x{self.k} {self.a.dtype} x {self.b.dtype} -> {self.c.dtype}{tf32}, "
@@ -129,7 +129,7 @@ class GemmVariant:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The variant under the names that ``warp-tiles plan --json`` prints."""
+        """The fields under the names that ``warp-tiles plan --json`` prints."""
         return {
             "m": self.m,
             "n": self.n,
@@ -147,10 +147,10 @@ class GemmVariant:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> GemmVariant:
-        """The variant that :meth:`to_json` wrote.
+        """The variant in JSON of :meth:`to_json`.
 
         Raises:
-            ValueError: A field is missing or has a value that no variant has.
+            ValueError: A field is missing or has an invalid value.
         """
         try:
             dtypes = [data[f"{name}_dtype"] for name in "abc"]
@@ -169,7 +169,7 @@ class GemmVariant:
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a GEMM variant, {error!r}: {data!r}") from error
         if not valid:
-            raise ValueError(f"not a GEMM variant, a field has an unknown value: {data!r}")
+            raise ValueError(f"not a GEMM variant, a field has an invalid value: {data!r}")
         a, b, c = (Operand(*row) for row in rows)
         return cls(
             data["m"], data["n"], data["k"], a, b, c, cast(Precision, data["precision"]), data["threads"], data["arch"]

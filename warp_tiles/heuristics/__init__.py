@@ -1,1 +1,1 @@
-"""Which tile configuration a GEMM gets: limits, accesses, costs and the choice. Pure functions."""
+"""The choice of a tile configuration for a GEMM: limits, accesses, costs and the choice. All functions are pure."""

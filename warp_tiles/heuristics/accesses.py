@@ -1,4 +1,4 @@
-"""Addresses at which the lanes of a warp read A and B and write C. ``kernels/tile`` computes the same ones.
+"""Addresses at which the lanes of a warp read A and B and access C. ``kernels/tile`` computes the same addresses.
 
 A lane has g = lane // 4 and q = lane % 4; see ``kernels/tile/operand.cuh`` and ``accumulator.cuh``.
 """
@@ -11,7 +11,7 @@ from typing import Literal
 from warp_tiles.gemm.hardware import BANK_LINE_BYTES, LANES
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
-from warp_tiles.heuristics.limits import are_pairs, line_bytes, slots_of
+from warp_tiles.heuristics.limits import line_bytes, reads_pairs, slots_of
 from warp_tiles.heuristics.wavefronts import wavefronts_of
 
 Placement = Literal["single", "spread", "pairs_across", "pairs_along", "pairs_spread"]
@@ -19,11 +19,11 @@ Placement = Literal["single", "spread", "pairs_across", "pairs_along", "pairs_sp
 
 @dataclass(frozen=True)
 class Access:
-    """The accesses of a warp to one operand of one register tile, all alike.
+    """The accesses of a warp to one operand of one warp tile. They all have the same pattern.
 
     Attributes:
-        wavefronts: Of all of them.
-        ideal: Wavefronts of as many bytes without a bank conflict, at 128 bytes each.
+        wavefronts: Their wavefronts.
+        ideal: The wavefronts of the same bytes without bank conflicts, at 128 bytes each.
     """
 
     wavefronts: float
@@ -31,7 +31,7 @@ class Access:
 
 
 def position(placement: Placement, group: int, member: int) -> int:
-    """Row or column of member 0 to 7 of a group of eight, as ``kernels/tile/placement.cuh`` has it."""
+    """Row or column of member 0 to 7 of a group of eight, as in ``kernels/tile/placement.cuh``."""
     pair = group // 2
     if placement == "single":
         return 8 * group + member
@@ -44,31 +44,31 @@ def position(placement: Placement, group: int, member: int) -> int:
     return 16 * pair + 2 * (member ^ 4 * (pair // 2 & 1)) + group % 2
 
 
-def placement_of(operand: Operand, along: bool, extent: int, groups: int, vector: int, wide: bool) -> Placement:
-    """How the rows of A or the columns of B are placed."""
-    if along:
+def placement_of(operand: Operand, k_major: bool, extent: int, groups: int, vector: int, wide: bool) -> Placement:
+    """The placement of the rows of A or the columns of B."""
+    if k_major:
         return "pairs_across" if wide and groups % 2 == 0 else "single"
     size = DTYPE_BYTES[operand.dtype]
-    if are_pairs(operand, extent, groups, vector):
+    if reads_pairs(operand, extent, groups, vector):
         return "pairs_along" if size == 2 else "pairs_spread"
     return "spread" if size == 8 and groups % 4 == 0 else "single"
 
 
 def operand_access(
-    operand: Operand, along: bool, extent: int, tile: int, k: int, vector: int, ways: int, wide: bool
+    operand: Operand, k_major: bool, extent: int, tile: int, k: int, vector: int, ways: int, wide: bool
 ) -> Access:
-    """The reads of A (``along`` where it is row-major) or of B (where it is column-major) for all of K."""
+    """The reads of A or B for all of K. A row-major A and a column-major B are K-major."""
     size, line, groups = DTYPE_BYTES[operand.dtype], line_bytes(operand), tile // 8
-    placement = placement_of(operand, along, extent, groups, vector, wide)
+    placement = placement_of(operand, k_major, extent, groups, vector, wide)
     addresses = []
-    if along:
+    if k_major:
         width = min(vector, max(1, operand.alignment // size))
         for lane in range(LANES):
             g, q = divmod(lane, 4)
-            block = (g >> _line_bits(line)) & (ways - 1)
+            block = (g >> _swizzle_shift(line)) & (ways - 1)
             addresses.append(position(placement, 0, g) * line + (4 * vector * block + vector * q) * size)
     else:
-        width = 2 if are_pairs(operand, extent, groups, vector) else 1
+        width = 2 if reads_pairs(operand, extent, groups, vector) else 1
         slots = slots_of(operand, extent, groups, vector) // vector
         for lane in range(LANES):
             g, q = divmod(lane, 4)
@@ -80,7 +80,7 @@ def operand_access(
 
 
 def result_access(operand: Operand, rows: Placement, columns: Placement, config: TileConfig, n: int) -> Access:
-    """One pass over a row-major C: its reads or its writes."""
+    """One pass over a row-major C, its reads or its writes."""
     size, line = DTYPE_BYTES[operand.dtype], line_bytes(operand)
     paired = columns not in ("single", "spread")
     elements = 4 if paired else 2
@@ -91,10 +91,10 @@ def result_access(operand: Operand, rows: Placement, columns: Placement, config:
     addresses = []
     for lane in range(LANES):
         g, q = divmod(lane, 4)
-        vector = (g >> _line_bits(distance * line)) & (ways - 1)
+        vector = (g >> _swizzle_shift(distance * line)) & (ways - 1)
         if paired:
-            turned = q ^ 2 * (vector // 2 & 1) if columns == "pairs_spread" else q
-            column = 16 * vector + 4 * turned
+            swizzled = q ^ 2 * (vector // 2 & 1) if columns == "pairs_spread" else q
+            column = 16 * vector + 4 * swizzled
         else:
             column = 8 * vector + (2 * q ^ 4 * (vector // 2 & 1) if columns == "spread" else 2 * q)
         addresses.append(position(rows, 0, g) * line + column * size)
@@ -103,17 +103,17 @@ def result_access(operand: Operand, rows: Placement, columns: Placement, config:
 
 
 def accesses(view: GemmVariant, config: TileConfig) -> tuple[Access, Access, Access]:
-    """Of one register tile on tensor cores, for a row-major C: reads of A, of B, and of C (its writes are alike)."""
-    along_a, along_b = view.a.arrangement == "row_major", view.b.arrangement == "col_major"
-    wide_a, wide_b = not along_a, not along_b or DTYPE_BYTES[view.c.dtype] <= 4
+    """The reads of A, B and C for one warp tile on tensor cores and a row-major C. Writes of C equal its reads."""
+    k_major_a, k_major_b = view.a.arrangement == "row_major", view.b.arrangement == "col_major"
+    wide_a, wide_b = not k_major_a, not k_major_b or DTYPE_BYTES[view.c.dtype] <= 4
     vector = config.k_vector
-    a = operand_access(view.a, along_a, view.m, config.tile_m, view.k, vector, config.swizzle_a, wide_a)
-    b = operand_access(view.b, along_b, view.n, config.tile_n, view.k, vector, config.swizzle_b, wide_b)
-    rows = placement_of(view.a, along_a, view.m, config.tile_m // 8, vector, wide_a)
-    columns = placement_of(view.b, along_b, view.n, config.tile_n // 8, vector, wide_b)
+    a = operand_access(view.a, k_major_a, view.m, config.tile_m, view.k, vector, config.swizzle_a, wide_a)
+    b = operand_access(view.b, k_major_b, view.n, config.tile_n, view.k, vector, config.swizzle_b, wide_b)
+    rows = placement_of(view.a, k_major_a, view.m, config.tile_m // 8, vector, wide_a)
+    columns = placement_of(view.b, k_major_b, view.n, config.tile_n // 8, vector, wide_b)
     return a, b, result_access(view.c, rows, columns, config, view.n)
 
 
-def _line_bits(line: int) -> int:
-    """Lowest bits of a row number that do not change its banks, as ``rows_apart_bits`` has it."""
+def _swizzle_shift(line: int) -> int:
+    """How many low bits of a row index the swizzle skips, as in ``kernels/tile/swizzle.cuh``."""
     return 0 if line % 128 == 0 else 1 if line % 64 == 0 else 2 if line % 32 == 0 else 3

@@ -1,4 +1,4 @@
-"""The chooser: from a GEMM variant to the tile configuration that computes it. Pure, and the same on every machine."""
+"""The chooser of the tile configuration of a GEMM variant. It is pure: every machine gets the same result."""
 
 from __future__ import annotations
 
@@ -29,42 +29,42 @@ from warp_tiles.heuristics.limits import (
 )
 
 __all__ = ["candidates", "check", "choose", "instructions", "ranked"]
-_UNROLLED_PRODUCTS = 64 * 64 * 16  # of a register tile, in elements of C times elements of K a lane holds
+_UNROLLED_PRODUCTS = 64 * 64 * 16  # per warp tile: elements of C times elements of K that a lane holds
 _UNROLLED_FMAS, _UNROLLED_FMAS_OF_LARGE_TILES = 2048, 1024
-_LARGE_SUMS = 64  # a lane
+_LARGE_SUMS = 64  # per lane
 _C_FIRST_REGISTERS = 128
-_LEAST_SHARE = 32  # elements of K for a warp, where warps share K
-_MOST_SHARING_THREADS = 256  # of a block; with 512 sharing gains nothing in the mean (docs/design.md)
+_MIN_SLICE = 32  # elements of K per warp with split-K
+_MAX_SPLIT_THREADS = 256  # per block; with 512, split-K gains nothing in the mean (docs/templates.md)
 
 
 def choose(variant: GemmVariant) -> TileConfig:
-    """The tile configuration for a variant: of all that fit, the one whose estimated time is least.
+    """The tile configuration with the least estimated time, of all that fit.
 
     Raises:
-        UnsupportedVariant: The templates cannot compute it; the message names the field.
+        UnsupportedVariant: The templates cannot compute the variant. The message names the field.
     """
     return ranked(variant)[0]
 
 
 def ranked(variant: GemmVariant) -> list[TileConfig]:
-    """All configurations that are compared for a variant and fit, least estimated time first; there is always one.
+    """All candidates of a variant that fit, by estimated time, fastest first. There is always one.
 
     Raises:
-        UnsupportedVariant: The templates cannot compute it; the message names the field.
+        UnsupportedVariant: The templates cannot compute the variant. The message names the field.
     """
     require_supported(variant)
     flip = variant.c.arrangement == "col_major"
     view = transposed(variant) if flip else variant
     fitting = [config for config in candidates(view) if not problem_of(view, config)]
-    if not fitting:  # too few registers for tensor cores, with as many threads
+    if not fitting:  # with this many threads, registers are too few for tensor cores
         fitting = [config for config in fma_candidates(view) if not problem_of(view, config)]
     return [replace(config, transposed=flip) for config in sorted(fitting, key=lambda config: cost(view, config))]
 
 
 def candidates(view: GemmVariant) -> Iterator[TileConfig]:
-    """Configurations worth comparing for a row-major C: on tensor cores wherever they multiply what is given."""
-    vector = min(view.m, view.n) < 4  # which leaves most of a tensor core idle
-    on_tensor_cores = [i for i in instructions(view) if i != "fma" and not (vector and computes_in_double(view))]
+    """Candidates for a row-major C. They use tensor cores wherever these support the operands."""
+    thin = min(view.m, view.n) < 4  # such a product leaves most of a tensor core idle
+    on_tensor_cores = [i for i in instructions(view) if i != "fma" and not (thin and computes_in_double(view))]
     for instruction in on_tensor_cores:
         yield from mma_candidates(view, instruction)
     if not on_tensor_cores:
@@ -72,7 +72,7 @@ def candidates(view: GemmVariant) -> Iterator[TileConfig]:
 
 
 def _k_vector(view: GemmVariant, instruction: Instruction) -> int:
-    """Elements of K a lane takes at a time: up to 16 bytes' worth, where K has them."""
+    """Elements of K that a lane reads at a time: up to 16 bytes, if K has them."""
     step = INSTRUCTION_MNK[instruction][2]
     widest = {16: 8, 8: 4, 4: 2}[step]
     if computes_in_double(view):
@@ -85,16 +85,16 @@ def _k_vector(view: GemmVariant, instruction: Instruction) -> int:
 
 
 def _tile_sizes(extent: int, step: int, most: int, in_double: bool) -> list[int]:
-    """Rows or columns of a register tile: powers of two, and 24 for fp64 where it divides C."""
+    """Rows or columns of a warp tile: powers of two, and 24 for fp64 if it divides C."""
     powers = [size for size in (8, 16, 32, 64, 128) if size % step == 0 and size <= most]
     fitting = [size for size in powers if size < extent + max(step, size // 4)]
-    # tiles of three groups of 16-bit elements are read in another way than the estimate counts
+    # for 16-bit elements, the cost model is wrong with three groups
     divides = in_double and 24 % step == 0 and extent % 24 == 0
     return [*fitting, 24] if divides else fitting
 
 
 def mma_candidates(view: GemmVariant, instruction: Instruction) -> Iterator[TileConfig]:
-    """Configurations worth comparing for a row-major C on tensor cores."""
+    """Candidates for a row-major C on tensor cores."""
     rows = INSTRUCTION_MNK[instruction][0]
     vector = _k_vector(view, instruction)
     in_double = computes_in_double(view)
@@ -102,22 +102,22 @@ def mma_candidates(view: GemmVariant, instruction: Instruction) -> Iterator[Tile
     for tile_m, tile_n in product(sizes_m, sizes_n):
         config = with_swizzle(view, TileConfig(instruction, tile_m, tile_n, k_vector=vector))
         blocks = max(map(blocks_of, sides(view, config)))
-        stages = steps_over_k(view, config)
+        steps = steps_over_k(view, config)
         most = max(1, _UNROLLED_PRODUCTS // (tile_m * tile_n * vector * blocks))
-        early = replace(config, k_unroll=min(stages, most), c_first=True)
-        yield early if registers(view, early) <= _C_FIRST_REGISTERS else replace(early, c_first=False)
-        for parts in _splits(view):
-            yield replace(config, warps_k=parts, k_unroll=max(1, min(stages // parts, most)))
+        c_first = replace(config, k_unroll=min(steps, most), c_first=True)
+        yield c_first if registers(view, c_first) <= _C_FIRST_REGISTERS else replace(c_first, c_first=False)
+        for warps_k in _split_k_values(view):
+            yield replace(config, warps_k=warps_k, k_unroll=max(1, min(steps // warps_k, most)))
 
 
-def _splits(view: GemmVariant) -> Iterator[int]:
-    """How many warps might share K; whether a register tile has so many of them is checked with the rest."""
-    if view.threads > _MOST_SHARING_THREADS:
+def _split_k_values(view: GemmVariant) -> Iterator[int]:
+    """Candidates for ``warps_k``. The block may have too few warps; :func:`check` refuses those."""
+    if view.threads > _MAX_SPLIT_THREADS:
         return
-    parts = 2
-    while parts <= min(view.threads // LANES, view.k // _LEAST_SHARE):
-        yield parts
-        parts *= 2
+    warps_k = 2
+    while warps_k <= min(view.threads // LANES, view.k // _MIN_SLICE):
+        yield warps_k
+        warps_k *= 2
 
 
 def with_swizzle(view: GemmVariant, config: TileConfig) -> TileConfig:
@@ -127,28 +127,28 @@ def with_swizzle(view: GemmVariant, config: TileConfig) -> TileConfig:
 
 
 def _operand_swizzle(side: Side, k: int, vector: int) -> int:
-    """Swizzle of A or B."""
+    """The swizzle of A or B."""
     operand, line = side.operand, line_bytes(side.operand)
-    if side.along:  # two rows meet, and change places with the next block of K
+    if side.k_major:  # pairs of rows conflict; a swizzle exchanges two blocks of K
         return 2 if line % BANK_LINE_BYTES == 0 and k % (8 * vector) == 0 else 1
     if vector * line % BANK_LINE_BYTES:
         return 1
-    # the four rows of a group of lanes meet
+    # the four rows that lanes q = 0 to 3 read conflict
     size, groups = DTYPE_BYTES[operand.dtype], side.tile // 8
     slots = slots_of(operand, side.extent, groups, vector)
-    whole_lines = operand.leading_dimension == side.tile and line < BANK_LINE_BYTES
-    apart = slots if whole_lines else slots // vector
-    return _power_of_two_in(slots, min(2 if size == 8 and groups % 4 else 4, apart))
+    unpadded = operand.leading_dimension == side.tile and line < BANK_LINE_BYTES
+    distinct = slots if unpadded else slots // vector
+    return _power_of_two_in(slots, min(2 if size == 8 and groups % 4 else 4, distinct))
 
 
 def _result_swizzle(operand: Operand, tile_n: int) -> int:
-    """Swizzle of a row-major C."""
+    """The swizzle of a row-major C."""
     line, size = line_bytes(operand), DTYPE_BYTES[operand.dtype]
     if line % BANK_LINE_BYTES and BANK_LINE_BYTES % line:  # rows start in different banks
         return 1
     vectors = result_vectors(operand, tile_n)
     elements = tile_n // (4 * vectors)
-    rows = max(1, BANK_LINE_BYTES // line)  # that lie side by side in the banks
+    rows = max(1, BANK_LINE_BYTES // line)  # rows that fill the banks together
     return _power_of_two_in(vectors, BANK_LINE_BYTES // (4 * elements * size * rows))
 
 
@@ -161,15 +161,15 @@ def _power_of_two_in(count: int, most: int) -> int:
 
 
 def _shares(extent: int, most: int) -> list[int]:
-    """Rows or columns of C that one lane may hold: powers of two, and three times them where they divide C."""
+    """Rows or columns of C that one lane may hold: powers of two, and three times powers of two if they divide C."""
     found = [share for share in (1, 2, 4, 8, 16) if share <= most]
     return sorted([*found, *(3 * share for share in found if extent % (3 * share) == 0 and 3 * share <= most)])
 
 
 def fma_candidates(view: GemmVariant) -> Iterator[TileConfig]:
-    """Configurations worth comparing without tensor cores."""
+    """Candidates without tensor cores."""
     widest = 2 if computes_in_double(view) else 4
-    both_along = view.a.arrangement == "row_major" and view.b.arrangement == "col_major"
+    both_k_major = view.a.arrangement == "row_major" and view.b.arrangement == "col_major"
     for lanes_k, lanes_n in product((1, 2, 4, 8), (1, 2, 4, 8, 16, 32)):
         lanes_m = LANES // (lanes_k * lanes_n)
         vector = widest
@@ -184,8 +184,8 @@ def fma_candidates(view: GemmVariant) -> Iterator[TileConfig]:
             steps = -(-view.k // (vector * lanes_k))
             most = _UNROLLED_FMAS if rows * cols <= _LARGE_SUMS else _UNROLLED_FMAS_OF_LARGE_TILES
             unroll = min(steps, max(1, most // (rows * cols * vector)))
-            meet = both_along and lanes_k == 1 and line_bytes(view.b) % BANK_LINE_BYTES == 0
-            swizzle = _power_of_two_in(view.k // vector, min(4, lanes_n)) if meet else 1
+            conflict = both_k_major and lanes_k == 1 and line_bytes(view.b) % BANK_LINE_BYTES == 0
+            swizzle = _power_of_two_in(view.k // vector, min(4, lanes_n)) if conflict else 1
             yield TileConfig(
                 "fma",
                 tile_m,

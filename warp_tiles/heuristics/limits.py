@@ -1,4 +1,4 @@
-"""Variants that the templates support and tile configurations that fit, checked before anything is compiled."""
+"""The limits of the templates: supported variants, and tile configurations that can be built."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from warp_tiles.gemm.hardware import (
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
 
-LOOP_THREADS = 128  # up to so many, one block may use all registers for the sums of a loop
+LOOP_THREADS = 128  # up to this block size, the sums of a loop may use all registers of a multiprocessor
 INSTRUCTION_MNK: dict[Instruction, tuple[int, int, int]] = {
     "mma_m16n8k16": (16, 8, 16),
     "mma_m16n8k8": (16, 8, 8),
@@ -27,7 +27,7 @@ INSTRUCTION_MNK: dict[Instruction, tuple[int, int, int]] = {
 
 
 def transposed(variant: GemmVariant) -> GemmVariant:
-    """``C^T = B^T A^T``: the same memory, with rows and columns exchanged."""
+    """The transposed problem ``C^T = B^T A^T``, in the same memory."""
     return replace(
         variant,
         m=variant.n,
@@ -42,15 +42,15 @@ class Side(NamedTuple):
     """A or B, as the templates read it for a row-major C.
 
     Attributes:
-        operand: Its type and place in memory.
-        along: Whether its lines go along K: a row-major A, a column-major B.
+        operand: The operand.
+        k_major: True if it is contiguous along K: a row-major A or a column-major B.
         extent: Rows of A or columns of B.
-        tile: Of these, how many a register tile has.
-        swizzle: Number of patterns in which lanes access it.
+        tile: Rows or columns of a warp tile.
+        swizzle: The number of its XOR patterns.
     """
 
     operand: Operand
-    along: bool
+    k_major: bool
     extent: int
     tile: int
     swizzle: int
@@ -65,17 +65,17 @@ def sides(view: GemmVariant, config: TileConfig) -> tuple[Side, Side]:
 
 
 def blocks_of(side: Side) -> int:
-    """Blocks of K that are read at a time: along K, the swizzle permutes blocks."""
-    return side.swizzle if side.along else 1
+    """Blocks of K that are read at a time. The swizzle of a K-major operand permutes blocks."""
+    return side.swizzle if side.k_major else 1
 
 
 def computes_in_double(variant: GemmVariant) -> bool:
-    """Whether sums are fp64: one operand is."""
+    """True if the sums are fp64, because a matrix is."""
     return "float64" in (variant.a.dtype, variant.b.dtype, variant.c.dtype)
 
 
 def instructions(variant: GemmVariant) -> tuple[Instruction, ...]:
-    """Instructions that multiply this variant's operands on its architecture, tensor cores first."""
+    """The instructions that can multiply this variant's operands on its architecture, tensor cores first."""
     a, b, c = variant.a.dtype, variant.b.dtype, variant.c.dtype
     arch = variant.arch
     found: list[Instruction] = []
@@ -104,18 +104,18 @@ def require_supported(variant: GemmVariant) -> None:
         UnsupportedVariant: The message names the field and its value.
     """
     if variant.threads < LANES or variant.threads % LANES or variant.threads > BLOCK_THREADS:
-        raise UnsupportedVariant(f"threads={variant.threads}: the block must have 32 to 1024 threads, in warps of 32")
+        raise UnsupportedVariant(f"threads={variant.threads}: the block must have 32 to 1024 threads in whole warps")
     if variant.arch < MIN_ARCH:
-        raise UnsupportedVariant(f"arch={variant.arch}: sm_{MIN_ARCH} is the oldest that is built for")
+        raise UnsupportedVariant(f"arch={variant.arch}: sm_{MIN_ARCH} is the oldest supported architecture")
 
 
 def line_bytes(operand: Operand) -> int:
-    """Bytes from one row of a row-major operand, or one column of a column-major one, to the next."""
+    """Bytes between the starts of two rows (row-major) or two columns (column-major)."""
     return operand.leading_dimension * DTYPE_BYTES[operand.dtype]
 
 
-def are_pairs(operand: Operand, extent: int, groups: int, vector: int) -> bool:
-    """Whether lanes read two neighbours across K at once, as ``kernels/tile/operand.cuh`` decides it."""
+def reads_pairs(operand: Operand, extent: int, groups: int, vector: int) -> bool:
+    """True if lanes read two neighbours along M or N at once, as in ``kernels/tile/operand.cuh``."""
     size = DTYPE_BYTES[operand.dtype]
     enough = vector % 2 == 0 if size == 2 else size == 4
     even = groups % 2 == 0 and extent % 2 == 0 and operand.leading_dimension % 2 == 0
@@ -123,12 +123,12 @@ def are_pairs(operand: Operand, extent: int, groups: int, vector: int) -> bool:
 
 
 def slots_of(operand: Operand, extent: int, groups: int, vector: int) -> int:
-    """Reads of a lane in a block of K, if lines go across K."""
-    return vector * groups // (2 if are_pairs(operand, extent, groups, vector) else 1)
+    """Reads of a lane in a block of K, if the operand is not K-major."""
+    return vector * groups // (2 if reads_pairs(operand, extent, groups, vector) else 1)
 
 
 def registers(variant: GemmVariant, config: TileConfig) -> int:
-    """Registers of a lane, estimated by what the templates keep: sums, fragments, C and addresses."""
+    """Estimated registers per thread: sums, fragments, C and addresses."""
     word = 2 if computes_in_double(variant) else 1
     lanes = LANES // config.lanes_k
     sums = config.tile_m * config.tile_n * word // lanes
@@ -139,18 +139,18 @@ def registers(variant: GemmVariant, config: TileConfig) -> int:
     held_c = config.tile_m * config.tile_n * max(1, DTYPE_BYTES[view.c.dtype] // 4) // lanes if config.c_first else 0
     blocks = max(map(blocks_of, sides(view, config)))
     halves = 1 if config.instruction == "mma_m16n8k16" else 2
-    # not all of them are in use at once
+    # not all fragments are live at once
     fragments = 3 * (config.tile_m + config.tile_n) // 8 * config.k_vector * blocks * halves // 8 * word
     return sums + fragments + held_c + 24
 
 
-def register_tiles(view: GemmVariant, config: TileConfig) -> int:
-    """Register tiles of C, for a row-major C."""
+def warp_tile_count(view: GemmVariant, config: TileConfig) -> int:
+    """The number of warp tiles of a row-major C."""
     return -(-view.m // config.tile_m) * -(-view.n // config.tile_n)
 
 
 def steps_over_k(view: GemmVariant, config: TileConfig) -> int:
-    """Steps over all of K, which warps along K divide among them: blocks of K, with a swizzle so many at a time."""
+    """Steps over all of K, which the warps of a split-K divide. A step takes one block of K, times the swizzle."""
     if config.instruction == "fma":
         step = config.k_vector * config.lanes_k * max(config.swizzle_a, config.swizzle_b)
     else:
@@ -159,13 +159,13 @@ def steps_over_k(view: GemmVariant, config: TileConfig) -> int:
 
 
 def sums_per_thread(variant: GemmVariant, config: TileConfig) -> int:
-    """Sums that a thread would hold over a loop, of all its register tiles; 0 if they are more than registers hold."""
+    """Sums that a thread holds over a loop, of all its warp tiles; 0 if the registers cannot hold them."""
     view = transposed(variant) if config.transposed else variant
-    iterations = -(-register_tiles(view, config) // (variant.threads // LANES))
+    iterations = -(-warp_tile_count(view, config) // (variant.threads // LANES))
     sums = config.tile_m * config.tile_n * config.lanes_k // LANES
     word = 2 if computes_in_double(variant) else 1
     needed = registers(variant, replace(config, c_first=False)) + (iterations - 1) * sums * word
-    # as the module is linked: two blocks of up to 256 threads; the estimate is from above
+    # the module is linked for two blocks of up to 256 threads; the estimate is an upper bound
     limit = (
         REGISTERS // variant.threads if variant.threads <= LOOP_THREADS else 11 * REGISTERS // (20 * variant.threads)
     )
@@ -173,11 +173,11 @@ def sums_per_thread(variant: GemmVariant, config: TileConfig) -> int:
 
 
 def check(variant: GemmVariant, config: TileConfig) -> None:
-    """Refuse a configuration that cannot be built, or that no block could hold.
+    """Refuse a configuration that cannot be built.
 
     Raises:
         UnsupportedVariant: The templates cannot compute the variant at all.
-        SettingError: The configuration does not divide or does not fit; the message names the field.
+        SettingError: The configuration does not fit the variant. The message names the field.
     """
     require_supported(variant)
     problem = problem_of(variant, config)
@@ -189,7 +189,7 @@ def check(variant: GemmVariant, config: TileConfig) -> None:
 
 
 def problem_of(variant: GemmVariant, config: TileConfig) -> str:
-    """Why a configuration cannot be built; empty if it can."""
+    """The reason why a configuration cannot be built, or an empty text."""
     allowed = instructions(variant)
     if config.instruction not in allowed:
         return f"instruction is {config.instruction!r}, but the operands allow {', '.join(allowed)}"
@@ -202,7 +202,7 @@ def problem_of(variant: GemmVariant, config: TileConfig) -> str:
             return f"{name} is {value}, not a power of two"
     for name in ("transposed", "c_first"):
         if not isinstance(getattr(config, name), bool):
-            return f"{name} is {getattr(config, name)!r}, not a truth value"
+            return f"{name} is {getattr(config, name)!r}, not a bool"
     if config.k_vector > 8:
         return f"k_vector is {config.k_vector}, more than 8"
     for name in ("swizzle_a", "swizzle_b", "swizzle_c"):
@@ -216,8 +216,8 @@ def problem_of(variant: GemmVariant, config: TileConfig) -> str:
     needed = registers(variant, config)
     if needed > limit:
         return (
-            f"needs about {needed} registers a thread, of which {limit} are left to each of {variant.threads} threads; "
-            "take a smaller tile_m or tile_n"
+            f"needs about {needed} registers per thread, but a block of {variant.threads} threads has only {limit}; "
+            "use a smaller tile_m or tile_n"
         )
     return ""
 
@@ -230,7 +230,8 @@ def _fma_problem(variant: GemmVariant, config: TileConfig) -> str:
         return "lanes_m must divide tile_m, and lanes_n tile_n"
     swizzle = max(config.swizzle_a, config.swizzle_b)
     if swizzle > 1 and variant.k % (config.k_vector * config.lanes_k * swizzle):
-        return f"a swizzle of {swizzle} steps of {config.k_vector * config.lanes_k} do not divide K = {variant.k}"
+        step = config.k_vector * config.lanes_k
+        return f"a swizzle of {swizzle} steps of {step} elements does not divide K = {variant.k}"
     return ""
 
 
@@ -238,24 +239,24 @@ def _split_problem(variant: GemmVariant, config: TileConfig) -> str:
     if config.warps_k == 1:
         return ""
     view = transposed(variant) if config.transposed else variant
-    parts, warps = config.warps_k, variant.threads // LANES
-    if warps % parts:
-        return f"warps_k is {parts}, which does not divide the {warps} warps of the block"
-    tiles = register_tiles(view, config)
-    if tiles * parts > warps:
-        return f"warps_k is {parts}, but {tiles} register tiles of C would need {tiles * parts} warps of {warps}"
+    split, warps = config.warps_k, variant.threads // LANES
+    if warps % split:
+        return f"warps_k is {split}, which does not divide the {warps} warps of the block"
+    tiles = warp_tile_count(view, config)
+    if tiles * split > warps:
+        return f"warps_k is {split}, but {tiles} warp tiles of C need {tiles * split} warps, and the block has {warps}"
     steps = steps_over_k(view, config)
-    if steps % parts:
-        return f"warps_k is {parts}, which does not divide the {steps} steps over K"
+    if steps % split:
+        return f"warps_k is {split}, which does not divide the {steps} steps over K"
     if config.c_first:
-        return f"c_first is set, but {parts} warps along K add to C one after another, after their products"
+        return f"c_first is set, but with split-K {split} warps add to C one after another, after their products"
     if DTYPE_BYTES[variant.c.dtype] < (8 if computes_in_double(variant) else 4):
-        return f"warps_k is {parts}, but each of these warps would round its part of a sum to {variant.c.dtype}"
+        return f"warps_k is {split}, but each of these warps would round its sums to {variant.c.dtype}"
     return ""
 
 
 def result_vectors(operand: Operand, tile_n: int) -> int:
-    """How many vectors of a row of C a lane has, of four elements or of two; four lanes have a row."""
+    """Vectors of a row of C per lane. A vector has four elements or two; four lanes share a row."""
     elements = 4 if DTYPE_BYTES[operand.dtype] < 8 and tile_n % 16 == 0 else 2
     return tile_n // (4 * elements)
 
@@ -264,15 +265,15 @@ def _mma_problem(variant: GemmVariant, config: TileConfig) -> str:
     view = transposed(variant) if config.transposed else variant
     m, n, k = INSTRUCTION_MNK[config.instruction]
     if (config.lanes_m, config.lanes_n, config.lanes_k) != (1, 1, 1):
-        return "lanes_m, lanes_n and lanes_k belong to the instruction fma"
+        return "only the instruction fma takes lanes_m, lanes_n and lanes_k"
     if config.tile_m % m or config.tile_n % n:
         return f"tile_m and tile_n must be multiples of {m} and {n}"
     if 4 * config.k_vector % k:
         return f"four lanes of k_vector {config.k_vector} do not fill an instruction's {k} elements of K"
     both = sides(view, config)
     for name, side in zip(("swizzle_a", "swizzle_b"), both):
-        if not side.along and slots_of(side.operand, side.extent, side.tile // 8, config.k_vector) % side.swizzle:
-            return f"{name} is {side.swizzle}, which does not divide what a lane reads at a time"
+        if not side.k_major and slots_of(side.operand, side.extent, side.tile // 8, config.k_vector) % side.swizzle:
+            return f"{name} is {side.swizzle}, which does not divide the reads of a lane in a block of K"
     vectors = result_vectors(view.c, config.tile_n)
     if vectors % config.swizzle_c:
         return f"swizzle_c is {config.swizzle_c}, which does not divide the {vectors} vectors of a lane's row of C"

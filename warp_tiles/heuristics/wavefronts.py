@@ -1,4 +1,4 @@
-"""How many wavefronts, passes of 128 bytes through shared memory, one access of a warp takes."""
+"""The number of wavefronts that one access of a warp takes. A wavefront moves 128 bytes of shared memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from warp_tiles.gemm.hardware import BANK_BYTES, BANKS, LANES
 
 @lru_cache(maxsize=4096)
 def wavefronts_of(addresses: tuple[int, ...], size_bytes: int) -> int:
-    """Wavefronts of one access of every lane.
+    """Wavefronts of one access of all lanes.
 
-    Lanes go together as far as 128 bytes reach: all 32 with up to 4 bytes each, halves with 8, quarters with 16;
-    twice as many where every lane shares its address with the lane next to it, or with the next but one. A group
-    takes as many wavefronts as its busiest bank has different words. Found by measuring on an H200 (docs/design.md).
+    The hardware serves lanes in groups of up to 128 bytes: all 32 lanes with up to 4 bytes each, half of them with 8
+    bytes, a quarter with 16. A group has twice as many lanes if every lane shares its address with the lane next to it
+    or the next but one. It takes as many wavefronts as its busiest bank has distinct words. Measured on an H200
+    (docs/templates.md).
 
     Args:
         addresses: Byte offset of each of the 32 lanes.
-        size_bytes: Bytes that each lane accesses: up to 16.
+        size_bytes: Bytes that each lane accesses, at most 16.
     """
     group = min(LANES, LANES * BANK_BYTES // max(size_bytes, BANK_BYTES))
     shared = any(all(addresses[i] == addresses[i ^ other] for i in range(LANES)) for other in (1, 2))

@@ -1,4 +1,4 @@
-"""The interface of a provider of GEMM functions: whether it supports a variant, its recipes, and the build."""
+"""The interface of a provider of GEMM functions: its recipes for a variant, its requirements, and the build."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Recipe:
     """One way in which a provider builds a variant.
 
     Attributes:
-        title: For messages, e.g. ``cuBLASDx without alignment``.
-        variant: What is built: the variant that was asked for, or the same with weaker promises.
-        symbol: Name of the function; empty where there is none.
-        tile_config: How it is computed; None where the provider decides that itself.
+        title: Name for messages, e.g. ``cuBLASDx without alignment``.
+        variant: The variant to build: the requested one, or the same with a weaker promise about alignment.
+        symbol: Name of the function; empty if there is none.
+        tile_config: The tile configuration; None if the provider has none.
     """
 
     title: str
@@ -41,8 +41,8 @@ class Built:
     Attributes:
         symbol: Name of the function; empty on the scalar path.
         payload: LTO-IR; empty on the scalar path.
-        key: Digest of its cache key; empty where nothing is cached.
-        hit: Whether the cache held it.
+        key: Digest of the cache key; empty if the build is not cached.
+        hit: True if the LTO-IR comes from the cache.
     """
 
     symbol: str
@@ -55,20 +55,24 @@ class Context(Protocol):
     """Resources that the engine gives to providers."""
 
     def toolchain(self) -> Toolchain:
-        """The toolchain, checked against Warp's linker; raises ToolchainError."""
+        """The toolchain, after a check against Warp's linker.
+
+        Raises:
+            ToolchainError: There is no toolchain, or the linker does not fit it.
+        """
 
     def is_cached(self, key: CacheKey) -> bool:
-        """Whether the cache holds a key."""
+        """Returns True if the cache holds a key."""
 
     def get_or_compile(
         self, key: CacheKey, request: CompileRequest, info: Callable[[Compiled], dict[str, object]]
     ) -> tuple[bytes, bool]:
-        """LTO-IR from the cache or from the compiler, and whether the cache held it.
+        """LTO-IR from the cache or from the compiler. The flag is True if it comes from the cache.
 
         Args:
-            key: Its key.
-            request: The source to compile if the cache misses.
-            info: Facts that the cache stores with it.
+            key: The cache key.
+            request: The source to compile on a cache miss.
+            info: Returns the facts that the cache stores with the LTO-IR.
         """
 
 
@@ -78,8 +82,8 @@ class TunedChoice:
 
     Attributes:
         provider: The provider that builds it.
-        tile_config: How the provider ``mma`` computes it; None with others.
-        reason: How fast it is, and against what, for the plan.
+        tile_config: The tile configuration for the provider ``mma``; None for other providers.
+        reason: Its speed and the comparison, as text for the plan.
     """
 
     provider: str
@@ -92,18 +96,18 @@ class Tuned(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Changes with every winner."""
+        """A text that changes whenever a winner changes."""
 
     def best(self, variant: GemmVariant, providers: Sequence[str]) -> TunedChoice | None:
-        """The fastest measured way among these providers; None if nothing usable was measured."""
+        """The fastest measured choice among these providers; None without a usable measurement."""
 
 
 class Provider(ABC):
-    """Builds GEMM variants, or says which field of one it cannot serve.
+    """Builds GEMM variants. It refuses a variant that it cannot serve, with the name of the field.
 
     Attributes:
-        name: Its value of the setting ``provider``.
-        compiles: Whether it needs NVRTC; where one such provider lacks it, all do.
+        name: Its name in the setting ``provider``.
+        compiles: True if it needs NVRTC. All such providers need the same NVRTC.
     """
 
     name: ClassVar[str]
@@ -111,25 +115,25 @@ class Provider(ABC):
 
     @abstractmethod
     def recipes(self, variant: GemmVariant) -> tuple[Recipe, ...]:
-        """The ways to build a variant, best first, whatever this machine has.
+        """The recipes for a variant, best first. They do not depend on the machine.
 
         Raises:
-            UnsupportedVariant: There is none; the field and its value are named.
+            UnsupportedVariant: There is no recipe. The message names the field and its value.
         """
 
-    def require(self, variant: GemmVariant, context: Context) -> None:  # noqa: B027  most need nothing
-        """Check that this machine has what a build needs.
+    def require(self, variant: GemmVariant, context: Context) -> None:  # noqa: B027  most providers require nothing
+        """Check that this machine has all that a build needs.
 
         Raises:
-            ToolchainError: It has not.
+            ToolchainError: Something is missing.
         """
 
     def key_of(self, recipe: Recipe) -> CacheKey | None:
-        """Key of what a recipe gives; None where nothing is cached."""
+        """The cache key of a recipe's result; None if it is not cached."""
         return None
 
     def salt(self) -> dict[str, str]:
-        """Return the inputs, besides its variants, of a module that is built with this provider.
+        """The inputs, besides the variants, of a module that is built with this provider.
 
         Raises:
             ToolchainError: There is no toolchain.
@@ -141,11 +145,11 @@ class Provider(ABC):
         """Build a variant.
 
         Raises:
-            BuildError: It cannot be built so.
-            ToolchainError: The machine lacks something.
+            BuildError: The build failed.
+            ToolchainError: The machine lacks something that the build needs.
         """
 
 
-def refusal(provider: str, field: str, value: object, why: str) -> UnsupportedVariant:
-    """The error that says what a provider cannot serve."""
-    return UnsupportedVariant(f"{provider} cannot serve {field}={value}: {why}")
+def refusal(provider: str, field: str, value: object, reason: str) -> UnsupportedVariant:
+    """The error for a field that a provider cannot serve."""
+    return UnsupportedVariant(f"{provider} cannot serve {field}={value}: {reason}")

@@ -1,4 +1,4 @@
-"""cuBLASDx device code through NVRTC: the source, the options and the cache key of a variant."""
+"""The provider of cuBLASDx device code, compiled with NVRTC."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SOURCE_SCHEMA = 1
 
 
 def promised(variant: GemmVariant) -> GemmVariant:
-    """The variant with what may be promised to cuBLASDx about alignment.
+    """The variant with the alignments that may be promised to cuBLASDx.
 
-    The rule is Warp's own (``_gemm_operand_alignments`` of Warp 1.18): nothing with explicit leading
-    dimensions; nothing of an operand whose lines are no multiple of 16 bytes; at most 8 bytes for a
-    16-bit C, which cuBLASDx cannot store 16 bytes wide.
+    The rule is Warp's own (``_gemm_operand_alignments`` of Warp 1.18). With explicit leading dimensions, nothing is
+    promised. Nothing is promised for an operand whose rows or columns are not multiples of 16 bytes. A 16-bit C gets
+    at most 8 bytes, because cuBLASDx cannot store it 16 bytes wide.
     """
     if not variant.is_dense:
         return variant.without_alignment()
@@ -32,39 +32,39 @@ def promised(variant: GemmVariant) -> GemmVariant:
 
 def _promised(operand: Operand, widest: int) -> Operand:
     size = DTYPE_BYTES[operand.dtype]
-    whole = operand.leading_dimension * size % 16 == 0
-    return replace(operand, alignment=min(operand.alignment, widest) if whole else size)
+    is_multiple = operand.leading_dimension * size % 16 == 0
+    return replace(operand, alignment=min(operand.alignment, widest) if is_multiple else size)
 
 
 def require_served(provider: str, variant: GemmVariant) -> None:
-    """Refuse what cuBLASDx cannot compute, be it built here or by Warp's libmathdx.
+    """Refuse a variant that cuBLASDx cannot compute. The same holds for Warp's libmathdx.
 
     Raises:
-        UnsupportedVariant: The field and its value are named.
+        UnsupportedVariant: The message names the field and its value.
     """
     if variant.arch < MIN_ARCH:
-        raise refusal(provider, "arch", variant.arch, f"cuBLASDx code is built for sm_{MIN_ARCH} and newer")
+        raise refusal(provider, "arch", variant.arch, f"cuBLASDx needs sm_{MIN_ARCH} or newer")
     if variant.threads < LANES:
-        raise refusal(provider, "threads", variant.threads, f"a block needs {LANES} threads at least")
+        raise refusal(provider, "threads", variant.threads, f"a block needs at least {LANES} threads")
     if variant.c.dtype == "bfloat16":
         raise refusal(provider, "c_dtype", variant.c.dtype, "cuBLASDx cannot accumulate in bfloat16")
 
 
 def source_text(variant: GemmVariant) -> str:
-    """Translation unit of a variant: macros that configure ``kernels/cublasdx/gemm.cuh``.
+    """The translation unit of a variant: macros that configure ``kernels/cublasdx/gemm.cuh``.
 
-    Zeros for leading dimensions and alignments leave the cuBLASDx operator out, which cuBLASDx
-    checks less strictly than one that repeats the default.
+    A zero leading dimension or alignment omits the cuBLASDx operator. cuBLASDx checks a missing operator less strictly
+    than one that repeats the default.
     """
     operands = {"A": variant.a, "B": variant.b, "C": variant.c}
     lds = (0, 0, 0) if variant.is_dense else variant.leading_dimensions
-    weakest = variant.alignments == variant.element_alignments
-    promised = (0, 0, 0) if weakest or not variant.is_dense else variant.alignments
+    minimal = variant.alignments == variant.element_alignments
+    alignments = (0, 0, 0) if minimal or not variant.is_dense else variant.alignments
     macros: dict[str, object] = {"SYMBOL": variant.symbol, "M": variant.m, "N": variant.n, "K": variant.k}
     for name, operand in operands.items():
         macros[f"{name}_DTYPE"] = DTYPES[operand.dtype].cuda_type
         macros[f"{name}_ROW_MAJOR"] = int(operand.arrangement == "row_major")
-    for name, ld, alignment in zip(operands, lds, promised):
+    for name, ld, alignment in zip(operands, lds, alignments):
         macros[f"LD{name}"] = ld
         macros[f"ALIGN_{name}"] = alignment
     macros["TF32"] = int(variant.precision == "tf32")
@@ -75,10 +75,10 @@ def source_text(variant: GemmVariant) -> str:
 
 
 def options(variant: GemmVariant) -> dict[str, Any]:
-    """Compiler options, which decide the code besides the source, as ``cuda.core.ProgramOptions`` names it.
+    """The compiler options that affect the code, with the names of ``cuda.core.ProgramOptions``.
 
-    ``gen_opt_lto`` runs the optimizer once, when the variant is built, instead of at every link,
-    and leaves a third of the bytes.
+    ``gen_opt_lto`` runs the optimizer once, when the variant is built, instead of at every link. It reduces the LTO-IR
+    to a third.
     """
     return {
         "arch": f"sm_{variant.arch}",
@@ -120,7 +120,7 @@ class CublasdxProvider(NvrtcProvider):
         return {"mathdx": self._store.toolchain().mathdx_version}
 
     def recipes(self, variant: GemmVariant) -> tuple[Recipe, ...]:
-        """See :meth:`Provider.recipes`: as promised, then without any promise about alignment."""
+        """See :meth:`Provider.recipes`. The first recipe has the promised alignments, the second promises none."""
         require_served(self.name, variant)
         first = promised(variant)
         weaker = first.without_alignment()

@@ -1,6 +1,6 @@
-"""This project's own device code: the source, the options and the cache key of a variant and its tile configuration.
+"""The provider of this project's own device code, compiled with NVRTC.
 
-The chooser is imported when a variant is planned: a process that finds all modules in Warp's cache needs none of it.
+The chooser is imported when a variant is planned. A process that finds all modules in Warp's cache does not need it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SOURCE_SCHEMA = 1
 
 
 def _constants(kind: str, values: dict[str, Any]) -> str:
-    """Enumerators, of which NVRTC writes none out; a static member is 65 bytes of LTO-IR, used or not."""
+    """C++ of constants as enumerators. Static members would take 65 bytes of LTO-IR each, used or not."""
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
     return f"    enum : {kind} {{ {', '.join(f'{name} = {text}' for name, text in texts.items())} }};"
 
 
 def problem_struct(variant: GemmVariant) -> str:
-    """C++ of the variant, as ``kernels/gemm/problem.cuh`` reads it."""
+    """C++ structure of the variant for ``kernels/gemm/problem.cuh``."""
     operands = {"a": variant.a, "b": variant.b, "c": variant.c}
     types = " ".join(
         f"using {name.upper()} = {DTYPES[operand.dtype].kernel_type};" for name, operand in operands.items()
@@ -58,7 +58,7 @@ def problem_struct(variant: GemmVariant) -> str:
 
 
 def config_struct(config: TileConfig) -> str:
-    """C++ of the tile configuration."""
+    """C++ structure of the tile configuration."""
     values = config.to_json()
     instruction = f"    static constexpr wt::Instruction instruction = wt::Instruction::{values.pop('instruction')};"
     flags = {name: value for name, value in values.items() if isinstance(value, bool)}
@@ -75,46 +75,47 @@ def config_struct(config: TileConfig) -> str:
 
 
 def translation_unit(variant: GemmVariant, config: TileConfig) -> str:
-    """Source of the variant's device function.
+    """The translation unit of the variant's device function.
 
-    The structures lie in one with a name of its own: templates are instantiated under it, and the linker would take
-    those of one variant for those of all. An unnamed namespace would do, with names that fill a seventh of the LTO-IR.
+    Both structures lie in one structure with a unique name. Templates are instantiated with it; with equal names, the
+    linker would use one variant's templates for all variants. An unnamed namespace would also work, but its long names
+    would fill a seventh of the LTO-IR.
     """
     structs = f"{problem_struct(variant)}\n{config_struct(config)}"
     digest = hashlib.sha256((variant.symbol + structs).encode()).digest()
-    own = f"w{base64.b32encode(digest[:5]).decode().lower()}"  # short, because it is part of every name
+    unique = f"w{base64.b32encode(digest[:5]).decode().lower()}"  # short, because it is part of every name
     return f"""#include "{SOURCE}"
 
-struct {own} {{
+struct {unique} {{
 {structs}
 }};
 
 extern "C" __device__ void {variant.symbol}(void* alpha, void* a, void* b, void* beta, void* c)
 {{
-    wt::block_gemm<{own}>(alpha, a, b, beta, c);
+    wt::block_gemm<{unique}>(alpha, a, b, beta, c);
 }}
-{_loop_functions(variant, config, own)}"""
+{_loop_functions(variant, config, unique)}"""
 
 
-def _loop_functions(variant: GemmVariant, config: TileConfig, own: str) -> str:
+def _loop_functions(variant: GemmVariant, config: TileConfig, unique: str) -> str:
     if loop_sums(variant, variant.symbol, config) is None:
         return ""
-    # inlined always: only then do the sums, an array of the caller, become registers
+    # must be inlined: only then does the compiler keep the sums, an array of the caller, in registers
     return f"""
 extern "C" __device__ __forceinline__ __attribute__((used)) void {variant.symbol}_add(void* sums, void* a, void* b)
 {{
-    wt::block_gemm_add<{own}>(sums, a, b);
+    wt::block_gemm_add<{unique}>(sums, a, b);
 }}
 
 extern "C" __device__ __forceinline__ __attribute__((used)) void {variant.symbol}_finish(void* sums, void* c)
 {{
-    wt::block_gemm_finish<{own}>(sums, c);
+    wt::block_gemm_finish<{unique}>(sums, c);
 }}
 """
 
 
 def loop_sums(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums | None:
-    """How a loop keeps the sums of a variant in registers; None where C rounds them or they are too many."""
+    """The sums that a loop keeps in registers; None if C would round them or registers cannot hold them."""
     from warp_tiles.codegen.loops import LoopSums
     from warp_tiles.heuristics import limits as tile_limits
 
@@ -128,13 +129,13 @@ def loop_sums(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums
 
 
 def device_function(variant: GemmVariant, symbol: str, provider: str, config: TileConfig | None) -> DeviceFunction:
-    """Return the device function of a built variant, as generated code calls it.
+    """The device function of a built variant, for generated code.
 
     Args:
         variant: The variant.
-        symbol: Its function.
-        provider: Who built it.
-        config: How, where the provider is ``mma``.
+        symbol: Name of its function.
+        provider: Name of the provider that built it.
+        config: The tile configuration of ``mma``; None for other providers.
     """
     from warp_tiles.codegen.module import DeviceFunction
 
@@ -148,9 +149,9 @@ def device_function(variant: GemmVariant, symbol: str, provider: str, config: Ti
 
 
 def options(variant: GemmVariant) -> dict[str, Any]:
-    """Compiler options, which decide the code besides the source, as ``cuda.core.ProgramOptions`` names it.
+    """The compiler options that affect the code, with the names of ``cuda.core.ProgramOptions``.
 
-    The optimizer runs at the link: before it, as ``gen_opt_lto`` would, it takes longer than it saves there.
+    ``gen_opt_lto`` is not set: the optimizer runs at the link, and an earlier run would take longer than it saves.
     """
     return {"arch": f"sm_{variant.arch}", "std": "c++17"}
 
@@ -163,14 +164,13 @@ def _chosen(variant: GemmVariant) -> TileConfig:
 
 
 class MmaProvider(NvrtcProvider):
-    """Builds variants from the templates in ``kernels/``, which need no headers but their own.
+    """Builds variants from the templates in ``kernels/``, which include only their own headers.
 
-    Where a method takes a tile configuration, None stands for the one that
-    :func:`warp_tiles.heuristics.choose.choose` takes.
+    Where a method takes a tile configuration, None means the result of :func:`warp_tiles.heuristics.choose.choose`.
 
     Args:
         store: Finds the compiler and digests files.
-        tuned: Measurements; None leaves every choice to the heuristics.
+        tuned: Measurements. With None, the heuristics make every choice.
     """
 
     name = "mma"
@@ -202,8 +202,8 @@ class MmaProvider(NvrtcProvider):
         """See :class:`NvrtcProvider`.
 
         Raises:
-            UnsupportedVariant: No configuration serves the variant.
-            SettingError: The one that is given does not.
+            UnsupportedVariant: The templates cannot compute the variant.
+            SettingError: The given configuration does not fit the variant.
         """
         from warp_tiles.heuristics import limits as tile_limits
 
@@ -213,19 +213,19 @@ class MmaProvider(NvrtcProvider):
         return config
 
     def recipes(self, variant: GemmVariant) -> tuple[Recipe, ...]:
-        """See :meth:`Provider.recipes`: as measured to be fastest, then as the chooser takes it."""
+        """See :meth:`Provider.recipes`. The first recipe is the fastest measured one, the second the chooser's."""
         try:
             config = _chosen(variant)
         except UnsupportedVariant as error:
             raise UnsupportedVariant(f"{self.name} cannot serve {error.message}") from error
-        usual = self.recipe(variant, config)
+        chosen = self.recipe(variant, config)
         tuned = self._tuned.best(variant, (self.name,)) if self._tuned else None
         if tuned is None or tuned.tile_config == config:
-            return (usual,)
-        return (replace(usual, title="the provider mma as tuned", tile_config=tuned.tile_config), usual)
+            return (chosen,)
+        return (replace(chosen, title="the provider mma as tuned", tile_config=tuned.tile_config), chosen)
 
     def recipe(self, variant: GemmVariant, config: TileConfig) -> Recipe:
-        """The way to build a variant with a tile configuration."""
+        """The recipe for a variant with a tile configuration."""
         return Recipe("the provider mma", variant, variant.symbol, config)
 
     def details(self, config: TileConfig | None) -> dict[str, object]:

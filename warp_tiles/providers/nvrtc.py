@@ -1,4 +1,4 @@
-"""The common part of providers that compile device sources of ``kernels/`` with NVRTC, through the cache."""
+"""The base class of providers that compile device sources of ``kernels/`` with NVRTC and cache the result."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ class NvrtcProvider(Provider):
     def __init__(self, store: ToolchainStore) -> None:
         self._store = store
 
-    # ---- what each provider says
+    # ---- overridden by each provider
 
     @property
     @abstractmethod
     def schema(self) -> int:
-        """Version of the meaning of the translation unit."""
+        """Version of the translation unit's format."""
 
     @abstractmethod
     def source(self) -> DeviceSource:
         """The device source that translation units include.
 
         Raises:
-            ToolchainError: Headers that it includes are missing.
+            ToolchainError: Included headers are missing.
         """
 
     @abstractmethod
     def text(self, variant: GemmVariant, config: TileConfig | None) -> str:
-        """Translation unit of a variant."""
+        """The translation unit of a variant."""
 
     @abstractmethod
     def options(self, variant: GemmVariant) -> dict[str, Any]:
-        """Compiler options, which decide the code besides the source, as ``cuda.core.ProgramOptions`` names it."""
+        """The compiler options that affect the code, with the names of ``cuda.core.ProgramOptions``."""
 
     def settled(self, variant: GemmVariant, config: TileConfig | None) -> TileConfig | None:
-        """The tile configuration that is used where ``config`` is given; None where there is none."""
+        """The tile configuration to use: ``config``, or the default for None. None if the provider has none."""
         return None
 
     def details(self, config: TileConfig | None) -> dict[str, object]:
         """Facts of this provider that the cache stores with LTO-IR."""
         return {}
 
-    # ---- what follows from that
+    # ---- shared by all
 
     def request(self, variant: GemmVariant, config: TileConfig | None = None) -> CompileRequest:
-        """The request to the compiler.
+        """The compile request of a variant.
 
         Raises:
             ToolchainError: There is no toolchain.
@@ -81,7 +81,7 @@ class NvrtcProvider(Provider):
         )
 
     def identity(self) -> dict[str, str]:
-        """The inputs of the LTO-IR besides the variant.
+        """The inputs of the LTO-IR besides the variant, by name.
 
         Raises:
             ToolchainError: There is no toolchain.
@@ -108,7 +108,7 @@ class NvrtcProvider(Provider):
         }
 
     def key(self, variant: GemmVariant, config: TileConfig | None = None) -> CacheKey:
-        """Key of a variant's LTO-IR.
+        """The cache key of a variant's LTO-IR.
 
         Raises:
             ToolchainError: There is no toolchain.

@@ -1,4 +1,4 @@
-"""Warp's own implementations of a product: libmathdx, and the scalar path of its templates."""
+"""The providers of Warp's own implementations of a product: libmathdx, and the scalar path of its templates."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Libmathdx = Callable[[GemmVariant], tuple[str, bytes]]
 
 
 class LibmathdxProvider(Provider):
-    """Has Warp build a variant, in seconds and megabytes; nothing of it is cached here.
+    """Lets Warp build a variant with libmathdx. The result is not cached here.
 
     Args:
-        function: Returns a variant's symbol and LTO-IR; None where this Warp has no libmathdx.
+        function: Returns a variant's symbol and LTO-IR. None if this Warp has no libmathdx.
     """
 
     name = "libmathdx"
@@ -29,7 +29,7 @@ class LibmathdxProvider(Provider):
         if self._function is None:
             raise UnsupportedVariant("libmathdx is not part of this Warp")
         require_served(self.name, variant)
-        # Warp's own name of the function is known when it is built
+        # Warp names the function when it builds it
         return (Recipe("Warp's libmathdx", variant, variant.symbol),)
 
     def build(self, recipe: Recipe, context: Context) -> Built:
@@ -39,7 +39,7 @@ class LibmathdxProvider(Provider):
 
 
 class ScalarProvider(Provider):
-    """Leaves a product to Warp's templates, which compute it without a function of its own."""
+    """Leaves a product to Warp's templates, which compute it without a device function."""
 
     name = "scalar"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conversions between stored and computed types on the host: round to nearest even.
+// Conversions between stored and computed types on the host. All round to nearest even.
 
 #pragma once
 
@@ -62,7 +62,7 @@ struct Convert<bf16, double> {
     static WT_DEVICE bf16 of(double x) { return {emulator::bf16_of(x)}; }
 };
 
-// Two products' results in one word, the first in the lower half
+// Packs two 16-bit values into one word, the first into the lower half.
 template <class T>
 WT_DEVICE u32 pack(T low, T high)
 {
@@ -72,7 +72,7 @@ WT_DEVICE u32 pack(T low, T high)
 WT_DEVICE u32 bits_of(float x) { return emulator::bits_of_float(x); }
 WT_DEVICE float float_of(u32 x) { return emulator::float_of_bits(x); }
 
-// What the tensor cores drop of a float they read as tf32: mantissa bits 0 to 12.
-WT_DEVICE float tf32_part(float x) { return float_of(bits_of(x) & 0xffffe000u); }
+// Truncates a float as the tensor cores do when they read it as tf32: mantissa bits 0 to 12 become zero.
+WT_DEVICE float truncate_to_tf32(float x) { return float_of(bits_of(x) & 0xffffe000u); }
 
 }  // namespace wt::arch

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who an emulated thread is, and what lanes of a warp tell each other.
+// The emulated thread's index, shuffles between the lanes of a warp, byte permutation and the block barrier.
 
 #pragma once
 
@@ -9,25 +9,25 @@
 
 namespace wt::arch {
 
-// Index of the thread in its block, which Warp makes one-dimensional
+// Index of the thread in its block. Warp's blocks are one-dimensional.
 WT_DEVICE int thread_index() { return emulator::thread_index(); }
 
-// Value of the lane whose index differs in the bits of mask; every lane of the warp takes part.
-WT_DEVICE float exchange(float value, int mask)
+// Returns x of the lane whose index differs in the bits of mask. Every lane of the warp calls it.
+WT_DEVICE float shuffle_xor(float x, int mask)
 {
     float result;
-    emulator::collective(emulator::Kind::exchange_f32, {&result, &value, nullptr, mask});
+    emulator::collective(emulator::Kind::shuffle_xor_f32, {&result, &x, nullptr, mask});
     return result;
 }
 
-WT_DEVICE double exchange(double value, int mask)
+WT_DEVICE double shuffle_xor(double x, int mask)
 {
     double result;
-    emulator::collective(emulator::Kind::exchange_f64, {&result, &value, nullptr, mask});
+    emulator::collective(emulator::Kind::shuffle_xor_f64, {&result, &x, nullptr, mask});
     return result;
 }
 
-// Four of the eight bytes of two words (b the upper four), chosen by four selector digits.
+// Selects four of the eight bytes of two words by the four digits of the selector; b has the upper four bytes.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-prmt
 WT_DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector)
 {
@@ -42,7 +42,7 @@ WT_DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector)
     return result;
 }
 
-// Waits for every thread of the block, and makes their writes to shared memory visible.
+// Waits for every thread of the block and makes their writes to shared memory visible.
 WT_DEVICE void block_barrier() { emulator::collective(emulator::Kind::barrier, {nullptr, nullptr, nullptr, 0}); }
 
 }  // namespace wt::arch

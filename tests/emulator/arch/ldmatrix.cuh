@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collective loads of 8 x 8 matrices of 16-bit elements, emulated by machine/matrix_load.cpp.
+// Collective loads of 8 x 8 matrices of 16-bit elements, emulated by machine/collectives.cpp.
 
 #pragma once
 

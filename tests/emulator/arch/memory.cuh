@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shared memory of the emulated block; every access is checked and counted.
+// Shared memory of the emulated block. Every access is checked and counted.
 
 #pragma once
 
@@ -15,7 +15,7 @@ WT_DEVICE T* in_shared(void* pointer)
     return static_cast<T*>(pointer);
 }
 
-// Reads N elements at once; the address is a multiple of their size together.
+// Reads N elements at once. The address is a multiple of N * sizeof(T).
 template <int N, class T>
 WT_DEVICE Vector<T, N> load(const T* address)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Element types for the host; the same as kernels/arch/types.cuh but for the qualifier.
+// Element types for the host. Only the qualifier differs from kernels/arch/types.cuh.
 
 #pragma once
 

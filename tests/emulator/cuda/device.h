@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What NVRTC declares by itself, for the host's compiler: a generated module and Warp's headers see no other header
-// before it. Free of standard headers, because Warp declares the C library's types and functions itself.
+// The declarations that NVRTC has built in, for the host's compiler. Generated modules and Warp's headers are compiled after
+// this header alone. It includes no standard headers, because Warp declares the C library's types and functions itself.
 
 #pragma once
 
@@ -53,7 +53,7 @@ template <class T, class... Arguments> T tex1DLod(Arguments...);
 template <class T, class... Arguments> T tex2DLod(Arguments...);
 template <class T, class... Arguments> T tex3DLod(Arguments...);
 
-// ---- the C library, as NVRTC knows it
+// ---- the C library functions that NVRTC has
 
 #define assert(condition)                                                                                              \
     ((condition) ? void() : wt::emulator::fail("the assertion failed: " #condition, __FILE__, __LINE__))
@@ -68,7 +68,7 @@ int abs(int) noexcept;
 long long llabs(long long) noexcept;
 }
 
-// with float, as floorf, and with double
+// Defines a function of one argument for float, under two names, and for double.
 #define WT_MATH(NAME)                                                                                                  \
     inline float NAME##f(float x) { return __builtin_##NAME##f(x); }                                                   \
     inline double NAME(double x) { return __builtin_##NAME(x); }                                                       \
@@ -127,7 +127,7 @@ inline bool isinf(double x) { return __builtin_isinf(x); }
 inline bool isfinite(double x) { return __builtin_isfinite(x); }
 template <class T> inline T min(T x, T y) { return y < x ? y : x; }
 template <class T> inline T max(T x, T y) { return x < y ? y : x; }
-// inverses of distribution functions, of which the host's library has none
+// The host's library lacks these functions.
 float erfinvf(float);
 double erfinv(double);
 float erfcinvf(float);
@@ -138,7 +138,7 @@ double normcdfinv(double);
 
 template <class To, class From> inline To wt_bits(From from)
 {
-    static_assert(sizeof(To) == sizeof(From), "Of one size");
+    static_assert(sizeof(To) == sizeof(From), "Both types must have one size");
     To to;
     __builtin_memcpy(&to, &from, sizeof(to));
     return to;
@@ -162,7 +162,7 @@ inline void __brkpt() { wt::emulator::fail("a breakpoint", "", 0); }
 // ---- threads, warps and memory
 
 inline void __syncthreads() { wt::emulator::collective(wt::emulator::Kind::barrier, {}); }
-inline void __syncwarp(unsigned lanes = 0xffffffffu) { wt::emulator::meet(lanes); }
+inline void __syncwarp(unsigned lanes = 0xffffffffu) { wt::emulator::warp_barrier(lanes); }
 inline void __threadfence() { }
 inline void __threadfence_block() { }
 inline unsigned __activemask() { return wt::emulator::active_lanes(); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Instructions that the module and Warp's headers write in PTX. ../native.py puts calls of these functions in the place
-// of asm statements: the mnemonic is the name, and operands have the order of the instruction.
+// The PTX instructions of modules and of Warp's headers. ../native.py replaces asm statements by calls of these functions.
+// A function has the name of the mnemonic and the operands in the order of the instruction.
 
 #pragma once
 
@@ -16,9 +16,9 @@ inline void cp_async_cg_shared_global(unsigned to, const void* from, int bytes)
     wt::emulator::start_copy(to, from, bytes, bytes);
 }
 
-inline void cp_async_ca_shared_global(unsigned to, const void* from, int bytes, unsigned there)
+inline void cp_async_ca_shared_global(unsigned to, const void* from, int bytes, unsigned valid_bytes)
 {
-    wt::emulator::start_copy(to, from, bytes, int(there));
+    wt::emulator::start_copy(to, from, bytes, int(valid_bytes));
 }
 
 inline void cp_async_wait_all() { wt::emulator::wait_for_copies(); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is known of every byte of a piece of memory: who accessed it last, and whether a copy is on its way to it.
+// The state of every byte of a memory: the threads that accessed it last, and whether an async copy to it is pending.
 
 #pragma once
 
@@ -13,10 +13,10 @@
 
 namespace wt::emulator {
 
-enum class Way { read, write, atomic };  // how memory is accessed
+enum class AccessKind { read, write, atomic };
 
-// Barriers and blocks have numbers that rise through a launch; a block's threads order their accesses by barriers, and
-// nothing orders those of two blocks.
+// A logical clock that advances at each barrier and each block. Barriers order the accesses of a block's threads. Nothing
+// orders the accesses of two blocks.
 class Clock {
 public:
     void start_launch() { now_ = block_ = 1; }
@@ -25,7 +25,7 @@ public:
 
     std::uint32_t now() const { return now_; }
 
-    // Whether what happened at a time is ordered before this moment for all threads
+    // Returns true if a barrier orders an access at that time before all accesses from now on.
     bool is_past(std::uint32_t time) const { return time >= block_ && time < now_; }
 
 private:
@@ -36,45 +36,45 @@ class ByteStates {
 public:
     explicit ByteStates(const Clock& clock) : clock_(clock) { }
 
-    // All bytes are of nobody; `start` is where they lie, `name` what messages call them.
+    // Forgets all regions. `start` is the address of the memory, and `name` its name in messages.
     void reset(std::string name, const void* start, std::size_t size);
 
-    // Bytes that belong together and may be accessed
-    void own(std::string name, std::size_t offset, std::size_t size, bool initialised);
+    // Adds a region that threads may access. One access must not span two regions.
+    void add_region(std::string name, std::size_t offset, std::size_t size, bool initialised);
 
-    bool contains(const void* address) const { return std::size_t(at(address)) < states_.size(); }
+    bool contains(const void* address) const { return std::size_t(offset_of(address)) < states_.size(); }
 
-    // Checks an access and remembers it. Throws Fault.
-    void access(const Access& access, Way way, const void* address, int alignment);
+    // Checks an access and records it. Throws Fault.
+    void access(const Access& access, AccessKind kind, const void* address, int alignment);
 
-    // A copy to these bytes starts, and ends; in between nobody may access them.
+    // Starts and ends an async copy to these bytes. In between no thread may access them.
     void start_copy(const Access& access, const void* address, int alignment);
     void end_copy(int thread, const void* address, int bytes);
 
-    // "shared memory + 16 bytes"
+    // Returns for example "shared memory, byte 16".
     std::string describe(const void* address) const;
 
 private:
     struct State {
-        std::int16_t piece = -1;
+        std::int16_t region = -1;
         std::int16_t writer = 0, reader = 0, copier = 0;
-        bool initialised = false, atomic = false, awaited = false;
-        std::uint32_t write_time = 0, read_time = 0;  // 0: never
+        bool initialised = false, atomic = false, copy_pending = false;
+        std::uint32_t write_time = 0, read_time = 0;  // 0 means never
     };
-    struct Piece {
+    struct Region {
         std::string name;
         std::size_t offset, size;
     };
 
-    std::ptrdiff_t at(const void* address) const { return static_cast<const char*>(address) - start_; }
-    void locate(const Access& access, const void* address, int alignment) const;
-    void check_race(const Access& access, const void* address, std::uint32_t time, int other, const char* done) const;
+    std::ptrdiff_t offset_of(const void* address) const { return static_cast<const char*>(address) - start_; }
+    void check_bounds(const Access& access, const void* address, int alignment) const;
+    void check_race(const Access& access, const void* address, std::uint32_t time, int other, const char* verb) const;
 
     const Clock& clock_;
     std::string name_;
     const char* start_ = nullptr;
     std::vector<State> states_;
-    std::vector<Piece> pieces_;
+    std::vector<Region> regions_;
 };
 
 }  // namespace wt::emulator

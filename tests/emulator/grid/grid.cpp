@@ -9,15 +9,15 @@
 
 #include "machine/fault.h"
 
-// The program's static variables lie between these symbols of the linker.
+// The program's static variables lie between these two symbols, which the linker defines.
 extern "C" char __data_start, _end;
 
 namespace wt::emulator {
 
 namespace {
 
-constexpr std::size_t window_bytes = 256 * 1024, before = 4096;  // the largest shared memory is 228 KB
-constexpr int unset = 0xfe;  // bytes that nobody wrote: large negative numbers in every type
+constexpr std::size_t window_bytes = 256 * 1024, guard_bytes = 4096;  // a GPU has at most 228 KB
+constexpr int unset = 0xfe;  // unwritten bytes; they are large negative numbers in every type
 
 }  // namespace
 
@@ -29,23 +29,23 @@ Grid::Grid(char* arrays, std::size_t arrays_bytes)
     , arrays_(arrays)
     , arrays_bytes_(arrays_bytes)
 {
-    // accesses beyond are signals
-    void* const memory = mmap(nullptr, window_bytes + 2 * before, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    // An access beyond the window raises a signal.
+    void* const memory = mmap(nullptr, window_bytes + 2 * guard_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
-    window_ = static_cast<char*>(memory) + before;
+    window_ = static_cast<char*>(memory) + guard_bytes;
     mprotect(window_, window_bytes, PROT_READ | PROT_WRITE);
     grid = this;
 }
 
-Grid::~Grid() { munmap(window_ - before, window_bytes + 2 * before); }
+Grid::~Grid() { munmap(window_ - guard_bytes, window_bytes + 2 * guard_bytes); }
 
 std::string Grid::run(const GridLaunch& launch)
 {
     launch_ = launch;
-    if (std::size_t(launch.shared_bytes) > window_bytes) return "so much shared memory is not emulated";
+    if (std::size_t(launch.shared_bytes) > window_bytes) return "the emulator has only 256 KB of shared memory";
     clock_.start_launch();
     array_states_.reset("the arrays", arrays_, arrays_bytes_);
-    for (const Array& array : launch.arrays) array_states_.own(array.name, array.offset, array.size, true);
+    for (const Array& array : launch.arrays) array_states_.add_region(array.name, array.offset, array.size, true);
     blockDim = {unsigned(launch.threads), 1, 1};
     gridDim = {unsigned(launch.blocks), 1, 1};
     for (int block = 0; block < launch.blocks; ++block) {
@@ -53,10 +53,10 @@ std::string Grid::run(const GridLaunch& launch)
         clock_.start_block();
         std::memset(window_, unset, window_bytes);
         shared_states_.reset("shared memory", window_, window_bytes);
-        shared_states_.own("shared memory", 0, std::size_t(launch.shared_bytes), false);
-        // it is not known which are written, so that all count as initialised
+        shared_states_.add_region("shared memory", 0, std::size_t(launch.shared_bytes), false);
+        // It is unknown which of them are written, so all count as initialised.
         static_states_.reset("static memory", &__data_start, std::size_t(&_end - &__data_start));
-        static_states_.own("static memory", 0, std::size_t(&_end - &__data_start), true);
+        static_states_.add_region("static memory", 0, std::size_t(&_end - &__data_start), true);
         copies_.assign(std::size_t(launch.threads), {});
         try {
             run_threads(launch.threads, launch.sm);
@@ -70,36 +70,38 @@ std::string Grid::run(const GridLaunch& launch)
 void Grid::body() { launch_.call(launch_.arguments.data()); }
 void Grid::resumed(int thread) { threadIdx = {unsigned(thread), 0, 0}; }
 
-void Grid::access(Way way, const void* address, int bytes, int alignment)
+void Grid::access(AccessKind kind, const void* address, int bytes, int alignment)
 {
     ByteStates* const states = is_shared(address)                ? &shared_states_
                              : is_global(address)                ? &array_states_
                              : static_states_.contains(address) ? &static_states_
                                                                  : nullptr;
-    if (!states || thread_index() < 0) return;  // a thread's own memory
+    if (!states || thread_index() < 0) return;  // the thread's own memory
     const char* const names[] = {"load", "store", "atomic operation"};
-    guarded([&] { states->access({thread_index(), names[int(way)], bytes}, way, address, alignment); });
+    guarded([&] { states->access({thread_index(), names[int(kind)], bytes}, kind, address, alignment); });
 }
 
 void Grid::access_global(void* address, int bytes)
 {
-    guarded([&] { array_states_.access({thread_index(), "atomic operation", bytes}, Way::atomic, address, bytes); });
+    guarded([&] { array_states_.access({thread_index(), "atomic operation", bytes}, AccessKind::atomic, address, bytes); });
 }
 
-void Grid::start_copy(unsigned to, const void* from, int bytes, int there)
+void Grid::start_copy(unsigned to, const void* from, int bytes, int valid_bytes)
 {
-    Copy copy{shared_pointer(to), from, bytes, there, {}};
+    Copy copy{shared_pointer(to), from, bytes, valid_bytes, {}};
     guarded([&] {
         const Access reads{thread_index(), "asynchronous load", bytes}, writes{thread_index(), "asynchronous store", bytes};
         if (launch_.sm < 80) throw Fault{writes.text() + " needs sm_80"};
-        if (there < 0 || there > bytes) throw Fault{reads.text() + ": " + std::to_string(there) + " of them are to be read"};
+        if (valid_bytes < 0 || valid_bytes > bytes)
+            throw Fault{reads.text() + ": the source size is " + std::to_string(valid_bytes) + " bytes"};
         if (reinterpret_cast<std::uintptr_t>(from) % std::size_t(bytes) != 0)
             throw Fault{reads.text() + " misaligned at " + array_states_.describe(from)};
-        if (there > 0) array_states_.access({thread_index(), "asynchronous load", there}, Way::read, from, 1);
+        if (valid_bytes > 0)
+            array_states_.access({thread_index(), "asynchronous load", valid_bytes}, AccessKind::read, from, 1);
         shared_states_.start_copy(writes, copy.to, bytes);
     });
-    if (there > 0) std::memcpy(copy.data, from, std::size_t(there));
-    std::memset(copy.to, unset, std::size_t(bytes));  // what was there may be gone at any time from now on
+    if (valid_bytes > 0) std::memcpy(copy.data, from, std::size_t(valid_bytes));
+    std::memset(copy.to, unset, std::size_t(bytes));  // the old values may be overwritten at any time
     copies_[std::size_t(thread_index())].push_back(copy);
 }
 
@@ -107,8 +109,8 @@ void Grid::wait_for_copies()
 {
     for (const Copy& copy : copies_[std::size_t(thread_index())]) {
         guarded([&] {
-            if (std::memcmp(copy.data, copy.from, std::size_t(copy.there)) != 0)
-                throw Fault{name_of_thread(thread_index()) + ": what it copies changed at "
+            if (std::memcmp(copy.data, copy.from, std::size_t(copy.valid_bytes)) != 0)
+                throw Fault{name_of_thread(thread_index()) + ": the source of its copy changed at "
                             + array_states_.describe(copy.from)};
         });
         std::memcpy(copy.to, copy.data, std::size_t(copy.bytes));
@@ -138,14 +140,14 @@ void* Grid::shared_pointer(unsigned long address) const { return window_ + (long
 
 int Grid::read(const Access& access, const void* address, void* to)
 {
-    shared_states_.access(access, Way::read, address, access.bytes);
+    shared_states_.access(access, AccessKind::read, address, access.bytes);
     std::memcpy(to, address, std::size_t(access.bytes));
     return -1;
 }
 
 int Grid::write(const Access& access, void* address, const void* from)
 {
-    shared_states_.access(access, Way::write, address, access.bytes);
+    shared_states_.access(access, AccessKind::write, address, access.bytes);
     std::memcpy(address, from, std::size_t(access.bytes));
     return -1;
 }
@@ -155,10 +157,10 @@ std::size_t Grid::offset_of(const void* address) const
     return std::size_t(static_cast<const char*>(address) - window_);
 }
 
-std::string Grid::misuse(const void* address) const
+std::string Grid::describe_misuse(const void* address) const
 {
     const char* const at = static_cast<const char*>(address);
-    if (at < window_ - before || at >= window_ + window_bytes + before) return "";
+    if (at < window_ - guard_bytes || at >= window_ + window_bytes + guard_bytes) return "";
     return "an access out of bounds at " + shared_states_.describe(address);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A launch of a module's kernel: blocks one after the other, on shared memory and on the arrays of the launch.
+// A launch of a module's kernel. Its blocks run one after the other.
 
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace wt::emulator {
 
-// An array in the memory of the launch
+// An array in the global memory of a launch
 struct Array {
     std::string name;
     std::size_t offset, size;
@@ -28,20 +28,21 @@ struct GridLaunch {
     std::vector<Array> arrays;
 };
 
-// Every plain access of the module comes here by the calls that -fsanitize=thread puts in front of it, see traced.cpp.
+// Runs a kernel and checks its accesses. -fsanitize=thread adds a call before each plain access of the module; see
+// traced.cpp.
 class Grid : public Threads, private Memory {
 public:
-    // Arrays lie in so many bytes from `arrays` on.
+    // `arrays` is the global memory of the launch.
     Grid(char* arrays, std::size_t arrays_bytes);
     ~Grid() override;
 
-    // Runs a kernel and returns what is wrong, or "".
+    // Runs a kernel and returns its error, or "".
     std::string run(const GridLaunch& launch);
 
-    // ---- called by threads; what is wrong ends the thread
-    void access(Way way, const void* address, int bytes, int alignment);
+    // ---- called by threads; an error ends the thread
+    void access(AccessKind kind, const void* address, int bytes, int alignment);
     void access_global(void* address, int bytes);  // atomic and aligned
-    void start_copy(unsigned to, const void* from, int bytes, int there);
+    void start_copy(unsigned to, const void* from, int bytes, int valid_bytes);
     void wait_for_copies();
 
     bool is_global(const void* address) const;
@@ -53,8 +54,8 @@ private:
     struct Copy {
         void* to;
         const void* from;
-        int bytes, there;
-        unsigned char data[16];  // what was to be read when the copy started
+        int bytes, valid_bytes;
+        unsigned char data[16];  // the source when the copy started
     };
 
     void body() override;
@@ -64,16 +65,16 @@ private:
     int write(const Access& access, void* address, const void* from) override;
     std::size_t offset_of(const void* address) const override;
     void pass_barrier() override { clock_.pass_barrier(); }
-    std::string misuse(const void* address) const override;
+    std::string describe_misuse(const void* address) const override;
 
     Clock clock_;
     ByteStates shared_states_{clock_}, array_states_{clock_};
-    ByteStates static_states_{clock_};  // of __shared__ variables, which are static ones of the program
+    ByteStates static_states_{clock_};  // of __shared__ variables, which are static variables of the program
     char* arrays_;
     std::size_t arrays_bytes_;
     char* window_;  // shared memory
     GridLaunch launch_{};
-    std::vector<std::vector<Copy>> copies_;  // of each thread, on their way
+    std::vector<std::vector<Copy>> copies_;  // pending copies of each thread
 };
 
 extern Grid* grid;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Main program of an emulated module: reads one launch from a file and answers into another. ../module.py is its other
-// half. Arrays lie at a fixed address, so that whoever writes the request knows pointers to them.
+// The main program of an emulated module. It reads one launch from a file and writes the answer to another file.
+// ../module.py starts it. Arrays lie at a fixed address, so that ../module.py can compute pointers to them.
 
 #include <sys/mman.h>
 
@@ -61,7 +61,7 @@ int answer(std::FILE* in, std::FILE* out)
         array.offset = reader.number();
         array.size = reader.number();
     }
-    std::vector<std::vector<std::uint64_t>> arguments(reader.number());  // in words, which are aligned
+    std::vector<std::vector<std::uint64_t>> arguments(reader.number());  // as 64-bit words, for alignment
     for (auto& argument : arguments) {
         const std::size_t size = reader.number();
         argument.resize((size + 7) / 8);

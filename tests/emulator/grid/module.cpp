@@ -11,15 +11,15 @@ namespace wt::emulator {
 
 void fail(const char* text, const char* file, int line)
 {
-    const std::string place = *file ? ", " + std::string(file) + ":" + std::to_string(line) : "";
-    grid->fail(name_of_thread(grid->thread_index()) + ": " + text + place);
+    const std::string location = *file ? ", " + std::string(file) + ":" + std::to_string(line) : "";
+    grid->fail(name_of_thread(grid->thread_index()) + ": " + text + location);
 }
 
 namespace {
 
 void require_all(unsigned lanes)
 {
-    if (lanes != 0xffffffffu) fail("a collective of some lanes of a warp is not emulated", "", 0);
+    if (lanes != 0xffffffffu) fail("a collective of only some lanes of a warp is not emulated", "", 0);
 }
 
 template <class Widen, class Narrow> void add_pairs(void* to, const unsigned (&pairs)[4], Widen widen, Narrow narrow)
@@ -34,7 +34,7 @@ template <class Widen, class Narrow> void add_pairs(void* to, const unsigned (&p
 
 }  // namespace
 
-void meet(unsigned lanes)
+void warp_barrier(unsigned lanes)
 {
     require_all(lanes);
     collective(Kind::warp_barrier, {nullptr, nullptr, nullptr, 0});
@@ -54,7 +54,7 @@ void shuffle(unsigned lanes, void* result, const void* value, int bytes, int sou
     collective(Kind::shuffle, {result, value, &bytes, source});
 }
 
-// Not at once: each element is an operation of its own, but no other thread runs in between.
+// The four additions are separate, but no other thread runs in between.
 void vector_add_f32(void* to, float a, float b, float c, float d)
 {
     grid->access_global(to, 16);
@@ -77,8 +77,11 @@ unsigned active_lanes() { fail("activemask is not emulated", "", 0); }
 bool is_global(const void* pointer) { return grid->is_global(pointer); }
 unsigned long shared_address(const void* pointer) { return grid->shared_address(pointer); }
 void* shared_pointer(unsigned long address) { return grid->shared_pointer(address); }
-void atomic(void* address, int bytes) { grid->access(Way::atomic, address, bytes, bytes); }
-void start_copy(unsigned to, const void* from, int bytes, int there) { grid->start_copy(to, from, bytes, there); }
+void atomic(void* address, int bytes) { grid->access(AccessKind::atomic, address, bytes, bytes); }
+void start_copy(unsigned to, const void* from, int bytes, int valid_bytes)
+{
+    grid->start_copy(to, from, bytes, valid_bytes);
+}
 void wait_for_copies() { grid->wait_for_copies(); }
 
 }  // namespace wt::emulator

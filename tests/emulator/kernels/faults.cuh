@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Functions that each do one thing wrong. A and C are 8 x 8 floats with room between the rows.
+// Functions with one fault each. A, B and C are 8 x 7 floats with gaps between the rows.
 
 #pragma once
 
@@ -45,7 +45,7 @@ WT_FAULT(gap)
     if (thread_index() == 3) load<1>(tiles(a, b, c).a + 2 * pitch + columns);
 }
 
-// Its first half is an element.
+// The first half of this load is an element; the second half lies in a gap.
 WT_FAULT(half_in_gap)
 {
     if (thread_index() == 3) load<2>(tiles(a, b, c).a + 2 * pitch + columns - 1);
@@ -71,7 +71,7 @@ WT_FAULT(misaligned)
     if (thread_index() == 3) load<2>(tiles(a, b, c).a + 2 * pitch + 1);
 }
 
-// Aligned to 8 bytes like the tile, but not to 16
+// The address is aligned to 8 bytes, like the tile, and not to 16.
 WT_FAULT(more_aligned_than_promised)
 {
     if (thread_index() == 3) load<4>(tiles(a, b, c).a);
@@ -94,11 +94,11 @@ WT_FAULT(read_after_write)
 {
     const int thread = thread_index();
     if (thread == 3) store<1>(tiles(a, b, c).c + 1, {1.0f});
-    wt::arch::exchange(1.0f, 1);  // orders lanes, and no memory
+    wt::arch::shuffle_xor(1.0f, 1);  // this orders lanes but not memory accesses
     if (thread == 4) load<1>(tiles(a, b, c).c + 1);
 }
 
-WT_FAULT(element_forgotten)
+WT_FAULT(missing_element)
 {
     const int thread = thread_index(), row = thread / columns, column = thread % columns;
     if (row < rows && thread != 17) store<1>(tiles(a, b, c).c + row * pitch + column, {1.0f});
@@ -107,17 +107,17 @@ WT_FAULT(element_forgotten)
 WT_FAULT(two_instructions)
 {
     if (thread_index() == 35)
-        wt::arch::exchange(1.0f, 1);
+        wt::arch::shuffle_xor(1.0f, 1);
     else
-        wt::arch::exchange(1.0, 1);
+        wt::arch::shuffle_xor(1.0, 1);
 }
 
-WT_FAULT(lane_left)
+WT_FAULT(lane_exited)
 {
-    if (thread_index() != 35) wt::arch::exchange(1.0f, 1);
+    if (thread_index() != 35) wt::arch::shuffle_xor(1.0f, 1);
 }
 
-WT_FAULT(warp_left)
+WT_FAULT(warp_exited)
 {
     if (thread_index() >= 32) wt::arch::block_barrier();
 }
@@ -127,7 +127,7 @@ WT_FAULT(barrier_in_half_a_warp)
     if (thread_index() % 32 < 16) wt::arch::block_barrier();
 }
 
-WT_FAULT(later_instruction)
+WT_FAULT(newer_instruction)
 {
     float d[4] = {};
     const wt::u32 as[4] = {}, bs[2] = {};
@@ -158,9 +158,9 @@ WT_FAULT(null_pointer)
     if (thread_index() == 3) *static_cast<volatile int*>(nullptr) = 1;
 }
 
-// ---- right ones, which differ from a wrong one in one thing
+// ---- correct functions, each close to a faulty one
 
-// Neighbours exchange elements across a barrier.
+// Threads exchange elements across a barrier.
 WT_FAULT(barrier_between)
 {
     const int thread = thread_index(), row = thread / columns, column = thread % columns;
@@ -174,7 +174,7 @@ WT_FAULT(barrier_between)
     if (row < rows) store<1>(at, {value});
 }
 
-// Every element a thread's own: read, written and read again
+// Each thread reads, writes and reads again its own element.
 WT_FAULT(own_elements)
 {
     const int thread = thread_index(), row = thread / columns, column = thread % columns;
@@ -184,7 +184,7 @@ WT_FAULT(own_elements)
     store<1>(at, {load<1>(at).at[0] + 1.0f});
 }
 
-// A register nobody set
+// Thread 9 stores a register that was never set.
 WT_FAULT(unset_register)
 {
     const int thread = thread_index(), row = thread / columns, column = thread % columns;

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels that the emulator of modules must complain about, and some that it must not. 64 threads; `x` and `y` have 64
-// floats, and dynamic shared memory 256 bytes.
-
+// Kernels with one fault each that the module emulator must report, and correct kernels that it must not report. A block
+// has 64 threads. `x` and `y` have 64 floats. Dynamic shared memory has 256 bytes.
 
 inline float* shared() { return static_cast<float*>(__cvta_shared_to_generic(wt::emulator::shared_start)); }
-inline unsigned place(int i) { return unsigned(wt::emulator::shared_start + 4 * i); }
+inline unsigned shared_address_of(int i) { return unsigned(wt::emulator::shared_start + 4 * i); }
 inline void copy_16(int to, const float* from)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(place(to)), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared_address_of(to)), "l"(from) : "memory");
 }
-inline void copy_4(int to, const float* from, unsigned there)
+inline void copy_4(int to, const float* from, unsigned valid_bytes)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
                  :
-                 : "r"(place(to)), "l"(from), "n"(4), "r"(there)
+                 : "r"(shared_address_of(to)), "l"(from), "n"(4), "r"(valid_bytes)
                  : "memory");
 }
 inline void wait() { asm volatile("cp.async.wait_all;" : : : "memory"); }
 
-// ---- right
+// ---- correct
 
 extern "C" __global__ void reversed(float* x, float* y)
 {
@@ -51,7 +50,7 @@ extern "C" __global__ void summed(float* x, float* y)
     }
 }
 
-// ---- wrong
+// ---- faulty
 
 extern "C" __global__ void static_race(float* x, float* y)
 {
@@ -100,21 +99,21 @@ extern "C" __global__ void copy_past_the_array(float* x, float* y)
     if (threadIdx.x == 0) copy_4(0, x + 64, 4);
 }
 
-extern "C" __global__ void copy_not_awaited(float* x, float* y)
+extern "C" __global__ void copy_without_wait(float* x, float* y)
 {
     copy_4(threadIdx.x, x + threadIdx.x, 4);
     __syncthreads();
     y[threadIdx.x] = shared()[threadIdx.x];
 }
 
-extern "C" __global__ void copy_awaited_by_another(float* x, float* y)
+extern "C" __global__ void copy_without_barrier(float* x, float* y)
 {
     copy_4(threadIdx.x, x + threadIdx.x, 4);
     wait();
     if (threadIdx.x > 0) y[threadIdx.x] = shared()[threadIdx.x - 1];
 }
 
-extern "C" __global__ void copy_over_what_is_read(float* x, float* y)
+extern "C" __global__ void copy_over_read_memory(float* x, float* y)
 {
     shared()[threadIdx.x] = x[threadIdx.x];
     __syncthreads();
@@ -123,14 +122,14 @@ extern "C" __global__ void copy_over_what_is_read(float* x, float* y)
     wait();
 }
 
-extern "C" __global__ void copy_of_what_changes(float* x, float* y)
+extern "C" __global__ void copy_of_modified_source(float* x, float* y)
 {
     copy_4(threadIdx.x, x + threadIdx.x, 4);
     x[threadIdx.x] = 0.0f;
     wait();
 }
 
-extern "C" __global__ void thread_left(float* x, float* y)
+extern "C" __global__ void thread_exited(float* x, float* y)
 {
     if (threadIdx.x == 5) return;
     __syncthreads();

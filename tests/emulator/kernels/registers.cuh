@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives on registers that the tiles spell out: A has a line of registers per instruction and lane,
-// B one per lane, C, which is read and written, one per instruction and lane.
+// Collectives whose registers the tiles hold: A has a row of registers per instruction and lane, B has a row per lane,
+// and C has a row per instruction and lane, which is read and written.
 
 #pragma once
 
@@ -74,7 +74,7 @@ WT_REGISTERS(mma_m16n8k8_f64)
 
 #undef WT_REGISTERS
 
-// Lane l gives the address of row l of A, and gets a line of C.
+// Lane l passes the address of row l of A, and writes row l of C.
 template <int Matrices>
 void ldmatrix(void*, void* a, void*, void*, void* c)
 {
@@ -86,14 +86,14 @@ void ldmatrix(void*, void* a, void*, void*, void* c)
 }
 
 template <class T, int Mask>
-void exchange(void*, void* a, void*, void*, void* c)
+void shuffle_xor(void*, void* a, void*, void*, void* c)
 {
     const int lane = wt::arch::thread_index();
     const T value = wt::arch::load<1>(wt::arch::in_shared<const T>(a) + lane).at[0];
-    wt::arch::store<1>(wt::arch::in_shared<T>(c) + lane, {wt::arch::exchange(value, Mask)});
+    wt::arch::store<1>(wt::arch::in_shared<T>(c) + lane, {wt::arch::shuffle_xor(value, Mask)});
 }
 
-// C = alpha + beta, as every thread is given them
+// C = alpha + beta, in every thread
 template <class T>
 void scalars(void* alpha, void*, void*, void* beta, void* c)
 {
@@ -101,7 +101,7 @@ void scalars(void* alpha, void*, void*, void* beta, void* c)
     wt::arch::store<1>(wt::arch::in_shared<T>(c) + thread, {*static_cast<T*>(alpha) + *static_cast<T*>(beta)});
 }
 
-// One element a thread
+// Each thread converts one element.
 template <class To, class From>
 void convert(void*, void* a, void*, void*, void* c)
 {
@@ -110,7 +110,7 @@ void convert(void*, void* a, void*, void*, void* c)
     wt::arch::store<1>(wt::arch::in_shared<To>(c) + thread, {wt::arch::Convert<To, From>::of(value)});
 }
 
-// C: the words of A and the next, permuted
+// Each thread permutes the bytes of two neighbouring words of A.
 template <unsigned Selector>
 void permute(void*, void* a, void*, void*, void* c)
 {

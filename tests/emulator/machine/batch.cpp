@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Main program of a generated translation unit: reads launches from a file and answers into another,
-// one after the other, so that the answers before a crash remain. ../emulator.py is its other half.
+// The main program of a generated translation unit. It reads launches from a file, runs them one after the other, and
+// writes each answer to another file at once, so that answers before a crash remain. ../emulator.py starts it.
 
 #include <cstdint>
 #include <cstdio>
@@ -22,7 +22,7 @@ struct Request {
     std::int32_t kernel, threads, sm, c_initialised, complete, padding;
     TileRequest tiles[3];
     unsigned char alpha[8], beta[8];
-    // followed by the bytes of A, B and C
+    // The bytes of A, B and C follow.
 };
 
 Tile tile_of(char name, const TileRequest& from, bool writable, bool initialised)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A block that calls a function of tiles.
+// A block of threads that calls a device function on tiles.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace wt::emulator {
 
-// One call of a kernel by all threads of a block
+// One call of a kernel by all threads of a block.
 struct Launch {
     Kernel kernel;
     int threads;
@@ -19,14 +19,14 @@ struct Launch {
     const void* alpha;
     const void* beta;
     int scalar_bytes;
-    bool complete;  // whether every element of a writable tile must be written
+    bool complete;  // every element of a writable tile must be written
 };
 
 class Block : public Threads {
 public:
     Block() : Threads(memory) { }
 
-    // Runs a kernel on the tiles A, B and C that lie in memory, and returns what is wrong, or "".
+    // Runs a kernel on the tiles A, B and C in memory, and returns its error, or "".
     std::string run(const Launch& launch);
 
     SharedMemory memory;

@@ -14,8 +14,8 @@ const char* name_of(Kind kind)
     switch (kind) {
     case Kind::none: return "nothing";
     case Kind::barrier: return "bar.sync";
-    case Kind::exchange_f32: return "shfl.sync.bfly of a float";
-    case Kind::exchange_f64: return "shfl.sync.bfly of a double";
+    case Kind::shuffle_xor_f32: return "shfl.sync.bfly of a float";
+    case Kind::shuffle_xor_f64: return "shfl.sync.bfly of a double";
     case Kind::shuffle: return "shfl.sync";
     case Kind::ballot: return "vote.sync.ballot";
     case Kind::warp_barrier: return "bar.warp.sync";
@@ -48,9 +48,9 @@ int minimum_sm(Kind kind)
 }
 
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-shfl-sync
-void run_exchange(Kind kind, const WarpOperands& lanes)
+void run_shuffle_xor(Kind kind, const WarpOperands& lanes)
 {
-    const std::size_t bytes = kind == Kind::exchange_f32 ? sizeof(float) : sizeof(double);
+    const std::size_t bytes = kind == Kind::shuffle_xor_f32 ? sizeof(float) : sizeof(double);
     for (int lane = 0; lane < warp_lanes; ++lane) {
         const int source = lane ^ (lanes[lane]->mask & (warp_lanes - 1));
         std::memcpy(lanes[lane]->result, lanes[source]->a, bytes);
@@ -71,9 +71,9 @@ void run_ballot(const WarpOperands& lanes)
     for (const Operands* lane : lanes) *static_cast<unsigned int*>(lane->result) = votes;
 }
 
-// Lane 8 i + r gives the address of row r of matrix i; with .trans the lane gets, of every matrix, the
-// elements in rows 2 (lane % 4) and the next, column lane / 4. Before sm_80 the addresses of all lanes,
-// even of those that are not asked, must be valid.
+// Lane 8 i + r passes the address of row r of matrix i. With .trans a lane receives two elements of every matrix: rows
+// 2 (lane % 4) and 2 (lane % 4) + 1 of column lane / 4. Before sm_80 the addresses of all lanes must be valid, even
+// those that the instruction ignores.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-load-instruction-ldmatrix
 void run_ldmatrix(
     Kind kind, const WarpOperands& lanes, int first_thread, int sm, Memory& memory, Wavefronts& wavefronts)
@@ -87,7 +87,7 @@ void run_ldmatrix(
         const Access access{first_thread + lane, "ldmatrix row", 16};
         if (lane < rows * matrices) {
             const int found = memory.read(access, lanes[lane]->a, elements[lane / rows][lane % rows]);
-            if (tile >= 0 && found != tile) throw Fault{access.text() + " is of another tile than the row of lane 0"};
+            if (tile >= 0 && found != tile) throw Fault{access.text() + " lies in another tile than the row of lane 0"};
             tile = found;
             offsets.push_back(memory.offset_of(lanes[lane]->a));
         } else if (sm < 80) {

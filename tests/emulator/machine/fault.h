@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ends a case: the first thing a thread does that the hardware would not forgive.
+// The error that ends a launch: the first operation of a thread that is invalid on a GPU.
 
 #pragma once
 
@@ -12,7 +12,7 @@ struct Fault {
     std::string text;
 };
 
-// "thread 37 (warp 1, lane 5)"
+// Returns for example "thread 37 (warp 1, lane 5)".
 inline std::string name_of_thread(int thread)
 {
     return "thread " + std::to_string(thread) + " (warp " + std::to_string(thread / 32) + ", lane "

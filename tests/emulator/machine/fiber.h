@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads of a block as coroutines of one host thread.
+// Coroutines: all threads of a block run in one host thread.
 
 #pragma once
 
@@ -11,11 +11,11 @@
 
 namespace wt::emulator {
 
-// A stack and where it was left. ucontext makes the first switch to a stack and _longjmp all others,
-// because swapcontext asks the kernel for the signal mask every time.
+// A stack and the point at which it was left. ucontext makes the first switch to a stack, and _longjmp makes all others,
+// because swapcontext makes a system call for the signal mask each time.
 class Fiber {
 public:
-    // A fiber never moves: its stack holds its address.
+    // A fiber must not move, because its stack holds its address.
     Fiber() = default;
     Fiber(const Fiber&) = delete;
     Fiber& operator=(const Fiber&) = delete;
@@ -24,16 +24,16 @@ public:
     // Runs body(argument) until it suspends or returns.
     void start(void (*body)(void*), void* argument);
 
-    // Goes on where suspend() left.
+    // Continues after the last suspend().
     void resume();
 
-    // Back to whoever started or resumed this fiber.
+    // Returns to the caller of start() or resume().
     void suspend();
 
-    // Back to there for good, from a signal handler too; the stack is used again by start().
+    // Returns to that caller and ends the body; a signal handler may call it. start() uses the stack again.
     [[noreturn]] void abandon();
 
-    // Whether an address lies in the guard page below the stack.
+    // Returns true if an address lies in the guard page below the stack.
     bool overflowed_at(const void* address) const;
 
 private:
@@ -45,7 +45,7 @@ private:
     jmp_buf caller_;
     void (*body_)(void*) = nullptr;
     void* argument_ = nullptr;
-    bool idle_ = false;  // waits inside enter() for another body
+    bool idle_ = false;  // true while enter() waits for another body
 };
 
 }  // namespace wt::emulator

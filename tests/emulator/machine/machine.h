@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the emulated device functions of ../arch ask of the machine. Free of standard headers,
-// because every generated translation unit includes it.
+// The functions that ../arch calls to emulate device code. This header includes no standard headers, because every
+// generated translation unit includes it.
 
 #pragma once
 
 namespace wt::emulator {
 
-// Collective instructions: every lane of a warp, or thread of the block, arrives before any goes on.
+// Collective instructions. All lanes of the warp, or all threads of the block, arrive before any continues.
 enum class Kind : int {
     none,
     barrier,
-    exchange_f32,
-    exchange_f64,
-    shuffle,       // a: the value, mask: the lane that is asked, b: how many bytes, an int
+    shuffle_xor_f32,
+    shuffle_xor_f64,
+    shuffle,       // a: the value, mask: the source lane, b: pointer to the number of bytes, an int
     ballot,        // mask: the vote
     warp_barrier,
     ldmatrix_x2_trans,
@@ -27,7 +27,7 @@ enum class Kind : int {
     exit,
 };
 
-// One lane's operands, in its own memory
+// The operands of one lane, in its own memory
 struct Operands {
     void* result;
     const void* a;
@@ -46,7 +46,7 @@ unsigned short bf16_of(double x);
 float float_of_bits(unsigned int bits);
 unsigned int bits_of_float(float x);
 
-// One function that every thread of a block calls: alpha, A, B, beta, C
+// The function that every thread of a block calls, with alpha, A, B, beta and C
 using Kernel = void (*)(void*, void*, void*, void*, void*);
 extern const Kernel kernels[];
 extern const int kernel_count;

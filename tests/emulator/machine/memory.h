@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What threads need of the memory that they access.
+// The interface of memory that threads access.
 
 #pragma once
 
@@ -9,13 +9,13 @@
 
 namespace wt::emulator {
 
-// What a thread is about to do
+// An access that a thread is about to make
 struct Access {
     int thread;
     const char* instruction;
     int bytes;
 
-    // "thread 0 (warp 0, lane 0): load of 16 bytes"
+    // Returns for example "thread 0 (warp 0, lane 0): load of 16 bytes".
     std::string text() const;
 };
 
@@ -23,18 +23,18 @@ class Memory {
 public:
     virtual ~Memory() = default;
 
-    // Moves bytes after all checks, and returns the index of the tile, or -1 where there are no tiles. Throws Fault.
+    // Checks the access, copies the bytes, and returns the index of the tile, or -1 if the memory has no tiles. Throws Fault.
     virtual int read(const Access& access, const void* address, void* to) = 0;
     virtual int write(const Access& access, void* address, const void* from) = 0;
 
-    // Bytes from the start of shared memory; for an address that passed a check
+    // Returns the offset in bytes from the start of shared memory. The address has passed the checks.
     virtual std::size_t offset_of(const void* address) const = 0;
 
-    // A block barrier: accesses before it do not race with accesses after it.
+    // Notes a block barrier. Accesses before it do not race with accesses after it.
     virtual void pass_barrier() = 0;
 
-    // What is wrong with an address that a thread dereferenced and must not, or "".
-    virtual std::string misuse(const void* address) const = 0;
+    // Explains why a thread must not dereference an address, or returns "".
+    virtual std::string describe_misuse(const void* address) const = 0;
 };
 
 }  // namespace wt::emulator

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// mma.sync, as the PTX ISA describes the fragments: which element of a matrix is the i-th of a lane.
+// mma.sync, with the fragment layouts of the PTX ISA: the position in a matrix of a lane's i-th element.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-instructions-mma
 //
-// The hardware's order and intermediate precision are unspecified. Here the products of one instruction
-// and its accumulator are summed in double, and fp32 results are rounded once; fp64 is a chain of fused
-// multiply-adds in the order of k.
+// The hardware's order of summation and intermediate precision are unspecified. Here fp32 instructions sum their products
+// and the accumulator in double and round once. fp64 instructions are a chain of fused multiply-adds in the order of k.
 
 #include <cmath>
 #include <cstring>
@@ -83,7 +82,7 @@ struct M8N8K4 {
     static Position c(Lane lane, int i) { return {lane.group, lane.thread_in_group * 2 + (i & 1)}; }
 };
 
-// The i-th element of a fragment, as the instruction reads it
+// Returns the i-th element of a fragment, as the instruction reads it.
 double half_element(const void* fragment, int i)
 {
     unsigned short bits;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conversions of 16-bit types by arithmetic: IEEE 754, round to nearest even.
+// Conversions from and to 16-bit types by arithmetic. They follow IEEE 754 and round to nearest even.
 
 #include <algorithm>
 #include <cmath>
@@ -31,11 +31,11 @@ unsigned short encode(double x, Format format)
     if (size == 0.0) return sign;
     if (std::isinf(size)) return sign | infinity;
     const int exponent = std::max(std::ilogb(size), format.smallest_exponent);
-    // in units of the last place, ties to even by the default rounding mode
+    // The size in units of the last place. The default rounding mode rounds ties to even.
     const double units = std::nearbyint(std::ldexp(size, format.fraction_bits - exponent));
     if (std::ldexp(units, exponent - format.fraction_bits) >= std::ldexp(1.0, format.largest_exponent + 1))
         return sign | infinity;
-    // a carry out of the fraction, or into the first normal number, raises the exponent field by itself
+    // A carry out of the fraction, or into the first normal number, increments the exponent field.
     const int field = exponent - format.smallest_exponent;
     return (unsigned short)(sign | (unsigned((field << format.fraction_bits)) + unsigned(units)));
 }

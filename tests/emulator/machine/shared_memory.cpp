@@ -14,11 +14,11 @@ namespace wt::emulator {
 
 namespace {
 
-constexpr std::size_t margin = 256;  // bytes of no tile before, between and after the tiles
-constexpr std::int16_t several = -1;
+constexpr std::size_t margin = 256;  // unused bytes before, between and after the tiles
+constexpr std::int16_t several_threads = -1;
 
-// The next offset that is a multiple of alignment and of nothing larger
-std::size_t place(std::size_t from, std::size_t alignment)
+// Returns the next offset that is a multiple of alignment and not of twice the alignment.
+std::size_t next_aligned(std::size_t from, std::size_t alignment)
 {
     const std::size_t unit = 2 * alignment;
     return (from + unit - 1) / unit * unit + alignment;
@@ -36,7 +36,7 @@ void SharedMemory::reset(const std::vector<Tile>& tiles, const std::vector<const
     tiles_ = tiles;
     std::size_t end = margin;
     for (Tile& tile : tiles_) {
-        tile.offset = place(end, std::size_t(tile.alignment));
+        tile.offset = next_aligned(end, std::size_t(tile.alignment));
         end = tile.offset + tile.span() + margin;
     }
     bytes_.assign(end, 0);
@@ -65,11 +65,11 @@ void SharedMemory::reset(const std::vector<Tile>& tiles, const std::vector<const
     }
 }
 
-std::string SharedMemory::misuse(const void* address) const
+std::string SharedMemory::describe_misuse(const void* address) const
 {
     const unsigned char* const at = static_cast<const unsigned char*>(address);
     if (at < window_ || at >= window_ + window_bytes_) return "";
-    return "shared memory is reached other than through arch/memory.cuh at " + describe(address);
+    return "an access to shared memory bypasses arch/memory.cuh at " + describe(address);
 }
 
 std::size_t SharedMemory::offset_of(const void* address) const
@@ -88,7 +88,7 @@ std::string SharedMemory::describe_offset(std::ptrdiff_t offset) const
     std::ptrdiff_t distance = 0;  // negative: before the tile
     for (const Tile& tile : tiles_) {
         const std::ptrdiff_t start = std::ptrdiff_t(tile.offset), end = start + std::ptrdiff_t(tile.span());
-        if (offset >= start && offset < end) return where(tile, std::size_t(offset));
+        if (offset >= start && offset < end) return describe_byte(tile, std::size_t(offset));
         const std::ptrdiff_t away = offset < start ? offset - start : offset - end + 1;
         if (!nearest || std::abs(away) < std::abs(distance)) {
             nearest = &tile;
@@ -100,7 +100,7 @@ std::string SharedMemory::describe_offset(std::ptrdiff_t offset) const
     return count + (distance < 0 ? "before the start" : "past the end") + " of " + nearest->name;
 }
 
-std::string SharedMemory::where(const Tile& tile, std::size_t offset) const
+std::string SharedMemory::describe_byte(const Tile& tile, std::size_t offset) const
 {
     const std::size_t byte = offset - tile.offset;
     const int element = int(byte / tile.element_bytes);
@@ -115,7 +115,7 @@ std::string SharedMemory::where(const Tile& tile, std::size_t offset) const
          + std::to_string(byte);
 }
 
-int SharedMemory::locate(const Access& access, std::ptrdiff_t offset) const
+int SharedMemory::check_bounds(const Access& access, std::ptrdiff_t offset) const
 {
     const auto tile_at = [&](std::ptrdiff_t at) {
         return at >= 0 && at < std::ptrdiff_t(state_.size()) ? state_[std::size_t(at)].tile : -1;
@@ -130,27 +130,27 @@ int SharedMemory::locate(const Access& access, std::ptrdiff_t offset) const
     return tile;
 }
 
-void SharedMemory::race(const Access& access, int other, std::size_t offset, const char* done) const
+void SharedMemory::report_race(const Access& access, int other, std::size_t offset, const char* verb) const
 {
-    const std::string who = other == several ? "several threads" : name_of_thread(other);
+    const std::string who = other == several_threads ? "several threads" : name_of_thread(other);
     throw Fault{access.text() + " races at " + describe_offset(std::ptrdiff_t(offset)) + " with " + who + ", which "
-                + done + " it since the last barrier"};
+                + verb + " it since the last barrier"};
 }
 
 int SharedMemory::read(const Access& access, const void* address, void* to)
 {
     const std::size_t offset = offset_of(address);
-    const int tile = locate(access, std::ptrdiff_t(offset));
+    const int tile = check_bounds(access, std::ptrdiff_t(offset));
     const int thread = access.thread;
     for (std::size_t at = offset; at < offset + std::size_t(access.bytes); ++at) {
         Byte& byte = state_[at];
         if (!byte.initialised)
             throw Fault{access.text() + " of unwritten memory at " + describe_offset(std::ptrdiff_t(at))};
-        if (byte.write_epoch == epoch_ && byte.writer != thread) race(access, byte.writer, at, "wrote");
+        if (byte.write_epoch == epoch_ && byte.writer != thread) report_race(access, byte.writer, at, "wrote");
         if (byte.read_epoch != epoch_)
             byte.reader = std::int16_t(thread);
         else if (byte.reader != thread)
-            byte.reader = several;
+            byte.reader = several_threads;
         byte.read_epoch = epoch_;
     }
     std::memcpy(to, &bytes_[offset], std::size_t(access.bytes));
@@ -160,14 +160,14 @@ int SharedMemory::read(const Access& access, const void* address, void* to)
 int SharedMemory::write(const Access& access, void* address, const void* from)
 {
     const std::size_t offset = offset_of(address);
-    const int tile = locate(access, std::ptrdiff_t(offset));
+    const int tile = check_bounds(access, std::ptrdiff_t(offset));
     const int thread = access.thread;
     if (!tiles_[std::size_t(tile)].writable)
         throw Fault{access.text() + " to a read-only tile at " + describe(address)};
     for (std::size_t at = offset; at < offset + std::size_t(access.bytes); ++at) {
         Byte& byte = state_[at];
-        if (byte.write_epoch == epoch_ && byte.writer != thread) race(access, byte.writer, at, "wrote");
-        if (byte.read_epoch == epoch_ && byte.reader != thread) race(access, byte.reader, at, "read");
+        if (byte.write_epoch == epoch_ && byte.writer != thread) report_race(access, byte.writer, at, "wrote");
+        if (byte.read_epoch == epoch_ && byte.reader != thread) report_race(access, byte.reader, at, "read");
         byte.initialised = byte.written = true;
         byte.writer = std::int16_t(thread);
         byte.write_epoch = epoch_;

@@ -25,21 +25,21 @@ void handle(int number, siginfo_t* info, void*)
 {
     const bool has_address = number == SIGSEGV || number == SIGBUS;
     threads->interrupt(name_of_signal(number), has_address ? info->si_addr : nullptr);
-    signal(number, SIG_DFL);  // not a thread's: the process dies of it
+    signal(number, SIG_DFL);  // no thread caused it, so it ends the process
 }
 
 }  // namespace
 
 void install_signal_handlers()
 {
-    static std::vector<char> own_stack(64 * 1024);  // the thread's own may be what overflowed
+    static std::vector<char> own_stack(64 * 1024);  // the thread's own stack may have overflowed
     stack_t stack{};
     stack.ss_sp = own_stack.data();
     stack.ss_size = own_stack.size();
     sigaltstack(&stack, nullptr);
     struct sigaction action {};
     action.sa_sigaction = handle;
-    // not masked while it runs, because it leaves by a jump
+    // The signal is not masked while the handler runs, because the handler ends with a jump.
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP}) sigaction(number, &action, nullptr);
 }

@@ -20,7 +20,7 @@ Threads::Threads(Memory& memory) : memory_(memory) { threads = this; }
 
 int Threads::lane_count(int warp) const { return std::min(warp_lanes, count_ - warp * warp_lanes); }
 
-// Runs warp after warp up to a block barrier, until all threads have ended.
+// Runs each warp up to the next block barrier, until all threads have ended.
 void Threads::run_threads(int count, int sm)
 {
     count_ = count;
@@ -48,7 +48,7 @@ void Threads::run_threads(int count, int sm)
     }
 }
 
-// Runs a warp up to a block barrier (false) or its end (true).
+// Runs a warp up to the next block barrier or its end. Returns true at its end.
 bool Threads::run_warp(int warp)
 {
     const int first = warp * warp_lanes;
@@ -56,10 +56,10 @@ bool Threads::run_warp(int warp)
         for (int lane = 0; lane < lane_count(warp); ++lane)
             if (threads_[first + lane]->waits_for == Kind::none) run_lane(first + lane);
         wavefronts.match();
-        const Kind kind = meeting(warp);
+        const Kind kind = awaited_collective(warp);
         if (kind == Kind::exit) return true;
         if (kind == Kind::barrier) return false;
-        perform(kind, warp);
+        run_collective(kind, warp);
         for (int lane = 0; lane < lane_count(warp); ++lane) threads_[first + lane]->waits_for = Kind::none;
     }
 }
@@ -91,7 +91,8 @@ void Threads::thread_main(void* thread)
     self.waits_for = Kind::exit;
 }
 
-Kind Threads::meeting(int warp) const
+// Returns the collective that all lanes of a warp wait at.
+Kind Threads::awaited_collective(int warp) const
 {
     const int first = warp * warp_lanes;
     const Kind kind = threads_[first]->waits_for;
@@ -99,7 +100,7 @@ Kind Threads::meeting(int warp) const
         const Kind other = threads_[first + lane]->waits_for;
         if (other != kind)
             throw Fault{"divergent collective: " + name_of_thread(first) + " is at " + name_of(kind) + ", but "
-                        + name_of_thread(first + lane) + " at " + name_of(other)};
+                        + name_of_thread(first + lane) + " is at " + name_of(other)};
     }
     if (kind != Kind::exit && kind != Kind::barrier && lane_count(warp) < warp_lanes)
         throw Fault{std::string("divergent collective: ") + name_of(kind) + " in a warp of "
@@ -107,18 +108,18 @@ Kind Threads::meeting(int warp) const
     return kind;
 }
 
-void Threads::perform(Kind kind, int warp)
+void Threads::run_collective(Kind kind, int warp)
 {
     if (sm_ < minimum_sm(kind))
-        throw Fault{std::string(name_of(kind)) + " needs sm_" + std::to_string(minimum_sm(kind)) + ", this is sm_"
+        throw Fault{std::string(name_of(kind)) + " needs sm_" + std::to_string(minimum_sm(kind)) + ", but this is sm_"
                     + std::to_string(sm_)};
     const int first = warp * warp_lanes;
     WarpOperands lanes;
     for (int lane = 0; lane < warp_lanes; ++lane) lanes[lane] = &threads_[first + lane]->operands;
     if (is_mma(kind))
         run_mma(kind, lanes);
-    else if (kind == Kind::exchange_f32 || kind == Kind::exchange_f64)
-        run_exchange(kind, lanes);
+    else if (kind == Kind::shuffle_xor_f32 || kind == Kind::shuffle_xor_f64)
+        run_shuffle_xor(kind, lanes);
     else if (kind == Kind::shuffle)
         run_shuffle(lanes);
     else if (kind == Kind::ballot)
@@ -160,7 +161,7 @@ void Threads::fail(const std::string& text)
 void Threads::interrupt(const std::string& signal, const void* address)
 {
     if (current_ < 0) return;
-    std::string what = address ? memory_.misuse(address) : "";
+    std::string what = address ? memory_.describe_misuse(address) : "";
     if (what.empty()) what = threads_[current_]->fiber.overflowed_at(address) ? "the stack overflows" : signal;
     fail(name_of_thread(current_) + ": " + what);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The threads of a block in execution: scheduling, collectives and barriers.
+// Execution of the threads of a block: scheduling, collectives and barriers.
 
 #pragma once
 
@@ -29,32 +29,32 @@ public:
     void store(void* address, const void* from, int bytes);
     int thread_index() const { return current_; }
 
-    // Ends the current thread, and what runs, with a message. Destructors are not called.
+    // Ends the current thread and the launch with a message. Destructors are not called.
     [[noreturn]] void fail(const std::string& text);
 
-    // A synchronous signal in the current thread; does not return unless it is none of the thread's doing.
+    // Handles a synchronous signal. Returns only if no emulated thread is running.
     void interrupt(const std::string& signal, const void* address);
 
 protected:
-    // What every thread does. Throws Fault.
+    // The code that every thread runs. Throws Fault.
     virtual void body() = 0;
 
-    // Calls act(), and ends the current thread where that throws a Fault: code of threads is not made for exceptions.
+    // Calls act(), and ends the current thread if that throws a Fault. Emulated code cannot propagate exceptions.
     template <class Act> void guarded(Act&& act)
     {
-        std::string wrong;
+        std::string error;
         try {
             return act();
         } catch (const Fault& fault) {
-            wrong = fault.text;
+            error = fault.text;
         }
-        fail(wrong);
+        fail(error);
     }
 
-    // A thread goes on.
+    // Called before a thread starts or continues.
     virtual void resumed(int) { }
 
-    // Runs so many threads to their end. Throws Fault.
+    // Runs `count` threads to their end. Throws Fault.
     void run_threads(int count, int sm);
 
 private:
@@ -69,8 +69,8 @@ private:
     static void thread_main(void* thread);
     void run_lane(int thread);
     bool run_warp(int warp);
-    Kind meeting(int warp) const;
-    void perform(Kind kind, int warp);
+    Kind awaited_collective(int warp) const;
+    void run_collective(Kind kind, int warp);
 
     int warp_count() const { return (count_ + warp_lanes - 1) / warp_lanes; }
     int lane_count(int warp) const;
@@ -83,10 +83,10 @@ private:
     std::string fault_;
 };
 
-// The threads that arch functions act on
+// The threads that the functions in machine.h act on
 extern Threads* threads;
 
-// Catches signals of threads: stray dereferences, stack overflows and traps of the sanitizer.
+// Catches the signals that threads raise: invalid addresses, stack overflows and traps of the sanitizer.
 void install_signal_handlers();
 
 }  // namespace wt::emulator

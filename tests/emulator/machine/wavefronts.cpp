@@ -73,7 +73,7 @@ void Wavefronts::count_matrices(int role, const std::vector<std::size_t>& rows)
 void Wavefronts::count_group(int role, const std::size_t* offsets, int count, int bytes)
 {
     if (count == 0) return;
-    std::array<std::size_t, 2 * banks> words;  // no group asks for more
+    std::array<std::size_t, 2 * banks> words;  // the most that a group accesses
     std::size_t total = 0;
     for (int i = 0; i < count; ++i)
         for (int byte = 0; byte < bytes; byte += bank_bytes) words[total++] = (offsets[i] + byte) / bank_bytes;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many passes over the banks of shared memory the instructions of a warp take.
+// The number of passes over the banks of shared memory that the instructions of a warp take.
 //
-// Model: 32 banks, successive 4-byte words in successive banks; a pass serves one word of every bank, to all lanes that
-// ask for it (CUDA C++ Programming Guide, "Shared Memory" of compute capabilities 5.x to 9.x). Accesses of 16 bytes are
-// served a quarter-warp at a time, of 8 bytes a half-warp, twice as many lanes where each shares its address with the
-// lane next to it or the next but one (measured on an H200), and ldmatrix an 8 x 8 matrix. Each such group takes at
-// least one pass, as many as the fullest bank has distinct words. Nsight Compute calls a pass a wavefront (Profiling
-// Guide, "Metrics Decoder"), and reports the same ideal: the group's distinct words divided by 32, rounded up.
+// The model has 32 banks, with successive 4-byte words in successive banks. A pass serves one word of every bank, to all
+// lanes that request it (CUDA C++ Programming Guide, "Shared Memory" of compute capabilities 5.x to 9.x). The hardware
+// serves lanes in groups: a quarter-warp for accesses of 16 bytes, a half-warp for 8 bytes, and twice as many lanes if
+// each lane shares its address with the lane next to it or the next but one (measured on an H200). For ldmatrix a group
+// is an 8 x 8 matrix. A group takes at least one pass, and as many passes as its fullest bank has distinct words. Nsight
+// Compute calls a pass a wavefront (Profiling Guide, "Metrics Decoder") and reports the same ideal: the group's distinct
+// words divided by 32, rounded up.
 
 #pragma once
 
@@ -23,7 +24,7 @@ struct Count {
     std::uint64_t instructions = 0, wavefronts = 0, ideal = 0;
 };
 
-// Of A read, B read, C read, C written
+// Counts of A reads, B reads, C reads and C writes
 constexpr int role_count = 4;
 using Counts = std::array<Count, role_count>;
 
@@ -31,14 +32,14 @@ class Wavefronts {
 public:
     void reset() { counts_ = Counts{}; }
 
-    // A plain load or store of a lane. The k-th of one role and size since the warp's last collective
-    // is one instruction with the k-th of the other lanes; a lane that made fewer is predicated off.
+    // Records a plain load or store of a lane. Since the warp's last collective, the k-th accesses of all lanes with one
+    // role and size are one instruction. A lane with fewer accesses is predicated off.
     void record(int role, int lane, int bytes, std::size_t offset);
 
-    // The warp met: what was recorded is matched and counted.
+    // Counts the recorded accesses. Called when the warp has reached a collective.
     void match();
 
-    // One ldmatrix: offsets of all rows, eight to a matrix.
+    // Counts one ldmatrix. `rows` has the offsets of all rows, eight per matrix.
     void count_matrices(int role, const std::vector<std::size_t>& rows);
 
     const Counts& counts() const { return counts_; }

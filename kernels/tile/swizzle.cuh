@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// XOR swizzle: of lanes whose accesses would conflict in a bank, the one with swizzle x uses slot s ^ x in place of s.
-// Afterwards one select per register and bit of x puts each lane's registers in order.
+// XOR swizzle: where lanes would conflict in a bank, a lane with swizzle x accesses slot s ^ x in place of slot s.
+// Afterwards each lane puts its registers in order, with one select per register and bit of x.
 
 #pragma once
 
@@ -31,11 +31,11 @@ WT_DEVICE Vector<T, N> select(bool second, const Vector<T, N>& a, const Vector<T
     }
 }
 
-// Slot s becomes slot s ^ swizzle, for swizzle < Ways and every s < Slots.
+// Moves slot s to slot s ^ swizzle, for swizzle < Ways and every s < Slots.
 template <int Ways, int Slots, class T>
-WT_DEVICE void exchange_slots(T (&slots)[Slots], int swizzle)
+WT_DEVICE void unswizzle(T (&slots)[Slots], int swizzle)
 {
-    static_assert((Ways & (Ways - 1)) == 0 && Slots % Ways == 0, "Slots come in whole groups of a power of two");
+    static_assert((Ways & (Ways - 1)) == 0 && Slots % Ways == 0, "Ways must be a power of two that divides Slots");
 #pragma unroll
     for (int bit = 1; bit < Ways; bit *= 2) {
         const bool swap = (swizzle & bit) != 0;
@@ -50,8 +50,9 @@ WT_DEVICE void exchange_slots(T (&slots)[Slots], int swizzle)
     }
 }
 
-// Rows in steps of row_bytes: the lowest bits of a row number that do not change its banks are not swizzled.
-WT_DEVICE constexpr int rows_apart_bits(int row_bytes)
+// Returns how many low bits of a row index the swizzle skips. Rows of row_bytes that differ only in these bits lie in
+// different banks.
+WT_DEVICE constexpr int swizzle_shift(int row_bytes)
 {
     return row_bytes % 128 == 0 ? 0 : row_bytes % 64 == 0 ? 1 : row_bytes % 32 == 0 ? 2 : 3;
 }
