@@ -1,8 +1,8 @@
-"""A tiled GEMM whose tile sizes and block are tuned for each shape.
+"""A tiled GEMM whose tile sizes and block size are tuned for each shape.
 
     python examples/autotune_gemm.py                                # one shape: tune, or use the record, and check
     python examples/autotune_gemm.py --precision tf32 --shape 64x4096x4096
-    python examples/autotune_gemm.py --compare --json compare.json  # default beside tuned, ten shapes, all precisions
+    python examples/autotune_gemm.py --compare --json compare.json  # default and tuned, ten shapes, all precisions
 
 A second run finds the records and measures nothing. Without a GPU it runs on the CPU, with smaller shapes.
 """
@@ -22,7 +22,7 @@ import warp as wp
 import warp_tiles
 from warp_tiles.tuning.measure import Effort, Runner, clock_for, race
 
-# M, N and K of a tile, threads of a block
+# M, N and K of the tiles, threads per block
 DEFAULT = (64, 64, 32, 128)
 TILES = [
     DEFAULT,
@@ -44,7 +44,7 @@ TOLERANCE = {"fp16": 1e-4, "tf32": 5e-3, "fp32": 1e-4}  # of the largest element
 
 
 def tuned_gemm(precision: str, **options: Any) -> warp_tiles.TunedKernel:
-    """C = A B, with operands and products of a precision and C in fp32."""
+    """A tuned kernel for C = A B, with operands and products of a precision, and C in fp32."""
     dtype = wp.float16 if precision == "fp16" else wp.float32
 
     @warp_tiles.autotune(
@@ -105,7 +105,7 @@ def error_of(args: dict[str, Any]) -> float:
 
 
 class Repeated:
-    """A recorded launch, as a candidate that needs no restoring."""
+    """A recorded launch as a candidate, which needs no restoring."""
 
     def __init__(self, target: Any, args: dict[str, Any], device: Any) -> None:
         kernel, dim, block_dim = target
@@ -113,18 +113,18 @@ class Repeated:
         self._command = wp.launch_tiled(kernel, dim=dim, block_dim=block_dim, **options)
 
     def prepare(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def run(self) -> None:
-        """One launch."""
+        """Launch once."""
         self._command.launch()
 
     def restore(self) -> None:
-        """C is overwritten."""
+        """Do nothing, because each launch overwrites C."""
 
 
 def compare(precision: str, shape: tuple[int, int, int], device: Any, gemm: warp_tiles.TunedKernel) -> dict[str, Any]:
-    """Default beside tuned, alternately, apart from the search."""
+    """Time the default and the tuned configuration alternately, after the search."""
     args = operands(shape, precision, device)
     start = time.perf_counter()
     record = gemm.tune(args, device)
@@ -167,7 +167,7 @@ def compare(precision: str, shape: tuple[int, int, int], device: Any, gemm: warp
 
 
 def compare_all(precisions: list[str], shapes: list[tuple[int, int, int]], device: Any, path: Path | None) -> None:
-    """Every precision and shape; the geometric mean; JSON."""
+    """Compare every precision and shape, print the geometric mean, and write JSON."""
     rows = []
     for precision in precisions:
         gemm = tuned_gemm(precision)
@@ -198,7 +198,7 @@ def parsed_shape(text: str) -> tuple[int, int, int]:
     try:
         m, n, k = (int(part) for part in text.split("x"))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no shape such as 64x4096x4096") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 64x4096x4096") from None
     if min(m, n, k) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} has an extent below 1")
     return m, n, k
@@ -206,10 +206,10 @@ def parsed_shape(text: str) -> tuple[int, int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precision", choices=PRECISIONS, help="default: fp16, with --compare all")
+    parser.add_argument("--precision", choices=PRECISIONS, help="default: fp16; with --compare: all")
     parser.add_argument("--shape", type=parsed_shape, action="append", help="MxNxK; may be given several times")
-    parser.add_argument("--compare", action="store_true", help="default beside tuned")
-    parser.add_argument("--json", type=Path, help="with --compare: where to write the results")
+    parser.add_argument("--compare", action="store_true", help="compare default and tuned")
+    parser.add_argument("--json", type=Path, help="with --compare: file for the results")
     arguments = parser.parse_args()
 
     warp_tiles.enable()

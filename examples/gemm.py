@@ -3,8 +3,8 @@
     warp-tiles run examples/gemm.py
     python examples/gemm.py --size 1024
 
-Runs on a GPU where there is one. Elsewhere it runs on the CPU, and compiles for sm_90 as well, so
-that the way to a GPU is exercised.
+Runs on a GPU if there is one. Otherwise it runs on the CPU, and also compiles for sm_90 to exercise
+the build for a GPU.
 """
 
 import argparse

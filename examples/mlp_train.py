@@ -3,10 +3,10 @@
     python examples/mlp_train.py
     python examples/mlp_train.py --plot loss.png
 
-The network learns sin(2 pi x) sin(2 pi y) on the unit square. One block of threads holds one batch
-of points: two layers, each a wp.tile_matmul whose adjoints are built and linked by warp_tiles.
-Before training, gradients are compared with NumPy's. Without a GPU everything runs on the CPU and
-is also compiled for sm_90.
+The network learns sin(2 pi x) sin(2 pi y) on the unit square. One block of threads computes one
+batch of points. Each of the two layers is a wp.tile_matmul, whose adjoints warp_tiles builds and
+links. Before training, the gradients are compared with NumPy's. Without a GPU everything runs on
+the CPU, and is also compiled for sm_90.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def loss_of_batch(
 
 
 def features(points: np.ndarray) -> np.ndarray:
-    """Positional encoding, so that a small network can follow the waves: (8, n) from (n, 2)."""
+    """Positional encoding, with which a small network can fit the waves: (8, n) from (n, 2)."""
     x, y = 2 * np.pi * points[:, 0], 2 * np.pi * points[:, 1]
     rows = [np.sin(x), np.cos(x), np.sin(y), np.cos(y), np.sin(x + y), np.cos(x + y), np.sin(x - y), np.cos(x - y)]
     return np.stack(rows).astype(np.float32)
@@ -137,7 +137,7 @@ def plot(losses: list[float], path: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--plot", metavar="PNG", help="write the loss curve here")
+    parser.add_argument("--plot", metavar="PNG", help="write the loss curve to this file")
     arguments = parser.parse_args()
     if arguments.steps < 1:
         parser.error(f"--steps must be at least 1, got {arguments.steps}")

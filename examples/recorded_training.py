@@ -1,12 +1,12 @@
-"""An MLP trained with recorded launches: forward, adjoint and update are packed once, before the epochs.
+"""An MLP trained with recorded launches: forward, adjoint and update are packed once, before the training.
 
     python examples/recorded_training.py
     python examples/recorded_training.py --steps 500 --device cuda:0
 
-The network learns sin(2 pi x) sin(2 pi y) at 128 points, which one block of threads holds: two layers, each a
-wp.tile_matmul. First the gradients of recorded launches are compared with those of wp.Tape, bit for bit; then
-the network is trained by replaying; then a step is timed in three ways: wp.launch with a wp.Tape, recorded pairs,
-and a CUDA graph that was captured from them. Without a GPU everything runs on the CPU.
+The network learns sin(2 pi x) sin(2 pi y) at 128 points, which one block of threads computes. Each of the two layers is
+a wp.tile_matmul. First the gradients of recorded launches are compared with those of wp.Tape, bit for bit. Then the
+network is trained by replaying the recorded launches. Last, a step is timed in three forms: wp.launch with a wp.Tape,
+recorded pairs, and a CUDA graph captured from them. Without a GPU everything runs on the CPU.
 """
 
 import argparse
@@ -70,14 +70,14 @@ def adam(
 
 
 def features(points: np.ndarray) -> np.ndarray:
-    """Positional encoding, so that a small network can follow the waves: (8, n) from (n, 2)."""
+    """Positional encoding, with which a small network can fit the waves: (8, n) from (n, 2)."""
     x, y = 2 * np.pi * points[:, 0], 2 * np.pi * points[:, 1]
     rows = [np.sin(x), np.cos(x), np.sin(y), np.cos(y), np.sin(x + y), np.cos(x + y), np.sin(x - y), np.cos(x - y)]
     return np.stack(rows).astype(np.float32)
 
 
 class Mlp:
-    """Data, weights and Adam's state on a device, and the launches of a training step, recorded."""
+    """Data, weights and Adam's state on a device, and the recorded launches of a training step."""
 
     def __init__(self, device, seed: int = 0) -> None:
         random = np.random.default_rng(seed)
@@ -120,7 +120,7 @@ class Mlp:
             update.forward()
 
     def gradients(self, recorded: bool) -> list[np.ndarray]:
-        """Gradients of both weights, by a tape or by replaying."""
+        """Gradients of both weights, from a tape or from recorded launches."""
         for weight in self.weights:
             weight.grad.zero_()
         self.loss.zero_()
@@ -137,11 +137,11 @@ class Mlp:
         return found
 
 
-def host_us(ways, bursts: int = 30, steps: int = 20) -> dict[str, float]:
-    """Median host time of a step; the ways run alternately, and waiting for the device is not measured."""
-    times = {name: [] for name in ways}
+def host_us(step_functions, bursts: int = 30, steps: int = 20) -> dict[str, float]:
+    """Median host time of each step function. They run alternately, and waiting for the device is not measured."""
+    times = {name: [] for name in step_functions}
     for _ in range(bursts):
-        for name, step in ways.items():
+        for name, step in step_functions.items():
             wp.synchronize()
             start = time.perf_counter()
             for _ in range(steps):
@@ -154,7 +154,7 @@ def host_us(ways, bursts: int = 30, steps: int = 20) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--device", help="cpu or cuda:0; Warp's preferred device if left out")
+    parser.add_argument("--device", help="e.g. cpu or cuda:0; default: Warp's preferred device")
     arguments = parser.parse_args()
     if arguments.steps < 1:
         parser.error(f"--steps must be at least 1, got {arguments.steps}")
@@ -176,13 +176,13 @@ def main() -> None:
     if arguments.steps >= 100 and not last < 0.1 * first:
         sys.exit("the loss did not fall to a tenth")
 
-    ways = {"wp.launch + Tape": model.step_with_tape, "recorded pairs": model.step_recorded}
+    step_functions = {"wp.launch + Tape": model.step_with_tape, "recorded pairs": model.step_recorded}
     if device.is_cuda:
         with wp.ScopedCapture(device=device) as capture:
             model.step_recorded()
-        ways["CUDA graph"] = lambda: wp.capture_launch(capture.graph)
+        step_functions["CUDA graph"] = lambda: wp.capture_launch(capture.graph)
     print(f"host time of a training step on {device}" + ("" if device.is_cuda else ", kernels included"))
-    for name, us in host_us(ways).items():
+    for name, us in host_us(step_functions).items():
         print(f"  {name:<18}{us:8.1f} us")
     if not device.is_cuda:
         print("  CUDA graph        not run: no GPU")

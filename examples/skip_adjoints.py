@@ -1,12 +1,11 @@
-"""What enable_backward costs: the same kernel with and without its adjoints, beside unmodified Warp.
+"""The cost of enable_backward: the same kernel with and without its adjoints, compared with unmodified Warp.
 
     python examples/skip_adjoints.py
     python examples/skip_adjoints.py --size 64 --dtype float16
 
-The kernel is built for sm_90, cold, in a fresh process for each row: with adjoints, without them by
-the module option, and without them by the kernel option. "process MB" is the
-peak of the largest process. No GPU is needed; where there is one the
-kernel also runs on it, and otherwise on the CPU.
+The kernel is built for sm_90 with cold caches, in a new process for each row: with adjoints, without them by
+the module option, and without them by the kernel option. "process MB" is the peak memory of the largest
+process. No GPU is needed. At the end, a kernel runs on the GPU if there is one, and otherwise on the CPU.
 """
 
 import argparse

@@ -20,7 +20,7 @@ os.environ.setdefault("WARP_CACHE_PATH", str(Path(_scratch.name) / "warp"))
 os.environ.setdefault("WARP_TILES_CACHE_DIR", str(Path(_scratch.name) / "lto"))
 
 
-# programs of the test extra, cmake and ninja, lie beside an interpreter whose environment is not activated
+# cmake and ninja from the test extra are beside the interpreter, also if its environment is not activated
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
@@ -35,7 +35,7 @@ def enabled() -> Iterator[None]:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """An engine that asks every provider, with a fake toolchain and compiler."""
+    """An engine with every provider and a fake toolchain and compiler."""
     from tests.bench import Bench
     from warp_tiles import settings
     from warp_tiles.build.engine import Engine
@@ -64,7 +64,7 @@ def clean_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
 
 @pytest.fixture
 def stand_in(tmp_path: Path) -> Iterator[StandIn]:
-    """A device of compute capability 9.0 that is not there, and an empty kernel cache."""
+    """A fake device of compute capability 9.0, and an empty kernel cache."""
     from benchmarks.stand_in import stand_in
 
     with stand_in(tmp_path / "kernels") as device:
@@ -73,7 +73,7 @@ def stand_in(tmp_path: Path) -> Iterator[StandIn]:
 
 @pytest.fixture(scope="session")
 def gpu() -> str:
-    """Name of a CUDA device; the test is skipped where there is none."""
+    """Name of a CUDA device. Without one, the test is skipped."""
     import warp as wp
 
     wp.init()

@@ -1,7 +1,7 @@
-"""Ordinary spellings of one loop of products, and what is expected of each; shared by several test modules.
+"""Common forms of one loop of products, with the expected plan and result. Several test modules use them.
 
 Each form is a kernel ``multiply(A, B, C)`` of 32x32 tiles over K = 320 in steps of 16, in float32, and computes
-``expected(A, B)``. A and B are arrays of 64 x 320 and 320 x 64 elements, or B of 64 x 320 where it is transposed.
+``expected(A, B)``. A and B are arrays of 64 x 320 and 320 x 64 elements; a transposed B has 64 x 320.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ LOAD_B = "b = wp.tile_load(B, shape=(16, 32), offset=({k}, j * 32), storage='sha
 
 @dataclass(frozen=True)
 class Form:
-    """A spelling.
+    """One form of the loop.
 
     Attributes:
-        text: Python below ``import warp as wp``.
-        state: What the plan says.
+        text: Python source after ``import warp as wp``.
+        state: State of the loop in the plan.
         reason: A part of the plan's reason.
-        expected: What C is.
-        b_transposed: Whether the array B holds the transpose.
-        loops: How many loops the plan lists.
-        differentiable: Whether Warp's backward pass of it is right, so that gradients can be compared.
+        expected: Returns the expected C.
+        b_transposed: True if the array B holds the transpose.
+        loops: The number of loops in the plan.
+        differentiable: True if Warp's backward pass is correct, so that gradients can be compared.
     """
 
     text: str
@@ -74,12 +74,12 @@ def indented(*lines: str) -> str:
 
 
 def kernel(*lines: str, above: str = "", options: str = "") -> str:
-    """A kernel with these statements."""
+    """The source of a kernel with these statements."""
     return HEADER + above + KERNEL.format(options=options, body=indented(*lines))
 
 
 def loop(head: str, k: str, *, more: tuple[str, ...] = (), product: str = "wp.tile_matmul(a, b, c)") -> str:
-    """A loop that loads and multiplies."""
+    """The source of a loop that loads and multiplies."""
     return "\n".join([head, *(f"    {line}" for line in (LOAD_A.format(k=k), LOAD_B.format(k=k), *more, product))])
 
 
@@ -104,7 +104,7 @@ def add_product(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32)
 """
 ODD = """wp.tile_matmul(a, b, c)"""
 
-# the eleven of the table that this project began with
+# the eleven forms in the first table of this project
 SPELLINGS: dict[str, Form] = {
     "bounds from a shape": Form(kernel(START, RANGE, STORE)),
     "an extra k // 2": Form(kernel(START, loop("for k in range(A.shape[1] // 16):", "k // 2 * 16 + k % 2 * 16"), STORE),
@@ -345,29 +345,29 @@ FORMS = SPELLINGS | MORE
 
 
 def reordered(a: Matrix) -> Matrix:
-    """The columns that ``k // 2 * 16 + k % 2 * 16`` visits, in order."""
+    """The columns at ``k // 2 * 16 + k % 2 * 16``, in order."""
     return np.concatenate([a[:, k // 2 * 16 + k % 2 * 16 :][:, :16] for k in range(K // 16)], axis=1)
 
 
 def even_steps(a: Matrix) -> Matrix:
-    """The columns of every second step."""
+    """The columns of every other step."""
     return np.concatenate([a[:, k : k + 16] for k in range(0, K, 32)], axis=1)
 
 
 def transposed_tiles(c: Matrix) -> Matrix:
-    """Each tile transposed."""
+    """C with each tile transposed."""
     return np.block([[c[i : i + 32, j : j + 32].T for j in (0, 32)] for i in (0, 32)])
 
 
 def wrong_gradients(form: Form, a: Matrix, b: Matrix, g: Matrix, of_a: Matrix, of_b: Matrix) -> list[str]:
-    """Which of the gradients of ``sum(G * C)`` are wrong.
+    """Check gradients of ``sum(G * C)``. Returns "A" or "B" for each wrong one.
 
-    C is linear in A and in B: what it changes by along a direction is the sum of the gradient times that direction.
+    C is linear in A and in B, so its change along a direction is the sum of the gradient times that direction.
     Directions are random integers, and all sums are exact.
 
     Args:
-        form: What computes C.
-        a, b, g: A, B and G as the form's ``expected`` takes them.
+        form: The form that computes C.
+        a, b, g: A, B and G, as for the form's ``expected``.
         of_a, of_b: The gradients.
     """
     a, b, g = (values.astype(np.float64) for values in (a, b, g))

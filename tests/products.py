@@ -1,4 +1,4 @@
-"""Kernels that multiply one pair of tiles, in every form that Warp takes; shared by several test modules."""
+"""Kernels that multiply one pair of tiles, in every form that Warp accepts. Several test modules use them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import warp as wp
 from warp_tiles.gemm.dtypes import DTYPES
 
 Matrix = npt.NDArray[np.float64]
-# unit roundoff of the storage type
+# unit roundoff of each storage type
 ROUNDOFF = {str(name): info.roundoff for name, info in DTYPES.items()}
-TF32_TRUNCATION = 2.0**-10  # operands that reach the tensor cores unrounded lose up to one tf32 ulp
+TF32_TRUNCATION = 2.0**-10  # without rounding, operands of the tensor cores lose up to one tf32 ulp
 
 
 @dataclass(frozen=True)
 class Case:
-    """One product: sizes, dtypes, how A and B are viewed, and how the call is made."""
+    """One product: sizes, dtypes, views of A and B, and the form of the call."""
 
     m: int
     n: int
@@ -33,7 +33,7 @@ class Case:
     c: str = "float32"
     a_transposed: bool = False
     b_transposed: bool = False
-    pad: int = 0  # columns of the loaded tiles before those that are multiplied: views with leading dimensions
+    pad: int = 0  # unused first columns of the loaded tiles, so that the operands are views with leading dimensions
     threads: int = 64
     accumulate: bool = False  # read C first and scale by alpha and beta
     alpha: float = 1.0
@@ -54,12 +54,12 @@ class Case:
         return rows, cols + self.pad
 
     def operand(self, stored: Matrix, transposed: bool) -> Matrix:
-        """What is multiplied, from what is stored."""
+        """The operand, from the stored array."""
         part = stored[:, self.pad :]
         return part.T if transposed else part
 
     def stored(self, operand: Matrix, transposed: bool) -> Matrix:
-        """A gradient of an operand, laid out as the operand is stored."""
+        """The gradient of an operand in the layout of the stored array."""
         part = operand.T if transposed else operand
         return np.hstack([np.zeros((part.shape[0], self.pad)), part])
 
@@ -110,7 +110,7 @@ def make_kernel(case: Case) -> Any:
 
 
 def load_kernels(text: str) -> Any:
-    """A Python module with kernels from its text; Warp reads sources from files."""
+    """Import a Python module with kernels from its text, through a file, because Warp reads sources from files."""
     path = _folder / f"case_{next(_numbers)}.py"
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -134,7 +134,7 @@ def _from_bfloat16(source: wp.array2d(dtype=wp.bfloat16), target: wp.array2d(dty
 
 
 def to_device(values: Matrix, dtype: str, device: str, requires_grad: bool = False) -> Any:
-    """A Warp array of a dtype, bfloat16 included, which NumPy does not know."""
+    """A Warp array of any dtype, including bfloat16, which NumPy lacks."""
     if dtype != "bfloat16":
         return wp.array(values, dtype=getattr(wp, dtype), device=device, requires_grad=requires_grad)
     wide = wp.array(values, dtype=wp.float32, device=device)
@@ -154,7 +154,7 @@ def to_host(array: Any) -> Matrix:
 
 @dataclass(frozen=True)
 class Result:
-    """The product, and the gradients of A and B as they are stored, or None without a backward pass."""
+    """The product, and the gradients of A and B in the stored layout, or None without a backward pass."""
 
     d: Matrix
     grad_a: Matrix | None
@@ -163,7 +163,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What goes in, already rounded to the case's dtypes."""
+    """The inputs, rounded to the case's dtypes."""
 
     a: Matrix
     b: Matrix
@@ -172,7 +172,7 @@ class Inputs:
 
 
 def draw_inputs(case: Case, seed: int, device: str) -> Inputs:
-    """Random values, never zeros, as the device stores them."""
+    """Random values, rounded as the device stores them."""
     random = np.random.default_rng(seed)
     shapes = {"a": case.a_stored, "b": case.b_stored, "c": (case.m, case.n), "grad_d": (case.m, case.n)}
     dtypes = {"a": case.a, "b": case.b, "c": case.c, "grad_d": case.c}
@@ -201,7 +201,7 @@ def run(case: Case, kernel: Any, inputs: Inputs, device: str) -> Result:
 
 
 def reference(case: Case, inputs: Inputs) -> Result:
-    """The same in float64."""
+    """The results in float64."""
     a, b = case.operand(inputs.a, case.a_transposed), case.operand(inputs.b, case.b_transposed)
     alpha, beta = (case.alpha, case.beta) if case.accumulate else (1.0, 0.0)
     d = alpha * a @ b + (beta * inputs.c if beta else 0.0)
@@ -212,10 +212,10 @@ def reference(case: Case, inputs: Inputs) -> Result:
 
 
 def tolerance(case: Case, inputs: Inputs) -> Result:
-    """Bound of the error of each result: roundings of the accumulator and of the result.
+    """Error bound of each result: roundings of the accumulator and of the result.
 
-    Source: Higham, Accuracy and Stability of Numerical Algorithms, section 3.1: a sum of K products
-    errs by at most about K u sum |a| |b|; u is the roundoff of the dtype that accumulates.
+    Source: Higham, Accuracy and Stability of Numerical Algorithms, section 3.1. The error of a sum of K
+    products is at most about K u sum |a| |b|, where u is the roundoff of the accumulating dtype.
     """
     sizes = Inputs(abs(inputs.a), abs(inputs.b), abs(inputs.c), abs(inputs.grad_d))
     magnitude = reference(Case(**{**_dict(case), "alpha": abs(case.alpha), "beta": abs(case.beta)}), sizes)
@@ -227,7 +227,7 @@ def tolerance(case: Case, inputs: Inputs) -> Result:
     d = bound(magnitude.d, case.c, case.k)
     if magnitude.grad_a is None or magnitude.grad_b is None:
         return Result(d, None, None)
-    # Warp rounds alpha to the gradients' dtypes, and adds each gradient to one that was zero
+    # Warp rounds alpha to the gradients' dtypes, and adds each gradient to a zero gradient
     return Result(d, bound(magnitude.grad_a, case.a, case.n), bound(magnitude.grad_b, case.b, case.m))
 
 
@@ -236,11 +236,11 @@ def _dict(case: Case) -> dict[str, Any]:
 
 
 def assert_close(case: Case, got: Result, expected: Result, allowed: Result) -> None:
-    """Compare every result; NaN never passes."""
+    """Compare every result. NaN fails."""
     for name in ("d", "grad_a", "grad_b"):
         values, wanted, bound = getattr(got, name), getattr(expected, name), getattr(allowed, name)
         if wanted is None:
             assert values is None, f"{case}: {name} was computed without a backward pass"
             continue
         excess = np.abs(values - wanted) / bound
-        assert np.all(excess <= 1.0), f"{case}: {name} errs by {np.nanmax(excess):.3g} times its bound"
+        assert np.all(excess <= 1.0), f"{case}: the error of {name} is {np.nanmax(excess):.3g} times its bound"

@@ -1,4 +1,4 @@
-"""What the benchmarks compute without a GPU: bounds, cells and summaries."""
+"""The parts of the benchmarks that need no GPU: bounds, cells and summaries."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.heuristics.limits import check
 
-SHARED_MEMORY_BYTES = 227 * 1024  # that a block of sm_90 can have
-CLOCK_GHZ, MULTIPROCESSORS = 1.755, 132  # of the H200 that the figures below were reckoned for
+SHARED_MEMORY_BYTES = 227 * 1024  # the limit of a block on sm_90
+CLOCK_GHZ, MULTIPROCESSORS = 1.755, 132  # of the H200 for which the figures below were computed
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_bound_of_shared_memory(ab: str, tf32: bool, tflops: float) -> None:
     assert bounds.ideal(product, 128, c_moves=0).clocks < bound.clocks
 
 
-def test_register_tiles_of_the_best_split_reach_the_bound() -> None:
+def test_the_best_register_tiles_reach_the_bound() -> None:
     product = bounds.Product(64, 64, 64, "float16", "float16", "float32")
     square, tall, wide = (
         bounds.configured(product, TileConfig("mma_m16n8k16", *tile, transposed=flip).to_json())
@@ -41,7 +41,7 @@ def test_register_tiles_of_the_best_split_reach_the_bound() -> None:
     assert tall.clocks > bounds.ideal(product, 128).clocks
 
 
-def test_warps_that_share_sums_move_c_once_each() -> None:
+def test_each_warp_with_split_k_moves_c_once() -> None:
     product = bounds.Product(16, 16, 64, "float16", "float16", "float32")
     alone, shared = (
         bounds.configured(product, TileConfig("mma_m16n8k16", 16, 16, warps_k=parts).to_json()) for parts in (1, 4)
@@ -49,7 +49,7 @@ def test_warps_that_share_sums_move_c_once_each() -> None:
     assert shared.clocks - alone.clocks == 3 * 2 * 16 * 16 * 4 / 128
 
 
-def test_sums_that_stay_in_registers_are_best_shared_by_all_warps() -> None:
+def test_with_sums_in_registers_split_k_over_all_warps_is_best() -> None:
     product = bounds.Product(64, 64, 64, "float16", "float16", "float32")
     assert bounds.ideal(product, 128, c_moves=0) == bounds.ideal(product, 32, c_moves=0)
     rounded = bounds.Product(64, 64, 64, "float16", "float16", "float16")
@@ -69,7 +69,7 @@ def test_adjoints_multiply_the_gradient_of_c() -> None:
 
 
 @pytest.mark.parametrize("part", PARTS.values(), ids=lambda part: part.name)
-def test_cells_have_names_of_their_own_and_fit_shared_memory(part: gemm.Part) -> None:
+def test_cells_have_unique_names_and_fit_shared_memory(part: gemm.Part) -> None:
     assert len({entry.name for entry in part.entries}) == len(part.entries)
     for entry in part.entries:
         cell = entry.ours
@@ -85,19 +85,19 @@ def test_modules_are_named_after_side_and_cell() -> None:
         compile(build.text, build.module, "exec")
 
 
-def test_ratio_is_to_the_fastest_peer() -> None:
+def test_the_ratio_compares_with_the_fastest_peer() -> None:
     row = {"tiles": {"median_us": 10.0}, "warp": {"median_us": 40.0}, "scalar": {"median_us": 20.0}}
     gemm.add_ratios(row, ("warp", "scalar"))
     assert (row["fastest_peer"], row["ratio"]) == ("scalar", 2.0)
 
 
-def test_adjoints_are_compared_without_the_product_that_is_replayed() -> None:
+def test_adjoints_are_compared_without_the_replayed_product() -> None:
     row = {"tiles": {"median_us": 30.0, "forward_us": 10.0}, "warp": {"median_us": 100.0, "forward_us": 20.0}}
     gemm.add_ratios(row, ("warp",))
     assert row["adjoint_ratio"] == 4.0
 
 
-def test_summary_takes_failed_rows_as_rows_without_a_ratio() -> None:
+def test_the_summary_counts_failed_rows_without_a_ratio() -> None:
     rows = [
         {"name": "one", "types": "fp16", "ratio": 2.0, "tiles": {"tflops": 4.0}, "warp": {"tflops": 2.0}},
         {"name": "two", "types": "fp16", "ratio": 8.0, "tiles": {"tflops": 3.0}, "warp": {"tflops": 3.0}},
@@ -108,7 +108,7 @@ def test_summary_takes_failed_rows_as_rows_without_a_ratio() -> None:
     assert line["best_ratio"] == round(4.0 / 3.0, 3)
 
 
-def test_a_recorded_launch_is_held_to_its_bounds() -> None:
+def test_a_recorded_launch_is_compared_with_its_bounds() -> None:
     times = {"wp.launch": 10.0, "Launch.launch()": 2.0, "recorded": 2.5}
     found = recorded.compared(times)
     assert (found["ratio_to_wp_launch"], found["us_above_launch"], found["within_bounds"]) == (0.25, 0.5, True)
@@ -129,7 +129,7 @@ def test_host_times_of_launches_on_the_cpu() -> None:
     assert "training step, recorded pairs:" in recorded.table(result)
 
 
-def test_the_ways_of_a_training_step_compute_the_same() -> None:
+def test_all_forms_of_a_training_step_compute_the_same() -> None:
     import warp as wp
 
     found = []
@@ -162,7 +162,7 @@ def test_a_long_part_keeps_short_rows_and_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "gemm_every_small.png").stat().st_size > 5000
 
 
-def test_products_whose_sums_are_shared_are_drawn_alike_each_time() -> None:
+def test_products_with_split_k_are_drawn_reproducibly() -> None:
     first, second = (list(itertools.islice(shared_sums.drawn(random.Random(3)), 5)) for _ in range(2))
     assert first == second
     for _, variant in first:
@@ -171,7 +171,7 @@ def test_products_whose_sums_are_shared_are_drawn_alike_each_time() -> None:
         check(variant, alone)
 
 
-def test_gains_of_shared_sums_are_told_by_dtypes() -> None:
+def test_gains_of_split_k_are_summarized_by_dtypes() -> None:
     rows = [{"types": types, "gain": gain} for types, gain in (("fp16", 2.0), ("fp16", 0.5), ("fp64", 1.0))]
     found = shared_sums.summary(rows)
     assert found["fp16"] == {"products": 2, "geometric_mean": 1.0, "least": 0.5, "greatest": 2.0, "slower": 1}

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def check(*command: str) -> None:
-    """Run a tool of the test extra from the top of the repository."""
+    """Run a tool of the test extra in the root of the repository."""
     done = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,

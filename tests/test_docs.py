@@ -1,4 +1,4 @@
-"""The documentation: links and paths lead somewhere, and the table of settings says what the code does."""
+"""The documentation: links and paths exist, and the table of settings matches the code."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from warp_tiles import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
-PARTS = ("warp_tiles", "kernels", "examples", "benchmarks", "tests", "docs")  # folders that pages name files of
+PARTS = ("warp_tiles", "kernels", "examples", "benchmarks", "tests", "docs")  # folders of files that pages name
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 def prose(page: Path) -> str:
-    """A page without its blocks of code."""
+    """A page without its code blocks."""
     return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """What ``#...`` can name in a page: its headings as GitHub writes them in links."""
+    """The valid ``#...`` anchors of a page: its headings in GitHub's form."""
     headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -39,12 +39,12 @@ def broken_links(page: Path) -> Iterator[str]:
 
 
 @every_page
-def test_links_lead_to_files_and_headings(page: Path) -> None:
+def test_link_targets_exist(page: Path) -> None:
     assert list(broken_links(page)) == []
 
 
 @every_page
-def test_paths_that_are_named_exist(page: Path) -> None:
+def test_named_paths_exist(page: Path) -> None:
     named = re.findall(rf"`((?:{'|'.join(PARTS)})/[\w./-]*)`", prose(page))
     assert [name for name in named if not (ROOT / name).exists()] == []
 
@@ -59,12 +59,12 @@ def test_a_broken_link_and_a_missing_heading_are_found(tmp_path: Path) -> None:
 
 # ---- settings
 
-# words of docs/settings.md for what is not set
+# words of docs/settings.md for empty defaults
 UNSET = {"cache_dir": "the user's cache folder", "record_paths": "none", "record_gpu": "this one"}
 
 
 def settings_table() -> dict[str, tuple[str, str]]:
-    """Environment variable and default of each setting, as docs/settings.md has them."""
+    """Environment variable and default of each setting in docs/settings.md."""
     rows = re.findall(
         r"^\| `(\w+)` \| `(WARP_TILES_\w+)` \| ([^|]+) \|", (ROOT / "docs" / "settings.md").read_text(), re.MULTILINE
     )
@@ -77,8 +77,8 @@ def test_the_page_lists_every_setting_with_its_variable() -> None:
 
 @pytest.mark.parametrize(("name", "default"), settings.defaults().items(), ids=list(settings.defaults()))
 def test_the_page_has_the_default_of_each_setting(name: str, default: object) -> None:
-    variable, said = settings_table()[name]
+    variable, text = settings_table()[name]
     if name in UNSET:
-        assert (said, bool(default)) == (UNSET[name], False)
+        assert (text, bool(default)) == (UNSET[name], False)
     else:
-        assert settings.from_environment({variable: said}) == {name: default}
+        assert settings.from_environment({variable: text}) == {name: default}

@@ -1,4 +1,4 @@
-"""Errors: their parts, their tree, and their way between processes."""
+"""Errors: their parts, their tree, and pickling."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_copying_keeps_the_parts(cls: type[WarpTilesError]) -> None:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_the_text_holds_each_part_that_is_there(cls: type[WarpTilesError]) -> None:
+def test_the_text_holds_all_parts_of_the_error(cls: type[WarpTilesError]) -> None:
     assert str(cls("message")) == "message"
     assert str(cls("message", remedy="r")) == "message\nRemedy: r"
     assert str(cls("message", log="one\ntwo\n\n")) == "message\nLog:\none\ntwo"
@@ -47,7 +47,7 @@ def test_the_text_holds_each_part_that_is_there(cls: type[WarpTilesError]) -> No
 
 
 def drawn_tree() -> list[tuple[str, str]]:
-    """(class, base) for each line of the tree in the module's docstring."""
+    """The class and its base for each line of the tree in the module's docstring."""
     found: list[tuple[str, str]] = []
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
@@ -61,13 +61,13 @@ def drawn_tree() -> list[tuple[str, str]]:
     return found
 
 
-def test_the_tree_in_the_docstring_is_the_real_one() -> None:
+def test_the_tree_in_the_docstring_matches_the_classes() -> None:
     real = [(cls.__name__, cls.__bases__[0].__name__) for cls in CLASSES]
     assert drawn_tree() == real
 
 
 @pytest.mark.parametrize("cls", CLASSES[1:])
-def test_each_class_says_what_the_tree_says(cls: type[WarpTilesError]) -> None:
+def test_each_class_has_the_docstring_of_the_tree(cls: type[WarpTilesError]) -> None:
     lines = (errors.__doc__ or "").splitlines()
     drawn = next(line for line in lines if f" {cls.__name__} " in line).split(cls.__name__)[1].strip()
     summary = (cls.__doc__ or "").split(".")[0]
@@ -88,7 +88,7 @@ def test_each_class_says_what_the_tree_says(cls: type[WarpTilesError]) -> None:
         ("ScriptError", RuntimeError),
     ],
 )
-def test_errors_can_be_caught_as_python_names_them(name: str, builtin: type[Exception]) -> None:
+def test_errors_can_be_caught_as_builtin_exceptions(name: str, builtin: type[Exception]) -> None:
     with pytest.raises(builtin):
         raise getattr(errors, name)("message")
 

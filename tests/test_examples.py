@@ -1,4 +1,4 @@
-"""Every example and the README's commands."""
+"""The examples, and the commands of the README."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(*command: str, cwd: Path = ROOT, timeout: float = 600, **environ: str) -> str:
-    """Standard output of a command that must succeed."""
+    """Run a command that must succeed. Returns its standard output."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **environ}
     done = subprocess.run([*command], cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, (
@@ -36,7 +36,7 @@ def test_gemm_through_run(tmp_path: Path) -> None:
     assert built[0]["lto_builds"] + built[0]["lto_hits"] == 1
 
 
-def test_gemm_refuses_a_size_that_is_no_multiple() -> None:
+def test_gemm_refuses_an_invalid_size() -> None:
     done = subprocess.run(
         [sys.executable, "examples/gemm.py", "--size", "100"],
         cwd=ROOT,
@@ -105,7 +105,7 @@ def test_readme_has_two_commands_and_ci_runs_the_second() -> None:
 def test_the_readmes_first_command_in_a_clean_copy(tmp_path: Path) -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     if tracked.returncode:
-        pytest.skip("not a git checkout, so what belongs to it is not known")
+        pytest.skip("not a git checkout, so its files are unknown")
     for name in tracked.stdout.splitlines():
         target = tmp_path / name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The rooms of the package and who may import whom: bottom up, lazy and type-only imports included."""
+"""The layers of the package: a folder imports only lower layers, lazy and type-only imports included."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import warp_tiles
 
 PACKAGE = Path(warp_tiles.__file__).resolve().parent
-# each room imports only itself and what stands above it here
+# each folder or module imports only itself and lower layers; the lowest layer comes first
 LAYERS = (
     ("errors", "version"),
     ("util",),
@@ -30,7 +30,7 @@ LAYERS = (
     ("aot",),
     ("__init__", "__main__"),
 )
-LAYER_OF = {room: number for number, layer in enumerate(LAYERS) for room in layer}
+LAYER_OF = {folder: number for number, layer in enumerate(LAYERS) for folder in layer}
 
 
 def module_name(path: Path) -> str:
@@ -40,7 +40,7 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def room_of(module: str) -> str:
+def folder_of(module: str) -> str:
     return module.split(".")[0]
 
 
@@ -58,7 +58,7 @@ def imported(path: Path) -> set[str]:
             top, _, rest = name.partition(".")
             if top != "warp_tiles":
                 continue
-            while rest and rest not in MODULES:  # a name that a module defines
+            while rest and rest not in MODULES:  # a name in a module
                 rest = rest.rpartition(".")[0]
             found.add(rest or "__init__")
     return found
@@ -67,23 +67,23 @@ def imported(path: Path) -> set[str]:
 IMPORTS = {name: imported(path) - {name} for name, path in MODULES.items()}
 
 
-def test_every_room_has_a_layer() -> None:
-    assert {room_of(module) for module in MODULES} <= set(LAYER_OF)
-    assert set(LAYER_OF) == {room_of(module) for module in MODULES} | {"__init__"}
+def test_every_folder_has_a_layer() -> None:
+    assert {folder_of(module) for module in MODULES} <= set(LAYER_OF)
+    assert set(LAYER_OF) == {folder_of(module) for module in MODULES} | {"__init__"}
 
 
-def test_each_room_imports_only_what_stands_above_it() -> None:
+def test_each_folder_imports_only_lower_layers() -> None:
     wrong = {
         f"{module} -> {target}"
         for module, targets in IMPORTS.items()
         for target in targets
-        if room_of(module) != room_of(target) and LAYER_OF[room_of(target)] >= LAYER_OF[room_of(module)]
+        if folder_of(module) != folder_of(target) and LAYER_OF[folder_of(target)] >= LAYER_OF[folder_of(module)]
     }
     assert not wrong
 
 
 def test_no_cycle_of_modules() -> None:
-    # a package's __init__ imports what it shows, and its modules do not import the package
+    # a package's __init__ imports its exports, and its modules do not import the package
     state: dict[str, str] = {}
     cycles: list[list[str]] = []
 

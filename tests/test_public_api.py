@@ -1,4 +1,4 @@
-"""The public names, and that importing them does nothing."""
+"""The public names, and imports without side effects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from warp_tiles import errors
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_all_names_what_is_exported() -> None:
+def test_all_lists_the_exports() -> None:
     helpers = {"TYPE_CHECKING", "Any", "annotations", "import_module"}
     exported = {
         name
@@ -54,7 +54,7 @@ def test_a_star_import_gives_the_public_names() -> None:
     assert set(warp_tiles.__all__) <= set(namespace)
 
 
-def test_names_are_listed_before_they_are_imported(tmp_path: Path) -> None:
+def test_lazy_names_are_listed_before_their_import(tmp_path: Path) -> None:
     code = (
         "import sys, warp_tiles; listed = dir(warp_tiles)\n"
         "print(set(warp_tiles.__all__) <= set(listed), 'warp_tiles.tuning' in sys.modules)\n"
@@ -69,7 +69,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def python(code: str, folder: Path, **environment: str) -> str:
-    """Output of a fresh process that sees no cache folder of this test run."""
+    """Output of a new process without the cache folders of this test run."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WARP")}
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
@@ -83,7 +83,7 @@ def python(code: str, folder: Path, **environment: str) -> str:
 
 
 def test_importing_is_inert(tmp_path: Path) -> None:
-    # cuda-bindings itself puts an empty "cuda" there at every start of Python, by a .pth file
+    # a .pth file of cuda-bindings adds an empty "cuda" at every start of Python
     code = (
         "import sys, json, threading; sys.dont_write_bytecode = True; before = set(sys.modules); import warp_tiles; "
         "print(json.dumps([sorted({m.split('.')[0] for m in set(sys.modules) - before}), threading.active_count()]))"
@@ -95,7 +95,7 @@ def test_importing_is_inert(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_enabling_loads_neither_what_builds_nor_what_draws(tmp_path: Path) -> None:
+def test_enabling_loads_no_modules_for_building_or_drawing(tmp_path: Path) -> None:
     code = (
         "import sys, json, warp; warp.init(); before = set(sys.modules); import warp_tiles; warp_tiles.enable(); "
         "print(json.dumps(sorted(set(sys.modules) - before)))"
@@ -105,7 +105,7 @@ def test_enabling_loads_neither_what_builds_nor_what_draws(tmp_path: Path) -> No
     assert "warp_tiles._warp" in loaded
     assert not {"cuda", "rich", "filelock", "click", "multiprocessing"} & {name.split(".")[0] for name in loaded}
     tuning = {name for name in loaded if name.startswith("warp_tiles.tuning")}
-    assert tuning == {"warp_tiles.tuning", "warp_tiles.tuning.snapshots"}  # which imports what tunes when it is asked
+    assert tuning == {"warp_tiles.tuning", "warp_tiles.tuning.snapshots"}  # snapshots imports the rest lazily
     assert not {name for name in loaded if name.startswith("warp_tiles.launch.recorded")}
     building = ("heuristics.choose", "heuristics.cost", "codegen.loops", "build.module_build", "cache._store", "cli")
     building += ("compile.module", "compile.compiler", "compile.pool")
@@ -113,7 +113,7 @@ def test_enabling_loads_neither_what_builds_nor_what_draws(tmp_path: Path) -> No
     assert not {f"warp_tiles.{name}" for name in building} & loaded
 
 
-def test_importing_every_module_but_the_hooks_leaves_warp_and_cuda_alone(tmp_path: Path) -> None:
+def test_all_modules_except_the_hooks_can_be_imported_without_warp_and_cuda(tmp_path: Path) -> None:
     code = (
         "import sys, pkgutil, importlib; sys.dont_write_bytecode = True; before = set(sys.modules); import warp_tiles\n"
         "def visit(path, prefix):\n"
@@ -129,7 +129,7 @@ def test_importing_every_module_but_the_hooks_leaves_warp_and_cuda_alone(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bad_environment_does_not_break_the_import(tmp_path: Path) -> None:
+def test_an_invalid_environment_does_not_break_the_import(tmp_path: Path) -> None:
     code = (
         "import warp_tiles\n"
         "try:\n    warp_tiles.enable()\n"
@@ -150,7 +150,7 @@ def refers_to_internals(node: ast.AST) -> bool:
     )
 
 
-def test_only_the_hooks_package_refers_to_warps_internals() -> None:
+def test_only_the_hooks_package_uses_warps_internals() -> None:
     package = ROOT / "warp_tiles"
     offenders = {
         path.relative_to(package).as_posix()
@@ -161,7 +161,7 @@ def test_only_the_hooks_package_refers_to_warps_internals() -> None:
 
 
 @pytest.mark.parametrize("name", ["plan", "report"])
-def test_what_needs_the_hooks_says_so(name: str) -> None:
+def test_functions_that_need_the_hooks_raise_without_them(name: str) -> None:
     assert not warp_tiles.is_enabled()
     with pytest.raises(warp_tiles.PlanError, match="needs warp_tiles to be enabled") as caught:
         getattr(warp_tiles, name)(*(["__main__"] if name == "plan" else []))

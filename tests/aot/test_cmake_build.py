@@ -1,4 +1,4 @@
-"""From a plan to a bundle with CMake: what is built, what is built again, and what is refused."""
+"""From a plan to a bundle with CMake: builds, rebuilds and refusals."""
 
 from __future__ import annotations
 
@@ -16,27 +16,17 @@ from typing import Any
 
 import pytest
 
+from tests.aot.manifests import TINY
 from warp_tiles import settings
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import ToolchainError
-from warp_tiles.gemm.variant import GemmVariant, Operand, Role
+from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.toolchain.search import find_toolchain
 
 ROOT = Path(__file__).resolve().parents[2]
-FIRST = GemmVariant(
-    8,
-    8,
-    8,
-    Operand("float32", "row_major", 8, 16),
-    Operand("float32", "row_major", 8, 16),
-    Operand("float32", "row_major", 8, 16),
-    "default",
-    32,
-    90,
-)
-SECOND = replace(FIRST, m=16)
+TALL = replace(TINY, m=16)
 NOTHING_TO_DO = "ninja: no work to do."
 
 pytestmark = pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake")
@@ -52,13 +42,13 @@ def _toolchain() -> None:
 
 
 class Project:
-    """A build folder in use.
+    """A CMake build folder.
 
     Args:
-        folder: Where everything lies.
+        folder: Folder of all files.
         source: Folder of CMakeLists.txt.
-        python_path: Where Python finds the package.
-        generator: CMake's name of it.
+        python_path: Folder in which Python finds the package.
+        generator: CMake's name of the generator.
     """
 
     def __init__(self, folder: Path, source: Path, python_path: Path, generator: str = "Ninja") -> None:
@@ -88,7 +78,7 @@ class Project:
         self.manifest.write_text(json.dumps({"modules": [module.to_json()]}))
 
     def run(self, *command: str, check: bool = True) -> str:
-        """What a command prints on both channels."""
+        """Run a command. Returns its output and error output."""
         done = subprocess.run(
             command, cwd=self._folder, env=self._environment, text=True, check=False,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -101,25 +91,25 @@ class Project:
         return self.run(*self._configure, *options, check=check)
 
     def build(self) -> tuple[list[str], str]:
-        """Run CMake's second step: what was compiled, ``<symbol>_<provider>``, and everything printed."""
+        """Run CMake's second step. Returns the compiled variants, ``<symbol>_<provider>``, and the output."""
         output = self.run("cmake", "--build", "build")
         return [line.split()[-1] for line in output.splitlines() if "LTO-IR wt_" in line], output
 
 
 class RefusingExecutor(Executor):
-    """Stands for a machine on which nothing may be compiled."""
+    """An executor for tests in which nothing may be compiled."""
 
     def submit(self, *_: Any, **__: Any) -> Future[Any]:
         raise AssertionError("something was compiled")
 
 
 def names(*variants: GemmVariant, provider: str = "cublasdx") -> list[str]:
-    """Files and targets of variants."""
+    """Names of the files and targets of variants."""
     return sorted(f"{variant.symbol}_{provider}" for variant in variants)
 
 
 def hits(bundle: Path, cache_folder: Path, *variants: GemmVariant, provider: str = "cublasdx") -> list[bool]:
-    """Import a bundle and have the engine get variants; whether each was in the cache."""
+    """Import a bundle and get variants from the engine. Returns True for each one that was cached."""
     with settings.override(cache_dir=cache_folder, provider=provider):
         engine = Engine(executor=RefusingExecutor())
         try:
@@ -134,7 +124,7 @@ def hits(bundle: Path, cache_folder: Path, *variants: GemmVariant, provider: str
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """A folder in which the package lies as a wheel installs it."""
+    """A folder with the package in the layout of an installed wheel."""
     package = tmp_path / "installed folder" / "warp_tiles"
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "warp_tiles", package, ignore=ignored)
@@ -150,30 +140,30 @@ def test_a_plan_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, 
     source = installed / "warp_tiles" / "cmake"
     project = Project(tmp_path, source, installed)
     assert project.run(sys.executable, "-m", "warp_tiles.aot", "folder").strip() == str(source)
-    project.plan(FIRST, SECOND, FIRST)
+    project.plan(TINY, TALL, TINY)
     assert "2 variants" in project.configure("-DWARP_TILES_MANIFEST=plan.json")
     built, _ = project.build()
-    assert sorted(built) == names(FIRST, SECOND)
+    assert sorted(built) == names(TINY, TALL)
     bundle = project.build_folder / "warp_tiles_bundle.tar"
     imported = json.loads(project.run(sys.executable, "-m", "warp_tiles", "cache", "import", str(bundle), "--json"))
     assert imported["added"] == 2
-    assert hits(bundle, tmp_path / "cache", FIRST, SECOND) == [True, True]
+    assert hits(bundle, tmp_path / "cache", TINY, TALL) == [True, True]
 
     assert NOTHING_TO_DO in project.build()[1]
-    (project.build_folder / "variants" / f"{names(SECOND)[0]}.json").touch()
-    assert project.build()[0] == names(SECOND)
+    (project.build_folder / "variants" / f"{names(TALL)[0]}.json").touch()
+    assert project.build()[0] == names(TALL)
     project.configure()
     assert NOTHING_TO_DO in project.build()[1]
 
     time.sleep(0.01)
-    (installed / "warp_tiles" / "kernels" / "cublasdx" / "mma_tile.cuh").touch()  # of equal content
-    assert sorted(project.build()[0]) == names(FIRST, SECOND)
+    (installed / "warp_tiles" / "kernels" / "cublasdx" / "mma_tile.cuh").touch()  # with equal content
+    assert sorted(project.build()[0]) == names(TINY, TALL)
     time.sleep(0.01)
-    (installed / "warp_tiles" / "gemm" / "variant.py").touch()  # named by the depfile alone
+    (installed / "warp_tiles" / "gemm" / "variant.py").touch()  # only the depfile names it
     assert len(project.build()[0]) == 2
     assert NOTHING_TO_DO in project.build()[1]
 
-    project.plan(FIRST)  # a changed plan is noticed without being told; what is still needed is kept
+    project.plan(TINY)  # CMake detects the changed plan, and keeps the variants that are still needed
     built, output = project.build()
     assert built == []
     assert "warp_tiles_bundle.tar: 1 variants" in output
@@ -183,47 +173,47 @@ def test_a_plan_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, 
 @pytest.mark.slow
 def test_a_plan_of_mma_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, installed: Path) -> None:
     project = Project(tmp_path, installed / "warp_tiles" / "cmake", installed)
-    project.plan(FIRST, SECOND, provider="mma")
+    project.plan(TINY, TALL, provider="mma")
     assert "2 variants" in project.configure("-DWARP_TILES_MANIFEST=plan.json")
-    assert sorted(project.build()[0]) == names(FIRST, SECOND, provider="mma")
+    assert sorted(project.build()[0]) == names(TINY, TALL, provider="mma")
     bundle = project.build_folder / "warp_tiles_bundle.tar"
-    assert hits(bundle, tmp_path / "cache", FIRST, SECOND, provider="mma") == [True, True]
-    assert hits(bundle, tmp_path / "cache", FIRST, SECOND, provider="auto") == [True, True]
+    assert hits(bundle, tmp_path / "cache", TINY, TALL, provider="mma") == [True, True]
+    assert hits(bundle, tmp_path / "cache", TINY, TALL, provider="auto") == [True, True]
 
     assert NOTHING_TO_DO in project.build()[1]
     kernels = installed / "warp_tiles" / "kernels"
     time.sleep(0.01)
-    (kernels / "arch" / "mma.cuh").touch()  # of equal content
-    assert sorted(project.build()[0]) == names(FIRST, SECOND, provider="mma")
+    (kernels / "arch" / "mma.cuh").touch()  # with equal content
+    assert sorted(project.build()[0]) == names(TINY, TALL, provider="mma")
     (kernels / "cublasdx" / "mma_tile.cuh").touch()
-    assert NOTHING_TO_DO in project.build()[1], "what another provider includes does not matter"
+    assert NOTHING_TO_DO in project.build()[1], "a header of another provider does not matter"
     time.sleep(0.01)
     (installed / "warp_tiles" / "heuristics" / "choose.py").touch()
     assert len(project.build()[0]) == 2
     assert NOTHING_TO_DO in project.build()[1]
 
-    project.plan(FIRST, provider="cublasdx")  # another provider of the same variant is another file
-    assert project.build()[0] == names(FIRST)
+    project.plan(TINY, provider="cublasdx")  # another provider of the same variant is another file
+    assert project.build()[0] == names(TINY)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make")
-def test_archs_multiply_variants_with_make_from_a_checkout(tmp_path: Path) -> None:
+def test_variants_of_two_archs_are_built_with_make_from_a_checkout(tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     folder.mkdir()
     project = Project(folder, ROOT, folder / "nowhere", "Unix Makefiles")
-    project.plan(FIRST)
+    project.plan(TINY)
     project.configure("-DWARP_TILES_MANIFEST=plan.json", "-DWARP_TILES_ARCHS=80;90")
     built, _ = project.build()
     assert len(built) == 2
     assert project.build()[0] == []
-    variants = [replace(FIRST, arch=arch) for arch in (80, 90)]
+    variants = [replace(TINY, arch=arch) for arch in (80, 90)]
     assert sorted(built) == names(*variants)
     assert hits(project.build_folder / "warp_tiles_bundle.tar", tmp_path / "cache", *variants) == [True, True]
 
 
 @needs_ninja
-def test_what_is_wrong_is_named_with_a_remedy(tmp_path: Path) -> None:
+def test_errors_have_a_message_and_a_remedy(tmp_path: Path) -> None:
     project = Project(tmp_path, ROOT, ROOT)
 
     def refusal(*options: str) -> str:
@@ -238,13 +228,13 @@ def test_what_is_wrong_is_named_with_a_remedy(tmp_path: Path) -> None:
     assert "is not JSON" in refusal()
     project.manifest.write_text('{"modules": [{"variants": [{"colour": 1}]}]}')
     assert "unknown field 'colour'" in refusal()
-    project.plan(FIRST)
+    project.plan(TINY)
     assert "'90a' is not a compute capability" in refusal("-DWARP_TILES_ARCHS=80;90a")
     assert "does not compile for sm_99" in refusal("-DWARP_TILES_ARCHS=99")
 
 
 @needs_ninja
-def test_a_python_without_the_package_is_named(tmp_path: Path, installed: Path) -> None:
+def test_a_python_without_the_package_is_an_error(tmp_path: Path, installed: Path) -> None:
     bare = tmp_path / "python3"
     bare.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec "{os.path.realpath(sys.executable)}" -I -S "$@"\n')
     bare.chmod(0o755)
@@ -266,5 +256,5 @@ def test_without_a_manifest_the_kernels_are_checked(tmp_path: Path) -> None:
     assert NOTHING_TO_DO in project.build()[1]
     output = project.run("ctest", "--test-dir", "build", "--output-on-failure")
     assert "kernels_compile" in output
-    # ctest 4 leaves the failures out of the line when there are none
+    # ctest 4 omits the number of failures if there are none
     assert re.search(r"100% tests passed(, 0 tests failed)? out of 2", output)

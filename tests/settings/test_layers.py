@@ -26,7 +26,7 @@ def test_defaults() -> None:
     assert {name: getattr(now, name) for name in settings.defaults()} == settings.defaults()
 
 
-def test_layers_lie_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_are_used_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert current().jobs == 0
     monkeypatch.setenv("WARP_TILES_JOBS", "1")
     assert current().jobs == 1
@@ -52,7 +52,7 @@ def test_layers_are_merged_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (now.provider, now.linker, now.jobs) == ("scalar", "warp", 2)
 
 
-def test_a_none_in_configure_takes_back_that_name_alone() -> None:
+def test_none_in_configure_removes_only_that_setting() -> None:
     configure(jobs=2, linker="warp")
     configure(jobs=None)
     assert current().jobs == 0
@@ -67,7 +67,7 @@ def test_an_override_ends_with_an_exception() -> None:
     assert current().provider == "auto"
 
 
-def test_overrides_that_end_out_of_order_take_their_own_layer_with_them() -> None:
+def test_overrides_that_end_out_of_order_remove_their_own_layer() -> None:
     first, second = override(jobs=1), override(jobs=1, linker="warp")
     first.__enter__()
     second.__enter__()
@@ -77,7 +77,7 @@ def test_overrides_that_end_out_of_order_take_their_own_layer_with_them() -> Non
     assert current() == settings.Settings()
 
 
-def test_equal_override_layers_are_told_apart() -> None:
+def test_equal_override_layers_are_distinct() -> None:
     with override(jobs=5):
         with override(jobs=5):
             pass
@@ -116,19 +116,19 @@ def test_every_setting_can_come_from_the_environment() -> None:
     assert found == {**values, **typed}
 
 
-def test_a_listener_hears_every_change_by_code_once() -> None:
-    heard: list[int] = []
-    listener = lambda: heard.append(current().jobs)  # noqa: E731
+def test_a_listener_is_called_once_for_every_change_by_code() -> None:
+    values: list[int] = []
+    listener = lambda: values.append(current().jobs)  # noqa: E731
     settings.on_change(listener)
     settings.on_change(listener)
     configure(jobs=1)
-    assert heard == [1]
+    assert values == [1]
     with override(jobs=2):
-        assert heard == [1, 2]
-    assert heard == [1, 2, 1]
+        assert values == [1, 2]
+    assert values == [1, 2, 1]
     with pytest.raises(SettingError):
         configure(jobs="bogus")
-    assert heard == [1, 2, 1]  # nothing changed
+    assert values == [1, 2, 1]  # nothing changed
 
 
 # ---- every layer
@@ -154,7 +154,7 @@ LAYERS = ("override()", "configure()", "module option", "environment variable", 
 
 @st.composite
 def layered(draw: st.DrawFn) -> dict[str, dict[str, Any]]:
-    """For some settings, a value in some of the layers."""
+    """Values of some settings in some of the layers."""
     names = draw(st.lists(st.sampled_from(sorted(SAMPLES)), unique=True, max_size=4))
     found = {}
     for name in names:
@@ -168,7 +168,7 @@ def toml(value: Any) -> str:
 
 
 @given(layered())
-def test_the_innermost_layer_that_names_a_setting_decides(
+def test_the_innermost_layer_with_a_value_decides(
     tmp_path_factory: pytest.TempPathFactory, given_values: dict[str, dict[str, Any]]
 ) -> None:
     def of(layer: str) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def test_layers_are_named_in_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert current().to_json()["linker"] == {"value": "auto", "layer": "default"}
 
 
-def test_settings_of_equal_values_are_equal_whatever_their_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_with_equal_values_are_equal_despite_their_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARP_TILES_JOBS", "3")
     of_environment = current()
     with override(jobs=3):
@@ -229,7 +229,7 @@ def test_settings_of_equal_values_are_equal_whatever_their_layers(monkeypatch: p
 # ---- options of a module
 
 
-def test_an_option_that_is_none_names_nothing() -> None:
+def test_an_option_that_is_none_is_ignored() -> None:
     assert current({"warp_tiles_provider": None}).layer("provider") == "default"
 
 
@@ -267,10 +267,10 @@ def test_the_nearest_file_with_the_table_counts(monkeypatch: pytest.MonkeyPatch,
     middle = project(tmp_path / "a", "[tool.warp_tiles]\njobs = 3\nlinker = 'warp'\n")
     assert (current().jobs, current().layer("jobs")) == (3, str(middle))
     project(inner, "[tool.warp_tiles]\n")
-    assert current() == settings.Settings(), "an empty table is one too"
+    assert current() == settings.Settings(), "an empty table counts too"
 
 
-def test_the_file_is_read_when_it_changed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_file_is_read_again_after_a_change(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     file = project(tmp_path, "[tool.warp_tiles]\njobs = 1\n")
     assert current().jobs == 1
@@ -313,21 +313,21 @@ def test_a_bad_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, te
     assert caught.value.remedy
 
 
-def test_a_file_that_somebody_else_left_in_a_common_folder_does_not_count(
+def test_another_users_file_in_a_world_writable_folder_is_ignored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     project(tmp_path, "[tool.warp_tiles]\njobs = 1\n")
     monkeypatch.chdir(tmp_path)
     owner = os.stat("pyproject.toml").st_uid
     monkeypatch.setattr(os, "getuid", lambda: owner + 1)
-    if owner == 0:  # root's files count for everybody
+    if owner == 0:  # files of root are always accepted
         os.chown("pyproject.toml", 1234, -1)
-    assert current().jobs == 1, "a folder that only its owner can write is as good as the owner"
+    assert current().jobs == 1, "a folder that only its owner can write is trusted"
     tmp_path.chmod(0o1777)
     assert current().jobs == 0
 
 
-def test_a_working_directory_that_is_gone_has_no_project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_removed_working_directory_has_no_project_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -347,7 +347,7 @@ def test_a_working_directory_that_is_gone_has_no_project(monkeypatch: pytest.Mon
         ("fast", "libmathdx"),
     ],
 )
-def test_a_provider_that_the_policy_forbids_is_named_with_it(
+def test_the_error_names_the_policy_and_the_forbidden_provider(
     policy: str, provider: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WARP_TILES_POLICY", policy)
@@ -359,7 +359,7 @@ def test_a_provider_that_the_policy_forbids_is_named_with_it(
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_goes_with_the_default_provider(policy: str) -> None:
+def test_every_policy_accepts_the_default_provider(policy: str) -> None:
     for named in ({}, {"provider": "auto"}):
         with override(policy=policy, **named):
             assert current().providers == POLICIES[policy].providers
@@ -367,6 +367,6 @@ def test_every_policy_goes_with_the_default_provider(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["auto", "max", "locked"])
 @pytest.mark.parametrize("provider", settings.PROVIDERS[1:])
-def test_a_named_provider_is_asked_alone_under_any_policy_that_allows_it(policy: str, provider: str) -> None:
+def test_a_named_provider_is_the_only_one_under_policies_that_allow_it(policy: str, provider: str) -> None:
     with override(policy=policy, provider=provider):
         assert current().providers == (provider,)

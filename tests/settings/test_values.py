@@ -1,4 +1,4 @@
-"""Values of settings: what is refused with the valid choices, sizes, flags and folders."""
+"""Values of settings: refusals with the valid choices, sizes, flags and folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from warp_tiles.settings.values import parse_size, seconds
 
 pytestmark = pytest.mark.usefixtures("clean_settings")
 
-# ---- what is refused
+# ---- refused names and values
 
 
 @pytest.mark.parametrize("call", [configure, lambda **values: override(**values).__enter__()])
@@ -39,7 +39,7 @@ def test_an_unknown_environment_variable_lists_the_valid_ones() -> None:
     assert all(variable in caught.value.remedy for variable in settings.ENVIRONMENT.values())
 
 
-def test_other_environment_variables_are_left_alone() -> None:
+def test_other_environment_variables_are_ignored() -> None:
     assert from_environment({"WARP_CACHE_PATH": "x", "HOME": "y", "WARPTILES_JOBS": "z"}) == {}
 
 
@@ -70,7 +70,7 @@ def test_other_environment_variables_are_left_alone() -> None:
         ("tune_budget_s", 1j, ("finite",)),
     ],
 )
-def test_an_unknown_value_says_the_value_and_the_valid_ones(name: str, value: object, valid: tuple[str, ...]) -> None:
+def test_the_error_of_an_unknown_value_lists_the_valid_ones(name: str, value: object, valid: tuple[str, ...]) -> None:
     with pytest.raises(SettingError) as caught:
         configure(**{name: value})
     assert f"the setting {name} (configure()) is " in caught.value.message
@@ -80,7 +80,7 @@ def test_an_unknown_value_says_the_value_and_the_valid_ones(name: str, value: ob
 
 
 @pytest.mark.parametrize("name", ["cache_dir", "record_paths"])
-def test_a_home_that_there_is_not_is_refused_in_every_layer(name: str) -> None:
+def test_the_home_of_an_unknown_user_is_refused_in_every_layer(name: str) -> None:
     for call, layer in (
         (lambda: override(**{name: "~nouser/x"}).__enter__(), rf"the setting {name} \(override\(\)\)"),
         (lambda: from_environment({settings.ENVIRONMENT[name]: "~nouser/x"}), settings.ENVIRONMENT[name]),
@@ -142,7 +142,7 @@ def test_sizes(text: object, size_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MB", "1 TB", "1e9", "4 G", "-1", "1..5MB", ".5MB", "nan", "inf", None, "1MB2"])
-def test_what_is_no_size_is_refused(text: object) -> None:
+def test_invalid_sizes_are_refused(text: object) -> None:
     with pytest.raises(SettingError, match="size is"):
         parse_size("size", text)
 
@@ -161,7 +161,7 @@ def test_seconds(given: object, seconds_s: float) -> None:
 
 
 @pytest.mark.parametrize("given", [1e20, "1e20", 10**300])
-def test_more_seconds_than_threads_can_wait_are_a_time_that_they_can(given: object) -> None:
+def test_very_long_times_are_limited_to_a_valid_timeout(given: object) -> None:
     limit_s = seconds("limit", given)
     assert limit_s > 10 * 24 * 3600
     lock = threading.Lock()
@@ -169,7 +169,7 @@ def test_more_seconds_than_threads_can_wait_are_a_time_that_they_can(given: obje
 
 
 @pytest.mark.parametrize("given", [10**400, 10**5000, 1e999, "1e999", "1e", None, [1], "-0.1"], ids="".format)
-def test_what_are_no_seconds_is_refused(given: object) -> None:
+def test_invalid_seconds_are_refused(given: object) -> None:
     with pytest.raises(SettingError, match="limit is"):
         seconds("limit", given)
 

@@ -1,4 +1,4 @@
-"""Which includes are put in place, and what becomes of the header's own text."""
+"""Flattened headers: the inlined includes, and the remaining text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def write(folder: Path, **texts: str) -> None:
         (folder / f"{name}.cuh").write_text(text)
 
 
-def test_each_header_is_put_in_place_once_where_it_is_first_included(tmp_path: Path) -> None:
+def test_each_header_is_inlined_once_at_its_first_include(tmp_path: Path) -> None:
     write(tmp_path / "low", types="#pragma once\nstruct T {};\n", copy='#pragma once\n#include "low/types.cuh"\nT x;\n')
     write(tmp_path, top='// top\n#pragma once\n#include "low/copy.cuh"\n#include "low/types.cuh"\nT y;\n')
     assert flattened(tmp_path / "top.cuh", tmp_path) == "// top\nstruct T {};\nT x;\nT y;\n"
@@ -27,19 +27,19 @@ def test_a_header_beside_the_one_that_includes_it_comes_first(tmp_path: Path) ->
     assert flattened(tmp_path / "low" / "top.cuh", tmp_path) == "near\n"
 
 
-def test_headers_of_others_stay(tmp_path: Path) -> None:
+def test_includes_outside_the_root_stay(tmp_path: Path) -> None:
     text = '#include <cuda.h>\n#include "builtin.h"\n#include "../outside.cuh"\n'
     write(tmp_path, outside="outside\n")
     write(tmp_path / "root", top=text)
     assert flattened(tmp_path / "root" / "top.cuh", tmp_path / "root") == text
 
 
-def test_headers_that_include_each_other_end(tmp_path: Path) -> None:
+def test_a_cycle_of_includes_ends(tmp_path: Path) -> None:
     write(tmp_path, a='#include "b.cuh"\na\n', b='  # include "a.cuh"\nb\n')
     assert flattened(tmp_path / "a.cuh", tmp_path) == "b\na\n"
 
 
-def test_what_is_written_into_modules_includes_nothing() -> None:
+def test_the_flattened_module_header_has_no_includes() -> None:
     text = flattened(kernels_folder() / MODULE_HEADER, kernels_folder())
     assert "#include" not in text
     assert "#pragma once" not in text

@@ -1,4 +1,4 @@
-"""Whatever lies in a room that decides about code counts in a module's hash, and nothing else does."""
+"""A module's hash depends on all files of the folders that decide the code, and on no other file of the package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY_HEADER = sorted(path.relative_to(KERNELS).as_posix() for path in KERNELS.r
 
 @pytest.fixture
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the package and of the device sources, which stands for them."""
+    """A copy of the package and of the device sources, used in their place."""
     monkeypatch.setattr(sources, "kernels_folder", lambda: tmp_path / "copy" / "kernels")
     monkeypatch.setattr(rooms, "PACKAGE", tmp_path / "copy" / "warp_tiles")
     ignored = shutil.ignore_patterns("__pycache__", "kernels")
@@ -31,7 +31,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def salt() -> str:
-    """The salt of a process that starts now."""
+    """The salt of a new process."""
     return Engine(warp_toolkit=(13, 4)).salt()
 
 
@@ -44,18 +44,18 @@ def changed_by(file: Path) -> bool:
         file.write_bytes(original)
 
 
-def test_one_byte_in_a_deciding_room_is_another_salt(copied: Path) -> None:
+def test_one_byte_in_a_deciding_folder_changes_the_salt(copied: Path) -> None:
     for name in EVERY_MODULE:
         decides = name.split("/")[0] in rooms.DECIDING_ROOMS
         assert changed_by(copied / "warp_tiles" / name) is decides, name
 
 
-def test_one_byte_in_a_device_source_is_another_salt(copied: Path) -> None:
+def test_one_byte_in_a_device_source_changes_the_salt(copied: Path) -> None:
     for name in EVERY_HEADER:
         assert changed_by(copied / "kernels" / name), name
 
 
-def test_a_new_module_counts(copied: Path) -> None:
+def test_a_new_module_changes_the_salt(copied: Path) -> None:
     before = salt()
     (copied / "warp_tiles" / "codegen" / "new.py").write_text("")
     assert salt() != before

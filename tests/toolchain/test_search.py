@@ -1,4 +1,4 @@
-"""The toolchain: what it is, what is found, and what is said when something is missing."""
+"""The toolchain: its values, the search, and the errors for missing parts."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ WITHOUT_HEADERS = replace(PLAIN, include_dirs=(), missing_headers=("there are no
 
 
 @pytest.mark.parametrize("made", [PLAIN, replace(PLAIN, nvjitlink=None, nvjitlink_version=None), WITHOUT_HEADERS])
-def test_json_brings_a_toolchain_back(made: Toolchain) -> None:
+def test_a_toolchain_survives_json(made: Toolchain) -> None:
     assert Toolchain.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
-def test_headers_are_required_where_they_are_used() -> None:
+def test_missing_headers_raise_when_they_are_required() -> None:
     assert PLAIN.require_headers() == (Path("/i"),)
     with pytest.raises(ToolchainError, match="there are no headers") as caught:
         WITHOUT_HEADERS.require_headers()
@@ -40,21 +40,21 @@ def test_headers_are_required_where_they_are_used() -> None:
 @pytest.mark.parametrize(
     ("linker", "can"), [((12, 9), True), ((13, 0), True), ((12, 8), False), ((11, 9), False), (None, False)]
 )
-def test_a_linker_reads_what_is_not_newer(linker: tuple[int, int] | None, can: bool) -> None:
+def test_a_linker_reads_lto_ir_up_to_its_own_version(linker: tuple[int, int] | None, can: bool) -> None:
     assert replace(PLAIN, nvjitlink_version=linker).can_link is can
 
 
-def test_versions_for_people() -> None:
+def test_versions_as_text() -> None:
     assert (dotted((12, 9)), dotted(None)) == ("12.9", "none")
 
 
 @pytest.mark.parametrize("toolkit", [(12, 9), (13, 0), None])
-def test_an_nvrtc_that_warps_linker_reads_is_taken(toolkit: tuple[int, int] | None) -> None:
+def test_an_nvrtc_up_to_warps_version_is_accepted(toolkit: tuple[int, int] | None) -> None:
     require_linkable(PLAIN, toolkit)
 
 
 @pytest.mark.parametrize("toolkit", [(12, 8), (11, 9)])
-def test_a_newer_nvrtc_is_refused_by_name_of_both_versions(toolkit: tuple[int, int]) -> None:
+def test_a_newer_nvrtc_is_refused_with_both_versions(toolkit: tuple[int, int]) -> None:
     with pytest.raises(ToolchainError) as caught:
         require_linkable(PLAIN, toolkit)
     assert "NVRTC 12.9" in caught.value.message
@@ -69,10 +69,10 @@ def test_the_compilers_libraries_are_nvrtc_and_its_builtins(tmp_path: Path) -> N
     assert set(made.libraries) == {"libnvrtc.so.12", "libnvrtc-builtins.so.12.9"}
 
 
-def test_an_architecture_that_nvrtc_does_not_know_is_named() -> None:
+def test_an_architecture_unknown_to_nvrtc_is_refused() -> None:
     toolchain = Toolchain(Path("nvrtc"), (12, 9), None, None, (), "25.6", (80, 90))
     require_arch(toolchain, 90)
-    with pytest.raises(ToolchainError, match=r"NVRTC 12\.9 does not compile for sm_110, but for sm_80, sm_90"):
+    with pytest.raises(ToolchainError, match=r"NVRTC 12\.9 does not compile for sm_110, only for sm_80, sm_90"):
         require_arch(toolchain, 110)
 
 
@@ -124,7 +124,7 @@ def test_missing_headers_name_the_package(
     monkeypatch.setattr(
         pathfinder, "find_nvidia_header_directory", lambda asked: None if asked == name else search(asked)
     )
-    found = find_toolchain()  # the compiler is there, and own templates need no more
+    found = find_toolchain()  # the own templates need only the compiler
     assert found.nvrtc.is_file()
     assert (found.include_dirs, found.mathdx_version) == ((), "none")
     with pytest.raises(ToolchainError, match=f"the {name} headers") as caught:
@@ -171,7 +171,7 @@ def test_without_cuda_core_the_headers_are_missing_too(monkeypatch: pytest.Monke
 
 
 def test_headers_below_cuda_home_are_the_fallback(tmp_path: Path, pathfinder: Any) -> None:
-    # pathfinder looks at the wheels, then at CUDA_HOME; a process without wheels shows the second
+    # pathfinder searches the wheels, then CUDA_HOME; this process has no wheels
     folder = tmp_path / "cuda/include"
     for header in ("nvcc.h", "fatbinary_section.h", "crt/host_config.h", "cuda_runtime.h", "cuda/std/version"):
         path = folder / header

@@ -1,4 +1,4 @@
-"""What a device source can include: every file counts, and under the name that finds it."""
+"""The include closure of a device source: every file, by the name of its include."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warp_tiles.toolchain.sources import include_closure
 
 
 def tree(root: Path, **files: str) -> Path:
-    """Files by name, with ``__`` for a slash and a suffix ``.h``."""
+    """Create files from keywords: ``__`` stands for a slash, and the suffix is ``.h``."""
     for name, text in files.items():
         path = root / (name.replace("__", "/") + ".h")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def test_a_name_beside_the_file_wins_over_the_folders(tmp_path: Path) -> None:
     assert closure["v.h"] == root / "one/v.h"
 
 
-def test_an_angle_include_is_not_looked_for_beside_the_file(tmp_path: Path) -> None:
+def test_an_angle_include_is_not_searched_beside_the_file(tmp_path: Path) -> None:
     root = tree(tmp_path, one__a="#include <v.h>", one__v="", two__v="")
     assert root / "two/v.h" in include_closure(root / "one/a.h", [root / "two"]).values()
 
@@ -77,13 +77,13 @@ def test_every_spelling_of_an_include_counts(tmp_path: Path, line: str) -> None:
 @pytest.mark.parametrize(
     "line", ["// #include <b.h>", "#include NAME", "#define X #include", 'auto s = "#include <b.h>";']
 )
-def test_what_is_no_include_does_not(tmp_path: Path, line: str) -> None:
+def test_text_that_is_no_include_does_not_count(tmp_path: Path, line: str) -> None:
     root = tree(tmp_path, a=line, b="")
     assert set(include_closure(root / "a.h", [root])) == {"a.h"}
 
 
 def test_two_files_of_one_name_in_different_folders_both_count(tmp_path: Path) -> None:
-    # "detail.h" beside one/a.h and beside two/b.h are two files; a key must see both
+    # there is a "detail.h" beside one/a.h and another one beside two/b.h; a key must contain both
     root = tree(
         tmp_path,
         top="#include <one/a.h>\n#include <two/b.h>",
@@ -97,7 +97,7 @@ def test_two_files_of_one_name_in_different_folders_both_count(tmp_path: Path) -
 
 
 def test_two_files_that_different_folders_hold_under_one_name_both_count(tmp_path: Path) -> None:
-    # src/top.h sees src/v.h beside it; inc/a.h, found in another folder, sees inc/v.h beside it
+    # src/top.h includes src/v.h; inc/a.h, from another folder, includes inc/v.h
     src = tree(tmp_path / "src", top='#include "v.h"\n#include <a.h>', v="")
     inc = tree(tmp_path / "inc", a='#include "v.h"', v="")
     found = set(include_closure(src / "top.h", [inc]).values())

@@ -1,4 +1,4 @@
-"""The toolchain and the digests of its files: what is remembered, and when it is looked for again."""
+"""The stored toolchain and the digests of its files: when they are reused, and when the search is repeated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from warp_tiles.toolchain.store import ToolchainStore
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Toolchain]:
-    """Every search that was made; each finds a toolchain of two small files."""
+    """All searches so far. Each finds a toolchain of two small files."""
     searches: list[Toolchain] = []
     library = tmp_path / "lib/libnvrtc.so.12"
     library.parent.mkdir()
@@ -42,7 +42,7 @@ def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Toolchain]:
     return searches
 
 
-def test_a_search_is_made_once(found: list[Toolchain], tmp_path: Path) -> None:
+def test_the_search_runs_once(found: list[Toolchain], tmp_path: Path) -> None:
     store = ToolchainStore(tmp_path / "memo")
     assert store.toolchain() == store.toolchain() == found[0]
     assert len(found) == 1
@@ -50,13 +50,13 @@ def test_a_search_is_made_once(found: list[Toolchain], tmp_path: Path) -> None:
     assert len(found) == 1
 
 
-def test_making_a_store_touches_nothing(found: list[Toolchain], tmp_path: Path) -> None:
+def test_the_constructor_of_a_store_creates_no_files(found: list[Toolchain], tmp_path: Path) -> None:
     ToolchainStore(tmp_path / "memo")
     assert not (tmp_path / "memo").exists()
     assert found == []
 
 
-def test_a_changed_environment_is_searched_again(
+def test_a_changed_environment_repeats_the_search(
     found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ToolchainStore(tmp_path / "memo").toolchain()
@@ -83,7 +83,7 @@ def cut(text: str) -> str:
         lambda text: "\udcff",
     ],
 )
-def test_a_damaged_memo_costs_a_search_and_nothing_else(
+def test_a_damaged_memo_repeats_the_search(
     damage: Callable[[str], str], found: list[Toolchain], tmp_path: Path
 ) -> None:
     memo = tmp_path / "memo"
@@ -96,8 +96,8 @@ def test_a_damaged_memo_costs_a_search_and_nothing_else(
     assert len(found) == 2  # it was repaired
 
 
-def test_a_memo_of_files_that_are_gone_is_not_believed(found: list[Toolchain], tmp_path: Path) -> None:
-    # a toolkit below CUDA_HOME that is removed or replaced changes no folder of packages
+def test_removed_files_repeat_the_search(found: list[Toolchain], tmp_path: Path) -> None:
+    # removing or replacing a toolkit below CUDA_HOME changes no folder of packages
     memo = tmp_path / "memo"
     ToolchainStore(memo).toolchain()
     shutil.rmtree(tmp_path / "lib")
@@ -105,14 +105,14 @@ def test_a_memo_of_files_that_are_gone_is_not_believed(found: list[Toolchain], t
     assert len(found) == 2
 
 
-def test_a_memo_that_cannot_be_written_costs_nothing_else(found: list[Toolchain], tmp_path: Path) -> None:
+def test_an_unwritable_memo_raises_nothing(found: list[Toolchain], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     store = ToolchainStore(tmp_path / "file" / "memo")
     assert store.toolchain() == found[0]
     assert len(store.compiler_digest()) == 64
 
 
-def test_a_failed_search_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_search_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> Toolchain:
         raise ToolchainError("nothing here")
 
@@ -124,10 +124,10 @@ def test_a_failed_search_is_not_remembered(tmp_path: Path, monkeypatch: pytest.M
     assert store.toolchain() == PLAIN
 
 
-def test_missing_headers_are_looked_for_again(
+def test_missing_headers_repeat_the_search(
     found: list[Toolchain], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # those of a toolkit below CUDA_HOME can be installed without a trace in the state of the search
+    # headers of a toolkit below CUDA_HOME can be installed without changing the state of the search
     search = module.find_toolchain
     monkeypatch.setattr(module, "find_toolchain", lambda: replace(search(), missing_headers=("none", "install")))
     store = ToolchainStore(tmp_path / "memo")
@@ -137,7 +137,7 @@ def test_missing_headers_are_looked_for_again(
     assert len(found) == 2
 
 
-def test_the_compilers_digest_follows_its_bytes(found: list[Toolchain], tmp_path: Path) -> None:
+def test_the_compilers_digest_depends_on_its_bytes(found: list[Toolchain], tmp_path: Path) -> None:
     before = ToolchainStore(tmp_path / "memo").compiler_digest()
     assert ToolchainStore(tmp_path / "memo").compiler_digest() == before
     (tmp_path / "lib/libnvrtc.so.12").write_bytes(b"Compiler")
@@ -145,11 +145,11 @@ def test_the_compilers_digest_follows_its_bytes(found: list[Toolchain], tmp_path
 
 
 def device(source: Path, include_dir: Path) -> DeviceSource:
-    """A source that sees its own folder and another."""
+    """A source with its own folder and another one as include folders."""
     return DeviceSource(source, source.parent, (source.parent, include_dir))
 
 
-def test_a_source_digest_follows_every_file_of_the_closure(found: list[Toolchain], tmp_path: Path) -> None:
+def test_a_source_digest_depends_on_every_file_of_the_closure(found: list[Toolchain], tmp_path: Path) -> None:
     source = tree(tmp_path / "kernels", gemm='#include <a.h>\n#include "tile.h"\n', tile="") / "gemm.h"
     digests = [ToolchainStore(tmp_path / "memo").source_digest(device(source, tmp_path / "inc"))]
     for path in (source, tmp_path / "kernels/tile.h", tmp_path / "inc/a.h"):
@@ -174,7 +174,7 @@ def test_a_damaged_closure_is_taken_again(found: list[Toolchain], tmp_path: Path
     assert ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc")) == expected
 
 
-def test_a_closure_follows_the_folders_of_another_toolchain(found: list[Toolchain], tmp_path: Path) -> None:
+def test_a_closure_depends_on_the_include_folders(found: list[Toolchain], tmp_path: Path) -> None:
     source = tree(tmp_path / "kernels", gemm="#include <a.h>\n") / "gemm.h"
     assert ToolchainStore(tmp_path / "memo").closure(device(source, tmp_path / "inc"))["a.h"] == tmp_path / "inc/a.h"
     newer = device(source, tree(tmp_path / "newer", a=""))
@@ -192,20 +192,20 @@ def test_a_closure_is_taken_once(found: list[Toolchain], tmp_path: Path, monkeyp
 
     monkeypatch.setattr(module, "include_closure", counted)
     first = ToolchainStore(tmp_path / "memo")
-    asked = device(source, tmp_path / "inc")
-    assert first.closure(asked) == first.closure(asked) == ToolchainStore(tmp_path / "memo").closure(asked)
+    top = device(source, tmp_path / "inc")
+    assert first.closure(top) == first.closure(top) == ToolchainStore(tmp_path / "memo").closure(top)
     assert calls == [source]
 
 
-def test_a_new_file_of_the_own_folder_has_the_closure_taken_again(found: list[Toolchain], tmp_path: Path) -> None:
+def test_a_new_file_in_the_own_folder_repeats_the_closure(found: list[Toolchain], tmp_path: Path) -> None:
     source = tree(tmp_path / "kernels", gemm__top='#include "arch/a.h"\n', lib__arch__a="") / "gemm/top.h"
-    asked = DeviceSource(source, tmp_path / "kernels", (tmp_path / "kernels", tmp_path / "kernels/lib"))
-    assert ToolchainStore(tmp_path / "memo").closure(asked)["arch/a.h"] == tmp_path / "kernels/lib/arch/a.h"
-    tree(tmp_path / "kernels", arch__a="")  # found first from now on
-    assert ToolchainStore(tmp_path / "memo").closure(asked)["arch/a.h"] == tmp_path / "kernels/arch/a.h"
+    top = DeviceSource(source, tmp_path / "kernels", (tmp_path / "kernels", tmp_path / "kernels/lib"))
+    assert ToolchainStore(tmp_path / "memo").closure(top)["arch/a.h"] == tmp_path / "kernels/lib/arch/a.h"
+    tree(tmp_path / "kernels", arch__a="")  # this file comes first in the search order
+    assert ToolchainStore(tmp_path / "memo").closure(top)["arch/a.h"] == tmp_path / "kernels/arch/a.h"
 
 
-def test_the_state_of_the_search_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_state_of_the_search_depends_on_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = module.search_state()
     assert module.search_state() == before
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
@@ -227,8 +227,8 @@ def test_a_scripts_own_folder_does_not_matter(monkeypatch: pytest.MonkeyPatch, t
     assert module.search_state() == before
 
 
-def test_the_root_is_private_whatever_the_umask(tmp_path: Path) -> None:
-    # a group-writable root would be refused by the cache later
+def test_the_root_is_private_under_any_umask(tmp_path: Path) -> None:
+    # the cache would refuse a group-writable root later
     before = os.umask(0o002)
     try:
         root = tmp_path / "new" / "root"
@@ -239,13 +239,13 @@ def test_the_root_is_private_whatever_the_umask(tmp_path: Path) -> None:
     assert root.stat().st_mode & 0o777 == 0o700
 
 
-def test_threads_that_ask_at_once_all_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_threads_all_get_the_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remembered, files_state = ToolchainStore._remembered_toolchain, module._files_state
     first, just_found, search = iter([True]), threading.Event(), module.find_toolchain
 
     def late(store: ToolchainStore) -> Toolchain | None:
         if not next(first, False):
-            just_found.wait(30)  # then the second thread learns that nothing is remembered
+            just_found.wait(30)  # the second thread then finds nothing stored
         return None if not just_found.is_set() else remembered(store)
 
     def slow(toolchain: Toolchain) -> Any:

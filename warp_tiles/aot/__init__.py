@@ -1,1 +1,1 @@
-"""Plans as manifests, and variants built one by one for CMake."""
+"""Manifests of plans, and builds of single variants for CMake."""

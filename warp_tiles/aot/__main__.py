@@ -1,4 +1,4 @@
-"""``python -m warp_tiles.aot`` is what ``CMakeLists.txt`` calls."""
+"""``python -m warp_tiles.aot``, which ``CMakeLists.txt`` calls."""
 
 from warp_tiles.aot.command import main
 

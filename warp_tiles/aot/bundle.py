@@ -1,12 +1,12 @@
-"""Plans into files, for build systems: one JSON file per function, LTO-IR from each, one bundle of all.
+"""Builds a plan through files, for build systems: one JSON file per function, its LTO-IR, and one bundle of all.
 
     python -m warp_tiles.aot variants --manifest plan.json --archs "80;90" --folder DIR
     python -m warp_tiles.aot build DIR/NAME.json -o DIR/NAME.ltoir --depfile DIR/NAME.d
     python -m warp_tiles.aot pack DIR/index.json -o warp_tiles_bundle.tar
 
-``CMakeLists.txt`` calls these. Files are rewritten only if their content changed, so that a build
-system rebuilds only what depends on a change. A bundle holds what :class:`~warp_tiles.build.engine.Engine`
-would have stored, under the same keys.
+``CMakeLists.txt`` calls these commands. A file is rewritten only if its content changed, so that a build
+system rebuilds only what depends on a change. A bundle holds the same entries under the same keys as
+:class:`~warp_tiles.build.engine.Engine` would store.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CONFIGURE_AGAIN = "configure again: cmake -S ... -B ..."
 
 
 def known_targets(store: ToolchainStore) -> tuple[int, ...]:
-    """Compute capabilities that the compiler knows, of those that functions are built for.
+    """Compute capabilities that the compiler knows and that functions are built for.
 
     Raises:
         ToolchainError: There is no compiler.
@@ -53,17 +53,17 @@ def known_targets(store: ToolchainStore) -> tuple[int, ...]:
 
     status, known = nvrtc.nvrtcGetSupportedArchs()
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise ToolchainError(f"NVRTC does not name its targets: {status!r}", remedy="run `warp-tiles doctor`")
+        raise ToolchainError(f"NVRTC does not list its targets: {status!r}", remedy="run `warp-tiles doctor`")
     return tuple(arch for arch in known if arch >= MIN_ARCH)
 
 
 def write_variants(folder: Path, jobs: Sequence[Job], store: ToolchainStore) -> tuple[str, ...]:
     """Write one file per function, and the index that :func:`pack` reads.
 
-    A file names the function's cache key, so it changes when compiler, headers or options do.
+    A file holds the function's cache key, so it changes with the compiler, the headers and the options.
 
     Returns:
-        The names of the files, without suffix, in the order of the jobs.
+        The file names without suffix, in the order of the jobs.
 
     Raises:
         ToolchainError: There is no toolchain, or it does not know a target.
@@ -84,7 +84,7 @@ def write_variants(folder: Path, jobs: Sequence[Job], store: ToolchainStore) -> 
 
 
 def kernel_sources(store: ToolchainStore, providers: Iterable[str] = tuple(PROVIDERS)) -> dict[str, Path]:
-    """Files of ``kernels/`` that translation units of some providers can include, by their name below it.
+    """Files of ``kernels/`` that the translation units of some providers can include, by relative path.
 
     Raises:
         ToolchainError: Headers of a provider are missing.
@@ -95,9 +95,9 @@ def kernel_sources(store: ToolchainStore, providers: Iterable[str] = tuple(PROVI
 
 
 def watched(store: ToolchainStore, providers: Iterable[str] = tuple(PROVIDERS)) -> list[str]:
-    """Files and folders whose change can change keys: the variants have to be written again.
+    """Files and folders whose change can change keys, so that the variants have to be written again.
 
-    Folders of installed packages are among them: a package manager may give new files old times.
+    Folders of installed packages are included, because a package manager may give new files old times.
 
     Raises:
         ToolchainError: There is no toolchain.
@@ -119,7 +119,7 @@ def _write_if_changed(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def _read(path: Path, *fields: str) -> list[Any]:
-    """Fields of a file that this module wrote."""
+    """Read fields of a file of this module."""
     try:
         data = json.loads(path.read_text("utf-8"))
         if data["schema"] == SCHEMA:
@@ -134,10 +134,10 @@ def _read(path: Path, *fields: str) -> list[Any]:
 
 
 def read_job(description: Path) -> Job:
-    """What a file of :func:`write_variants` asks for.
+    """Read the job in a file of :func:`write_variants`.
 
     Raises:
-        PlanError: It is damaged.
+        PlanError: The file is damaged.
     """
     (data,) = _read(description, "job")
     try:
@@ -152,20 +152,20 @@ def read_job(description: Path) -> Job:
 def build(job: Job, output: Path, store: ToolchainStore, *, fallback: bool = True) -> str:
     """Compile one function to ``output``, and write its entry for the cache to ``output`` + ``.json``.
 
-    As in the engine, what the compiler refuses is built with the provider's weaker promises, if it
-    has any, under the key that the engine looks up then.
+    If the compiler rejects the function, it is built with the provider's weaker promises, if there are
+    any. As in the engine, it then has the key of the weaker variant.
 
     Args:
-        job: What to build.
+        job: The function to build.
         output: LTO-IR file to write.
         store: Toolchain.
-        fallback: Whether the weaker promises may be tried.
+        fallback: True to try weaker promises.
 
     Returns:
-        A warning for the user; empty if the function was built as asked.
+        A warning for the user; empty if the function was built as planned.
 
     Raises:
-        BuildError: The compiler refused it; its log is attached.
+        BuildError: The compiler rejected it. Its log is attached.
         ToolchainError: There is no toolchain.
     """
     try:
@@ -180,13 +180,13 @@ def build(job: Job, output: Path, store: ToolchainStore, *, fallback: bool = Tru
                 _build_exactly(replace(job, variant=recipe.variant), output, store)
             except BuildError:
                 continue
-            return f"{job.variant.describe()}: refused as planned, built by {recipe.title}"
+            return f"{job.variant.describe()}: not built as planned, built by {recipe.title}"
         raise
 
 
 def _build_exactly(job: Job, output: Path, store: ToolchainStore) -> None:
     provider = PROVIDERS[job.provider](store)
-    # before compiling: a header edited meanwhile then costs a rebuild, not a wrong key
+    # the key is taken first: if a header changes during the compilation, the result is a rebuild and not a wrong key
     key = provider.key(job.variant, job.tile_config)
     compiled = guarded(compile_to_ltoir, provider.request(job.variant, job.tile_config))
     info = provider.manifest(job.variant, compiled, job.tile_config)
@@ -197,32 +197,32 @@ def _build_exactly(job: Job, output: Path, store: ToolchainStore) -> None:
 
 
 def entry_path(ltoir: Path) -> Path:
-    """The file beside LTO-IR that holds its key and what the cache keeps with it."""
+    """The file beside LTO-IR that holds its key and the other facts of its cache entry."""
     return ltoir.with_name(ltoir.name + ".json")
 
 
 def write_depfile(path: Path, job: Job, output: Path, store: ToolchainStore) -> None:
-    """Name everything that ``output`` was made from in the syntax of make.
+    """Write a depfile in the syntax of make, with all inputs of ``output``.
 
     Raises:
         ToolchainError: There is no toolchain.
     """
     headers = store.closure(PROVIDERS[job.provider](store).source()).values()
     inputs = [*headers, *store.toolchain().libraries.values(), *deciding_modules().values()]
-    lines = sorted({_make_escaped(os.path.abspath(file)) for file in inputs})
-    rule = " \\\n  ".join([f"{_make_escaped(os.path.abspath(output))}:", *lines]) + "\n"
+    lines = sorted({_escape_for_make(os.path.abspath(file)) for file in inputs})
+    rule = " \\\n  ".join([f"{_escape_for_make(os.path.abspath(output))}:", *lines]) + "\n"
     write_atomic(path, rule.encode("utf-8"), 0o644)
 
 
-def _make_escaped(path: str) -> str:
+def _escape_for_make(path: str) -> str:
     return path.replace("\\", "/").replace("$", "$$").replace("#", "\\#").replace(" ", "\\ ")
 
 
 def pack(index: Path, bundle: Path) -> BundleReport:
-    """Pack the LTO-IR of an index, which lies beside it, into a bundle for ``warp-tiles cache import``.
+    """Pack the LTO-IR beside an index into a bundle for ``warp-tiles cache import``.
 
     Raises:
-        CacheError: A file is missing or was changed, or the bundle cannot be written.
+        CacheError: A file is missing or has changed, or the bundle cannot be written.
         PlanError: The index or an entry is damaged.
     """
     (names,) = _read(index, "variants")
@@ -232,7 +232,7 @@ def pack(index: Path, bundle: Path) -> BundleReport:
         for name in names:
             _store(cache, index.parent / f"{name}.ltoir")
         report = cache.export_bundle(bundle)
-    # temporary files are the owner's alone; a bundle is for others to read, as far as the umask lets them
+    # temporary files are private to the owner; the umask decides who else can read a bundle
     mask = os.umask(0o077)
     os.umask(mask)
     bundle.chmod(0o666 & ~mask)
@@ -248,7 +248,7 @@ def _store(cache: Cache, ltoir: Path) -> None:
     except (OSError, ValueError) as error:
         raise CacheError(f"{ltoir} cannot be packed: {error}", remedy=remedy) from error
     if hashlib.sha256(payload).hexdigest() != sha256:
-        raise CacheError(f"{ltoir} was changed after it was built", remedy=remedy)
+        raise CacheError(f"{ltoir} has changed after it was built", remedy=remedy)
     cache.put(key, payload, info)
     if cache.problems:
         problem = cache.problems[-1]

@@ -1,6 +1,6 @@
-"""``python -m warp_tiles.aot``: what ``CMakeLists.txt`` calls. Not part of the ``warp-tiles`` command.
+"""``python -m warp_tiles.aot``, which ``CMakeLists.txt`` calls. It is not part of the ``warp-tiles`` command.
 
-``variants`` answers in JSON, because CMake reads that; the others print for people.
+``variants`` prints JSON, because CMake reads it. The other commands print text.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _ARRANGEMENTS: dict[str, Arrangement] = {"r": "row_major", "c": "col_major"}
 _DEVICE_SUFFIXES = (".cuh", ".cu", ".h", ".hpp")
 
 # (M, N, K), dtypes and arrangements of A, B and C, alignments (0: one element), padding of the
-# leading dimensions, precision, threads, arch. The purpose of each was read off its PTX.
+# leading dimensions, precision, threads, arch. The purpose in the comment of each check was verified in its PTX.
 _Check = tuple[tuple[int, int, int], str, str, tuple[int, int, int], tuple[int, int, int], Precision, int, int]
 
 # cuBLASDx
 _CUBLASDX_CHECKS: tuple[_Check, ...] = (
-    # ldmatrix.x4 both ways round, fp32 accumulators
+    # ldmatrix.x4 with and without .trans, fp32 accumulators
     ((64, 64, 64), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 80),
-    # stmatrix.x4 both ways round
+    # stmatrix.x4 with and without .trans
     ((64, 64, 64), "hhh", "rcr", (16, 16, 16), (0, 0, 0), "default", 128, 90),
     ((64, 64, 64), "hhh", "ccc", (16, 16, 16), (0, 0, 0), "default", 128, 90),
-    # ldmatrix.x2 and stmatrix.x2 both ways round
+    # ldmatrix.x2 and stmatrix.x2 with and without .trans
     ((16, 8, 16), "hhh", "rrr", (16, 16, 16), (0, 0, 0), "default", 32, 90),
     ((16, 8, 16), "hhh", "ccc", (16, 16, 16), (0, 0, 0), "default", 32, 90),
-    # ldmatrix.x1 both ways round, the oldest architecture
+    # ldmatrix.x1 with and without .trans, the oldest architecture
     ((16, 8, 8), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 32, 75),
     ((16, 8, 8), "hhf", "rcr", (16, 16, 16), (0, 0, 0), "default", 32, 75),
     # bfloat16, padded leading dimensions, edges in every direction, idle warps
@@ -54,13 +54,13 @@ _CUBLASDX_CHECKS: tuple[_Check, ...] = (
     # tf32 by vector loads of interleaved repetitions, and by ldmatrix
     ((32, 32, 32), "fff", "crr", (16, 16, 16), (0, 0, 0), "tf32", 64, 80),
     ((32, 32, 32), "fff", "rcr", (16, 16, 16), (0, 0, 0), "tf32", 64, 120),
-    # float64 by MMA, and operands of unequal dtypes as the adjoints have them
+    # float64 by MMA, and operands of unequal dtypes as in adjoints
     ((16, 16, 16), "ddd", "crr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
     ((16, 16, 16), "hfh", "rcr", (16, 16, 8), (0, 0, 0), "default", 64, 90),
 )
 
 
-# the provider mma: the same, and the tile configuration; None is the chosen one
+# the provider mma: the same, and the tile configuration; None for the chooser's
 _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
     # halves: lines along K and across it, C in vectors, more tiles than warps, every kind of swizzle
     (((64, 64, 64), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 90), None),
@@ -72,13 +72,13 @@ _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
         ((64, 32, 64), "bbb", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 80),
         TileConfig("mma_m16n8k16", 16, 32, k_vector=8, swizzle_a=2, swizzle_c=2),
     ),
-    # the tensor cores of sm_75, and a result that is stored by columns as it is and as C^T
+    # the tensor cores of sm_75, and a column-major result that is stored as C and as C^T
     (((32, 32, 32), "hhh", "crc", (16, 16, 16), (0, 0, 0), "default", 64, 75), None),
     (
         ((32, 32, 32), "hhf", "rrc", (16, 16, 16), (0, 0, 0), "default", 64, 75),
         TileConfig("mma_m16n8k8", 16, 16, k_vector=8),
     ),
-    # tf32, fp32 in two parts of tf32 on either side, halves of two kinds as tf32
+    # tf32, fp32 split into two tf32 parts on either side, halves of two types as tf32
     (
         ((32, 32, 32), "fff", "rrr", (16, 16, 16), (0, 0, 0), "tf32", 64, 80),
         TileConfig("mma_m16n8k8", 32, 32, k_vector=4, swizzle_b=4),
@@ -96,7 +96,7 @@ _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
         ((32, 32, 32), "ddd", "crr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
         TileConfig("mma_m16n8k8", 32, 32, k_vector=2, swizzle_a=2, swizzle_b=4, c_first=True),
     ),
-    # without tensor cores: neighbours together, sums shared by lanes, swizzles
+    # without tensor cores: adjacent elements together, sums shared by lanes, swizzles
     (((64, 64, 64), "fff", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 120), None),
     (
         ((32, 32, 32), "fff", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
@@ -116,7 +116,7 @@ _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
         ((16, 16, 64), "fff", "rrr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
         TileConfig("fma", 16, 16, lanes_m=4, lanes_n=8, warps_k=2, k_vector=4),
     ),
-    # edges in every direction, padded leading dimensions, nothing known about alignment, idle warps
+    # edges in every direction, padded leading dimensions, no known alignment, idle warps
     (((24, 20, 18), "bbf", "rcr", (0, 0, 0), (8, 8, 4), "default", 256, 120), None),
     (((23, 21, 19), "hhh", "crr", (0, 0, 0), (0, 0, 0), "default", 64, 90), None),
     (((23, 21, 19), "fff", "crr", (0, 0, 0), (0, 0, 0), "tf32", 64, 80), None),
@@ -130,7 +130,7 @@ _MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
 
 
 def check_jobs() -> tuple[manifest.Job, ...]:
-    """Functions that together take every branch of the templates in ``kernels/``."""
+    """Functions that together compile every branch of the templates in ``kernels/``."""
     jobs = [manifest.Job("cublasdx", _variant(check)) for check in _CUBLASDX_CHECKS]
     for check, config in _MMA_CHECKS:
         variant = _variant(check)
@@ -142,47 +142,46 @@ def _variant(check: _Check) -> GemmVariant:
     (m, n, k), dtypes, arrangements, alignments, padding, precision, threads, arch = check
     operands = []
     shapes = ((m, k), (k, n), (m, n))
-    for (rows, columns), code, way, alignment, extra in zip(shapes, dtypes, arrangements, alignments, padding):
+    for (rows, columns), code, order, alignment, extra in zip(shapes, dtypes, arrangements, alignments, padding):
         dtype = _DTYPES[code]
-        ld = (columns if way == "r" else rows) + extra
-        operands.append(Operand(dtype, _ARRANGEMENTS[way], ld, alignment or DTYPE_BYTES[dtype]))
+        ld = (columns if order == "r" else rows) + extra
+        operands.append(Operand(dtype, _ARRANGEMENTS[order], ld, alignment or DTYPE_BYTES[dtype]))
     a, b, c = operands
     return GemmVariant(m, n, k, a, b, c, precision, threads, arch)
 
 
 def unchecked(store: ToolchainStore) -> tuple[str, ...]:
-    """Device sources of ``kernels/`` that no check compiles, by their name below it.
+    """Device sources of ``kernels/`` that no check compiles, by relative path.
 
-    What is written into the source of Warp's modules does not count: it needs Warp's headers and is of no variant.
+    The sources that are copied into Warp's modules do not count, because they need Warp's headers and belong to no
+    variant.
 
     Raises:
         ToolchainError: Headers are missing.
     """
     top = sources.kernels_folder().resolve()
     files = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.suffix in _DEVICE_SUFFIXES}
-    written = {
-        path.relative_to(top).as_posix() for path in sources.include_closure(top / MODULE_HEADER, [top]).values()
-    }
-    return tuple(sorted(files - written - set(aot.kernel_sources(store))))
+    copied = {path.relative_to(top).as_posix() for path in sources.include_closure(top / MODULE_HEADER, [top]).values()}
+    return tuple(sorted(files - copied - set(aot.kernel_sources(store))))
 
 
 _path = click.Path(path_type=Path)
-_state = click.option("--state", type=_path, required=True, help="Folder that remembers digests of the toolchain.")
+_state = click.option("--state", type=_path, required=True, help="Folder that stores digests of the toolchain.")
 
 
 @click.group()
 def commands() -> None:
-    """Build plans ahead of time; called by CMake."""
+    """Build plans ahead of time. CMake calls this."""
 
 
 @commands.command()
-@click.option("--manifest", "plan", type=_path, help="What `warp-tiles plan --json` printed.")
+@click.option("--manifest", "plan", type=_path, help="Output of `warp-tiles plan --json`.")
 @click.option("--archs", default="", help='Compute capabilities, e.g. "80;90"; by default the plan\'s own.')
 @click.option("--checks", is_flag=True, help="The configurations of the kernel check, in place of a manifest.")
-@click.option("--folder", type=_path, required=True, help="Where to write one file per variant.")
+@click.option("--folder", type=_path, required=True, help="Folder for one file per variant.")
 @_state
 def variants(plan: Path | None, archs: str, checks: bool, folder: Path, state: Path) -> None:
-    """Write one file per function; print their names and what they depend on."""
+    """Write one file per function, and print their names and dependencies."""
     store = ToolchainStore(state)
     if checks == (plan is not None):
         raise click.UsageError("give either --manifest or --checks")
@@ -210,7 +209,7 @@ def variants(plan: Path | None, archs: str, checks: bool, folder: Path, state: P
 @commands.command()
 @click.argument("description", type=_path)
 @click.option("-o", "--output", type=_path, required=True, help="LTO-IR to write.")
-@click.option("--depfile", type=_path, help="Where to name everything the LTO-IR was made from.")
+@click.option("--depfile", type=_path, help="Depfile to write, with all inputs of the LTO-IR.")
 @click.option("--exact", is_flag=True, help="Do not fall back to a weaker promise about alignment.")
 @_state
 def build(description: Path, output: Path, depfile: Path | None, exact: bool, state: Path) -> None:
@@ -237,7 +236,7 @@ def pack(index: Path, output: Path) -> None:
 @commands.command()
 @_state
 def coverage(state: Path) -> None:
-    """Fail if a device source of kernels/ is compiled by no check."""
+    """Fail if no check compiles a device source of kernels/."""
     missed = unchecked(ToolchainStore(state))
     if missed:
         raise BuildError(
@@ -258,7 +257,7 @@ def folder() -> None:
 
 
 def main() -> None:
-    """Entry point; errors of this package become one message and exit status 2."""
+    """Entry point. Errors of this package are printed as one message, with exit status 2."""
     try:
         commands(prog_name="python -m warp_tiles.aot")
     except WarpTilesError as error:

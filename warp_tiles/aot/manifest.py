@@ -1,4 +1,4 @@
-"""From the JSON of a plan to the functions that a build system is to build."""
+"""From the JSON of a plan to the functions that a build system has to build."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from warp_tiles.plan.planning import PlannedVariant
 from warp_tiles.providers import CublasdxProvider, MmaProvider
 from warp_tiles.providers.cublasdx import promised
 
-_PLAN_AGAIN = "make it with `warp-tiles plan SCRIPT --json`, of this version of warp-tiles"
+_PLAN_AGAIN = "create it with `warp-tiles plan SCRIPT --json` of this version of warp-tiles"
 _PLAN_FIELDS = frozenset(PlannedVariant(None, Role.FORWARD, "", "", (), True, "").to_json())
 
 
@@ -27,8 +27,8 @@ class Job:
 
     Attributes:
         provider: ``mma`` or ``cublasdx``.
-        variant: What it computes, with what the provider promises about alignment.
-        tile_config: How, with ``mma``; None with others.
+        variant: Its variant, with the provider's promises about alignment.
+        tile_config: Tile configuration of ``mma``; None with others.
     """
 
     provider: str
@@ -41,7 +41,7 @@ class Job:
         return f"{self.variant.symbol}_{self.provider}"
 
     def to_json(self) -> dict[str, Any]:
-        """The job as the build system's files hold it."""
+        """The job as in the build system's files."""
         return {
             "provider": self.provider,
             "variant": self.variant.to_json(),
@@ -50,7 +50,7 @@ class Job:
 
     @classmethod
     def from_json(cls, data: Any) -> Job:
-        """The job that :meth:`to_json` wrote.
+        """Rebuild a job from :meth:`to_json`.
 
         Raises:
             ValueError: A field is missing or has an unknown value.
@@ -65,11 +65,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Selection:
-    """What a manifest asks to build.
+    """The jobs of a manifest.
 
     Attributes:
-        jobs: Each once, in the order of first mention.
-        notes: Notes for the user, e.g. which rows were left out and why.
+        jobs: Each job once, in the order of first mention.
+        notes: Notes for the user, e.g. about omitted rows.
     """
 
     jobs: tuple[Job, ...]
@@ -77,21 +77,21 @@ class Selection:
 
 
 def parse_archs(text: str) -> tuple[int, ...]:
-    """Compute capabilities from a list such as ``80;90``; an empty one means those of the plan.
+    """Compute capabilities from a list such as ``80;90``. An empty list stands for those of the plan.
 
     Raises:
-        SettingError: An entry is not a number, or older than any that is built for.
+        SettingError: An entry is not a number, or is below the oldest supported one.
     """
     archs: dict[int, None] = {}
     for entry in text.replace(";", " ").replace(",", " ").split():
         if not (entry.isascii() and entry.isdigit() and len(entry) < 6):
             raise SettingError(
-                f"WARP_TILES_ARCHS is {text!r}, of which {entry!r} is not a compute capability",
+                f"WARP_TILES_ARCHS is {text!r}, but {entry!r} is not a compute capability",
                 remedy='give numbers, e.g. -DWARP_TILES_ARCHS="80;90" for sm_80 and sm_90',
             )
         if int(entry) < MIN_ARCH:
             raise SettingError(
-                f"WARP_TILES_ARCHS is {text!r}, but nothing is built for sm_{entry}",
+                f"WARP_TILES_ARCHS is {text!r}, but sm_{entry} is not supported",
                 remedy=f"give {MIN_ARCH} or newer; older GPUs take Warp's scalar path, which needs no bundle",
             )
         archs[int(entry)] = None
@@ -116,14 +116,14 @@ def read_manifest(path: Path) -> Any:
 
 
 def select(manifest: Any, archs: Sequence[int] = ()) -> Selection:
-    """The functions that a manifest needs and that NVRTC builds.
+    """The functions of a manifest that NVRTC builds.
 
     Args:
-        manifest: What ``warp-tiles plan --json`` prints.
-        archs: Targets of every variant, in place of the plan's own.
+        manifest: The JSON of ``warp-tiles plan --json``.
+        archs: Targets of every variant, in place of the plan's.
 
     Raises:
-        PlanError: The manifest is malformed; the message says where.
+        PlanError: The manifest is malformed. The message names the place.
     """
     jobs: dict[str, Job] = {}
     notes: dict[str, None] = {}
@@ -133,28 +133,28 @@ def select(manifest: Any, archs: Sequence[int] = ()) -> Selection:
             continue
         if data["provider"] not in (MmaProvider.name, CublasdxProvider.name):
             notes[
-                f"{variant.describe()} is left out: it was planned for the provider {data['provider']!r} "
+                f"{variant.describe()} is omitted: it was planned for the provider {data['provider']!r} "
                 f"({data.get('reason', 'no reason given')})"
             ] = None
             continue
         for arch in archs or (variant.arch,):
             job = _job(where, data, variant, arch)
             if jobs.setdefault(job.name, job) != job:
-                raise _malformed(f"{where} gives {job.variant.describe()} another tile_config than a row before it")
+                raise _malformed(f"{where} gives {job.variant.describe()} another tile_config than an earlier row")
             single = {variant.a.dtype, variant.b.dtype, variant.c.dtype} == {"float32"}
             if single and variant.arch < TF32_MIN_ARCH <= arch:
                 notes[
-                    f"the plan is for sm_{variant.arch}, which has no tf32: a product that asks for tf32 is built "
+                    f"the plan is for sm_{variant.arch}, which has no tf32: a product with tf32 precision is built "
                     f"in float32 for sm_{arch} and compiled again at run time; plan with --arch {arch}"
                 ] = None
     return Selection(tuple(jobs.values()), tuple(notes))
 
 
 def _job(where: str, data: dict[str, Any], planned: GemmVariant, arch: int) -> Job:
-    """What a row asks for on one target; on another than its own the tile configuration is chosen again."""
+    """The job of a row for one target. On another target than the plan's, the tile configuration is chosen again."""
     if arch < MIN_ARCH:
         raise PlanError(
-            f"{where} is for sm_{arch}, but functions are built for sm_{MIN_ARCH} and newer",
+            f"{where} is for sm_{arch}, but functions are built only for sm_{MIN_ARCH} and newer",
             remedy="plan with --arch, or set WARP_TILES_ARCHS",
         )
     variant = for_arch(planned, arch)
@@ -176,7 +176,7 @@ def for_arch(variant: GemmVariant, arch: int) -> GemmVariant:
 
 
 def _rows(manifest: Any) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Every variant of a manifest with its place."""
+    """Every variant of a manifest, and its place in it."""
     for number, module in enumerate(_list_in(manifest, "modules", "the manifest")):
         where = f"modules[{number}]"
         for index, data in enumerate(_list_in(module, "variants", where)):
@@ -197,12 +197,12 @@ def _malformed(what: str) -> PlanError:
 
 
 def _variant_of(where: str, data: dict[str, Any]) -> GemmVariant | None:
-    """The variant of a row, or None if nothing is to be built for it."""
+    """The variant of a row, or None if it needs no build."""
     unknown = sorted(set(data) - _PLAN_FIELDS)
     if unknown:
         raise _malformed(f"{where} has the unknown field {', '.join(map(repr, unknown))}")
     if not isinstance(data.get("needed"), bool) or not isinstance(data.get("provider"), str):
-        raise _malformed(f"{where} has no truth value 'needed' or no text 'provider'")
+        raise _malformed(f"{where} has no boolean 'needed' or no text 'provider'")
     if not data["needed"] or data.get("m", 0) is None:
         return None
     try:
@@ -211,5 +211,5 @@ def _variant_of(where: str, data: dict[str, Any]) -> GemmVariant | None:
         raise _malformed(f"{where} is {error}") from error
     expected = promised(variant) if data["provider"] == CublasdxProvider.name else variant
     if data.get("symbol", variant.symbol) not in (variant.symbol, expected.symbol):
-        raise _malformed(f"{where} has the symbol {data['symbol']!r:.120}, its sizes say {variant.symbol!r}")
+        raise _malformed(f"{where} has the symbol {data['symbol']!r:.120}, but its sizes give {variant.symbol!r}")
     return variant

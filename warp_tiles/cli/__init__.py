@@ -24,7 +24,7 @@ for command in (run.run, plan.plan, compile_.compile_, cache.cache, tune.tune, s
 
 
 def main() -> None:
-    """Entry point; errors of this package become one message and exit status 2."""
+    """Entry point. Errors of this package are printed as one message, with exit status 2."""
     try:
         commands(prog_name="warp-tiles")
     except WarpTilesError as error:

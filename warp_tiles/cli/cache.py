@@ -1,4 +1,4 @@
-"""``warp-tiles cache``: look into the cache and look after it."""
+"""``warp-tiles cache``: inspects and maintains the cache."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from warp_tiles.cli.output import human_bytes, json_option, print_json, print_ta
 from warp_tiles.errors import CacheError
 
 
-def _open() -> Cache:
+def _open_cache() -> Cache:
     from warp_tiles.build.engine import Engine
 
     return Engine().cache
 
 
 def _plain(value: Any) -> Any:
-    """Paths inside a report as text."""
+    """A report with its paths as text."""
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -46,8 +46,8 @@ def cache() -> None:
 @cache.command()
 @json_option
 def info(as_json: bool) -> None:
-    """Folder, number of entries and sizes."""
-    _report(_open().info(), as_json)
+    """Print the folder, the number of entries and the sizes."""
+    _report(_open_cache().info(), as_json)
 
 
 def _row(listed: EntryInfo) -> dict[str, Any]:
@@ -57,8 +57,8 @@ def _row(listed: EntryInfo) -> dict[str, Any]:
 @cache.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """Every entry, most recently used first."""
-    entries = sorted(_open().entries(), key=lambda listed: -listed.used_at_ns)
+    """List every entry, the most recently used first."""
+    entries = sorted(_open_cache().entries(), key=lambda listed: -listed.used_at_ns)
     if as_json:
         print_json({"entries": [_row(listed) for listed in entries]})
         return
@@ -77,8 +77,8 @@ def list_(as_json: bool) -> None:
 @cache.command()
 @json_option
 def verify(as_json: bool) -> None:
-    """Read everything; set damaged entries aside, and exit 1 if there were any."""
-    report = _open().verify(set_aside=True)
+    """Verify every entry, and set damaged ones aside. Exit with 1 if there are any."""
+    report = _open_cache().verify(set_aside=True)
     _report(report, as_json)
     sys.exit(0 if report.ok else 1)
 
@@ -87,19 +87,19 @@ def verify(as_json: bool) -> None:
 @click.argument("key")
 @json_option
 def explain(key: str, as_json: bool) -> None:
-    """What KEY was made from, and how it differs from the nearest stored one.
+    """Print the inputs of KEY, and its differences from the nearest stored key.
 
-    A KEY may be shortened to its first digits. Keys that a plan or a build missed are known too, so
-    that a miss can be explained.
+    A KEY may be shortened to its first digits. It may be a key that a plan missed, so that the miss
+    can be explained.
     """
-    store = _open()
+    store = _open_cache()
     try:
         found = store.explain(key)
     except CacheError:
-        asked = MissedKeys(store.root / "asked").find(key)
-        if asked is None:
+        missed = MissedKeys(store.root / "asked").find(key)
+        if missed is None:
             raise
-        found = store.explain(asked)
+        found = store.explain(missed)
     if as_json:
         differences = [asdict(difference) for difference in found.differences]
         state = {"key": found.key.digest, "stored": found.stored, "nearest": found.nearest, "differences": differences}
@@ -114,17 +114,17 @@ def explain(key: str, as_json: bool) -> None:
 @click.option("--max-size", default=None, help="Bytes, or a number with kB, MB, GB, KiB, MiB or GiB.")
 @json_option
 def gc(max_size: str | None, as_json: bool) -> None:
-    """Drop least recently used entries above a size, and leftovers of processes that were killed."""
+    """Remove the least recently used entries above a size, and leftovers of killed processes."""
     from warp_tiles.settings.values import parse_size
 
-    _report(_open().gc(None if max_size is None else parse_size("--max-size", max_size)), as_json)
+    _report(_open_cache().gc(None if max_size is None else parse_size("--max-size", max_size)), as_json)
 
 
 @cache.command()
 @json_option
 def clear(as_json: bool) -> None:
-    """Drop every entry."""
-    _report(_open().clear(), as_json)
+    """Remove every entry."""
+    _report(_open_cache().clear(), as_json)
 
 
 @cache.command()
@@ -132,8 +132,8 @@ def clear(as_json: bool) -> None:
 @click.option("--key", "keys", multiple=True, help="Only this entry; may be given again.")
 @json_option
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
-    """Write entries into one bundle FILE."""
-    store = _open()
+    """Write entries to one bundle FILE."""
+    store = _open_cache()
     chosen = [store.find(key).key.digest for key in keys] or None
     _report(store.export_bundle(file, chosen), as_json)
 
@@ -142,5 +142,5 @@ def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @json_option
 def import_(file: Path, as_json: bool) -> None:
-    """Take over the entries of a bundle FILE, each verified."""
-    _report(_open().import_bundle(file), as_json)
+    """Verify the bundle FILE, and add its entries to the cache."""
+    _report(_open_cache().import_bundle(file), as_json)

@@ -1,4 +1,4 @@
-"""``warp-tiles compile``: ahead of time, no GPU needed."""
+"""``warp-tiles compile``: compiles ahead of time, without a GPU."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import click
 from warp_tiles.cli.output import (
     human_bytes,
     json_option,
+    kernel_errors,
     policy_option,
     print_json,
+    print_stopped,
     print_table,
-    refusals,
-    say_stopped,
     script_output_to_stderr,
 )
 from warp_tiles.launch.script import Target
@@ -35,7 +35,7 @@ def compile_(
 ) -> None:
     """Compile every module of SCRIPT to a cubin with its metadata in the output folder.
 
-    The script runs with its launches noted instead of made. Modules are compiled side by side.
+    The script runs, but its launches are recorded and not executed. Modules are compiled in parallel.
     """
     from warp_tiles import api
     from warp_tiles.launch.script import discover
@@ -44,9 +44,9 @@ def compile_(
         api.enable()
         found = discover(script, arguments, block_dim)
         if found.stopped:
-            say_stopped(script, found.stopped)
+            print_stopped(script, found.stopped)
         folder.mkdir(parents=True, exist_ok=True)
-        with refusals(script), ThreadPoolExecutor(min(32, len(found.targets)) or 1) as threads:
+        with kernel_errors(script), ThreadPoolExecutor(min(32, len(found.targets)) or 1) as threads:
             built = list(threads.map(lambda target: _compile(target, arch, folder), found.targets))
     rows = [_with_record(row) for row in built]
     if as_json:
@@ -84,7 +84,7 @@ def _compile(target: Target, arch: int, folder: Path) -> dict[str, Any]:
 
 
 def _with_record(row: dict[str, Any]) -> dict[str, Any]:
-    """Add what the build record knows; a module without products, or one that was there, built none."""
+    """Add the counts of the build record. They are 0 for a module without products and for one that was not built."""
     from warp_tiles import api
 
     counts = {"lto_builds": 0, "lto_hits": 0, "lto_bytes": 0}

@@ -22,7 +22,7 @@ class Finding:
         subject: The part that was checked.
         state: ``ok``, ``note`` (works, less well) or ``problem``.
         detail: The finding.
-        remedy: What to do about it; empty if nothing is to be done.
+        remedy: The user's way to solve it; empty if there is nothing to do.
     """
 
     subject: str
@@ -37,17 +37,17 @@ class Finding:
 
 def diagnose() -> Iterator[Finding]:
     """All findings, in the order in which data flows: interpreter, Warp, toolchain, GPU, cache."""
-    for look in (_python, _platform, _warp, _seams, _toolchain, _headers, _gpus, _settings, _cache):
+    for check in (_python, _platform, _warp, _seams, _toolchain, _headers, _gpus, _settings, _cache):
         try:
-            yield look()
+            yield check()
         except WarpTilesError as error:
-            yield Finding(_subject(look), "problem", error.message, error.remedy)
-        except Exception as error:  # a check that fails in any way is a finding; the others still run
-            yield Finding(_subject(look), "problem", f"{type(error).__name__}: {error}", "report this as a bug")
+            yield Finding(_subject(check), "problem", error.message, error.remedy)
+        except Exception as error:  # any failure of a check is a finding; the other checks still run
+            yield Finding(_subject(check), "problem", f"{type(error).__name__}: {error}", "report this as a bug")
 
 
-def _subject(look: Callable[[], Finding]) -> str:
-    return look.__name__.strip("_")
+def _subject(check: Callable[[], Finding]) -> str:
+    return check.__name__.strip("_")
 
 
 def _python() -> Finding:
@@ -61,7 +61,7 @@ def _platform() -> Finding:
     name = f"{platform.system()} {platform.machine()}"
     if platform.system() == "Linux" and platform.machine() in ("x86_64", "aarch64"):
         return Finding("platform", "ok", name)
-    remedy = "build on Linux x86-64 or aarch64; elsewhere kernels run on the CPU path alone"
+    remedy = "build on Linux x86-64 or aarch64; elsewhere kernels run only on the CPU"
     return Finding("platform", "problem", f"{name}: there is no NVRTC wheel for it", remedy)
 
 
@@ -106,7 +106,7 @@ def _headers() -> Finding:
     try:
         folders, version = find_headers()
     except ToolchainError as error:
-        detail = f"{error.message}; the provider mma needs none, cublasdx is not available"
+        detail = f"{error.message}; the provider mma needs no headers, cublasdx is not available"
         return Finding("headers", "note", detail, error.remedy)
     return Finding("headers", "ok", f"nvidia-mathdx {version}, headers in {', '.join(map(str, folders))}")
 
@@ -131,7 +131,7 @@ def _settings() -> Finding:
     now = settings.current()
     _ = now.providers  # a provider that the policy forbids is a problem
     named = [f"{name}={getattr(now, name)} ({layer})" for name, layer in now.layers]
-    return Finding("settings", "ok", ", ".join(named) or "all have their defaults")
+    return Finding("settings", "ok", ", ".join(named) or "all settings have their defaults")
 
 
 def _cache() -> Finding:

@@ -1,4 +1,4 @@
-"""``warp-tiles doctor``: what is there, what is missing, and what to do about it."""
+"""``warp-tiles doctor``: checks this machine, and prints findings and remedies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from warp_tiles.cli.output import json_option, print_json, print_table, script_o
 @click.command()
 @json_option
 def doctor(as_json: bool) -> None:
-    """Check Python, Warp, compiler, headers, linker, GPUs and the cache; exit 1 if there is a problem."""
+    """Check Python, Warp, compiler, headers, linker, GPUs and the cache. Exit with 1 if there is a problem."""
     from warp_tiles.cli.diagnose import diagnose
 
     with script_output_to_stderr(True):

@@ -1,4 +1,4 @@
-"""How commands print: JSON for programs, tables for people."""
+"""Output of the commands: JSON for programs, tables for people."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def policy_option(command: F) -> F:
 
     return click.option(
         "--policy", type=click.Choice(list(POLICIES)), expose_value=False, callback=set_policy,
-        help="What may be built and tuned, above the settings of modules, environment and project file.",
+        help="The policy, which decides what is built and tuned; it overrides modules, environment and project file.",
     )(command)  # fmt: skip
 
 
@@ -46,23 +46,23 @@ def print_json(data: Any) -> None:
 
 
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table; outside a terminal as wide as its content."""
+    """Print a table. Outside a terminal it is up to 200 columns wide."""
     console = Console(width=None if sys.stdout.isatty() else 200)
     table = Table(title=title or None, title_justify="left")
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_printable(str(cell))) for cell in row))  # never markup: a cell may hold brackets
+        table.add_row(*(Text(_printable(str(cell))) for cell in row))  # not markup, because a cell may hold brackets
     console.print(table)
 
 
 def _printable(text: str) -> str:
-    """The text, lone surrogates (of a file's name, say) as escapes: no stream takes them."""
+    """The text with lone surrogates (e.g. of a file name) as escapes, because streams cannot encode them."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def human_bytes(count: int) -> str:
-    """Bytes for people, in powers of ten."""
+    """A size for display, in powers of ten."""
     size = float(count)
     for unit in ("B", "kB", "MB"):
         if size < 1000:
@@ -73,7 +73,7 @@ def human_bytes(count: int) -> str:
 
 @contextlib.contextmanager
 def script_output_to_stderr(active: bool) -> Iterator[None]:
-    """Send whatever a script prints, from C code too, to standard error; JSON stays alone on standard output."""
+    """Redirect the output of a script and its C code to standard error, so that standard output holds only JSON."""
     if not active:
         yield
         return
@@ -89,8 +89,8 @@ def script_output_to_stderr(active: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def refusals(script: Path) -> Iterator[None]:
-    """Make what a kernel is refused for, with the exception types that Warp uses, an error without a traceback.
+def kernel_errors(script: Path) -> Iterator[None]:
+    """Convert Warp's errors about a kernel to an error that is printed without a traceback.
 
     Raises:
         ScriptError: In place of a TypeError or ValueError.
@@ -100,9 +100,9 @@ def refusals(script: Path) -> Iterator[None]:
     except (TypeError, ValueError) as error:
         if isinstance(error, WarpTilesError):
             raise
-        raise ScriptError(f"{script}: {error}", remedy="change the kernel, or who builds its products") from error
+        raise ScriptError(f"{script}: {error}", remedy="change the kernel, or the provider of its products") from error
 
 
-def say_stopped(script: Path, reason: str) -> None:
-    """Print why a script ended early; its launches were recorded, not executed."""
+def print_stopped(script: Path, reason: str) -> None:
+    """Print the reason why a script ended early. Its launches were recorded, not executed."""
     click.echo(f"warp-tiles: {script} stopped early, nothing was computed: {reason}", err=True)

@@ -1,4 +1,4 @@
-"""``warp-tiles plan``: what a script's kernels need, without building or launching."""
+"""``warp-tiles plan``: prints the needs of a script's kernels, without building or launching."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import click
 
 from warp_tiles.cli.output import (
     json_option,
+    kernel_errors,
     policy_option,
     print_json,
+    print_stopped,
     print_table,
-    refusals,
-    say_stopped,
     script_output_to_stderr,
 )
 from warp_tiles.plan.planning import ModulePlan
@@ -26,10 +26,10 @@ from warp_tiles.plan.planning import ModulePlan
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | None, as_json: bool) -> None:
-    """Print every GEMM variant that SCRIPT's kernels contain, needed or not, what is done with their loops, and why.
+    """Print the GEMM variants of SCRIPT's kernels, needed or not, the treatment of their loops, and the reasons.
 
-    The script runs with its launches noted instead of made, so that the block sizes and generic
-    kernels it uses are known.
+    The script runs, but its launches are recorded and not executed. They show the block sizes and the
+    generic kernels that the script uses.
     """
     from warp_tiles import api
     from warp_tiles.launch.script import discover
@@ -39,8 +39,8 @@ def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | N
         api.enable()
         found = discover(script, arguments, block_dim)
         if found.stopped:
-            say_stopped(script, found.stopped)
-        with refusals(script):
+            print_stopped(script, found.stopped)
+        with kernel_errors(script):
             for target in found.targets:
                 plans.append(api.plan(target.module, arch=arch, block_dim=target.block_dim))
     if as_json:

@@ -1,4 +1,4 @@
-"""``warp-tiles run``: a script with warp_tiles enabled, unchanged."""
+"""``warp-tiles run``: runs an unchanged script with warp_tiles enabled."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from warp_tiles.errors import ScriptError
 def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_json: bool) -> None:
     """Run SCRIPT with ARGUMENTS under warp_tiles.
 
-    Options of warp-tiles come before SCRIPT; whatever follows belongs to the script. The report
-    holds the plan and the build record of every module that the run met, also if the script fails.
+    Options of warp-tiles come before SCRIPT. Everything after SCRIPT belongs to the script. The report
+    holds the plan and the build record of every module of the run, even if the script fails.
     """
     from warp_tiles import api, settings
     from warp_tiles.launch.script import require_script, run_script

@@ -1,4 +1,4 @@
-"""``warp-tiles settings``: every setting that is in force here, and where its value comes from."""
+"""``warp-tiles settings``: prints the current value and the layer of every setting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from warp_tiles.settings import current
 @click.command()
 @json_option
 def settings(as_json: bool) -> None:
-    """Every setting in force here: its value, and the layer that it comes from."""
+    """Print the current value and the layer of every setting."""
     found = current().to_json()
     if as_json:
         print_json(found)

@@ -1,4 +1,4 @@
-"""``warp-tiles tune``: measure a script's products, and look after the records."""
+"""``warp-tiles tune``: measures a script's products, and manages tuning records."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from warp_tiles.cli.output import (
     human_bytes,
     json_option,
     print_json,
+    print_stopped,
     print_table,
-    say_stopped,
     script_output_to_stderr,
 )
 from warp_tiles.errors import RecordError, ScriptError, SettingError
@@ -45,18 +45,18 @@ _budget_option = click.option(
     type=click.UNPROCESSED,
     callback=_as_budget,
     metavar="SECONDS",
-    help="Stop each search with the best so far after so long; 0 for no limit. Default: the setting tune_budget_s.",
+    help="Stop each search after this time, with the best result so far; 0 for no limit. Default: tune_budget_s.",
 )
 _devices_option = click.option(
     "--devices",
     metavar="NAMES",
-    help="The GPUs that measure, e.g. cuda:0,cuda:1; the first one is tuned for, those unlike it are left out. "
-    "Default: Warp's default GPU and all that are like it.",
+    help="The GPUs that measure, e.g. cuda:0,cuda:1. The first one is tuned for; GPUs of another kind are skipped. "
+    "Default: Warp's default GPU and all others of its kind.",
 )
 
 
 class _ScriptOrCommand(click.Group):
-    """A group whose first word is a script unless it names a command."""
+    """A group whose first word is a script, unless it is the name of a command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -72,11 +72,11 @@ class _ScriptOrCommand(click.Group):
 @json_option
 @click.pass_context
 def tune(context: click.Context, budget_s: float | None, devices: str | None, as_json: bool) -> None:
-    """Tune the products of SCRIPT, or look after the tuning records.
+    """Tune the products of SCRIPT, or manage tuning records.
 
-    The products of wp.tile_matmul that SCRIPT launches are measured with every provider and tile configuration that
-    can serve them, unless records have them. Options before and behind SCRIPT are this command's; those behind "--"
-    belong to the script. A script that has a command's name is given as ./list.
+    The command measures the products of wp.tile_matmul that SCRIPT launches and that have no record, with every
+    provider and tile configuration that can serve them. Options before and after SCRIPT belong to this command; options
+    after "--" belong to the script. If a script has the name of a command, give its path, e.g. ./list.
     """
     given = {"as_json": as_json, "budget_s": budget_s, "devices": devices}
     context.default_map = dict.fromkeys(["", *tune.commands], given)
@@ -115,8 +115,8 @@ def _script(
             arguments,
             budget_s=budget_s,
             devices=names,
-            progress=_say_best,
-            stopped=functools.partial(say_stopped, script),
+            progress=_print_best,
+            stopped=functools.partial(print_stopped, script),
         )
     _print_tuned(script, tuned, as_json)
     if any(item.error for item in tuned):
@@ -172,8 +172,8 @@ def _winner(item: TunedVariant) -> str:
     return "none so far" if item.error else "every candidate failed"
 
 
-def _say_best(variant: GemmVariant, record: Record, device: str) -> None:
-    """One line on standard error for each batch that was measured."""
+def _print_best(variant: GemmVariant, record: Record, device: str) -> None:
+    """Print one line on standard error for each measured batch."""
     if wanted():
         winner = record.winner()
         best = "none so far" if winner is None else f"{microseconds(winner.median_us)}, {label(winner.config)}"
@@ -183,7 +183,7 @@ def _say_best(variant: GemmVariant, record: Record, device: str) -> None:
 @tune.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """Every record, in the order of looking up: read-only folders first."""
+    """List every record, in the order of lookup: read-only folders first."""
     found = open_store().records()
     if as_json:
         print_json({"records": [_summary(stored) for stored in found]})
@@ -225,22 +225,24 @@ def _summary(stored: StoredRecord) -> dict[str, Any]:
     }
 
 
-def _united(store: RecordStore, prefix: str) -> tuple[StoredRecord, Record]:
-    """A record by the beginning of its key: where it lies first, and with what all folders know."""
+def _merged(store: RecordStore, prefix: str) -> tuple[StoredRecord, Record]:
+    """A record by the prefix of its key: from the first folder that has it, and merged from all folders."""
     stored = store.find(prefix)
     return stored, store.load(stored.record.key) or stored.record
 
 
 @tune.command()
 @click.argument("key")
-@click.option("--plot", "picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw it into this PNG file.")
+@click.option(
+    "--plot", "picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw the timings to this PNG file."
+)
 @json_option
 def show(key: str, picture: Path | None, as_json: bool) -> None:
-    """Every timing and failure of one record, the winner marked.
+    """Print every timing and failure of one record. The winner is marked.
 
     A KEY may be shortened to its first digits.
     """
-    stored, record = _united(open_store(), key)
+    stored, record = _merged(open_store(), key)
     if picture is not None:
         from warp_tiles.tuning.picture import draw
 
@@ -249,9 +251,9 @@ def show(key: str, picture: Path | None, as_json: bool) -> None:
         summary = _summary(StoredRecord(stored.path, record, stored.read_only))
         print_json({**summary, "timings": record.to_json()["timings"]})
         return
-    asked = record.key.to_json()
-    facts = [("subject", asked["subject"]), *asked["values"].items(), ("source", asked["source"])]
-    facts += [(name, "-" if value is None else value) for name, value in asked["environment"].items()]
+    data = record.key.to_json()
+    facts = [("subject", data["subject"]), *data["values"].items(), ("source", data["source"])]
+    facts += [(name, "-" if value is None else value) for name, value in data["environment"].items()]
     print_table(f"key {record.key.digest}", ("what", "value"), [*facts, ("file", stored.path)])
     winner = record.winner()
     rows = [_row(timing, timing is winner) for timing in sorted(record.timings, key=_order)]
@@ -260,7 +262,7 @@ def show(key: str, picture: Path | None, as_json: bool) -> None:
 
 
 def _order(timing: Timing) -> tuple[int, float, str]:
-    """Measured ones by time, then dropped ones, then failures."""
+    """Sort key: measured timings by time, then dropped ones, then failures."""
     place = ("ok", "dropped", "failed").index(timing.status)
     return place, timing.median_us if timing.median_us == timing.median_us else float("inf"), timing.identity
 
@@ -283,10 +285,10 @@ def _row(timing: Timing, wins: bool) -> tuple[object, ...]:
 @click.argument("keys", nargs=-1)
 @json_option
 def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
-    """Write records into one FILE: those of KEYS, or all."""
+    """Write records to one FILE: those of KEYS, or all."""
     store = open_store()
-    count = store.export(file, [_united(store, key)[1] for key in keys] if keys else None)
-    _say(as_json, f"{_records(count)} written to {file}", records=count, file=str(file))
+    count = store.export(file, [_merged(store, key)[1] for key in keys] if keys else None)
+    _print_result(as_json, f"{_records(count)} written to {file}", records=count, file=str(file))
 
 
 @tune.command("import")
@@ -295,17 +297,17 @@ def export(file: Path, keys: tuple[str, ...], as_json: bool) -> None:
     "--into",
     "folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Add them to this folder, to be shipped with an application, in place of your own.",
+    help="Add them to this folder in place of your own, e.g. to ship it with an application.",
 )
 @json_option
 def import_(file: Path, folder: Path | None, as_json: bool) -> None:
-    """Add the records of an exported FILE to your own; timings that are there stay."""
+    """Add the records of an exported FILE to your own. Existing timings stay."""
     store = open_store()
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        store = RecordStore(folder, shared=True)  # readable by whom the folder is
+        store = RecordStore(folder, shared=True)  # as readable as the folder
     count = store.import_(file)
-    _say(as_json, f"{_records(count)} added to {store.root}", records=count, folder=str(store.root))
+    _print_result(as_json, f"{_records(count)} added to {store.root}", records=count, folder=str(store.root))
 
 
 @tune.command()
@@ -313,12 +315,12 @@ def import_(file: Path, folder: Path | None, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="All of your own records.")
 @json_option
 def clear(keys: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Remove your own records of KEYS. Read-only folders are left alone."""
+    """Remove your own records of KEYS. Read-only folders stay unchanged."""
     if bool(keys) == everything:
         raise click.UsageError("give KEYS, or --all for all records")
     store = open_store()
     count = store.remove(None if everything else [_own_digest(store, key) for key in keys])
-    _say(as_json, f"{_records(count)} removed", removed=count)
+    _print_result(as_json, f"{_records(count)} removed", removed=count)
 
 
 def _own_digest(store: RecordStore, prefix: str) -> str:
@@ -326,8 +328,8 @@ def _own_digest(store: RecordStore, prefix: str) -> str:
     digest = found.record.key.digest
     if not any(stored.record.key.digest == digest and not stored.read_only for stored in store.records()):
         raise RecordError(
-            f"the record {digest[:KEY_DIGITS]} lies in a read-only folder, {found.path.parents[1]}",
-            remedy="take the folder out of the setting record_paths, or remove the file yourself",
+            f"the record {digest[:KEY_DIGITS]} is in a read-only folder, {found.path.parents[1]}",
+            remedy="remove the folder from the setting record_paths, or remove the file yourself",
         )
     return digest
 
@@ -336,7 +338,7 @@ def _records(count: int) -> str:
     return f"{count} record{'' if count == 1 else 's'}"
 
 
-def _say(as_json: bool, text: str, **data: object) -> None:
+def _print_result(as_json: bool, text: str, **data: object) -> None:
     if as_json:
         print_json(data)
     else:

@@ -25,28 +25,28 @@ def tune_script(
     progress: Progress = silent,
     stopped: Callable[[str], None] = lambda reason: None,
 ) -> list[TunedVariant]:
-    """Tune every variant that a script's kernels need on this machine's GPUs and that has no complete record.
+    """Tune every variant that a script's kernels need and that has no complete record, on this machine's GPUs.
 
-    The script runs as ``warp-tiles plan`` runs it: its launches are recorded, not executed. Measurements made before an
-    interruption are kept, and the next call continues from there.
+    The script runs as in ``warp-tiles plan``: its launches are recorded, not executed. After an interruption, the
+    next call continues with the stored measurements.
 
     Args:
         script: A Python file.
         arguments: Its command line.
-        budget_s: Seconds for all variants, 0 for no limit; each has an equal share of what is left.
-        block_dim: Use this block size instead of those that the script launches with.
-        devices: Warp's names of the GPUs that measure; the first one is tuned for, and those unlike it are left out.
-            Empty for the GPU that Warp takes by default and all that are like it.
-        tuner: Makes what measures and remembers; None for these devices.
-        progress: Called with what is known of a variant after each batch.
-        stopped: Called before the first batch with why the script ended early, if it did.
+        budget_s: Seconds for all variants, 0 for no limit. Each variant has an equal share of the remaining time.
+        block_dim: Block size, in place of those that the script launches with.
+        devices: Warp's names of the GPUs that measure. The first one is tuned for; GPUs of another kind are skipped.
+            Empty for Warp's default GPU and all others of its kind.
+        tuner: Creates the tuner; None for one of these devices.
+        progress: Called with the record of a variant after each batch.
+        stopped: Called before the first batch with the reason, if the script ended early.
 
     Returns:
         The variants in the order in which the script needs them.
 
     Raises:
         ScriptError: The script is missing, or has no kernels.
-        ToolchainError: There is no GPU or none of a name, or no compiler.
+        ToolchainError: There is no GPU, no GPU with a given name, or no compiler.
     """
     require_script(script)
     api.enable()
@@ -61,7 +61,7 @@ def tune_script(
         stopped(found.stopped)
     for target in found.targets:
         plan = api.plan(target.module, arch=found_tuner.arch, block_dim=target.block_dim)
-        variants += [v.variant for v in plan.needed if v.variant is not None]
+        variants += [v.variant for v in plan.needed if isinstance(v.variant, GemmVariant)]
     tuned = found_tuner.tune_all(variants, budget_s, progress)
     if any(item.measured for item in tuned):
         engine.records_changed()

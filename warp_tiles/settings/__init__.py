@@ -1,4 +1,4 @@
-"""Every setting, its layers and what a policy allows."""
+"""The settings, their layers, and the policies."""
 
 from warp_tiles.settings.layers import (
     DEFAULT,

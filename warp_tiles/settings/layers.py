@@ -1,8 +1,8 @@
-"""Every setting of warp_tiles, typed, in one place, and the layers that a value can come from.
+"""All settings of warp_tiles with their types, and the layers that a value can come from.
 
-A setting is looked up when it is used, from the inside out: the innermost :func:`override` block, what
-:func:`configure` set, the option ``warp_tiles_<name>`` of a Warp module, the environment variable
-``WARP_TILES_<NAME>``, ``[tool.warp_tiles]`` of the nearest pyproject.toml, the default.
+A setting is looked up when it is used, in this order: the innermost :func:`override` block, :func:`configure`, the
+option ``warp_tiles_<name>`` of a Warp module, the environment variable ``WARP_TILES_<NAME>``, ``[tool.warp_tiles]`` of
+the nearest pyproject.toml, the default.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from warp_tiles.settings import project_file, values
 from warp_tiles.settings.policy import POLICIES, PROVIDER_ORDER, Policy
 
 PREFIX = "WARP_TILES_"
-OPTION_PREFIX = "warp_tiles_"  # of wp.set_module_options()
+OPTION_PREFIX = "warp_tiles_"  # for wp.set_module_options()
 PROVIDERS = ("auto", *PROVIDER_ORDER)
 LINKERS = ("auto", "own", "warp")
 SWITCHES = ("auto", "on", "off")
@@ -29,29 +29,30 @@ DEFAULT = "default"  # the layer below all others
 
 @dataclass(frozen=True)
 class Settings:
-    """One consistent set of settings, and where each value comes from.
+    """One consistent set of settings, and the layer of each value.
 
     Attributes:
-        provider: The provider that builds GEMM variants. ``auto`` tries own templates (``mma``), then the cuBLASDx
+        provider: The provider that builds GEMM variants. ``auto`` tries the own templates (``mma``), then the cuBLASDx
             headers, both through NVRTC, then Warp's own libmathdx build, then the scalar path. A named
-            one is the only one tried, and its failing is an error; ``scalar`` leaves the GEMM of
+            provider is the only one, and its failure is an error. ``scalar`` leaves the GEMM of
             tile_cholesky's adjoint to Warp.
-        linker: The linker of a module. ``auto`` links itself where every input allows it, and leaves
-            the rest to Warp; ``own`` insists, ``warp`` never does.
+        linker: The linker of a module. With ``auto``, warp_tiles links if every input allows it, and leaves the other
+            modules to Warp. With ``own``, warp_tiles must link. With ``warp``, Warp links.
         cache_dir: Folder of the LTO-IR cache.
-        cache_max_bytes: Size above which least recently used entries are dropped.
+        cache_max_bytes: Size above which the least recently used entries are removed.
         cache_shared: Accept a cache folder that other users can write.
-        jobs: Compiler processes that run side by side; 0 means one per core.
+        jobs: Number of parallel compiler processes; 0 means one per core.
         progress: Progress bar: ``auto`` on a terminal, ``on``, ``off``.
         loop_sums: Keep the sums of a loop of products in registers, and write C behind the loop.
-        wide_moves: In functions with products, load tiles side by side and add gradients to arrays as vectors.
-        policy: What may be built and tuned; docs/policy.md.
-        background: Run on what builds in milliseconds while a slow build goes on in another process.
+        wide_moves: Load tiles asynchronously in functions with products, and ahead of the product in loops. In modules
+            with products, add gradients of loads to arrays as vectors.
+        policy: The limits of building and tuning; see docs/policy.md.
+        background: Run on the fast path while a slow build continues in another process.
         record_paths: Folders of tuning records that are read before the user's own, and never written.
         stale_records: Records of another driver or Warp patch release: ``reuse`` or ``retune``.
-        record_gpu: Name of the GPU whose records are used where there is none, as ``warp-tiles tune list`` shows it.
-        tune_budget_s: Seconds that one search may take, in which it stops with the best so far; 0 for no limit.
-        layers: The layer of each value that is no default, by name. Settings of equal values are equal.
+        record_gpu: Name of the GPU whose records are used without a GPU, as ``warp-tiles tune list`` shows it.
+        tune_budget_s: Time limit of one search, which stops with the best result so far; 0 for no limit.
+        layers: The layer of each value that is not a default, by name. It does not count for equality.
     """
 
     provider: str = "auto"
@@ -72,7 +73,7 @@ class Settings:
     layers: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
     def layer(self, name: str) -> str:
-        """Return the origin of the value of a setting, e.g. ``configure()`` or the path of a pyproject.toml."""
+        """The layer of a setting's value, e.g. ``configure()`` or the path of a pyproject.toml."""
         return dict(self.layers).get(name, DEFAULT)
 
     def named(self, name: str) -> str:
@@ -80,7 +81,7 @@ class Settings:
         return f"the setting {name} ({self.layer(name)})"
 
     def remedy(self, name: str, value: str) -> str:
-        """How a setting is changed in the layer that it comes from."""
+        """Instructions for changing a setting in its layer."""
         layer = self.layer(name)
         if layer.startswith("environment"):
             return f"set {ENVIRONMENT[name]}={value}"
@@ -97,10 +98,10 @@ class Settings:
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """Providers that are tried for a GEMM variant, in this order.
+        """The providers that are tried for a GEMM variant, in this order.
 
         Raises:
-            SettingError: A provider is named that the policy forbids.
+            SettingError: The policy forbids the provider.
         """
         if self.provider == "auto":
             return self.rules.providers
@@ -121,12 +122,12 @@ class Settings:
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Value and layer of every setting, as JSON values."""
-        return {name: {"value": _plain(getattr(self, name)), "layer": self.layer(name)} for name in _PARSERS}
+        return {name: {"value": _json_value(getattr(self, name)), "layer": self.layer(name)} for name in _PARSERS}
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_json_value(item) for item in value]
     return str(value) if isinstance(value, Path) else value
 
 
@@ -167,7 +168,7 @@ def _checked(given: Mapping[str, Any], layer: str) -> dict[str, Any]:
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Settings that the environment names.
+    """The settings in environment variables.
 
     Raises:
         SettingError: A ``WARP_TILES_`` variable is unknown or has an unknown value.
@@ -184,7 +185,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
 
 
 def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]:
-    """Settings that the options of a Warp module name; those that are None name nothing.
+    """The settings in the options of a Warp module. Options that are None are ignored.
 
     Args:
         options: All options of the module.
@@ -205,7 +206,7 @@ def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]
 
 
 def from_project() -> tuple[str, dict[str, Any]]:
-    """The nearest pyproject.toml with a table ``[tool.warp_tiles]``, and what it sets; empty where there is none.
+    """The nearest pyproject.toml with a table ``[tool.warp_tiles]``, and its settings; both are empty if there is none.
 
     Relative paths are relative to the file.
 
@@ -223,32 +224,32 @@ def from_project() -> tuple[str, dict[str, Any]]:
             remedy=f"valid settings are {', '.join(_PARSERS)}",
         )
     typed = {name: _PARSERS[name](f"{name} in [tool.warp_tiles] of {path}", value) for name, value in table.items()}
-    return str(path), {name: _below(path.parent, value) for name, value in typed.items()}
+    return str(path), {name: _resolve_paths(path.parent, value) for name, value in typed.items()}
 
 
-def _below(folder: Path, value: Any) -> Any:
+def _resolve_paths(folder: Path, value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(_below(folder, item) for item in value)
+        return tuple(_resolve_paths(folder, item) for item in value)
     return folder / value if isinstance(value, Path) else value
 
 
 def current(options: Mapping[str, Any] | None = None, module: str = "") -> Settings:
-    """The settings in force here and now.
+    """The current settings of a module or of the process.
 
     Args:
-        options: Options of the Warp module that they are for; None for the process.
+        options: Options of the Warp module; None for the settings of the process.
         module: Its name, for messages.
 
     Raises:
         SettingError: A layer holds an unknown name or value.
     """
-    file, of_project = from_project()
-    of_module = f" of module {module}" if module else ""
-    found: dict[str, tuple[Any, str]] = {name: (value, file) for name, value in of_project.items()}
+    file, project_values = from_project()
+    suffix = f" of module {module}" if module else ""
+    found: dict[str, tuple[Any, str]] = {name: (value, file) for name, value in project_values.items()}
     for name, value in from_environment().items():
         found[name] = value, f"environment variable {ENVIRONMENT[name]}"
     for name, value in from_options(options or {}, module).items():
-        found[name] = value, f"module option {OPTION_PREFIX}{name}{of_module}"
+        found[name] = value, f"module option {OPTION_PREFIX}{name}{suffix}"
     found.update({name: (value, "configure()") for name, value in tuple(_configured.items())})
     for block in tuple(_overrides):
         found.update({name: (value, "override()") for name, value in block.items()})
@@ -257,7 +258,7 @@ def current(options: Mapping[str, Any] | None = None, module: str = "") -> Setti
 
 
 def on_change(listener: Callable[[], None]) -> None:
-    """Call ``listener`` after every change of a setting by code."""
+    """Call ``listener`` after every change of a setting by :func:`configure` or :func:`override`."""
     if listener not in _listeners:
         _listeners.append(listener)
 
@@ -268,10 +269,10 @@ def _changed() -> None:
 
 
 def configure(**given: Any) -> None:
-    """Set settings for the process, above those of modules; ``None`` takes one back.
+    """Change settings of the process. They take precedence over those of modules. ``None`` removes a setting.
 
     Raises:
-        SettingError: A name or value is unknown; nothing is changed then.
+        SettingError: A name or value is unknown. Nothing is changed then.
     """
     checked = _checked({name: value for name, value in given.items() if value is not None}, "configure()")
     removed = [name for name, value in given.items() if value is None]
@@ -284,7 +285,7 @@ def configure(**given: Any) -> None:
 
 @contextlib.contextmanager
 def override(**given: Any) -> Iterator[Settings]:
-    """Settings for a with-block, above all others, for every thread of the process.
+    """Change settings for a with-block, in every thread of the process. They take precedence over all others.
 
     Raises:
         SettingError: A name or value is unknown.

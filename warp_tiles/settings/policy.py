@@ -1,4 +1,4 @@
-"""The compile policies and what each allows; docs/policy.md compares them."""
+"""The compile policies. docs/policy.md compares them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ PROVIDER_ORDER = ("mma", "cublasdx", "libmathdx", "scalar")
 
 @dataclass(frozen=True)
 class Policy:
-    """A short name for what may happen to a module.
+    """The limits of building and tuning, under one name.
 
     Attributes:
         name: A value of the setting ``policy``.
         providers: Providers that are tried for a GEMM variant, in this order; none if Warp builds everything.
-        records: Whether tuning records decide about a variant's tile configuration.
-        tunes: Whether variants without a record are measured.
-        builds: Whether missing functions are built; otherwise they are an error.
+        records: True if tuning records decide a variant's tile configuration.
+        tunes: True if variants without a record are measured.
+        builds: True if missing functions are built, False if they are an error.
     """
 
     name: str

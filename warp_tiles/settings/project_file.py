@@ -1,4 +1,4 @@
-"""``[tool.warp_tiles]`` of the nearest pyproject.toml."""
+"""The table ``[tool.warp_tiles]`` of the nearest pyproject.toml."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ else:
     import tomli as tomllib
 
 _FILE = "pyproject.toml"
-# by path: modification time and size, and the table of that state
+# by path: modification time and size, and the table at that state
 _read: dict[str, tuple[tuple[int, int], Mapping[str, Any] | None]] = {}
 
 
 def find(folder: str | None = None) -> tuple[Path, Mapping[str, Any]] | None:
     """The first pyproject.toml with a table ``[tool.warp_tiles]``, from a folder upwards.
 
-    Another user's file in a world-writable folder, such as /tmp, is ignored: it could name a cache whose code would
-    then run.
+    Another user's file in a world-writable folder, such as /tmp, is ignored, because it could name a cache with
+    malicious code.
 
     Args:
-        folder: Where to begin; None for the working directory.
+        folder: The first folder; None for the working directory.
 
     Returns:
         The file and its table, or None.
 
     Raises:
-        SettingError: A file on the way is not TOML, or its table is something else.
+        SettingError: One of these files is not TOML, or its ``tool.warp_tiles`` is not a table.
     """
     try:
         here = os.path.abspath(folder or os.getcwd())
@@ -60,7 +60,7 @@ def _table(path: str) -> Mapping[str, Any] | None:
         known = _read.get(path)
         if known is None or known[0] != identity:
             _read[path] = known = (identity, _parsed(path, Path(path).read_bytes()))
-    except OSError:  # none there, or none that may be read
+    except OSError:  # there is no file, or it is not readable
         return None
     return known[1]
 

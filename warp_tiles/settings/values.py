@@ -1,4 +1,4 @@
-"""From what a layer of the settings holds to a typed value, or an error that says what is valid."""
+"""Parsers of settings. Each returns a typed value, or raises an error that lists the valid values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warp_tiles.errors import SettingError
 
 
 def choice(*valid: str) -> Callable[[str, Any], str]:
-    """A parser that takes the given words and refuses others with a SettingError that lists them."""
+    """A parser that accepts the given words. For others it raises a SettingError that lists them."""
 
     def parse(name: str, value: Any) -> str:
         if value not in valid:
@@ -25,10 +25,10 @@ def choice(*valid: str) -> Callable[[str, Any], str]:
 
 
 def path(name: str, value: Any) -> Path | None:
-    """A folder, ``~`` expanded; None where nothing is named.
+    """A folder, with ``~`` expanded; None for an empty value.
 
     Raises:
-        SettingError: The value is no path, or begins with the ``~`` of somebody who has no home.
+        SettingError: The value is not a path, or it begins with ``~`` and the name of an unknown user.
     """
     if value is None or value == "":
         return None
@@ -41,7 +41,7 @@ def path(name: str, value: Any) -> Path | None:
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False from itself or from a word such as ``on`` or ``0``.
+    """True or False, from a bool or from a word such as ``on`` or ``0``.
 
     Raises:
         SettingError: The word is unknown.
@@ -64,13 +64,13 @@ def parse_size(name: str, value: Any) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip().lower())
     if isinstance(value, bool) or match is None or match.group(2) not in units:
         raise SettingError(f"{name} is {value!r}", remedy="give bytes, or a number with kB, MB, GB, KiB, MiB or GiB")
-    from decimal import Decimal  # takes longer to import than all else here
+    from decimal import Decimal  # imported here because it takes long
 
     return int(Decimal(match.group(1)) * units[match.group(2)])
 
 
 def count(name: str, value: Any) -> int:
-    """A whole number that is not negative.
+    """An integer of 0 or more.
 
     Raises:
         SettingError: The value is something else.
@@ -81,10 +81,10 @@ def count(name: str, value: Any) -> int:
 
 
 def paths(name: str, value: Any) -> tuple[Path, ...]:
-    """Folders from one path, several, or a text with ``os.pathsep`` between them.
+    """Folders, from one path, from several paths, or from a text with ``os.pathsep`` between paths.
 
     Raises:
-        SettingError: The value is none of these.
+        SettingError: The value is something else.
     """
     if isinstance(value, str):
         value = value.split(os.pathsep)
@@ -96,10 +96,10 @@ def paths(name: str, value: Any) -> tuple[Path, ...]:
 
 
 def text(name: str, value: Any) -> str:
-    """A text as it is.
+    """A text, unchanged.
 
     Raises:
-        SettingError: The value is no text.
+        SettingError: The value is not a text.
     """
     if not isinstance(value, str):
         raise SettingError(f"{name} is {value!r}", remedy="give a text")
@@ -107,7 +107,7 @@ def text(name: str, value: Any) -> str:
 
 
 def seconds(name: str, value: Any) -> float:
-    """Seconds, finite and not negative; more than threads can wait (``threading.TIMEOUT_MAX``) counts as half of that.
+    """Seconds, a finite number of 0 or more. The result is at most half of ``threading.TIMEOUT_MAX``.
 
     Raises:
         SettingError: The value is something else.
@@ -116,7 +116,7 @@ def seconds(name: str, value: Any) -> float:
         found = float(value) if isinstance(value, (str, SupportsFloat)) and not isinstance(value, bool) else math.nan
     except (TypeError, ValueError):
         found = math.nan
-    except OverflowError:  # a whole number, which may have more digits than Python prints
+    except OverflowError:  # an integer, which may have more digits than Python prints
         found = value = math.inf
     if not 0 <= found < math.inf:
         raise SettingError(f"{name} is {value!r}", remedy="give seconds, a finite number of 0 or more; 0 for no limit")

@@ -1,4 +1,4 @@
-"""A header and what it includes as one text, for sources that are compiled where the headers are not found."""
+"""Flattens a header and its includes to one text, for sources that are compiled without an include path to them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _ONCE = re.compile(r"[ \t]*#[ \t]*pragma[ \t]+once\b")
 
 
 def flattened(header: Path, root: Path) -> str:
-    """The text of a header with its quoted includes in place, each once.
+    """The text of a header in which each quoted include is replaced once by its text.
 
-    A quoted include is looked up beside the file that has it, then in ``root``; one that lies outside ``root`` stays,
-    as do those in angle brackets. ``#pragma once`` is dropped, because the text is no header any more.
+    A quoted include is looked up beside the including file, then in ``root``. Includes outside ``root`` and includes in
+    angle brackets stay. ``#pragma once`` is dropped, because the text is not a header any more.
 
     Args:
         header: The header.
-        root: Folder of the headers that are put in place.
+        root: Folder of the headers that are inlined.
     """
     return _text(header.resolve(), root.resolve(), set())
 

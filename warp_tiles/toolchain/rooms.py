@@ -1,4 +1,4 @@
-"""The files of this package that decide the machine code: whole rooms, so that no list has to be maintained."""
+"""The files of this package that decide the machine code: all files of whole folders."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ DECIDING_ROOMS = ("_warp", "build", "codegen", "compile", "gemm", "heuristics", 
 
 
 def deciding_modules() -> dict[str, Path]:
-    """Every Python module of the rooms that decide the code, by its path relative to the package."""
-    found = (path for room in DECIDING_ROOMS for path in (PACKAGE / room).rglob("*.py"))
+    """Every Python module in these folders, by its path relative to the package."""
+    found = (path for folder in DECIDING_ROOMS for path in (PACKAGE / folder).rglob("*.py"))
     return {path.relative_to(PACKAGE).as_posix(): path for path in found}
 
 
 def deciding_files() -> dict[str, Path]:
-    """Every module of the rooms that decide the code, and every device source, by relative path.
+    """Every Python module in these folders and every device source, by relative path.
 
     Raises:
         ToolchainError: There are no device sources.

@@ -1,7 +1,7 @@
-"""Find the compiler, the linker and the headers: the wheels first, then CUDA_HOME.
+"""Finds the compiler, the linker and the headers: in wheels first, then below CUDA_HOME.
 
-Only the compiler has to be there: the headers are those that cuBLASDx code includes.
-``cuda-pathfinder`` searches.
+Only the compiler is required. The headers are those that cuBLASDx code includes.
+``cuda-pathfinder`` does the search.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ HEADER_WHEELS = {
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Paths and versions of what compiles and links.
+    """Paths and versions of the compiler, the linker and the headers.
 
     Attributes:
         nvrtc: libnvrtc, which reads C++ and writes LTO-IR.
         nvrtc_version: (major, minor).
-        nvjitlink: libnvJitLink, or None if Warp has to link.
+        nvjitlink: libnvJitLink, or None if it is missing and Warp has to link.
         nvjitlink_version: (major, minor), or None.
         include_dirs: Folders of cuBLASDx's and CUDA's headers, in the order in which they are searched.
-        mathdx_version: Version of nvidia-mathdx, for people to read; keys use the headers' content.
+        mathdx_version: Version of nvidia-mathdx, for display; keys use the headers' content.
         archs: Compute capabilities that NVRTC compiles for.
-        missing_headers: Message and remedy where headers are missing, and ``include_dirs`` is empty.
+        missing_headers: Message and remedy if headers are missing; ``include_dirs`` is empty then.
     """
 
     nvrtc: Path
@@ -66,7 +66,7 @@ class Toolchain:
 
     @property
     def can_link(self) -> bool:
-        """Whether this linker reads what this compiler writes."""
+        """True if the linker can read the LTO-IR of the compiler."""
         return self.nvjitlink_version is not None and self.nvjitlink_version >= self.nvrtc_version
 
     def to_json(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Toolchain:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Toolchain:
-        """The toolchain that :meth:`to_json` wrote."""
+        """Rebuild a toolchain from :meth:`to_json`."""
         linker, linker_version = data["nvjitlink"], data["nvjitlink_version"]
         missing = data["missing_headers"]
         return cls(
@@ -100,7 +100,7 @@ class Toolchain:
 
 
 def dotted(version: Version | None) -> str:
-    """A version for people, e.g. ``12.9``."""
+    """A version for display, e.g. ``12.9``."""
     return "none" if version is None else f"{version[0]}.{version[1]}"
 
 
@@ -108,18 +108,18 @@ def require_arch(toolchain: Toolchain, arch: int) -> None:
     """Refuse an architecture that NVRTC does not compile for.
 
     Raises:
-        ToolchainError: It is not among NVRTC's; Warp's own compiler may be newer and know it.
+        ToolchainError: NVRTC does not support it. Warp's own compiler may be newer and support it.
     """
     if toolchain.archs and arch not in toolchain.archs:
         known = ", ".join(f"sm_{known}" for known in toolchain.archs)
         raise ToolchainError(
-            f"NVRTC {dotted(toolchain.nvrtc_version)} does not compile for sm_{arch}, but for {known}",
-            "install a newer NVRTC that is no newer than the CUDA of Warp",
+            f"NVRTC {dotted(toolchain.nvrtc_version)} does not compile for sm_{arch}, only for {known}",
+            "install a newer NVRTC, up to the CUDA version of Warp",
         )
 
 
 def require_linkable(toolchain: Toolchain, warp_toolkit: Version | None) -> None:
-    """Refuse an NVRTC whose LTO-IR Warp's linker is too old to read.
+    """Refuse an NVRTC whose LTO-IR is too new for Warp's linker.
 
     Raises:
         ToolchainError: NVRTC is newer than the CUDA toolkit that Warp was built with.

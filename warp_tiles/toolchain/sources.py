@@ -1,4 +1,4 @@
-"""The device sources of this package, and everything that one of them can include."""
+"""The device sources of this package, and the files that each of them can include."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from warp_tiles.errors import ToolchainError
 
-_INCLUDE = rb'(?m)^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]'  # compiled when a closure is not remembered
+_INCLUDE = rb'(?m)^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]'  # compiled only if a closure is not stored
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _MARKERS = ("cublasdx/gemm.cuh", "gemm/block_gemm.cuh")
@@ -18,11 +18,11 @@ _MARKERS = ("cublasdx/gemm.cuh", "gemm/block_gemm.cuh")
 
 @dataclass(frozen=True)
 class DeviceSource:
-    """A header that translation units include, and where its own includes are looked up.
+    """A header that translation units include, and the folders of its own includes.
 
     Attributes:
         path: The header.
-        folder: Folder of own sources; a change in it has the includes looked up again.
+        folder: Folder of this package's sources. After a change in it, the includes are searched again.
         include_dirs: Folders in the order in which they are searched.
     """
 
@@ -32,10 +32,10 @@ class DeviceSource:
 
 
 def include_closure(source: Path, include_dirs: Sequence[Path]) -> dict[str, Path]:
-    """Every file that a source can include, by the name it is included under.
+    """Every file that a source can include, by the name of the include.
 
-    The preprocessor is not run: an include under a false condition counts, which makes the closure
-    larger than needed and never smaller. Includes whose name is a macro are not followed.
+    The preprocessor is not run, so an include under a false condition counts too. The closure can be
+    larger than necessary, but never smaller. Includes whose name is a macro are not followed.
     """
     closure: dict[str, Path] = {source.name: source}
     seen = {os.path.normpath(source)}
@@ -51,7 +51,7 @@ def include_closure(source: Path, include_dirs: Sequence[Path]) -> dict[str, Pat
                 continue
             seen.add(os.path.normpath(place))
             prefix_of_found = os.path.dirname(label)
-            while label in closure:  # another folder holds a file of this name too
+            while label in closure:  # another folder has a file with this name too
                 label += "'"
             closure[label] = Path(os.path.normpath(place))
             pending.append((closure[label], prefix_of_found))
@@ -62,7 +62,7 @@ def kernels_folder() -> Path:
     """Folder of the device sources: inside the installed package, or at the top of a checkout.
 
     Raises:
-        ToolchainError: Neither is there.
+        ToolchainError: Neither folder exists.
     """
     inside, beside = _PACKAGE / "kernels", _PACKAGE.parent / "kernels"
     for folder in (inside, beside):

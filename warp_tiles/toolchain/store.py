@@ -1,6 +1,6 @@
 """The toolchain and digests of its files, stored beside the cache.
 
-The result of a search is stored with the state of the search path, so that later processes need not search again.
+The result of a search is stored with the state of the search path. Later processes reuse it while that state is equal.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def _files_state(toolchain: Toolchain) -> list[Any]:
 
 
 def search_state() -> list[Any]:
-    """The inputs of the search: installing or removing a package changes them."""
-    # other folders of the path, a script's own among them, change for reasons that do not matter here
+    """The inputs of the search. They change when a package is installed or removed."""
+    # other folders of the path, such as the script's, change for unrelated reasons
     packages = [entry for entry in sys.path if os.path.isdir(os.path.join(entry, "nvidia"))]
     packages += [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
     folders = [[entry, _stat(entry)] for entry in dict.fromkeys(packages)]
@@ -49,7 +49,7 @@ class ToolchainStore:
 
     Args:
         folder: The folder.
-        shared: Trust a folder that other users can write.
+        shared: True to trust a folder that other users can write.
     """
 
     def __init__(self, folder: Path, *, shared: bool = False) -> None:
@@ -69,7 +69,7 @@ class ToolchainStore:
             if found is None:
                 found = find_toolchain()
                 value = {"toolchain": found.to_json(), "files": _files_state(found)}
-                if found.missing_headers is None:  # those of a toolkit can appear without a trace in the state
+                if found.missing_headers is None:  # a toolkit can add them without changing the state
                     self._write("toolchain", search_state(), value)
             self._toolchain = found
         return self._toolchain
@@ -78,7 +78,7 @@ class ToolchainStore:
         remembered: Any = self._read("toolchain", search_state())
         try:
             toolchain = Toolchain.from_json(remembered["toolchain"])
-            # a toolkit that is replaced or removed in place changes no folder of packages
+            # replacing or removing a toolkit in place changes no folder of packages
             return toolchain if remembered["files"] == _files_state(toolchain) else None
         except (LookupError, TypeError, ValueError):
             return None
@@ -96,11 +96,11 @@ class ToolchainStore:
         return self.digests.digest_many(self._closure(source))
 
     def closure(self, source: DeviceSource) -> dict[str, Path]:
-        """:func:`~warp_tiles.toolchain.sources.include_closure` of a device source, remembered."""
+        """:func:`~warp_tiles.toolchain.sources.include_closure` of a device source; the result is stored."""
         return {label: Path(path) for label, path in self._closure(source).items()}
 
     def _closure(self, source: DeviceSource) -> dict[str, str]:
-        """The same as text: each process digests hundreds of headers, and needs no objects for that."""
+        """The closure with paths as text, because Path objects of hundreds of headers would take time."""
         known = self._closures.get(source)
         if known is not None:
             return known
@@ -118,7 +118,7 @@ class ToolchainStore:
         return closure
 
     def _path(self, name: str) -> Path:
-        """A file of this environment's own: several share the folder."""
+        """A file for this Python environment, because several environments share the folder."""
         environment = hashlib.sha256(os.fsencode(sys.prefix)).hexdigest()[:8]
         return self.folder / f"{name}-{environment}.json"
 

@@ -1,1 +1,1 @@
-"""Files, locks, threads, single flight and warnings, for every room."""
+"""Files, locks, threads, single flight and warnings, for the whole package."""

@@ -1,0 +1,37 @@
+"""Variants, plan rows and jobs; several test modules use them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warp_tiles.aot.manifest import Job
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import GemmVariant, Operand, Role
+from warp_tiles.heuristics.choose import choose
+from warp_tiles.plan.planning import PlannedVariant
+
+_OPERAND = Operand("float32", "row_major", 8, 16)
+TINY = GemmVariant(8, 8, 8, _OPERAND, _OPERAND, _OPERAND, "default", 32, 90)
+#: Another tile configuration of TINY than the chooser's.
+OTHER = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
+
+
+def row(variant: GemmVariant | None = TINY, **changes: Any) -> dict[str, Any]:
+    """A row of the provider cublasdx."""
+    planned = PlannedVariant(variant, Role.FORWARD, "tile_matmul", "gemm", ("gemm",), True, "why", "cublasdx")
+    return {**planned.to_json(), **changes}
+
+
+def mma_row(variant: GemmVariant = TINY, config: TileConfig | None = None, **changes: Any) -> dict[str, Any]:
+    """A row of the provider mma."""
+    return row(variant, **{"provider": "mma", "tile_config": (config or choose(variant)).to_json(), **changes})
+
+
+def jobs(*variants: GemmVariant) -> tuple[Job, ...]:
+    """Jobs of the provider cublasdx."""
+    return tuple(Job("cublasdx", variant) for variant in variants)
+
+
+def manifest(*rows: dict[str, Any]) -> dict[str, Any]:
+    """A manifest with one module."""
+    return {"modules": [{"name": "m", "arch": 90, "block_dim": 32, "kernels": ["gemm"], "variants": list(rows)}]}
