@@ -1,4 +1,4 @@
-"""Every test run has kernel and LTO-IR caches of its own, unless the environment names them."""
+"""Every test run has its own kernel and LTO-IR caches, unless the environment names some."""
 
 from __future__ import annotations
 

@@ -129,11 +129,11 @@ SPELLINGS: dict[str, Form] = {
     "while": Form(
         kernel(START, "k = int(0)", loop("while k < A.shape[1]:", "k") + "\n    k += 16", STORE), differentiable=False
     ),
-    "a sum behind the loop": Form(
+    "a sum after the loop": Form(
         kernel(START, RANGE, "d = c + wp.tile_ones(shape=(32, 32), dtype=wp.float32)", STORE.replace("C, c", "C, d")),
         expected=lambda a, b: a @ b + 1,
     ),
-    "a map behind the loop": Form(
+    "a map after the loop": Form(
         kernel(START, RANGE, "d = wp.tile_map(plus_one, c)", STORE.replace("C, c", "C, d")),
         expected=lambda a, b: a @ b + 1,
     ),
@@ -232,7 +232,7 @@ MORE: dict[str, Form] = {
         expected=lambda a, b: a[:, :160] @ b[:160],
         differentiable=False,
     ),
-    "break behind the product": Form(
+    "break after the product": Form(
         kernel(START, RANGE + "\n    if k == 160:\n        break", STORE),
         expected=lambda a, b: a[:, :176] @ b[:176],
         differentiable=False,

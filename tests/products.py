@@ -71,7 +71,7 @@ def source(case: Case) -> str:
         ("a", case.a_transposed, case.a_stored),
         ("b", case.b_transposed, case.b_stored),
     ):
-        # each step has a name of its own: Warp cannot differentiate the copy of a view
+        # each step has its own name, because Warp cannot differentiate the copy of a view
         steps = [f'wp.tile_load({name.upper()}, shape=({rows}, {cols}), storage="shared")']
         if case.pad:
             steps.append(f"wp.tile_view({{}}, offset=(0, {case.pad}), shape=({rows}, {cols - case.pad}))")

@@ -28,8 +28,8 @@ class WarpTilesError(Exception):
     """Base of all errors of this package.
 
     Args:
-        message: What failed and the value received.
-        remedy: What the user can do about it; printed on a line of its own.
+        message: The failure and the received value.
+        remedy: The user's way to solve it, printed on its own line.
         log: The compiler's or linker's own output, printed last.
 
     The three parts survive pickling, so an error from a worker process arrives complete.

@@ -280,7 +280,7 @@ def test_a_bfloat16_gradient_keeps_its_call_off_the_scalar_path(tmp_path: Path) 
 
     with pytest.raises(BuildError, match=r"in 'k' 8x12x4 bfloat16.*would accumulate in bfloat16"):
         case_of(both_ways=True).build()
-    assert case_of(both_ways=False).build().linker == "warp", "the forward product alone may take it"
+    assert case_of(both_ways=False).build().linker == "warp", "only the forward product may take it"
 
 
 def test_the_plan_names_the_functions_that_the_source_calls(case: Case) -> None:

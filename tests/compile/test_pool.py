@@ -34,14 +34,14 @@ BAD = CompileRequest("bad.cu", "__device__ int bad() { return nothing; }", OPTIO
 @pytest.fixture(scope="module")
 def shared() -> Iterator[CompilerPool]:
     """One process for the tests that leave it running."""
-    with CompilerPool(1) as made:
-        yield made
+    with CompilerPool(1) as pool:
+        yield pool
 
 
 @pytest.fixture
 def own() -> Iterator[CompilerPool]:
-    with CompilerPool(1) as made:
-        yield made
+    with CompilerPool(1) as pool:
+        yield pool
 
 
 def process_of(pool: CompilerPool) -> subprocess.Popen[bytes]:

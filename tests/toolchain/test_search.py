@@ -122,7 +122,7 @@ def test_missing_headers_name_the_package(
 ) -> None:
     search = pathfinder.find_nvidia_header_directory
     monkeypatch.setattr(
-        pathfinder, "find_nvidia_header_directory", lambda asked: None if asked == name else search(asked)
+        pathfinder, "find_nvidia_header_directory", lambda header: None if header == name else search(header)
     )
     found = find_toolchain()  # the own templates need only the compiler
     assert found.nvrtc.is_file()

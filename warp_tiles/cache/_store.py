@@ -297,8 +297,8 @@ class Cache:
         Raises:
             CacheError: No stored key or several begin with the digits, or the folder is refused or unreadable.
         """
-        asked = self.find(key).key if isinstance(key, str) else key
-        return explain_among(asked, (item.manifest.key for item in self.entries()))
+        requested = self.find(key).key if isinstance(key, str) else key
+        return explain_among(requested, (item.manifest.key for item in self.entries()))
 
     def info(self) -> _maintain.CacheInfo:
         """Sizes and counts.

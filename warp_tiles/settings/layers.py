@@ -43,7 +43,7 @@ class Settings:
         cache_shared: Accept a cache folder that other users can write.
         jobs: Number of parallel compiler processes; 0 means one per core.
         progress: Progress bar: ``auto`` on a terminal, ``on``, ``off``.
-        loop_sums: Keep the sums of a loop of products in registers, and write C behind the loop.
+        loop_sums: Keep the sums of a loop of products in registers, and write C after the loop.
         wide_moves: Load tiles asynchronously in functions with products, and ahead of the product in loops. In modules
             with products, add gradients of loads to arrays as vectors.
         policy: The limits of building and tuning; see docs/policy.md.
@@ -150,7 +150,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
 }
 ENVIRONMENT = {name: PREFIX + name.upper() for name in _PARSERS}
 
-# with-blocks hold for the whole process, because Warp loads modules on threads of its own
+# with-blocks apply to the whole process, because Warp loads modules on its own threads
 _configured: dict[str, Any] = {}
 _overrides: list[Mapping[str, Any]] = []
 _listeners: list[Callable[[], None]] = []
