@@ -106,7 +106,7 @@ def _headers() -> Finding:
     try:
         folders, version = find_headers()
     except ToolchainError as error:
-        detail = f"{error.message}; the provider mma needs no headers, cublasdx is not available"
+        detail = f"{error.message}; the provider mma needs none, cublasdx is not available"
         return Finding("headers", "note", detail, error.remedy)
     return Finding("headers", "ok", f"nvidia-mathdx {version}, headers in {', '.join(map(str, folders))}")
 
