@@ -1,4 +1,4 @@
-"""Decisions about loops of traces by hand, and the tiles that they are about."""
+"""Loop decisions for hand-written traces, and the tiles of these traces. Shared by the tests of this folder."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from warp_tiles.codegen.trace import FunctionTrace, Node, Operation
 
 A, B = t.tile("a", 16, 8), t.tile("b", 8, 16)  # 512 bytes each
 C, D = t.tile("c"), t.tile("d")  # 1024 bytes each
-LENT = "second buffers of 1024 bytes lie in C's memory, which is idle in the loop"
-OFF = "the setting wide_moves is off"
-START = "C holds a start value, and so has no room for second buffers"
+BUFFERS_IN_C = "second buffers of 1024 bytes lie in C's memory, which is idle in the loop"
+MOVES_OFF = "the setting wide_moves is off"
+START_VALUE = "C holds a start value, and so has no room for second buffers"
 
 
-def decided(
+def decide_loops(
     *nodes: Node,
     sums: Mapping[int, LoopSums | str] | None = None,
     ahead: bool = True,
@@ -27,8 +27,8 @@ def decided(
     return decide(t.module(function, *others), function, t.sums_of(0, 1, 2) if sums is None else sums, ahead=ahead)
 
 
-def only(*nodes: Node, **options: Any) -> LoopDecision:
-    (found,) = decided(*nodes, **options)
+def decide_loop(*nodes: Node, **options: Any) -> LoopDecision:
+    (found,) = decide_loops(*nodes, **options)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Modules as Warp generates them, for the tests of plans, of finished sources and of builds."""
+"""Generated modules written by hand, for the tests of plans, of finished sources and of builds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_SUMS = "the test keeps no sums"
 
 
 def forms(m: int, n: int, k: int, dtype: str = "float32") -> dict[Role, GemmVariant]:
-    """The three products of one call, of dense tiles with memory of their own."""
+    """The three products of one call. Its tiles are dense and share no memory."""
 
     def packed(rows: int, cols: int, kind: str) -> Tile:
         return Tile(kind, (rows, cols), (cols, 1), "row_major", True)  # type: ignore[arg-type]
@@ -32,11 +32,11 @@ BIG, SMALL = forms(8, 12, 4), forms(4, 4, 16)
 
 
 def session(*sites: tuple[str, dict[Role, GemmVariant]]) -> Session:
-    """A module for compute capability 9.0 with these sites, each with the function that contains it."""
-    made = Session("module", 90, 128)
+    """A module for compute capability 9.0. Each site is given with the function that contains it."""
+    result = Session("module", 90, 128)
     for function, variants in sites:
-        made.add("tile_matmul", function, variants)
-    return made
+        result.add("tile_matmul", function, variants)
+    return result
 
 
 def forward(index: int) -> str:
@@ -52,27 +52,27 @@ def backward(index: int) -> str:
 
 
 def source(*lines: str) -> str:
-    """A generated source, where Warp's declarations are the placeholder."""
+    """A generated source, with the placeholder instead of Warp's declarations."""
     return "\n".join(
         ['extern "C" {', PLACEHOLDER, '}  // extern "C"', 'extern "C" __global__ void kernel() {', *lines, "}"]
     )
 
 
 def generated(
-    made: Session, *lines: str, called: Collection[int] = (), trace: ModuleTrace | None = None
+    session: Session, *lines: str, called: Collection[int] = (), trace: ModuleTrace | None = None
 ) -> GeneratedModule:
-    """A generated module; without lines it calls every site forward, and those whose adjoint is called backward."""
+    """A generated module. Without lines, it calls every site, and the adjoints of the sites in ``called``."""
     if not lines:
         lines = tuple(
             line
-            for site in made.sites
+            for site in session.sites
             for line in (forward(site.index), *([backward(site.index)] if site.index in called else []))
         )
-    return GeneratedModule(made, source(*lines), ModuleTrace() if trace is None else trace, frozenset(called))
+    return GeneratedModule(session, source(*lines), ModuleTrace() if trace is None else trace, frozenset(called))
 
 
 def functions(*variants: GemmVariant) -> dict[GemmVariant, DeviceFunction]:
-    """A function for each variant, under the variant's own name."""
+    """A device function for each variant, named after its symbol."""
     return {variant: DeviceFunction(variant.symbol, NO_SUMS) for variant in variants}
 
 
@@ -83,21 +83,21 @@ def text_of(
     return module.text(built, Settings() if settings is None else settings)
 
 
-# ---- what a finished source says
+# ---- reading a finished source
 
 
 def macros(text: str) -> dict[str, str]:
-    """What each macro of a finished source stands for; each is defined once."""
+    """The definition of each macro of a finished source. Each macro is defined once."""
     found = re.findall(r"^#define (\w+)(?:\(\.\.\.\))?(?: (.*))?$", text, re.M)
     assert len({name for name, _ in found}) == len(found)
     return dict(found)
 
 
 def names_of(text: str, index: int) -> list[str]:
-    """What stands for the names of a site: forward, adjoint A, adjoint B."""
+    """The definitions of a site's names: forward, adjoint A, adjoint B."""
     return [macros(text)[f"wt_site{index}_{role.value}"] for role in Role]
 
 
 def declared(text: str) -> list[str]:
-    """Names of the linked functions that a finished source declares, in order."""
+    """The names of the linked functions that a finished source declares, in order."""
     return re.findall(r"^void (\w+)\(", text, re.M)

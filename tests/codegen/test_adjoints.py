@@ -1,4 +1,4 @@
-"""Which adjoints wait for each other, and which products a reverse loop need not repeat."""
+"""Adjoints that wait for each other, and products that a reverse loop need not repeat."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ P, Q = t.parameter("p"), t.parameter("q")
         (P, A, False),
     ],
 )
-def test_adjoints_of_one_memory_wait(a: Any, b: Any, waits: bool) -> None:
+def test_adjoints_wait_if_their_operands_may_share_memory(a: Any, b: Any, waits: bool) -> None:
     for one in (t.product(a, b, C, 3), t.fresh_product(a, b, C, 3)):
         module = t.module(t.function(t.loop(t.branch(one)), parameters=("p", "q")))
         assert waiting_sites(module) == ({3} if waits else set())
@@ -39,12 +39,12 @@ def test_only_products_wait() -> None:
     assert waiting_sites(t.module(t.function(t.operation("tile_map", A, A)))) == set()
 
 
-def test_sites_of_every_function_are_looked_at() -> None:
+def test_sites_of_all_functions_are_examined() -> None:
     one, two = t.function(t.product(A, A, C, 0), label="one"), t.function(t.product(A, A, C, 1), label="two")
     assert waiting_sites(t.module(one, two, t.function(t.product(A, B, C, 2)))) == {0, 1}
 
 
-def test_one_call_that_joins_parameters_makes_their_adjoints_wait() -> None:
+def test_one_call_with_equal_arguments_makes_the_adjoints_wait() -> None:
     inner = t.function(t.product(P, Q, C), label="f", parameters=("p", "q"))
     assert waiting_sites(t.module(inner, t.function(t.call("f", A, B)))) == set()
     assert waiting_sites(t.module(inner, t.function(t.call("f", A, B), t.call("f", B, B)))) == {0}
@@ -53,7 +53,7 @@ def test_one_call_that_joins_parameters_makes_their_adjoints_wait() -> None:
 # ---- products that the reverse loop need not repeat
 
 
-def unrepeated(*nodes: Node, **fields: Any) -> frozenset[int]:
+def unreplayed_sites(*nodes: Node, **fields: Any) -> frozenset[int]:
     return sites_without_replay(t.module(t.function(*nodes, **fields)))
 
 
@@ -61,93 +61,93 @@ def product() -> Node:
     return t.product(A, B, C)
 
 
-def test_a_product_that_nothing_reads() -> None:
-    assert unrepeated(t.zeros(C), t.loop(t.load(A), t.load(B), product()), t.operation("tile_store", C)) == {0}
+def test_a_product_that_nothing_reads_is_not_repeated() -> None:
+    assert unreplayed_sites(t.zeros(C), t.loop(t.load(A), t.load(B), product()), t.operation("tile_store", C)) == {0}
 
 
-def test_a_product_without_a_loop_is_no_repetition() -> None:
-    assert unrepeated(t.zeros(C), product()) == set()
+def test_a_product_without_a_loop_is_not_repeated_anyway() -> None:
+    assert unreplayed_sites(t.zeros(C), product()) == set()
 
 
-def test_unrolled_loops_are_repeated_once() -> None:
-    assert unrepeated(t.loop(product(), kind="unrolled")) == set()
-    assert unrepeated(t.loop(t.loop(product()), kind="unrolled")) == {0}
-    assert unrepeated(t.loop(t.loop(product(), kind="unrolled"))) == {0}
+def test_only_dynamic_loops_are_repeated() -> None:
+    assert unreplayed_sites(t.loop(product(), kind="unrolled")) == set()
+    assert unreplayed_sites(t.loop(t.loop(product()), kind="unrolled")) == {0}
+    assert unreplayed_sites(t.loop(t.loop(product(), kind="unrolled"))) == {0}
 
 
 def test_a_fresh_product_is_repeated() -> None:
-    assert unrepeated(t.loop(t.fresh_product(A, B, C))) == set()
+    assert unreplayed_sites(t.loop(t.fresh_product(A, B, C))) == set()
 
 
 @pytest.mark.parametrize("tile", [C, t.view("v", C), UNKNOWN])
-def test_what_the_reverse_pass_reads_is_repeated(tile: Any) -> None:
+def test_a_product_that_the_reverse_pass_reads_is_repeated(tile: Any) -> None:
     use = t.operation("tile_map", tile)
-    assert unrepeated(t.zeros(C), t.loop(product(), use)) == set()
-    assert unrepeated(t.zeros(C), t.loop(use, product())) == set()
-    assert unrepeated(t.zeros(C), t.loop(t.loop(product()), t.branch(use))) == set()
-    assert unrepeated(t.zeros(C), use, t.loop(product())) == set()
-    assert unrepeated(t.zeros(C), t.loop(product()), use) == {0}, "its adjoint comes before"
+    assert unreplayed_sites(t.zeros(C), t.loop(product(), use)) == set()
+    assert unreplayed_sites(t.zeros(C), t.loop(use, product())) == set()
+    assert unreplayed_sites(t.zeros(C), t.loop(t.loop(product()), t.branch(use))) == set()
+    assert unreplayed_sites(t.zeros(C), use, t.loop(product())) == set()
+    assert unreplayed_sites(t.zeros(C), t.loop(product()), use) == {0}, "its adjoint comes before"
 
 
-def test_a_use_of_another_tile_is_no_use_of_c() -> None:
-    assert unrepeated(t.loop(product(), t.operation("tile_map", D))) == {0}
+def test_a_use_of_another_tile_does_not_matter() -> None:
+    assert unreplayed_sites(t.loop(product(), t.operation("tile_map", D))) == {0}
 
 
 @pytest.mark.parametrize("name", ["tile_zeros", "tile_load", "tile_store"])
-def test_adjoints_that_read_gradients_alone(name: str) -> None:
-    assert unrepeated(t.loop(product(), t.operation(name, C))) == {0}
+def test_adjoints_that_read_only_gradients_do_not_matter(name: str) -> None:
+    assert unreplayed_sites(t.loop(product(), t.operation(name, C))) == {0}
 
 
-def test_a_view_alone_reads_nothing() -> None:
-    assert unrepeated(t.loop(product(), t.alias(t.view("v", C), C))) == {0}
+def test_a_view_reads_nothing() -> None:
+    assert unreplayed_sites(t.loop(product(), t.alias(t.view("v", C), C))) == {0}
 
 
-def test_products_of_one_c_read_no_c() -> None:
-    assert unrepeated(t.loop(product(), t.product(A, B, C, 1))) == {0, 1}
-    assert unrepeated(t.loop(product(), t.product(C, D, t.tile("e"), 1))) == {1}
-    assert unrepeated(t.loop(product(), t.product(D, C, t.tile("e"), 1))) == {1}
-    assert unrepeated(t.loop(product(), t.product(C, D, A, 1))) == set(), "each reads what the other computes"
+def test_products_that_add_to_c_do_not_read_it() -> None:
+    assert unreplayed_sites(t.loop(product(), t.product(A, B, C, 1))) == {0, 1}
+    assert unreplayed_sites(t.loop(product(), t.product(C, D, t.tile("e"), 1))) == {1}
+    assert unreplayed_sites(t.loop(product(), t.product(D, C, t.tile("e"), 1))) == {1}
+    assert unreplayed_sites(t.loop(product(), t.product(C, D, A, 1))) == set(), "each reads what the other computes"
 
 
 def test_a_fresh_product_into_c_reads_it() -> None:
-    assert unrepeated(t.loop(product(), t.fresh_product(A, B, C, 1))) == set()
+    assert unreplayed_sites(t.loop(product(), t.fresh_product(A, B, C, 1))) == set()
 
 
 @pytest.mark.parametrize("c", [UNKNOWN, t.view("v", C, D), t.tile("n", memory=frozenset())])
 def test_a_c_of_unknown_memory_is_repeated(c: Any) -> None:
-    assert unrepeated(t.loop(t.product(A, B, c))) == set()
+    assert unreplayed_sites(t.loop(t.product(A, B, c))) == set()
 
 
 def test_a_product_in_a_branch_of_a_loop() -> None:
-    assert unrepeated(t.branch(t.loop(t.branch(product())))) == {0}
-    assert unrepeated(t.branch(t.operation("tile_map", C), t.loop(product()))) == set()
+    assert unreplayed_sites(t.branch(t.loop(t.branch(product())))) == {0}
+    assert unreplayed_sites(t.branch(t.operation("tile_map", C), t.loop(product()))) == set()
 
 
-# ---- of parameters, every call decides
+# ---- parameters: every call counts
 
 
-def called(*nodes: Node, body: tuple[Node, ...] | None = None) -> frozenset[int]:
+def sites_of_callee(*nodes: Node, body: tuple[Node, ...] | None = None) -> frozenset[int]:
     inner = t.function(*((t.loop(t.product(A, B, P)),) if body is None else body), label="f", parameters=("p",))
     return sites_without_replay(t.module(inner, t.function(*nodes)))
 
 
 def test_a_parameter_that_no_caller_reads() -> None:
-    assert called(t.zeros(C), t.call("f", C), t.operation("tile_store", C)) == {0}
-    assert called(t.zeros(C), t.call("f", C), t.operation("tile_map", C)) == {0}
-    assert called(t.operation("tile_map", C), t.call("f", C)) == set()
-    assert called(t.call("f", C), t.operation("tile_map", D), t.call("f", D)) == set()
-    assert called() == set(), "nothing is known of a function that nobody calls"
+    assert sites_of_callee(t.zeros(C), t.call("f", C), t.operation("tile_store", C)) == {0}
+    assert sites_of_callee(t.zeros(C), t.call("f", C), t.operation("tile_map", C)) == {0}
+    assert sites_of_callee(t.operation("tile_map", C), t.call("f", C)) == set()
+    assert sites_of_callee(t.call("f", C), t.operation("tile_map", D), t.call("f", D)) == set()
+    assert sites_of_callee() == set(), "a function without calls may get any tile"
 
 
-def test_what_a_caller_passes_must_be_a_tile() -> None:
-    assert called(t.call("f", Scalar("x"))) == set()
+def test_the_argument_must_be_a_tile() -> None:
+    assert sites_of_callee(t.call("f", Scalar("x"))) == set()
 
 
 def test_a_function_that_reads_its_parameter() -> None:
     read = t.operation("tile_map", P)
-    assert called(t.call("f", C), body=(read, t.loop(t.product(A, B, P)))) == set()
+    assert sites_of_callee(t.call("f", C), body=(read, t.loop(t.product(A, B, P)))) == set()
     # a later call reads what this one added; its adjoint runs before
-    assert called(t.call("f", C), body=(t.loop(t.product(A, B, P)), read)) == set()
+    assert sites_of_callee(t.call("f", C), body=(t.loop(t.product(A, B, P)), read)) == set()
 
 
 def test_a_call_of_another_function() -> None:

@@ -21,7 +21,7 @@ def value(expression: Affine, at: Mapping[str, int]) -> int:
 
 
 @given(EXPRESSIONS, EXPRESSIONS, NUMBERS, VALUES)
-def test_arithmetic_is_that_of_integers(a: Affine, b: Affine, factor: int, at: Mapping[str, int]) -> None:
+def test_arithmetic_agrees_with_integers(a: Affine, b: Affine, factor: int, at: Mapping[str, int]) -> None:
     x, y = value(a, at), value(b, at)
     assert value(a + b, at) == x + y
     assert value(a - b, at) == x - y
@@ -30,7 +30,7 @@ def test_arithmetic_is_that_of_integers(a: Affine, b: Affine, factor: int, at: M
 
 
 @given(EXPRESSIONS, EXPRESSIONS, EXPRESSIONS)
-def test_equal_expressions_are_equal_values(a: Affine, b: Affine, c: Affine) -> None:
+def test_equal_expressions_compare_equal(a: Affine, b: Affine, c: Affine) -> None:
     assert a + b == b + a
     assert (a + b) + c == a + (b + c)
     assert a - a == Affine()
@@ -39,7 +39,7 @@ def test_equal_expressions_are_equal_values(a: Affine, b: Affine, c: Affine) -> 
 
 
 @given(EXPRESSIONS, EXPRESSIONS)
-def test_no_term_is_zero_and_all_are_in_order(a: Affine, b: Affine) -> None:
+def test_terms_are_nonzero_and_sorted(a: Affine, b: Affine) -> None:
     for found in (a + b, a - b, -a, a.times(0), a.times(3)):
         assert all(factor for _, factor in found.terms)
         assert list(found.terms) == sorted(found.terms)
@@ -55,7 +55,7 @@ def test_as_text(a: Affine, at: dict[str, int]) -> None:
 
 
 @given(EXPRESSIONS, EXPRESSIONS, VALUES)
-def test_builtins_are_that_of_integers(a: Affine, b: Affine, at: Mapping[str, int]) -> None:
+def test_builtins_agree_with_integers(a: Affine, b: Affine, at: Mapping[str, int]) -> None:
     x, y = value(a, at), value(b, at)
     for name, expected in (("add", x + y), ("sub", x - y)):
         found = affine_result(name, (a, b))
@@ -71,7 +71,7 @@ def test_builtins_are_that_of_integers(a: Affine, b: Affine, at: Mapping[str, in
 
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "neg", "copy", "int", "int32"])
 @given(st.lists(st.none() | EXPRESSIONS, max_size=3))
-def test_what_is_not_affine_has_no_expression(name: str, operands: list[Affine | None]) -> None:
+def test_other_operands_have_no_affine_result(name: str, operands: list[Affine | None]) -> None:
     count = 2 if name in ("add", "sub", "mul") else 1
     if None in operands or len(operands) != count:
         assert affine_result(name, tuple(operands)) is None
@@ -79,5 +79,5 @@ def test_what_is_not_affine_has_no_expression(name: str, operands: list[Affine |
 
 @pytest.mark.parametrize("name", ["floordiv", "mod", "bit_xor", "min", "", "row_of"])
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_other_builtins_have_none(name: str, count: int) -> None:
+def test_other_builtins_have_no_affine_result(name: str, count: int) -> None:
     assert affine_result(name, (Affine(2),) * count) is None

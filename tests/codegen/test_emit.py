@@ -1,4 +1,4 @@
-"""What is written at hooks."""
+"""The text at hooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ A, B, C, D = t.tile("a", 16, 8), t.tile("b", 8, 16), t.tile("c"), t.tile("d")
 
 
 def defined(macros: Macros, *functions: FunctionTrace) -> dict[str, str]:
-    """Each macro's body, by its name."""
+    """The body of each macro, by its name."""
     found = {}
     for line in macros.definitions(functions):
         word, _, rest = line.removeprefix("#define ").partition(" ")
@@ -25,7 +25,7 @@ def defined(macros: Macros, *functions: FunctionTrace) -> dict[str, str]:
     return found
 
 
-def written(*nodes: Node, ahead: bool = True) -> dict[str, str]:
+def macros_of(*nodes: Node, ahead: bool = True) -> dict[str, str]:
     function = t.function(*nodes)
     macros = Macros()
     emit_loops(macros, decide(t.module(function), function, t.sums_of(0, 1), ahead=ahead))
@@ -51,7 +51,7 @@ def test_names_of_hooks() -> None:
     assert Hook.AT.around(3, "f(a, b);") == "WT_AT_3(f(a, b);)"
 
 
-def test_every_hook_is_defined_and_without_a_decision_changes_nothing() -> None:
+def test_hooks_without_a_decision_are_defined_and_empty() -> None:
     load = t.load(A, wait=2, hook=1)
     body = t.branch(t.operation("x", wait=5), wait=6, end_wait=7)
     function = t.function(t.loop(load, body, hook=3, wait=4, end_wait=8), t.arithmetic(), end_wait=9)
@@ -66,14 +66,14 @@ def test_every_hook_is_defined_and_without_a_decision_changes_nothing() -> None:
     }
 
 
-def test_hooks_that_are_not_there_are_not_defined() -> None:
+def test_missing_hooks_are_not_defined() -> None:
     nodes = (t.operation("x", wait=None), t.branch(wait=None, end_wait=None), t.load(A, hook=None, wait=None))
     assert Macros().definitions([t.function(*nodes, end_wait=None)]) == []
     unrolled = t.loop(t.arithmetic(), kind="unrolled", hook=3)
     assert set(defined(Macros(), t.function(unrolled, end_wait=None))) == {"WT_BEGIN_3", "WT_END_3"}
 
 
-def test_statements_at_one_place_come_in_order() -> None:
+def test_statements_at_one_hook_stay_in_order() -> None:
     macros = Macros()
     macros.add(Hook.BEGIN, 3, "one;")
     macros.add(Hook.BEGIN, 3, "two;")
@@ -106,7 +106,7 @@ def test_loads_and_waits_of_both_passes() -> None:
     assert found[f"WT_REPLAY_WAIT_{function.end_wait}"] == "wt_module::loaded();"
 
 
-def test_products_that_are_not_repeated() -> None:
+def test_products_that_the_reverse_pass_does_not_repeat() -> None:
     one, other, bare = product(0), product(1), t.product(A, B, C, 2, hook=None)
     function, macros = t.function(one, other, bare), Macros()
     skip_replays(macros, function, {0, 2})
@@ -123,7 +123,7 @@ def test_sums_in_registers() -> None:
     one = product()
     body = t.loop(t.load(A), t.load(B), one)
     outer = t.loop(body)
-    found = written(t.zeros(C), outer, ahead=False)
+    found = macros_of(t.zeros(C), outer, ahead=False)
     array = f"wt_sums_{one.hook}"
     zeroed = f"for (int wt_i = 0; wt_i < 8; ++wt_i) {array}[wt_i] = wp::float32(0);"
     assert found[f"WT_BEGIN_{outer.hook}"] == f"wp::float32 {array}[8]; {zeroed}"
@@ -135,7 +135,7 @@ def test_sums_in_registers() -> None:
 def test_two_products_share_one_array() -> None:
     one, again = product(), product()
     body = t.loop(one, again)
-    found = written(t.zeros(C), body)
+    found = macros_of(t.zeros(C), body)
     array = f"wt_sums_{one.hook}"
     assert found[f"WT_BEGIN_{body.hook}"].count(f"{array}[8];") == 1
     assert found[f"WT_END_{body.hook}"].count("_finish(") == 1
@@ -145,7 +145,7 @@ def test_two_products_share_one_array() -> None:
 def test_a_pipelined_loop() -> None:
     first, second, one = t.load(A), t.load(B), product()
     body = t.loop(first, second, one, hook=90)
-    found = written(t.zeros(C), body)
+    found = macros_of(t.zeros(C), body)
     begin = found["WT_BEGIN_90"]
     assert begin.index("wt_module::Steps wt_steps_90; wt_steps_90.start();") > 0
     for name, offset in (("a", 0), ("b", 512)):
@@ -174,9 +174,9 @@ def test_a_pipelined_loop() -> None:
     assert end.count("wt_module::zero(") == 1
 
 
-def test_products_of_a_pipelined_loop_stand_where_the_last_one_stood() -> None:
+def test_products_of_a_pipelined_loop_move_to_the_last_one() -> None:
     one, last = product(), product(1, c=D)
-    found = written(t.zeros(C), t.zeros(D), t.loop(t.load(A), t.load(B), one, last))
+    found = macros_of(t.zeros(C), t.zeros(D), t.loop(t.load(A), t.load(B), one, last))
     assert at(found, one) == ""
     text = at(found, last)
     assert text.index("f0_add(") < text.index("f1_add(")
@@ -184,25 +184,25 @@ def test_products_of_a_pipelined_loop_stand_where_the_last_one_stood() -> None:
 
 
 def test_operands_of_a_pipelined_product() -> None:
-    turned, stays = t.view("v", B), t.tile("s", 16, 8)
-    one = t.product(stays, turned, C)
-    found = written(t.zeros(C), t.load(stays), t.loop(t.load(B), t.alias(turned, B), one, hook=91))
+    transposed, constant = t.view("v", B), t.tile("s", 16, 8)
+    one = t.product(constant, transposed, C)
+    found = macros_of(t.zeros(C), t.load(constant), t.loop(t.load(B), t.alias(transposed, B), one, hook=91))
     assert "s.data.ptr, wt_buffer_91_b.ready(wt_buffer_91_b_v));" in at(found, one)
     assert "if (wt_steps_91.more) { wt_buffer_91_b_v = wt_buffer_91_b.offset(v, b); }" in at(found, one)
 
 
-def test_only_lenders_are_zeroed() -> None:
+def test_only_memory_of_buffers_is_zeroed() -> None:
     body = t.loop(t.load(A), t.load(B), product(), product(1, c=D), hook=92)
-    found = written(t.zeros(C), t.zeros(D), body)
+    found = macros_of(t.zeros(C), t.zeros(D), body)
     assert "wt_module::zero(c);" in found["WT_END_92"]
-    assert "wt_module::zero(d);" not in found["WT_END_92"], "nothing of it was lent"
+    assert "wt_module::zero(d);" not in found["WT_END_92"], "it holds no buffers"
 
 
 def test_an_unrolled_loop() -> None:
     tiles = [(t.tile(f"a{i}", 16, 8), t.tile(f"b{i}", 8, 16)) for i in range(3)]
     nodes = [(t.load(a), t.load(b), t.product(a, b, C)) for a, b in tiles]
     body = t.loop(*(node for group in nodes for node in group), kind="unrolled")
-    found = written(t.zeros(C), body)
+    found = macros_of(t.zeros(C), body)
     array = f"wt_sums_{nodes[0][2].hook}"
     adds = [f"f0_add({array}, a{i}.data.ptr, b{i}.data.ptr);" for i in range(3)]
     assert [at(found, one) for _, _, one in nodes] == ["", adds[0], adds[1]]
@@ -215,7 +215,7 @@ def test_an_unrolled_loop() -> None:
     assert "wt_module::Steps" not in found[f"WT_BEGIN_{body.hook}"]
 
 
-def test_a_loop_that_is_left_alone() -> None:
+def test_a_loop_that_stays_unchanged() -> None:
     one = t.product(A, B, C, alpha=2.0)
     body = t.loop(t.load(A), t.load(B), one)
-    assert set(written(t.zeros(C), body).values()) == {"", "__VA_ARGS__"}
+    assert set(macros_of(t.zeros(C), body).values()) == {"", "__VA_ARGS__"}

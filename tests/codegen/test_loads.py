@@ -1,4 +1,4 @@
-"""Which loads are asynchronous, and where the block waits for them."""
+"""Asynchronous loads, and the statements that wait for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warp_tiles.codegen.trace import Effect, Node, Operation
 A, B, C = t.tile("a"), t.tile("b"), t.tile("c")
 
 
-def planned(*nodes: Node, pipelined: Collection[int] = (), **fields: Any) -> Loads:
+def loads_of(*nodes: Node, pipelined: Collection[int] = (), **fields: Any) -> Loads:
     return plan_loads(t.function(*nodes, **fields), pipelined)
 
 
@@ -23,77 +23,77 @@ def work(*tiles: Any, **fields: Any) -> Operation:
     return t.operation("tile_sum", *(tiles or (A,)), **fields)
 
 
-def test_loads_go_side_by_side_until_a_tile_is_used() -> None:
+def test_loads_overlap_until_a_tile_is_used() -> None:
     first, second, use = t.load(A), t.load(B), work()
-    found = planned(first, second, use)
+    found = loads_of(first, second, use)
     assert found.asynchronous == {first.hook: True, second.hook: False}
     assert found.waits == {use.wait}
 
 
-def test_behind_a_wait_a_new_group_begins() -> None:
+def test_a_new_group_begins_after_a_wait() -> None:
     first, use, second, last = t.load(A), work(), t.load(B), work()
-    found = planned(first, use, second, last)
+    found = loads_of(first, use, second, last)
     assert found.asynchronous == {first.hook: True, second.hook: True}
     assert found.waits == {use.wait, last.wait}
 
 
 def test_one_wait_is_enough() -> None:
     load, use = t.load(A), work()
-    assert planned(load, use, work(), work()).waits == {use.wait}
-    assert planned(work(), t.zeros(C)) == Loads()
+    assert loads_of(load, use, work(), work()).waits == {use.wait}
+    assert loads_of(work(), t.zeros(C)) == Loads()
 
 
-def test_the_function_ends_behind_a_wait() -> None:
+def test_the_function_waits_at_its_end() -> None:
     load = t.load(A)
-    assert planned(load, end_wait=77).waits == {77}
-    assert planned(work(), end_wait=77).waits == set()
+    assert loads_of(load, end_wait=77).waits == {77}
+    assert loads_of(work(), end_wait=77).waits == set()
 
 
 @pytest.mark.parametrize("effect", list(Effect))
-def test_which_statements_wait(effect: Effect) -> None:
+def test_statements_wait_by_their_effect(effect: Effect) -> None:
     load, other = t.load(A), t.operation("other", effect=effect)
     waits = effect not in (Effect.NONE, Effect.ALIAS)
-    assert planned(load, other, end_wait=77).waits == {other.wait if waits else 77}
+    assert loads_of(load, other, end_wait=77).waits == {other.wait if waits else 77}
 
 
 @pytest.mark.parametrize("kind", ["break", "continue"])
 def test_jumps_wait(kind: Literal["break", "continue"]) -> None:
     load, jump = t.load(A), t.jump(kind)
-    assert planned(t.loop(load, jump)).waits == {jump.wait}
+    assert loads_of(t.loop(load, jump)).waits == {jump.wait}
 
 
 @pytest.mark.parametrize("block", [t.loop, t.branch])
-def test_blocks_begin_and_end_behind_waits(block: Any) -> None:
+def test_blocks_wait_at_their_begin_and_end(block: Any) -> None:
     first, second = t.load(A), t.load(B)
     inside = block(second)
-    found = planned(first, inside)
+    found = loads_of(first, inside)
     assert found.asynchronous == {first.hook: True, second.hook: True}
     assert found.waits == {inside.wait, inside.end_wait}
-    assert planned(block(t.arithmetic()), first, end_wait=7).waits == {7}
+    assert loads_of(block(t.arithmetic()), first, end_wait=7).waits == {7}
 
 
-def test_an_unrolled_loop_is_one_statement_behind_the_other() -> None:
+def test_an_unrolled_loop_is_a_sequence_of_statements() -> None:
     first, second, use = t.load(A), t.load(B), work()
-    found = planned(first, t.loop(second, kind="unrolled"), use)
+    found = loads_of(first, t.loop(second, kind="unrolled"), use)
     assert found.asynchronous == {first.hook: True, second.hook: False}
     assert found.waits == {use.wait}
 
 
 @pytest.mark.parametrize("kind", ["range", "while"])
-def test_a_pipelined_loop_loads_by_itself(kind: Literal["range", "while"]) -> None:
-    before, inside, behind = t.load(A), t.load(B), t.load(C)
+def test_loads_of_a_pipelined_loop_are_left_out(kind: Literal["range", "while"]) -> None:
+    before, inside, after = t.load(A), t.load(B), t.load(C)
     loop = t.loop(inside, work(), kind=kind)
-    found = planned(before, loop, behind, end_wait=7, pipelined={loop.hook})
-    assert found.asynchronous == {before.hook: True, behind.hook: True}
+    found = loads_of(before, loop, after, end_wait=7, pipelined={loop.hook})
+    assert found.asynchronous == {before.hook: True, after.hook: True}
     assert found.waits == {loop.wait, 7}
-    assert inside.hook in planned(loop, pipelined={loop.hook + 1}).asynchronous
+    assert inside.hook in loads_of(loop, pipelined={loop.hook + 1}).asynchronous
 
 
-def test_a_pipelined_unrolled_loop_loads_by_itself() -> None:
+def test_loads_of_a_pipelined_unrolled_loop_are_left_out() -> None:
     inside = t.load(B)
     loop = t.loop(inside, work(), kind="unrolled")
-    assert planned(loop, pipelined={loop.hook}) == Loads()
-    assert planned(t.load(A), loop, pipelined={loop.hook}) == Loads(), "there is no place to wait before it"
+    assert loads_of(loop, pipelined={loop.hook}) == Loads()
+    assert loads_of(t.load(A), loop, pipelined={loop.hook}) == Loads(), "no hook can wait before it"
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ def test_a_pipelined_unrolled_loop_loads_by_itself() -> None:
 def test_loads_of_other_tiles_are_left_to_warp(tile: Any) -> None:
     first, other = t.load(A), t.load(tile)
     assert not is_asynchronous(other)
-    found = planned(first, other, t.load(B), end_wait=7)
+    found = loads_of(first, other, t.load(B), end_wait=7)
     assert other.hook not in found.asynchronous
-    assert found.waits == {other.wait, 7}, "it is a statement that may look at a tile"
+    assert found.waits == {other.wait, 7}, "this load may read a tile"
 
 
-def test_other_operations_that_give_a_tile_are_no_loads() -> None:
+def test_other_operations_with_a_tile_as_result_are_not_loads() -> None:
     assert is_asynchronous(t.load(A))
     assert not is_asynchronous(t.zeros(A))
     assert not is_asynchronous(t.load(A, results=()))
@@ -122,9 +122,9 @@ def test_other_operations_that_give_a_tile_are_no_loads() -> None:
 
 def test_a_load_without_a_hook_is_left_to_warp() -> None:
     bare = t.load(A, hook=None)
-    assert planned(bare, work()) == Loads()
+    assert loads_of(bare, work()) == Loads()
     first = t.load(B)
-    assert planned(first, bare, work()).waits == {bare.wait}
+    assert loads_of(first, bare, work()).waits == {bare.wait}
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ def test_a_load_without_a_hook_is_left_to_warp() -> None:
         (t.branch(t.load(B), end_wait=None), work()),
     ],
 )
-def test_without_a_place_to_wait_all_is_left_to_warp(rest: tuple[Node, ...]) -> None:
-    assert planned(t.load(A), *rest) == Loads()
+def test_without_a_waiting_hook_all_loads_are_left_to_warp(rest: tuple[Node, ...]) -> None:
+    assert loads_of(t.load(A), *rest) == Loads()
 
 
-def test_the_functions_end_without_a_place_to_wait() -> None:
-    assert planned(t.load(A), end_wait=None) == Loads()
+def test_the_end_of_the_function_without_a_waiting_hook() -> None:
+    assert loads_of(t.load(A), end_wait=None) == Loads()
     use = work()
-    assert planned(t.load(A), use, end_wait=None).waits == {use.wait}
+    assert loads_of(t.load(A), use, end_wait=None).waits == {use.wait}

@@ -1,4 +1,4 @@
-"""Which loops keep sums in registers, from traces by hand: a test for each reason, and what makes it go away."""
+"""Loops that keep sums in registers, decided from hand-written traces: a test for each reason."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any, Literal
 import pytest
 
 from tests.codegen import traces as t
-from tests.codegen.decisions import LENT, START, A, B, C, D, body, decided, only, outcome
+from tests.codegen.decisions import BUFFERS_IN_C, START_VALUE, A, B, C, D, body, decide_loop, decide_loops, outcome
 from warp_tiles.codegen.loops import LoopDecision, decide
 from warp_tiles.codegen.trace import Array, Effect, ModuleTrace, Node
 
-# ---- what is decided at all
+# ---- loops with a decision
 
 
-def test_the_usual_loop_is_pipelined() -> None:
+def test_the_common_loop_is_pipelined() -> None:
     first, second, product = body()
     loop = t.loop(first, second, product, line=7)
-    decision = only(t.zeros(C), loop)
-    assert outcome(decision) == ("pipelined", LENT)
+    decision = decide_loop(t.zeros(C), loop)
+    assert outcome(decision) == ("pipelined", BUFFERS_IN_C)
     assert (decision.function, decision.loop, decision.products) == ("k", loop, 1)
     (kept,) = decision.accumulations
     assert (kept.operation, kept.home, kept.array, kept.c) == (product, loop, product.hook, C)
@@ -31,25 +31,25 @@ def test_the_usual_loop_is_pipelined() -> None:
 
 @pytest.mark.parametrize("kind", ["range", "while"])
 def test_kinds_of_loops(kind: Literal["range", "while"]) -> None:
-    assert only(t.zeros(C), t.loop(*body(), kind=kind)).state == "pipelined"
+    assert decide_loop(t.zeros(C), t.loop(*body(), kind=kind)).state == "pipelined"
 
 
-def test_loops_without_products_are_no_decision() -> None:
-    assert decided(t.zeros(C), t.loop(t.load(A)), *body()) == ()
+def test_loops_without_products_have_no_decision() -> None:
+    assert decide_loops(t.zeros(C), t.loop(t.load(A)), *body()) == ()
 
 
-def test_products_of_inner_loops_are_counted_there() -> None:
+def test_a_product_belongs_to_its_innermost_loop() -> None:
     inner = t.loop(*body())
-    (decision,) = decided(t.zeros(C), t.loop(inner))
+    (decision,) = decide_loops(t.zeros(C), t.loop(inner))
     assert decision.loop == inner
 
 
 def test_loops_in_branches_are_found() -> None:
-    assert only(t.zeros(C), t.branch(t.loop(*body()))).state == "pipelined"
+    assert decide_loop(t.zeros(C), t.branch(t.loop(*body()))).state == "pipelined"
 
 
-def test_products_in_branches_of_the_loop_are_its_own() -> None:
-    decision = only(t.zeros(C), t.loop(t.branch(*body())))
+def test_products_in_branches_belong_to_the_loop() -> None:
+    decision = decide_loop(t.zeros(C), t.loop(t.branch(*body())))
     assert (decision.state, decision.products) == ("pipelined", 1)
 
 
@@ -57,7 +57,7 @@ def test_products_in_branches_of_the_loop_are_its_own() -> None:
 
 
 def test_a_fresh_product_keeps_no_sums() -> None:
-    decision = only(t.loop(t.load(A), t.load(B), t.fresh_product(A, B, C)))
+    decision = decide_loop(t.loop(t.load(A), t.load(B), t.fresh_product(A, B, C)))
     reason = "the product is a new tile in each iteration; wp.tile_matmul(a, b, c) adds to one tile"
     assert outcome(decision) == ("as_warp", reason)
     assert decision.accumulations == ()
@@ -65,25 +65,25 @@ def test_a_fresh_product_keeps_no_sums() -> None:
 
 @pytest.mark.parametrize("factors", [{"alpha": 2.0}, {"beta": 0.0}, {"alpha": None}, {"beta": None}])
 def test_other_factors_than_one_keep_no_sums(factors: dict[str, Any]) -> None:
-    decision = only(t.zeros(C), t.loop(t.load(A), t.load(B), t.product(A, B, C, **factors)))
+    decision = decide_loop(t.zeros(C), t.loop(t.load(A), t.load(B), t.product(A, B, C, **factors)))
     assert outcome(decision) == ("as_warp", "alpha and beta are not both the constant 1")
 
 
 @pytest.mark.parametrize("operands", [(C, B), (A, C), (t.view("v", C), B), (A, t.view("v", C))])
 def test_c_among_the_operands_keeps_no_sums(operands: tuple[Any, Any]) -> None:
-    decision = only(t.zeros(C), t.loop(t.product(*operands, C)))
+    decision = decide_loop(t.zeros(C), t.loop(t.product(*operands, C)))
     assert outcome(decision) == ("as_warp", "C may share memory with A or B")
 
 
-def test_without_functions_their_reason_is_given() -> None:
+def test_without_a_function_its_reason_is_the_loops() -> None:
     loop = t.loop(*body())
-    assert outcome(only(t.zeros(C), loop, sums={0: "no provider"})) == ("as_warp", "no provider")
-    assert outcome(only(t.zeros(C), loop, sums={})) == ("as_warp", "no function was planned for it")
+    assert outcome(decide_loop(t.zeros(C), loop, sums={0: "no provider"})) == ("as_warp", "no provider")
+    assert outcome(decide_loop(t.zeros(C), loop, sums={})) == ("as_warp", "no function was planned for it")
 
 
 def test_a_return_keeps_no_sums() -> None:
     leaves = t.operation("return", effect=Effect.LEAVES, line=9)
-    assert outcome(only(t.zeros(C), t.loop(*body(), t.branch(leaves)))) == (
+    assert outcome(decide_loop(t.zeros(C), t.loop(*body(), t.branch(leaves)))) == (
         "as_warp",
         "line 9 returns from within the loop",
     )
@@ -92,24 +92,24 @@ def test_a_return_keeps_no_sums() -> None:
 @pytest.mark.parametrize("tile", [C, t.view("v", C), t.tile("u", memory=frozenset({"?"}))])
 def test_another_use_of_c_keeps_no_sums(tile: Any) -> None:
     other = t.operation("tile_sum", tile, line=9)
-    decision = only(t.zeros(C), t.loop(*body(), t.branch(other)))
+    decision = decide_loop(t.zeros(C), t.loop(*body(), t.branch(other)))
     assert outcome(decision) == ("as_warp", "line 9: tile_sum uses C in the loop")
 
 
-def test_a_use_of_c_as_a_result_counts() -> None:
-    decision = only(t.loop(t.zeros(C), *body()))
+def test_an_operation_with_c_as_result_is_a_use_of_c() -> None:
+    decision = decide_loop(t.loop(t.zeros(C), *body()))
     assert outcome(decision) == ("as_warp", "line 1: tile_zeros uses C in the loop")
 
 
-def test_a_use_of_another_tile_does_not() -> None:
-    decision = only(t.zeros(C), t.loop(*body(), t.operation("tile_sum", D, line=9)))
+def test_an_operation_on_another_tile_is_not_a_use_of_c() -> None:
+    decision = decide_loop(t.zeros(C), t.loop(*body(), t.operation("tile_sum", D, line=9)))
     assert outcome(decision) == ("register_sums", "line 9: tile_sum works on a tile while others are loaded")
 
 
-def test_another_product_of_c_has_to_keep_its_sums_too() -> None:
+def test_all_products_of_c_keep_their_sums_or_none() -> None:
     first, second, product = body()
     other = t.product(A, B, C, 1, alpha=2.0, line=9)
-    decision = only(t.zeros(C), t.loop(first, second, product, other))
+    decision = decide_loop(t.zeros(C), t.loop(first, second, product, other))
     assert decision.state == "as_warp"
     assert decision.reason == (
         "line 1: line 9: alpha and beta are not both the constant 1; line 9: alpha and beta are not both the constant 1"
@@ -117,15 +117,15 @@ def test_another_product_of_c_has_to_keep_its_sums_too() -> None:
 
 
 def test_a_fresh_product_of_c_is_a_use_of_it() -> None:
-    decision = only(t.zeros(C), t.loop(*body(), t.fresh_product(D, D, C, 1)))
+    decision = decide_loop(t.zeros(C), t.loop(*body(), t.fresh_product(D, D, C, 1)))
     assert "line 1: line 1: tile_matmul uses C in the loop" in decision.reason
     assert decision.accumulations == ()
 
 
-def test_products_of_different_c_are_apart() -> None:
+def test_products_of_different_c_are_independent() -> None:
     first, second, product = body()
     other = t.product(A, B, D, 1, alpha=2.0, line=9)
-    decision = only(t.zeros(C), t.zeros(D), t.loop(first, second, product, other))
+    decision = decide_loop(t.zeros(C), t.zeros(D), t.loop(first, second, product, other))
     assert outcome(decision) == (
         "register_sums",
         "line 9: alpha and beta are not both the constant 1; the other products keep their sums in registers",
@@ -134,61 +134,61 @@ def test_products_of_different_c_are_apart() -> None:
     assert decision.products == 2
 
 
-# ---- where sums live
+# ---- the loop over which sums live
 
 
-def test_sums_live_over_the_outermost_loop_that_leaves_c_alone() -> None:
+def test_sums_live_over_the_outermost_loop_without_a_use_of_c() -> None:
     inner = t.loop(*body())
     middle = t.loop(inner, t.operation("tile_sum", D))
     outer = t.loop(middle, t.operation("tile_store", C))
-    (decision,) = decided(t.zeros(C), outer)
+    (decision,) = decide_loops(t.zeros(C), outer)
     (kept,) = decision.accumulations
     assert kept.home == middle
     around = t.loop(inner)
-    (free,) = decided(t.zeros(C), around)
+    (free,) = decide_loops(t.zeros(C), around)
     assert free.accumulations[0].home == around
     assert free.state == "pipelined"
 
 
-def test_sums_live_in_the_innermost_loop_where_the_next_one_uses_c() -> None:
+def test_sums_live_over_the_innermost_loop_if_the_next_one_uses_c() -> None:
     inner = t.loop(*body())
-    (decision,) = decided(t.loop(t.loop(t.zeros(C), inner, t.operation("tile_store", C))))
+    (decision,) = decide_loops(t.loop(t.loop(t.zeros(C), inner, t.operation("tile_store", C))))
     assert decision.accumulations[0].home == inner
     assert decision.state == "pipelined"
 
 
-def test_an_earlier_iteration_of_a_loop_around_may_have_written_c() -> None:
+def test_an_earlier_iteration_of_the_outer_loop_may_have_written_c() -> None:
     nodes = t.loop(t.loop(*body()), t.operation("tile_store", C))
-    assert outcome(only(t.zeros(C), nodes)) == ("register_sums", START)
+    assert outcome(decide_loop(t.zeros(C), nodes)) == ("register_sums", START_VALUE)
 
 
 def test_two_products_of_one_function_and_c_share_their_sums() -> None:
     first, second, product = body()
     again = t.product(A, B, C)
-    decision = only(t.zeros(C), t.loop(first, second, product, again))
+    decision = decide_loop(t.zeros(C), t.loop(first, second, product, again))
     assert [one.array for one in decision.accumulations] == [product.hook] * 2
     assert decision.state == "pipelined"
 
 
 @pytest.mark.parametrize(("c", "site"), [(C, 1), (D, 0)])
-def test_other_functions_and_other_c_do_not(c: Any, site: int) -> None:
+def test_products_with_another_function_or_c_have_their_own_sums(c: Any, site: int) -> None:
     first, second, product = body()
     other = t.product(A, B, c, site)
-    decision = only(t.zeros(C), t.zeros(D), t.loop(first, second, product, other))
+    decision = decide_loop(t.zeros(C), t.zeros(D), t.loop(first, second, product, other))
     assert [one.array for one in decision.accumulations] == [product.hook, other.hook]
 
 
-def test_two_views_of_one_memory_do_not_share_their_sums() -> None:
+def test_two_views_of_one_tile_have_separate_sums() -> None:
     first, second, product = body()
     other = t.product(A, B, t.view("v", C))
-    decision = only(t.zeros(C), t.loop(first, second, product, other))
+    decision = decide_loop(t.zeros(C), t.loop(first, second, product, other))
     assert [one.array for one in decision.accumulations] == [product.hook, other.hook]
 
 
-# ---- functions that are called
+# ---- called functions
 
 
-def called(*calls: Node, c: Any = None, body_of: tuple[Node, ...] | None = None) -> LoopDecision:
+def decide_callee(*calls: Node, c: Any = None, body_of: tuple[Node, ...] | None = None) -> LoopDecision:
     """A function with a loop, and a kernel that calls it."""
     c = t.parameter("p") if c is None else c
     inner = t.function(
@@ -204,12 +204,12 @@ def called(*calls: Node, c: Any = None, body_of: tuple[Node, ...] | None = None)
 X = Array("x")
 
 
-def test_a_parameter_lends_if_every_call_passes_zeros() -> None:
-    assert called(t.zeros(C), t.call("f", X, C)).state == "pipelined"
-    assert called(t.zeros(C), t.call("f", X, C), t.zeros(D), t.call("f", X, D)).state == "pipelined"
-    assert called(t.zeros(C), t.call("f", X, C), t.call("f", X, D)).reason == START
-    assert called(t.zeros(C), t.call("f", X, C), t.call("f", X, C)).reason == START
-    assert called().reason == START, "nothing is known of a function that nobody calls"
+def test_a_parameter_holds_buffers_if_every_call_passes_zeros() -> None:
+    assert decide_callee(t.zeros(C), t.call("f", X, C)).state == "pipelined"
+    assert decide_callee(t.zeros(C), t.call("f", X, C), t.zeros(D), t.call("f", X, D)).state == "pipelined"
+    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, D)).reason == START_VALUE
+    assert decide_callee(t.zeros(C), t.call("f", X, C), t.call("f", X, C)).reason == START_VALUE
+    assert decide_callee().reason == START_VALUE, "a function without calls may get any tile"
 
 
 @pytest.mark.parametrize(
@@ -223,13 +223,13 @@ def test_a_parameter_lends_if_every_call_passes_zeros() -> None:
         t.tile("c", memory=frozenset({"?"})),
     ],
 )
-def test_what_is_passed_must_be_the_same_memory(passed: Any) -> None:
+def test_the_argument_must_be_the_zeroed_memory(passed: Any) -> None:
     results = (passed,) if not isinstance(passed, Array) else (C,)
-    assert called(t.operation("tile_zeros", results=results), t.call("f", X, passed)).reason == START
+    assert decide_callee(t.operation("tile_zeros", results=results), t.call("f", X, passed)).reason == START_VALUE
 
 
 def test_a_call_with_too_few_operands_passes_nothing() -> None:
-    assert called(t.zeros(C), t.call("f", X)).reason == START
+    assert decide_callee(t.zeros(C), t.call("f", X)).reason == START_VALUE
 
 
 def test_a_parameter_is_passed_on() -> None:
@@ -242,9 +242,9 @@ def test_a_parameter_is_passed_on() -> None:
         assert found.state == state
 
 
-def test_parameters_that_one_call_joins_share_memory() -> None:
+def test_parameters_share_memory_if_one_call_passes_equal_tiles() -> None:
     x, p = t.parameter("x", 16, 8), t.parameter("p")
     loop = t.loop(t.load(B), t.product(x, B, p))
-    apart, joined = t.call("f", A, C), t.call("f", C, C)
-    assert called(t.zeros(C), apart, body_of=(loop,)).state == "pipelined"
-    assert called(t.zeros(C), apart, joined, body_of=(loop,)).reason == "C may share memory with A or B"
+    distinct, equal = t.call("f", A, C), t.call("f", C, C)
+    assert decide_callee(t.zeros(C), distinct, body_of=(loop,)).state == "pipelined"
+    assert decide_callee(t.zeros(C), distinct, equal, body_of=(loop,)).reason == "C may share memory with A or B"

@@ -1,4 +1,4 @@
-"""Which loops load ahead, from traces by hand: a test for each reason, and where second buffers lie."""
+"""Pipelined loops, decided from hand-written traces: a test for each reason, and the placement of double buffers."""
 
 from __future__ import annotations
 
@@ -7,35 +7,47 @@ from typing import Any
 import pytest
 
 from tests.codegen import traces as t
-from tests.codegen.decisions import LENT, OFF, START, A, B, C, D, body, decided, only, outcome
+from tests.codegen.decisions import (
+    BUFFERS_IN_C,
+    MOVES_OFF,
+    START_VALUE,
+    A,
+    B,
+    C,
+    D,
+    body,
+    decide_loop,
+    decide_loops,
+    outcome,
+)
 from warp_tiles.codegen.emit import Macros, emit_loops
 from warp_tiles.codegen.loops import LoopDecision
 from warp_tiles.codegen.trace import Effect, Node, Operation, Scalar
 
-# ---- loads ahead
+# ---- loops that load ahead
 
 
 def test_the_setting() -> None:
-    assert outcome(only(t.zeros(C), t.loop(*body()), ahead=False)) == ("register_sums", OFF)
+    assert outcome(decide_loop(t.zeros(C), t.loop(*body()), ahead=False)) == ("register_sums", MOVES_OFF)
 
 
 def test_products_in_different_branches() -> None:
     first, second, product = body()
     loop = t.loop(first, second, t.branch(product), t.branch(t.product(A, B, C)))
-    assert outcome(only(t.zeros(C), loop)) == ("register_sums", "its products lie in different branches")
+    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_sums", "its products lie in different branches")
 
 
 def test_a_loop_that_loads_nothing() -> None:
     loop = t.loop(t.product(A, B, C))
-    assert outcome(only(t.zeros(C), loop)) == ("register_sums", "it loads no operand of its products")
+    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_sums", "it loads no operand of its products")
     other = t.loop(t.load(D), t.product(A, B, C))
-    assert outcome(only(t.zeros(C), other)) == ("register_sums", "it loads no operand of its products")
+    assert outcome(decide_loop(t.zeros(C), other)) == ("register_sums", "it loads no operand of its products")
 
 
 def test_one_loaded_operand_is_enough() -> None:
     loop = t.loop(t.load(B), t.product(A, B, C))
     expected = "second buffers of 512 bytes lie in C's memory, which is idle in the loop"
-    assert outcome(only(t.zeros(C), t.load(A), loop)) == ("pipelined", expected)
+    assert outcome(decide_loop(t.zeros(C), t.load(A), loop)) == ("pipelined", expected)
 
 
 @pytest.mark.parametrize(
@@ -51,51 +63,53 @@ def test_one_loaded_operand_is_enough() -> None:
 def test_other_operations_of_the_loop(effect: Effect, reason: str | None, nested: bool) -> None:
     other: Node = t.operation("other", effect=effect, line=9)
     loop = t.loop(*body(), t.branch(other) if nested else other)
-    assert outcome(only(t.zeros(C), loop)) == (("register_sums", reason) if reason else ("pipelined", LENT))
+    assert outcome(decide_loop(t.zeros(C), loop)) == (
+        ("register_sums", reason) if reason else ("pipelined", BUFFERS_IN_C)
+    )
 
 
-def test_a_product_that_is_no_accumulation_own_operations_works_on_tiles() -> None:
+def test_a_product_of_an_inner_loop_works_on_tiles() -> None:
     inner = t.loop(t.product(A, B, D, 1))
     loop = t.loop(*body(), inner)
-    outer, _ = decided(t.zeros(C), t.zeros(D), loop)
+    outer, _ = decide_loops(t.zeros(C), t.zeros(D), loop)
     assert outcome(outer) == ("register_sums", "line 1: tile_matmul works on a tile while others are loaded")
 
 
 @pytest.mark.parametrize("of", [A, D])
-def test_views_of_loaded_tiles_are_renamed_and_others_are_work(of: Any) -> None:
+def test_only_views_of_loaded_tiles_are_allowed(of: Any) -> None:
     name = t.view("v", of)
     loop = t.loop(t.load(A), t.load(B), t.alias(name, of, line=9), t.product(A, B, C))
-    state, reason = outcome(only(t.zeros(C), loop))
+    state, reason = outcome(decide_loop(t.zeros(C), loop))
     assert state == ("pipelined" if of is A else "register_sums")
-    assert reason == (LENT if of is A else "line 9: tile_transpose works on a tile while others are loaded")
+    assert reason == (BUFFERS_IN_C if of is A else "line 9: tile_transpose works on a tile while others are loaded")
 
 
 def test_a_view_of_a_loaded_tile_is_multiplied() -> None:
-    turned = t.view("v", B)
-    loop = t.loop(t.load(A), t.load(B), t.alias(turned, B), t.product(A, turned, C))
-    assert only(t.zeros(C), loop).state == "pipelined"
+    transposed = t.view("v", B)
+    loop = t.loop(t.load(A), t.load(B), t.alias(transposed, B), t.product(A, transposed, C))
+    assert decide_loop(t.zeros(C), loop).state == "pipelined"
 
 
-def test_a_view_that_moves_is_work() -> None:
+def test_a_view_that_moves_prevents_a_pipeline() -> None:
     part = t.view("v", A)
     moved = t.operation("tile_view", A, Scalar("var_k"), effect=Effect.ALIAS, results=(part,), line=9)
-    assert only(t.zeros(C), t.loop(t.load(A), t.load(B), moved, t.product(part, B, C))).state == "register_sums"
+    assert decide_loop(t.zeros(C), t.loop(t.load(A), t.load(B), moved, t.product(part, B, C))).state == "register_sums"
 
 
 def test_a_load_in_another_branch() -> None:
     loop = t.loop(t.load(A), t.branch(t.load(B, line=9)), t.product(A, B, C))
     reason = "line 9: the tile is not loaded in the branch that multiplies it"
-    assert outcome(only(t.zeros(C), loop)) == ("register_sums", reason)
+    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_sums", reason)
 
 
 def test_loads_and_product_in_one_branch() -> None:
-    assert only(t.zeros(C), t.loop(t.branch(t.branch(*body())))).state == "pipelined"
+    assert decide_loop(t.zeros(C), t.loop(t.branch(t.branch(*body())))).state == "pipelined"
 
 
 @pytest.mark.parametrize("other", [t.register("r"), t.view("r", D)])
 def test_a_tile_in_registers(other: Any) -> None:
     loop = t.loop(t.load(A), t.load(B), t.load(other, line=9), t.product(A, B, C))
-    assert outcome(only(t.zeros(C), loop)) == ("register_sums", "line 9: the tile lies in registers")
+    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_sums", "line 9: the tile lies in registers")
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -103,35 +117,35 @@ def test_a_loaded_tile_that_is_used_elsewhere(before: bool) -> None:
     use, loop = t.operation("tile_sum", A, line=9), t.loop(t.load(A, line=5), t.load(B), t.product(A, B, C))
     nodes = (use, t.zeros(C), loop) if before else (t.zeros(C), loop, use)
     reason = "line 5: line 9 uses the loaded tile too"
-    assert outcome(only(*nodes)) == ("register_sums", reason)
+    assert outcome(decide_loop(*nodes)) == ("register_sums", reason)
 
 
 def test_a_view_of_a_loaded_tile_that_is_used_elsewhere() -> None:
-    turned = t.view("v", A)
-    loop = t.loop(t.load(A, line=5), t.load(B), t.alias(turned, A), t.product(A, B, C))
-    assert outcome(only(t.zeros(C), loop, t.operation("tile_sum", turned, line=9))) == (
+    transposed = t.view("v", A)
+    loop = t.loop(t.load(A, line=5), t.load(B), t.alias(transposed, A), t.product(A, B, C))
+    assert outcome(decide_loop(t.zeros(C), loop, t.operation("tile_sum", transposed, line=9))) == (
         "register_sums",
         "line 5: line 9 uses the loaded tile too",
     )
-    behind = t.alias(turned, A, line=9)
+    after = t.alias(transposed, A, line=9)
     plain = t.loop(t.load(A, line=5), t.load(B), t.product(A, B, C))
-    assert only(t.zeros(C), plain, behind).reason == "line 5: line 9 uses the loaded tile too"
+    assert decide_loop(t.zeros(C), plain, after).reason == "line 5: line 9 uses the loaded tile too"
 
 
 def test_a_tile_that_is_loaded_twice() -> None:
     loop = t.loop(t.load(A, line=5), t.load(A, line=9), t.load(B), t.product(A, B, C))
-    assert only(t.zeros(C), loop).reason == "line 5: line 9 uses the loaded tile too"
+    assert decide_loop(t.zeros(C), loop).reason == "line 5: line 9 uses the loaded tile too"
 
 
 def test_a_loaded_tile_that_nothing_multiplies() -> None:
     loop = t.loop(*body(), t.load(D, line=9))
     reason = "line 9: the loaded tile is no operand of the product"
-    assert outcome(only(t.zeros(C), loop)) == ("register_sums", reason)
+    assert outcome(decide_loop(t.zeros(C), loop)) == ("register_sums", reason)
 
 
 # ---- unrolled loops
 
-IN_TURN = "Warp unrolls the loop, so that each iteration has tiles of its own"
+UNROLLED = "Warp unrolls the loop, so that each iteration has tiles of its own"
 
 
 def unrolled(count: int = 3) -> list[Operation]:
@@ -145,8 +159,8 @@ def unrolled(count: int = 3) -> list[Operation]:
 @pytest.mark.parametrize("start", ["tile_zeros", "tile_ones"])
 def test_an_unrolled_loop_needs_no_second_buffers(start: str) -> None:
     nodes = unrolled()
-    decision = only(t.operation(start, results=(C,)), t.loop(*nodes, kind="unrolled"))
-    assert outcome(decision) == ("pipelined", IN_TURN)
+    decision = decide_loop(t.operation(start, results=(C,)), t.loop(*nodes, kind="unrolled"))
+    assert outcome(decision) == ("pipelined", UNROLLED)
     assert decision.pipeline is not None
     assert decision.pipeline.buffers == ()
     assert len(decision.pipeline.products) == 3
@@ -156,53 +170,59 @@ def test_an_unrolled_loop_needs_no_second_buffers(start: str) -> None:
 def test_an_unrolled_iteration_without_loads() -> None:
     nodes = unrolled()
     reason = "its iterations do not each load what they multiply"
-    assert outcome(only(t.zeros(C), t.loop(*nodes, t.product(A, B, C), kind="unrolled"))) == ("register_sums", reason)
+    assert outcome(decide_loop(t.zeros(C), t.loop(*nodes, t.product(A, B, C), kind="unrolled"))) == (
+        "register_sums",
+        reason,
+    )
     del nodes[3:5]
-    assert outcome(only(t.zeros(C), t.loop(*nodes, kind="unrolled"))) == ("register_sums", reason)
+    assert outcome(decide_loop(t.zeros(C), t.loop(*nodes, kind="unrolled"))) == ("register_sums", reason)
 
 
-def test_a_load_behind_the_last_unrolled_product() -> None:
+def test_a_load_after_the_last_unrolled_product() -> None:
     first, second, product, *_ = unrolled(1)
-    decision = only(t.zeros(C), t.loop(first, product, second, kind="unrolled"))
+    decision = decide_loop(t.zeros(C), t.loop(first, product, second, kind="unrolled"))
     assert outcome(decision) == ("register_sums", "its iterations do not each load what they multiply")
 
 
 def test_an_unrolled_iteration_in_a_branch() -> None:
-    assert only(t.zeros(C), t.loop(t.branch(*unrolled(1)), kind="unrolled")).state == "register_sums"
+    assert decide_loop(t.zeros(C), t.loop(t.branch(*unrolled(1)), kind="unrolled")).state == "register_sums"
 
 
 # ---- second buffers
 
 
-def placed(a: Any, b: Any, *cs: Any) -> LoopDecision:
+def decide_buffers(a: Any, b: Any, *cs: Any) -> LoopDecision:
     products = (t.product(a, b, c, site) for site, c in enumerate(cs))
-    return only(*map(t.zeros, cs), t.loop(t.load(a), t.load(b), *products))
+    return decide_loop(*map(t.zeros, cs), t.loop(t.load(a), t.load(b), *products))
 
 
 def test_buffers_are_aligned() -> None:
     a, b = t.tile("a", 3, 5), t.tile("b", 3, 6)  # 60 and 72 bytes
-    decision = placed(a, b, C)
+    decision = decide_buffers(a, b, C)
     assert decision.pipeline is not None
     assert {one.tile.name: one.offset_bytes for one in decision.pipeline.buffers} == {"b": 0, "a": 80}
     assert decision.reason == "second buffers of 144 bytes lie in C's memory, which is idle in the loop"
 
 
-def test_the_last_buffer_may_end_where_c_ends() -> None:
+def test_the_last_buffer_may_end_at_the_end_of_c() -> None:
     a, b = t.tile("a", 16, 8), t.tile("b", 1, 127)  # 512 and 508 bytes
-    assert placed(a, b, C).state == "pipelined"
-    assert placed(t.tile("a", 16, 8), t.tile("b", 16, 8), C).state == "pipelined"
+    assert decide_buffers(a, b, C).state == "pipelined"
+    assert decide_buffers(t.tile("a", 16, 8), t.tile("b", 16, 8), C).state == "pipelined"
 
 
-def test_too_little_room() -> None:
+def test_too_little_memory() -> None:
     a, b = t.tile("a", 16, 9), t.tile("b", 8, 16)
     reason = "second buffers need 1088 bytes, and C's memory has 1024"
-    assert outcome(placed(a, b, C)) == ("register_sums", reason)
+    assert outcome(decide_buffers(a, b, C)) == ("register_sums", reason)
 
 
-def test_several_c_lend_their_memory() -> None:
+def test_buffers_may_lie_in_several_c() -> None:
     a, b = t.tile("a", 16, 12), t.tile("b", 12, 16)  # 768 bytes each
-    assert outcome(placed(a, b, C)) == ("register_sums", "second buffers need 1536 bytes, and C's memory has 1024")
-    decision = placed(a, b, C, D)
+    assert outcome(decide_buffers(a, b, C)) == (
+        "register_sums",
+        "second buffers need 1536 bytes, and C's memory has 1024",
+    )
+    decision = decide_buffers(a, b, C, D)
     assert decision.state == "pipelined"
     assert decision.pipeline is not None
     assert {(one.tile.name, one.lender.name, one.offset_bytes) for one in decision.pipeline.buffers} == {
@@ -211,35 +231,35 @@ def test_several_c_lend_their_memory() -> None:
     }
 
 
-def test_only_a_c_that_holds_zeros_lends() -> None:
+def test_buffers_lie_only_in_a_c_that_holds_zeros() -> None:
     first, second, product = body()
     loop = t.loop(first, second, product, t.product(A, B, D, 1))
-    decision = only(t.operation("tile_load", results=(C,), hook=t.number()), t.zeros(D), loop)
+    decision = decide_loop(t.operation("tile_load", results=(C,), hook=t.number()), t.zeros(D), loop)
     assert decision.pipeline is not None
     assert {one.lender for one in decision.pipeline.buffers} == {D}
     ones = (t.operation("tile_ones", results=(c,)) for c in (C, D))
-    assert outcome(only(*ones, loop)) == ("register_sums", START)
+    assert outcome(decide_loop(*ones, loop)) == ("register_sums", START_VALUE)
 
 
-def test_one_c_lends_once() -> None:
+def test_the_memory_of_one_c_counts_once() -> None:
     a, b = t.tile("a", 16, 12), t.tile("b", 12, 16)
     loop = t.loop(t.load(a), t.load(b), t.product(a, b, C), t.product(a, b, C))
-    assert only(t.zeros(C), loop).reason == "second buffers need 1536 bytes, and C's memory has 1024"
+    assert decide_loop(t.zeros(C), loop).reason == "second buffers need 1536 bytes, and C's memory has 1024"
 
 
-def test_a_c_with_gaps_lends_nothing() -> None:
+def test_a_c_with_gaps_holds_no_buffers() -> None:
     strided = t.tile("c", dense=False)
-    assert outcome(placed(A, B, strided)) == ("register_sums", START)
+    assert outcome(decide_buffers(A, B, strided)) == ("register_sums", START_VALUE)
 
 
-# ---- two loops that lend one C
+# ---- two loops with buffers in one C
 
 
-def test_two_loops_of_one_home_lend_one_c() -> None:
+def test_two_loops_have_buffers_in_one_c() -> None:
     a, b = t.tile("a1", 16, 8), t.tile("b1", 8, 16)
     second = t.loop(t.load(a), t.load(b), t.product(a, b, C))
     outer = t.loop(t.loop(*body()), second)
-    decisions = decided(t.zeros(C), outer)
+    decisions = decide_loops(t.zeros(C), outer)
     assert [decision.state for decision in decisions] == ["pipelined", "pipelined"]
     assert len({one.home.hook for decision in decisions for one in decision.accumulations}) == 1
     macros = Macros()
@@ -249,4 +269,4 @@ def test_two_loops_of_one_home_lend_one_c() -> None:
     (end,) = (line for line in lines if line.startswith(f"#define WT_END_{home} "))
     assert end.count("wt_module::zero(") == 1
     assert end.index("wt_module::zero(") < end.index("_finish(")
-    assert end.count("_finish(") == 1, "they share their sums"
+    assert end.count("_finish(") == 1, "the loops share their sums"

@@ -1,4 +1,4 @@
-"""The prelude: what is put into a generated source, and where; and that nothing else handles it as text."""
+"""The prelude of a generated source. No other code handles generated source as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warp_tiles.codegen.prelude import PLACEHOLDER, waiting_function, with_prelu
 SOURCE = f'#include "builtin.h"\nextern "C" {{\n{PLACEHOLDER}\n}}\nvoid kernel() {{ WT_WAIT_1 f(wt_site0_forward); }}\n'
 
 
-def test_without_anything_the_source_stays() -> None:
+def test_an_empty_prelude_changes_nothing() -> None:
     text = with_prelude(SOURCE, [], {}, [], header=False)
     assert text == SOURCE.replace(PLACEHOLDER, '}  // extern "C"\nextern "C" {')
 
@@ -27,9 +27,9 @@ def test_the_order_of_a_prelude() -> None:
         "#define wt_site0_forward f",
         "#define WT_WAIT_1\n",
     ]
-    places = [text.index(part) for part in [*parts, '\nextern "C" {\n}\nvoid kernel()']]
-    assert places == sorted(places)
-    assert '#include "' not in text[text.index(parts[1]) :], "the header is one text"
+    positions = [text.index(part) for part in [*parts, '\nextern "C" {\n}\nvoid kernel()']]
+    assert positions == sorted(positions)
+    assert '#include "' not in text[text.index(parts[1]) :], "the header has no includes"
     assert with_prelude(SOURCE, [], {}, [], header=False).count("wt_module") == 0
 
 
@@ -38,7 +38,7 @@ def test_only_the_first_placeholder_is_replaced() -> None:
     assert text.endswith(PLACEHOLDER)
 
 
-def test_what_looks_like_a_pattern_is_copied_as_it_is() -> None:
+def test_regular_expression_syntax_is_copied_literally() -> None:
     assert r"\1 \g<0> $&" in with_prelude(SOURCE, [r"\1 \g<0> $&"], {}, [], header=False)
 
 
@@ -49,33 +49,33 @@ def test_a_waiting_function() -> None:
     )
 
 
-# ---- nothing else handles generated text
+# ---- no other code handles generated text
 
 PACKAGE = Path(warp_tiles.__file__).parent
-ROOMS = ("codegen", "_warp", "plan", "build")
-# methods of str that look into a text, split it or change it
+FOLDERS = ("codegen", "_warp", "plan", "build")
+# methods of str that search, split or change a text
 TEXT_METHODS = {
     *("split", "rsplit", "splitlines", "partition", "rpartition", "replace", "translate", "expandtabs"),
     *("find", "rfind", "index", "rindex", "count", "startswith", "endswith", "removeprefix", "removesuffix"),
     *("strip", "lstrip", "rstrip"),
 }
-# what holds generated C++ in these rooms, by the names of its variables and attributes
+# names of variables and attributes that hold generated C++ in these folders
 GENERATED = {"source", "text", "texts", "code", "line", "lines", "statement", "repeated", "replay", "generated"}
 EXCEPTIONS = {
     # a line of a compiler's log
     ("build/engine.py", "line.strip()"),
-    # a macro without a body ends in no space; the text is the package's own
+    # drops the space after a macro without a body; the text is the package's own
     ("codegen/emit.py", "f\"#define {name} {' '.join(self._texts.get(name, ()))}\".rstrip()"),
 }
-MODULES = sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("*.py"))
+MODULES = sorted(path for folder in FOLDERS for path in (PACKAGE / folder).rglob("*.py"))
 
 
 def relative(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-def test_the_rooms_are_there() -> None:
-    assert {path.parent.name for path in MODULES} == set(ROOMS)
+def test_the_folders_exist() -> None:
+    assert {path.parent.name for path in MODULES} == set(FOLDERS)
     assert "codegen/prelude.py" in map(relative, MODULES)
 
 
@@ -89,8 +89,8 @@ def test_no_module_imports_regular_expressions(path: Path) -> None:
         assert not (isinstance(node, ast.Constant) and node.value == "re"), "as an argument of import_module()"
 
 
-def searched(tree: ast.AST) -> set[str]:
-    """Calls in which a method of str looks into a text that is generated."""
+def text_method_calls(tree: ast.AST) -> set[str]:
+    """Calls of a method of str on a generated text."""
     found = set()
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -104,8 +104,8 @@ def searched(tree: ast.AST) -> set[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_only_the_prelude_looks_into_generated_text(path: Path) -> None:
-    found = {(relative(path), call) for call in searched(ast.parse(path.read_text("utf-8")))}
+def test_only_the_prelude_changes_generated_text(path: Path) -> None:
+    found = {(relative(path), call) for call in text_method_calls(ast.parse(path.read_text("utf-8")))}
     if relative(path) == "codegen/prelude.py":
         assert {call for _, call in found} == {"source.replace(PLACEHOLDER, '\\n'.join(lines), 1)"}
     else:
@@ -113,10 +113,12 @@ def test_only_the_prelude_looks_into_generated_text(path: Path) -> None:
 
 
 def test_every_exception_is_still_needed() -> None:
-    found = {(relative(path), call) for path in MODULES for call in searched(ast.parse(path.read_text("utf-8")))}
+    found = {
+        (relative(path), call) for path in MODULES for call in text_method_calls(ast.parse(path.read_text("utf-8")))
+    }
     assert found >= EXCEPTIONS
 
 
 @pytest.mark.parametrize("code", ["source.split('x')", "self.source.replace('a', 'b')", "statement.find('x')"])
 def test_the_search_finds(code: str) -> None:
-    assert searched(ast.parse(code)) == {code}
+    assert text_method_calls(ast.parse(code)) == {code}

@@ -1,4 +1,4 @@
-"""Traces: who owns memory, which tiles may overlap, and in which order operations and loops come."""
+"""Traces: owners of memory, tiles that may overlap, and the order of operations and loops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNKNOWN = t.tile("u", memory=frozenset({"?"}))
         (UNKNOWN, False),
     ],
 )
-def test_an_owner_has_shared_memory_of_its_own(tile: Tile, owner: bool) -> None:
+def test_an_owner_has_its_own_shared_memory(tile: Tile, owner: bool) -> None:
     assert tile.owner is owner
 
 
@@ -85,13 +85,13 @@ def test_calls_of_a_function() -> None:
     assert t.module(one, two).calls_of("f") == [(one, first), (two, second)]
 
 
-def test_operations_come_in_the_order_of_the_program() -> None:
+def test_operations_are_in_program_order() -> None:
     first, second, third, fourth = (t.arithmetic(line) for line in range(4))
     function = t.function(first, t.loop(second, t.branch(third)), fourth)
     assert list(function.operations()) == list(operations(function.nodes)) == [first, second, third, fourth]
 
 
-def test_loops_come_with_those_around_them() -> None:
+def test_loops_have_their_outer_loops() -> None:
     inner = t.loop()
     middle = t.loop(t.branch(inner))
     outer, second = t.loop(middle), t.loop()
@@ -99,9 +99,9 @@ def test_loops_come_with_those_around_them() -> None:
     assert found == [(outer, ()), (middle, (outer,)), (inner, (outer, middle)), (second, ())]
 
 
-def test_operations_of_one_loop_are_those_outside_inner_loops() -> None:
-    own, below, inside = t.arithmetic(1), t.arithmetic(2), t.arithmetic(3)
-    assert list(own_operations(t.loop(own, t.branch(below), t.loop(inside)))) == [own, below]
+def test_own_operations_of_a_loop_exclude_inner_loops() -> None:
+    own, in_branch, inside = t.arithmetic(1), t.arithmetic(2), t.arithmetic(3)
+    assert list(own_operations(t.loop(own, t.branch(in_branch), t.loop(inside)))) == [own, in_branch]
 
 
 def test_values_and_tiles() -> None:

@@ -1,4 +1,4 @@
-"""Traces by hand, for the tests of what is decided from them."""
+"""Hand-written traces, for the tests of decisions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
 def number() -> int:
-    """The number of a hook that no other node has."""
+    """A new hook number."""
     return next(_numbers)
 
 
 def tile(name: str, rows: int = 16, cols: int = 16, dtype: str = "float32", **fields: Any) -> Tile:
-    """A shared tile with memory of its own."""
+    """A shared tile that owns its memory."""
     values: dict[str, Any] = {
         "storage": "shared",
         "memory": frozenset({name}),
@@ -40,12 +40,12 @@ def tile(name: str, rows: int = 16, cols: int = 16, dtype: str = "float32", **fi
 
 
 def parameter(name: str, rows: int = 16, cols: int = 16, **fields: Any) -> Tile:
-    """A tile that a function's caller passes."""
+    """A tile parameter of a function."""
     return tile(name, rows, cols, parameter=True, **fields)
 
 
 def view(name: str, *of: Tile, **fields: Any) -> Tile:
-    """Another name for the memory of some tiles."""
+    """A view of some tiles."""
     return tile(name, memory=frozenset().union(*(one.memory for one in of)), **fields)
 
 
@@ -87,12 +87,12 @@ def fresh_product(a: Tile, b: Tile, c: Tile, site: int = 0) -> Operation:
 
 
 def call(callee: str, *operands: Value, effect: Effect = Effect.TILES, **fields: Any) -> Operation:
-    """A call of the user's function of this label."""
+    """A call of the user's function with this label."""
     return operation(callee, *operands, effect=effect, callee=callee, **fields)
 
 
 def arithmetic(line: int = 1) -> Operation:
-    """Numbers in, numbers out."""
+    """An operation on numbers."""
     return operation("add", effect=Effect.NONE, line=line, wait=None)
 
 
@@ -102,9 +102,9 @@ def jump(kind: Literal["break", "continue"]) -> Operation:
 
 
 def loop(*nodes: Node, kind: Literal["range", "while", "unrolled"] = "range", **fields: Any) -> Loop:
-    """A loop; an unrolled one has no hooks that wait, as its body is written out."""
-    places: dict[str, Any] = {} if kind == "unrolled" else {"wait": number(), "end_wait": number()}
-    return Loop(kind, **{"line": 1, "hook": number(), "nodes": nodes, **places, **fields})
+    """A loop. An unrolled loop has no waiting hooks, because its body is written out."""
+    waits: dict[str, Any] = {} if kind == "unrolled" else {"wait": number(), "end_wait": number()}
+    return Loop(kind, **{"line": 1, "hook": number(), "nodes": nodes, **waits, **fields})
 
 
 def branch(*nodes: Node, **fields: Any) -> Branch:
@@ -113,17 +113,17 @@ def branch(*nodes: Node, **fields: Any) -> Branch:
 
 
 def function(*nodes: Node, label: str = "k", parameters: tuple[str, ...] = (), **fields: Any) -> FunctionTrace:
-    """A kernel or function."""
+    """The trace of a kernel or function."""
     return FunctionTrace(
         label, **{"file": "file.py", "nodes": nodes, "parameters": parameters, "end_wait": number(), **fields}
     )
 
 
 def module(*functions: FunctionTrace, **fields: Any) -> ModuleTrace:
-    """A module of functions."""
+    """The trace of a module."""
     return ModuleTrace({one.label: one for one in functions}, **fields)
 
 
 def sums_of(*sites: int) -> Mapping[int, LoopSums | str]:
-    """Functions that keep the sums of these sites."""
+    """The functions that keep sums in registers, for these sites."""
     return {site: LoopSums(f"f{site}", "wp::float32", 8) for site in sites}

@@ -127,7 +127,9 @@ class EmulatedKernels:
             return array_argument(value, memory.add(arg.label, value), grad)
         return bytes(arg.type._type_(value))
 
-    def _launch(self, prefix: str, direction: str, dim: Sequence[int], arguments: Sequence[bytes], memory: Memory) -> Outcome:
+    def _launch(
+        self, prefix: str, direction: str, dim: Sequence[int], arguments: Sequence[bytes], memory: Memory
+    ) -> Outcome:
         suffix = f"_cuda_kernel_{direction}"
         (name,) = (name for name in self._module.kernels if name.startswith(prefix) and name.endswith(suffix))
         threads = self._generated.threads

@@ -108,7 +108,9 @@ def test_an_instruction_rounds_once(emulator: Emulator, name: str) -> None:
     random = np.random.default_rng(1)
     a, b = (rounded(random.uniform(-1, 1, shape), dtype) for shape in ((m, k), (k, n)))
     if dtype == "float32":
-        truncated_a, truncated_b = ((x.astype(np.float32).view(np.uint32) & 0xFFFFE000).view(np.float32) for x in (a, b))
+        truncated_a, truncated_b = (
+            (x.astype(np.float32).view(np.uint32) & 0xFFFFE000).view(np.float32) for x in (a, b)
+        )
         exact = truncated_a.astype(np.float64) @ truncated_b.astype(np.float64)
     else:
         exact = np.asarray(a @ b, dtype=np.float64)

@@ -1,9 +1,7 @@
-"""From tiles to variants: every form, checked by multiplying real memory."""
+"""The variants of a call, from its tiles: every form, checked by multiplying matrices in flat memory."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,41 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 
+from tests.gemm.tiles import SM90, operand_tiles, product, tile
 from warp_tiles.gemm.dispatch import (
     BFLOAT16_ADJOINT_ERROR,
     BFLOAT16_OUT_ERROR,
-    Products,
     Target,
     Tile,
     leading_dimension,
-    operand_of,
-    products,
 )
-from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant, Precision, Role
-from warp_tiles.providers.cublasdx import promised
+from warp_tiles.gemm.variant import Arrangement, GemmVariant, Role
 
-SM90 = Target(90, 128)
 Matrix = npt.NDArray[np.int64]
-
-
-def tile(
-    rows: int,
-    cols: int,
-    dtype: str = "float32",
-    layout: str = "row_major",
-    *,
-    ld: int = 0,
-    strides: tuple[int, int] | None = None,
-    aligned: bool = True,
-) -> Tile:
-    """A tile; packed unless ``ld`` or ``strides`` say otherwise."""
-    if strides is None:
-        strides = (ld or cols, 1) if layout == "row_major" else (1, ld or rows)
-    return Tile(dtype, (rows, cols), strides, layout, aligned)  # type: ignore[arg-type]
-
-
-def product(a: Tile, b: Tile, c: Tile, precision: Precision = "default", target: Target = SM90) -> Products:
-    return products(a, b, c, precision=precision, target=target)
 
 
 # ---- leading dimensions
@@ -60,17 +34,17 @@ def product(a: Tile, b: Tile, c: Tile, precision: Precision = "default", target:
         ((4, 3), (1, 4), "col_major", ("col_major", 4)),
         ((4, 3), (7, 1), "row_major", ("row_major", 7)),
         ((4, 3), (1, 9), "col_major", ("col_major", 9)),
-        # the strides decide, not the tag, where they fit one arrangement alone
+        # if the strides fit only one arrangement, they decide, and not the tag
         ((4, 3), (3, 1), "col_major", ("row_major", 3)),
         ((4, 3), (1, 4), "row_major", ("col_major", 4)),
-        # a single column fits both arrangements; the tag decides
+        # a single column fits both arrangements, so the tag decides
         ((4, 1), (1, 4), "col_major", ("col_major", 4)),
         ((4, 1), (1, 1), "row_major", ("row_major", 1)),
         ((1, 1), (1, 1), "row_major", ("row_major", 1)),
         ((1, 1), (1, 1), "col_major", ("col_major", 1)),
         ((1, 1), (5, 1), "col_major", ("row_major", 5)),
         ((1, 5), (1, 1), "row_major", ("col_major", 1)),
-        # broadcast, overlapping or doubly strided tiles are no matrix of BLAS
+        # broadcast, overlapping or doubly strided tiles have no leading dimension
         ((4, 3), (0, 1), "row_major", None),
         ((4, 3), (1, 0), "row_major", None),
         ((4, 3), (0, 0), "row_major", None),
@@ -87,7 +61,7 @@ def test_leading_dimension(
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(-1, 9), st.integers(-1, 9), st.booleans())
-def test_a_leading_dimension_reads_what_the_strides_read(
+def test_a_leading_dimension_reads_the_same_elements_as_the_strides(
     rows: int, cols: int, row_stride: int, col_stride: int, tagged_row_major: bool
 ) -> None:
     layout: Arrangement = "row_major" if tagged_row_major else "col_major"
@@ -104,11 +78,11 @@ def test_a_leading_dimension_reads_what_the_strides_read(
     assert np.array_equal(read(memory, arrangement, ld, rows, cols), by_strides)
 
 
-# ---- the three products, on real memory
+# ---- the three products, on flat memory
 
 
 def read(memory: npt.NDArray[Any], arrangement: str, ld: int, rows: int, cols: int) -> npt.NDArray[Any]:
-    """A matrix as a BLAS reads it."""
+    """The matrix that BLAS reads."""
     i, j = np.indices((rows, cols))
     index = i * ld + j if arrangement == "row_major" else j * ld + i
     return np.asarray(memory[index])
@@ -120,42 +94,24 @@ def write(memory: Matrix, arrangement: str, ld: int, values: Matrix) -> None:
 
 
 def gemm(variant: GemmVariant, a: Matrix, b: Matrix, c: Matrix) -> None:
-    """What the device function does: C += A B on flat memory, by arrangement and leading dimension."""
+    """The device function's computation: C += A B on flat memory, by arrangement and leading dimension."""
     left = read(a, variant.a.arrangement, variant.a.leading_dimension, variant.m, variant.k)
     right = read(b, variant.b.arrangement, variant.b.leading_dimension, variant.k, variant.n)
     old = read(c, variant.c.arrangement, variant.c.leading_dimension, variant.m, variant.n)
     write(c, variant.c.arrangement, variant.c.leading_dimension, old + left @ right)
 
 
-dims = st.integers(1, 6)
-dtypes = st.sampled_from(sorted(DTYPE_BYTES))
-layouts = st.sampled_from(["row_major", "col_major"])
-
-
-@st.composite
-def multiplied(draw: st.DrawFn) -> tuple[Tile, Tile, Tile]:
-    m, n, k = draw(dims), draw(dims), draw(dims)
-    tiles = []
-    for rows, cols in ((m, k), (k, n), (m, n)):
-        layout = draw(layouts)
-        packed = cols if layout == "row_major" else rows
-        dtype = draw(dtypes if len(tiles) < 2 else dtypes.filter(lambda name: name != "bfloat16"))
-        ld = packed + draw(st.integers(0, 3))
-        tiles.append(tile(rows, cols, dtype, layout, ld=ld, aligned=draw(st.booleans())))
-    return tiles[0], tiles[1], tiles[2]
-
-
 def strided(memory: Matrix, of: Tile) -> Matrix:
-    """The tile as its strides define it, a view of flat memory."""
+    """The tile that the strides define, as a view of flat memory."""
     return as_strided(memory, of.shape, tuple(stride * memory.itemsize for stride in of.strides))
 
 
-@given(multiplied(), st.integers(0, 2**32 - 1))
-def test_every_product_computes_its_formula_on_real_memory(tiles: tuple[Tile, Tile, Tile], seed: int) -> None:
+@given(operand_tiles(), st.integers(0, 2**32 - 1))
+def test_every_product_computes_its_formula_on_flat_memory(tiles: tuple[Tile, Tile, Tile], seed: int) -> None:
     a, b, c = tiles
     found = product(a, b, c).variants
     random = np.random.default_rng(seed)
-    # the gradient of a tile lies as the tile does
+    # a gradient has the layout of its tile
     memory = [random.integers(-9, 9, 100) for _ in range(6)]
     values = dict(zip(("a", "b", "c", "adj_a", "adj_b", "adj_c"), memory))
     shapes = {"a": a, "b": b, "c": c, "adj_a": a, "adj_b": b, "adj_c": c}
@@ -170,7 +126,7 @@ def test_every_product_computes_its_formula_on_real_memory(tiles: tuple[Tile, Ti
     assert np.array_equal(strided(values["adj_b"], b), view["adj_b"] + view["a"].T @ view["adj_c"])
 
 
-@given(multiplied())
+@given(operand_tiles())
 def test_products_keep_dtypes_threads_and_architecture(tiles: tuple[Tile, Tile, Tile]) -> None:
     a, b, c = (each.dtype for each in tiles)
     found = product(*tiles, target=Target(120, 96)).variants
@@ -188,7 +144,7 @@ def test_sizes_of_the_adjoints() -> None:
 # ---- the scalar path
 
 
-def test_a_broadcast_tile_takes_the_scalar_path_with_warps_words() -> None:
+def test_a_broadcast_tile_takes_the_scalar_path_with_warps_warning() -> None:
     found = product(tile(4, 4, strides=(0, 1)), tile(4, 4), tile(4, 4))
     assert found.variants == {}
     assert "'a'" in found.scalar_reason
@@ -208,7 +164,7 @@ def test_the_reason_names_the_operand(name: str) -> None:
     assert found.variants == {}
 
 
-def test_only_the_first_bad_operand_is_told_as_in_warp() -> None:
+def test_only_the_first_bad_operand_is_warned_about_as_in_warp() -> None:
     bad = tile(4, 4, strides=(0, 1))
     assert len(product(bad, bad, bad).warnings) == 1
 
@@ -220,7 +176,7 @@ def test_a_cpu_target_takes_the_scalar_path() -> None:
     assert found.warnings == ()
 
 
-# what an architecture is too old for is said by the providers, see test_chain.py
+# providers refuse architectures that are too old, see tests/build/test_chain.py
 @pytest.mark.parametrize("arch", [50, 70, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120, 121])
 def test_every_architecture_is_planned(arch: int) -> None:
     found = product(tile(4, 4), tile(4, 4), tile(4, 4), target=Target(arch, 64))
@@ -241,19 +197,19 @@ def test_a_reason_given_by_the_target_is_kept() -> None:
 NO_TF32 = "tile_matmul() cannot honor precision='tf32' for this compilation; falling back to default precision."
 
 
-def test_tf32_holds_for_all_three_products() -> None:
+def test_tf32_applies_to_all_three_products() -> None:
     found = product(tile(4, 4), tile(4, 4), tile(4, 4), "tf32", Target(80, 64))
     assert {v.precision for v in found.variants.values()} == {"tf32"}
     assert found.warnings == ()
 
 
-def test_tf32_on_turing_falls_back_and_says_so() -> None:
+def test_tf32_on_turing_falls_back_with_a_warning() -> None:
     found = product(tile(4, 4), tile(4, 4), tile(4, 4), "tf32", Target(75, 64))
     assert {v.precision for v in found.variants.values()} == {"default"}
     assert found.warnings == (NO_TF32,)
 
 
-def test_tf32_on_the_cpu_falls_back_and_says_so() -> None:
+def test_tf32_on_the_cpu_falls_back_with_a_warning() -> None:
     found = product(tile(4, 4), tile(4, 4), tile(4, 4), "tf32", Target(None, 1))
     assert found.warnings == (NO_TF32,)
 
@@ -261,24 +217,26 @@ def test_tf32_on_the_cpu_falls_back_and_says_so() -> None:
 @pytest.mark.parametrize("arch", [75, 90, None])
 @pytest.mark.parametrize("position", [0, 1, 2])
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
-def test_tf32_takes_float32_alone(arch: int | None, position: int, dtype: str) -> None:
+def test_tf32_requires_float32(arch: int | None, position: int, dtype: str) -> None:
     tiles = [tile(4, 4), tile(4, 4), tile(4, 4)]
     tiles[position] = tile(4, 4, dtype)
     with pytest.raises(TypeError, match=f"'tf32' requires float32.*{dtype}"):
         product(tiles[0], tiles[1], tiles[2], "tf32", Target(arch, 64))
 
 
-# ---- what is refused
+# ---- refused tiles
 
 
-@pytest.mark.parametrize(("target", "why"), [(Target(None, 1), "the target is a CPU"), (Target(90, 64, "off"), "off")])
-def test_a_bfloat16_result_is_refused_on_the_scalar_path(target: Target, why: str) -> None:
-    words = r"bfloat16 'out' tile.*float16, float32, and float64\..*provider 'mma' does.*"
-    with pytest.raises(TypeError, match=f"{words}Here {why}"):
+@pytest.mark.parametrize(
+    ("target", "reason"), [(Target(None, 1), "the target is a CPU"), (Target(90, 64, "off"), "off")]
+)
+def test_a_bfloat16_result_is_refused_on_the_scalar_path(target: Target, reason: str) -> None:
+    text = r"bfloat16 'out' tile.*float16, float32, and float64\..*provider 'mma' does.*"
+    with pytest.raises(TypeError, match=f"{text}Here {reason}"):
         product(tile(4, 4, "bfloat16"), tile(4, 4, "bfloat16"), tile(4, 4, "bfloat16"), target=target)
 
 
-def test_a_bfloat16_result_of_inexpressible_strides_is_refused() -> None:
+def test_a_bfloat16_result_of_a_broadcast_operand_is_refused() -> None:
     broadcast = tile(4, 4, "bfloat16", strides=(0, 1))
     with pytest.raises(TypeError, match=r"bfloat16 'out' tile.*strides=\(0, 1\) cannot be expressed"):
         product(broadcast, tile(4, 4, "bfloat16"), tile(4, 4, "bfloat16"))
@@ -311,96 +269,9 @@ def test_an_unknown_dtype_is_refused_by_name(position: int, name: str, target: T
     [((4, 3), (5, 6), (4, 6)), ((4, 3), (3, 6), (5, 6)), ((4, 3), (3, 6), (4, 7)), ((4, 3), (3, 6), (6, 4))],
 )
 @pytest.mark.parametrize("target", [SM90, Target(None, 1)])
-def test_shapes_that_do_not_multiply_are_refused_with_the_shapes(
+def test_shapes_that_do_not_match_are_refused_with_the_shapes(
     shapes: tuple[tuple[int, int], ...], target: Target
 ) -> None:
     with pytest.raises(ValueError, match="consistent for a matmul") as caught:
         product(*(tile(*shape) for shape in shapes), target=target)  # type: ignore[misc]
     assert all(str(shape) in str(caught.value) for shape in shapes)
-
-
-# ---- alignment
-
-
-def aligned(a: Tile, b: Tile, c: Tile) -> tuple[int, int, int]:
-    return product(a, b, c).variants[Role.FORWARD].alignments
-
-
-def test_rows_of_whole_16_bytes_are_aligned() -> None:
-    assert aligned(tile(8, 8), tile(8, 8), tile(8, 8)) == (16, 16, 16)
-
-
-@pytest.mark.parametrize(("columns", "alignment"), [(5, 4), (6, 8), (7, 4), (10, 8)])
-def test_a_row_that_is_no_multiple_of_16_bytes_is_aligned_to_what_divides_it(columns: int, alignment: int) -> None:
-    assert aligned(tile(8, columns), tile(columns, 8), tile(8, 8)) == (alignment, 16, 16)
-
-
-def test_cublasdx_is_promised_whole_lines_of_16_bytes_of_each_operand() -> None:
-    found = product(tile(8, 6), tile(6, 8), tile(8, 8)).variants[Role.FORWARD]
-    assert found.alignments == (8, 16, 16)
-    assert promised(found).alignments == (4, 16, 16)
-
-
-def test_a_column_counts_where_columns_are_contiguous() -> None:
-    assert aligned(tile(6, 8, layout="col_major"), tile(8, 8), tile(6, 8)) == (8, 16, 16)
-
-
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_a_base_of_unknown_alignment_promises_one_element(position: int) -> None:
-    tiles = [tile(8, 8), tile(8, 8), tile(8, 8)]
-    tiles[position] = tile(8, 8, aligned=False)
-    expected = [16, 16, 16]
-    expected[position] = 4
-    assert list(aligned(tiles[0], tiles[1], tiles[2])) == expected
-
-
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_an_explicit_leading_dimension_counts_for_itself(position: int) -> None:
-    tiles = [tile(8, 8), tile(8, 8), tile(8, 8)]
-    tiles[position] = tile(8, 8, ld=12)
-    assert aligned(tiles[0], tiles[1], tiles[2]) == (16, 16, 16)
-    tiles[position] = tile(8, 8, ld=10)
-    expected = [16, 16, 16]
-    expected[position] = 8
-    assert list(aligned(tiles[0], tiles[1], tiles[2])) == expected
-
-
-def test_a_16_bit_result_is_aligned_as_an_operand_is() -> None:
-    half = tile(8, 8, "float16")
-    found = product(half, half, half).variants
-    assert {v.alignments for v in found.values()} == {(16, 16, 16)}
-
-
-@given(multiplied(), st.tuples(st.booleans(), st.booleans(), st.booleans()))
-def test_what_cublasdx_is_promised_is_warps_rule(
-    tiles: tuple[Tile, Tile, Tile], bases: tuple[bool, bool, bool]
-) -> None:
-    build = pytest.importorskip("warp._src.build")
-    if not hasattr(build, "_gemm_operand_alignments"):
-        pytest.skip("this Warp has no _gemm_operand_alignments")
-    a, b, c = (replace(each, aligned_base=base) for each, base in zip(tiles, bases))
-    variant = product(a, b, c).variants[Role.FORWARD]
-    native = (0, 0, 0) if variant.is_dense else variant.leading_dimensions
-    by_warp = build._gemm_operand_alignments(
-        variant.dense_leading_dimensions, native, variant.element_alignments, bases
-    )
-    expected = list(variant.element_alignments) if by_warp == (0, 0, 0) else list(by_warp)
-    assert list(promised(variant).alignments) == expected
-
-
-def test_the_rule_is_applied_to_every_product_with_its_own_bases() -> None:
-    found = product(tile(8, 8, aligned=False), tile(8, 8), tile(8, 8)).variants
-    assert {role: v.alignments for role, v in found.items()} == {
-        Role.FORWARD: (4, 16, 16),
-        Role.ADJOINT_A: (16, 16, 4),
-        Role.ADJOINT_B: (4, 16, 16),
-    }
-
-
-@given(dtypes, st.integers(1, 64), layouts, st.booleans())
-def test_an_alignment_holds_for_every_line_start(dtype: DType, ld: int, layout: Arrangement, base: bool) -> None:
-    size = DTYPE_BYTES[dtype]
-    operand = operand_of(tile(1, 1, dtype, layout, ld=ld, aligned=base), layout, ld)
-    assert operand.alignment == (math.gcd(16, ld * size) if base else size)
-    starts = [(0 if base else size) + line * ld * size for line in range(8)]
-    assert all(start % operand.alignment == 0 for start in starts)

@@ -1,4 +1,4 @@
-"""Tile configurations: JSON brings one back or refuses it."""
+"""Tile configurations survive a round trip through JSON. Invalid JSON is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ configs = st.builds(
 
 
 @given(configs)
-def test_json_brings_a_configuration_back(config: TileConfig) -> None:
+def test_json_round_trip(config: TileConfig) -> None:
     assert TileConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
@@ -42,24 +42,24 @@ def test_a_field_of_another_type_is_refused(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("data", [None, [], "fma", 3, {}, {**CONFIG.to_json(), "colour": 1}])
-def test_what_is_no_configuration_is_refused(data: object) -> None:
+def test_json_of_something_else_is_refused(data: object) -> None:
     with pytest.raises(ValueError, match="not a tile configuration"):
         TileConfig.from_json(data)
 
 
 @given(configs)
-def test_the_former_names_of_fields_are_read(config: TileConfig) -> None:
+def test_former_field_names_are_read(config: TileConfig) -> None:
     former = {name.replace("swizzle_", "rotation_"): value for name, value in config.to_json().items()}
     assert set(former) >= {"rotation_a", "rotation_b", "rotation_c"}
     assert TileConfig.from_json(former) == config
 
 
-def test_a_field_under_both_names_is_refused() -> None:
+def test_a_field_with_both_names_is_refused() -> None:
     with pytest.raises(ValueError, match="not a tile configuration"):
         TileConfig.from_json({**CONFIG.to_json(), "rotation_a": 1})
 
 
-def test_a_truth_value_is_no_number() -> None:
+def test_bools_and_integers_are_not_mixed() -> None:
     with pytest.raises(ValueError, match="another type"):
         TileConfig.from_json({**CONFIG.to_json(), "tile_m": True})
     with pytest.raises(ValueError, match="another type"):

@@ -1,4 +1,4 @@
-"""A variant and its symbol determine each other; JSON brings it back or refuses it."""
+"""Variants and symbols correspond one to one. Variants survive a round trip through JSON; invalid JSON is refused."""
 
 from __future__ import annotations
 
@@ -81,30 +81,30 @@ def test_the_symbol_is_injective(first: GemmVariant, second: GemmVariant) -> Non
 
 @given(variants, st.data())
 def test_the_symbol_is_injective_among_near_variants(variant: GemmVariant, data: st.DataObject) -> None:
-    # numbers whose digits could run into their neighbours' are the risk of a name made of numbers
-    def move(number: int) -> int:
+    # in a name made of numbers, the digits of one number could run into those of the next
+    def vary(number: int) -> int:
         return data.draw(st.sampled_from([number, number + 1, number * 10, number * 10 + 1, number // 10 or 1]))
 
     other = replace(
         variant,
-        m=move(variant.m),
-        n=move(variant.n),
-        k=move(variant.k),
-        threads=move(variant.threads),
-        a=replace(variant.a, leading_dimension=move(variant.a.leading_dimension)),
-        b=replace(variant.b, leading_dimension=move(variant.b.leading_dimension)),
+        m=vary(variant.m),
+        n=vary(variant.n),
+        k=vary(variant.k),
+        threads=vary(variant.threads),
+        a=replace(variant.a, leading_dimension=vary(variant.a.leading_dimension)),
+        b=replace(variant.b, leading_dimension=vary(variant.b.leading_dimension)),
     )
     assert (variant.symbol == other.symbol) == (variant == other)
 
 
 @given(variants)
-def test_the_symbol_is_a_c_identifier_of_its_own(variant: GemmVariant) -> None:
+def test_the_symbol_is_a_short_c_identifier(variant: GemmVariant) -> None:
     assert re.fullmatch(r"wt_gemm_\w+", variant.symbol, re.ASCII)
     assert len(variant.symbol) < 256
 
 
-def read_back(symbol: str) -> dict[str, Any]:
-    """The fields of a variant, from its symbol alone."""
+def parse(symbol: str) -> dict[str, Any]:
+    """The fields of a variant, from its symbol."""
     match = re.fullmatch(
         r"wt_gemm_(\d+)_(\d+)_(\d+)_(b?f\d+)_(b?f\d+)_(b?f\d+)(_tf32)?_([rc])([rc])([rc])"
         r"_ld(\d+)_(\d+)_(\d+)_al(\d+)_(\d+)_(\d+)_t(\d+)_sm(\d+)",
@@ -130,12 +130,12 @@ def read_back(symbol: str) -> dict[str, Any]:
 
 
 @given(variants)
-def test_the_symbol_can_be_read_back(variant: GemmVariant) -> None:
-    assert read_back(variant.symbol) == variant.to_json()
+def test_the_symbol_can_be_parsed(variant: GemmVariant) -> None:
+    assert parse(variant.symbol) == variant.to_json()
 
 
 @given(variants)
-def test_json_brings_the_variant_back(variant: GemmVariant) -> None:
+def test_json_round_trip(variant: GemmVariant) -> None:
     assert GemmVariant.from_json(json.loads(json.dumps(variant.to_json()))) == variant
 
 
@@ -187,7 +187,7 @@ def test_json_with_a_wrong_value_is_refused(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("data", [None, [], "variant", 3, {}])
-def test_json_that_is_no_object_is_refused(data: Any) -> None:
+def test_json_that_is_not_an_object_is_refused(data: Any) -> None:
     with pytest.raises(ValueError, match="not a GEMM variant"):
         GemmVariant.from_json(data)
 
@@ -197,7 +197,7 @@ json_values = json_scalars | st.lists(json_scalars, max_size=4) | st.just({})
 
 
 @given(st.dictionaries(st.sampled_from(sorted(BASE.to_json())), json_values))
-def test_any_json_is_read_or_refused_with_a_value_error(changes: dict[str, Any]) -> None:
+def test_any_json_is_read_or_raises_a_value_error(changes: dict[str, Any]) -> None:
     data = {**BASE.to_json(), **changes}
     try:
         read = GemmVariant.from_json(data)
@@ -207,20 +207,20 @@ def test_any_json_is_read_or_refused_with_a_value_error(changes: dict[str, Any])
 
 
 def test_dense_leading_dimensions_follow_the_arrangement() -> None:
-    assert BASE.dense_leading_dimensions == (16, 16, 20)  # A 24x16 by rows, B 16x20 by columns, C 24x20 by rows
-    turned = replace(BASE, a=BASE.a.transposed(), b=BASE.b.transposed(), c=BASE.c.transposed())
-    assert turned.dense_leading_dimensions == (24, 20, 24)
+    assert BASE.dense_leading_dimensions == (16, 16, 20)  # row-major A 24x16, column-major B 16x20, row-major C 24x20
+    transposed = replace(BASE, a=BASE.a.transposed(), b=BASE.b.transposed(), c=BASE.c.transposed())
+    assert transposed.dense_leading_dimensions == (24, 20, 24)
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
-def test_one_wider_leading_dimension_makes_it_not_dense(name: str) -> None:
+def test_a_variant_with_a_padded_operand_is_not_dense(name: str) -> None:
     assert BASE.is_dense
     operand = getattr(BASE, name)
     assert not replace(BASE, **{name: replace(operand, leading_dimension=operand.leading_dimension + 1)}).is_dense
 
 
 @given(operands)
-def test_transposing_flips_the_arrangement_alone_and_twice_is_nothing(operand: Operand) -> None:
+def test_transposing_changes_only_the_arrangement_and_is_its_own_inverse(operand: Operand) -> None:
     flipped = operand.transposed()
     assert flipped.arrangement != operand.arrangement
     assert replace(flipped, arrangement=operand.arrangement) == operand
@@ -228,15 +228,15 @@ def test_transposing_flips_the_arrangement_alone_and_twice_is_nothing(operand: O
 
 
 @given(variants)
-def test_without_alignment_promises_one_element_and_changes_nothing_else(variant: GemmVariant) -> None:
+def test_without_alignment_changes_only_the_alignments(variant: GemmVariant) -> None:
     weaker = variant.without_alignment()
     assert weaker.alignments == weaker.element_alignments
     assert weaker.element_alignments == tuple(DTYPE_BYTES[operand.dtype] for operand in (weaker.a, weaker.b, weaker.c))
-    kept = {**weaker.to_json(), "alignments": list(variant.alignments)}
-    assert kept == variant.to_json()
+    with_alignments = {**weaker.to_json(), "alignments": list(variant.alignments)}
+    assert with_alignments == variant.to_json()
     assert weaker.without_alignment() == weaker
 
 
-def test_the_description_names_sizes_types_threads_and_architecture() -> None:
+def test_the_description_has_sizes_types_threads_and_architecture() -> None:
     assert BASE.describe() == "24x20x16 float16 x bfloat16 -> float32, 128 threads, sm_90"
     assert "(tf32)" in replace(BASE, precision="tf32").describe()

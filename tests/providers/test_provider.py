@@ -1,4 +1,4 @@
-"""The providers that compile: every input of a build is in its key, and the transcript names what differs."""
+"""The providers that compile: every input of a build is in its cache key, and the transcript names each difference."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from warp_tiles.toolchain.store import ToolchainStore
 
 PROVIDERS: dict[str, type[NvrtcProvider]] = {"mma": MmaProvider, "cublasdx": CublasdxProvider}
 MODULES = {"mma": mma, "cublasdx": cublasdx}
-both = pytest.mark.parametrize("name", PROVIDERS)
+both_providers = pytest.mark.parametrize("name", PROVIDERS)
 
 
-class Place:
+class FakeInstallation:
     """A small toolchain on disk: device sources, own headers, a library's header, and a compiler."""
 
     def __init__(self, folder: Path) -> None:
@@ -56,20 +56,20 @@ class Place:
             path.write_text(text)
 
     def toolchain(self) -> Toolchain:
-        """Where everything lies."""
+        """The toolchain with the paths of this folder."""
         return Toolchain(self.compiler, (12, 9), None, None, (self.header.parent,), "25.6.0")
 
     def provider(self, name: str) -> NvrtcProvider:
-        """A provider as a new process would make it."""
+        """A new provider, as in a new process."""
         return PROVIDERS[name](ToolchainStore(self.folder / "memo"))
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    made = Place(tmp_path)
-    monkeypatch.setattr(store_module, "find_toolchain", made.toolchain)
+def installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeInstallation:
+    installation = FakeInstallation(tmp_path)
+    monkeypatch.setattr(store_module, "find_toolchain", installation.toolchain)
     monkeypatch.setattr(sources, "kernels_folder", lambda: tmp_path / "kernels")
-    return made
+    return installation
 
 
 FMA = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
@@ -100,70 +100,74 @@ LABELS = {
 }
 
 
-@both
+@both_providers
 @pytest.mark.parametrize("field", CHANGED)
-def test_every_field_of_the_variant_changes_the_key_and_is_named(field: str, name: str, place: Place) -> None:
-    provider = place.provider(name)
-    config = FMA if name == "mma" else None  # serves every variant: what is chosen would change as well
+def test_every_field_of_the_variant_is_in_the_key(field: str, name: str, installation: FakeInstallation) -> None:
+    provider = installation.provider(name)
+    config = FMA if name == "mma" else None  # fits every variant, while the chosen configuration would change
     labels = differing(provider.key(BASE, config), provider.key(CHANGED[field], config))
     assert labels == LABELS[field] | {"translation_unit"}
 
 
 @pytest.mark.parametrize("field", [item.name for item in fields(TileConfig)])
-def test_every_field_of_the_tile_configuration_changes_the_key_and_is_named(
-    field: str, place: Place, monkeypatch: pytest.MonkeyPatch
+def test_every_field_of_the_tile_configuration_is_in_the_key(
+    field: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tile_limits, "check", lambda variant, config: None)  # whether it can be built does not matter
+    monkeypatch.setattr(tile_limits, "check", lambda variant, config: None)  # it need not be buildable
     monkeypatch.setattr(mma, "loop_sums", lambda variant, symbol, config: None)
     value = getattr(FMA, field)
     other = {str: "mma_m16n8k8", bool: not value, int: 2 * value}[type(value)]
     changed = replace(FMA, **{field: other})
-    provider = place.provider("mma")
+    provider = installation.provider("mma")
     assert differing(provider.key(BASE, FMA), provider.key(BASE, changed)) == {
         f"tile_config.{field}",
         "translation_unit",
     }
 
 
-def test_without_a_tile_configuration_the_chosen_one_is_in_the_key(place: Place) -> None:
-    provider = place.provider("mma")
+def test_the_default_tile_configuration_is_the_chosen_one(installation: FakeInstallation) -> None:
+    provider = installation.provider("mma")
     assert provider.key(BASE) == provider.key(BASE, choose(BASE))
     assert provider.key(BASE) != provider.key(BASE, FMA)
     assert provider.request(BASE) == provider.request(BASE, choose(BASE))
 
 
-def test_a_tile_configuration_that_cannot_be_built_gets_no_key(place: Place) -> None:
+def test_a_tile_configuration_that_cannot_be_built_has_no_key(installation: FakeInstallation) -> None:
     with pytest.raises(SettingError, match="lanes_m"):
-        place.provider("mma").key(BASE, replace(FMA, lanes_m=1))
+        installation.provider("mma").key(BASE, replace(FMA, lanes_m=1))
     with pytest.raises(UnsupportedVariant, match="threads=48"):
-        place.provider("mma").key(replace(BASE, threads=48))
+        installation.provider("mma").key(replace(BASE, threads=48))
 
 
-@both
-def test_equal_inputs_give_equal_keys(name: str, place: Place) -> None:
-    assert place.provider(name).key(BASE) == place.provider(name).key(replace(BASE))
+@both_providers
+def test_equal_inputs_give_equal_keys(name: str, installation: FakeInstallation) -> None:
+    assert installation.provider(name).key(BASE) == installation.provider(name).key(replace(BASE))
 
 
-def test_the_providers_have_keys_of_their_own(place: Place) -> None:
-    assert {"provider", "source"} < differing(place.provider("mma").key(BASE), place.provider("cublasdx").key(BASE))
+def test_keys_of_providers_differ(installation: FakeInstallation) -> None:
+    assert {"provider", "source"} < differing(
+        installation.provider("mma").key(BASE), installation.provider("cublasdx").key(BASE)
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "option"), [(name, option) for name, module in MODULES.items() for option in sorted(module.options(BASE))]
 )
-def test_every_option_changes_the_key_and_is_named(
-    name: str, option: str, place: Place, monkeypatch: pytest.MonkeyPatch
+def test_every_option_is_in_the_key(
+    name: str, option: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, options = place.provider(name).key(BASE), MODULES[name].options(BASE)
+    before, options = installation.provider(name).key(BASE), MODULES[name].options(BASE)
     monkeypatch.setattr(MODULES[name], "options", lambda variant: {**options, option: "other"})
-    assert differing(before, place.provider(name).key(BASE)) == {f"option.{option}"}
+    assert differing(before, installation.provider(name).key(BASE)) == {f"option.{option}"}
 
 
-@both
-def test_a_new_option_changes_the_key(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, options = place.provider(name).key(BASE), MODULES[name].options(BASE)
+@both_providers
+def test_a_new_option_changes_the_key(
+    name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, options = installation.provider(name).key(BASE), MODULES[name].options(BASE)
     monkeypatch.setattr(MODULES[name], "options", lambda variant: {**options, "use_fast_math": True})
-    assert differing(before, place.provider(name).key(BASE)) == {"option.use_fast_math"}
+    assert differing(before, installation.provider(name).key(BASE)) == {"option.use_fast_math"}
 
 
 @pytest.mark.parametrize(
@@ -180,61 +184,67 @@ def test_a_new_option_changes_the_key(name: str, place: Place, monkeypatch: pyte
         ("cublasdx", "builtins", "compiler"),
     ],
 )
-def test_every_byte_of_the_toolchain_changes_the_key_and_is_named(
-    name: str, part: str, label: str, place: Place
+def test_every_file_of_the_toolchain_is_in_the_key(
+    name: str, part: str, label: str, installation: FakeInstallation
 ) -> None:
-    before = place.provider(name).key(BASE)
-    own = {"source": place.sources[name], "own_header": place.own_headers[name]}
-    path: Path = own[part] if part in own else getattr(place, part)
+    before = installation.provider(name).key(BASE)
+    own = {"source": installation.sources[name], "own_header": installation.own_headers[name]}
+    path: Path = own[part] if part in own else getattr(installation, part)
     path.write_text(path.read_text() + " ")
-    assert differing(before, place.provider(name).key(BASE)) == {label}
+    assert differing(before, installation.provider(name).key(BASE)) == {label}
 
 
-@both
-def test_a_header_that_is_not_included_does_not_matter(name: str, place: Place) -> None:
-    before = place.provider(name).key(BASE)
+@both_providers
+def test_a_header_that_is_not_included_is_not_in_the_key(name: str, installation: FakeInstallation) -> None:
+    before = installation.provider(name).key(BASE)
     other = "mma" if name == "cublasdx" else "cublasdx"
-    for path in (place.unused, place.sources[other], *([place.header] if name == "mma" else [])):
+    for path in (installation.unused, installation.sources[other], *([installation.header] if name == "mma" else [])):
         path.write_text("// changed\n")
-    assert place.provider(name).key(BASE) == before
+    assert installation.provider(name).key(BASE) == before
 
 
-@both
-def test_the_place_of_the_toolchain_does_not_matter(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = place.provider(name).key(BASE)
-    moved = Place(place.folder / "elsewhere")
+@both_providers
+def test_the_path_of_the_toolchain_is_not_in_the_key(
+    name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = installation.provider(name).key(BASE)
+    moved = FakeInstallation(installation.folder / "elsewhere")
     monkeypatch.setattr(store_module, "find_toolchain", moved.toolchain)
     monkeypatch.setattr(sources, "kernels_folder", lambda: moved.folder / "kernels")
-    assert moved.provider(name).key(BASE) == before  # a bundle made on one machine hits on another
+    assert moved.provider(name).key(BASE) == before  # so a bundle of one machine hits on another
 
 
-@both
-def test_the_schema_of_the_source_is_in_the_key(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = place.provider(name).key(BASE)
+@both_providers
+def test_the_schema_of_the_source_is_in_the_key(
+    name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = installation.provider(name).key(BASE)
     monkeypatch.setattr(MODULES[name], "SOURCE_SCHEMA", 99)
-    assert differing(before, place.provider(name).key(BASE)) == {"provider"}
+    assert differing(before, installation.provider(name).key(BASE)) == {"provider"}
 
 
-@both
-def test_the_translation_unit_is_in_the_key(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = place.provider(name).key(BASE)
+@both_providers
+def test_the_translation_unit_is_in_the_key(
+    name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = installation.provider(name).key(BASE)
     monkeypatch.setattr(cublasdx, "source_text", lambda variant: source_text(variant) + "\n")
-    monkeypatch.setattr(mma, "translation_unit", lambda *asked: translation_unit(*asked) + "\n")
-    assert differing(before, place.provider(name).key(BASE)) == {"translation_unit"}
+    monkeypatch.setattr(mma, "translation_unit", lambda *arguments: translation_unit(*arguments) + "\n")
+    assert differing(before, installation.provider(name).key(BASE)) == {"translation_unit"}
 
 
-@both
-def test_what_is_compiled_is_what_the_key_says(name: str, place: Place) -> None:
-    provider = place.provider(name)
+@both_providers
+def test_the_compile_request_agrees_with_the_key(name: str, installation: FakeInstallation) -> None:
+    provider = installation.provider(name)
     request = provider.request(BASE)
     found = {field.label: field for field in provider.key(BASE).fields}
     assert found["translation_unit"] == KeyField.of("translation_unit", request.source)
     given = dict(request.options)
-    folders = given.pop("include_path")  # where the headers lie, not what they say: their content is in "source"
+    folders = given.pop("include_path")  # paths are not in the key; "source" has the content of the headers
     if name == "mma":
-        assert folders == [str(place.folder / "kernels")], "no header of anybody else"
+        assert folders == [str(installation.folder / "kernels")], "only own headers"
     else:
-        assert folders == [str(place.sources[name].parent), str(place.header.parent)]
+        assert folders == [str(installation.sources[name].parent), str(installation.header.parent)]
     assert {label.removeprefix("option."): field.shown for label, field in found.items() if "option." in label} == {
         option: str(value) for option, value in given.items()
     }
@@ -243,35 +253,39 @@ def test_what_is_compiled_is_what_the_key_says(name: str, place: Place) -> None:
     assert BASE.describe() in request.subject
 
 
-@both
-def test_without_a_compiler_there_is_no_key(name: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+@both_providers
+def test_without_a_compiler_there_is_no_key(
+    name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail() -> Toolchain:
         raise ToolchainError("no NVRTC")
 
     monkeypatch.setattr(store_module, "find_toolchain", fail)
     with pytest.raises(ToolchainError, match="no NVRTC"):
-        place.provider(name).key(BASE)
+        installation.provider(name).key(BASE)
 
 
-def test_without_headers_mma_builds_and_cublasdx_names_them(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = place.provider("mma").key(BASE)
-    found = replace(place.toolchain(), include_dirs=(), missing_headers=("no cublasdx.hpp", "pip install it"))
+def test_without_headers_mma_builds_and_cublasdx_raises(
+    installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = installation.provider("mma").key(BASE)
+    found = replace(installation.toolchain(), include_dirs=(), missing_headers=("no cublasdx.hpp", "pip install it"))
     monkeypatch.setattr(store_module, "find_toolchain", lambda: found)
-    shutil.rmtree(place.folder / "memo")
-    assert place.provider("mma").key(BASE) == before
-    assert place.provider("mma").request(BASE).source
-    calls: tuple[Callable[[GemmVariant], object], ...] = (
-        place.provider("cublasdx").key,
-        place.provider("cublasdx").request,
+    shutil.rmtree(installation.folder / "memo")
+    assert installation.provider("mma").key(BASE) == before
+    assert installation.provider("mma").request(BASE).source
+    functions: tuple[Callable[[GemmVariant], object], ...] = (
+        installation.provider("cublasdx").key,
+        installation.provider("cublasdx").request,
     )
-    for call in calls:
+    for function in functions:
         with pytest.raises(ToolchainError, match=r"no cublasdx\.hpp") as caught:
-            call(BASE)
+            function(BASE)
         assert caught.value.remedy == "pip install it"
 
 
-def test_the_cache_keeps_the_tile_configuration(place: Place) -> None:
-    info = place.provider("mma").manifest(BASE, Compiled(b"", 1.25, "", "NVRTC 12.9"))
+def test_the_cache_stores_the_tile_configuration(installation: FakeInstallation) -> None:
+    info = installation.provider("mma").manifest(BASE, Compiled(b"", 1.25, "", "NVRTC 12.9"))
     assert info == {
         "symbol": BASE.symbol,
         "variant": BASE.to_json(),
@@ -282,10 +296,10 @@ def test_the_cache_keeps_the_tile_configuration(place: Place) -> None:
     }
 
 
-def test_the_recipes_of_cublasdx_end_without_a_promise(place: Place) -> None:
+def test_the_last_recipe_of_cublasdx_promises_no_alignment(installation: FakeInstallation) -> None:
     half = replace(BASE, c=replace(BASE.c, dtype="float16", alignment=16))
-    first, second = place.provider("cublasdx").recipes(half)
+    first, second = installation.provider("cublasdx").recipes(half)
     assert (first.variant, first.symbol) == (promised(half), promised(half).symbol)
     assert (second.variant, second.symbol) == (half.without_alignment(), half.without_alignment().symbol)
-    (only,) = place.provider("cublasdx").recipes(CHANGED["a.leading_dimension"])
+    (only,) = installation.provider("cublasdx").recipes(CHANGED["a.leading_dimension"])
     assert set(only.variant.alignments) <= set(DTYPE_BYTES.values())

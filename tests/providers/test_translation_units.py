@@ -1,4 +1,4 @@
-"""The translation units that the providers compile, and what cuBLASDx is promised."""
+"""The translation units of the providers, and the alignments that are promised to cuBLASDx."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from warp_tiles.toolchain.sources import kernels_folder
 
 FMA = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
 
-# ---- what cuBLASDx is promised
+# ---- the promises to cuBLASDx
 
 
-def test_cublasdx_is_promised_nothing_with_an_explicit_leading_dimension() -> None:
+def test_nothing_is_promised_with_an_explicit_leading_dimension() -> None:
     variant = CHANGED["a.leading_dimension"]
     assert promised(variant) == variant.without_alignment()
     assert promised(variant).symbol != variant.symbol
 
 
-def test_cublasdx_is_promised_8_bytes_at_most_for_a_16_bit_result() -> None:
+def test_at_most_8_bytes_are_promised_for_a_16_bit_result() -> None:
     half = variant_of(8, "float16")
     assert half.alignments == (16, 16, 16)
     assert promised(half).alignments == (16, 16, 8)
@@ -33,7 +33,7 @@ def test_cublasdx_is_promised_8_bytes_at_most_for_a_16_bit_result() -> None:
     assert promised(BASE) == BASE
 
 
-def test_cublasdx_is_promised_nothing_for_lines_that_are_no_multiple_of_16_bytes() -> None:
+def test_nothing_is_promised_for_rows_that_are_not_a_multiple_of_16_bytes() -> None:
     six = variant_of(6)
     assert six.alignments == (8, 8, 8)
     assert promised(six) == six.without_alignment()
@@ -70,13 +70,13 @@ def test_macros_of_a_packed_variant() -> None:
     }
 
 
-def test_an_explicit_leading_dimension_states_all_and_promises_nothing() -> None:
+def test_an_explicit_leading_dimension_sets_all_and_omits_alignments() -> None:
     found = macros(CHANGED["a.leading_dimension"])
     assert [found[f"LD{name}"] for name in "ABC"] == ["99", "16", "20"]
     assert [found[f"ALIGN_{name}"] for name in "ABC"] == ["0", "0", "0"]
 
 
-def test_the_weakest_alignment_is_not_stated() -> None:
+def test_the_minimal_alignment_is_omitted() -> None:
     found = macros(BASE.without_alignment())
     assert [found[f"ALIGN_{name}"] for name in "ABC"] == ["0", "0", "0"]
 
@@ -138,7 +138,7 @@ def test_every_field_changes_the_problem(field: str) -> None:
     assert problem_struct(CHANGED[field]) != problem_struct(BASE)
 
 
-def test_the_templates_know_every_field_of_the_structs() -> None:
+def test_the_templates_use_every_field_of_the_structs() -> None:
     text = "".join(path.read_text() for path in (kernels_folder() / "gemm").glob("*.cuh"))
     for name in re.findall(r"\b(\w+) = ", problem_struct(BASE)):
         assert re.search(rf"\bP::{name}\b|typename P::{name}\b", text), name

@@ -1,4 +1,4 @@
-"""Runs a random kernel on a device, and compares what comes out."""
+"""Runs a random kernel on a device and compares the results."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import warp as wp
 from tests.random_kernels.kernel import ArrayArgument, RandomKernel, ScalarArgument
 from tests.random_kernels.model import ModelResult
 
-PAD_VALUE = 3.0  # of elements beside a view
+PAD_VALUE = 3.0  # of elements outside a view
 
 
 @dataclass(frozen=True)
 class Result:
-    """Arrays behind a run, as whole arrays with what lies beside their views, and gradients of what is read."""
+    """The arrays after a run, with the elements outside their views, and the gradients of arrays that are only read."""
 
     values: Mapping[str, np.ndarray]
     grads: Mapping[str, np.ndarray]
 
 
 def import_kernel(kernel: RandomKernel, folder: Path) -> ModuleType:
-    """Write the source into a folder and import it; Warp reads sources from files."""
+    """Write the source into a folder and import it, because Warp reads sources from files."""
     path = folder / f"{kernel.name}.py"
     path.write_text(kernel.source)
     spec = importlib.util.spec_from_file_location(kernel.name, path)
@@ -41,18 +41,18 @@ def import_kernel(kernel: RandomKernel, folder: Path) -> ModuleType:
 
 
 def forget_kernel(kernel: RandomKernel) -> None:
-    """Drop the module, so that a long run does not collect them."""
+    """Drop the module, so that a long run does not accumulate modules."""
     sys.modules.pop(kernel.name, None)
 
 
-def embedded(kernel: RandomKernel, argument: ArrayArgument, values: np.ndarray, beside: float) -> np.ndarray:
-    """The array that an argument is a view of, with the argument's values."""
-    if argument.view in ("whole", "turned"):
-        return np.ascontiguousarray(values.T if argument.view == "turned" else values)
+def embedded(kernel: RandomKernel, argument: ArrayArgument, values: np.ndarray, padding: float) -> np.ndarray:
+    """The base array of an argument, with the argument's values in its view."""
+    if argument.view in ("whole", "transposed"):
+        return np.ascontiguousarray(values.T if argument.view == "transposed" else values)
     rows, columns = argument.shape
     pad = _pad(kernel)
     shape = {"inner": (rows + 2, columns + 2 * pad), "rows": (2 * rows, columns), "columns": (rows, 2 * columns)}
-    base = np.full(shape[argument.view], beside)
+    base = np.full(shape[argument.view], padding)
     _view(base, argument, pad)[...] = values
     return base
 
@@ -62,10 +62,10 @@ def _pad(kernel: RandomKernel) -> int:
 
 
 def _view(base: Any, argument: ArrayArgument, pad: int) -> Any:
-    """The part of a numpy or Warp array that the kernel sees."""
+    """The view of a NumPy or Warp array that the kernel gets."""
     if argument.view == "whole":
         return base
-    if argument.view == "turned":
+    if argument.view == "transposed":
         return base.transpose()
     if argument.view == "inner":
         rows, columns = argument.shape
@@ -74,7 +74,7 @@ def _view(base: Any, argument: ArrayArgument, pad: int) -> Any:
 
 
 def prepare(kernel: RandomKernel, module: ModuleType, device: str) -> None:
-    """Compile a kernel for a device, forward and backward at once."""
+    """Compile a kernel for a device, forward and backward."""
     wp.load_module(module, device=device, block_dim=kernel.block_dim)
 
 
@@ -82,7 +82,7 @@ def execute(kernel: RandomKernel, module: ModuleType, device: str) -> Result:
     """Run a kernel on a device, with its backward pass if it has one."""
     values, upper = kernel.values(), kernel.upper_gradients()
     bases: dict[str, wp.array] = {}
-    passed: list[Any] = []
+    inputs: list[Any] = []
     for argument in kernel.arguments:
         if isinstance(argument, ArrayArgument):
             base = wp.array(
@@ -92,22 +92,22 @@ def execute(kernel: RandomKernel, module: ModuleType, device: str) -> Result:
                 requires_grad=kernel.gradients,
             )
             bases[argument.name] = base
-            passed.append(_view(base, argument, _pad(kernel)))
+            inputs.append(_view(base, argument, _pad(kernel)))
         elif isinstance(argument, ScalarArgument):
-            passed.append(argument.value)
+            inputs.append(argument.value)
         else:
             struct = getattr(module, argument.type_name)()
             for member, value in argument.members:
                 setattr(struct, member, value)
-            passed.append(struct)
+            inputs.append(struct)
     tape = wp.Tape()
     with tape:
         wp.launch_tiled(
-            module.kernel, dim=list(kernel.grid), inputs=passed, block_dim=kernel.block_dim, device=device,
+            module.kernel, dim=list(kernel.grid), inputs=inputs, block_dim=kernel.block_dim, device=device,
             record_tape=kernel.gradients,
         )  # fmt: skip
-    # before the backward pass, which repeats the writes of functions
-    behind = {name: base.numpy().copy() for name, base in bases.items()}
+    # copied before the backward pass, which repeats the writes of functions
+    final = {name: base.numpy().copy() for name, base in bases.items()}
     grads = {}
     if kernel.gradients:
         for argument in kernel.arrays:
@@ -115,11 +115,11 @@ def execute(kernel: RandomKernel, module: ModuleType, device: str) -> Result:
                 bases[argument.name].grad.assign(embedded(kernel, argument, upper[argument.name], 0.0))
         tape.backward()
         grads = {a.name: bases[a.name].grad.numpy() for a in kernel.arrays if a.read and not a.written}
-    return Result(behind, grads)
+    return Result(final, grads)
 
 
 def of_model(kernel: RandomKernel) -> Result:
-    """What the numpy model computes, in the form of a run."""
+    """The results of the NumPy model, in the same form as those of a run."""
     result: ModelResult = kernel.expected()
     arrays = {argument.name: argument for argument in kernel.arrays}
     grads = {name for name, a in arrays.items() if a.read and not a.written} if kernel.gradients else set()
@@ -130,12 +130,13 @@ def of_model(kernel: RandomKernel) -> Result:
 
 
 def difference(got: Result, want: Result) -> str:
-    """The first difference in words, or nothing if all numbers are equal."""
+    """A description of the first difference, or an empty text if all numbers are equal."""
     for kind, mine, theirs in (("value", got.values, want.values), ("gradient", got.grads, want.grads)):
         for name in theirs:
             x, y = mine[name].astype(np.float64), theirs[name].astype(np.float64)
             wrong = x != y
             if wrong.any():
                 first = tuple(int(index) for index in np.argwhere(wrong)[0])
-                return f"{kind} of {name}: {wrong.sum()} of {x.size} differ, at {first} {x[first]:g} for {y[first]:g}"
+                differ = f"{wrong.sum()} of {x.size} differ"
+                return f"{kind} of {name}: {differ}, at {first} {x[first]:g}, expected {y[first]:g}"
     return ""

@@ -1,12 +1,15 @@
-"""Draws random tile kernels around ``wp.tile_matmul`` that are legal Warp programs with exact results.
+"""Draws random tile kernels around ``wp.tile_matmul``: valid Warp programs with exact results.
 
-Some constructs have no defined gradient in Warp, so kernels with them are compared without: ``while`` loops, whose
-reverse loop starts from a false condition; ``break``, whose reverse loop starts behind it; and what is not linear in a
-sum of a dynamic loop, which the backward pass does not repeat; views, made in a dynamic loop, of tiles from outside,
-whose gradients Warp adds to themselves in each turn; and writes to an array that is loaded.
+Some constructs have no defined gradient in Warp. Kernels with them are compared without gradients:
 
-A tile operation waits for all threads where a tile in shared memory is complete: at the end of a load into it, and of
-a product. Stores do not wait, so what a turn writes to a loaded array is read behind a product, or not at all.
+- ``while`` loops, because the reverse loop starts with a false condition;
+- ``break``, because the reverse loop starts after it;
+- operations that are not linear in a sum of a dynamic loop, because the backward pass does not repeat the loop;
+- views, in a dynamic loop, of tiles from outside, because Warp doubles their gradients in each iteration;
+- writes to an array that is loaded.
+
+A tile operation has a block barrier where a tile in shared memory is complete: at the end of a load into it, and of a
+product. Stores have none. So values that an iteration writes to a loaded array are read after a product, or not at all.
 """
 
 from __future__ import annotations
@@ -16,48 +19,49 @@ from dataclasses import replace
 
 from tests.random_kernels.kernel import ArrayArgument, RandomKernel
 from tests.random_kernels.model import NotExactError
+from tests.random_kernels.outputs import OutputWriter
 from tests.random_kernels.pieces import (
     Loop,
     Operand,
     Plan,
     Sum,
-    guarded,
+    conditional,
+    k_offset,
     load,
     loop,
     make_operand,
-    place,
     product,
     start_sum,
 )
 from tests.random_kernels.writer import TooLargeError, Writer
 
-TRIES = 60
+MAX_ATTEMPTS = 60
 MAGNITUDES = (4, 3, 2, 1)
 
 
 def draw(seed: int) -> RandomKernel:
-    """Draw the kernel of a seed; the same one for the same seed.
+    """Draw the kernel of a seed. Equal seeds give equal kernels.
 
     Raises:
-        RuntimeError: No try gave a kernel with exact results, which no known seed does.
+        RuntimeError: No attempt gave a kernel with exact results. No such seed is known.
     """
-    for attempt in range(TRIES):
+    for attempt in range(MAX_ATTEMPTS):
         try:
-            kernel = _Drawing(seed, random.Random(f"{seed} {attempt}"), small=attempt > TRIES // 3).kernel()
+            kernel = _Drawing(seed, random.Random(f"{seed} {attempt}"), small=attempt > MAX_ATTEMPTS // 3).kernel()
         except TooLargeError:
             continue
         for magnitude in MAGNITUDES:
-            sized = replace(kernel, magnitude=magnitude)
+            scaled = replace(kernel, magnitude=magnitude)
             try:
-                sized.expected(bounds=True)
+                scaled.expected(bounds=True)
             except NotExactError:
                 continue
-            return sized
+            return scaled
     raise RuntimeError(f"no kernel for seed {seed}")
 
 
-class _Drawing:
-    """One try at a kernel."""
+class _Drawing(OutputWriter):
+    """One attempt at a kernel."""
 
     def __init__(self, seed: int, rng: random.Random, *, small: bool):
         self.seed, self.small = seed, small
@@ -65,7 +69,7 @@ class _Drawing:
         self.grid = (rng.choice([1, 2, 2, 3]), rng.choice([1, 1, 2, 2]))
         self.plan = self._plan()
         self.sums: list[Sum] = []
-        self.returned = False  # whether a function returns the sum
+        self.returned = False
 
     def _plan(self) -> Plan:
         w = self.w
@@ -76,7 +80,7 @@ class _Drawing:
         sizes = [4, 8, 12, 16, 16, 20, 24] if self.small else [4, 8, 16, 16, 16, 24, 32, 32, 48, 64]
         tm, tn, tk = (w.one(sizes) for _ in range(3))
         steps = w.one([1, 2, 3, 3, 4, 5, 6])
-        if w.chance(0.12, "many turns"):
+        if w.chance(0.12, "many iterations"):
             steps, tk = w.one([17, 19, 24]), w.one([4, 8, 16])
         m, n, k = tm * self.grid[0], tn * self.grid[1], tk * steps
         if w.chance(0.4, "edges"):
@@ -99,7 +103,7 @@ class _Drawing:
             "function": self._function,
         }[shape]()
         for c in self.sums:
-            self._use(c)
+            self.use(c)
         source = self._module()
         gradients = w.backward and not w.no_gradients
         w.feature("backward" if w.backward else "forward only")
@@ -120,22 +124,12 @@ class _Drawing:
         options = f'wp.set_module_options({{"enable_backward": {w.backward}}})\n'
         return "\n".join(["from typing import Any\n", "import warp as wp\n", options, *w.head, *lines, ""])
 
-    # places
-
-    @property
-    def row(self) -> str:
-        return f"i * {self.plan.tm}"
-
-    @property
-    def column(self) -> str:
-        return f"j * {self.plan.tn}"
-
     def _start(self, *, shared: bool = False) -> Sum:
         plan, at = self.plan, (self.row, self.column)
         return start_sum(self.w, plan, plan.tm, plan.tn, at, (plan.m, plan.n), shared=shared)
 
-    def _second(self, operand: str) -> Operand:
-        """Another matrix in the place of A or B."""
+    def _other_operand(self, operand: str) -> Operand:
+        """Another operand with the shape of A or B."""
         plan, name = self.plan, self.w.name(operand)
         if operand == "A":
             return make_operand(self.w, plan, name, (plan.m, plan.k), (plan.tm, plan.tk))
@@ -150,15 +144,15 @@ class _Drawing:
         resident = None
         if self.w.chance(0.16, "resident operand"):
             resident = load(self.w, self.plan, self.a, self.row, "0")
-        with loop(self.w, self.plan, self.a, self.plan.steps) as made:
-            self._body(made, self.sums, resident)
+        with loop(self.w, self.plan, self.a, self.plan.steps) as current:
+            self._body(current, self.sums, resident)
 
     def _two_loops(self) -> None:
-        for turn in range(2):
-            if turn == 0 or self.w.chance(0.6, "several sums"):
+        for number in range(2):
+            if number == 0 or self.w.chance(0.6, "several sums"):
                 self.sums.append(self._start())
-            with loop(self.w, self.plan, self.a, self.plan.steps, stem="st" if turn else "s") as made:
-                self._body(made, self.sums[-1:])
+            with loop(self.w, self.plan, self.a, self.plan.steps, stem="st" if number else "s") as current:
+                self._body(current, self.sums[-1:])
 
     def _nested(self) -> None:
         w, plan = self.w, self.plan
@@ -169,10 +163,10 @@ class _Drawing:
             w.feature("sum in the outer loop")
         with loop(w, plan, self.a, w.one([2, 3]), stem="outer", outer=True):
             sums = self.sums if outside else [self._start()]
-            with loop(w, plan, self.a, plan.steps, stem="inner") as made:
-                self._body(made, sums)
+            with loop(w, plan, self.a, plan.steps, stem="inner") as current:
+                self._body(current, sums)
             if not outside or w.chance(0.3, "sum read in the outer loop"):
-                self._add_to(sums[0], self._output("D", (plan.m, plan.n)), (self.row, self.column))
+                self.add_to(sums[0], self.output("D", (plan.m, plan.n)), (self.row, self.column))
 
     def _no_loop(self) -> None:
         w, plan = self.w, self.plan
@@ -180,77 +174,77 @@ class _Drawing:
         a = load(w, plan, self.a, self.row, "0")
         b = load(w, plan, self.b, "0", self.column)
         if w.chance(0.25):
-            guarded(w, plan, None, lambda: product(w, plan, a, b, self.sums[0]), lambda: w.put("pass"))
+            conditional(w, plan, None, lambda: product(w, plan, a, b, self.sums[0]), lambda: w.put("pass"))
         else:
             product(w, plan, a, b, self.sums[0])
         if w.chance(0.4, "two products"):
             product(w, plan, a, b, self.sums[0])
 
     def _function(self) -> None:
-        """The loop is in a function, which returns its tile or changes one of the caller."""
+        """Write the loop in a function, which returns its tile or changes a tile of the caller."""
         w, plan = self.w, self.plan
         returns = w.chance(0.5)
         w.feature("function returns the tile" if returns else "function takes the tile")
         name = w.name("products")
         plan.in_function = True
         generic = w.chance(0.4, "generic function")
-        # a product puts its sum into shared memory, and Warp does not always see that of a function's parameter
+        # a product puts its sum into shared memory; Warp does not always notice that for a function's parameter
         outside = None if returns else self._start(shared=True)
         self.returned = returns
-        with w.elsewhere() as lines:
+        with w.separate_lines() as lines:
             c = self._start() if outside is None else replace(outside, name="total")
-            with loop(w, plan, self.a, plan.steps) as made:
-                self._body(made, [c])
+            with loop(w, plan, self.a, plan.steps) as current:
+                self._body(current, [c])
             if returns:
                 w.put(f"return {c.name}")
         plan.in_function = False
         parameters = "".join(f"{n}: Any, " for n in w.arguments) if generic else w.parameters() + ", "
-        passed = "".join(f"{n}, " for n in w.arguments)
+        arguments = "".join(f"{n}, " for n in w.arguments)
         kind = "" if returns else ", total: " + ("Any" if generic else f"wp.tile[wp.{c.dtype}, {c.rows}, {c.columns}]")
         w.head.append("\n".join([f"@wp.func\ndef {name}({parameters}i: int, j: int{kind}):", *lines, ""]))
         if outside is None:
             result = replace(c, name=w.name("c"))
-            w.put(f"{result.name} = {name}({passed}i, j)")
+            w.put(f"{result.name} = {name}({arguments}i, j)")
         else:
             result = outside
-            w.put(f"{name}({passed}i, j, {result.name})")
+            w.put(f"{name}({arguments}i, j, {result.name})")
         self.sums = [result]
 
     # the body of a loop
 
-    def _body(self, made: Loop, sums: list[Sum], resident: str | None = None) -> None:
+    def _body(self, current: Loop, sums: list[Sum], resident: str | None = None) -> None:
         w, plan = self.w, self.plan
         if w.chance(0.06, "break"):
             w.no_gradients = True
-            with w.indented(f"if {made.index} == {w.one([1, 2, 3])}:"):
+            with w.indented(f"if {current.index} == {w.one([1, 2, 3])}:"):
                 w.put("break")
-        elif made.dynamic and w.chance(0.06, "continue"):  # Warp reserves too little for tiles behind one it unrolls
-            with w.indented(f"if {made.index} % 3 == 1:"):
+        elif current.dynamic and w.chance(0.06, "continue"):  # after an unrolled one, Warp reserves too little memory
+            with w.indented(f"if {current.index} % 3 == 1:"):
                 w.put("continue")
-        at = place(w, plan, made)
+        at = k_offset(w, plan, current)
         form = w.pick({"plain": 7, "conditional": 1.2, "conditional loads": 1.2})
-        if form == "conditional loads" and not made.dynamic and w.backward:
-            form = "conditional"  # Warp's gradients of views that copies of an if statement assign again are wrong
+        if form == "conditional loads" and not current.dynamic and w.backward:
+            form = "conditional"  # in an unrolled loop, Warp's gradients of views in if statements are wrong
         if form == "conditional loads":
             w.feature("conditional loads")
-            guarded(
+            conditional(
                 w,
                 plan,
-                made,
-                lambda: self._turn(made, at, sums, resident),
-                lambda: self._turn(made, at, sums, resident),
+                current,
+                lambda: self._iteration(current, at, sums, resident),
+                lambda: self._iteration(current, at, sums, resident),
             )
         elif form == "conditional":
             w.feature("conditional product")
             a, b = self._loads(at, resident)
-            guarded(
-                w, plan, made,
+            conditional(
+                w, plan, current,
                 lambda: product(w, plan, a, b, sums[0]),
                 lambda: product(w, plan, a, b, sums[-1]),
             )  # fmt: skip
         else:
-            self._turn(made, at, sums, resident)
-        self._extras(made, sums)
+            self._iteration(current, at, sums, resident)
+        self._extras(current, sums)
 
     def _loads(self, at: str, resident: str | None) -> tuple[str, str]:
         w, plan = self.w, self.plan
@@ -258,7 +252,7 @@ class _Drawing:
         b = load(w, plan, self.b, at, self.column)
         return a, b
 
-    def _turn(self, made: Loop, at: str, sums: list[Sum], resident: str | None) -> None:
+    def _iteration(self, current: Loop, at: str, sums: list[Sum], resident: str | None) -> None:
         w, plan = self.w, self.plan
         if plan.tm == plan.tn and w.chance(0.5, "product of a tile by itself"):
             a = resident or load(w, plan, self.a, self.row, at)
@@ -268,33 +262,33 @@ class _Drawing:
                 self._view_of_outer()
         else:
             a, b = self._loads(at, resident)
-        if resident is None and not self.a.turned and not self.a.view and w.chance(0.05, "operand changed"):
+        if resident is None and not self.a.transposed and not self.a.view and w.chance(0.05, "operand changed"):
             ones = w.name("ones")
             w.tile((plan.tm, plan.tk), plan.inner)
             w.put(f"{ones} = wp.tile_ones(shape=({plan.tm}, {plan.tk}), dtype=wp.{plan.inner})")
             w.put(f"{a} += {ones}")
-        may_store = not self.a.view  # a larger tile would reach into what other blocks write
+        may_store = not self.a.view  # a larger tile would overlap the writes of other blocks
         ahead = may_store and w.chance(0.05, "store to the loaded array ahead")
         if ahead:
             self._store_to_a(at, 1)
         product(w, plan, a, b, sums[0])
         if len(sums) > 1 or w.chance(0.15, "two products"):
             if w.chance(0.6, "shared operand"):
-                product(w, plan, a, load(w, plan, self._second("B"), at, self.column), sums[-1])
+                product(w, plan, a, load(w, plan, self._other_operand("B"), at, self.column), sums[-1])
             else:
-                x = load(w, plan, self._second("A"), self.row, at)
-                product(w, plan, x, load(w, plan, self._second("B"), at, self.column), sums[-1])
-        behind = may_store and made.ascending and self.shape in ("loop", "function")
-        if not ahead and behind and w.chance(0.06, "store to the loaded array"):
+                x = load(w, plan, self._other_operand("A"), self.row, at)
+                product(w, plan, x, load(w, plan, self._other_operand("B"), at, self.column), sums[-1])
+        after = may_store and current.ascending and self.shape in ("loop", "function")
+        if not ahead and after and w.chance(0.06, "store to the loaded array"):
             self._store_to_a(at, 0)
 
-    def _store_to_a(self, at: str, turns: int) -> None:
-        """Write to the array of A: where this turn has read, or where the next one will."""
+    def _store_to_a(self, at: str, iterations_ahead: int) -> None:
+        """Write to the array of A where this iteration reads, or where a later one will."""
         w, plan = self.w, self.plan
-        # blocks of one row would write what others read
+        # with several blocks per row, a block would write to elements that others read
         self.grid, w.no_gradients = (self.grid[0], 1), True
-        shape, offset = [plan.tm, plan.tk], [self.row, f"({at}) + {turns * plan.tk}"]
-        if self.a.turned:
+        shape, offset = [plan.tm, plan.tk], [self.row, f"({at}) + {iterations_ahead * plan.tk}"]
+        if self.a.transposed:
             shape.reverse(), offset.reverse()
         value = w.name("value")
         w.put(f"{value} = wp.tile_full(shape=({shape[0]}, {shape[1]}), value=wp.{plan.inner}({w.one([0, 1, 2])}.0), "
@@ -302,18 +296,18 @@ class _Drawing:
         w.put(f"wp.tile_store(A, {value}, offset=({offset[0]}, {offset[1]}))")
         w.mark("A", written=True)
 
-    def _extras(self, made: Loop, sums: list[Sum]) -> None:
-        """What else a turn may do: look at C, change it, write to arrays."""
+    def _extras(self, current: Loop, sums: list[Sum]) -> None:
+        """Write further operations of an iteration: reads and changes of C, and writes to arrays."""
         w, plan = self.w, self.plan
         c = sums[0]
         if w.chance(0.05, "sum stored in the loop"):
-            array = self._output("E", (plan.m, plan.n))
+            array = self.output("E", (plan.m, plan.n))
             w.put(f"wp.tile_store({array}, {c.name}, offset=({self.row}, {self.column}))")
         if w.chance(0.05, "sum added to in the loop"):
             ones = w.name("ones")
             w.tile((c.rows, c.columns), c.dtype)
             w.put(f"{ones} = wp.tile_ones(shape=({c.rows}, {c.columns}), dtype=wp.{c.dtype})")
-            # a new tile under the name of a parameter is another tile in Python, and the caller's in Warp
+            # assigning to a parameter creates a new tile in Python, but changes the caller's tile in Warp
             in_place = w.chance(1.0 if c.name == "total" else 0.5, "sum changed in place in the loop")
             w.put(f"{c.name} += {ones}" if in_place else f"{c.name} = {c.name} + {ones}")
         if w.chance(0.05, "sum of a tile in the loop"):
@@ -323,85 +317,13 @@ class _Drawing:
             rows, name = plan.tm * self.grid[0] * self.grid[1], w.name("W")
             w.array(name, (rows, plan.tk * plan.steps), plan.inner, written=True, read=False)
             tile = w.name("w")
-            w.put(f"{tile} = wp.tile_full(shape=({plan.tm}, {plan.tk}), value=wp.{plan.inner}({made.index}), "
+            w.put(f"{tile} = wp.tile_full(shape=({plan.tm}, {plan.tk}), value=wp.{plan.inner}({current.index}), "
                   f"dtype=wp.{plan.inner})")  # fmt: skip
             w.put(f"wp.tile_store({name}, {tile}, offset=((i * {self.grid[1]} + j) * {plan.tm}, "
-                  f"{made.index} * {plan.tk}))")  # fmt: skip
-
-    # behind the loop
-
-    def _output(self, stem: str, shape: tuple[int, ...], dtype: str = "") -> str:
-        return self.w.array(self.w.name(stem), shape, dtype or self.plan.outer, written=True, read=False)
-
-    def _add_to(self, c: Sum, array: str, at: tuple[str, str]) -> None:
-        self.w.put(f"wp.tile_atomic_add({array}, {c.name}, offset=({at[0]}, {at[1]}))")
-
-    def _use(self, c: Sum) -> None:
-        """Write what becomes of a sum: changes first, and then where it goes."""
-        w, plan = self.w, self.plan
-        shape, name = f"shape=({c.rows}, {c.columns})", c.name
-        # Warp reserves no shared memory for a tile that a function returned and a view or product puts there later
-        product = 0.0 if self.returned else 0.7
-        kind = w.pick(
-            {"nothing": 4, "map": 1.5, "sum with a tile": 1, "in place": 1, "scaled": 0.7, "product": product}
-        )
-        w.feature(f"behind {kind}")
-        if kind == "map":
-            function, body = w.name("mapped"), w.rng.choice(["x * two + one", "x + x - one", "two * x", "x * x"])
-            body = body.replace("two", f"wp.{c.dtype}(2.0)").replace("one", f"wp.{c.dtype}(1.0)")
-            if "x * x" in body:
-                self._not_linear()
-            w.head.append(f"@wp.func\ndef {function}(x: wp.{c.dtype}):\n    return {body}\n")
-            name = w.name("m")
-            w.put(f"{name} = wp.tile_map({function}, {c.name})")
-        elif kind in ("sum with a tile", "in place"):
-            extra, array = w.name("d"), w.array(w.name("S"), (plan.m, plan.n), c.dtype)
-            w.tile((c.rows, c.columns), c.dtype)
-            w.put(f"{extra} = wp.tile_load({array}, {shape}, offset=({self.row}, {self.column}))")
-            if kind == "in place":
-                w.put(f"{c.name} {w.rng.choice(['+=', '-='])} {extra}")
-            else:
-                name = w.name("m")
-                w.put(f"{name} = {c.name} {w.rng.choice('+-')} {extra}")
-        elif kind == "scaled":
-            name = w.name("m")
-            w.put(f"{name} = {c.name} * wp.{c.dtype}({w.one([-1, 2, 3])}.0)")
-        elif kind == "product":
-            self._not_linear()
-            w.tile((c.rows, c.rows), c.dtype)
-            other, name = w.name("t"), w.name("m")
-            w.put(f"{other} = wp.tile_transpose({c.name})")
-            w.put(f"{name} = wp.tile_matmul({c.name}, {other})")
-            out = self._output("G", (c.rows, c.rows * self.grid[0] * self.grid[1]), c.dtype)
-            w.put(f"wp.tile_store({out}, {name}, offset=(0, (i * {self.grid[1]} + j) * {c.rows}))")
-            return
-        self._leave(c, name)
-
-    def _not_linear(self) -> None:
-        """Note that a gradient depends on a sum: Warp's backward pass has not repeated the dynamic loop before it."""
-        self.w.feature("not linear")
-        if "loop dynamic" in self.w.features:
-            self.w.no_gradients = True
+                  f"{current.index} * {plan.tk}))")  # fmt: skip
 
     def _view_of_outer(self) -> None:
-        """Note that a dynamic loop makes a view of a tile from outside: each turn doubles its gradient."""
+        """Note a view, in a dynamic loop, of a tile from outside. Each iteration doubles its gradient."""
         self.w.feature("view of an outer tile")
         if "loop dynamic" in self.w.features:
             self.w.no_gradients = True
-
-    def _leave(self, c: Sum, name: str) -> None:
-        w, plan = self.w, self.plan
-        kind = w.pick({"store": 6, "atomic add": 1.5, "transposed": 0.0 if self.returned else 1.0, "sum": 0.6})
-        w.feature(f"left by {kind}")
-        if kind == "sum":
-            out = self._output("T", (2,), c.dtype)
-            w.put(f"wp.tile_atomic_add({out}, wp.tile_sum({name}), offset=(1,))")
-        elif kind == "transposed":
-            w.tile((c.rows, c.columns), c.dtype)
-            out, turned = self._output("C", (plan.n, plan.m), c.dtype), w.name("t")
-            w.put(f"{turned} = wp.tile_transpose({name})")
-            w.put(f"wp.tile_store({out}, {turned}, offset=({self.column}, {self.row}))")
-        else:
-            out = self._output("C", (plan.m, plan.n), c.dtype)
-            call = "tile_store" if kind == "store" else "tile_atomic_add"
-            w.put(f"wp.{call}({out}, {name}, offset=({self.row}, {self.column}))")

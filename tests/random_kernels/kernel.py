@@ -1,4 +1,4 @@
-"""What a random kernel is: source text, launch, arguments and their values."""
+"""A random kernel: its source text, launch, arguments and their values."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tests.random_kernels.model import ModelResult, evaluate
 
 @dataclass(frozen=True)
 class ArrayArgument:
-    """An array that a kernel takes.
+    """An array argument of a kernel.
 
     Attributes:
-        name: Of the parameter.
-        shape: What the kernel sees.
+        name: Name of the parameter.
+        shape: Shape of the view that the kernel gets.
         dtype: ``"float16"``, ``"float32"`` or ``"float64"``.
-        view: ``"whole"``; ``"inner"``, the middle of a larger array; ``"rows"``, each second row of one; ``"columns"``,
-            each second column; ``"turned"``, a transposed array.
-        read: The kernel loads from it, and its gradient is compared.
-        written: The kernel writes to it, and its values are compared.
+        view: ``"whole"``; ``"inner"``, the middle of a larger array; ``"rows"``, every second row of one;
+            ``"columns"``, every second column; ``"transposed"``, a transposed array.
+        read: True if the kernel loads from it. Its gradient is compared.
+        written: True if the kernel writes to it. Its values are compared.
     """
 
     name: str
@@ -35,7 +35,7 @@ class ArrayArgument:
 
 @dataclass(frozen=True)
 class ScalarArgument:
-    """An int32 that a kernel takes."""
+    """An int32 argument of a kernel."""
 
     name: str
     value: int
@@ -43,7 +43,7 @@ class ScalarArgument:
 
 @dataclass(frozen=True)
 class StructArgument:
-    """A struct of int32 members; ``type_name`` is its class in the module."""
+    """A struct argument with int32 members. ``type_name`` is its class in the module."""
 
     name: str
     type_name: str
@@ -55,18 +55,18 @@ Argument = ArrayArgument | ScalarArgument | StructArgument
 
 @dataclass(frozen=True)
 class RandomKernel:
-    """A kernel with integer-valued arguments, whose result is exact in any order of summation.
+    """A kernel with integer-valued arguments. Its result is exact in any order of summation.
 
     Attributes:
-        seed: It was drawn from.
-        name: Of the module, an identifier.
-        source: Text of the module; the kernel is its ``kernel``.
+        seed: Seed of the drawing.
+        name: Name of the module, an identifier.
+        source: Text of the module, which defines ``kernel``.
         grid: Blocks of the launch.
-        block_dim: Threads of a block.
-        arguments: In the order of the parameters.
-        features: What it contains.
-        gradients: It has a backward pass, whose gradients are compared.
-        magnitude: Inputs lie between its negative and itself.
+        block_dim: Threads per block.
+        arguments: Arguments in the order of the parameters.
+        features: Names of the constructs that it contains.
+        gradients: True if it has a backward pass whose gradients are compared.
+        magnitude: Largest absolute value of the inputs.
     """
 
     seed: int
@@ -84,11 +84,11 @@ class RandomKernel:
         return tuple(argument for argument in self.arguments if isinstance(argument, ArrayArgument))
 
     def values(self) -> dict[str, np.ndarray]:
-        """Integers that each array holds before the launch, by name."""
+        """The integers that each array holds before the launch, by name."""
         return {a.name: self._draw(a, 0) for a in self.arrays}
 
     def upper_gradients(self) -> dict[str, np.ndarray]:
-        """Integers that each written array has as its gradient before the backward pass, by name."""
+        """The integer gradients of each written array before the backward pass, by name."""
         return {a.name: self._draw(a, 1) for a in self.arrays if a.written} if self.gradients else {}
 
     def _draw(self, argument: ArrayArgument, kind: int) -> np.ndarray:
@@ -97,22 +97,22 @@ class RandomKernel:
         return rng.integers(-size, size + 1, argument.shape).astype(np.float64)
 
     def expected(self, *, bounds: bool = False) -> ModelResult:
-        """What the model computes.
+        """The results of the model.
 
         Raises:
             NotExactError: With ``bounds``, if a number could need rounding.
         """
 
         def other(names: Mapping[str, Any]) -> dict[str, Any]:
-            made: dict[str, Any] = {}
+            found: dict[str, Any] = {}
             for argument in self.arguments:
                 if isinstance(argument, ScalarArgument):
-                    made[argument.name] = argument.value
+                    found[argument.name] = argument.value
                 elif isinstance(argument, StructArgument):
-                    made[argument.name] = names[argument.type_name]()
+                    found[argument.name] = names[argument.type_name]()
                     for member, value in argument.members:
-                        setattr(made[argument.name], member, value)
-            return made
+                        setattr(found[argument.name], member, value)
+            return found
 
         values = self.values()
         return evaluate(

@@ -1,8 +1,8 @@
-"""A plain numpy model of the tile operations that random kernels use, with their gradients.
+"""A NumPy model of the tile operations that random kernels use, with their gradients.
 
-A kernel's own source runs in Python, with :class:`Model` in the place of the module ``warp``. Tiles are numpy arrays
-in float64, and each operation notes how it propagates gradients. With ``bounds=True`` the same source runs on
-magnitudes: differences become sums, and what a tile holds is an upper bound of every partial sum, in any order.
+A kernel's own source runs in Python, with :class:`Model` in place of the module ``warp``. Tiles are NumPy arrays in
+float64, and each operation records how it propagates gradients. With ``bounds=True`` the same source runs on
+magnitudes: differences become sums, and tiles hold upper bounds of every partial sum, in any order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-LIMITS = {"float16": 2048.0, "float32": 2.0**24, "float64": 2.0**40}  # integers up to here are exact
+LIMITS = {"float16": 2048.0, "float32": 2.0**24, "float64": 2.0**40}  # integers up to these are exact
 TF32_LIMIT = 2048.0
 
 
@@ -23,15 +23,15 @@ class NotExactError(Exception):
 
 @dataclass
 class _Run:
-    """What all tiles and arrays of one run share."""
+    """The state that all tiles and arrays of one run share."""
 
     bounds: bool
     tape: list[Callable[[], None]] = field(default_factory=list)
 
 
-def _check(values: np.ndarray, limit: float, what: str) -> None:
+def _check(values: np.ndarray, limit: float, subject: str) -> None:
     if values.size and np.abs(values).max() > limit:
-        raise NotExactError(f"{what} reaches {np.abs(values).max():g}, the limit is {limit:g}")
+        raise NotExactError(f"{subject} reaches {np.abs(values).max():g}, the limit is {limit:g}")
 
 
 class ModelArray:
@@ -58,7 +58,7 @@ class ModelArray:
 
 
 class Tile:
-    """A tile, or a number in ``wp.tile_map``: values, gradient and dtype."""
+    """A tile, or an element in ``wp.tile_map``: values, gradient and dtype."""
 
     def __init__(self, value: np.ndarray, dtype: str, run: _Run, grad: np.ndarray | None = None):
         self.value, self.dtype, self.run = value, dtype, run
@@ -133,10 +133,10 @@ class Tile:
 
 
 class Model:
-    """Stands in for the module ``warp`` while a kernel's source runs in Python.
+    """A fake of the module ``warp``, with which a kernel's source runs in Python.
 
     Args:
-        bounds: Compute upper bounds of magnitudes, and refuse what could need rounding.
+        bounds: Compute upper bounds of magnitudes, and refuse numbers that could need rounding.
     """
 
     Any = Any
@@ -148,7 +148,7 @@ class Model:
             setattr(self, name, _Dtype(name))
         self.int32 = int
 
-    # what declares kernels
+    # declarations
 
     def kernel(self, function: Any = None, **_: Any) -> Any:
         return function if function is not None else lambda f: f
@@ -272,7 +272,7 @@ class Model:
         limit = TF32_LIMIT if options.get("precision") == "tf32" else min(LIMITS[a.dtype], LIMITS[b.dtype])
         for operand in (x, y):
             _check(operand, limit, "an operand")
-        # a product is scaled when it is summed
+        # alpha scales the sum of products
         _check(x @ y * max(alpha, 1.0), LIMITS[c.dtype], "a product")
         c.value *= beta
         c.value += alpha * (x @ y)
@@ -281,7 +281,7 @@ class Model:
         def reverse() -> None:
             c.check_grad()
             upper = c.grad.copy()
-            _check(upper, limit, "a gradient that is an operand")  # it is read in the dtype of A and B
+            _check(upper, limit, "a gradient that is an operand")  # it is converted to the dtype of A and B
             for other, target in ((upper @ y.T, a), (x.T @ upper, b)):
                 _check(other * max(alpha, 1.0), LIMITS[target.dtype], "a product")
             a.grad += alpha * (upper @ y.T)
@@ -295,7 +295,7 @@ class Model:
 
 
 class _Dtype:
-    """Stands in for ``wp.float32`` and its like: a name, and a conversion of numbers."""
+    """A fake of ``wp.float32`` and other dtypes: a name, and a conversion of numbers."""
 
     def __init__(self, name: str):
         self.name = name
@@ -309,7 +309,7 @@ class _Dtype:
 
 @dataclass(frozen=True)
 class ModelResult:
-    """Values of all arrays behind the kernel, and their gradients, by name."""
+    """Values of all arrays after the kernel, and their gradients, by name."""
 
     values: Mapping[str, np.ndarray]
     grads: Mapping[str, np.ndarray]
@@ -325,14 +325,14 @@ def evaluate(
     *,
     bounds: bool = False,
 ) -> ModelResult:
-    """Run a kernel's source on numpy arrays.
+    """Run a kernel's source on NumPy arrays.
 
     Args:
-        source: Text of the module; its kernel is called ``kernel``.
+        source: Text of the module, which defines ``kernel``.
         grid: Blocks of the launch.
         arrays: Values and dtype by name.
-        other: Makes the arguments that are no arrays from the module's names.
-        order: Names of all arguments.
+        other: Returns all other arguments, from the names of the module.
+        order: Names of all arguments in order.
         upper: Gradients of outputs.
         bounds: Check that every number is exact.
 
@@ -343,14 +343,14 @@ def evaluate(
     names: dict[str, Any] = {"wp": model, "__name__": "random_kernel_model"}
     exec(compile(source.replace("import warp as wp\n", ""), "<random kernel>", "exec"), names)
     sign = np.abs if bounds else np.asarray
-    made = {name: ModelArray(sign(values), dtype, model.run) for name, (values, dtype) in arrays.items()}
-    arguments = {**made, **other(names)}
+    model_arrays = {name: ModelArray(sign(values), dtype, model.run) for name, (values, dtype) in arrays.items()}
+    arguments = {**model_arrays, **other(names)}
     with np.errstate(all="raise"):
         for block in np.ndindex(*grid):
             model.block = tuple(int(index) for index in block)
             names["kernel"](*(arguments[name] for name in order))
         for name, values in upper.items():
-            made[name].grad[...] = sign(values)
+            model_arrays[name].grad[...] = sign(values)
         for reverse in reversed(model.run.tape):
             reverse()
-    return ModelResult({n: a.values for n, a in made.items()}, {n: a.grad for n, a in made.items()})
+    return ModelResult({n: a.values for n, a in model_arrays.items()}, {n: a.grad for n, a in model_arrays.items()})

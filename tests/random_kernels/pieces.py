@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tests.random_kernels.kernel import ScalarArgument, StructArgument
 from tests.random_kernels.writer import Writer
 
-UNROLLED = 16  # longest constant range that Warp unrolls
+MAX_UNROLLED = 16  # iterations of the longest constant range that Warp unrolls
 
 
 @dataclass
@@ -17,13 +17,13 @@ class Plan:
     """Sizes and dtypes of a kernel.
 
     Attributes:
-        m, n, k: Of the product.
-        tm, tn, tk: Of its tiles.
+        m, n, k: Sizes of the product.
+        tm, tn, tk: Sizes of its tiles.
         inner: dtype of A and B.
         outer: dtype of C.
         precision: Argument of ``tile_matmul``, or empty.
         closure: Constants of the function around the kernel.
-        in_function: The lines being written belong to a ``wp.func`` of the module.
+        in_function: True while the lines of a ``wp.func`` are written.
     """
 
     m: int
@@ -45,43 +45,43 @@ class Plan:
 
 @dataclass
 class Operand:
-    """One operand of products: its array and how its tiles are made.
+    """One operand of products: its array and the form of its tiles.
 
     Attributes:
         array: Name of the array.
-        rows, columns: Of its tiles.
-        turned: The array holds the transposed matrix.
+        rows, columns: Size of its tiles.
+        transposed: True if the array holds the transposed matrix.
         storage: Argument of ``tile_load``, or empty.
-        view: Its tiles are views of larger ones.
-        copied: The product reads a second name of the tile.
+        view: True if its tiles are views of larger tiles.
+        copied: True if the product reads the tile under a second name.
     """
 
     array: str
     rows: int
     columns: int
-    turned: bool
+    transposed: bool
     storage: str
     view: bool
     copied: bool
 
     def extent(self, axis: int) -> str:
-        return f"{self.array}.shape[{1 - axis if self.turned else axis}]"
+        return f"{self.array}.shape[{1 - axis if self.transposed else axis}]"
 
 
 def make_operand(w: Writer, plan: Plan, array: str, size: tuple[int, int], tile: tuple[int, int]) -> Operand:
-    turned = w.chance(0.25, "transposed operand")
+    transposed = w.chance(0.25, "transposed operand")
     storage = w.pick({"": 1, "shared": 1.5, "register": 0.2})
     w.feature(f"storage {storage or 'default'}")
-    w.array(array, size[::-1] if turned else size, plan.inner)
+    w.array(array, size[::-1] if transposed else size, plan.inner)
     view, copied = w.chance(0.12, "operand view"), w.chance(0.1, "operand copied")
-    return Operand(array, *tile, turned, storage, view, copied)
+    return Operand(array, *tile, transposed, storage, view, copied)
 
 
 def load(w: Writer, plan: Plan, operand: Operand, row: str, column: str) -> str:
-    """Write the load of a tile whose first element is at the row and column of the matrix; returns its name."""
+    """Write the load of a tile that starts at the given row and column of the matrix. Returns its name."""
     stem = operand.array.lower()
     shape, offset = [operand.rows, operand.columns], [row, column]
-    if operand.turned:
+    if operand.transposed:
         shape.reverse(), offset.reverse()
     name = w.name(stem)
     storage = f', storage="{operand.storage}"' if operand.storage else ""
@@ -93,10 +93,10 @@ def load(w: Writer, plan: Plan, operand: Operand, row: str, column: str) -> str:
         inner, name = name, w.name(stem)
         start = w.one([0, 4]), w.one([0, 2])
         w.put(f"{name} = wp.tile_view({inner}, offset=({start[0]}, {start[1]}), shape=({shape[0]}, {shape[1]}))")
-    if operand.turned:
+    if operand.transposed:
         inner, name = name, w.name(stem)
         w.put(f"{name} = wp.tile_transpose({inner})")
-    if operand.copied and not operand.turned and not operand.view:
+    if operand.copied and not operand.transposed and not operand.view:
         inner, name = name, w.name(stem)
         w.tile(tuple(shape), plan.inner)
         w.put(f"{name} = {inner}")
@@ -108,11 +108,11 @@ class Loop:
     """A loop that is being written.
 
     Attributes:
-        index: Expression of the turn.
-        at: Expression of the element of K that it starts at.
-        dynamic: Warp does not unroll it.
-        kind: How its bound is spelled.
-        ascending: Each turn loads behind the turn before.
+        index: Expression of the iteration number.
+        at: Expression of its first element of K.
+        dynamic: True if Warp does not unroll the loop.
+        kind: The form of its bound.
+        ascending: True if each iteration loads elements after those of the iteration before.
     """
 
     index: str
@@ -123,7 +123,7 @@ class Loop:
 
 
 def _bound(w: Writer, plan: Plan, value: int, kind: str, scale: int = 1) -> str:
-    """An expression of the value; ``scale`` is how much larger a member of a struct is."""
+    """An expression of the value. A member of a struct holds ``scale`` times the value."""
     if kind == "scalar":
         name = w.name("count")
         w.arguments[name] = ScalarArgument(name, value)
@@ -146,21 +146,21 @@ def _bound(w: Writer, plan: Plan, value: int, kind: str, scale: int = 1) -> str:
 
 @contextmanager
 def loop(w: Writer, plan: Plan, a: Operand, steps: int, *, stem: str = "s", outer: bool = False) -> Iterator[Loop]:
-    """Write a loop over K, or one around it, whose bound is no size of an array."""
+    """Write a loop over K, or an outer loop, whose bound does not come from an array."""
     weights = {"elements": 3.0, "ceil": 2.0, "scalar": 2.0, "struct": 1.0, "closure": 1.0, "constant": 1.0,
                "literal": 2.0, "while": 0.8, "backwards": 0.5}  # fmt: skip
     if plan.in_function:
         weights.pop("closure")
     if outer:
         weights = {"scalar": 2.0, "struct": 1.0}
-        if not w.backward:  # Warp crashes where a dynamic loop is repeated in an unrolled one and has a backward pass
+        if not w.backward:  # with a backward pass, Warp crashes on a dynamic loop in an unrolled one
             weights |= {"constant": 1.0, "literal": 1.0}
     kind = w.pick(weights)
     w.feature("loop", f"loop {kind}")
     index, tk, copies = w.name(stem), plan.tk, 1
     at, dynamic = f"{index} * {tk}", True
-    if kind in ("scalar", "struct") and not outer and w.chance(0.15, "other number of turns"):
-        steps = w.one([0, 1, steps + 1])  # none, one, and one whose tiles lie behind the arrays
+    if kind in ("scalar", "struct") and not outer and w.chance(0.15, "other number of iterations"):
+        steps = w.one([0, 1, steps + 1])  # none, one, and one more, whose tiles lie outside the arrays
     if kind == "elements":
         line, at = f"for {index} in range(0, {a.extent(1)}, {tk}):", index
     elif kind == "ceil":
@@ -174,7 +174,7 @@ def loop(w: Writer, plan: Plan, a: Operand, steps: int, *, stem: str = "s", oute
         line, at = f"for {index} in range({bound}, -1, -{tk}):", index
     else:
         if kind in ("closure", "constant", "literal"):
-            dynamic = steps > UNROLLED
+            dynamic = steps > MAX_UNROLLED
             w.feature("loop unrolled" if not dynamic else "loop long constant")
             copies = steps if not dynamic else 1
         bound = _bound(w, plan, steps, kind, tk)
@@ -182,53 +182,55 @@ def loop(w: Writer, plan: Plan, a: Operand, steps: int, *, stem: str = "s", oute
     if dynamic:
         w.feature("loop dynamic")
     with w.indented(line, copies):
-        turn = f"{index} // {tk}" if at == index else index
-        made = Loop(f"({turn})" if at == index else turn, at, dynamic, kind)
-        if kind == "while":  # counts first, so that continue can not skip it
+        iteration = f"{index} // {tk}" if at == index else index
+        current = Loop(f"({iteration})" if at == index else iteration, at, dynamic, kind)
+        if kind == "while":  # increments first, because continue would skip the increment
             w.put(f"{index} += {tk}")
-            made = Loop(f"(({index} - {tk}) // {tk})", f"{index} - {tk}", True, kind)
-        yield made
+            current = Loop(f"(({index} - {tk}) // {tk})", f"{index} - {tk}", True, kind)
+        yield current
 
 
-def place(w: Writer, plan: Plan, made: Loop) -> str:
-    """Write how the turn's element of K is computed, in one of many ways; returns the expression."""
+def k_offset(w: Writer, plan: Plan, current: Loop) -> str:
+    """Write the computation of the iteration's offset along K, in one of many forms. Returns the expression."""
     kind = w.pick({"plain": 6, "//": 1, "%": 1, "^": 1, "helper": 1.2, "split": 0.8, "variable": 1})
-    tk, turn = plan.tk, made.index
+    tk, iteration = plan.tk, current.index
     w.feature(f"offset {kind}")
-    made.ascending = kind not in ("//", "%", "^") and made.kind != "backwards"
+    current.ascending = kind not in ("//", "%", "^") and current.kind != "backwards"
     if kind == "//":
-        return f"({turn} // 2) * {tk}"
+        return f"({iteration} // 2) * {tk}"
     if kind == "%":
-        return f"({turn} % {w.one([2, 3])}) * {tk}"
+        return f"({iteration} % {w.one([2, 3])}) * {tk}"
     if kind == "^":
-        return f"({turn} ^ 1) * {tk}"
+        return f"({iteration} ^ 1) * {tk}"
     if kind == "helper":
         name = w.name("place")
         if w.chance(0.4, "generic helper"):
-            w.head.append(f"@wp.func\ndef {name}(turn: Any, size: Any):\n    return turn * size\n")
-            return f"{name}({turn}, {tk})"
-        w.head.append(f"@wp.func\ndef {name}(turn: int):\n    return turn * {tk}\n")
-        return f"{name}({turn})"
+            w.head.append(f"@wp.func\ndef {name}(step: Any, size: Any):\n    return step * size\n")
+            return f"{name}({iteration}, {tk})"
+        w.head.append(f"@wp.func\ndef {name}(step: int):\n    return step * {tk}\n")
+        return f"{name}({iteration})"
     if kind == "split":
         name = w.name("half")
-        w.put(f"{name} = {turn} // 2")
-        return f"{name} * {2 * tk} + ({turn} - {name} * 2) * {tk}"
+        w.put(f"{name} = {iteration} // 2")
+        return f"{name} * {2 * tk} + ({iteration} - {name} * 2) * {tk}"
     if kind == "variable":
         name = w.name("at")
-        w.put(f"{name} = {made.at}")
+        w.put(f"{name} = {current.at}")
         return name
-    return made.at
+    return current.at
 
 
-def condition(w: Writer, plan: Plan, made: Loop | None) -> str:
+def condition(w: Writer, plan: Plan, current: Loop | None) -> str:
     """A condition that is the same for all threads of a block."""
     w.feature("condition")
-    turn = made.index if made is not None else "j"
+    iteration = current.index if current is not None else "j"
     if w.chance(0.25, "condition of an argument"):
         name = w.name("flag")
         w.arguments[name] = ScalarArgument(name, w.one([0, 1, 2]))
-        return w.rng.choice([f"{name} != 0", f"{turn} < {name}", f"{turn} >= {name}"])
-    return w.rng.choice([f"{turn} % 2 == 0", f"{turn} > 0", f"{turn} % 3 != 1", f"({turn} + i) % 2 == 0", "i == 0"])
+        return w.rng.choice([f"{name} != 0", f"{iteration} < {name}", f"{iteration} >= {name}"])
+    return w.rng.choice(
+        [f"{iteration} % 2 == 0", f"{iteration} > 0", f"{iteration} % 3 != 1", f"({iteration} + i) % 2 == 0", "i == 0"]
+    )
 
 
 @dataclass
@@ -244,7 +246,7 @@ class Sum:
 def start_sum(
     w: Writer, plan: Plan, rows: int, columns: int, at: tuple[str, str], size: tuple[int, int], *, shared: bool = False
 ) -> Sum:
-    """Write a tile with its start value; ``shared`` says where it must be."""
+    """Write a tile with its start value. If ``shared`` is set, it must be in shared memory."""
     name, dtype = w.name("c"), plan.outer
     kind = w.pick({"zeros": 6, "ones": 1, "full": 1, "load": 2})
     storage = w.pick({"": 0 if shared else 1, ', storage="shared"': 1.5})
@@ -286,9 +288,11 @@ def product(w: Writer, plan: Plan, a: str, b: str, c: Sum) -> None:
     w.put(f"{c.name} += {call}")
 
 
-def guarded(w: Writer, plan: Plan, made: Loop | None, write: Callable[[], None], otherwise: Callable[[], None]) -> None:
-    """Write statements under a condition, with an else branch now and then."""
-    with w.indented(f"if {condition(w, plan, made)}:"):
+def conditional(
+    w: Writer, plan: Plan, current: Loop | None, write: Callable[[], None], otherwise: Callable[[], None]
+) -> None:
+    """Write statements under a condition, sometimes with an else branch."""
+    with w.indented(f"if {condition(w, plan, current)}:"):
         write()
     if w.chance(0.3, "else"):
         with w.indented("else:"):

@@ -2,7 +2,7 @@
 
 python -m tests.random_kernels.run --count 1000 --device cuda:0 --jobs 8 --json FILE [--seconds 400]
 
-With ``--device cpu`` the CPU itself is compared, with the numpy model.
+With ``--device cpu`` the CPU device is compared with the NumPy model.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 
 from benchmarks.machine import cpu_record, gpu_record
 
-BATCH = 8  # kernels of a worker that are compiled side by side
+BATCH = 8  # kernels that a worker compiles in parallel
 
 
 def reason_of(error: BaseException) -> str:
-    """The kind of an error: its text without numbers and names."""
+    """The text of an error without numbers and names, for grouping."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", lines[0])
     text = re.sub(r"/\S+", "...", text) + (f" {lines[-1]}" if len(lines) > 1 else "")
@@ -36,7 +36,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def loop_states(report: Any) -> Iterator[tuple[str, str]]:
-    """State and reason of each loop in a report of warp_tiles."""
+    """Yields state and reason of each loop in a report of warp_tiles."""
     if isinstance(report, dict):
         for name, value in report.items():
             if name == "loops" and isinstance(value, list):
@@ -54,15 +54,15 @@ class Worker:
     """Compiles and runs the kernels of one process.
 
     Attributes:
-        device: Whose results are compared.
-        threads: Compilations at the same time.
+        device: The device whose results are compared.
+        threads: Parallel compilations.
     """
 
     def __init__(self, device: str, threads: int, folder: Path):
         self.device, self.threads, self.folder = device, threads, folder
 
     def batch(self, seeds: list[int]) -> Iterator[dict[str, Any]]:
-        """Outcomes of some seeds."""
+        """Yields the outcomes of some seeds."""
         from tests.random_kernels.execute import execute, forget_kernel
         from tests.random_kernels.generate import draw
 
@@ -70,12 +70,12 @@ class Worker:
         failed: dict[int, dict[str, Any]] = {}
         modules: dict[int, Any] = {}
         results: dict[tuple[str, int], Any] = {}
-        # one device behind the other: options of a module hold for all of its devices
+        # one device after the other, because options of a module apply to all of its devices
         for device in dict.fromkeys(("cpu", self.device)):
-            left = [kernel for kernel in kernels if kernel.seed not in failed]
+            remaining = [kernel for kernel in kernels if kernel.seed not in failed]
             with ThreadPoolExecutor(self.threads) as pool:
-                jobs = {kernel.seed: pool.submit(self._compile, kernel, modules, device) for kernel in left}
-            for kernel in left:
+                jobs = {kernel.seed: pool.submit(self._compile, kernel, modules, device) for kernel in remaining}
+            for kernel in remaining:
                 try:
                     jobs[kernel.seed].result()
                     results[device, kernel.seed] = execute(kernel, modules[kernel.seed], device)
@@ -95,7 +95,7 @@ class Worker:
 
         if kernel.seed not in modules:
             modules[kernel.seed] = import_kernel(kernel, self.folder)
-        # the CPU's code runs once: optimising it takes longer than it saves
+        # CPU code runs only once, so optimising it takes longer than it saves
         level = 0 if device == "cpu" else None
         wp.set_module_options({"optimization_level": level}, modules[kernel.seed])
         prepare(kernel, modules[kernel.seed], device)
@@ -109,11 +109,11 @@ class Worker:
 
 
 def work(arguments: argparse.Namespace) -> None:
-    """Be a worker: print one JSON line for each seed, and one with the states of loops."""
+    """Run as a worker: print a JSON line for each seed, and a line with the states of loops."""
     with tempfile.TemporaryDirectory(prefix="random_kernels_") as folder:
         os.environ["WARP_CACHE_PATH"] = str(Path(folder) / "warp")
         os.environ["WARP_TILES_CACHE_DIR"] = str(Path(folder) / "lto")
-        out, sys.stdout = sys.stdout, sys.stderr  # Warp prints what it compiles
+        out, sys.stdout = sys.stdout, sys.stderr  # Warp prints its compilations
         import warp as wp
 
         import warp_tiles
@@ -136,7 +136,7 @@ def work(arguments: argparse.Namespace) -> None:
 
 
 class Run:
-    """All seeds of a command, shared out over processes."""
+    """All seeds of a command, divided among processes."""
 
     def __init__(self, arguments: argparse.Namespace):
         self.arguments = arguments
@@ -151,10 +151,10 @@ class Run:
     def all(self) -> None:
         jobs = max(1, min(self.arguments.jobs, len(self.seeds)))
         with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(self._share, [self.seeds[first::jobs] for first in range(jobs)]))
+            list(pool.map(self._run_seeds, [self.seeds[first::jobs] for first in range(jobs)]))
 
-    def _share(self, seeds: list[int]) -> None:
-        """Run seeds in a process; where it dies, the batch that killed it runs again one by one."""
+    def _run_seeds(self, seeds: list[int]) -> None:
+        """Run seeds in a process. If it dies, the seeds of its last batch run again one by one."""
         left, batch = seeds, BATCH
         while left and time.time() < self.until:
             started = self._process(left if batch > 1 else left[:1], batch)
@@ -165,7 +165,7 @@ class Run:
                 suspects = []
             again = [seed for seed in left if seed not in self.outcomes]
             if not started and again == left:
-                return  # the process does not start at all
+                return  # no process can start
             batch = 1 if any(seed in started for seed in again) else BATCH
             left = again
 
@@ -190,11 +190,11 @@ class Run:
             if process.returncode:
                 errors.seek(0)
                 with self.lock:
-                    self.messages.append(f"a process ended with {process.returncode}: {errors.read()[-600:]}")
+                    self.messages.append(f"a process exited with status {process.returncode}: {errors.read()[-600:]}")
         return started
 
     def summary(self) -> dict[str, Any]:
-        """Counts, and what differs, as JSON values."""
+        """Counts and differences, as JSON values."""
         kinds = Counter(outcome["outcome"] for outcome in self.outcomes.values())
         refused: dict[str, list[int]] = {}
         for seed, outcome in sorted(self.outcomes.items()):
@@ -224,7 +224,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--jobs", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=2, help="compilations at the same time in each job")
+    parser.add_argument("--threads", type=int, default=2, help="parallel compilations in each job")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seconds", type=float, default=1e9, help="no batch starts later than this")
     for name, kind in (("--seeds", str), ("--until", float), ("--batch", int)):

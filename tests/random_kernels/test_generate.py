@@ -1,4 +1,4 @@
-"""The generator of random kernels and its harness, on the CPU."""
+"""The generator of random kernels and its test harness, on the CPU."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tests.random_kernels.generate import draw
 from tests.random_kernels.kernel import RandomKernel
 from tests.random_kernels.model import LIMITS, NotExactError
 
-SEEDS = 500  # within these, each feature appears
+SEEDS = 500  # enough for each feature to appear
 NAMES = """
-    alpha, array columns, array inner, array rows, array turned, array whole, array written in the loop,
-    backward, behind in place, behind map, behind nothing, behind product, behind scaled, behind sum with a
-    tile, beta, block 128, block 256, block 32, block 64, block 96, break, condition, condition of an argument,
-    conditional loads, conditional product, continue, dtype float16, dtype float32, dtype float64, edges, else,
-    forward only, function returns the tile, function takes the tile, generic function, generic helper, left by
-    atomic add, left by store, left by sum, left by transposed, loop, loop backwards, loop ceil, loop closure,
-    loop constant, loop dynamic, loop elements, loop literal, loop long constant, loop scalar, loop struct, loop
-    unrolled, loop while, many turns, mixed dtypes, not linear, offset %, offset //, offset ^, offset helper,
-    offset plain, offset split, offset variable, operand changed, operand copied, operand view, other number of
-    turns, product accumulate, product assigned, product in place, product of a tile by itself, resident
-    operand, several sums, shape function, shape loop, shape nested, shape no loop, shape two loops, shared
-    operand, start full, start load, start ones, start zeros, storage default, storage register, storage shared,
-    store to the loaded array, store to the loaded array ahead, sum added to in the loop, sum changed in place
-    in the loop, sum in the outer loop, sum of a tile in the loop, sum outside both loops, sum read in the outer
-    loop, sum stored in the loop, tf32, transposed operand, two products, view of an outer tile
+    after in place, after map, after nothing, after product, after scaled, after sum with a tile, alpha, array
+    columns, array inner, array rows, array transposed, array whole, array written in the loop, backward, beta,
+    block 128, block 256, block 32, block 64, block 96, break, condition, condition of an argument, conditional
+    loads, conditional product, continue, dtype float16, dtype float32, dtype float64, edges, else, forward only,
+    function returns the tile, function takes the tile, generic function, generic helper, loop, loop backwards, loop
+    ceil, loop closure, loop constant, loop dynamic, loop elements, loop literal, loop long constant, loop scalar,
+    loop struct, loop unrolled, loop while, many iterations, mixed dtypes, not linear, offset %, offset //, offset
+    ^, offset helper, offset plain, offset split, offset variable, operand changed, operand copied, operand view,
+    other number of iterations, output atomic add, output store, output sum, output transposed, product accumulate,
+    product assigned, product in place, product of a tile by itself, resident operand, several sums, shape function,
+    shape loop, shape nested, shape no loop, shape two loops, shared operand, start full, start load, start ones,
+    start zeros, storage default, storage register, storage shared, store to the loaded array, store to the loaded
+    array ahead, sum added to in the loop, sum changed in place in the loop, sum in the outer loop, sum of a tile in
+    the loop, sum outside both loops, sum read in the outer loop, sum stored in the loop, tf32, transposed operand,
+    two products, view of an outer tile
 """
 FEATURES = frozenset(" ".join(name.split()) for name in NAMES.split(","))
 
@@ -41,7 +41,7 @@ def drawn() -> list[RandomKernel]:
     return [draw(seed) for seed in range(SEEDS)]
 
 
-def test_a_seed_gives_the_same_kernel_again(drawn: list[RandomKernel]) -> None:
+def test_equal_seeds_give_equal_kernels(drawn: list[RandomKernel]) -> None:
     assert [draw(seed) for seed in range(0, SEEDS, 25)] == drawn[::25]
     assert len({kernel.source for kernel in drawn}) > 0.99 * SEEDS
 
@@ -71,9 +71,9 @@ def test_numbers_that_need_rounding_are_refused(drawn: list[RandomKernel]) -> No
         replace(half, magnitude=4000).expected(bounds=True)
 
 
-def test_arrays_of_views_hold_the_values(drawn: list[RandomKernel]) -> None:
+def test_base_arrays_are_large_enough_and_contiguous(drawn: list[RandomKernel]) -> None:
     views = {argument.view: (kernel, argument) for kernel in drawn for argument in kernel.arrays}
-    assert set(views) == {"whole", "inner", "rows", "columns", "turned"}
+    assert set(views) == {"whole", "inner", "rows", "columns", "transposed"}
     for kernel, argument in views.values():
         base = embedded(kernel, argument, kernel.values()[argument.name], 3.0)
         assert base.size >= np.prod(argument.shape)

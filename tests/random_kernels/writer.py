@@ -1,4 +1,4 @@
-"""Collects the text of a module while a random kernel is drawn."""
+"""The text of a module while a random kernel is drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from tests.random_kernels.kernel import Argument, ArrayArgument
 
 BYTES = {"float16": 2, "float32": 4, "float64": 8}
-SHARED_LIMIT = 140_000  # bytes of tiles, with their gradients; branches make Warp keep copies besides
+SHARED_LIMIT = 140_000  # bytes of tiles with their gradients; Warp needs further copies for branches
 
 
 class TooLargeError(Exception):
@@ -19,16 +19,16 @@ class TooLargeError(Exception):
 
 @dataclass
 class Writer:
-    """Lines of a kernel or function that is being written, and what all of them share.
+    """Collects the lines of a kernel or function, and the facts about the whole module.
 
     Attributes:
-        rng: The only source of chance.
-        backward: The kernel has a backward pass.
-        arguments: Of the kernel, by name.
+        rng: The only source of randomness.
+        backward: True if the kernel has a backward pass.
+        arguments: Arguments of the kernel, by name.
         head: Lines of the module before the kernel.
-        features: What was drawn so far.
-        lines: Of the body that is being written.
-        copies: How often the current line exists once loops are unrolled.
+        features: Features drawn so far.
+        lines: Lines of the current body.
+        copies: The number of copies of the current line after loops are unrolled.
     """
 
     rng: random.Random
@@ -56,8 +56,8 @@ class Writer:
         self.depth -= 1
 
     @contextmanager
-    def elsewhere(self) -> Iterator[list[str]]:
-        """Lines that are written in the block go into a list of their own."""
+    def separate_lines(self) -> Iterator[list[str]]:
+        """Collect the lines of a with-block in a separate list."""
         kept, depth, self.lines, self.depth = self.lines, self.depth, [], 1
         yield self.lines
         self.lines, self.depth = kept, depth
@@ -66,11 +66,11 @@ class Writer:
         self.features.update(names)
 
     def chance(self, probability: float, feature: str = "") -> bool:
-        """Toss a coin; heads adds the feature."""
-        heads = self.rng.random() < probability
-        if heads and feature:
+        """Return True with this probability, and then add the feature."""
+        chosen = self.rng.random() < probability
+        if chosen and feature:
             self.features.add(feature)
-        return heads
+        return chosen
 
     def pick(self, weighted: dict[str, float]) -> str:
         return self.rng.choices(list(weighted), list(weighted.values()))[0]
@@ -86,7 +86,7 @@ class Writer:
         """Count a tile in shared memory.
 
         Raises:
-            TooLargeError: It does not fit.
+            TooLargeError: The tiles do not fit.
         """
         size = BYTES[dtype]
         for count in shape:
@@ -96,22 +96,22 @@ class Writer:
             raise TooLargeError
 
     def array(self, name: str, shape: tuple[int, ...], dtype: str, *, written: bool = False, read: bool = True) -> str:
-        """Add an array to the arguments, as a view now and then."""
+        """Add an array to the arguments, sometimes as a view."""
         view = "whole"
         if len(shape) == 2:
-            view = self.pick({"whole": 6, "inner": 2, "rows": 1, "columns": 0.5, "turned": 0.7})
+            view = self.pick({"whole": 6, "inner": 2, "rows": 1, "columns": 0.5, "transposed": 0.7})
         self.feature(f"array {view}")
         self.arguments[name] = ArrayArgument(name, shape, dtype, view, read, written)
         return name
 
     def mark(self, name: str, *, read: bool = False, written: bool = False) -> None:
-        """Note that an array is also read or written."""
+        """Note that the kernel also reads or writes an array."""
         old = self.arguments[name]
         assert isinstance(old, ArrayArgument)
         self.arguments[name] = replace(old, read=old.read or read, written=old.written or written)
 
     def parameters(self) -> str:
-        """Parameters of a function that takes all arguments of the kernel so far."""
+        """The parameters of a function with all current arguments of the kernel."""
         parts = []
         for name, argument in self.arguments.items():
             if isinstance(argument, ArrayArgument):
