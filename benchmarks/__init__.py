@@ -1,1 +1,1 @@
-"""Measurements, apart from the tests: compile times, speed and errors; see the README."""
+"""Measurements, apart from the tests: compile times, speed and errors. See the README."""

@@ -1,13 +1,13 @@
-"""Speed of this checkout beside another state of it, on one GPU in one run.
+"""Compares the speed of this checkout with that of another state of it, on one GPU in one run.
 
     git worktree add ../before COMMIT
     (cd ../before && python benchmarks/gemm.py --alone --build-only --builds /tmp/builds)
     python benchmarks/gemm.py --alone --build-only --builds /tmp/builds
     python benchmarks/against.py --builds /tmp/builds --before DIGEST --json benchmarks/results/against.json
 
-The first two commands fill a folder and need no GPU; DIGEST is the end of the name of the folder that the first one
-made. Rows are those of ``benchmarks/gemm.py``. Launches of both states take turns; times are medians by CUDA events.
-Where both states have the same machine code, they are not timed.
+The second and third command fill a folder and need no GPU. DIGEST is the last part of the name of the folder that the
+second one made. The rows are those of ``benchmarks/gemm.py``. Launches of both states alternate. Times are medians by
+CUDA events. Rows are not timed if both states have the same machine code.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.gemm import geometric_mean, table_text
 from benchmarks.machine import ROOT, gpu_record, source_digest
-from benchmarks.speed.builds import Shelf
+from benchmarks.speed.builds import BuildStore
 from benchmarks.speed.cells import PARTS, Build, Entry, Part
 
 Row = dict[str, Any]
 
 
 class EarlierBuild(Build):
-    """A build of the earlier state. Its module has a name of its own: Warp takes two of one name for one."""
+    """A build of the earlier state. Its module has its own name, because Warp treats equal names as one module."""
 
     @property
     def module(self) -> str:
@@ -42,12 +42,12 @@ class EarlierBuild(Build):
         return f"before_{self.cell.name}"
 
 
-class StateShelf(Shelf):
+class StateBuildStore(BuildStore):
     """The builds of one state.
 
     Args:
-        root: Where they are kept.
-        digest: Of its sources.
+        root: Folder of the builds.
+        digest: Digest of the state's sources.
     """
 
     def __init__(self, root: Path, digest: str) -> None:
@@ -55,7 +55,7 @@ class StateShelf(Shelf):
         self._tiles = f"tiles-auto-{digest}"
 
     def unpack(self, build: Build, target: Path) -> Path:
-        """See :meth:`Shelf.unpack`; files are renamed as the module is."""
+        """See :meth:`BuildStore.unpack`. Files are renamed like the module."""
         if not isinstance(build, EarlierBuild):
             return super().unpack(build, target)
         plain = Build(build.cell, build.side)
@@ -67,9 +67,9 @@ class StateShelf(Shelf):
         return renamed
 
 
-def machine_code(shelf: Shelf, entry: Entry) -> list[bytes]:
-    """Machine code of a finished build: the sections of its functions, as the ELF format names them."""
-    (packed,) = shelf.folder(entry.builds["tiles"]).glob("*.cubin.xz")
+def machine_code(store: BuildStore, entry: Entry) -> list[bytes]:
+    """Returns the machine code of a finished build: the ELF sections of its functions."""
+    (packed,) = store.folder(entry.builds["tiles"]).glob("*.cubin.xz")
     return list(_code_sections(lzma.decompress(packed.read_bytes())))
 
 
@@ -83,20 +83,20 @@ def _code_sections(data: bytes) -> Iterator[bytes]:
             yield data[offset : offset + length]
 
 
-def measure(entry: Entry, part: Part, shelves: dict[str, Shelf], device: str, repeats: int) -> Row:
-    """Time one cell of both states."""
+def measure(entry: Entry, part: Part, stores: dict[str, BuildStore], device: str, repeats: int) -> Row:
+    """Time one row of both states."""
     from benchmarks.speed import timing
     from benchmarks.speed.sides import Side, compare
 
     row: Row = {"part": part.name, "name": entry.name, "types": entry.types}
-    if machine_code(shelves["before"], entry) == machine_code(shelves["now"], entry):
+    if machine_code(stores["before"], entry) == machine_code(stores["now"], entry):
         return row | {"ratio": 1.0, "same_code": True}
     build = entry.builds["tiles"]
     builds = {"before": EarlierBuild(build.cell, build.side), "now": build}
-    sides = {name: Side(shelf, builds[name], part, device, False) for name, shelf in shelves.items()}
+    sides = {name: Side(store, builds[name], part, device, False) for name, store in stores.items()}
     compare(sides["now"], sides["before"])
     launches = {name: side.launch(part.calls, build.cell.backward) for name, side in sides.items()}
-    times = timing.time_in_turns(launches, device, repeats)
+    times = timing.time_alternately(launches, device, repeats)
     for name, found in times.items():
         row[f"{name}_us"], row[f"{name}_spread_us"] = found.median_us, found.spread_us
     return row | {"ratio": round(times["before"].median_us / times["now"].median_us, 4)}
@@ -116,9 +116,9 @@ def main() -> int:
     from benchmarks.speed import timing
 
     device = "cuda:0"
-    shelves: dict[str, Shelf] = {
-        "before": StateShelf(arguments.builds, arguments.before),
-        "now": StateShelf(arguments.builds, arguments.now),
+    stores: dict[str, BuildStore] = {
+        "before": StateBuildStore(arguments.builds, arguments.before),
+        "now": StateBuildStore(arguments.builds, arguments.now),
     }
     head: Row = {"before": arguments.before, "now": arguments.now, **gpu_record("auto")}
     timing.warm_up(device)
@@ -126,10 +126,10 @@ def main() -> int:
     start = time.monotonic()
     for name in arguments.part:
         for entry in PARTS[name].entries:
-            if any(shelf.record(entry.builds["tiles"]) is None for shelf in shelves.values()):
+            if any(store.record(entry.builds["tiles"]) is None for store in stores.values()):
                 print(f"{name}: {entry.name} is not built", file=sys.stderr)
                 continue
-            rows.append(measure(entry, PARTS[name], shelves, device, arguments.repeats))
+            rows.append(measure(entry, PARTS[name], stores, device, arguments.repeats))
             print(f"{name}: {entry.name}: {rows[-1]['ratio']:.3f}", file=sys.stderr, flush=True)
     ratios = [row["ratio"] for row in rows]
     timed = [row["ratio"] for row in rows if "same_code" not in row]

@@ -1,14 +1,14 @@
-"""How fast a product of tiles in shared memory is where nothing but moving and multiplying takes time.
+"""Bounds of the speed of a product of tiles in shared memory, from data movement and arithmetic alone.
 
-Two things bound it. Shared memory moves 128 bytes a clock and multiprocessor: A and B once for each
-register tile that needs them, C once in and once out, by each warp that adds to it. And the arithmetic has a
-dense rate. Bank conflicts, instructions and waiting are left out, so that no kernel that moves A, B and C in each
-call by all of its warps is faster. One that keeps the sums of a loop in registers is: for it ``c_moves`` is 0.
+Shared memory moves 128 bytes per clock and multiprocessor. A and B move once for each register tile that needs them. C
+moves in and out once for each warp that adds to it. The arithmetic has a dense rate. Bank conflicts, other instructions
+and waiting are left out. So no kernel whose warps all move A, B and C in each call is faster. A kernel that keeps the
+sums of a loop in registers can be faster: for it ``c_moves`` is 0.
 
-:func:`ideal` splits C, and K where C is as wide as sums, over all warps in the way that moves the fewest bytes:
-fp16 64x64x64 with four warps reads A and B twice each, which makes 512 clocks, or 237 TFLOP/s on 132
-multiprocessors at 1.755 GHz; where C does not count, each warp sums a quarter of K, and A and B are read once.
-:func:`configured` counts the same for the register tiles that were chosen, of which there may be fewer than warps.
+:func:`ideal` splits C over all warps, and also K if C is as wide as the sums, in the way that moves the fewest bytes.
+For example, fp16 64x64x64 with four warps reads A and B twice each, in 512 clocks, which gives 237 TFLOP/s on 132
+multiprocessors at 1.755 GHz. If C does not count, each warp sums a quarter of K, and A and B are read once.
+:func:`configured` computes the same for the chosen register tiles, of which there may be fewer than warps.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.hardware import LANES
 
 SHARED_BYTES_PER_CLOCK = 128
-# Floating-point operations a clock and multiprocessor of sm_90: 989 TFLOP/s of dense fp16, from NVIDIA's data sheet,
+# Floating-point operations per clock and multiprocessor of sm_90: 989 TFLOP/s of dense fp16, from NVIDIA's data sheet,
 # are 4096 on 132 multiprocessors at 1.83 GHz. mma.sync may stay below the rate of wgmma; `--rate` takes another.
 RATES: dict[str, float] = {"fp16": 4096, "tf32": 2048, "fp32": 256, "fp64": 256}
 BYTES = {str(name): size for name, size in DTYPE_BYTES.items()}
-_SMALLEST_ROWS, _SMALLEST_COLS, _SMALLEST_SHARE = 16, 8, 16  # as the tensor cores have it
+_SMALLEST_ROWS, _SMALLEST_COLS, _SMALLEST_SHARE = 16, 8, 16  # of a tensor-core instruction
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Product:
         )
 
     def arithmetic(self, rates: Mapping[str, float]) -> float:
-        """Clocks of one multiprocessor at the dense rate of the least instruction that is exact enough."""
+        """Clocks of one multiprocessor at the dense rate of the narrowest instruction that is exact enough."""
         narrow = sum(BYTES[dtype] == 2 for dtype in (self.a, self.b))
         if "float64" in (self.a, self.b, self.c):
             rate = rates["fp64"]
@@ -71,7 +71,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Bound:
-    """Clocks of one multiprocessor, and what takes them: ``shared memory`` or ``arithmetic``."""
+    """Clocks of one multiprocessor, and their limit: ``shared memory`` or ``arithmetic``."""
 
     clocks: float
     limit: str
@@ -93,16 +93,16 @@ def _bound(product: Product, times_a: int, times_b: int, rates: Mapping[str, flo
 
 
 def ideal(product: Product, threads: int, rates: Mapping[str, float] = RATES, c_moves: int = 2) -> Bound:
-    """The bound of the best split of C and K over all warps, or as many as have a share; fewer could move less."""
+    """The bound of the best split of C and K over all warps that have a share. Fewer warps could move less."""
     warps = threads // LANES
-    most_rows, most_cols = -(-product.m // _SMALLEST_ROWS), -(-product.n // _SMALLEST_COLS)
-    most_parts = max(1, product.k // _SMALLEST_SHARE) if BYTES[product.c] >= 4 else 1
+    max_rows, max_cols = -(-product.m // _SMALLEST_ROWS), -(-product.n // _SMALLEST_COLS)
+    max_parts = max(1, product.k // _SMALLEST_SHARE) if BYTES[product.c] >= 4 else 1
     while True:
         sizes = [size for size in range(1, warps + 1) if warps % size == 0]
         possible = [
             _bound(product, cols, rows, rates, c_moves * parts)
             for rows, cols, parts in itertools.product(sizes, repeat=3)
-            if rows * cols * parts == warps and rows <= most_rows and cols <= most_cols and parts <= most_parts
+            if rows * cols * parts == warps and rows <= max_rows and cols <= max_cols and parts <= max_parts
         ]
         if possible:
             return min(possible, key=lambda bound: bound.clocks)
@@ -118,5 +118,5 @@ def configured(product: Product, tile_config: Mapping[str, Any], rates: Mapping[
 
 
 def in_turn(bounds: Sequence[Bound]) -> Bound:
-    """Products one after the other: their clocks add up, and the longest names the limit."""
+    """The bound of products one after the other: the sum of their clocks, and the limit of the longest."""
     return Bound(sum(bound.clocks for bound in bounds), max(bounds, key=lambda bound: bound.clocks).limit)

@@ -1,13 +1,13 @@
-"""Compile times: unmodified Warp and warp_tiles in one run.
+"""Compares the compile times of unmodified Warp and of warp_tiles in one run.
 
     python benchmarks/compile_time.py --json benchmarks/results/compile_time.json --plot docs/compile_time.png
 
-Every figure is the median of its repeats, each in a fresh process with caches of its own. No GPU is
-needed. `--only` takes groups one by one: the file is written after each and keeps the others. `--quick`
-leaves out what Warp builds with cuBLASDx, which takes minutes.
+Each figure is the median of its repeats. Each repeat runs in a fresh process with its own caches. No GPU is needed.
+`--only` selects groups. The file is written after each group and keeps the others. `--quick` leaves out Warp's builds
+with cuBLASDx, which take minutes.
 
-The builders: `warp` is unmodified Warp with cuBLASDx, `scalar` unmodified Warp with the module option
-`enable_mathdx_gemm=False`; `mma`, `cublasdx` and `cublasdx, one process` are warp_tiles with that provider.
+The builder `warp` is unmodified Warp with cuBLASDx, and `scalar` is unmodified Warp with the module option
+`enable_mathdx_gemm=False`. `mma`, `cublasdx` and `cublasdx, one process` are warp_tiles with that provider.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EIGHT = [
     Kernel(64, 32, 16, "float32"),
 ]
 THREADS, ARCH = 128, 90
-BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles, None without it
+BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles; None for builders without it
     "warp": None,
     "scalar": None,
     "mma": {"WARP_TILES_PROVIDER": "mma"},
@@ -59,12 +59,12 @@ class Group:
     """Modules that each builder builds.
 
     Attributes:
-        title: What is built, and from which caches.
+        title: The modules and the state of the caches.
         modules: Texts of Python modules.
-        builders: Who builds them.
+        builders: The builders.
         limits: (ours, peer, field, largest ratio of the first to the second).
-        again: Whether LTO-IR is cached and only Warp's kernel cache is empty.
-        peer_repeats: How often Warp with cuBLASDx builds them, at most.
+        again: True if LTO-IR is cached and only Warp's kernel cache is empty.
+        peer_repeats: Largest number of builds by Warp with cuBLASDx.
     """
 
     title: str
@@ -122,7 +122,7 @@ GROUPS = {
 
 
 def build_once(group: Group, builder: str, folder: Path) -> dict[str, Any]:
-    """One build with empty caches, or with LTO-IR in them."""
+    """Build once with empty caches, or with cached LTO-IR."""
     settings = BUILDERS[builder]
     result: dict[str, Any] = {}
     for out in ("first", "second") if group.again else ("first",):
@@ -147,14 +147,14 @@ def median_of(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def compare(name: str, ratio: float, limit: float) -> dict[str, Any]:
-    """One line of the table."""
+    """Print and return one line of the table."""
     reached = ratio <= limit
     print(f"  {name}: {ratio:.3f}, at most {limit:.3f}: {'reached' if reached else 'MISSED'}", flush=True)
     return {"name": name, "ratio": round(ratio, 4), "limit": round(limit, 4), "reached": reached}
 
 
 def run_group(group: Group, repeats: int, quick: bool, scratch: Path) -> dict[str, Any]:
-    """Build a group with everyone in turn, so that a slower hour of the machine meets all of them."""
+    """Build a group with all builders alternately, so that a slow phase of the machine affects all of them."""
     print(group.title, flush=True)
     results: dict[str, list[dict[str, Any]]] = {}
     for repeat in range(repeats):
@@ -176,7 +176,7 @@ def run_group(group: Group, repeats: int, quick: bool, scratch: Path) -> dict[st
 
 
 def run_variants() -> dict[str, Any]:
-    """Single functions of the provider mma."""
+    """Measure single functions of the provider mma."""
     print("single functions of the provider mma", flush=True)
     rows = variant_times()
     failed = [f"{row['types']} {row['size']} {row['role']}" for row in rows if "error" in row]
@@ -190,7 +190,7 @@ def run_variants() -> dict[str, Any]:
 
 
 def draw(groups: dict[str, Any], path: Path) -> None:
-    """Bars of seconds by group and builder."""
+    """Draw bars of seconds by group and builder."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -217,7 +217,7 @@ def draw(groups: dict[str, Any], path: Path) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures hold for."""
+    """The machine and the versions for which the figures hold."""
     names = ("warp-lang", "cuda-core", "nvidia-cuda-nvrtc-cu12", "nvidia-nvjitlink-cu12", "nvidia-mathdx")
     return {
         "date": datetime.date.today().isoformat(),
@@ -233,7 +233,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="leave out what Warp builds with cuBLASDx")
+    parser.add_argument("--quick", action="store_true", help="leave out Warp's builds with cuBLASDx")
     parser.add_argument("--only", nargs="+", choices=[*GROUPS, "variants", "startup", "hit"], help="groups to run")
     arguments = parser.parse_args()
     path: Path | None = arguments.json

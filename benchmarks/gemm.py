@@ -1,16 +1,16 @@
-"""Speed of products on a GPU: warp_tiles beside unmodified Warp, in one run.
+"""Compares the speed of products on a GPU: warp_tiles and unmodified Warp, in one run.
 
     python benchmarks/gemm.py --json benchmarks/results/gemm.json --plot docs
 
 Parts (`--part`) and rows (`--only`, a pattern such as "fp16 64x64x64*") can be run one by one: the file is
-written after each row and keeps the others. Each row names the run that it was measured in. `--build-only` fills
-the folder of builds and needs no GPU; Warp's builds in it are good for every state of this project. The part
-`every_small` has 2,058 rows, in an order drawn once, and is run only when it is named: Warp's builds of all of them
-take hours, and `--built` measures the rows that have theirs.
+written after each row and keeps the others. Each row names its run. `--build-only` fills the folder of builds and needs
+no GPU. Warp's builds in it are valid for every state of this project. The part `every_small` has 2,058 rows in random
+order, and is run only if `--part` names it. Warp's builds of all its rows take hours. `--built` measures only the rows
+whose builds by Warp exist.
 
-Every side is built ahead of time by a process of its own and only loaded here, where Warp is unmodified.
-Launches of the sides alternate; times are medians by CUDA events. Results of the sides are compared first; a
-difference larger than roundings explain is an error.
+A separate process builds each side ahead of time. The builds are only loaded here, where Warp is unmodified.
+Launches of the sides alternate. Times are medians by CUDA events. Results of the sides are compared first. A
+difference that roundings do not explain is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import bounds
 from benchmarks.machine import ROOT, gpu_record
-from benchmarks.speed.builds import Shelf
+from benchmarks.speed.builds import BuildStore
 from benchmarks.speed.cells import PARTS, Entry, Part
 from warp_tiles.gemm.tile_config import TileConfig
 
@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 
 def flops_of(entry: Entry, part: Part) -> int:
-    """Floating-point operations of one launch; an adjoint replays the product, so that three are computed."""
+    """Floating-point operations of one launch. An adjoint replays the product, so it computes three products."""
     cell = entry.ours
     products = 3 if cell.backward else 1
     if cell.form == "loop":
@@ -49,10 +49,10 @@ def flops_of(entry: Entry, part: Part) -> int:
 def bound_of(
     entry: Entry, built: list[dict[str, Any]], rates: Mapping[str, float], multiprocessors: int, clock_ghz: float
 ) -> Row:
-    """How fast a row can be, at best and with the register tiles of its configuration.
+    """The bounds of a row's speed, in general and with the register tiles of its configuration.
 
-    ``tflops`` is the bound of products that move A, B and C in each call, ``kept_tflops`` that of those which keep the
-    sums of the forward product in registers.
+    ``tflops`` is the bound of products that move A, B and C in each call. ``kept_tflops`` is the bound of products that
+    keep the sums of the forward product in registers.
     """
     cell = entry.ours
     forward = bounds.Product(cell.m, cell.n, cell.k, cell.a, cell.b, cell.c, cell.tf32)
@@ -65,18 +65,18 @@ def bound_of(
         "tflops": round(best.tflops(flops, multiprocessors, clock_ghz), 1),
         "kept_tflops": round(bounds.in_turn(kept).tflops(flops, multiprocessors, clock_ghz), 1),
     }
-    # how A and B lie in the product and in its adjoints
-    lying = (("row_major", "row_major"), ("row_major", "col_major"), ("col_major", "row_major"))
+    # arrangements of A and B in the product and in its adjoints
+    arrangements = (("row_major", "row_major"), ("row_major", "col_major"), ("col_major", "row_major"))
     configs = {tuple(build["variant"]["arrangement"][:2]): build.get("tile_config") for build in built}
-    mine = [configs.get(arrangement) for arrangement, _ in zip(lying, products)]
-    if None not in mine:
-        parts = [bounds.configured(product, config, rates) for product, config in zip(products, mine) if config]
+    chosen = [configs.get(arrangement) for arrangement, _ in zip(arrangements, products)]
+    if None not in chosen:
+        parts = [bounds.configured(product, config, rates) for product, config in zip(products, chosen) if config]
         row["configured_tflops"] = round(bounds.in_turn(parts).tflops(flops, multiprocessors, clock_ghz), 1)
     return row
 
 
-def load_sides(entry: Entry, part: Part, shelf: Shelf, device: str, row: Row) -> dict[str, Any]:
-    """Every side that was built and that can be launched; why the others were not goes into the row."""
+def load_sides(entry: Entry, part: Part, store: BuildStore, device: str, row: Row) -> dict[str, Any]:
+    """Load every side that was built and can be launched. The errors of the others go into the row."""
     import warp as wp
 
     from benchmarks.speed.sides import Side
@@ -84,7 +84,7 @@ def load_sides(entry: Entry, part: Part, shelf: Shelf, device: str, row: Row) ->
     sides = {}
     exact = "bfloat16" in (entry.ours.a, entry.ours.b)
     for name, build in entry.builds.items():
-        record = shelf.record(build) or {"error": "not built"}
+        record = store.record(build) or {"error": "not built"}
         if name == "warp" and not record.get("cublasdx_functions", 1):
             record = {"error": "Warp fell back to its scalar path"}
         if name == "tiles":
@@ -93,7 +93,7 @@ def load_sides(entry: Entry, part: Part, shelf: Shelf, device: str, row: Row) ->
         row[name] = {"dtypes": [build.cell.a, build.cell.b, build.cell.c], "build_seconds": record.get("seconds")}
         if "error" not in record:
             try:
-                side = Side(shelf, build, part, device, exact)
+                side = Side(store, build, part, device, exact)
                 side.command(1, build.cell.backward).launch()
                 wp.synchronize_device(device)
                 sides[name] = side
@@ -104,7 +104,7 @@ def load_sides(entry: Entry, part: Part, shelf: Shelf, device: str, row: Row) ->
     return sides
 
 
-def measure(entry: Entry, part: Part, shelf: Shelf, rates: Mapping[str, float], device: str) -> Row:
+def measure(entry: Entry, part: Part, store: BuildStore, rates: Mapping[str, float], device: str) -> Row:
     """Compare the sides of one row and time them."""
     import warp as wp
 
@@ -113,7 +113,7 @@ def measure(entry: Entry, part: Part, shelf: Shelf, rates: Mapping[str, float], 
 
     cell = entry.ours
     row: Row = {"name": entry.name, "types": entry.types, **asdict(cell)}
-    sides = load_sides(entry, part, shelf, device, row)
+    sides = load_sides(entry, part, store, device, row)
     peers = [name for name, _ in entry.peers]
     if "tiles" in sides:
         row["difference"] = {name: compare(sides["tiles"], side) for name, side in sides.items() if name in peers}
@@ -121,7 +121,7 @@ def measure(entry: Entry, part: Part, shelf: Shelf, rates: Mapping[str, float], 
     if cell.backward:
         launches |= {f"{name} forward": side.launch(part.calls, False) for name, side in sides.items()}
     flops = flops_of(entry, part)
-    for name, times in timing.time_in_turns(launches, device).items():
+    for name, times in timing.time_alternately(launches, device).items():
         found, _, forward = name.partition(" ")
         if forward:
             row[found]["forward_us"] = times.median_us
@@ -132,7 +132,7 @@ def measure(entry: Entry, part: Part, shelf: Shelf, rates: Mapping[str, float], 
     add_ratios(row, peers)
     if "median_us" in row["tiles"]:
         multiprocessors = wp.get_device(device).sm_count
-        built = (shelf.record(entry.builds["tiles"]) or {}).get("builds", [])
+        built = (store.record(entry.builds["tiles"]) or {}).get("builds", [])
         row["bound"] = bound_of(entry, built, rates, multiprocessors, row["tiles"]["clock_ghz"])
         row["bound"]["reached"] = round(row["tiles"]["tflops"] / row["bound"]["tflops"], 3)
         row["bound"]["kept_reached"] = round(row["tiles"]["tflops"] / row["bound"]["kept_tflops"], 3)
@@ -140,7 +140,7 @@ def measure(entry: Entry, part: Part, shelf: Shelf, rates: Mapping[str, float], 
 
 
 def brief(row: Row) -> Row:
-    """What is kept of a row of a long part."""
+    """Returns a shorter form of a row, for a long part."""
     kept: Row = {key: row[key] for key in ("name", "types", "ratio", "fastest_peer") if key in row}
     sides = {name: row[name] for name in ("warp", "scalar", "tiles") if name in row}
     kept |= {
@@ -152,7 +152,7 @@ def brief(row: Row) -> Row:
 
 
 def add_ratios(row: Row, peers: Iterable[str]) -> None:
-    """Our speed over that of the fastest peer, and for adjoints the same without the product that Warp replays."""
+    """Add our speed over that of the fastest peer, and for adjoints the same without the product that Warp replays."""
     timed = [name for name in peers if "median_us" in row[name]]
     if not timed or "median_us" not in row["tiles"]:
         return
@@ -169,31 +169,31 @@ def add_ratios(row: Row, peers: Iterable[str]) -> None:
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
-    """None of no values."""
+    """The geometric mean; None if there are no values."""
     logarithms = [math.log(value) for value in values]
     return round(math.exp(sum(logarithms) / len(logarithms)), 3) if logarithms else None
 
 
 def summary(rows: list[Row], loop: bool) -> dict[str, Row]:
-    """By dtypes and over all: geometric mean, least and number of the ratios; of a loop also best against best."""
+    """Geometric mean, least and number of the ratios, by dtypes and over all. For a loop, also the best of a side."""
     found: dict[str, Row] = {}
     for types in (*dict.fromkeys(row["types"] for row in rows), "all"):
-        mine = [row for row in rows if types in (row["types"], "all")]
-        ratios = [row["ratio"] for row in mine if "ratio" in row]
-        line: Row = {"rows": len(mine), "ratios": len(ratios), "geometric_mean": geometric_mean(ratios)}
+        selected = [row for row in rows if types in (row["types"], "all")]
+        ratios = [row["ratio"] for row in selected if "ratio" in row]
+        line: Row = {"rows": len(selected), "ratios": len(ratios), "geometric_mean": geometric_mean(ratios)}
         line["least"] = min(ratios, default=None)
-        adjoints = [row["adjoint_ratio"] for row in mine if "adjoint_ratio" in row]
+        adjoints = [row["adjoint_ratio"] for row in selected if "adjoint_ratio" in row]
         if adjoints:
             line["adjoint_geometric_mean"] = geometric_mean(adjoints)
-        reached = [row["bound"]["reached"] for row in mine if "bound" in row]
+        reached = [row["bound"]["reached"] for row in selected if "bound" in row]
         if reached:
             line["of_the_bound"] = geometric_mean(reached)
             line["of_the_bound_with_kept_sums"] = geometric_mean(
-                row["bound"]["kept_reached"] for row in mine if "bound" in row
+                row["bound"]["kept_reached"] for row in selected if "bound" in row
             )
         if loop and types != "all":
             for side in ("tiles", "warp"):
-                timed = [row for row in mine if "tflops" in row.get(side, {})]
+                timed = [row for row in selected if "tflops" in row.get(side, {})]
                 if timed:
                     best = max(timed, key=lambda row: float(row[side]["tflops"]))
                     line[f"best_{side}"] = {"name": best["name"], "tflops": best[side]["tflops"]}
@@ -204,13 +204,13 @@ def summary(rows: list[Row], loop: bool) -> dict[str, Row]:
 
 
 def table_text(head: dict[str, Any], rows: Iterable[Row]) -> str:
-    """The JSON text of an object and its ``rows``, each row on a line of its own."""
+    """The JSON text of an object and its ``rows``, each row on its own line."""
     lines = ",\n".join(json.dumps(row) for row in rows)
     return f'{json.dumps(head, indent=1).removesuffix(chr(10) + "}")},\n "rows": [\n{lines}\n]}}'
 
 
 def text_of(data: dict[str, Any]) -> str:
-    """The JSON text of results, each row on a line of its own."""
+    """The JSON text of results, each row on its own line."""
     parts = []
     for name, part in data["parts"].items():
         head = {key: value for key, value in part.items() if key != "rows"}
@@ -233,12 +233,12 @@ class Record:
         return {row["name"]: row for row in self.data["parts"].get(part.name, {}).get("rows", [])}
 
     def has(self, part: Part, entry: Entry) -> bool:
-        """Whether the row was measured with the sources and the provider of this run."""
+        """Returns True if the row was measured with the sources and the provider of this run."""
         row, runs = self.rows(part).get(entry.name), self.data["runs"]
         return row is not None and all(runs[row["run"]][key] == runs[-1][key] for key in ("sources", "provider"))
 
     def put(self, part: Part, row: Row) -> None:
-        """Keep a row in place of an older one."""
+        """Store a row, and replace an older one of the same name."""
         row["run"] = len(self.data["runs"]) - 1
         rows = self.rows(part) | {row["name"]: row}
         ordered = [rows[entry.name] for entry in part.entries if entry.name in rows]
@@ -251,7 +251,7 @@ class Record:
 
 
 def line_of(row: Row) -> str:
-    """One line for the terminal."""
+    """Returns one line for the terminal."""
     sides = [name for name in ("warp", "scalar", "tiles") if name in row]
     shown = [f"{name} {row[name].get('tflops') or 'failed: ' + row[name].get('error', '')[:70]}" for name in sides]
     parts = [f"{row['name']}: {', '.join(shown)} TFLOP/s"]
@@ -273,17 +273,17 @@ def parse() -> argparse.Namespace:
     usual = [name for name, part in PARTS.items() if not part.on_request]
     parser.add_argument("--part", nargs="+", choices=list(PARTS), default=usual)
     parser.add_argument("--only", nargs="+", default=["*"], help='patterns of row names, e.g. "fp16 64x64x64*"')
-    parser.add_argument("--missing", action="store_true", help="leave out rows that the file has of these sources")
-    parser.add_argument("--provider", default="auto", help="who builds our products")
+    parser.add_argument("--missing", action="store_true", help="leave out rows that the file has for these sources")
+    parser.add_argument("--provider", default="auto", help="provider of our products")
     parser.add_argument("--builds", type=Path, default=ROOT / "build" / "benchmarks", help="folder of finished builds")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="compiler processes")
-    parser.add_argument("--built", action="store_true", help="leave out rows of which a peer is still to be built")
-    parser.add_argument("--alone", action="store_true", help="no peers: neither build nor time them")
+    parser.add_argument("--built", action="store_true", help="leave out rows with a peer that is not built")
+    parser.add_argument("--alone", action="store_true", help="neither build nor time peers")
     parser.add_argument("--build-only", action="store_true", help="fill the folder of builds; needs no GPU")
     parser.add_argument("--again", action="store_true", help="try failed builds again")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="start no row after this long")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no row after this time")
     parser.add_argument("--rate", nargs="+", default=[], metavar="TYPES=FLOP", help="dense rates, see bounds.py")
-    parser.add_argument("--draw-only", action="store_true", help="draw what the file holds")
+    parser.add_argument("--draw-only", action="store_true", help="draw the results in the file")
     return parser.parse_args()
 
 
@@ -295,7 +295,7 @@ def main() -> int:
         _draw(json.loads(arguments.json.read_text()), arguments.plot)
         return 0
     rates = {**bounds.RATES, **{name: float(value) for name, value in (rate.split("=") for rate in arguments.rate)}}
-    shelf = Shelf(arguments.builds, arguments.provider)
+    store = BuildStore(arguments.builds, arguments.provider)
     wanted = [
         (part, entry)
         for part in (PARTS[name] for name in arguments.part)
@@ -305,8 +305,8 @@ def main() -> int:
     if arguments.alone:
         wanted = [(part, replace(entry, peers=(), floor=None)) for part, entry in wanted]
     if arguments.built:
-        wanted = [(part, entry) for part, entry in wanted if all(shelf.record(build) for _, build in entry.peers)]
-    shelf.fill([build for _, entry in wanted for build in entry.builds.values()], arguments.workers, arguments.again)
+        wanted = [(part, entry) for part, entry in wanted if all(store.record(build) for _, build in entry.peers)]
+    store.fill([build for _, entry in wanted for build in entry.builds.values()], arguments.workers, arguments.again)
     if arguments.build_only:
         return 0
     from benchmarks.speed import timing
@@ -320,10 +320,10 @@ def main() -> int:
         if arguments.missing and record.has(part, entry):
             continue
         if time.monotonic() - start > arguments.seconds:
-            print("out of time; --missing takes the rest", file=sys.stderr)
+            print("out of time; --missing measures the rest", file=sys.stderr)
             break
         try:
-            row = measure(entry, part, shelf, rates, device)
+            row = measure(entry, part, store, rates, device)
         except WrongResultError as error:
             wrong.append(f"{part.name}: {entry.name}: {error}")
             row = {"name": entry.name, "types": entry.types, "wrong": str(error)}
@@ -332,7 +332,7 @@ def main() -> int:
             print(f"{part.name}: {line_of(row)}", file=sys.stderr, flush=True)
         record.put(part, row)
         if not timing.is_usable(device):
-            print(f"{entry.name} left the GPU unusable for this process; --missing goes on behind it", file=sys.stderr)
+            print(f"{entry.name} left the GPU unusable for this process; --missing continues after it", file=sys.stderr)
             return 2
     for name in arguments.part:
         for types, line in record.data["parts"].get(name, {}).get("summary", {}).items():

@@ -1,8 +1,8 @@
-"""Everything that a GPU decides, in one record: the GPU tests, Warp's own tests, the examples.
+"""Runs the GPU tests, Warp's own tests and the examples, and writes one record of their results.
 
     python benchmarks/gpu_record.py --json benchmarks/results/gpu_tests.json [--workers 8] [--parts ...]
 
-Parts already in the file are kept, so that long parts can be run one by one. Exit status 1 if
+Parts that are in the file already are kept, so that long parts can be run one by one. The exit status is 1 if
 anything failed.
 """
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(command: list[str], **environ: str) -> dict[str, Any]:
-    """Run a command at the top of the checkout; its status, time and last lines."""
+    """Run a command at the top of the checkout. Returns its status, time and last lines."""
     start = time.time()
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **environ}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
@@ -42,7 +42,7 @@ def run(command: list[str], **environ: str) -> dict[str, Any]:
 
 
 def gpu_tests(workers: int, scratch: Path) -> dict[str, Any]:
-    """``pytest -m gpu``: counts by outcome, and the names of failures."""
+    """Run ``pytest -m gpu``. Returns the counts by outcome, and the names of failures."""
     report = scratch / "junit.xml"
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", f"--junitxml={report}", "-p", "no:cacheprovider"]
     if workers > 1:
@@ -59,7 +59,7 @@ def gpu_tests(workers: int, scratch: Path) -> dict[str, Any]:
 
 
 def examples() -> dict[str, Any]:
-    """This project's examples, and Warp's own, unmodified."""
+    """Run this project's examples, and Warp's own unmodified ones."""
     import warp as wp
 
     tiles_run = [sys.executable, "-m", "warp_tiles", "run"]
@@ -76,7 +76,7 @@ def examples() -> dict[str, Any]:
 
 
 def warp_own_tests(scratch: Path) -> dict[str, Any]:
-    """Warp's own tile tests, without and with warp_tiles."""
+    """Run Warp's own tile tests, without and with warp_tiles."""
     outcome = scratch / "own.json"
     result = run([sys.executable, "-m", "tests.gpu.warp_own_tests", "--json", str(outcome)])
     return {**result, **json.loads(outcome.read_text())}

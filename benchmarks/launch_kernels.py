@@ -1,7 +1,7 @@
-"""Kernels so small that a launch costs more: a linear model with its loss and its descent."""
+"""Kernels that take less time than a launch: a linear model, its loss and its gradient descent."""
 
 # mypy: ignore-errors
-# Warp reads annotations as values, so that they are no types
+# Warp reads annotations as values, so they are not types
 
 import warp as wp
 

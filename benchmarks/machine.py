@@ -1,4 +1,4 @@
-"""What a measurement holds for: the machine, the versions of everything, and the sources that were measured."""
+"""The conditions of a measurement: the machine, the versions and the measured sources."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def largest_clock_ghz() -> float:
 
 
 def source_digest() -> str:
-    """Short digest of the package and the device sources, which tells measurements of two states apart."""
+    """Short digest of the package and the device sources. Measurements of two states have different ones."""
     digest = hashlib.sha256()
     for folder, pattern in (("warp_tiles", "*.py"), ("kernels", "*.cuh")):
         for path in sorted((ROOT / folder).rglob(pattern)):

@@ -1,4 +1,4 @@
-"""Build a module of tile kernels in a process of its own, and say what it cost."""
+"""Builds modules of tile kernels in a separate process, and measures the cost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Kernel:
     c: str = "float32"
 
     def source(self, backward: bool | None) -> str:
-        """Its text; ``backward`` as a kernel option, or none."""
+        """The text of the kernel. ``backward`` is a kernel option; None leaves it out."""
         options = "" if backward is None else f"(enable_backward={backward})"
         name = f"{self.a}_{self.m}x{self.n}x{self.k}"
         return KERNEL.format(options=options, name=name, **asdict(self))
@@ -42,18 +42,18 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Job:
-    """What to build, with whom.
+    """A build: the modules and the builder.
 
     Attributes:
         modules: Texts of Python modules with kernels.
-        tiles: Whether warp_tiles is enabled.
+        tiles: True if warp_tiles is enabled.
         arch: Compute capability.
         threads: Threads per block.
         warp_cache: Folder of Warp's caches, its LTO cache among them.
         tiles_cache: Folder of warp_tiles' cache.
         out: Folder for the cubins.
         settings: Environment variables of warp_tiles.
-        scalar: Whether the modules ask for Warp's scalar path.
+        scalar: True if the modules request Warp's scalar path.
     """
 
     modules: tuple[str, ...]
@@ -134,7 +134,7 @@ def build(job: Job) -> dict[str, Any]:
     if run.returncode:
         sys.exit(f"a build failed:\n{run.stdout}\n{run.stderr}")
     result: dict[str, Any] = json.loads(run.stdout.strip().splitlines()[-1])
-    if not job.tiles:  # Warp keeps no record; its LTO cache holds what was built
+    if not job.tiles:  # Warp keeps no record, but its LTO cache holds the builds
         lto = [f for f in Path(job.warp_cache).glob("*/lto/*.lto") if not f.name.endswith("_fatbin.lto")]
         result["lto_builds"] = len(lto)
         result["lto_bytes"] = sum(f.stat().st_size for f in lto)

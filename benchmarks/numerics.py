@@ -1,9 +1,9 @@
-"""Errors of products against float64, of warp_tiles and of unmodified Warp on the same inputs, on a GPU.
+"""Measures the errors of products against float64, of warp_tiles and of unmodified Warp, on a GPU with the same inputs.
 
     python benchmarks/numerics.py --json benchmarks/results/numerics.json --doc docs/numerics.md
 
-An error is the difference to float64 over sum |a| |b| of the same element, as error bounds of sums are stated.
-Rows can be run one by one with `--only`; the file is written after each and keeps the others. `--build-only`
+An error is the difference to float64 over sum |a| |b| of the same element, as in error bounds of sums.
+Rows can be run one by one with `--only`. The file is written after each row and keeps the others. `--build-only`
 needs no GPU.
 """
 
@@ -23,11 +23,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.machine import ROOT, gpu_record
-from benchmarks.speed.builds import Shelf
+from benchmarks.speed.builds import BuildStore
 from benchmarks.speed.cells import Build, Cell, Side
 
 H, B, F, D = "float16", "bfloat16", "float32", "float64"
-TYPES: dict[str, tuple[str, str, str, bool]] = {  # of A, B, C; whether tf32 is asked for
+TYPES: dict[str, tuple[str, str, str, bool]] = {  # dtypes of A, B and C; True if tf32 is requested
     "fp16, fp32 result": (H, H, F, False),
     "fp16": (H, H, H, False),
     "bf16, fp32 result": (B, B, F, False),
@@ -46,7 +46,7 @@ BEGIN, END = "<!-- numerics: begin -->", "<!-- numerics: end -->"
 
 @dataclass(frozen=True)
 class Row:
-    """One table row: a dtype, the elements of a sum, and how many calls add to one result.
+    """One table row: dtypes, the elements of a sum, and the number of calls that add to one result.
 
     Attributes:
         types: Name in ``TYPES``.
@@ -60,11 +60,11 @@ class Row:
 
     @property
     def name(self) -> str:
-        """As ``--only`` takes it."""
+        """The name that ``--only`` matches."""
         return f"{self.types}, {self.reduced}" + (f" x {self.calls}" if self.calls > 1 else "")
 
     def cells(self) -> Iterator[tuple[Cell, tuple[str, ...]]]:
-        """Kernels, each with the results that it is asked for; those that sum 256 elements do not fit as cubes."""
+        """Kernels, each with its results. For sums of 256 elements, a cube does not fit, so there are three kernels."""
         a, b, c, tf32 = TYPES[self.types]
         if self.reduced <= 64:
             size = self.reduced
@@ -76,7 +76,7 @@ class Row:
             yield Cell("resident", a, b, c, long, edge, edge, 128, tf32, True), ("grad_b",)
 
     def builds(self, side: Side) -> Iterator[tuple[Build, tuple[str, ...]]]:
-        """The same as one side builds them; Warp refuses the adjoint of bfloat16."""
+        """The builds of one side, each with its results. Warp refuses the adjoint of bfloat16."""
         for cell, results in self.cells():
             if side == "warp" and B in (cell.a, cell.b):
                 if "c" in results:
@@ -89,7 +89,7 @@ ROWS = [Row(types, *size) for types in TYPES for size in ((16,), (64,), (256,), 
 
 
 def compute(kernel: Any, cell: Cell, calls: int, operands: dict[str, Any], device: str) -> dict[str, Any]:
-    """C and, if there is an adjoint, the gradients of A and B, as NumPy arrays in float64."""
+    """Compute C and, if there is an adjoint, the gradients of A and B, as NumPy arrays in float64."""
     import warp as wp
 
     from benchmarks.speed.arrays import to_device, to_host
@@ -108,7 +108,7 @@ def compute(kernel: Any, cell: Cell, calls: int, operands: dict[str, Any], devic
 
 
 def draw_operands(cell: Cell) -> dict[str, Any]:
-    """A, B and the gradient of C, of values that their dtypes hold."""
+    """Random A, B and gradient of C, with values that their dtypes represent exactly."""
     from benchmarks.speed.arrays import to_device, to_host
 
     random = np.random.default_rng(7)
@@ -125,14 +125,14 @@ def reference(operands: dict[str, Any], calls: int) -> dict[str, Any]:
     return {name: calls * values for name, values in results.items()}
 
 
-def measure_build(shelf: Shelf, build: Build, results: tuple[str, ...], calls: int, device: str) -> dict[str, Any]:
-    """Errors of some results of one kernel, or why there are none."""
+def measure_build(store: BuildStore, build: Build, results: tuple[str, ...], calls: int, device: str) -> dict[str, Any]:
+    """Measure the errors of some results of one kernel, or return the reason why there are none."""
     from benchmarks.speed.sides import load_kernel
 
-    record = shelf.record(build) or {"error": "not built"}
+    record = store.record(build) or {"error": "not built"}
     if "error" in record:
         return {name: {"error": record["error"][:200]} for name in results}
-    kernel = load_kernel(shelf, build, device)
+    kernel = load_kernel(store, build, device)
     cell = build.cell
     operands = draw_operands(cell)
     exact = reference(operands, calls)
@@ -151,14 +151,14 @@ def measure_build(shelf: Shelf, build: Build, results: tuple[str, ...], calls: i
     return found
 
 
-def measure(row: Row, shelf: Shelf, device: str) -> dict[str, Any]:
-    """One row of both sides."""
+def measure(row: Row, store: BuildStore, device: str) -> dict[str, Any]:
+    """Measure one row for both sides."""
     record: dict[str, Any] = {"name": row.name, "types": row.types, "reduced": row.reduced, "calls": row.calls}
     for side in ("tiles", "warp"):
         record[side] = {}
         for build, results in row.builds(side):
             try:
-                record[side] |= measure_build(shelf, build, results, row.calls, device)
+                record[side] |= measure_build(store, build, results, row.calls, device)
             except Exception as error:
                 record[side] |= {name: {"error": f"{type(error).__name__}: {error}"[:200]} for name in results}
     return record
@@ -172,17 +172,17 @@ def _shown(found: dict[str, Any], name: str, figure: str) -> str:
 
 
 def table(rows: list[dict[str, Any]], figure: str) -> list[str]:
-    """Lines of one Markdown table: results by sizes, ours beside Warp's."""
+    """The lines of one Markdown table: results by sizes, ours and Warp's."""
     sizes = list(dict.fromkeys((row["reduced"], row["calls"]) for row in rows))
     heads = [f"{reduced}" + (f", {calls} calls" if calls > 1 else "") for reduced, calls in sizes]
     lines = ["| dtypes | result | " + " | ".join(heads) + " |", "|---|---|" + "---|" * len(sizes)]
     words = {"c": "C", "grad_a": "adjoint of A", "grad_b": "adjoint of B"}
     for types in dict.fromkeys(row["types"] for row in rows):
-        mine = {(row["reduced"], row["calls"]): row for row in rows if row["types"] == types}
+        by_size = {(row["reduced"], row["calls"]): row for row in rows if row["types"] == types}
         for name in RESULTS:
             cells = [
-                f"{_shown(mine[size]['tiles'], name, figure)} / {_shown(mine[size]['warp'], name, figure)}"
-                if size in mine
+                f"{_shown(by_size[size]['tiles'], name, figure)} / {_shown(by_size[size]['warp'], name, figure)}"
+                if size in by_size
                 else ""
                 for size in sizes
             ]
@@ -231,16 +231,16 @@ def main() -> int:
     data = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"runs": [], "rows": []}
     if not arguments.doc_only:
         wanted = [row for row in ROWS if any(fnmatch.fnmatch(row.name, pattern) for pattern in arguments.only)]
-        shelf = Shelf(arguments.builds, arguments.provider)
+        store = BuildStore(arguments.builds, arguments.provider)
         sides: tuple[Side, ...] = ("warp", "tiles")
         builds = [build for row in wanted for side in sides for build, _ in row.builds(side)]
-        shelf.fill(builds, arguments.workers, arguments.again)
+        store.fill(builds, arguments.workers, arguments.again)
         if arguments.build_only:
             return 0
         data["runs"].append(gpu_record(arguments.provider))
         for row in wanted:
             rows = {known["name"]: known for known in data["rows"]}
-            rows[row.name] = {**measure(row, shelf, "cuda:0"), "run": len(data["runs"]) - 1}
+            rows[row.name] = {**measure(row, store, "cuda:0"), "run": len(data["runs"]) - 1}
             data["rows"] = [rows[each.name] for each in ROWS if each.name in rows]
             arguments.json.write_text(json.dumps(data, indent=1) + "\n")
             print(json.dumps(rows[row.name]), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What warp_tiles costs when everything is cached: at import, at a launch, and for a cache hit."""
+"""Measures the overhead of warp_tiles with everything cached: at import, at a launch, and for a cache hit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def product(A: wp.array2d(dtype=wp.float32)):
 
 
 def startup(scratch: Path, repeats: int) -> dict[str, Any]:
-    """Import plus first load of a cached module, and a launch, with and without warp_tiles."""
+    """Time the import plus first load of a cached module, and a launch, with and without warp_tiles."""
     source = scratch / "startup_kernel.py"
     source.write_text(STARTUP_KERNEL)
     root = str(Path(__file__).resolve().parent.parent)
@@ -53,7 +53,7 @@ def startup(scratch: Path, repeats: int) -> dict[str, Any]:
         "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         "WARP_CACHE_PATH": str(scratch / "startup_warp"),
         "WARP_TILES_CACHE_DIR": str(scratch / "startup_tiles"),
-        "PYTHONPYCACHEPREFIX": str(scratch / "bytecode"),  # as an installed package has it
+        "PYTHONPYCACHEPREFIX": str(scratch / "bytecode"),  # as for an installed package
     }
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
     found: dict[str, list[tuple[float, float]]] = {"warp": [], "tiles": []}
@@ -64,7 +64,7 @@ def startup(scratch: Path, repeats: int) -> dict[str, Any]:
             load_ms, launch_us = map(float, run.stdout.strip().splitlines()[-1].split())
             if repeat:  # the first of each fills the caches
                 values.append((load_ms, launch_us))
-            time.sleep(2.1 if not repeat else 0)  # files younger than two seconds are not remembered
+            time.sleep(2.1 if not repeat else 0)  # digests of files younger than two seconds are not cached
     medians = {who: [statistics.median(column) for column in zip(*values)] for who, values in found.items()}
     result = {
         "added_ms": round(medians["tiles"][0] - medians["warp"][0], 1),

@@ -1,9 +1,9 @@
-"""What each compile policy costs, from a cold start and again.
+"""Measures the build time of each compile policy, from a cold start and with caches.
 
     python benchmarks/policies.py --json benchmarks/results/policies.json
 
-Every figure is the median of its repeats, each in a fresh process with caches of its own; no GPU is needed. "off" takes
-minutes and is built once.
+Each figure is the median of its repeats. Each repeat runs in a fresh process with its own caches. No GPU is needed.
+"off" takes minutes and is built once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.compile_time import ARCH, THREADS, machine, median_of
 from benchmarks.measure import Job, Kernel, build
 
 KERNEL = Kernel(64, 64, 64).source(None)
-ODD_THREADS = 48  # no whole warps, which mma does not serve
+ODD_THREADS = 48  # not a multiple of a warp, which mma does not support
 COLD = ("off", "scalar", "fast", "auto")
 
 _BACKGROUND = """
@@ -52,7 +52,7 @@ print(json.dumps({"seconds": at_first, "swapped_after_seconds": end - start, "sw
 
 
 def compiled(policy: str, threads: int, folder: Path, *, again: str = "") -> dict[str, Any]:
-    """One module compiled under a policy; with ``again`` once more under that one, from cached LTO-IR."""
+    """Compile one module under a policy. With ``again``, compile it once more under that policy, from cached LTO-IR."""
     result: dict[str, Any] = {}
     for number, name in enumerate((policy, again) if again else (policy,)):
         settings = (("WARP_TILES_POLICY", name),)
@@ -63,7 +63,7 @@ def compiled(policy: str, threads: int, folder: Path, *, again: str = "") -> dic
 
 
 def background(folder: Path) -> dict[str, Any]:
-    """Seconds until the first load of a module, until it runs on what was built, and of the load that swaps it."""
+    """Seconds until the first load of a module, until its builds are swapped in, and of the load that swaps them."""
     (folder / "odd_kernels.py").write_text("import warp as wp\n" + KERNEL)
     root = str(Path(__file__).resolve().parent.parent)
     environ = {
@@ -84,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="without the policy off")
+    parser.add_argument("--quick", action="store_true", help="leave out the policy off")
     arguments = parser.parse_args()
     results: dict[str, list[dict[str, Any]]] = {}
 

@@ -1,10 +1,10 @@
-"""Host time of a launch: wp.launch, Warp's Launch, and warp_tiles.record, in one run.
+"""Compares the host time of launches: wp.launch, Warp's Launch and warp_tiles.record, in one run.
 
     python benchmarks/recorded.py --device cpu --json benchmarks/results/recorded.json
     python benchmarks/recorded.py --device cuda:0 --json benchmarks/results/recorded.json
 
-The kernel has six arguments and one thread. On the CPU a launch runs the kernel, whose time is part of every
-figure. On a GPU the host queues launches in bursts and waits between them, unmeasured. The ways alternate; a
+The kernel has six arguments and one thread. On the CPU, a launch runs the kernel, so each figure includes its time. On
+a GPU, the host queues launches in bursts, and the wait between bursts is not measured. The ways to launch alternate. A
 figure is the median over bursts, in microseconds. The file keeps the results of the other device.
 """
 
@@ -27,13 +27,13 @@ from benchmarks.machine import cpu_record, gpu_record
 from warp_tiles import record
 
 NOT_RUN = "not run: there are no CUDA graphs on the CPU"
-LARGEST_RATIO, LARGEST_EXTRA_US = 0.35, 0.5  # of wp.launch, and above Launch.launch()
+LARGEST_RATIO, LARGEST_EXTRA_US = 0.35, 0.5  # relative to wp.launch, and in addition to Launch.launch()
 
 Ways = Mapping[str, Callable[[], object]]
 
 
 def medians_us(ways: Ways, bursts: int, calls: int) -> dict[str, float]:
-    """Host time of one call of each way."""
+    """Median host time of one call of each way."""
     found: dict[str, list[float]] = {name: [] for name in ways}
     for burst in range(bursts + 1):
         for name, way in ways.items():
@@ -48,7 +48,7 @@ def medians_us(ways: Ways, bursts: int, calls: int) -> dict[str, float]:
 
 
 class Problem:
-    """One thread's worth of arrays, and every way to launch with them."""
+    """Arrays for one thread, and all ways to launch with them."""
 
     def __init__(self, device: Any) -> None:
         self.device = device
@@ -60,7 +60,7 @@ class Problem:
         self.loss.grad.fill_(1.0)
 
     def launches(self) -> tuple[Ways, Ways]:
-        """Ways to launch the kernel, and its adjoint."""
+        """The ways to launch the kernel, and those to launch its adjoint."""
         keywords: dict[str, Any] = {"dim": 1, "inputs": self.arguments, "device": self.device}
         own = [value.grad if isinstance(value, wp.array) else None for value in self.arguments]
         adjoint: dict[str, Any] = {**keywords, "adj_inputs": own, "adjoint": True}
@@ -79,7 +79,7 @@ class Problem:
         )
 
     def settings(self) -> Ways:
-        """Ways to change an argument."""
+        """The ways to change an argument."""
         keywords: dict[str, Any] = {"dim": 1, "inputs": self.arguments, "device": self.device}
         pair = record(predict, **keywords)
         launch = wp.launch(predict, **keywords, record_cmd=True)
@@ -89,7 +89,7 @@ class Problem:
         }
 
     def steps(self) -> Ways:
-        """Ways to make a training step: forward, loss, both adjoints, and the update of two weights."""
+        """The ways to run a training step: forward, loss, both adjoints, and the update of two weights."""
         keywords: dict[str, Any] = {"dim": 1, "device": self.device}
         error = [self.y, self.target, self.loss]
         updates = [[value, value.grad, 0.01] for value in (self.weight, self.bias)]
@@ -130,7 +130,7 @@ class Problem:
 
 
 def compared(times: Mapping[str, float]) -> dict[str, Any]:
-    """Times of the ways to launch, and whether the recorded one is within its bounds."""
+    """Returns the times, and True under ``within_bounds`` if the recorded launch is within its bounds."""
     ratio = times["recorded"] / times["wp.launch"]
     extra = times["recorded"] - times["Launch.launch()"]
     return {
@@ -142,7 +142,7 @@ def compared(times: Mapping[str, float]) -> dict[str, Any]:
 
 
 def measure(device: Any, bursts: int, calls: int) -> dict[str, Any]:
-    """Every figure of a device, as JSON values."""
+    """Measure every figure of a device, as JSON values."""
     problem = Problem(device)
     forward, adjoint = problem.launches()
     steps: dict[str, Any] = dict(medians_us(problem.steps(), bursts, max(calls // 5, 1)))

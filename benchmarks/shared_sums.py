@@ -91,7 +91,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write(path: Path, head: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Write the file of results, each row on a line of its own."""
+    """Write the file of results, each row on its own line."""
     write_atomic(path, f"{table_text(head, rows)}\n".encode())
 
 

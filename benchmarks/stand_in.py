@@ -1,4 +1,4 @@
-"""A GPU that is not there: Warp's own code generates, builds, links and loads modules for it, and never runs them."""
+"""A fake GPU: Warp's own code generates, builds, links and loads modules for it, and never runs them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ALIAS = "stand-in"
 
 
 class StandIn:
-    """What Warp asks of a device while it loads a module.
+    """The interface that Warp uses of a device while it loads a module.
 
     Attributes:
-        is_capturing: Whether a graph is being captured on it.
-        loaded: Paths of what was loaded, in order.
+        is_capturing: True while a graph is captured on it.
+        loaded: Paths of the loaded modules, in order.
     """
 
-    alias, name, arch, context = ALIAS, "a GPU that is not there", 90, 1
+    alias, name, arch, context = ALIAS, "a fake GPU", 90, 1
     is_cpu, is_cuda, is_cubin_supported = False, True, True
     max_shared_memory_per_block = 232_448
     context_guard = contextlib.nullcontext()
@@ -29,7 +29,7 @@ class StandIn:
         self.loaded: list[str] = []
 
     def get_cuda_output_format(self, preferred: str | None = None) -> str:
-        """Cubins, unless asked for PTX."""
+        """``cubin``, unless another format is preferred."""
         return preferred or "cubin"
 
     def get_cuda_compile_arch(self) -> int:
@@ -40,7 +40,7 @@ class StandIn:
         return ""
 
     def load(self, module: str, block_dim: int | None = None) -> Any:
-        """Load a module by name, as a launch does; Warp's ModuleExec."""
+        """Load a module by name, as a launch does. Returns Warp's ModuleExec."""
         import warp as wp
 
         return wp.get_module(module).load(ALIAS, block_dim)
@@ -48,10 +48,10 @@ class StandIn:
 
 @contextlib.contextmanager
 def stand_in(kernel_cache: Path) -> Iterator[StandIn]:
-    """A device of compute capability 9.0 for a with-block.
+    """Enter a block with a fake device of compute capability 9.0.
 
     Args:
-        kernel_cache: Folder of Warp's kernel cache in it.
+        kernel_cache: Folder of Warp's kernel cache in the block.
     """
     import warp as wp
 
@@ -68,7 +68,7 @@ def stand_in(kernel_cache: Path) -> Iterator[StandIn]:
     def devices() -> list[Any]:
         return [*real(), device]
 
-    def keep(execution: Any) -> None:  # what load_cuda() gave cannot be unloaded
+    def keep(execution: Any) -> None:  # the object from load_cuda() cannot be unloaded
         pass
 
     with contextlib.ExitStack() as stack:

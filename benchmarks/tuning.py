@@ -1,11 +1,11 @@
-"""What tuned kernels cost: a search with and without builds side by side, and the look-up of a record.
+"""Measures the cost of tuned kernels: a search with and without parallel builds, and the look-up of a record.
 
     python benchmarks/tuning.py --json benchmarks/results/tuning.json
 
-Everything runs on Warp's CPU device, in processes of their own with empty caches. The look-up is compared with
-``wp.launch_tiled`` of the same kernel with the same dimensions, in the same run, alternately. The very first search
-with a version of Warp precompiles its headers for the CPU; later ones, for any kernel, find them. Searches during which
-other processes took more than 5 % of the cores are repeated, as often as ``--patience`` says.
+Everything runs on Warp's CPU device, in separate processes with empty caches. The look-up is compared with
+``wp.launch_tiled`` of the same kernel with the same dimensions, alternately in the same run. The very first search
+with a version of Warp precompiles its headers for the CPU. Later searches for any kernel find them. If other processes
+took more than 5 % of the cores during a search, it is repeated, at most ``--patience`` times.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.machine import ROOT, cpu_record
 
 SHAPE = (64, 64, 64)
-OTHERS = 0.05  # share of the cores that other processes may take during a search
+MAX_OTHERS = 0.05  # share of the cores that other processes may take during a search
 _CPU_TIMES = ("user", "system", "children_user", "children_system")
 _BEGIN = """
 import json, sys, time
@@ -63,7 +63,7 @@ def tuned():
 def plain():
     wp.launch_tiled(kernel, dim=dim, block_dim=block_dim, **lists)
 times = {{"tuned": [], "plain": []}}
-for turn in range({turns}):
+for _ in range({iterations}):
     for name, launch in (("tuned", tuned), ("plain", plain)):
         start = time.perf_counter()
         for _ in range(20):
@@ -74,7 +74,7 @@ print(json.dumps({{name: sorted(values)[len(values) // 2] for name, values in ti
 
 
 def child(code: str, folder: Path, **values: Any) -> dict[str, Any]:
-    """The JSON that a fresh process prints last, with caches in ``folder``."""
+    """Run a fresh process with caches in ``folder``. Returns the JSON that it prints last."""
     text = (_BEGIN + code).format(shape=SHAPE, **values)
     environ = {
         **os.environ,
@@ -90,7 +90,7 @@ def child(code: str, folder: Path, **values: Any) -> dict[str, Any]:
 
 
 def busy_s() -> float:
-    """CPU time that all processes of the machine have taken, where Linux tells it."""
+    """CPU time that all processes of the machine have taken; NaN on systems other than Linux."""
     try:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     except OSError:
@@ -100,8 +100,8 @@ def busy_s() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def searched(folder: Path, jobs: int) -> dict[str, Any]:
-    """A search in a fresh process, and which share of the cores other processes had meanwhile."""
+def run_search(folder: Path, jobs: int) -> dict[str, Any]:
+    """Search in a fresh process. Returns its counters, and the share of the cores that other processes took."""
     start, busy, own = time.perf_counter(), busy_s(), os.times()
     found = child(_SEARCH, folder, jobs=jobs)
     assert (found["builds"], found["measurements"]) == (24, 24), found
@@ -112,21 +112,21 @@ def searched(folder: Path, jobs: int) -> dict[str, Any]:
 
 
 def overlap(scratch: Path, repeats: int, patience: int, first: bool) -> dict[str, Any]:
-    """24 configurations without a record: builds one by one, and one per core, alternately.
+    """Search 24 configurations without a record: with builds one by one, and with one build per core, alternately.
 
     Args:
-        scratch: Where caches are.
-        repeats, patience: Of the command line.
-        first: Whether it is the first search ever for this Warp on this machine, or finds the headers of another.
+        scratch: Folder of the caches.
+        repeats, patience: Options of the command line.
+        first: True for the first search ever with this Warp; False for one that finds precompiled headers.
     """
     times: dict[str, list[dict[str, Any]]] = {"serial": [], "side_by_side": []}
-    for turn in range(repeats + patience):
+    for attempt in range(repeats + patience):
         for name, jobs in (("serial", 1), ("side_by_side", 0)):
-            if sum(not found["others"] > OTHERS for found in times[name]) < repeats:
-                folder = scratch / f"{name}_{'first' if first else 'later'}_{turn}"
+            if sum(not found["others"] > MAX_OTHERS for found in times[name]) < repeats:
+                folder = scratch / f"{name}_{'first' if first else 'later'}_{attempt}"
                 if not first:
                     shutil.copytree(scratch / "first" / "tiles" / "headers", folder / "tiles" / "headers")
-                times[name].append(searched(folder, jobs))
+                times[name].append(run_search(folder, jobs))
     times = {name: sorted(runs, key=lambda found: found["others"])[:repeats] for name, runs in times.items()}
     result: dict[str, Any] = {
         "configurations": 24,
@@ -143,7 +143,7 @@ def overlap(scratch: Path, repeats: int, patience: int, first: bool) -> dict[str
 
 
 def first_launch(scratch: Path, repeats: int) -> dict[str, Any]:
-    """The first launch of a process with a record, beside that of the winner's kernel; everything is built."""
+    """Time the first launch of a process with a record, and of the winner's kernel by itself. Everything is built."""
     folder = scratch / "first"
     child(_SEARCH, folder, jobs=0)
     code = 'gemm = autotune_gemm.tuned_gemm("fp32")\nbest = dict(gemm.best(args, "cpu").config)\n'
@@ -161,9 +161,9 @@ def first_launch(scratch: Path, repeats: int) -> dict[str, Any]:
     return result
 
 
-def later_launches(scratch: Path, turns: int) -> dict[str, Any]:
-    """Every launch after the first."""
-    found = child(_LATER, scratch / "first", turns=turns)
+def later_launches(scratch: Path, iterations: int) -> dict[str, Any]:
+    """Time the launches after the first."""
+    found = child(_LATER, scratch / "first", iterations=iterations)
     result = {f"{name}_us": round(value, 2) for name, value in found.items()}
     result["added_us"] = round(found["tuned"] - found["plain"], 2)
     print(f"later launches: {json.dumps(result)}, at most 5 us added", flush=True)
@@ -172,7 +172,7 @@ def later_launches(scratch: Path, turns: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--json", type=Path, help="file of the results")
     parser.add_argument("--repeats", type=int, default=5, help="processes of each kind")
     parser.add_argument("--patience", type=int, default=0, help="further searches of each kind on a busy machine")
     arguments = parser.parse_args()

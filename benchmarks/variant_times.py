@@ -1,4 +1,4 @@
-"""NVRTC time and LTO-IR size of single functions of the provider ``mma``, in a process of their own.
+"""Measures NVRTC time and LTO-IR size of single functions of the provider ``mma``, in a separate process.
 
 python -m benchmarks.variant_times      # prints JSON; no GPU is needed
 """
@@ -24,7 +24,7 @@ TYPES = {
     "fp32": ("float32", "float32", "default"),
     "fp64": ("float64", "float64", "default"),
 }
-SIZES = (64, 16, 6)  # of cubes
+SIZES = (64, 16, 6)  # M, N and K
 
 
 def _rows() -> Iterator[dict[str, Any]]:
@@ -61,7 +61,7 @@ def _rows() -> Iterator[dict[str, Any]]:
 
 
 def variant_times() -> list[dict[str, Any]]:
-    """One row for each dtype, size and role, from a fresh process."""
+    """Measure one row for each dtype, size and role, in a fresh process."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     command = [sys.executable, "-m", "benchmarks.variant_times"]
     run = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)

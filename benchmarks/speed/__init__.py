@@ -1,1 +1,1 @@
-"""What ``gemm.py`` and ``numerics.py`` share: cells, builds, loading and timing."""
+"""Modules that ``gemm.py`` and ``numerics.py`` share: cells, builds, loading and timing."""

@@ -1,7 +1,7 @@
-"""Builds kernels ahead of time, side by side in processes of their own, into folders that are kept.
+"""Builds kernels ahead of time, in parallel in separate processes, into folders that are kept.
 
-Warp's builds depend on Warp's version alone and ours on the sources, so a second run finds them. No GPU is needed:
-folders can be filled elsewhere and copied. Cubins are kept compressed, because Warp's hold megabytes of names.
+Warp's builds depend on Warp's version alone, and ours on the sources, so a second run finds them. No GPU is needed, so
+folders can be filled elsewhere and copied. Cubins are compressed, because Warp's hold megabytes of names.
 
     python -m benchmarks.speed.builds        # a compiler process: a job on stdin, one line per kernel on stdout
 """
@@ -31,11 +31,11 @@ from benchmarks.speed.cells import Build, Side
 RECORD = "record.json"
 ARCH = 90
 _LARGEST_BATCH = 6
-_WARP_FUNCTION = re.compile(r"\bdot_\w+")  # a product that Warp had cuBLASDx build
+_WARP_FUNCTION = re.compile(r"\bdot_\w+")  # a product that Warp builds with cuBLASDx
 
 
 def import_kernels(path: Path, name: str) -> ModuleType:
-    """The Python module ``name`` from a file; Warp reads the sources of kernels from it."""
+    """Import the Python module ``name`` from a file. Warp reads the sources of kernels from it."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -45,12 +45,12 @@ def import_kernels(path: Path, name: str) -> ModuleType:
     return module
 
 
-class Shelf:
-    """Folders of finished builds.
+class BuildStore:
+    """The folders of finished builds.
 
     Args:
-        root: Where they are kept.
-        provider: Who builds the products of warp_tiles.
+        root: Parent of the folders.
+        provider: Provider of the products of warp_tiles.
     """
 
     def __init__(self, root: Path, provider: str) -> None:
@@ -67,21 +67,21 @@ class Shelf:
         return self.side(build.side) / build.cell.name
 
     def record(self, build: Build) -> dict[str, Any] | None:
-        """What the build left behind: its time and sizes, or ``error``; None if there is none yet."""
+        """The record of a build: its time and sizes, or ``error``. None if there is no build yet."""
         try:
             text = (self.folder(build) / RECORD).read_text()
-            record: dict[str, Any] = json.loads(text.replace(f"{self.root}{os.sep}", ""))  # messages name files
+            record: dict[str, Any] = json.loads(text.replace(f"{self.root}{os.sep}", ""))  # messages contain paths
         except FileNotFoundError:
             return None
         return record if (self.folder(build) / f"{build.module}.py").read_text() == build.text else None
 
     def fill(self, builds: Iterable[Build], workers: int, again: bool = False) -> None:
-        """Build what is missing, one side in a process.
+        """Build the missing kernels. A process builds kernels of one side.
 
         Args:
-            builds: What is wanted; doubles are built once.
-            workers: Processes side by side.
-            again: Whether failed builds are tried again.
+            builds: The builds; duplicates are built once.
+            workers: Number of parallel processes.
+            again: True to try failed builds again.
         """
         missing = []
         for build in dict.fromkeys(builds):
@@ -102,9 +102,9 @@ class Shelf:
                 print(f"  {done} of {len(missing)} in {time.time() - start:.0f} s", file=sys.stderr, flush=True)
 
     def _batches(self, side: str, missing: Sequence[Build], workers: int) -> list[list[Build]]:
-        mine = [build for build in missing if build.side == side]
-        size = max(1, min(_LARGEST_BATCH, len(mine) // (2 * workers)))
-        return [mine[start : start + size] for start in range(0, len(mine), size)]
+        selected = [build for build in missing if build.side == side]
+        size = max(1, min(_LARGEST_BATCH, len(selected) // (2 * workers)))
+        return [selected[start : start + size] for start in range(0, len(selected), size)]
 
     def _run(self, batch: list[Build]) -> list[Build]:
         side = batch[0].side
@@ -135,7 +135,7 @@ class Shelf:
         return batch
 
     def unpack(self, build: Build, target: Path) -> Path:
-        """Write a finished build as Warp reads it into a folder, and return the Python file of its kernels."""
+        """Write a finished build into a folder in the form that Warp reads. Returns the Python file of its kernels."""
         source = self.folder(build)
         for path in source.iterdir():
             if path.suffix == ".xz":

@@ -1,4 +1,4 @@
-"""What is measured: the kernels, the cells of every part, and the peers of each cell."""
+"""The measured kernels, the cells of every part, and the peers of each cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Form = Literal["resident", "loop", "loads"]
 Side = Literal["tiles", "warp", "scalar"]
 Types = Literal["fp16", "bf16", "tf32", "fp32", "fp64"]
 
-DTYPES: dict[Types, tuple[str, str]] = {  # of A and B, and of C
+DTYPES: dict[Types, tuple[str, str]] = {  # dtype of A and B, and dtype of C
     "fp16": ("float16", "float32"),
     "bf16": ("bfloat16", "float32"),
     "tf32": ("float32", "float32"),
@@ -55,8 +55,8 @@ class Cell:
         a, b, c: Dtypes.
         m, n, k: Sizes of the tiles.
         threads: Threads of a block.
-        tf32: Whether the product has ``precision="tf32"``.
-        backward: Whether the adjoint is built.
+        tf32: True if the product has ``precision="tf32"``.
+        backward: True if the adjoint is built.
     """
 
     form: Form
@@ -72,7 +72,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """A name that is also a file's."""
+        """The name of the cell, which is valid as a file name."""
         dtypes = f"{self.a}_{self.b}_{self.c}" + ("_tf32" if self.tf32 else "")
         backward = "_backward" if self.backward else ""
         return f"{self.form}{backward}_{dtypes}_{self.m}x{self.n}x{self.k}_t{self.threads}"
@@ -81,7 +81,7 @@ class Cell:
         """The Python module with the cell's kernel ``gemm``.
 
         Args:
-            scalar: Whether Warp's scalar path is asked for by module option.
+            scalar: True to request Warp's scalar path by module option.
         """
         options: dict[str, object] = {"block_dim": self.threads, "enable_backward": self.backward}
         if scalar:
@@ -101,7 +101,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Build:
-    """A cell as one side builds it."""
+    """A cell, built by one side."""
 
     cell: Cell
     side: Side
@@ -119,7 +119,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of a part: our cell, and what it is measured beside.
+    """One row of a part: our cell and its peers.
 
     Attributes:
         types: Name of the dtypes, as the tables group them.
@@ -151,13 +151,13 @@ class Part:
     """A table.
 
     Attributes:
-        name: As ``--part`` takes it.
-        title: What it measures.
+        name: The name that ``--part`` takes.
+        title: Description of the measurements.
         entries: Its rows.
         calls: Products per block (resident).
         blocks: Blocks (resident).
         size: Edge of the square matrices (loop).
-        on_request: Whether it is run only where ``--part`` names it: Warp's builds of it take hours.
+        on_request: True if it is run only when ``--part`` names it, because Warp's builds of it take hours.
     """
 
     name: str
@@ -175,7 +175,7 @@ def _cell(form: Form, types: Types, m: int, n: int, k: int, threads: int, backwa
 
 
 def _peer(cell: Cell) -> Cell:
-    """What Warp can build in a cell's place: it refuses the adjoint of bfloat16, and float16 costs the same."""
+    """Returns the cell that Warp builds. It refuses the adjoint of bfloat16, and float16 takes the same time."""
     if cell.backward and "bfloat16" in (cell.a, cell.b):
         return replace(cell, a="float16", b="float16")
     return cell
@@ -268,7 +268,7 @@ def _small(shapes: Iterable[tuple[int, int, int]], backward: bool = False) -> It
 
 
 def _every_small() -> list[Entry]:
-    """All small sizes, in an order that was drawn once: whatever comes first is a fair sample."""
+    """All small sizes, in one random order, so that the first rows are a fair sample."""
     entries = list(_small(itertools.product(_SMALL_SIZES, _SMALL_SIZES, _SMALL_SIZES)))
     random.Random(0).shuffle(entries)
     return entries

@@ -1,4 +1,4 @@
-"""Draws what ``gemm.py`` measured: bars of Warp and warp_tiles by shape, with the bound or the floor marked."""
+"""Draws the results of ``gemm.py``: bars of Warp and warp_tiles by shape, with a mark at the bound or the floor."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def _grid(part: Row, mark: Callable[[Row], float | None], marked: str) -> Any:
 
 
 def _small(part: Row) -> Any:
-    """Ratios by shape, one mark for each number of threads."""
+    """Draw ratios by shape, one mark for each number of threads."""
     rows = [row for row in part["rows"] if "ratio" in row]
     kinds = list(dict.fromkeys(row["types"] for row in rows))
     figure, all_axes = pyplot.subplots(max(1, len(kinds)), 1, figsize=(9, 2.6 * len(kinds) + 0.6), squeeze=False)
     for axes, types in zip(all_axes[:, 0], kinds):
-        mine = [row for row in rows if row["types"] == types]
-        shapes = list(dict.fromkeys(f"{row['m']}x{row['n']}x{row['k']}" for row in mine))
+        selected = [row for row in rows if row["types"] == types]
+        shapes = list(dict.fromkeys(f"{row['m']}x{row['n']}x{row['k']}" for row in selected))
         for threads, marker in ((32, "o"), (64, "s"), (128, "^")):
-            points = [row for row in mine if row["threads"] == threads]
+            points = [row for row in selected if row["threads"] == threads]
             places = [shapes.index(f"{row['m']}x{row['n']}x{row['k']}") for row in points]
             axes.plot(
                 places, [row["ratio"] for row in points], marker, label=f"{threads} threads", color=COLOURS["tiles"]
@@ -81,12 +81,12 @@ def _small(part: Row) -> Any:
 
 
 def _every_small(part: Row) -> Any:
-    """Ratios in rising order, one line for each dtype and number of threads."""
+    """Draw ratios in rising order, one line for each dtype and number of threads."""
     rows = [row for row in part["rows"] if "ratio" in row]
     figure, axes = pyplot.subplots(figsize=(9, 3.6))
     for types, threads in itertools.product(dict.fromkeys(row["types"] for row in rows), (32, 64, 128)):
-        mine = [row for row in rows if row["types"] == types and row["name"].endswith(f" {threads}")]
-        ratios = sorted(row["ratio"] for row in mine)
+        selected = [row for row in rows if row["types"] == types and row["name"].endswith(f" {threads}")]
+        ratios = sorted(row["ratio"] for row in selected)
         places = [(place + 0.5) / len(ratios) for place in range(len(ratios))]
         axes.plot(places, ratios, label=f"{types}, {threads} threads")
     axes.axhline(1, color=_BOUND, linewidth=0.8)
@@ -97,7 +97,7 @@ def _every_small(part: Row) -> Any:
 
 
 def _floor(row: Row) -> float | None:
-    """The rate if the loads alone took the time."""
+    """The rate of a loop that takes as long as its loads alone."""
     if "median_us" not in row.get("loads", {}) or "tflops" not in row["tiles"]:
         return None
     return float(row["tiles"]["tflops"] * row["tiles"]["median_us"] / row["loads"]["median_us"])

@@ -1,4 +1,4 @@
-"""One side of a row: a finished build, loaded on the GPU with its operands, and what it computes."""
+"""One side of a row: a finished build, loaded on the GPU with its operands, and its results."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ import numpy as np
 import warp as wp
 
 from benchmarks.speed.arrays import Matrix, draw, to_device, to_host
-from benchmarks.speed.builds import ARCH, Shelf, import_kernels
+from benchmarks.speed.builds import ARCH, BuildStore, import_kernels
 from benchmarks.speed.cells import Build, Cell, Part
 from warp_tiles.gemm.dtypes import DTYPES
 
 # unit roundoff of the storage type; tf32 keeps ten bits of the mantissa
 ROUNDOFF = {**{str(name): info.roundoff for name, info in DTYPES.items()}, "tf32": 2.0**-11}
-_ALLOWED = 16.0  # differences between two right results, in units of the roundings that they make
+_ALLOWED = 16.0  # largest difference between two correct results, in units of their roundings
 
 
 class WrongResultError(Exception):
-    """Two sides compute different things."""
+    """Two sides compute different results."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What is timed, and what comes before each time untimed."""
+    """A timed call, and the untimed one before it."""
 
     run: Callable[[], None]
     prepare: Callable[[], None] | None = None
 
 
-def load_kernel(shelf: Shelf, build: Build, device: str) -> Any:
-    """The kernel of a finished build."""
+def load_kernel(store: BuildStore, build: Build, device: str) -> Any:
+    """Load the kernel of a finished build."""
     with tempfile.TemporaryDirectory() as folder:
-        module = import_kernels(shelf.unpack(build, Path(folder)), build.module)
+        module = import_kernels(store.unpack(build, Path(folder)), build.module)
         wp.load_aot_module(module, device=device, arch=ARCH, module_dir=folder, strip_hash=True)
     return module.gemm
 
 
 @functools.lru_cache(maxsize=8)  # neighbouring rows have the same operands
 def _operand(shape: tuple[int, ...], seed: int, exact: bool, dtype: str, device: str) -> Any:
-    """Random values on the device; of three dimensions, the first repeats one matrix."""
+    """Random values on the device. With three dimensions, the first repeats one matrix."""
     if len(shape) == 2:
         return to_device(draw(shape, seed, exact), dtype, device)
     result = wp.empty(shape, dtype=getattr(wp, dtype), device=device)
@@ -62,18 +62,18 @@ class Side:
     """A loaded kernel with its arrays.
 
     Args:
-        shelf: Holds the build.
-        build: What is loaded.
-        part: How it is launched.
-        device: Where.
+        store: The store of the build.
+        build: The build.
+        part: Sizes and number of launches.
+        device: Device of the launches.
         exact: See :func:`draw`.
     """
 
-    def __init__(self, shelf: Shelf, build: Build, part: Part, device: str, exact: bool) -> None:
+    def __init__(self, store: BuildStore, build: Build, part: Part, device: str, exact: bool) -> None:
         cell = build.cell
         self.cell, self.part, self.device = cell, part, device
         self.unmodified = build.side != "tiles"
-        self._kernel = load_kernel(shelf, build, device)
+        self._kernel = load_kernel(store, build, device)
         shape_a, shape_b, shape_c = self._shapes(cell, part)
         self.a = _operand(shape_a, 1, exact, cell.a, device)
         self.b = _operand(shape_b, 2, exact, cell.b, device)
@@ -89,12 +89,12 @@ class Side:
     def _shapes(cell: Cell, part: Part) -> tuple[tuple[int, ...], ...]:
         if cell.form != "resident":
             return ((part.size, part.size),) * 3
-        # gradients of a block are its own, or adding to shared ones would take the time
+        # each block has its own gradients, because atomic additions to shared ones would dominate the time
         shared = part.blocks if cell.backward else 1
         return (shared, cell.m, cell.k), (shared, cell.k, cell.n), (part.blocks, cell.m, cell.n)
 
     def command(self, calls: int, adjoint: bool) -> Any:
-        """A launch that is ready to go: of the kernel, or of its adjoint."""
+        """Returns a recorded launch of the kernel or of its adjoint."""
         resident = self.cell.form == "resident"
         part, cell = self.part, self.cell
         grid = [part.blocks] if resident else [part.size // cell.m, part.size // cell.n]
@@ -106,12 +106,12 @@ class Side:
         return wp.launch_tiled(self._kernel, **keywords)
 
     def launch(self, calls: int, adjoint: bool) -> Launch:
-        """The same, and what must come before it: Warp's adjoint of a store leaves zeros in the gradient it read."""
+        """Returns a launch. An adjoint first restores the gradient of C, which Warp's adjoint of a store zeroes."""
         restore = functools.partial(wp.copy, self.c.grad, self._gradient_of_c) if adjoint else None
         return Launch(self.command(calls, adjoint).launch, restore)
 
     def results(self, calls: int) -> dict[str, Matrix]:
-        """What ``calls`` products compute: a sample of C, or of the gradients of A and B."""
+        """The results of ``calls`` products: a sample of C, or of the gradients of A and B."""
         if not self.cell.backward:
             self.c.fill_(float("nan"))
             self.command(calls, False).launch()
@@ -124,35 +124,35 @@ class Side:
 
 
 def _sample(array: Any) -> Matrix:
-    """A few tiles, or rows in every place that a tile has them."""
+    """Returns a few tiles, or rows from every position within a tile."""
     return to_host(array[::703] if array.ndim == 3 else array[::17])
 
 
 def _unit(side: Side, name: str) -> float:
-    """Relative size of the roundings of a result: sqrt(K) in the sums, and one for each time that it is stored."""
+    """Relative size of the roundings of a result: sqrt(K) for the sums, and one for each store of the result."""
     cell, part = side.cell, side.part
     reduced = {"c": cell.k, "grad_a": cell.n, "grad_b": cell.m}[name]
     stored = {"c": cell.c, "grad_a": cell.a, "grad_b": cell.b}[name]
     if cell.form == "loop":
-        rounds = part.size / reduced  # tiles, or blocks that add to a gradient
+        stores = part.size / reduced  # tiles, or blocks that add to a gradient
         reduced = part.size
     else:
-        rounds = 1.0
+        stores = 1.0
     inner = "tf32" if cell.tf32 else "float64" if cell.c == "float64" else "float32"
     if cell.backward and side.unmodified and cell.a in ("float16", "bfloat16"):
         inner = cell.a  # cuBLASDx rounds products of float and half to half
-    return float(np.sqrt(reduced) * ROUNDOFF[inner] + np.sqrt(rounds) * ROUNDOFF[stored])
+    return float(np.sqrt(reduced) * ROUNDOFF[inner] + np.sqrt(stores) * ROUNDOFF[stored])
 
 
 def compare(ours: Side, theirs: Side) -> dict[str, dict[str, float]]:
-    """How far the results of one call are apart.
+    """Returns the differences between the results of one call.
 
     Returns:
         By result: ``largest``, the largest difference over the root mean square of the values, and ``units``, the
         same over the roundings that both make.
 
     Raises:
-        WrongResultError: More units than two right results can be apart, or a NaN.
+        WrongResultError: A difference has more units than roundings explain, or is NaN.
     """
     first, second = ours.results(1), theirs.results(1)
     found = {}

@@ -1,7 +1,7 @@
 """Times launches alternately.
 
-Each timed launch waits behind a short spinning kernel, so that the launches are queued before the first of
-them starts and none waits for Python; the same kernel reads the clock of a multiprocessor.
+A short spinning kernel runs before the timed launches, so that all of them are queued before the first one starts, and
+none waits for Python. The same kernel reads the clock of a multiprocessor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.speed.sides import Launch
 REPEATS = 12
 _WARM_UPS = 3
 _TIMED_MS = 0.3
-_MOST_LAUNCHES = 16
+_MAX_LAUNCHES = 16
 _SPIN_NS = 200_000
 
 
@@ -37,16 +37,16 @@ class Times:
     clock_ghz: float
 
 
-def time_in_turns(launches: Mapping[str, Launch], device: str, repeats: int = REPEATS) -> dict[str, Times]:
-    """Times of launches that alternate, so that a drift of the clock affects all of them."""
+def time_alternately(launches: Mapping[str, Launch], device: str, repeats: int = REPEATS) -> dict[str, Times]:
+    """Time launches alternately, so that a drift of the clock affects all of them."""
     counts = {name: _launches_for(launch, device) for name, launch in launches.items()}
     clocks = wp.zeros(repeats * len(launches), dtype=wp.float64, device=device)
     events: dict[str, list[tuple[Any, Any]]] = {name: [] for name in launches}
     order = list(launches)
     for repeat in range(repeats):
-        for turn, name in enumerate(order):
+        for position, name in enumerate(order):
             start, stop = (wp.Event(device, enable_timing=True) for _ in range(2))
-            inputs = [clocks, repeat * len(order) + turn, _SPIN_NS]
+            inputs = [clocks, repeat * len(order) + position, _SPIN_NS]
             wp.launch(read_clock, dim=1, inputs=inputs, device=device)
             if prepare := launches[name].prepare:
                 prepare()
@@ -58,16 +58,16 @@ def time_in_turns(launches: Mapping[str, Launch], device: str, repeats: int = RE
         wp.synchronize_device(device)
     read = clocks.numpy().reshape(repeats, len(order))
     found = {}
-    for turn, name in enumerate(order):
+    for position, name in enumerate(order):
         times = [wp.get_event_elapsed_time(*pair) * 1e3 / counts[name] for pair in events[name]]
         low, _, high = statistics.quantiles(times, n=4)
-        clock = statistics.median(read[:, turn].tolist())
+        clock = statistics.median(read[:, position].tolist())
         found[name] = Times(round(statistics.median(times), 3), round(high - low, 3), round(clock, 4))
     return found
 
 
 def _launches_for(launch: Launch, device: str) -> int:
-    """How many launches are timed together, after warming up."""
+    """Number of launches that are timed together. Warms up first."""
     start, stop = (wp.Event(device, enable_timing=True) for _ in range(2))
     for repeat in range(_WARM_UPS):
         if repeat == _WARM_UPS - 1:
@@ -77,7 +77,7 @@ def _launches_for(launch: Launch, device: str) -> int:
     milliseconds = wp.get_event_elapsed_time(start, stop)
     if launch.prepare:
         return 1
-    return max(1, min(_MOST_LAUNCHES, int(_TIMED_MS / max(milliseconds, 1e-4))))
+    return max(1, min(_MAX_LAUNCHES, int(_TIMED_MS / max(milliseconds, 1e-4))))
 
 
 def warm_up(device: str, seconds: float = 0.5) -> None:
@@ -89,7 +89,7 @@ def warm_up(device: str, seconds: float = 0.5) -> None:
 
 
 def is_usable(device: str) -> bool:
-    """Whether this process can still use the GPU; after a fault in a kernel it cannot."""
+    """Returns True if this process can still use the GPU. After a fault in a kernel it cannot."""
     try:
         return bool(wp.ones(1, dtype=wp.int32, device=device).numpy()[0] == 1)
     except Exception:
