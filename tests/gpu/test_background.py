@@ -1,4 +1,4 @@
-"""A module that runs on the fast path on a GPU while cuBLASDx is built, and then on what was built."""
+"""A module that runs on the fast path on a GPU while cuBLASDx is built, and then on the finished build."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SIZE, SECONDS = 32, 60.0
 
 
 @pytest.fixture
-def hurried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(wp.config, "kernel_cache_dir", str(tmp_path / "kernels"))  # what lies there need not be built
+def background_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(wp.config, "kernel_cache_dir", str(tmp_path / "kernels"))  # a full one needs no build
     with (
         warp_tiles.override(cache_dir=tmp_path / "lto", progress="off", background=True, provider="cublasdx"),
         warp_tiles.enabled(),
@@ -45,7 +45,7 @@ def assert_product(a: Any, b: Any, c: Any) -> None:
     assert np.all(np.abs(c.numpy() - x @ y) <= 2e-6 * (np.abs(x) @ np.abs(y)))
 
 
-def test_launches_go_on_while_the_build_does_and_swap_to_it(gpu: str, hurried: None) -> None:
+def test_launches_continue_during_the_build_and_swap_to_it(gpu: str, background_build: None) -> None:
     module = load(gemm(m=SIZE, n=SIZE, k=SIZE))
     a, b, c = operands(gpu)
     wp.launch_tiled(module.gemm, dim=1, inputs=[a, b, c], block_dim=64, device=gpu)
@@ -53,7 +53,7 @@ def test_launches_go_on_while_the_build_does_and_swap_to_it(gpu: str, hurried: N
     assert_product(a, b, c)
     started, launches = time.monotonic(), 0
     while set(last_providers()) != {"cublasdx"}:
-        assert time.monotonic() < started + SECONDS, "the build never came"
+        assert time.monotonic() < started + SECONDS, "the build did not end in time"
         c.fill_(float("nan"))
         wp.launch_tiled(module.gemm, dim=1, inputs=[a, b, c], block_dim=64, device=gpu)
         assert_product(a, b, c)
@@ -61,7 +61,7 @@ def test_launches_go_on_while_the_build_does_and_swap_to_it(gpu: str, hurried: N
     assert launches > 1
 
 
-def test_what_was_recorded_or_captured_on_the_fast_path_stays_right(gpu: str, hurried: None) -> None:
+def test_recordings_and_graphs_of_the_fast_path_stay_correct(gpu: str, background_build: None) -> None:
     module = load(gemm(m=SIZE, n=SIZE, k=SIZE))
     a, b, c = operands(gpu)
     pair = warp_tiles.record(module.gemm, 1, [a, b], [c], block_dim=64, device=gpu, tiled=True)
@@ -71,7 +71,7 @@ def test_what_was_recorded_or_captured_on_the_fast_path_stays_right(gpu: str, hu
     gradient = np.random.default_rng(2).uniform(-1, 1, (SIZE, SIZE)).astype(np.float32)
     started = time.monotonic()
     while set(last_providers()) != {"cublasdx"}:
-        assert time.monotonic() < started + SECONDS, "the build never came"
+        assert time.monotonic() < started + SECONDS, "the build did not end in time"
         wp.launch_tiled(module.gemm, dim=1, inputs=[a, b, c], block_dim=64, device=gpu)
     for run in (pair.forward, lambda: wp.capture_launch(capture.graph)):
         c.fill_(float("nan"))

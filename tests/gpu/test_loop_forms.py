@@ -1,4 +1,4 @@
-"""Ordinary loops of products on a GPU: results and gradients are exact, whatever the plan says is done with them."""
+"""Ordinary loops of products on a GPU: results and gradients are exact, whatever the plan decides."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Products on a GPU, mostly in loops: sums in registers, loads of tiles, gradients as vectors; against float64."""
 
-# kernels of a function name its arguments as types, so annotations are not postponed here
+# kernels use arguments of their function as types, so annotations are not postponed here
 
 from typing import Any
 
@@ -15,7 +15,19 @@ from warp_tiles.heuristics.choose import choose
 pytestmark = pytest.mark.gpu
 
 TM, TN, TK = wp.constant(32), wp.constant(64), wp.constant(32)
-FORMS = ("zeros", "loaded", "break", "left", "skipped", "shared", "copied", "third", "registers", "once", "narrow")
+FORMS = (
+    "zeros",
+    "loaded",
+    "break",
+    "break_after",
+    "skipped",
+    "shared",
+    "copied",
+    "third",
+    "registers",
+    "once",
+    "narrow",
+)
 # relative to the sum of the magnitudes of what is added
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e-14}
 
@@ -23,10 +35,10 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-6, "float64": 1e
 def make_kernel(dtype: Any, out: Any, form: str) -> wp.Kernel:
     """A kernel that multiplies ``A`` and ``B`` in a loop over K.
 
-    ``zeros`` is pipelined. ``loaded`` adds to C, ``break`` and ``left`` leave the loop early, before and behind the
-    product, ``skipped`` leaves out odd turns, ``shared`` multiplies one tile of A by two of B, ``copied`` multiplies
-    copies, ``third`` writes a tile that is loaded beside A and B, and ``registers`` loads another one first. ``once``
-    has no loop, and ``narrow`` tiles whose lines are no multiple of 16 bytes.
+    ``zeros`` is pipelined. ``loaded`` adds to C. ``break`` and ``break_after`` leave the loop early, before and after
+    the product. ``skipped`` leaves out odd iterations. ``shared`` multiplies one tile of A by two of B. ``copied``
+    multiplies copies. ``third`` writes a tile that is loaded beside A and B. ``registers`` loads another tile first.
+    ``once`` has no loop. ``narrow`` has tiles whose lines are not a multiple of 16 bytes.
     """
 
     @wp.kernel(module="unique")
@@ -50,7 +62,7 @@ def make_kernel(dtype: Any, out: Any, form: str) -> wp.Kernel:
         wp.tile_store(C, c, offset=(i * TM, j * TN))
 
     @wp.kernel(module="unique", enable_backward=False)
-    def leaves(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=out)):
+    def breaks(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=out)):
         i, j = wp.tid()
         c = wp.tile_zeros(shape=(TM, TN), dtype=out, storage="shared")
         for step in range((A.shape[1] + TK - 1) // TK):
@@ -87,7 +99,7 @@ def make_kernel(dtype: Any, out: Any, form: str) -> wp.Kernel:
         wp.tile_store(C, d, offset=(i * TM, (j * 2 + 1) * TN))
 
     @wp.kernel(module="unique", enable_backward=False)
-    def lefts(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=out)):
+    def breaks_after(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=out)):
         i, j = wp.tid()
         c = wp.tile_zeros(shape=(TM, TN), dtype=out, storage="shared")
         for step in range((A.shape[1] + TK - 1) // TK):
@@ -132,7 +144,7 @@ def make_kernel(dtype: Any, out: Any, form: str) -> wp.Kernel:
             a = wp.tile_load(A, shape=(TM, TK), offset=(i * TM, step * TK), storage="shared")
             b = wp.tile_load(B, shape=(TK, TN), offset=(step * TK, j * TN), storage="shared")
             wp.tile_matmul(a, b, c)
-            # 2 A - A, read from shared memory behind the product
+            # 2 A - A, read from shared memory after the product
             wp.tile_store(A, a + a - d, offset=(i * TM, step * TK))
         wp.tile_store(C, c, offset=(i * TM, j * TN))
 
@@ -155,12 +167,19 @@ def make_kernel(dtype: Any, out: Any, form: str) -> wp.Kernel:
             wp.tile_matmul(a, b, c)
         wp.tile_store(C, c, offset=(i * TM, j * TN))
 
-    more = {"once": one, "narrow": narrows, "left": lefts, "copied": copies, "third": thirds, "registers": registers}
-    return {"zeros": zeros, "loaded": loaded, "break": leaves, "skipped": skips, "shared": shares, **more}[form]
+    more = {
+        "once": one,
+        "narrow": narrows,
+        "break_after": breaks_after,
+        "copied": copies,
+        "third": thirds,
+        "registers": registers,
+    }
+    return {"zeros": zeros, "loaded": loaded, "break": breaks, "skipped": skips, "shared": shares, **more}[form]
 
 
 def draw(shape: tuple[int, int], dtype: Any, gpu: str, seed: int, pad: int = 0) -> wp.array:
-    """An array of random numbers; with ``pad``, the middle of one that is wider by so many columns on each side."""
+    """A random array. With ``pad``, it is the middle of one that has ``pad`` more columns on each side."""
     values = np.random.default_rng(seed).uniform(-1, 1, (shape[0], shape[1] + 2 * pad)).astype(np.float32)
     whole = wp.array(values, dtype=wp.float32, device=gpu)
     typed = wp.empty(whole.shape, dtype=dtype, device=gpu, requires_grad=True)
@@ -174,10 +193,11 @@ def as_double(array: wp.array) -> np.ndarray:
     return wide.numpy().astype(np.float64)
 
 
-def turns_of(form: str, k: int) -> np.ndarray:
-    """Which elements of K count."""
-    turn = np.arange(k) // 32
-    return {"break": turn < 2, "left": turn < 2, "once": turn < 1, "skipped": turn % 2 == 0}.get(form, turn >= 0)
+def counted_elements(form: str, k: int) -> np.ndarray:
+    """True for the elements of K that the kernel adds."""
+    step = np.arange(k) // 32
+    early = {"break": step < 2, "break_after": step < 2, "once": step < 1, "skipped": step % 2 == 0}
+    return early.get(form, step >= 0)
 
 
 def assert_sum(got: np.ndarray, a: np.ndarray, b: np.ndarray, dtype: str, start: Any = 0.0) -> None:
@@ -199,7 +219,7 @@ def test_forward(gpu: str, form: str, dtype: str, m: int, n: int, k: int) -> Non
         kernel = make_kernel(getattr(wp, dtype), out, form)
         grid = [-(-m // 32), -(-n // columns)]
         wp.launch_tiled(kernel, dim=grid, inputs=[a, b], outputs=[c], block_dim=128, device=gpu)
-    counted = turns_of(form, k)
+    counted = counted_elements(form, k)
     exact = "float64" if dtype == "float64" else "float32"
     assert_sum(as_double(c), x[:, counted], y[counted], exact, start)
     assert np.array_equal(as_double(a), x)
@@ -221,7 +241,7 @@ def test_backward(gpu: str, form: str, dtype: str, pad: int) -> None:
             wp.launch_tiled(kernel, dim=grid, inputs=[a, b], outputs=[c], block_dim=128, device=gpu)
         tape.backward(grads={c: g})
     x, y, upper = as_double(a), as_double(b), as_double(g)
-    counted = turns_of(form, k)[:, None]
+    counted = counted_elements(form, k)[:, None]
     assert_sum(as_double(a.grad), upper, y.T * counted.T, dtype)
     assert_sum(as_double(b.grad), x.T * counted, upper, dtype)
 
@@ -238,7 +258,7 @@ def clears(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: 
     wp.tile_store(C, c)
 
 
-def test_a_tile_that_is_overwritten_behind_the_product_was_read_before(gpu: str) -> None:
+def test_a_tile_is_read_before_it_is_overwritten_after_the_product(gpu: str) -> None:
     with warp_tiles.enabled():
         a, b, c = (draw(shape, wp.float32, gpu, 1) for shape in ((32, 4096), (4096, 64), (32, 64)))
         x, y = as_double(a), as_double(b)
@@ -299,7 +319,7 @@ def test_tiles_of_structs_and_promises_of_the_kernel(gpu: str) -> None:
     np.testing.assert_array_equal(copied.view(wp.vec3).numpy(), want)
 
 
-def test_a_pipelined_loop_gives_the_same_in_every_run(gpu: str) -> None:
+def test_a_pipelined_loop_gives_the_same_bits_in_every_run(gpu: str) -> None:
     with warp_tiles.enabled():
         a, b = draw((256, 512), wp.float16, gpu, 1), draw((512, 256), wp.float16, gpu, 2)
         kernel = make_kernel(wp.float16, wp.float32, "zeros")

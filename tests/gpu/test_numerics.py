@@ -150,7 +150,7 @@ def test_random(gpu: str, part: int) -> None:
 
 
 def ulps_apart(case: Case, inputs: Inputs, name: str, dtype: str, first: np.ndarray, second: np.ndarray) -> float:
-    """Largest difference in units of the last place at the size of the sums that were rounded."""
+    """Largest difference, in units of the last place of the sums that were rounded."""
     sizes = Inputs(abs(inputs.a), abs(inputs.b), abs(inputs.c), abs(inputs.grad_d))
     magnitude = np.asarray(getattr(reference(dataclasses.replace(case, alpha=1.0, beta=1.0), sizes), name))
     unit = 2 * (TF32_TRUNCATION if case.tf32 else ROUNDOFF[dtype])

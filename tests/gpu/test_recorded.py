@@ -71,8 +71,8 @@ def reference(gpu: str) -> list[np.ndarray]:
 
 
 def assert_equal(got: list[np.ndarray], want: list[np.ndarray]) -> None:
-    for mine, warps in zip(got, want, strict=True):
-        np.testing.assert_array_equal(mine, warps)
+    for ours, theirs in zip(got, want, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def both(pair: RecordedLaunch) -> None:
@@ -80,7 +80,7 @@ def both(pair: RecordedLaunch) -> None:
     pair.adjoint()
 
 
-def test_both_directions_equal_warps_bit_for_bit(gpu: str) -> None:
+def test_both_directions_equal_those_of_warp_bit_for_bit(gpu: str) -> None:
     values = arguments(gpu)
     values[5].grad.fill_(1.0)
     both(record(blend, SIZE, values, device=gpu))
@@ -197,7 +197,7 @@ def test_a_module_that_is_loaded_again(gpu: str, change: str) -> None:
 
 
 @pytest.mark.parametrize("provider", ["mma", "scalar"])
-def test_tiles_have_the_tapes_gradients_bit_for_bit(gpu: str, provider: str) -> None:
+def test_tiles_have_the_gradients_of_the_tape_bit_for_bit(gpu: str, provider: str) -> None:
     found = []
     with warp_tiles.enabled(), warp_tiles.override(provider=provider):
         for recorded in (False, True):
@@ -227,16 +227,16 @@ def fastest_us(call: Callable[[], Any]) -> float:
     return min(times)
 
 
-def test_a_replay_costs_little(gpu: str) -> None:
+def test_a_replay_is_fast(gpu: str) -> None:
     values = arguments(gpu)
     keywords: dict[str, Any] = {"dim": 1, "inputs": values, "device": gpu}
     pair = record(blend, **keywords)
     launch_us = fastest_us(lambda: wp.launch(blend, **keywords))
     forward = wp.launch(blend, **keywords, record_cmd=True)
     adjoint = wp.launch(blend, **keywords, adj_inputs=own(values), adjoint=True, record_cmd=True)
-    for replay, warps in ((pair.forward, forward.launch), (pair.adjoint, adjoint.launch)):
+    for replay, theirs in ((pair.forward, forward.launch), (pair.adjoint, adjoint.launch)):
         replay_us = fastest_us(replay)
-        assert replay_us <= fastest_us(warps) + 0.5
+        assert replay_us <= fastest_us(theirs) + 0.5
         assert replay_us <= 0.35 * launch_us
 
 

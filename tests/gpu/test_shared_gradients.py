@@ -1,6 +1,6 @@
 """Products of a tile with itself on a GPU: both adjoints add to one gradient, and neither may lose a part of it."""
 
-# kernels of a function name its arguments as types, so annotations are not postponed here
+# kernels use arguments of their function as types, so annotations are not postponed here
 
 from typing import Any
 
@@ -59,4 +59,4 @@ def test_no_part_of_the_gradient_is_lost(
     expected = (g + g.T) @ x if transposed else g @ x.T + x.T @ g
     found = a.grad.numpy().astype(np.float64)
     assert np.max(np.abs(found - expected)) <= TOLERANCE[dtype]
-    assert (found == found[0]).all()  # blocks do the same
+    assert (found == found[0]).all()  # all blocks compute the same

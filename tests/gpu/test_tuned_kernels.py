@@ -1,4 +1,4 @@
-"""Tuned kernels on a GPU: the clock, shared memory that is not there, captures."""
+"""Tuned kernels on a GPU: the clock, too much shared memory, captures."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from warp_tiles.tuning.measure import EventClock, statistics
 pytestmark = pytest.mark.gpu
 
 
-def spinning(turns: int) -> Any:
-    """A kernel that takes as long as it turns."""
+def spinning(iterations: int) -> Any:
+    """A kernel whose time is proportional to its iterations."""
 
     @wp.kernel(module="unique", enable_backward=False)
     def kernel(x: wp.array(dtype=float)):
         i = wp.tid()
         value = x[i]
-        for _ in range(turns):
+        for _ in range(iterations):
             value = wp.sin(value)
         x[i] = value
 
     return kernel
 
 
-def measured_us(gpu: str, turns: int, **options: Any) -> float:
+def measured_us(gpu: str, iterations: int, **options: Any) -> float:
     device = wp.get_device(gpu)
     x = wp.array(np.ones(1024, np.float32), device=device)
     space = Workspace(("x",), [x], frozenset({"x"}), device)
-    launch = TunedLaunch({"turns": turns}, spinning(turns), 128)
+    launch = TunedLaunch({"iterations": iterations}, spinning(iterations), 128)
     candidate = KernelCandidate(launch, 1024, False, space).build()
     samples = EventClock(device, **options).sample_us(candidate, 5)
     np.testing.assert_array_equal(x.numpy(), np.ones(1024, np.float32))
@@ -45,7 +45,7 @@ def measured_us(gpu: str, turns: int, **options: Any) -> float:
 
 @pytest.mark.parametrize("flush_l2", [False, True])
 def test_the_clock_sees_the_kernel_and_not_the_host(gpu: str, flush_l2: bool) -> None:
-    short, long, longer = (measured_us(gpu, turns, flush_l2=flush_l2) for turns in (1, 2_000, 20_000))
+    short, long, longer = (measured_us(gpu, count, flush_l2=flush_l2) for count in (1, 2_000, 20_000))
     assert 0 < short < 8  # the host takes as long for two launches
     assert 5 < longer / long < 12
 
@@ -85,7 +85,7 @@ def test_too_much_shared_memory_is_a_recorded_failure(gpu: str) -> None:
     assert {by_tile[16].status, by_tile[64].status} <= {"ok", "dropped"}
 
 
-def test_on_a_stream_of_its_own(gpu: str) -> None:
+def test_a_stream_of_the_user(gpu: str) -> None:
     copy = tuned(MemoryStore())
     a, c = wp.full((128, 128), 2.0, dtype=float, device=gpu), wp.zeros((128, 128), dtype=float, device=gpu)
     stream = wp.Stream(gpu)

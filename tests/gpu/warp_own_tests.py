@@ -2,8 +2,8 @@
 
     python -m tests.gpu.warp_own_tests --json FILE
 
-Every module runs in two processes of its own, all at once. Exit status 1 if a test that is not
-listed in docs/warp_tests.md has another outcome with warp_tiles than without.
+Every module runs in two separate processes, and all of them run at once. The exit status is 1 if a test that
+docs/warp_tests.md does not list has another outcome with warp_tiles than without.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Outcomes(unittest.TextTestResult):
 
 
 def run_one(module: str, enable: bool, outcome_file: Path) -> None:
-    """In a child process: run one test module and write its outcomes."""
+    """Run one test module and write its outcomes; in a child process."""
     if enable:
         import warp_tiles
 
@@ -61,7 +61,7 @@ def run_one(module: str, enable: bool, outcome_file: Path) -> None:
 
 
 def spawn(module: str, enable: bool, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
-    """Start one child process with caches of its own."""
+    """Start one child process with its own caches."""
     name = f"{module}_{'with' if enable else 'without'}"
     outcome_file = folder / f"{name}.json"
     caches = {"WARP_CACHE_PATH": str(folder / f"{name}_warp"), "WARP_TILES_CACHE_DIR": str(folder / f"{name}_lto")}
@@ -80,7 +80,7 @@ def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--logs", type=Path, help="Keep the logs here.")
+    parser.add_argument("--logs", type=Path, help="folder for the logs")
     parser.add_argument("--one", nargs=2, metavar=("MODULE", "FILE"), help=argparse.SUPPRESS)
     parser.add_argument("--enable", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

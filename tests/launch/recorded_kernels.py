@@ -1,4 +1,4 @@
-"""Kernels that are recorded, and their arguments."""
+"""Kernels for recorded launches, and their arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded launches: what is packed, replayed, changed and refused."""
+"""Recorded launches: packing, replay, gradients and lifetime."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ from tests.launch.recorded_kernels import (
 )
 from warp_tiles import RecordingError, RecordingTarget, record
 
-# ---- what a replay computes
+# ---- results of a replay
 
 
 @settings(deadline=None)
 @given(size=st.integers(1, 40), s=st.floats(-4, 4, width=32), t=st.floats(-4, 4, width=32))
-def test_forward_and_adjoint_equal_warps_bit_for_bit(size: int, s: float, t: float) -> None:
-    ours, warps = blend_arguments(size), blend_arguments(size)
-    ours[3:5] = warps[3:5] = [s, t]
+def test_forward_and_adjoint_equal_those_of_warp_bit_for_bit(size: int, s: float, t: float) -> None:
+    ours, theirs = blend_arguments(size), blend_arguments(size)
+    ours[3:5] = theirs[3:5] = [s, t]
     pair = record(blend, size, ours[:5], ours[5:], device=CPU)
     seed = np.arange(1, size + 1, dtype=np.float32)
     for _ in range(2):
         ours[5].grad.assign(seed)
-        warps[5].grad.assign(seed)
+        theirs[5].grad.assign(seed)
         pair.forward()
         pair.adjoint()
-        wp.launch(blend, dim=size, inputs=warps, device=CPU)
-        launch_adjoint(blend, size, warps)
-        np.testing.assert_array_equal(ours[5].numpy(), warps[5].numpy())
-    for got, want in zip(gradients(ours), gradients(warps)):
+        wp.launch(blend, dim=size, inputs=theirs, device=CPU)
+        launch_adjoint(blend, size, theirs)
+        np.testing.assert_array_equal(ours[5].numpy(), theirs[5].numpy())
+    for got, want in zip(gradients(ours), gradients(theirs)):
         np.testing.assert_array_equal(got, want)
     assert np.any(ours[0].grad.numpy()) or s == 0 or abs(s) < 1e-30
 
@@ -71,7 +71,7 @@ def test_recording_works_under_the_hooks(enabled: None) -> None:
 
 
 @pytest.mark.parametrize("dim", [(5,), [5], np.int64(5), np.array([5])], ids=repr)
-def test_dimensions_are_what_warp_takes(dim: Any) -> None:
+def test_dimensions_have_any_form_that_warp_accepts(dim: Any) -> None:
     arguments = blend_arguments()
     record(blend, dim, arguments, device=CPU).forward()
     np.testing.assert_allclose(arguments[5].numpy(), expected_blend(arguments), rtol=1e-6)
@@ -125,13 +125,13 @@ def test_two_instances_of_a_generic_kernel_live_side_by_side() -> None:
         np.testing.assert_array_equal(out.numpy(), [2, 4, 6])
 
 
-def test_tiles_are_launched_as_by_launch_tiled() -> None:
+def test_tiles_are_launched_as_with_launch_tiled() -> None:
     x = array(np.arange(64.0).reshape(4, 16))
-    ours, warps = array([0.0]), array([0.0])
+    ours, theirs = array([0.0]), array([0.0])
     pair = record(summed, 4, [x], [ours], block_dim=32, tiled=True, device=CPU)
-    wp.launch_tiled(summed, dim=[4], inputs=[x, warps], block_dim=32, device=CPU)
+    wp.launch_tiled(summed, dim=[4], inputs=[x, theirs], block_dim=32, device=CPU)
     pair.forward()
-    np.testing.assert_array_equal(ours.numpy(), warps.numpy())
+    np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
     ours.grad.fill_(1.0)
     pair.adjoint()
     np.testing.assert_array_equal(x.grad.numpy(), np.ones((4, 16)))
@@ -149,7 +149,7 @@ def test_structs_and_vectors_and_their_gradients() -> None:
     np.testing.assert_allclose(weights.values.grad.numpy(), x.numpy() * 2, rtol=1e-6)
 
 
-def test_values_are_those_of_the_recording_until_they_are_set() -> None:
+def test_changes_of_values_have_no_effect_until_they_are_set() -> None:
     weights, arguments = struct_arguments()
     pair = record(weighted, 4, arguments, device=CPU)
     pair.forward()
@@ -176,7 +176,7 @@ def test_vectors_from_lists_and_numpy() -> None:
     np.testing.assert_allclose(arguments[3].numpy(), before + 1, rtol=1e-6)
 
 
-def test_numpy_arrays_are_taken_as_warp_takes_them() -> None:
+def test_numpy_arrays_work_as_with_warp() -> None:
     x, out = np.arange(3, dtype=np.float32), np.zeros(3, dtype=np.float32)
     pair = record(forward_only, 3, [x], [out], device=CPU)
     pair.forward()
@@ -205,14 +205,14 @@ def test_indexed_arrays() -> None:
 # ---- gradients
 
 
-def test_gradients_are_those_that_are_given() -> None:
+def test_given_gradients_are_used() -> None:
     arguments = blend_arguments()
-    mine = [random(5, 40 + index, grad=False) for index in range(4)]
-    for gradient in mine[:3]:
+    passed = [random(5, 40 + index, grad=False) for index in range(4)]
+    for gradient in passed[:3]:
         gradient.zero_()
-    pair = record(blend, 5, arguments[:5], arguments[5:], [*mine[:3], None, None], [mine[3]], device=CPU)
+    pair = record(blend, 5, arguments[:5], arguments[5:], [*passed[:3], None, None], [passed[3]], device=CPU)
     pair.adjoint()
-    np.testing.assert_allclose(mine[2].numpy(), 0.5 * mine[3].numpy(), rtol=1e-6)
+    np.testing.assert_allclose(passed[2].numpy(), 0.5 * passed[3].numpy(), rtol=1e-6)
     assert not np.any(arguments[2].grad.numpy())
 
 
@@ -225,7 +225,7 @@ def test_an_array_without_a_gradient_gets_none() -> None:
     np.testing.assert_allclose(arguments[0].grad.numpy(), 2.0 * arguments[1].numpy(), rtol=1e-6)
 
 
-def test_a_gradient_that_is_replaced_is_followed() -> None:
+def test_a_replaced_gradient_is_used() -> None:
     arguments = blend_arguments()
     pair = record(blend, 5, arguments, device=CPU)
     old = arguments[2].grad
@@ -236,7 +236,7 @@ def test_a_gradient_that_is_replaced_is_followed() -> None:
     assert np.any(arguments[2].grad.numpy())
 
 
-def test_a_gradient_that_appears_later_is_followed() -> None:
+def test_a_gradient_that_appears_later_is_used() -> None:
     arguments = blend_arguments(grad=False)
     pair = record(blend, 5, arguments, device=CPU)
     for value in arguments:
@@ -247,7 +247,7 @@ def test_a_gradient_that_appears_later_is_followed() -> None:
     np.testing.assert_array_equal(arguments[2].grad.numpy(), np.full(5, 0.5, dtype=np.float32))
 
 
-def test_a_gradient_inside_a_struct_is_followed() -> None:
+def test_a_replaced_gradient_in_a_struct_is_used() -> None:
     weights, arguments = struct_arguments()
     pair = record(weighted, 4, arguments, device=CPU)
     old = weights.values.grad
@@ -258,7 +258,7 @@ def test_a_gradient_inside_a_struct_is_followed() -> None:
     np.testing.assert_allclose(weights.values.grad.numpy(), arguments[0].numpy() * 2, rtol=1e-6)
 
 
-def test_gradients_of_numbers_are_taken_and_lead_nowhere() -> None:
+def test_gradients_of_numbers_are_accepted_and_ignored() -> None:
     arguments = blend_arguments()
     pair = record(blend, 5, arguments, adj_inputs=[None, None, None, 0.0, 0.0, None], device=CPU)
     with wp.Tape() as tape:
@@ -268,25 +268,25 @@ def test_gradients_of_numbers_are_taken_and_lead_nowhere() -> None:
     tape.zero()
 
 
-def test_a_build_that_fails_leaves_no_recording_that_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_still_works_after_a_failed_build(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = blend_arguments()
     pair = record(blend, 5, arguments, device=CPU)
 
     def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("the compiler is away")
+        raise RuntimeError("the compiler is missing")
 
     for change in (blend.module.mark_modified, lambda: setattr(arguments[0], "requires_grad", True)):
         change()
         with monkeypatch.context() as patch:
             patch.setattr(wp, "launch", fail)
-            with pytest.raises(RuntimeError, match="the compiler is away"):
+            with pytest.raises(RuntimeError, match="the compiler is missing"):
                 pair.adjoint()
         arguments[5].zero_()
         pair.forward()
         np.testing.assert_allclose(arguments[5].numpy(), expected_blend(arguments), rtol=1e-6)
 
 
-def test_a_kernel_without_an_adjoint_runs_forward_alone() -> None:
+def test_a_kernel_without_an_adjoint_runs_forward_only() -> None:
     x, out = random(3), random(3)
     pair = record(forward_only, 3, [x], [out], device=CPU)
     assert not pair.has_adjoint
@@ -305,7 +305,7 @@ def test_a_kernel_without_an_adjoint_runs_forward_alone() -> None:
 
 
 class Tuned:
-    """What the tuner's kernels offer to a recording."""
+    """A tuned kernel with only the method that recordings use."""
 
     def recording_target(self, args: list[Any], device: Any, outputs: int) -> RecordingTarget:
         assert device.is_cpu
@@ -339,13 +339,13 @@ def test_arrays_stay_alive_with_the_recording() -> None:
     old = seen[0]
     pair.set("a", random(5, 60))
     gc.collect()
-    assert old() is None, "an argument that was replaced is let go"
+    assert old() is None, "a replaced argument is released"
     del out, pair
     gc.collect()
     assert not any(reference() for reference in seen)
 
 
-def test_it_says_what_it_is() -> None:
+def test_repr_and_properties() -> None:
     pair = record(blend, 5, blend_arguments(), device=CPU)
     assert repr(pair) == "RecordedLaunch(blend(a, b, c, s, t, out), dim=(5,), device=cpu)"
     assert pair.names == ("a", "b", "c", "s", "t", "out")
@@ -357,7 +357,7 @@ def fastest_us(call: Callable[[], Any]) -> float:
     return min(timeit.repeat(call, number=500, repeat=15)) / 500 * 1e6
 
 
-def test_a_replay_costs_little() -> None:
+def test_a_replay_is_fast() -> None:
     arguments = blend_arguments(1)
     pair = record(blend, 1, arguments, device=CPU)
     own = [value.grad if isinstance(value, wp.array) else None for value in arguments]
@@ -365,9 +365,9 @@ def test_a_replay_costs_little() -> None:
     launch_us = fastest_us(lambda: wp.launch(blend, **keywords))
     forward = wp.launch(blend, **keywords, record_cmd=True)
     adjoint = wp.launch(blend, **keywords, adj_inputs=own, adjoint=True, record_cmd=True)
-    for replay, warps in ((pair.forward, forward.launch), (pair.adjoint, adjoint.launch)):
+    for replay, theirs in ((pair.forward, forward.launch), (pair.adjoint, adjoint.launch)):
         replay_us = fastest_us(replay)
-        assert replay_us <= fastest_us(warps) + 0.5
+        assert replay_us <= fastest_us(theirs) + 0.5
         assert replay_us <= 0.35 * launch_us
 
 

@@ -1,4 +1,4 @@
-"""How a replay reaches the device: in place of Warp's own launch, with the same numbers."""
+"""A replay calls the native launch directly, with the same numbers as Warp."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def arrays(count: int = 2) -> list[Any]:
 
 
 class FakeGpu:
-    """A device whose native launches are noted, and the launches of it that Warp would make."""
+    """A fake GPU that records native launches, and the launches that Warp would make on it."""
 
     is_cpu = False
     context = 0x5EED
@@ -69,18 +69,18 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
 
 @pytest.mark.parametrize("adjoint", [False, True])
 @pytest.mark.parametrize("given", [False, True], ids=["current stream", "given stream"])
-def test_a_replay_passes_on_what_warp_passes_on(gpu: FakeGpu, adjoint: bool, given: bool) -> None:
+def test_a_replay_passes_the_same_arguments_as_warp(gpu: FakeGpu, adjoint: bool, given: bool) -> None:
     launch = gpu.launch(adjoint=adjoint)
     stream = types.SimpleNamespace(cuda_stream=0xABBA) if given else None
     warp_launch._CudaReplay(launch, stream).run()
     launch.launch(stream)
-    ours, warps = gpu.calls
-    assert ours == warps
+    ours, theirs = gpu.calls
+    assert ours == theirs
     assert ours[1] == (0xB0 if adjoint else 0xF0)
     assert ours[9] == (0xABBA if given else 0xC0DE)
 
 
-def test_the_current_stream_is_that_of_the_replay(gpu: FakeGpu) -> None:
+def test_each_replay_takes_the_current_stream(gpu: FakeGpu) -> None:
     replay = warp_launch._CudaReplay(gpu.launch(adjoint=False), None)
     replay.run()
     gpu.stream = types.SimpleNamespace(cuda_stream=0xBEEF)
@@ -88,7 +88,7 @@ def test_the_current_stream_is_that_of_the_replay(gpu: FakeGpu) -> None:
     assert [call[9] for call in gpu.calls] == [0xC0DE, 0xBEEF]
 
 
-def test_a_launch_that_fails_raises_what_warp_says(gpu: FakeGpu) -> None:
+def test_a_failed_launch_raises_the_error_of_warp(gpu: FakeGpu) -> None:
     replay = warp_launch._CudaReplay(gpu.launch(adjoint=False), None)
     gpu.failures = 2
     with pytest.raises(RuntimeError, match="Error launching kernel: scaled"):
@@ -115,8 +115,8 @@ def test_a_copy_has_arguments_of_its_own(gpu: FakeGpu) -> None:
     second.set(0, other.grad, adjoint=True)
     first.run()
     second.run()
-    mine, theirs = (list(call[8]) for call in gpu.calls)
-    assert [index for index, (one, two) in enumerate(zip(mine, theirs)) if one != two] == [1, 4]
+    first_call, second_call = (list(call[8]) for call in gpu.calls)
+    assert [index for index, (one, two) in enumerate(zip(first_call, second_call)) if one != two] == [1, 4]
 
 
 def test_other_kinds_of_launches_are_left_to_warp() -> None:
@@ -163,14 +163,14 @@ def unchecked() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("path", ["context.Launch", "context.pack_arg", "types.is_struct"])
-def test_a_warp_that_lacks_something(unchecked: None, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_a_warp_without_a_required_name(unchecked: None, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     owner, name = path.rsplit(".", 1)
     monkeypatch.delattr(find(owner), name)
     with pytest.raises(SeamError, match=f"has no warp._src.{path}"):
         record(scaled, 3, [*arrays(1), 4.0, *arrays(1)], device=CPU)
 
 
-def test_a_warp_whose_native_launch_is_another(unchecked: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warp_with_another_native_launch(unchecked: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find("context.runtime").core.wp_cuda_launch_kernel, "argtypes", [])
     with pytest.raises(SeamError, match="wp_cuda_launch_kernel with 11 parameters"):
         record(scaled, 3, [*arrays(1), 4.0, *arrays(1)], device=CPU)

@@ -1,4 +1,4 @@
-"""``set()`` of recorded launches, and what is refused."""
+"""``set()`` of recorded launches, and refused arguments."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_numbers_are_changed_in_both_directions() -> None:
     np.testing.assert_array_equal(arguments[2].grad.numpy(), np.full(5, 8, dtype=np.float32))
 
 
-def test_a_gradient_is_changed_and_given_back() -> None:
+def test_a_gradient_is_replaced_and_restored() -> None:
     arguments = blend_arguments()
     pair = record(blend, 5, arguments, device=CPU)
-    mine = wp.zeros_like(arguments[2].grad)
-    pair.set("c", mine, adjoint=True)
+    gradient = wp.zeros_like(arguments[2].grad)
+    pair.set("c", gradient, adjoint=True)
     arguments[5].grad.fill_(1.0)
     pair.adjoint()
-    assert np.any(mine.numpy())
+    assert np.any(gradient.numpy())
     assert not np.any(arguments[2].grad.numpy())
     pair.set("c", None, adjoint=True)
     arguments[5].grad.fill_(1.0)
@@ -164,14 +164,14 @@ def test_an_array_in_a_struct_must_have_the_recorded_shape(sizes: tuple[int, int
     np.testing.assert_allclose(out.numpy(), new.gain.numpy() * new.weights.values.numpy(), rtol=1e-6)
 
 
-def test_an_array_may_not_vanish_from_a_struct_but_from_its_gradient() -> None:
+def test_an_array_may_be_missing_from_a_gradient_but_not_from_an_argument() -> None:
     pair, _ = layered_pair()
     with pytest.raises(RecordingError, match=r"argument 'layer\.weights\.values' has shape None"):
         pair.set("layer", layer_of(random(4), None))
     pair.set("layer", layer_of(random(4), None), adjoint=True)
 
 
-def test_an_array_that_was_not_recorded_may_be_of_any_shape_once() -> None:
+def test_the_first_array_in_place_of_none_has_any_shape() -> None:
     pair, _ = layered_pair()
     pair.set("layer", layer_of(random(4), random(4), unused=random(7)))
     with pytest.raises(RecordingError, match=r"'layer.weights.unused' has shape \(6,\), and was .* \(7,\)"):
@@ -204,7 +204,7 @@ def test_an_unknown_name_raises_with_the_valid_ones(name: Any) -> None:
     assert "a, b, c, s, t, out" in caught.value.remedy
 
 
-# ---- what is refused at recording
+# ---- refused arguments of record()
 
 
 def test_a_wrong_number_of_arguments() -> None:
@@ -228,12 +228,12 @@ def test_a_gradient_of_another_shape() -> None:
 
 
 @pytest.mark.parametrize("dim", [None, -1, (2, -3), 1.5, "5", (), (2, 2.5), (1, 1, 1, 1, 1)], ids=repr)
-def test_dimensions_that_are_none(dim: Any) -> None:
+def test_invalid_dimensions(dim: Any) -> None:
     with pytest.raises(RecordingError, match="dim is"):
         record(blend, dim, blend_arguments(), device=CPU)
 
 
-def test_tiles_take_one_dimension_of_four() -> None:
+def test_tiles_use_one_of_four_dimensions() -> None:
     arguments = [array(np.zeros((4, 16))), array([0.0])]
     with pytest.raises(RecordingError, match="dim is") as caught:
         record(summed, (1, 1, 1, 1), arguments, block_dim=32, tiled=True, device=CPU)
@@ -252,21 +252,21 @@ def test_tiles_take_one_dimension_of_four() -> None:
         ("max_blocks", (None, "a", -1, 2**31, 0.5, False)),
     ],
 )
-def test_an_option_that_no_launch_can_have_is_named(name: str, values: tuple[Any, ...]) -> None:
+def test_an_invalid_option_is_named(name: str, values: tuple[Any, ...]) -> None:
     for value in values:
         with pytest.raises(RecordingError, match=f"^{name} is ") as caught:
             record(blend, 5, **{"inputs": blend_arguments(), "device": CPU, name: value})
         assert caught.value.remedy
 
 
-def test_numbers_of_numpy_are_whole_numbers() -> None:
+def test_numpy_integers_are_whole_numbers() -> None:
     arguments = blend_arguments()
     pair = record(blend, 5, tuple(arguments), block_dim=np.int64(1), max_blocks=np.int32(2), device=CPU)
     pair.forward()
     np.testing.assert_allclose(arguments[5].numpy(), expected_blend(arguments), rtol=1e-6)
 
 
-def test_what_is_no_kernel() -> None:
+def test_an_object_that_is_not_a_kernel() -> None:
     with pytest.raises(RecordingError, match="is not a kernel"):
         record(lambda: None, 1, device=CPU)
 
@@ -276,13 +276,13 @@ def test_tiles_need_a_block_dim() -> None:
         record(summed, 4, [array(np.zeros((4, 16))), array([0.0])], tiled=True, device=CPU)
 
 
-def test_a_generic_kernel_that_cannot_be_inferred() -> None:
+def test_a_generic_kernel_whose_types_cannot_be_inferred() -> None:
     with pytest.raises(RecordingError):
         record(twice, 4, [None, random(4)], device=CPU)
 
 
 class Elsewhere(wp.Stream):
-    """A stream of a GPU that is not there."""
+    """A stream of a GPU that does not exist."""
 
     def __init__(self) -> None:
         self.device = "cuda:7"
@@ -299,12 +299,12 @@ def test_a_stream_of_another_device() -> None:
 
 def test_an_array_that_the_device_cannot_access(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = record(blend, 5, blend_arguments(), device=CPU)
-    asked = []
-    monkeypatch.setattr(wp, "can_access", lambda device, value: asked.append((device, value)))
+    checked = []
+    monkeypatch.setattr(wp, "can_access", lambda device, value: checked.append((device, value)))
     elsewhere, own = random(5, 90), random(5, 91)
     elsewhere.device = "cuda:7"
     for adjoint in (False, True):
         with pytest.raises(RecordingError, match="'a' of kernel blend is on cuda:7, which cpu cannot access"):
             pair.set("a", elsewhere, adjoint=adjoint)
     pair.set("a", own)
-    assert asked == [(wp.get_device(CPU), elsewhere)] * 2, "an array of the device itself is not asked about"
+    assert checked == [(wp.get_device(CPU), elsewhere)] * 2, "an array on the device itself needs no check"

@@ -1,4 +1,4 @@
-"""A recording follows its kernel: what is edited, reloaded or rebuilt is never launched as it was."""
+"""A recording follows its kernel: after an edit, a reload or a rebuild, the old code never runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _numbers = itertools.count()
 
 
 class Source:
-    """A Python module whose file is written again, as in an editor or a notebook."""
+    """A Python module whose file is rewritten, as in an editor or a notebook."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class Source:
         return importlib.import_module(self.name)
 
     def run_cell(self, text: str) -> None:
-        """Run more code in the module, as a notebook's cell."""
+        """Run more code in the module, as a cell of a notebook does."""
         path = self.folder / f"{self.name}_cell_{next(_numbers)}.py"
         path.write_text(text)
         exec(compile(text, str(path), "exec"), vars(sys.modules[self.name]))
@@ -66,7 +66,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
 
 
 class Launched:
-    """A recording of a kernel of x and out, and what it computes from x = 1."""
+    """A recording of a kernel of x and out, and its results for x = 1."""
 
     def __init__(self, kernel: Any) -> None:
         self.x, self.out = (wp.ones(1, dtype=wp.float32, device=CPU, requires_grad=True) for _ in range(2))
@@ -83,7 +83,7 @@ class Launched:
         return float(self.x.grad.numpy()[0])
 
     def launches(self) -> tuple[Any, Any]:
-        """Warp's launches of both directions as they are now."""
+        """Warp's current launches of both directions."""
         packed = self.pair._packed
         return packed._forward.launch, packed._adjoint.launch
 
@@ -176,11 +176,11 @@ import warp as wp
 
 def make(shift: float):
     @wp.kernel
-    def made(x: wp.array(dtype=wp.float32), out: wp.array(dtype=wp.float32)):
+    def shifted(x: wp.array(dtype=wp.float32), out: wp.array(dtype=wp.float32)):
         i = wp.tid()
         out[i] = x[i] + wp.static(shift)
 
-    return made
+    return shifted
 
 kernels = []
 for factor in (2.0, 3.0, 4.0):
@@ -195,10 +195,10 @@ for factor in (2.0, 3.0, 4.0):
 
 def test_kernels_of_one_name_are_not_mistaken_for_edits(source: Source) -> None:
     module = source.load(FACTORY)
-    made = [Launched(module.make(shift)) for shift in (1.0, 10.0)]
+    shifted = [Launched(module.make(shift)) for shift in (1.0, 10.0)]
     looped = [Launched(kernel) for kernel in module.kernels]
-    made.append(Launched(module.make(100.0)))
-    assert [launched.value() for launched in made] == [2.0, 11.0, 101.0]
+    shifted.append(Launched(module.make(100.0)))
+    assert [launched.value() for launched in shifted] == [2.0, 11.0, 101.0]
     assert [launched.value() for launched in looped] == [2.0, 3.0, 4.0]
 
 
@@ -215,7 +215,7 @@ def test_module_options_that_change(source: Source, options: dict[str, Any]) -> 
     assert (current is old) == ("block_dim" in options), "block_dim is that of the launch"
 
 
-def test_the_adjoint_comes_and_goes_with_its_option(source: Source) -> None:
+def test_the_adjoint_exists_only_with_its_option(source: Source) -> None:
     module = source.load(text())
     launched = Launched(module.scaled)
     wp.set_module_options({"enable_backward": False}, module=module)
@@ -235,12 +235,12 @@ def test_a_module_that_is_loaded_again(source: Source, change: str) -> None:
     getattr(module.scaled.module, change)()
     assert launched.value() == 2.0
     assert launched.launches()[0].module_exec is module.scaled.module.load(CPU, 1)
-    settled = launched.launches()
+    launches = launched.launches()
     assert launched.slope() == 2.0
-    assert launched.launches() == settled
+    assert launched.launches() == launches
 
 
-def test_arguments_that_were_set_survive(source: Source) -> None:
+def test_arguments_from_set_survive_an_edit(source: Source) -> None:
     module = source.load(text())
     launched = Launched(module.scaled)
     launched.x = wp.full(1, 3.0, dtype=wp.float32, device=CPU, requires_grad=True)
@@ -278,11 +278,11 @@ def test_the_hooks_and_their_settings_change_the_build(source: Source) -> None:
     launched = Launched(kernel)
     assert launched.value() == 4.0
     with warp_tiles.enabled():
-        hooked = kernel.module.get_module_hash(1)
+        enabled_hash = kernel.module.get_module_hash(1)
         assert launched.value() == 4.0
-        assert launched.launches()[0].module_exec.module_hash == hooked
+        assert launched.launches()[0].module_exec.module_hash == enabled_hash
         with warp_tiles.override(provider="scalar"):
             assert launched.slope() == 4.0
-            assert launched.launches()[1].module_exec.module_hash != hooked
+            assert launched.launches()[1].module_exec.module_hash != enabled_hash
     assert launched.value() == 4.0
     assert launched.launches()[0].module_exec.module_hash == kernel.module.get_module_hash(1)

@@ -42,7 +42,7 @@ SIZE, STEPS = 7, 6
 
 
 class Simulation:
-    """States of a chain of steps, and its loss; launched by Warp or replayed."""
+    """A chain of steps with a loss, launched by Warp or replayed."""
 
     def __init__(self) -> None:
         random = np.random.default_rng(4)
@@ -82,7 +82,7 @@ def taped(simulation: Simulation, forward: Any) -> tuple[Any, list[np.ndarray]]:
     return tape, [value.grad.numpy().copy() for value in simulation.arrays()]
 
 
-def test_a_simulation_has_warps_gradients_bit_for_bit() -> None:
+def test_a_simulation_has_the_gradients_of_warp_bit_for_bit() -> None:
     simulation = Simulation()
     tape, expected = taped(simulation, simulation.launch)
     loss = simulation.loss.numpy()[0]
@@ -90,8 +90,8 @@ def test_a_simulation_has_warps_gradients_bit_for_bit() -> None:
     for _ in range(2):
         recorded_tape, got = taped(simulation, simulation.replay)
         assert simulation.loss.numpy()[0] == loss
-        for mine, warps in zip(got, expected):
-            np.testing.assert_array_equal(mine, warps)
+        for ours, theirs in zip(got, expected):
+            np.testing.assert_array_equal(ours, theirs)
         assert np.any(got[0])
         recorded_tape.zero()
         assert not any(np.any(value.grad.numpy()) for value in simulation.arrays())
@@ -99,9 +99,9 @@ def test_a_simulation_has_warps_gradients_bit_for_bit() -> None:
 
 def test_the_tape_has_the_gradients() -> None:
     simulation = Simulation()
-    warps, _ = taped(simulation, simulation.launch)
+    theirs, _ = taped(simulation, simulation.launch)
     ours, _ = taped(simulation, simulation.replay)
-    assert set(ours.gradients) == set(warps.gradients)
+    assert set(ours.gradients) == set(theirs.gradients)
     for value in simulation.arrays():
         assert ours.gradients[value] is value.grad
     assert ours.gradients[simulation.spring].stiffness is simulation.spring.stiffness.grad
@@ -127,8 +127,8 @@ def test_recorded_and_ordinary_launches_share_a_tape() -> None:
         simulation.energy.forward()
 
     _, got = taped(simulation, mixed)
-    for mine, warps in zip(got, expected):
-        np.testing.assert_array_equal(mine, warps)
+    for ours, theirs in zip(got, expected):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_a_tape_keeps_the_arguments_of_the_forward_pass() -> None:
@@ -144,20 +144,20 @@ def test_a_tape_keeps_the_arguments_of_the_forward_pass() -> None:
     assert loss.numpy()[0] == 29.0
 
 
-def test_a_gradient_in_place_of_the_arrays_own_is_the_tapes() -> None:
+def test_the_tape_uses_a_given_gradient() -> None:
     x, loss = Simulation.array([2.0]), Simulation.array([0.0])
-    mine = wp.zeros_like(x.grad)
-    pair = record(energy, 1, [x], [loss], [mine], device=CPU)
+    gradient = wp.zeros_like(x.grad)
+    pair = record(energy, 1, [x], [loss], [gradient], device=CPU)
     with wp.Tape() as tape:
         pair.forward()
     tape.backward(loss)
-    assert mine.numpy()[0] == 4.0
-    assert tape.gradients[x] is mine
+    assert gradient.numpy()[0] == 4.0
+    assert tape.gradients[x] is gradient
     tape.zero()
-    assert mine.numpy()[0] == 0.0
+    assert gradient.numpy()[0] == 0.0
 
 
-def test_a_gradient_that_backward_is_given_reaches_an_array_without_one() -> None:
+def test_a_gradient_for_backward_reaches_an_array_without_one() -> None:
     x = Simulation.array([2.0])
     out = wp.zeros(1, dtype=wp.float32, device=CPU)
     pair = record(energy, 1, [x], [out], device=CPU)
@@ -177,7 +177,7 @@ def test_only_forward_inside_the_tape_is_recorded() -> None:
     assert tape.launches == []
 
 
-def test_a_kernel_without_an_adjoint_is_warned_about_by_the_tape() -> None:
+def test_the_tape_warns_of_a_kernel_without_an_adjoint() -> None:
     x, out = Simulation.array([2.0]), Simulation.array([0.0])
     pair = record(copied, 1, [x], [out], device=CPU)
     with wp.Tape() as tape:
@@ -189,7 +189,7 @@ def test_a_kernel_without_an_adjoint_is_warned_about_by_the_tape() -> None:
     assert len(tape.launches) == 1
 
 
-def test_warps_check_of_overwritten_arrays_sees_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_of_warp_for_overwritten_arrays_sees_replays(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setattr(wp.config, "verify_autograd_array_access", True)
     monkeypatch.setattr(wp.Tape, "_check_kernel_array_access", lambda tape, kernel, args: seen.append(kernel.key))

@@ -12,8 +12,8 @@ from warp_tiles.util.warn import WarnedTexts
 
 
 @pytest.fixture(autouse=True)
-def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget what the process has warned of and could not write, so that each test sees its own."""
+def no_earlier_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget earlier warnings and unwritten records, so that each test sees only its own."""
     monkeypatch.setattr(folder, "_warned", WarnedTexts())
     monkeypatch.setattr(store, "_unwritten", {})
 

@@ -1,4 +1,4 @@
-"""Stores of records, as fakes of the one on disk."""
+"""Fakes of the store of records on disk."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MemoryStore:
 
 
 class FileStore(MemoryStore):
-    """Records that another process finds."""
+    """Records in a file, which another process can read."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

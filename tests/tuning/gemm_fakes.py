@@ -1,4 +1,4 @@
-"""Records of GEMM variants as a GPU would leave them, and a measurer that needs none."""
+"""Fake records of GEMM variants, and a measurer that needs no GPU."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ H200 = Environment(GPU, 90, 132, wp.__version__, "12.9", __version__)
 
 
 def timing(config: Config, median_us: float, **fields: Any) -> Timing:
-    """A candidate that was measured to the end, in an interval that meets no other's."""
+    """A finished timing, whose interval overlaps with no other."""
     return Timing(config, "ok", median_us, median_us - 0.01, median_us + 0.01, 50, soft=H200.soft(), **fields)
 
 
 def another_tile(variant: GemmVariant) -> TileConfig:
-    """A configuration that the chooser does not take."""
+    """A configuration that the chooser does not pick."""
     return tile_candidates(variant)[1]
 
 
@@ -44,7 +44,7 @@ def store_of(bench: Bench) -> RecordStore:
 def remember(
     bench: Bench, variant: GemmVariant, timings: Sequence[Timing], environment: Environment = H200, source: str = ""
 ) -> Record:
-    """Store what was measured, and have the engine look."""
+    """Store timings, and let the engine read them."""
     key = key_of(variant, source or source_of(bench.store), environment)
     record = store_of(bench).merge(key, timings)
     bench.engine.tuned.forget()
@@ -52,27 +52,27 @@ def remember(
 
 
 def tuned_to(variant: GemmVariant, config: TileConfig | None = None) -> list[Timing]:
-    """Timings after which another tile than the chooser's wins."""
+    """Timings in which another tile than the chooser's pick wins."""
     usual = config_of("mma", choose(variant))
     return [timing(usual, 14.1), timing(config_of("mma", config or another_tile(variant)), 12.3)]
 
 
 class FakeMeasurer:
-    """Knows how long everything takes.
+    """A measurer with given times.
 
     Args:
-        time_us: Of a configuration; an error makes it a failure.
-        batch: Candidates in a batch.
+        time_us: Returns the time of a configuration; an error makes it a failure.
+        batch: Number of candidates in a batch.
         batch_s: Time that a batch takes.
-        name: Of the GPU that it stands for.
+        name: Name of the GPU that it replaces.
     """
 
     def __init__(
         self, time_us: Callable[[Config], float], batch: int = 8, batch_s: float = 0.0, name: str = "cuda:0"
     ) -> None:
         self.time_us, self.batch, self.batch_s, self.name = time_us, batch, batch_s, name
-        self.asked: list[tuple[GemmVariant, list[Config]]] = []
-        self.stop_after: int | None = None  # batches, as an interruption would
+        self.requests: list[tuple[GemmVariant, list[Config]]] = []
+        self.stop_after: int | None = None  # number of batches before an error
         self.stops_with: Callable[[], BaseException] = KeyboardInterrupt
 
     def measure(
@@ -83,7 +83,7 @@ class FakeMeasurer:
         deadline: float = math.inf,
         on_timings: Callable[[Sequence[Timing]], None],
     ) -> None:
-        self.asked.append((variant, list(configs)))
+        self.requests.append((variant, list(configs)))
         for first in range(0, len(configs), self.batch):
             if time.monotonic() >= deadline:
                 return
@@ -102,5 +102,5 @@ class FakeMeasurer:
 
 
 def tuner_of(bench: Bench, measurer: FakeMeasurer, limit: int = 12) -> Tuner:
-    """What measures for the bench's engine."""
+    """A tuner for the bench's engine."""
     return Tuner(store_of(bench), H200, measurer, source_of(bench.store), 90, limit)

@@ -1,4 +1,4 @@
-"""GEMM variants of every kind that Warp asks for, as hypothesis draws them."""
+"""A hypothesis strategy for GEMM variants of every kind that Warp requests."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, DType, GemmVariant
 
 
 @st.composite
-def gemm_variants(draw: Any, most: int = 96) -> GemmVariant:
+def gemm_variants(draw: Any, largest: int = 96) -> GemmVariant:
     """Any sizes, dtypes, arrangements, gaps between lines, alignments, block sizes and architectures."""
-    sizes = st.one_of(st.sampled_from([8, 16, 32, 64]), st.integers(1, most))
+    sizes = st.one_of(st.sampled_from([8, 16, 32, 64]), st.integers(1, largest))
     m, n, k = draw(sizes), draw(sizes), draw(sizes)
     operands = []
     for rows, cols in ((m, k), (k, n), (m, n)):

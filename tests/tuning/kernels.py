@@ -20,7 +20,7 @@ FACTOR = 1.0
 
 
 def scaled_add(tile: int, factor: float = 1.0) -> Any:
-    """c += factor (a + b): it accumulates, so that a run that is not restored shows."""
+    """c += factor (a + b). It accumulates, so a missing restore changes the result."""
 
     @wp.kernel(module="unique", enable_backward=False)
     def kernel(a: wp.array(dtype=float), b: wp.array(dtype=float), n: int, c: wp.array(dtype=float)):

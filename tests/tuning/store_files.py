@@ -16,12 +16,12 @@ from warp_tiles.tuning.store import RecordStore
 A, B, C = timing({"x": 1}, 10.0), timing({"x": 2}, 20.0), failure({"x": 3})
 
 
-def file_of(store: RecordStore, asked: TuningKey) -> Path:
-    return store.root / slug(asked.subject) / f"{asked.digest}.json"
+def file_of(store: RecordStore, record_key: TuningKey) -> Path:
+    return store.root / slug(record_key.subject) / f"{record_key.digest}.json"
 
 
-def future(asked: TuningKey) -> bytes:
-    return json.dumps({"schema": 2, "key": asked.to_json(), "measurements": {}}).encode()
+def future(record_key: TuningKey) -> bytes:
+    return json.dumps({"schema": 2, "key": record_key.to_json(), "measurements": {}}).encode()
 
 
 def write(path: Path, data: bytes) -> bytes:
@@ -39,7 +39,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def unwritable(folder: Path) -> Iterator[None]:
-    """A folder in which nothing can be made, also for root: a file is in its way."""
+    """A folder in which nothing can be created, even by root, because a file has its name."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.write_text("in the way")
     yield

@@ -1,4 +1,4 @@
-"""What a key holds of arguments."""
+"""The key entries of arguments."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_arrays_by_shape_dtype_and_layout() -> None:
     assert described(vectors) == {"a.shape": "5", "a.dtype": "vec3f", "a.layout": "contiguous"}
 
 
-def test_an_extent_of_one_has_no_stride() -> None:
+def test_the_stride_of_an_extent_of_one_does_not_count() -> None:
     array = wp.zeros((1, 6), dtype=float, device="cpu")
     assert described(array.transpose())["a.layout"] == "contiguous"
 
@@ -58,7 +58,7 @@ def test_a_value_that_no_key_can_hold() -> None:
         key_values(lambda args: {"a": [1]}, NAMES, [1, 2, 3])  # type: ignore[dict-item, return-value]
 
 
-def test_arguments_in_any_mixture() -> None:
+def test_arguments_by_position_and_by_name() -> None:
     assert in_order(NAMES, [1], [2], {"n": 3}) == [1, 2, 3]
     assert in_order(NAMES, [], [], {"n": 3, "a": 1, "b": 2}) == [1, 2, 3]
     with pytest.raises(TuningError, match="4 values in lists"):
@@ -66,7 +66,7 @@ def test_arguments_in_any_mixture() -> None:
 
 
 @pytest.mark.parametrize("key", [3, None, [1], ("a", "a"), ()])
-def test_keys_that_are_none(key: Any) -> None:
+def test_invalid_keys(key: Any) -> None:
     with pytest.raises(TuningError, match="key is"):
         checked_key(key)
 
@@ -76,10 +76,10 @@ def test_one_name_is_a_key() -> None:
 
 
 @pytest.mark.parametrize("given", [5, None, {1: 2}, {"a": object()}, {"a": [1]}])
-def test_a_key_function_that_gives_no_values_by_name(given: Any) -> None:
+def test_a_key_function_with_an_invalid_result(given: Any) -> None:
     with pytest.raises(TuningError, match="the key function gives"):
         key_values(lambda args: given, NAMES, [1, 2, 3])
 
 
-def test_a_key_function_may_give_numbers_that_are_not_finite() -> None:
+def test_a_key_function_may_return_numbers_that_are_not_finite() -> None:
     assert key_values(lambda args: {"a": float("inf")}, NAMES, [1, 2, 3]) == {"a": "inf"}

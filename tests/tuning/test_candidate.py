@@ -1,4 +1,4 @@
-"""Copies that a search launches on, on Warp's CPU device."""
+"""The copies on which a search launches, on Warp's CPU device."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class State:
 
 
 def state() -> Any:
-    made = State()
-    made.x, made.scale = array(2.0), 3.0
-    made.inner = Inner()
-    made.inner.total = array(1.0)
-    return made
+    result = State()
+    result.x, result.scale = array(2.0), 3.0
+    result.inner = Inner()
+    result.inner.total = array(1.0)
+    return result
 
 
 def array(value: float) -> Any:
@@ -76,16 +76,16 @@ def tuned(maker: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("where", ["inputs", "outputs", "restore"])
-def test_arrays_in_structs_change_by_the_one_launch(where: str) -> None:
-    mine = state()
+def test_only_the_final_launch_changes_arrays_in_structs(where: str) -> None:
+    given = state()
     kernel = tuned(add_state, key=("n",), restore="s" if where == "restore" else None)
     if where == "outputs":
-        kernel.launch(outputs=[mine, SIZE], device="cpu")
+        kernel.launch(outputs=[given, SIZE], device="cpu")
     else:
-        kernel.launch(inputs=[mine, SIZE], device="cpu")
+        kernel.launch(inputs=[given, SIZE], device="cpu")
     assert kernel.counters.measurements == 2
-    np.testing.assert_array_equal(mine.inner.total.numpy(), 7.0)
-    np.testing.assert_array_equal(mine.x.numpy(), 2.0)
+    np.testing.assert_array_equal(given.inner.total.numpy(), 7.0)
+    np.testing.assert_array_equal(given.x.numpy(), 2.0)
 
 
 def test_results_in_structs_are_compared_by_name() -> None:
@@ -95,7 +95,7 @@ def test_results_in_structs_are_compared_by_name() -> None:
     assert "s.inner.total differs by up to 1 " in caught.value.log
 
 
-def test_indexed_arrays_change_by_the_one_launch() -> None:
+def test_only_the_final_launch_changes_indexed_arrays() -> None:
     y = array(1.0)
     view = y[wp.array(list(range(0, SIZE, 2)), dtype=int, device="cpu")]
     tuned(add_indexed, dim=lambda config, args: SIZE // 2).launch(inputs=[array(2.0)], outputs=[view], device="cpu")
@@ -109,13 +109,13 @@ def test_one_array_in_two_places_is_one_copy() -> None:
     assert space.written == ("x", "y")
 
 
-def test_numpy_scalars_are_no_arrays() -> None:
+def test_numpy_scalars_are_not_arrays() -> None:
     value = np.float32(2.0)
     assert Workspace(("n",), [value], None, wp.get_device("cpu")).values == [value]
 
 
 @pytest.mark.parametrize("wrong", [wp.int32, wp.vec3])
-def test_a_wrong_call_leaves_no_failures_behind(wrong: Any) -> None:
+def test_a_wrong_call_records_no_failures(wrong: Any) -> None:
     kernel, x = tuned(add), array(1.0)
     with pytest.raises(TuningError, match=r"argument 'y' .* expects an array with dtype"):
         kernel.launch(inputs=[x], outputs=[wp.zeros(SIZE, dtype=wrong, device="cpu")])
@@ -135,7 +135,7 @@ def count_up(step: int) -> Any:
     return kernel
 
 
-def test_an_input_that_launches_write_changes_by_the_one_launch(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_final_launch_changes_an_input_that_launches_write(caplog: pytest.LogCaptureFixture) -> None:
     tuned = warp_tiles.autotune(
         [{"step": 1}, {"step": 2}], key=("x",), dim=lambda c, args: SIZE, effort=QUICK, store=lambda now: MemoryStore()
     )(count_up)
@@ -147,7 +147,7 @@ def test_an_input_that_launches_write_changes_by_the_one_launch(caplog: pytest.L
     assert [record.message for record in caplog.records if "launches write x" in record.message]
 
 
-def test_what_a_first_launch_changes_is_restored_from_then_on() -> None:
+def test_arrays_that_the_first_launch_changes_are_restored_afterwards() -> None:
     x, y = array(1.0), array(0.0)
     space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"))
     launches = []
@@ -166,7 +166,7 @@ def test_what_a_first_launch_changes_is_restored_from_then_on() -> None:
     assert space.written == ("y",)
 
 
-def test_nothing_but_what_is_named_is_copied_where_all_is_named() -> None:
+def test_only_named_arrays_are_copied_if_all_written_ones_are_named() -> None:
     x, y = array(1.0), array(0.0)
     space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"), writes_only_named=True)
     assert space.values[0] is x

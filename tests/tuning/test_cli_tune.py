@@ -1,4 +1,4 @@
-"""``warp-tiles tune``: what it prints and refuses, with a search that is made up."""
+"""``warp-tiles tune``: its output and its errors, with a fake search."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ BROKEN = failure({"provider": "cublasdx"}, "needs [bold] 300 kB of [/shared] mem
 
 @dataclass
 class Search:
-    """Stands for the search over GEMM variants, and notes how it was called."""
+    """A fake search over GEMM variants that records its calls."""
 
-    asked: list[tuple[Path, tuple[str, ...], float]] = field(default_factory=list)
+    calls: list[tuple[Path, tuple[str, ...], float]] = field(default_factory=list)
     devices: list[tuple[str, ...]] = field(default_factory=list)
     found: tuple[Any, ...] = ()
     ended: str = ""
@@ -51,7 +51,7 @@ class Search:
         progress: Any,
         stopped: Any,
     ) -> list[Any]:
-        self.asked.append((script, arguments, budget_s))
+        self.calls.append((script, arguments, budget_s))
         if self.ended:
             stopped(self.ended)
         self.devices.append(devices)
@@ -73,15 +73,15 @@ class Tuned:
 
 @pytest.fixture
 def search(monkeypatch: pytest.MonkeyPatch) -> Search:
-    made, module = Search(), ModuleType("warp_tiles.cli.tune_script")
-    module.tune_script = made.tune_script  # type: ignore[attr-defined]
+    fake, module = Search(), ModuleType("warp_tiles.cli.tune_script")
+    module.tune_script = fake.tune_script  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "warp_tiles.cli.tune_script", module)
-    return made
+    return fake
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The working folder, with a script and a cache of its own."""
+    """The working folder, with a script and its own cache."""
     monkeypatch.chdir(tmp_path)
     Path("script.py").write_text("")
     with settings.override(cache_dir=tmp_path / "cache"):
@@ -118,13 +118,13 @@ def table(*words: object) -> str:
 
 
 class TestScript:
-    def test_a_script_that_ends_early_is_told_of(self, search: Search) -> None:
+    def test_an_early_end_of_the_script_is_reported(self, search: Search) -> None:
         search.ended = "SystemExit: the result is wrong"
         result = tune("script.py", "--json")
         assert "script.py stopped early, nothing was computed: SystemExit: the result is wrong" in result.stderr
         assert json.loads(result.stdout) == {"variants": []}
 
-    def test_nothing_is_told_of_one_that_does_not(self, search: Search) -> None:
+    def test_a_complete_script_causes_no_message(self, search: Search) -> None:
         assert "stopped early" not in tune("script.py").output
 
     @pytest.mark.parametrize(
@@ -139,17 +139,17 @@ class TestScript:
             (["script.py", "--", "--budget", "7", "--json"], ("--budget", "7", "--json"), 0.0),
         ],
     )
-    def test_options_are_the_commands_and_the_rest_is_the_scripts(
+    def test_options_belong_to_the_command_and_the_rest_to_the_script(
         self, search: Search, words: list[str], arguments: tuple[str, ...], budget_s: float
     ) -> None:
         assert tune(*words).exit_code == 0
-        assert search.asked == [(Path("script.py"), arguments, budget_s)]
+        assert search.calls == [(Path("script.py"), arguments, budget_s)]
 
-    def test_without_an_option_the_budget_is_the_settings(self, search: Search) -> None:
+    def test_without_an_option_the_setting_gives_the_budget(self, search: Search) -> None:
         with settings.override(tune_budget_s=12):
             tune("script.py")
             tune("script.py", "--budget", "0")
-        assert [budget_s for _, _, budget_s in search.asked] == [12.0, 0.0]
+        assert [budget_s for _, _, budget_s in search.calls] == [12.0, 0.0]
 
     @pytest.mark.parametrize(
         ("words", "devices"),
@@ -167,7 +167,7 @@ class TestScript:
     @pytest.mark.parametrize("value", ["", "cuda:0,", ","])
     def test_a_device_without_a_name_is_refused(self, search: Search, value: str) -> None:
         result = tune("script.py", "--devices", value)
-        assert (result.exit_code, search.asked) == (2, [])
+        assert (result.exit_code, search.calls) == (2, [])
         assert "--devices" in result.stderr
 
     def test_the_gpu_of_each_product_is_shown(self, search: Search) -> None:
@@ -192,13 +192,13 @@ class TestScript:
     def test_a_script_may_have_a_commands_name(self, search: Search) -> None:
         Path("list").write_text("")
         assert tune("./list", "all").exit_code == 0
-        assert search.asked == [(Path("list"), ("all",), 0.0)]
+        assert search.calls == [(Path("list"), ("all",), 0.0)]
         assert json.loads(tune("--json", "list").stdout) == {"records": []}
 
     def test_winners_are_printed(self, search: Search) -> None:
-        made = Record(key("gemm", m=64, n=32), (FAST, SLOW, BROKEN))
+        found = Record(key("gemm", m=64, n=32), (FAST, SLOW, BROKEN))
         lost = Record(key("gemm", m=1), (BROKEN,))
-        search.found = (Tuned(VARIANT, made, FAST, 2), Tuned(VARIANT, lost, None, 1))
+        search.found = (Tuned(VARIANT, found, FAST, 2), Tuned(VARIANT, lost, None, 1))
         (first, second) = parsed("script.py")["variants"]
         assert (first["key"], first["measured"]) == (GEMM, 2)
         assert first["winner"]["config"] == FAST.config
@@ -209,7 +209,7 @@ class TestScript:
         assert "2 of 3" in text
         assert "every candidate failed" in text
 
-    def test_what_the_script_prints_does_not_mix_with_json(
+    def test_output_of_the_script_does_not_mix_with_json(
         self, search: Search, capfd: pytest.CaptureFixture[str]
     ) -> None:
         assert parsed("script.py") == {"variants": []}
@@ -217,7 +217,7 @@ class TestScript:
         table("script.py")
         assert capfd.readouterr() == ("the script prints", "")
 
-    def test_progress_goes_to_standard_error_where_it_is_wanted(self, search: Search) -> None:
+    def test_progress_goes_to_standard_error_if_it_is_on(self, search: Search) -> None:
         search.found = (Tuned(VARIANT, Record(key("gemm"), (SLOW, FAST)), FAST, 2, "cuda:1"),)
         with settings.override(progress="on"):
             (line,) = tune("script.py").stderr.splitlines()
@@ -226,25 +226,23 @@ class TestScript:
         with settings.override(progress="off"):
             assert tune("script.py").stderr == ""
 
-    def test_a_script_without_products_is_said(self, search: Search) -> None:
+    def test_a_script_without_products_is_reported(self, search: Search) -> None:
         assert "no product" in tune("script.py").stderr
 
     @pytest.mark.parametrize("words", [["gone.py"], ["lst"], ["--json", "folder"]])
-    def test_a_script_that_is_missing_is_an_error_that_names_the_commands(
-        self, search: Search, words: list[str]
-    ) -> None:
+    def test_a_missing_script_is_an_error_that_names_the_commands(self, search: Search, words: list[str]) -> None:
         result = tune(*words)
         assert isinstance(result.exception, ScriptError)
         assert "list" in result.exception.remedy
-        assert search.asked == []
+        assert search.calls == []
 
     @pytest.mark.parametrize("value", ["-1", "soon", "", "nan", "inf", "1e400"])
-    def test_a_budget_that_is_none_is_refused(self, search: Search, value: str) -> None:
+    def test_an_invalid_budget_is_refused(self, search: Search, value: str) -> None:
         result = tune("--budget", value, "script.py")
-        assert (result.exit_code, search.asked) == (2, [])
+        assert (result.exit_code, search.calls) == (2, [])
         assert "--budget" in result.stderr
 
-    def test_a_wrong_setting_is_said_first(self, search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_wrong_setting_is_reported_first(self, search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WARP_TILES_TUNE_BUDGET_S", "soon")
         assert isinstance(tune("gone.py").exception, SettingError)
 
@@ -268,7 +266,7 @@ class TestList:
 
     @pytest.mark.parametrize("words", [["list"], ["show", key().digest]])
     @pytest.mark.parametrize("value", [b"1e999", rb'"\ud800"'])
-    def test_a_damaged_record_is_told_of_and_the_others_are_listed(
+    def test_a_damaged_record_causes_a_warning_and_the_others_are_listed(
         self, two: RecordStore, value: bytes, words: list[str]
     ) -> None:
         (path,) = two.root.rglob(f"{GEMM}.json")
@@ -282,7 +280,7 @@ class TestList:
         with settings.override(cache_dir=folder / "empty", record_paths=[shipped]):
             assert r"caf\udce9" in "".join(table("list").split()).replace("│", "")
 
-    def test_nothing_is_a_list_too(self) -> None:
+    def test_an_empty_store_gives_an_empty_list(self) -> None:
         assert parsed("list") == {"records": []}
         assert "key" in table("list")
 
@@ -306,7 +304,7 @@ class TestShow:
         assert shown["winner"] == FAST.to_json()
         assert shown["environment"]["device"] == "NVIDIA H200"
 
-    def test_what_all_folders_know_is_united(self, two: RecordStore, folder: Path) -> None:
+    def test_records_of_all_folders_are_united(self, two: RecordStore, folder: Path) -> None:
         with settings.override(cache_dir=folder / "own", record_paths=[two.root]):
             open_store().merge(key("gemm", m=64, n=32), [timing({"provider": "scalar"}, 1.0)])
             shown = parsed("show", GEMM)
@@ -318,7 +316,7 @@ class TestShow:
         assert (folder / "search.png").read_bytes().startswith(b"\x89PNG")
 
     @pytest.mark.parametrize("words", [["show", "f00"], ["export", "out.json", "f00"], ["clear", "f00"]])
-    def test_an_unknown_key_is_an_error_that_names_what_there_is(self, two: RecordStore, words: list[str]) -> None:
+    def test_an_unknown_key_is_an_error_that_names_the_known_ones(self, two: RecordStore, words: list[str]) -> None:
         assert not GEMM.startswith("f00")
         result = tune(*words)
         assert isinstance(result.exception, RecordError)
@@ -347,7 +345,7 @@ class TestExportAndImport:
         assert {path.parent.stat().st_mode & 0o777 for path in files} == {0o755}
 
     @pytest.mark.parametrize("content", [b"", b"PNG", b"[]", b'{"schema": 9, "records": []}'])
-    def test_rubbish_is_an_error_and_changes_nothing(self, two: RecordStore, content: bytes) -> None:
+    def test_an_invalid_file_is_an_error_and_changes_nothing(self, two: RecordStore, content: bytes) -> None:
         Path("bad.json").write_bytes(content)
         result = tune("import", "bad.json")
         assert isinstance(result.exception, RecordError)
@@ -363,7 +361,7 @@ class TestClear:
         assert parsed("clear", "--all") == {"removed": 0}
 
     @pytest.mark.parametrize("words", [[], ["--all", GEMM]])
-    def test_either_keys_or_all_must_be_said(self, two: RecordStore, words: list[str]) -> None:
+    def test_either_keys_or_all_must_be_given(self, two: RecordStore, words: list[str]) -> None:
         assert tune("clear", *words).exit_code == 2
         assert len(open_store().records()) == 2
 

@@ -1,4 +1,4 @@
-"""Which GPUs of a machine measure for each other."""
+"""The GPUs of a machine that share measurements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Device:
     is_cuda: bool = True
 
     def __eq__(self, other: object) -> bool:
-        raise AssertionError("Warp compares devices by their contexts, which would make them")
+        raise AssertionError("to compare devices, Warp would create their contexts")
 
 
 FIRST, SECOND, THIRD = (Device(f"cuda:{number}") for number in range(3))
@@ -41,11 +41,11 @@ def test_gpus_of_another_name_architecture_or_size_are_unlike() -> None:
     assert names(alike(FIRST, [SECOND, *UNLIKE, CPU, FIRST, SECOND, THIRD])) == ["cuda:1", "cuda:2"]
 
 
-def test_the_cpu_has_none_like_it() -> None:
+def test_no_device_is_like_the_cpu() -> None:
     assert alike(CPU, [FIRST, CPU, Device("cpu:1", is_cuda=False)]) == []
 
 
-def test_without_names_all_that_are_like_the_default_share(host: None) -> None:
+def test_without_names_all_gpus_like_the_default_share(host: None) -> None:
     assert names(sharing_gpus(SECOND)) == ["cuda:1", "cuda:0", "cuda:2"]
     assert names(sharing_gpus(UNLIKE[0])) == ["cuda:3"]
 
@@ -55,13 +55,13 @@ def test_names_restrict_and_the_first_is_tuned_for(host: None) -> None:
     assert names(sharing_gpus(FIRST, ["cuda:2", "cuda:0"])) == ["cuda:2", "cuda:0"]
 
 
-def test_a_named_gpu_that_is_unlike_is_told_of(host: None) -> None:
+def test_a_named_gpu_unlike_the_first_causes_a_warning(host: None) -> None:
     with pytest.warns(RuntimeWarning, match=r"cuda:5 \(NVIDIA H200, 66 multiprocessors\) is not used for tuning"):
         assert names(sharing_gpus(FIRST, ["cuda:0", "cuda:5", "cuda:1"])) == ["cuda:0", "cuda:1"]
 
 
 @pytest.mark.parametrize("name", ["cuda:9", "cpu", "cuda"])
-def test_a_gpu_that_is_not_there_is_an_error_that_names_those_that_are(host: None, name: str) -> None:
+def test_an_unknown_gpu_is_an_error_that_names_the_present_ones(host: None, name: str) -> None:
     with pytest.raises(ToolchainError, match=f"there is no GPU {name}\\n") as caught:
         sharing_gpus(FIRST, ["cuda:0", name])
     assert "cuda:4" in caught.value.remedy

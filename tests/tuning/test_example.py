@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def run(folder: Path, *command: str) -> str:
-    """Standard output of a Python program with records of its own."""
+    """Standard output of a Python program with its own records."""
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     env = {**os.environ, "PYTHONPATH": paths, "WARP_TILES_CACHE_DIR": str(folder / "tiles")}
     done = subprocess.run([sys.executable, *command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)

@@ -1,4 +1,4 @@
-"""Tuning of GEMM variants with a measurer that needs no GPU: what is measured, kept, resumed and shared."""
+"""Tuning of GEMM variants with a measurer that needs no GPU: measuring, storing, resuming and sharing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAVOURITE = WANTED[5]
 
 
 def time_us(config: Config) -> float:
-    """The favourite is fast, one candidate is broken, and the chooser's is average."""
+    """The favourite is fast, one candidate is broken, and the chooser's pick is average."""
     if identity(config) == identity(WANTED[3]):
         raise ValueError("wrong result: C[0, 0] is 1 in place of 2")
     return 5.0 if identity(config) == identity(FAVOURITE) else 10.0 + len(identity(config)) % 7
@@ -59,15 +59,15 @@ def test_every_candidate_has_a_timing_and_the_fastest_wins(bench: Bench, measure
 
 def test_the_choosers_pick_is_measured_first(bench: Bench, measurer: FakeMeasurer) -> None:
     tuner_of(bench, measurer).tune(HALF)
-    ((variant, configs),) = measurer.asked
+    ((variant, configs),) = measurer.requests
     assert (variant, configs[0]) == (HALF, config_of("mma", choose(HALF)))
 
 
-def test_what_is_known_is_not_measured_again(bench: Bench, measurer: FakeMeasurer) -> None:
+def test_known_timings_are_not_measured_again(bench: Bench, measurer: FakeMeasurer) -> None:
     first = tuner_of(bench, measurer).tune(HALF)
     again = tuner_of(bench, measurer).tune(HALF)
     assert (again.measured, again.record, again.winner) == (0, first.record, first.winner)
-    assert len(measurer.asked) == 1
+    assert len(measurer.requests) == 1
 
 
 def test_a_new_candidate_races_the_best_alone(bench: Bench, measurer: FakeMeasurer) -> None:
@@ -76,11 +76,11 @@ def test_a_new_candidate_races_the_best_alone(bench: Bench, measurer: FakeMeasur
     new = more.missing(HALF, more.record(HALF))
     found = more.tune(HALF)
     assert new
-    assert measurer.asked[1][1] == [FAVOURITE, *new]
+    assert measurer.requests[1][1] == [FAVOURITE, *new]
     assert found.measured == len(new)
 
 
-def test_an_interrupted_search_goes_on_where_it_stopped(bench: Bench, measurer: FakeMeasurer) -> None:
+def test_an_interrupted_search_continues_where_it_stopped(bench: Bench, measurer: FakeMeasurer) -> None:
     measurer.batch, measurer.stop_after = 4, 2
     with pytest.raises(KeyboardInterrupt):
         tuner_of(bench, measurer).tune(HALF)
@@ -88,7 +88,7 @@ def test_an_interrupted_search_goes_on_where_it_stopped(bench: Bench, measurer: 
     measurer.stop_after = None
     found = tuner_of(bench, measurer).tune(HALF)
     assert found.measured == len(WANTED) - 8
-    assert measurer.asked[1][1] == [FAVOURITE, *WANTED[8:]]
+    assert measurer.requests[1][1] == [FAVOURITE, *WANTED[8:]]
 
 
 def test_a_search_stops_at_its_budget_with_the_best_so_far(bench: Bench, measurer: FakeMeasurer) -> None:
@@ -108,21 +108,21 @@ def test_variants_share_the_budget(bench: Bench, measurer: FakeMeasurer) -> None
     assert all(1 <= item.measured < 13 for item in found)
 
 
-def test_what_no_provider_serves_is_left_out(bench: Bench, measurer: FakeMeasurer) -> None:
+def test_variants_that_no_provider_serves_are_left_out(bench: Bench, measurer: FakeMeasurer) -> None:
     old = replace(HALF, arch=70)
     assert [item.variant for item in tuner_of(bench, measurer).tune_all([old, SINGLE])] == [SINGLE]
 
 
-def test_progress_is_told_after_each_batch(bench: Bench, measurer: FakeMeasurer) -> None:
+def test_progress_is_reported_after_each_batch(bench: Bench, measurer: FakeMeasurer) -> None:
     measurer.batch = 5
-    told: list[int] = []
+    counts: list[int] = []
     tuner_of(bench, measurer).tune_all(
-        [HALF], progress=lambda variant, record, device: told.append(len(record.timings))
+        [HALF], progress=lambda variant, record, device: counts.append(len(record.timings))
     )
-    assert told == [5, 10, len(WANTED)]
+    assert counts == [5, 10, len(WANTED)]
 
 
-def test_another_driver_is_measured_again_if_asked(bench: Bench, measurer: FakeMeasurer) -> None:
+def test_another_driver_is_measured_again_on_request(bench: Bench, measurer: FakeMeasurer) -> None:
     tuner_of(bench, measurer).tune(HALF)
     newer = replace(tuner_of(bench, measurer), environment=replace(H200, driver="13.1"))
     assert newer.tune(HALF).measured == 0
@@ -131,7 +131,7 @@ def test_another_driver_is_measured_again_if_asked(bench: Bench, measurer: FakeM
     assert {(item.soft or {})["driver"] for item in again.record.timings} == {"13.1"}
 
 
-def test_all_candidates_failing_leaves_their_reasons_and_no_winner(bench: Bench) -> None:
+def test_if_all_candidates_fail_there_are_reasons_and_no_winner(bench: Bench) -> None:
     def broken(config: Config) -> float:
         raise ValueError("no block fits")
 
@@ -180,7 +180,7 @@ def script(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMeasurer]:
-    """Tuning for an H200 that is not here."""
+    """A measurer for an H200 that this machine does not have."""
     monkeypatch.setattr("warp_tiles.tuning.gemm_records.present_environments", lambda: (H200,))
     measurer = FakeMeasurer(lambda config: 5.0 if config["provider"] == "cublasdx" else 10.0)
     with settings.override(cache_dir=tmp_path / "cache", record_gpu=GPU), warp_tiles.enabled():
@@ -195,14 +195,14 @@ def make_tuner(measurer: FakeMeasurer):  # type: ignore[no-untyped-def]
 
 
 def test_a_script_is_tuned_once_and_its_plan_shows_it(script: Path, scripted: FakeMeasurer) -> None:
-    told: list[GemmVariant] = []
+    reported: list[GemmVariant] = []
     found = tune_script(
-        script, tuner=make_tuner(scripted), progress=lambda variant, record, device: told.append(variant)
+        script, tuner=make_tuner(scripted), progress=lambda variant, record, device: reported.append(variant)
     )
     assert {(item.variant.m, item.variant.threads, item.variant.arch) for item in found} == {(16, 64, 90)}
     assert len(found) == len({item.variant for item in found}) >= 2, "the product and its adjoints"
     assert all(item.measured and item.winner for item in found)
-    assert set(told) == {item.variant for item in found}
+    assert set(reported) == {item.variant for item in found}
     assert all(item.measured == 0 for item in tune_script(script, tuner=make_tuner(scripted)))
 
     from warp_tiles.launch.script import discover
@@ -215,11 +215,11 @@ def test_a_script_is_tuned_once_and_its_plan_shows_it(script: Path, scripted: Fa
     assert {v.provider for v in other.needed} == {"mma"}, "nothing was measured for another architecture"
 
 
-def test_why_a_script_ended_early_is_told(script: Path, scripted: FakeMeasurer) -> None:
+def test_the_reason_of_an_early_end_is_reported(script: Path, scripted: FakeMeasurer) -> None:
     script.write_text(f"{SCRIPT}\nraise SystemExit('the result is wrong')\n")
-    told: list[str] = []
-    assert tune_script(script, tuner=make_tuner(scripted), stopped=told.append)
-    assert told == ["SystemExit: the result is wrong"]
+    reasons: list[str] = []
+    assert tune_script(script, tuner=make_tuner(scripted), stopped=reasons.append)
+    assert reasons == ["SystemExit: the result is wrong"]
 
 
 def test_modules_are_hashed_again_after_tuning(script: Path, scripted: FakeMeasurer) -> None:
@@ -232,7 +232,7 @@ def test_modules_are_hashed_again_after_tuning(script: Path, scripted: FakeMeasu
     assert target.module.get_module_hash(64) != before
 
 
-def test_a_script_without_a_gpu_says_what_is_missing(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_the_error_says_what_is_missing(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm, "_device", lambda: None)
     with (
         warp_tiles.enabled(),
@@ -250,20 +250,20 @@ def test_a_script_is_tuned_on_the_gpus_that_share_it(
     monkeypatch.setattr(tune_script_module, "sharing_gpus", lambda default, names: list(names) or [default, "cuda:1"])
     monkeypatch.setattr(gemm, "environment_of", lambda device: H200)
     monkeypatch.setattr(gemm, "compile_arch", lambda device: 90)
-    made: list[str] = []
+    used: list[str] = []
 
     def measurer(context: object, device: str) -> FakeMeasurer:
-        made.append(device)
+        used.append(device)
         return FakeMeasurer(scripted.time_us, name=device)
 
     monkeypatch.setattr(gemm, "_measurer", measurer)
     found = tune_script(script, devices=names)
-    assert made == (list(names) or ["cuda:0", "cuda:1"])
-    assert {item.device for item in found} <= set(made)
+    assert used == (list(names) or ["cuda:0", "cuda:1"])
+    assert {item.device for item in found} <= set(used)
     assert all(item.measured and item.winner for item in found)
 
 
-def test_a_script_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_script(tmp_path: Path) -> None:
     with pytest.raises(ScriptError, match="there is no script"):
         tune_script(tmp_path / "missing.py")
 
@@ -271,7 +271,9 @@ def test_a_script_that_is_not_there(tmp_path: Path) -> None:
 # ---- the policy max
 
 
-def test_before_a_build_only_what_has_no_record_is_measured(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_a_build_only_variants_without_a_record_are_measured(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measurer = FakeMeasurer(time_us)
     monkeypatch.setattr(gemm, "_device", lambda: object())
     monkeypatch.setattr(gemm, "compile_arch", lambda device: 90)
@@ -279,7 +281,7 @@ def test_before_a_build_only_what_has_no_record_is_measured(bench: Bench, monkey
     other = replace(SINGLE, arch=80)
     bench.engine.tune_missing([HALF, other], settings.current())
     bench.engine.tune_missing([HALF, SINGLE], settings.current())
-    assert [variant for variant, _ in measurer.asked] == [HALF, SINGLE]
+    assert [variant for variant, _ in measurer.requests] == [HALF, SINGLE]
 
 
 def test_before_a_build_without_a_gpu_nothing_is_measured(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +290,7 @@ def test_before_a_build_without_a_gpu_nothing_is_measured(bench: Bench, monkeypa
     bench.engine.tune_missing([HALF], settings.current())
 
 
-def test_before_a_build_what_is_lacking_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_a_build_a_lost_gpu_causes_a_warning(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(engine: Engine, now: Settings) -> Tuner:
         raise ToolchainError("the GPU cannot be used any more")
 
@@ -299,7 +301,7 @@ def test_before_a_build_what_is_lacking_is_told(bench: Bench, monkeypatch: pytes
         bench.engine.tune_missing([HALF], settings.current())
 
 
-def test_the_engine_in_use_is_given_out() -> None:
+def test_the_engine_in_use_is_accessible() -> None:
     with warp_tiles.enabled():
         assert isinstance(api.engine(), Engine)
 

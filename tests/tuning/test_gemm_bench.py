@@ -1,4 +1,4 @@
-"""The benchmark of a GEMM variant: where tiles lie, what is in them, and which results are refused."""
+"""The benchmark of a GEMM variant: layout and contents of its tiles, and refused results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HALF = variant_of(64, "float16", threads=128)
 
 
 def result_of(variant: GemmVariant, products: int, error: float = 0.0) -> bench.Bytes:
-    """What a candidate leaves in shared memory whose results err by a part of their bound."""
+    """Shared memory after a candidate whose errors are a fraction of their bound."""
     wanted = bench.expected(variant, products)
     memory = bench.image(variant).copy()
     stored = bench._encoded(wanted.values + error * wanted.bound, variant.c.dtype)
@@ -56,22 +56,22 @@ def test_inputs_are_never_zero_and_always_the_same(variant: GemmVariant) -> None
 
 
 @settings(max_examples=40, deadline=None)
-@given(gemm_variants(most=24), st.integers(1, 4), st.sampled_from([0.0, 0.2, -0.2]))
+@given(gemm_variants(largest=24), st.integers(1, 4), st.sampled_from([0.0, 0.2, -0.2]))
 def test_a_result_within_the_bound_passes(variant: GemmVariant, products: int, error: float) -> None:
     assert bench.problem_with(variant, result_of(variant, products, error), products) == ""
 
 
 @settings(max_examples=40, deadline=None)
-@given(gemm_variants(most=24), st.integers(1, 4))
-def test_a_missing_product_is_seen(variant: GemmVariant, products: int) -> None:
-    assume(DTYPE_BYTES[variant.c.dtype] >= 4)  # half precision allows for a whole product of a large sum
+@given(gemm_variants(largest=24), st.integers(1, 4))
+def test_a_missing_product_is_detected(variant: GemmVariant, products: int) -> None:
+    assume(DTYPE_BYTES[variant.c.dtype] >= 4)  # in half precision, the bound of a large sum exceeds a whole product
     assume(variant.precision == "default")
     assume(variant.m * variant.n >= 16)
     found = bench.problem_with(variant, result_of(variant, products), products + 1)
     assert found.startswith("wrong result: C[")
 
 
-def test_no_result_is_a_wrong_one() -> None:
+def test_nan_is_a_wrong_result() -> None:
     assert "is nan" not in bench.problem_with(HALF, result_of(HALF, 1), 1)
     memory = result_of(HALF, 1)
     memory[bench._byte_offsets(HALF, 2)[:2]] = 0xFF  # a NaN
@@ -79,15 +79,15 @@ def test_no_result_is_a_wrong_one() -> None:
     assert bench.problem_with(HALF, bench.image(HALF), 1), "a kernel that does nothing"
 
 
-def test_a_write_outside_c_is_seen() -> None:
+def test_a_write_outside_c_is_detected() -> None:
     wide = replace(HALF, c=replace(HALF.c, leading_dimension=72))
     memory = result_of(wide, 1)
-    memory[bench.layout(wide).offsets[2] + 64 * 2] ^= 1  # in the gap behind the first row
+    memory[bench.layout(wide).offsets[2] + 64 * 2] ^= 1  # in the gap after the first row
     assert bench.problem_with(wide, memory, 1).startswith("wrote outside C: byte ")
 
 
 @settings(max_examples=60, deadline=None)
-@given(gemm_variants(most=300))
+@given(gemm_variants(largest=300))
 def test_a_launch_is_divided_evenly_among_usual_numbers_of_blocks(variant: GemmVariant) -> None:
     products = bench.products_per_launch(variant)
     assert 48 <= products <= 4800

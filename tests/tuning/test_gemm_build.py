@@ -36,13 +36,13 @@ VARIANTS = {
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
     with settings.override(cache_dir=tmp_path / "cache", progress="off"):
-        made = Engine(warp_toolkit=(13, 4))
-        yield made
-        made.close()
+        created = Engine(warp_toolkit=(13, 4))
+        yield created
+        created.close()
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
-def test_benchmarks_are_built_to_the_end(engine: Engine, variant: GemmVariant) -> None:
+def test_benchmarks_are_complete_cubins(engine: Engine, variant: GemmVariant) -> None:
     wanted = candidates(variant, 3)
     found = list(build_in_parallel(engine.at(settings.current()), variant, wanted))
     assert [item.config for item in found] == list(wanted)
@@ -69,7 +69,7 @@ def test_a_candidate_that_cannot_be_built_says_why(engine: Engine) -> None:
     assert "not a tile configuration" in second.reason
 
 
-def test_what_is_not_ready_in_time_is_left_out(engine: Engine) -> None:
+def test_candidates_not_ready_in_time_are_left_out(engine: Engine) -> None:
     start = time.monotonic()
     assert list(build_in_parallel(engine.at(settings.current()), HALF, candidates(HALF, 8), deadline=start)) == []
     assert time.monotonic() - start < 2

@@ -1,4 +1,4 @@
-"""Measuring on a GPU: what races what, and a GPU that a candidate breaks. One test needs a GPU, the others fake it."""
+"""Measuring on a GPU: batches, leaders, and a GPU that a candidate breaks. One test needs a GPU, the others fake it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FakeGpu(module._Gpu):
 
 
 class FakeClock:
-    """Knows how long each candidate takes."""
+    """A clock with given times."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -117,7 +117,7 @@ def test_the_best_of_a_batch_race_the_next_one(lab: Lab) -> None:
     assert {16, 17, 18, 19} < set(third)
 
 
-def test_what_cannot_be_built_or_is_wrong_has_failed(lab: Lab) -> None:
+def test_unbuilt_and_wrong_candidates_have_failed(lab: Lab) -> None:
     lab.unbuilt, lab.wrong = {3}, {5}
     found = lab.measure()
     assert (found[3].status, found[3].reason) == ("failed", "it was refused")
@@ -139,7 +139,7 @@ def test_a_lost_gpu_ends_the_search_and_blames_one_candidate_alone(lab: Lab) -> 
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in known[10].reason
 
 
-def test_a_gpu_without_memory_is_no_failure_of_a_candidate(lab: Lab) -> None:
+def test_a_gpu_without_memory_is_not_a_failure_of_a_candidate(lab: Lab) -> None:
     lab.is_full = True
     with pytest.raises(ToolchainError, match="measured on the GPU cuda:1: RuntimeError: Failed to allocate") as full:
         lab.measure()
@@ -170,6 +170,6 @@ def test_a_variant_is_tuned_on_a_gpu_and_a_second_engine_uses_its_record(gpu: st
         second = Engine(warp_toolkit=(13, 4), tuned=TunedSnapshots())
         artifact = second.start([variant])[variant].result(60)
         second.close()
-        assert artifact.hit, "what was measured is what is used"
+        assert artifact.hit, "the measured build is used"
         assert artifact.provider == winner.config["provider"]
         assert (artifact.tile_config.to_json() if artifact.tile_config else None) == winner.config.get("tile_config")

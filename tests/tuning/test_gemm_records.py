@@ -1,4 +1,4 @@
-"""Records of GEMM variants in use: what they change in plans, builds and hashes, and when they do not count."""
+"""Records of GEMM variants in use: their effect on plans, builds and hashes, and records that do not count."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def test_a_variant_without_a_record_is_left_to_the_chooser(bench: Bench) -> None
     assert found.reason.endswith("; mma: the first that is asked")
 
 
-def test_the_choosers_own_can_win(bench: Bench) -> None:
+def test_the_choosers_pick_can_win(bench: Bench) -> None:
     remember(bench, HALF, [timing(config_of("mma", choose(HALF)), 9.0), timing(CUBLASDX, 12.0)])
     found = planned(bench, HALF)
     assert found.tile_config == choose(HALF)
     assert found.reason.endswith("tuned: 9.0 us, also the chooser's pick")
 
 
-def test_cublasdx_is_asked_first_where_it_won(bench: Bench) -> None:
+def test_cublasdx_is_asked_first_if_it_won(bench: Bench) -> None:
     remember(bench, HALF, [*tuned_to(HALF), timing(CUBLASDX, 10.0)])
     found, artifact = planned(bench, HALF), bench.build(HALF)
     assert (found.provider, artifact.provider) == ("cublasdx", "cublasdx")
@@ -91,7 +91,7 @@ def test_cublasdx_is_asked_first_where_it_won(bench: Bench) -> None:
     assert planned(bench, SINGLE).provider == "mma"
 
 
-def test_a_provider_that_is_named_is_asked_with_its_own_best(bench: Bench) -> None:
+def test_a_named_provider_takes_its_own_best(bench: Bench) -> None:
     remember(bench, HALF, [*tuned_to(HALF), timing(CUBLASDX, 10.0)])
     with settings.override(provider="mma"):
         found = planned(bench, HALF)
@@ -99,16 +99,16 @@ def test_a_provider_that_is_named_is_asked_with_its_own_best(bench: Bench) -> No
     assert found.reason.endswith("names it; tuned: 12.3 us against 14.1 us of the chooser's pick")
 
 
-def test_where_the_winner_cannot_be_built_the_next_best_is(bench: Bench) -> None:
+def test_if_the_winner_cannot_be_built_the_next_best_is(bench: Bench) -> None:
     remember(bench, HALF, [*tuned_to(HALF), timing(CUBLASDX, 10.0)])
     name = planned(bench, HALF).symbol
     bench.refuse(f"{name}_cublasdx", cublasdx(HALF), cublasdx(HALF.without_alignment()))
-    artifact, told = bench.heard(HALF)
+    artifact, messages = bench.build_with_warnings(HALF)
     assert (artifact.provider, artifact.tile_config) == ("mma", another_tile(HALF))
-    assert "using the provider mma as tuned" in told[-1]
+    assert "using the provider mma as tuned" in messages[-1]
 
 
-def test_where_the_tuned_tile_cannot_be_built_the_choosers_is(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_the_tuned_tile_cannot_be_built_the_choosers_pick_is(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     remember(bench, HALF, tuned_to(HALF))
     submit = bench.pool.submit
 
@@ -119,9 +119,9 @@ def test_where_the_tuned_tile_cannot_be_built_the_choosers_is(bench: Bench, monk
         return submit(request)
 
     monkeypatch.setattr(bench.pool, "submit", refuse_first)
-    artifact, told = bench.heard(HALF)
+    artifact, messages = bench.build_with_warnings(HALF)
     assert (artifact.provider, artifact.tile_config) == ("mma", choose(HALF))
-    assert "using the provider mma." in told[-1]
+    assert "using the provider mma." in messages[-1]
 
 
 # ---- the hash
@@ -144,7 +144,7 @@ def test_records_that_cannot_apply_leave_the_hash_alone(bench: Bench) -> None:
     assert bench.engine.salt() == without
 
 
-def test_a_process_does_not_change_its_mind(bench: Bench) -> None:
+def test_choices_are_stable_within_a_process(bench: Bench) -> None:
     remember(bench, HALF, tuned_to(HALF))
     salt, found = bench.engine.salt(), planned(bench, HALF)
     key = store_of(bench).records("gemm")[0].record.key
@@ -192,7 +192,7 @@ def test_without_a_gpu_and_without_its_name_no_record_counts(bench: Bench) -> No
         assert best(bench, HALF) is None
 
 
-def test_the_gpu_that_is_there_counts_and_the_name_does_not(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_present_gpu_counts_and_the_named_one_does_not(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     other = replace(H200, device="NVIDIA L40S", arch=89, multiprocessors=142)
     monkeypatch.setattr("warp_tiles.tuning.gemm_records.present_environments", lambda: (other,))
     remember(bench, HALF, tuned_to(HALF))
@@ -201,7 +201,9 @@ def test_the_gpu_that_is_there_counts_and_the_name_does_not(bench: Bench, monkey
     assert best(bench, HALF) is not None
 
 
-def test_another_driver_is_reused_and_said_or_not_used(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timings_of_another_driver_are_used_with_a_note_or_not_at_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     newer = replace(H200, driver="13.1")
     monkeypatch.setattr("warp_tiles.tuning.gemm_records.present_environments", lambda: (newer,))
     remember(bench, HALF, tuned_to(HALF))
@@ -225,7 +227,7 @@ def test_shipped_records_are_found(bench: Bench, tmp_path: Path) -> None:
 # ---- records that cannot be used
 
 
-def test_a_record_that_no_longer_fits_is_told_of_and_ignored(bench: Bench) -> None:
+def test_a_record_that_no_longer_fits_causes_a_warning_and_is_ignored(bench: Bench) -> None:
     huge = replace(another_tile(HALF), tile_m=512, tile_n=512)
     record = remember(bench, HALF, tuned_to(HALF, huge))
     with pytest.warns(RuntimeWarning, match="is ignored: needs about .* registers") as caught:
@@ -234,16 +236,16 @@ def test_a_record_that_no_longer_fits_is_told_of_and_ignored(bench: Bench) -> No
     assert record.key.digest[:12] in str(caught[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert bench.build(HALF).tile_config == choose(HALF)  # told once
+        assert bench.build(HALF).tile_config == choose(HALF)  # without another warning
 
 
-def test_a_configuration_that_is_none_is_told_of_and_ignored(bench: Bench) -> None:
+def test_an_invalid_configuration_causes_a_warning_and_is_ignored(bench: Bench) -> None:
     remember(bench, SINGLE, [timing({"provider": "mma", "tile_config": {"tile_m": 16}}, 1.0)])
     with pytest.warns(RuntimeWarning, match="is ignored: not a tile configuration"):
         assert planned(bench, SINGLE).tile_config == choose(SINGLE)
 
 
-def test_a_provider_that_is_not_known_is_not_taken(bench: Bench) -> None:
+def test_an_unknown_provider_is_ignored(bench: Bench) -> None:
     remember(bench, HALF, [*tuned_to(HALF), timing({"provider": "cutlass"}, 1.0)])
     assert planned(bench, HALF).tile_config == another_tile(HALF)
 
@@ -253,7 +255,7 @@ def test_failures_alone_decide_nothing(bench: Bench) -> None:
     assert planned(bench, HALF).tile_config == choose(HALF)
 
 
-def test_a_damaged_record_costs_the_tuning_alone(bench: Bench) -> None:
+def test_a_damaged_record_costs_only_the_tuning(bench: Bench) -> None:
     remember(bench, HALF, tuned_to(HALF))
     (path,) = store_of(bench).root.glob("gemm/*.json")
     path.write_text(json.dumps({"schema": 1, "key": 3}))
@@ -265,7 +267,7 @@ def test_a_damaged_record_costs_the_tuning_alone(bench: Bench) -> None:
 # ---- the snapshot itself
 
 
-def test_values_name_every_field_apart() -> None:
+def test_operands_have_separate_fields() -> None:
     found = values_of(HALF)
     assert found["a_dtype"] == "float16"
     assert (found["leading_dimensions_b"], found["alignments_c"]) == (64, 16)

@@ -1,4 +1,4 @@
-"""Several GPUs that are not here tune GEMM variants: where each one is measured, and what is kept when a GPU fails."""
+"""Several fake GPUs tune GEMM variants: distribution of the variants, and timings that are kept if a GPU fails."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_two_gpus_share_the_variants_and_each_is_measured_on_one(bench: Bench) -
     found = tuner_with(bench, measurers).tune_all(VARIANTS)
     assert [item.variant for item in found] == VARIANTS
     assert all(is_complete(item) and item.winner and not item.error for item in found)
-    asked = {measurer.name: [variant for variant, _ in measurer.asked] for measurer in (first, second)}
-    assert first.asked
-    assert second.asked
-    assert len(first.asked) + len(second.asked) == len(VARIANTS)
-    assert all(item.variant in asked[item.device] for item in found)
+    measured = {measurer.name: [variant for variant, _ in measurer.requests] for measurer in (first, second)}
+    assert first.requests
+    assert second.requests
+    assert len(first.requests) + len(second.requests) == len(VARIANTS)
+    assert all(item.variant in measured[item.device] for item in found)
 
 
-def test_what_several_gpus_found_is_not_measured_again(bench: Bench) -> None:
+def test_timings_of_several_gpus_are_not_measured_again(bench: Bench) -> None:
     tuner = tuner_with(bench, gpus(3))
     before = tuner.tune_all(VARIANTS)
     again = tuner.tune_all(VARIANTS)
@@ -66,12 +66,12 @@ def test_a_single_gpu_measures_one_variant_after_the_other_in_this_thread(bench:
     (only,) = gpus(1, batch_s=0)
     threads = set()
     found = tuner_with(bench, [only]).tune_all(VARIANTS, progress=lambda *news: threads.add(threading.current_thread()))
-    assert [variant for variant, _ in only.asked] == VARIANTS
+    assert [variant for variant, _ in only.requests] == VARIANTS
     assert {item.device for item in found} == {"cuda:0"}
     assert threads == {threading.main_thread()}
 
 
-def test_the_loss_of_a_single_gpu_is_raised_and_costs_nothing_that_was_measured(bench: Bench) -> None:
+def test_the_loss_of_a_single_gpu_is_an_error_and_timings_are_kept(bench: Bench) -> None:
     (only,) = gpus(1, batch_s=0)
     lose(only, after_batches=4)
     tuner = tuner_with(bench, [only])
@@ -80,7 +80,7 @@ def test_the_loss_of_a_single_gpu_is_raised_and_costs_nothing_that_was_measured(
     assert sum(len(tuner.record(variant).timings) for variant in VARIANTS) >= 13
 
 
-def test_the_variant_of_a_gpu_that_fails_goes_on_at_another(bench: Bench) -> None:
+def test_another_gpu_continues_the_variant_of_one_that_fails(bench: Bench) -> None:
     first, second = measurers = gpus(2)
     lose(second, after_batches=1)
     tuner = tuner_with(bench, measurers)
@@ -88,20 +88,20 @@ def test_the_variant_of_a_gpu_that_fails_goes_on_at_another(bench: Bench) -> Non
         found = tuner.tune_all(VARIANTS)
     assert all(is_complete(item) and not item.error for item in found)
     assert all(item.measured == len(candidates(item.variant, 12)) for item in found), "on both GPUs together"
-    ((lost, _),) = second.asked
-    (again,) = [configs for variant, configs in first.asked if variant == lost]
+    ((lost, _),) = second.requests
+    (again,) = [configs for variant, configs in first.requests if variant == lost]
     known = {identity(config) for config in candidates(lost, 12)[:4]}
     assert len(known & {identity(config) for config in again}) == 1, "the best so far races the rest"
     assert {item.device for item in found} == {"cuda:0"}
 
 
-def test_when_all_gpus_fail_what_was_measured_is_kept_and_the_rest_are_errors(bench: Bench) -> None:
+def test_if_all_gpus_fail_timings_are_kept_and_the_rest_are_errors(bench: Bench) -> None:
     measurers = gpus(2)
     lose(measurers[0], after_batches=5)
     lose(measurers[1])
-    with pytest.warns(RuntimeWarning) as told:
+    with pytest.warns(RuntimeWarning) as caught:
         found = tuner_with(bench, measurers).tune_all(VARIANTS)
-    assert {str(item.message).split()[1] for item in told} == {"cuda:0", "cuda:1"}
+    assert {str(item.message).split()[1] for item in caught} == {"cuda:0", "cuda:1"}
     assert [item.variant for item in found] == VARIANTS
     finished = [item for item in found if not item.error]
     assert finished
@@ -120,26 +120,26 @@ def test_the_budget_ends_all_gpus(bench: Bench) -> None:
     assert {item.device for item in found} == {"cuda:0", "cuda:1"}
 
 
-def test_progress_of_all_gpus_is_told_by_the_calling_thread_with_their_names(bench: Bench) -> None:
-    told: list[tuple[GemmVariant, str, int]] = []
+def test_the_calling_thread_reports_the_progress_of_all_gpus_with_their_names(bench: Bench) -> None:
+    reports: list[tuple[GemmVariant, str, int]] = []
 
     def progress(variant: GemmVariant, record: Record, device: str) -> None:
         assert threading.current_thread() is threading.main_thread()
-        told.append((variant, device, len(record.timings)))
+        reports.append((variant, device, len(record.timings)))
 
     found = tuner_with(bench, gpus(2)).tune_all(VARIANTS, progress=progress)
     for item in found:
-        counts = [count for variant, device, count in told if (variant, device) == (item.variant, item.device)]
+        counts = [count for variant, device, count in reports if (variant, device) == (item.variant, item.device)]
         assert counts == sorted(counts)
         assert counts[-1] == len(item.record.timings)
-    assert len({(variant, device) for variant, device, _ in told}) == len(VARIANTS)
+    assert len({(variant, device) for variant, device, _ in reports}) == len(VARIANTS)
 
 
-def test_before_a_build_other_gpus_are_left_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
+def test_before_a_build_other_gpus_are_not_used(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[object] = []
 
     def measurer(context: object, device: object) -> FakeMeasurer:
-        asked.append(device)
+        used.append(device)
         return FakeMeasurer(time_us)
 
     device = object()
@@ -148,7 +148,7 @@ def test_before_a_build_other_gpus_are_left_alone(bench: Bench, monkeypatch: pyt
     monkeypatch.setattr(gemm, "environment_of", lambda device: H200)
     monkeypatch.setattr(gemm, "compile_arch", lambda device: 90)
     bench.engine.tune_missing(VARIANTS[:1], settings.current())
-    assert asked == [device]
+    assert used == [device]
 
 
 def test_a_tuner_of_several_gpus_measures_on_each(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

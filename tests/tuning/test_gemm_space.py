@@ -1,4 +1,4 @@
-"""Candidates of a GEMM variant: the chooser's pick first, all of them fitting, each once."""
+"""Candidates of a GEMM variant: the chooser's pick is first, all of them fit, and none occurs twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEEP = deep_variant(16, 256, "float16", threads=128)
 
 @settings(max_examples=60, deadline=None)
 @given(gemm_variants(), st.integers(1, 60))
-def test_every_candidate_fits_and_none_comes_twice(variant: GemmVariant, limit: int) -> None:
+def test_every_candidate_fits_and_none_occurs_twice(variant: GemmVariant, limit: int) -> None:
     found = tile_candidates(variant, limit)
     assert 1 <= len(found) <= limit
     assert found[0] == choose(variant)
@@ -36,7 +36,7 @@ def test_every_candidate_fits_and_none_comes_twice(variant: GemmVariant, limit: 
 
 @settings(max_examples=20, deadline=None)
 @given(gemm_variants())
-def test_candidates_do_not_depend_on_who_asks(variant: GemmVariant) -> None:
+def test_candidates_depend_on_the_variant_alone(variant: GemmVariant) -> None:
     assert candidates(variant) == candidates(replace(variant))
     assert len({identity(config) for config in candidates(variant)}) == len(candidates(variant))
 
@@ -49,8 +49,8 @@ def test_fewer_candidates_are_the_first_of_each_half(variant: GemmVariant) -> No
 
 
 def test_every_field_varies_among_some_candidates() -> None:
-    asked = [HALF, variant_of(64, threads=128), variant_of(64, "float64", threads=128), variant_of(7), DEEP]
-    found = [config for variant in asked for config in tile_candidates(variant)]
+    variants = [HALF, variant_of(64, threads=128), variant_of(64, "float64", threads=128), variant_of(7), DEEP]
+    found = [config for variant in variants for config in tile_candidates(variant)]
     for item in fields(TileConfig):
         assert len({getattr(config, item.name) for config in found}) > 1, item.name
 
@@ -74,14 +74,14 @@ def test_cublasdx_comes_last() -> None:
     assert [config["provider"] for config in found[:-1]] == ["mma"] * 5
 
 
-def test_what_only_one_provider_serves_has_candidates_of_that_one() -> None:
+def test_a_variant_of_one_provider_has_candidates_of_that_one() -> None:
     narrow = replace(HALF, c=replace(HALF.c, dtype="bfloat16"))
     assert {config["provider"] for config in candidates(narrow)} == {"mma"}
     odd = replace(ALIGNED, threads=48)
     assert candidates(odd) == ({"provider": "cublasdx"},)
 
 
-def test_what_nobody_serves_is_refused() -> None:
+def test_a_variant_that_no_provider_serves_is_refused() -> None:
     with pytest.raises(UnsupportedVariant, match="arch=70"):
         candidates(replace(ALIGNED, arch=70))
 

@@ -1,4 +1,4 @@
-"""Precompiled headers for the CPU: kept between processes, and never more than time."""
+"""Precompiled headers for the CPU: kept between processes. Their failures cost only time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from warp_tiles.settings import Settings
 from warp_tiles.tuning import headers
 from warp_tiles.tuning.headers import HeaderCache, cached_headers, header_inputs
 
-MADE_FROM = {"kind": "headers of a test"}
+INPUTS = {"kind": "headers of a test"}
 O2, O3 = "builtin_bd1_o2.pch", "builtin_bd1_o3.pch"
 _SEARCH = """
 import json, os
@@ -39,24 +39,24 @@ tuned = warp_tiles.autotune(configs=[{"count": 1}, {"count": 2}], key=("values",
 tuned.launch(inputs=[wp.zeros(4, device="cpu")], device="cpu")
 own = headers_folder()
 threads = [Path(folder.name) for folder in find("context.runtime")._pch_dirs.values() if Path(folder.name) != own]
-made = [path for folder in threads for path in folder.glob("*.pch")]
+headers = [path for folder in threads for path in folder.glob("*.pch")]
 print(json.dumps({"searches": tuned.counters.searches, "builds": tuned.counters.builds,
-                  "names": sorted({path.name for path in made}),
-                  "taken": [(own / path.name).exists() and (own / path.name).samefile(path) for path in made]}))
+                  "names": sorted({path.name for path in headers}),
+                  "taken": [(own / path.name).exists() and (own / path.name).samefile(path) for path in headers]}))
 """
 
 
 class Process:
-    """Folders of a process's threads, in place of Warp's."""
+    """The header folders of a process's threads, in place of Warp's."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
         self.own, self.other = root / "own", root / "other"
         for folder in (self.own, self.other):
             folder.mkdir(parents=True)
         patch.setattr(searches, "headers_folder", lambda: self.own)
-        patch.setattr(searches, "precompiled_headers", self.made)
+        patch.setattr(searches, "precompiled_headers", self.headers_by_name)
 
-    def made(self) -> dict[str, Path]:
+    def headers_by_name(self) -> dict[str, Path]:
         found = [path for folder in (self.own, self.other) for path in folder.glob(searches.CPU_HEADERS)]
         return {path.name: path for path in sorted(found, key=lambda path: path.stat().st_mtime_ns)}
 
@@ -71,15 +71,15 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "headers", suffix=".pch")
 
 
-def test_what_a_thread_made_is_there_in_the_next_process(
+def test_headers_of_a_thread_are_there_in_the_next_process(
     process: Process, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (process.other / O2).write_bytes(b"second level")
     (process.other / "builtin_bd1_o3-1c20.pch.tmp").write_bytes(b"half")
     (process.other / "nvrtc.pch").write_bytes(b"for GPUs")
-    HeaderCache(cache, MADE_FROM).save()
+    HeaderCache(cache, INPUTS).save()
     later = Process(tmp_path / "later", monkeypatch)
-    HeaderCache(cache, MADE_FROM).load()
+    HeaderCache(cache, INPUTS).load()
     assert [(path.name, path.read_bytes()) for path in later.own.iterdir()] == [(O2, b"second level")]
     assert list(later.other.iterdir()) == []
     assert [path.suffix for path in (cache.root / "v1" / "objects").rglob("*") if path.is_file()] == [".pch"]
@@ -88,7 +88,7 @@ def test_what_a_thread_made_is_there_in_the_next_process(
 def test_headers_of_several_processes_are_all_kept(
     process: Process, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = HeaderCache(cache, MADE_FROM), HeaderCache(cache, MADE_FROM)
+    first, second = HeaderCache(cache, INPUTS), HeaderCache(cache, INPUTS)
     first.load()
     second.load()
     (process.own / O2).write_bytes(b"two")
@@ -98,53 +98,53 @@ def test_headers_of_several_processes_are_all_kept(
     later = Process(tmp_path / "later", monkeypatch)
     HeaderCache(cache, {"kind": "another Warp"}).load()
     assert list(later.own.iterdir()) == []
-    HeaderCache(cache, MADE_FROM).load()
+    HeaderCache(cache, INPUTS).load()
     assert sorted(path.name for path in later.own.iterdir()) == [O2, O3]
 
 
 def test_nothing_is_written_twice(process: Process, cache: Cache) -> None:
     (process.own / O2).write_bytes(b"two")
-    stored_headers = HeaderCache(cache, MADE_FROM)
+    stored_headers = HeaderCache(cache, INPUTS)
     stored_headers.save()
     stored_headers.save()
-    again = HeaderCache(cache, MADE_FROM)
+    again = HeaderCache(cache, INPUTS)
     again.load()
     again.save()
     assert cache.counters.stores == 1
 
 
-def test_what_warp_made_in_place_of_a_stored_file_replaces_it(
+def test_a_newer_header_replaces_the_stored_one(
     process: Process, cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (process.own / O2).write_bytes(b"stored")
     os.utime(process.own / O2, ns=(1, 1))
-    HeaderCache(cache, MADE_FROM).save()
-    stored_headers = HeaderCache(cache, MADE_FROM)
+    HeaderCache(cache, INPUTS).save()
+    stored_headers = HeaderCache(cache, INPUTS)
     stored_headers.load()
     (process.other / O2).write_bytes(b"newer")
     stored_headers.save()
     assert (process.own / O2).read_bytes() == b"stored"
     later = Process(tmp_path / "later", monkeypatch)
-    HeaderCache(cache, MADE_FROM).load()
+    HeaderCache(cache, INPUTS).load()
     assert (later.own / O2).read_bytes() == b"newer"
 
 
 @pytest.mark.parametrize("name", ["../builtin_bd1.pch", "/builtin_bd1.pch", "builtin_bd/../../x.pch", "other.pch", ""])
 def test_names_of_the_cache_stay_in_the_folder(process: Process, cache: Cache, name: str) -> None:
-    cache.put(CacheKey.of({**MADE_FROM, "file": name}), b"data", {})
-    HeaderCache(cache, MADE_FROM).load()
+    cache.put(CacheKey.of({**INPUTS, "file": name}), b"data", {})
+    HeaderCache(cache, INPUTS).load()
     assert list(process.own.iterdir()) == []
     assert [path.name for path in process.own.parent.iterdir()] != ["builtin_bd1.pch"]
 
 
 @pytest.mark.parametrize("damage", ["bytes", "refused", "unwritable", "seam"])
-def test_what_cannot_be_used_costs_only_time(
+def test_a_failure_costs_only_time(
     process: Process, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
-    monkeypatch.setattr(headers, "header_inputs", lambda folder, version: MADE_FROM)
+    monkeypatch.setattr(headers, "header_inputs", lambda folder, version: INPUTS)
     now, root = Settings(cache_dir=tmp_path), tmp_path / "headers"
     (process.own / O2).write_bytes(b"two" * 100)
-    HeaderCache(Cache(root, suffix=".pch"), MADE_FROM).save()
+    HeaderCache(Cache(root, suffix=".pch"), INPUTS).save()
     (process.own / O2).unlink()
     (stored,) = root.rglob("*.pch")
     if damage == "bytes":
@@ -172,7 +172,7 @@ def _no_seam() -> Path:
     raise SeamError("Warp has no headers_folder")
 
 
-def test_a_failure_in_the_block_comes_out(process: Process, tmp_path: Path) -> None:
+def test_an_error_in_the_block_propagates(process: Process, tmp_path: Path) -> None:
     def search() -> None:
         with cached_headers(Settings(cache_dir=tmp_path)):
             (process.own / O2).write_bytes(b"two")
@@ -183,7 +183,7 @@ def test_a_failure_in_the_block_comes_out(process: Process, tmp_path: Path) -> N
     assert len(list((tmp_path / "headers").rglob("*.pch"))) == 1
 
 
-def test_a_cache_of_several_users_has_no_code_of_the_host(process: Process, tmp_path: Path) -> None:
+def test_a_shared_cache_holds_no_headers(process: Process, tmp_path: Path) -> None:
     with cached_headers(Settings(cache_dir=tmp_path, cache_shared=True)):
         (process.own / O2).write_bytes(b"two")
     assert not (tmp_path / "headers").exists()
@@ -192,9 +192,7 @@ def test_a_cache_of_several_users_has_no_code_of_the_host(process: Process, tmp_
 @pytest.mark.parametrize(
     "change", ["size", "time", "library", "version", "folder", "machine", "processor", "instruction_sets"]
 )
-def test_the_key_has_everything_that_headers_are_made_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
+def test_the_key_has_all_inputs_of_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     package = tmp_path / "warp"
     for name in ("native/builtin.h", "native/cutlass/gemm.h", "bin/warp-clang.so"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)

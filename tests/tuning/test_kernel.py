@@ -27,7 +27,7 @@ def store() -> MemoryStore:
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_a_search_changes_nothing_but_by_the_one_launch(store: MemoryStore, by_name: bool) -> None:
+def test_only_the_final_launch_changes_arrays(store: MemoryStore, by_name: bool) -> None:
     add, args = tuned(store), arguments()
     before = {name: value.numpy().copy() for name, value in args.items() if name != "n"}
     add.launch(**(dict(args, device="cpu") if by_name else lists(args)))
@@ -46,7 +46,7 @@ def test_tune_launches_nothing(store: MemoryStore) -> None:
     assert add.best(args, "cpu") == record.winner()
 
 
-def test_a_record_is_used_by_whoever_finds_it(store: MemoryStore) -> None:
+def test_another_tuned_kernel_uses_the_record(store: MemoryStore) -> None:
     first, second, args = tuned(store), tuned(store), arguments()
     first.launch(**lists(args))
     second.launch(**lists(args))
@@ -116,9 +116,9 @@ def does_not_build(tile: int) -> Any:
     return kernel
 
 
-def test_all_failing_is_an_error_with_each_reason(store: MemoryStore) -> None:
+def test_if_all_candidates_fail_the_error_has_each_reason(store: MemoryStore) -> None:
     add, args = tuned(store, maker=does_not_build), arguments()
-    for _ in range(2):  # found, then from the record
+    for _ in range(2):  # after a search, then from the record
         with pytest.raises(TuningError, match="no configuration of <tuned kernel") as caught:
             add.launch(**lists(args))
         assert all(f"'tile': {tile}" in caught.value.log for tile in (8, 16, 32))
@@ -145,7 +145,7 @@ def test_zeros_are_measured_as_random_numbers(store: MemoryStore, caplog: pytest
     assert not args["a"].numpy().any()
 
 
-# ---- what a kernel may be
+# ---- kinds of kernels
 
 
 def test_a_kernel_of_a_shared_module_gets_one_of_its_own(store: MemoryStore) -> None:
@@ -175,7 +175,7 @@ def test_a_name_of_a_module_option_goes_to_the_module(store: MemoryStore) -> Non
     add.launch(**lists(args))
 
 
-def test_configurations_of_one_module_are_not_built_beside_each_other() -> None:
+def test_configurations_of_one_module_are_not_built_at_the_same_time() -> None:
     configs = [{"tile": tile, "block_dim": threads} for tile in (8, 16) for threads in (32, 64)]
     ordered = modules_first(configs)
     assert [config["tile"] for config in ordered] == [8, 16, 8, 16]
@@ -237,7 +237,7 @@ def test_a_tape_records_the_winning_launch_alone(store: MemoryStore) -> None:
     np.testing.assert_allclose(a.grad.numpy(), 2 * np.arange(1.0, 9.0))
 
 
-def test_a_launch_of_nothing_is_not_tuned(store: MemoryStore) -> None:
+def test_an_empty_launch_is_not_tuned(store: MemoryStore) -> None:
     add, args = tuned(store), arguments()
     add.launch(**lists(dict(args, n=0)))
     assert add.counters.searches == 0
@@ -264,7 +264,7 @@ def test_a_launch_of_nothing_is_not_tuned(store: MemoryStore) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_tuned_is_refused_at_once(store: MemoryStore, options: dict[str, Any], text: str) -> None:
+def test_invalid_options_are_refused_at_once(store: MemoryStore, options: dict[str, Any], text: str) -> None:
     given = {"key": ("a",), "dim": dim, "tiled": True, **options}
     with pytest.raises(TuningError, match=text):
         warp_tiles.autotune(**given)(scaled_add)
@@ -292,7 +292,7 @@ def test_launches_with_wrong_arguments(store: MemoryStore) -> None:
         add.launch(inputs=[args["a"]], device="cpu")
 
 
-def test_something_else_than_a_function(store: MemoryStore) -> None:
+def test_an_object_that_is_not_a_function(store: MemoryStore) -> None:
     with pytest.raises(TuningError, match="give a function that makes a kernel"):
         tuned(store, maker=3)  # type: ignore[arg-type]
 
@@ -317,13 +317,13 @@ def test_a_build_that_found_no_space_is_tried_again_by_the_next_search(
         build(*args, **options)
 
     monkeypatch.setattr(wp._src.build, "build_cpu", without_space)
-    configs = [{**config, "factor": 7.25} for config in CONFIGS]  # in Warp's cache of no other test
+    configs = [{**config, "factor": 7.25} for config in CONFIGS]  # Warp's cache has these from no other test
     add, args = tuned(store, configs=configs, jobs=1), arguments()
     add.launch(**lists(args))
     assert [timing.config["tile"] for timing in add.record(args, "cpu").timings] == [8]
     assert caplog.text.count("left out until the next search: OSError: [Errno 28]") == 2
     add.launch(**lists(args))
-    assert add.counters.searches == 1  # what was chosen lasts as long as the process
+    assert add.counters.searches == 1  # a choice lasts as long as the process
     room[:] = [True, False]
     found = add.tune(args, "cpu")
     assert sorted(timing.config["tile"] for timing in found.timings if timing.status != "failed") == [8, 16]
@@ -333,7 +333,7 @@ def test_a_build_that_found_no_space_is_tried_again_by_the_next_search(
     assert len(add.record(args, "cpu").timings) == 3
 
 
-def test_where_nothing_can_be_built_the_next_launch_tries_again(
+def test_if_nothing_can_be_built_the_next_launch_tries_again(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = wp._src.build.build_cpu

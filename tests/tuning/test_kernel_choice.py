@@ -1,4 +1,4 @@
-"""Which configuration is launched: policies, layers of settings, records of other drivers, other searches."""
+"""The choice of a configuration: policies, layers of settings, records of other drivers, other searches."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_an_unfinished_timing_counts_and_is_measured_again(store: MemoryStore) -
 
 
 @pytest.mark.parametrize(("gone", "searches"), [(False, 0), (True, 1)])
-def test_a_dropped_one_counts_as_long_as_what_it_was_dropped_for_is_wanted(
+def test_a_dropped_timing_counts_while_the_faster_candidate_is_wanted(
     store: MemoryStore, gone: bool, searches: int
 ) -> None:
     args = arguments()
@@ -203,7 +203,7 @@ def test_a_dropped_one_counts_as_long_as_what_it_was_dropped_for_is_wanted(
     assert add.counters.searches == searches
 
 
-def test_locked_says_that_timings_are_of_another_driver(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_locked_logs_that_timings_are_of_another_driver(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
     args = arguments()
     record = tuned(store).tune(args, "cpu")
     old = tuple(replace(timing, soft={"driver": "12.0", "warp": "1.19.0"}) for timing in record.timings)
@@ -213,7 +213,7 @@ def test_locked_says_that_timings_are_of_another_driver(store: MemoryStore, capl
     assert any("was measured with" in entry.message for entry in caplog.records)
 
 
-def test_a_small_budget_goes_on_with_what_was_never_measured_and_comes_to_an_end(store: MemoryStore) -> None:
+def test_a_small_budget_continues_with_unmeasured_candidates_and_ends(store: MemoryStore) -> None:
     args = arguments()
     record = tuned(store).tune(args, "cpu")
     first, second, _ = record.timings

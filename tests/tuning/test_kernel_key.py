@@ -1,4 +1,4 @@
-"""Keys of tuned kernels: what is another one, and what is looked up again."""
+"""Keys of tuned kernels: the values that change them, and repeated look-ups."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_layout_counts(store: MemoryStore) -> None:
     np.testing.assert_allclose(strided["c"].numpy(), before + 1 + args["b"].numpy(), rtol=1e-6)
 
 
-def test_the_order_of_names_is_no_part_of_the_key(store: MemoryStore) -> None:
+def test_the_order_of_names_is_not_part_of_the_key(store: MemoryStore) -> None:
     args = arguments()
     keys = [tuned(store, key=names).key(args, "cpu").digest for names in (("a", "n"), ("n", "a"))]
     assert keys[0] == keys[1]
@@ -97,7 +97,7 @@ def test_enabling_warp_tiles_is_another_key_in_the_same_process(store: MemorySto
     assert add.counters.lookups == 2
 
 
-def test_a_value_that_can_be_no_key_is_named(store: MemoryStore) -> None:
+def test_a_value_that_no_key_can_hold_is_named(store: MemoryStore) -> None:
     shift = warp_tiles.autotune([{"step": 1}], key=("v",), dim=lambda c, args: SIZE, store=lambda now: store)(_shift)
     y = wp.zeros(SIZE, dtype=float, device="cpu")
     with pytest.raises(TuningError, match=r"the key names v, which is \(1.0, 2.0, 3.0\)"):

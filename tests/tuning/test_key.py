@@ -1,4 +1,4 @@
-"""Keys: every hard field counts, no soft one does, the order of names never, and JSON gives the same key back."""
+"""Keys: hard fields count, soft fields and the order of names do not, and JSON gives the same key back."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_json_gives_the_same_key_back(one: TuningKey) -> None:
 
 
 @pytest.mark.parametrize("value", [(64, 64), [1], {"a": 1}, b"x", object()])
-def test_a_value_that_is_no_scalar_is_refused(value: Any) -> None:
+def test_a_value_that_is_not_a_scalar_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="'tile' is"):
         key(tile=value)
 
@@ -151,7 +151,7 @@ def test_json_with_a_field_of_another_type_is_refused(path: str, value: Any) -> 
         TuningKey.from_json(_with(path, value))
 
 
-@pytest.mark.parametrize("rubbish", [None, 3, "text", [], {}, [1, 2], True])
-def test_rubbish_is_refused(rubbish: Any) -> None:
+@pytest.mark.parametrize("invalid", [None, 3, "text", [], {}, [1, 2], True])
+def test_an_invalid_value_is_refused(invalid: Any) -> None:
     with pytest.raises(ValueError, match="not a tuning key"):
-        TuningKey.from_json(rubbish)
+        TuningKey.from_json(invalid)

@@ -10,7 +10,7 @@ import pytest
 from warp_tiles.tuning.labels import aligned, common, flat, label, microseconds, shortened
 
 
-def test_nested_values_stand_behind_a_dot_and_sizes_behind_each_other() -> None:
+def test_a_dot_joins_nested_names_and_an_x_joins_sizes() -> None:
     config = {"provider": "mma", "tile": {"m": 64, "warps": [2, 4]}, "fast": True, "none": None, "empty": {}}
     assert flat(config) == {
         "provider": "mma", "tile.m": "64", "tile.warps": "2x4", "fast": "true", "none": "null", "empty": "{}",

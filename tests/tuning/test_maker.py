@@ -1,4 +1,4 @@
-"""Configurations to kernels, and what a key holds beside source and arguments."""
+"""Makers of kernels, and the entries of a key besides source and arguments."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def tuned(store: MemoryStore, **options: Any) -> Any:
     ],
     ids=["block_dim", "tiled", "flush_l2", "first", "function"],
 )
-def test_what_configurations_share_is_part_of_the_key(change: dict[str, Any]) -> None:
+def test_shared_options_are_part_of_the_key(change: dict[str, Any]) -> None:
     store, args = MemoryStore(), [array(1.0), array(2.0)]
     assert tuned(store).key(args, "cpu") == tuned(store).key(args, "cpu")
     assert tuned(store).key(args, "cpu").digest != tuned(store, **change).key(args, "cpu").digest
 
 
-def test_a_tolerance_is_part_of_the_key_where_results_are_compared() -> None:
+def test_a_tolerance_is_part_of_the_key_if_results_are_compared() -> None:
     store, args = MemoryStore(), [array(1.0), array(2.0)]
     assert tuned(store, rtol=0.1).key(args, "cpu") == tuned(store).key(args, "cpu")
     loose, strict = (tuned(store, reference="first", rtol=rtol).key(args, "cpu") for rtol in (0.1, 1e-5))
@@ -69,13 +69,13 @@ def test_options_of_a_module_are_checked_at_once(option: dict[str, Any], text: s
 
 
 @pytest.mark.parametrize("jobs", [-1, 1.5, True])
-def test_jobs_are_a_number(jobs: Any) -> None:
+def test_jobs_must_be_a_whole_number(jobs: Any) -> None:
     with pytest.raises(TuningError, match="jobs is"):
         warp_tiles.autotune(CONFIGS, **BASE, jobs=jobs)
 
 
 @pytest.mark.parametrize("effort", [3, {"runs": 2}])
-def test_an_effort_is_one(effort: Any) -> None:
+def test_effort_must_be_an_effort(effort: Any) -> None:
     with pytest.raises(TuningError, match="effort is"):
         warp_tiles.autotune(CONFIGS, **{**BASE, "effort": effort})
 
@@ -95,7 +95,7 @@ def test_an_effort_is_one(effort: Any) -> None:
     ],
     ids=lambda value: str(value)[:9],
 )
-def test_what_no_search_can_use_is_refused_by_the_decorator(option: str, value: Any) -> None:
+def test_the_decorator_refuses_invalid_options(option: str, value: Any) -> None:
     configs = None if option == "space" else CONFIGS
     with pytest.raises(TuningError, match=f"{option} is") as caught:
         warp_tiles.autotune(configs, **{**BASE, option: value})
@@ -116,7 +116,7 @@ def test_one_device_is_a_list_of_one(devices: Any, listed: tuple[Any, ...]) -> N
     assert tuned(MemoryStore(), devices=devices)._measurement.devices == listed
 
 
-def test_a_tolerance_of_any_kind_of_number_is_the_same_tolerance() -> None:
+def test_a_tolerance_does_not_depend_on_its_type() -> None:
     store, args = MemoryStore(), [array(1.0), array(2.0)]
     keys = {
         tuned(store, reference="first", rtol=rtol, atol=0).key(args, "cpu").digest

@@ -20,7 +20,7 @@ from warp_tiles.tuning.measure import Effort, EventClock, Runner, WallClock, des
 
 
 class Fake:
-    """A candidate that takes a given time, and notes what is done with it."""
+    """A candidate with given times that logs its calls."""
 
     def __init__(self, time_us: Callable[[], float], log: list[str] | None = None, name: str = "") -> None:
         self.time_us = time_us
@@ -38,17 +38,17 @@ class Fake:
 
 
 class FakeClock:
-    """Gives each candidate's own time; time passes as it says."""
+    """Returns the times of each candidate, and advances by them."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.turns: list[str] = []
+        self.order: list[str] = []
 
     def now(self) -> float:
         return self.now_s
 
     def sample_us(self, candidate: Fake, runs: int) -> list[float]:
-        self.turns.append(candidate.name)
+        self.order.append(candidate.name)
         samples = []
         for _ in range(runs):
             candidate.restore()
@@ -106,7 +106,7 @@ def test_no_samples_have_no_median() -> None:
         statistics([])
 
 
-def test_the_fastest_is_measured_to_the_end_and_the_hopeless_given_up_early() -> None:
+def test_the_fastest_is_measured_to_the_end_and_slow_ones_are_dropped_early() -> None:
     runners, _ = contest({"slow": noisy(900), "fast": noisy(100), "near": noisy(101)})
     assert runners["fast"].status == runners["near"].status == "ok"
     assert runners["slow"].status == "dropped"
@@ -115,19 +115,19 @@ def test_the_fastest_is_measured_to_the_end_and_the_hopeless_given_up_early() ->
     assert len(runners["fast"].samples_us) >= 10
 
 
-def test_somewhat_slower_ones_are_given_up_once_the_intervals_are_apart() -> None:
+def test_slightly_slower_ones_are_dropped_once_the_intervals_are_apart() -> None:
     runners, _ = contest({"fast": noisy(100), "slower": noisy(120)})
     assert runners["slower"].status == "dropped"
     assert len(runners["slower"].samples_us) >= 6
 
 
-def test_candidates_take_turns_and_nobody_always_follows_the_same() -> None:
+def test_candidates_alternate_in_a_changing_order() -> None:
     _, clock = contest({name: noisy(100, seed=seed) for seed, name in enumerate("abc")})
-    turns = clock.turns[3:]  # behind the warm-up
-    rounds = [turns[start : start + 3] for start in range(0, len(turns), 3)]
-    assert len(rounds) == 10
-    assert all(sorted(turn) == ["a", "b", "c"] for turn in rounds)
-    assert {turn[0] for turn in rounds} == {"a", "b", "c"}
+    order = clock.order[3:]  # after the warm-up
+    iterations = [order[start : start + 3] for start in range(0, len(order), 3)]
+    assert len(iterations) == 10
+    assert all(sorted(iteration) == ["a", "b", "c"] for iteration in iterations)
+    assert {iteration[0] for iteration in iterations} == {"a", "b", "c"}
 
 
 def test_each_run_is_preceded_by_restoring() -> None:
@@ -138,7 +138,7 @@ def test_each_run_is_preceded_by_restoring() -> None:
     assert all(pair == ("restore ", "run ") for pair in itertools.zip_longest(log[1::2], log[2::2]))
 
 
-def test_what_fails_is_a_failure_and_the_others_go_on() -> None:
+def test_a_failed_candidate_does_not_stop_the_others() -> None:
     def broken() -> float:
         raise RuntimeError("illegal\n  address")
 
@@ -154,7 +154,7 @@ def test_a_failure_in_the_middle_of_the_race() -> None:
     assert runners["fine"].status == "ok"
 
 
-def test_the_deadline_stops_and_keeps_what_there_is() -> None:
+def test_the_deadline_stops_the_race_and_keeps_its_samples() -> None:
     runners, clock = contest({name: noisy(1e6, seed=seed) for seed, name in enumerate("abcd")}, deadline=12.0)
     assert clock.now_s < 12 + 6
     assert {runner.status for runner in runners.values()} == {"ok", "running"}
@@ -162,7 +162,7 @@ def test_the_deadline_stops_and_keeps_what_there_is() -> None:
     assert all(runner.unfinished == (runner.status == "ok") for runner in runners.values())
 
 
-def test_long_launches_get_fewer_turns() -> None:
+def test_long_launches_get_fewer_runs() -> None:
     runners, _ = contest({"long": noisy(400_000), "longer": noisy(401_000)}, effort=Effort(candidate_s=1.0))
     assert all(len(runner.samples_us) == 10 for runner in runners.values())
 
@@ -181,7 +181,7 @@ def test_a_leader_of_an_earlier_race_keeps_its_samples() -> None:
     assert not any(entry.startswith("prepare") for entry in leader.candidate.log)  # type: ignore[attr-defined]
 
 
-def test_wall_time_is_of_the_run_alone() -> None:
+def test_wall_time_covers_the_run_alone() -> None:
     import time
 
     class Slow(Fake):
@@ -194,7 +194,7 @@ def test_wall_time_is_of_the_run_alone() -> None:
 
 
 class FakeStream:
-    """A device that comes to the first run at once, or after a given number of fills of its buffer."""
+    """A device that reaches the first run at once, or after a given number of fills of its buffer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, host_needs_fills: Sequence[int]) -> None:
         self.needs = iter(host_needs_fills)
@@ -228,7 +228,7 @@ def test_runs_that_the_host_was_too_late_for_are_repeated_behind_more_work(monke
     assert stream.fills == [4, 8, 0]
     assert log.count("run ") == 2 * (1 + 3), "one run of each attempt is not timed"
     clock.sample_us(candidate, 3)
-    assert stream.fills == [4, 8, 8, 0], "what the host needs is remembered"
+    assert stream.fills == [4, 8, 8, 0], "the number of fills is remembered"
 
 
 def test_a_host_that_is_always_late_does_not_hold_up_a_search(monkeypatch: pytest.MonkeyPatch) -> None:

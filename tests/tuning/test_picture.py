@@ -1,4 +1,4 @@
-"""The picture of a search: what stands where, and a PNG for any record."""
+"""The picture of a search: its lines, and a PNG for any record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def record(*timings: Timing) -> Record:
 
 
 def search(measured: int, dropped: int = 0, failed: int = 0) -> Record:
-    """A record of so many candidates, the slowest first."""
+    """A record with these numbers of candidates, the slowest first."""
     return record(
         *(timing({"x": number, "y": 1}, 100.0 + number) for number in reversed(range(measured))),
         *(timing({"x": -number, "y": 1}, 900.0, status="dropped") for number in range(1, dropped + 1)),
@@ -48,7 +48,7 @@ def test_many_configurations_are_ranked_and_the_best_named() -> None:
 
 
 @pytest.mark.parametrize("count", [3, MAX_ROWS, MAX_ROWS + 1, 200])
-def test_one_line_is_the_winners(count: int) -> None:
+def test_the_winner_has_one_line(count: int) -> None:
     plan = layout(search(count))
     (row,) = [row for row in plan.rows if row.wins]
     assert row.timing is plan.winner
@@ -67,7 +67,7 @@ def test_a_candidate_dropped_without_a_time_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "drawn",
     [
         search(1),
         search(3, 1, 1),
@@ -80,13 +80,13 @@ def test_a_candidate_dropped_without_a_time_says_why() -> None:
         record(timing({"name": "$x^2_{$", "text": "l" * 300}, 3.0), failure({"x": "$\\frac$"}, "costs $5\nlog [/x]")),
         record(timing({"x": 1}, math.nan, status="dropped"), timing({"x": 2}, 9.0)),
     ],
-    ids=lambda made: f"{len(made.timings)} configurations",
+    ids=lambda drawn: f"{len(drawn.timings)} configurations",
 )
-def test_any_record_becomes_a_png(made: Record, tmp_path: Path) -> None:
+def test_any_record_becomes_a_png(drawn: Record, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error")
         warnings.filterwarnings("ignore", category=DeprecationWarning)  # matplotlib's own
-        draw(made, tmp_path / "search.png")
+        draw(drawn, tmp_path / "search.png")
     data = (tmp_path / "search.png").read_bytes()
     assert data.startswith(b"\x89PNG")
     width, height = (int.from_bytes(data[start : start + 4], "big") for start in (16, 20))

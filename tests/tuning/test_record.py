@@ -53,7 +53,7 @@ def test_the_fastest_median_wins() -> None:
     assert winner(timing({"x": 1}, 30.0), timing({"x": 2}, 10.0), timing({"x": 3}, 20.0)) == 2
 
 
-def test_nothing_wins_where_nothing_was_measured() -> None:
+def test_without_a_measurement_there_is_no_winner() -> None:
     assert record().winner() is None
     assert winner(failure({"x": 1}), timing({"x": 2}, 1.0, status="dropped")) is None
 
@@ -65,12 +65,12 @@ def test_a_dropped_candidate_never_wins() -> None:
 def test_of_equals_the_least_shared_memory_wins() -> None:
     fast = timing({"x": 1}, 10.0, low_us=9.0, high_us=11.0, shared_bytes=4096)
     equal = timing({"x": 2}, 10.5, low_us=10.0, high_us=11.5, shared_bytes=2048)
-    behind = timing({"x": 3}, 11.1, low_us=10.0, high_us=12.0, shared_bytes=0)  # its median lies outside
-    assert winner(fast, equal, behind) == 2
-    assert winner(fast, replace(equal, shared_bytes=4096), behind) == 1
+    slower = timing({"x": 3}, 11.1, low_us=10.0, high_us=12.0, shared_bytes=0)  # its median lies outside
+    assert winner(fast, equal, slower) == 2
+    assert winner(fast, replace(equal, shared_bytes=4096), slower) == 1
 
 
-def test_the_fastest_does_not_cover_for_one_that_another_clearly_beats() -> None:
+def test_a_wide_interval_of_the_fastest_does_not_help_a_slower_one() -> None:
     vague = timing({"x": 1}, 8.0, low_us=6.0, high_us=10.0, shared_bytes=1024)
     sure = timing({"x": 2}, 8.0, low_us=8.0, high_us=8.0, shared_bytes=1024)
     slow = timing({"x": 3}, 9.0, low_us=9.0, high_us=9.0, shared_bytes=0)
@@ -97,7 +97,7 @@ def test_no_candidate_is_clearly_faster_than_the_winner(timings: list[Timing]) -
     assert not any(other.high_us < found.median_us for other in timings)
 
 
-def test_only_candidates_that_are_asked_for_count() -> None:
+def test_only_requested_candidates_count() -> None:
     both = record(timing({"x": 1, "y": 1}, 10.0), timing({"x": 2, "y": 1}, 20.0))
     found = both.winner([{"y": 1, "x": 2}])
     assert found is not None
@@ -128,7 +128,7 @@ def test_an_identity_does_not_depend_on_order_or_on_tuples() -> None:
         identity({"a": object()})
 
 
-def test_what_could_not_be_written_or_printed_has_no_identity() -> None:
+def test_an_unprintable_configuration_has_no_identity() -> None:
     for value in (math.inf, math.nan, "a\ud800b"):
         with pytest.raises(ValueError, match=r"JSON compliant|surrogates"):
             identity({"a": [value]})
@@ -145,7 +145,7 @@ def test_json_gives_the_same_record_back(one: Record) -> None:
     assert (back.winner() is None) == (one.winner() is None)
 
 
-def test_what_is_not_finite_becomes_null() -> None:
+def test_a_number_that_is_not_finite_becomes_null() -> None:
     data = timing({"x": 1}, 3.0, low_us=-math.inf, high_us=math.inf).to_json()
     assert (data["low_us"], data["median_us"], data["high_us"]) == (None, 3.0, None)
 
@@ -200,26 +200,26 @@ def test_a_record_with_an_unknown_value_is_refused(change: dict[str, Any]) -> No
         Record.from_json(record(timing({"x": 1})).to_json() | change)
 
 
-@pytest.mark.parametrize("rubbish", [None, 3, "text", [], {}, True])
-def test_rubbish_is_refused(rubbish: Any) -> None:
+@pytest.mark.parametrize("invalid", [None, 3, "text", [], {}, True])
+def test_an_invalid_value_is_refused(invalid: Any) -> None:
     with pytest.raises(ValueError, match="not a tuning record"):
-        Record.from_json(rubbish)
+        Record.from_json(invalid)
     with pytest.raises(ValueError, match="not a timing"):
-        Timing.from_json(rubbish)
+        Timing.from_json(invalid)
 
 
 def test_an_unfinished_timing_does_not_replace_a_finished_one() -> None:
-    def made(median_us: float, unfinished: bool, status: Any = "ok", driver: str = "13.0") -> Timing:
+    def timing_with(median_us: float, unfinished: bool, status: Any = "ok", driver: str = "13.0") -> Timing:
         return Timing(
             {"x": 1}, status, median_us, median_us, median_us, 5, soft={"driver": driver}, unfinished=unfinished
         )  # fmt: skip
 
-    finished, cut = made(1.0, False), made(2.0, True)
+    finished, cut = timing_with(1.0, False), timing_with(2.0, True)
     assert Record(key(), (finished,)).merged([cut]).timings == (finished,)
     assert Record(key(), (cut,)).merged([finished]).timings == (finished,)
-    other = made(3.0, True, driver="12.0")
+    other = timing_with(3.0, True, driver="12.0")
     assert Record(key(), (finished,)).merged([other]).timings == (other,)
-    failed = made(float("nan"), False, "failed")
+    failed = timing_with(float("nan"), False, "failed")
     assert Record(key(), (failed,)).merged([cut]).timings == (cut,)
     assert [found.unfinished for found in settled([cut, replace(cut, config={"x": 2})], [cut])] == [False, True]
     assert Timing.from_json(cut.to_json()) == cut

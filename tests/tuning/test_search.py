@@ -44,7 +44,7 @@ class Clock:
 
 
 class Builder:
-    """Builds in a given time, refuses configuration 7, and notes how many builds there were at once."""
+    """Builds in a given time, refuses configuration 7, and counts parallel builds."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
@@ -89,13 +89,13 @@ def test_every_configuration_gets_a_timing_and_failures_their_reason() -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 4])
-def test_builds_run_side_by_side(jobs: int) -> None:
+def test_builds_run_in_parallel(jobs: int) -> None:
     builder = Builder(0.02)
     run(CONFIGS[:8], builder, jobs=jobs)
     assert builder.most == jobs
 
 
-def test_timings_are_handed_on_as_they_come() -> None:
+def test_timings_are_reported_as_they_come() -> None:
     parts: list[list[int]] = []
 
     def finished(timings: Sequence[Timing]) -> None:
@@ -108,7 +108,7 @@ def test_timings_are_handed_on_as_they_come() -> None:
     assert len(found.timings) == 100
 
 
-def test_an_interruption_keeps_what_was_handed_on() -> None:
+def test_an_interruption_keeps_reported_timings() -> None:
     kept: dict[str, Timing] = {}
 
     def build(config: Config) -> Candidate:
@@ -126,7 +126,7 @@ def test_an_interruption_keeps_what_was_handed_on() -> None:
     assert 32 <= len(kept) < 100
 
 
-def test_the_budget_ends_a_search_with_what_it_has() -> None:
+def test_the_budget_ends_a_search_with_its_timings() -> None:
     start = time.monotonic()
     found = run([{"x": 100 + number} for number in range(200)], Builder(0.05), jobs=2, budget_s=1.0)
     assert time.monotonic() - start < 3
@@ -152,7 +152,7 @@ def test_halving_measures_the_fastest_longer() -> None:
     assert len(found.timings) == 20
 
 
-def test_several_lanes_share_the_configurations() -> None:
+def test_several_devices_share_the_configurations() -> None:
     builders = [Builder(), Builder()]
     found = search(CONFIGS, [SearchDevice(builder, Clock()) for builder in builders])
     assert len(found.timings) == 20
@@ -178,32 +178,32 @@ def test_progress_shows_the_best_so_far_on_a_terminal_only(capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("cause", [OSError(28, "No space left on device"), MemoryError(), WorkerError("it was killed")])
-def test_a_cause_that_passes_is_told_and_not_handed_on(cause: Exception) -> None:
+def test_a_transient_failure_is_returned_and_not_reported(cause: Exception) -> None:
     def build(config: Config) -> Candidate:
         if config["x"] == 3:
             raise cause
         return Candidate(config, 100.0)
 
-    handed_on: list[Timing] = []
-    found = run(build=build, configs=CONFIGS[:5], finished=handed_on.extend)
+    reported: list[Timing] = []
+    found = run(build=build, configs=CONFIGS[:5], finished=reported.extend)
     assert [timing.config["x"] for timing in found.transient] == [3]
     assert type(cause).__name__ in found.transient[0].reason
-    assert sorted(timing.config["x"] for timing in handed_on) == [0, 1, 2, 4]
+    assert sorted(timing.config["x"] for timing in reported) == [0, 1, 2, 4]
     assert len(found.timings) == 5
     assert not found.out_of_time
 
 
-def test_an_error_of_the_candidate_is_handed_on() -> None:
+def test_an_error_of_the_candidate_is_reported() -> None:
     def build(config: Config) -> Candidate:
         raise OSError(36, "File name too long")
 
-    handed_on: list[Timing] = []
-    found = run(build=build, configs=CONFIGS[:2], finished=handed_on.extend)
-    assert (found.transient, len(handed_on)) == ((), 2)
+    reported: list[Timing] = []
+    found = run(build=build, configs=CONFIGS[:2], finished=reported.extend)
+    assert (found.transient, len(reported)) == ((), 2)
 
 
 class Interrupting(Clock):
-    """Is interrupted within the first round of samples."""
+    """A clock that is interrupted within the first iteration."""
 
     def __init__(self) -> None:
         self.samplings = 0
@@ -216,22 +216,22 @@ class Interrupting(Clock):
 
 
 @pytest.mark.parametrize("strategy", [None, Halving()])
-def test_an_interruption_hands_on_what_was_measured_so_far(strategy: Any) -> None:
-    handed: dict[str, Timing] = {}
+def test_an_interruption_reports_the_timings_so_far(strategy: Any) -> None:
+    reported: dict[str, Timing] = {}
     with pytest.raises(KeyboardInterrupt):
         search(
             CONFIGS,
             [SearchDevice(Builder(), Interrupting())],
             strategy=strategy,
-            finished=lambda timings: handed.update({timing.identity: timing for timing in timings}),
+            finished=lambda timings: reported.update({timing.identity: timing for timing in timings}),
         )
-    measured = [timing for timing in handed.values() if timing.status == "ok"]
+    measured = [timing for timing in reported.values() if timing.status == "ok"]
     assert measured
     assert all(timing.unfinished for timing in measured)
-    assert not any(timing.unfinished for timing in handed.values() if timing.status != "ok")
+    assert not any(timing.unfinished for timing in reported.values() if timing.status != "ok")
 
 
-def test_what_the_budget_cut_short_is_unfinished() -> None:
+def test_timings_that_the_budget_cuts_short_are_unfinished() -> None:
     class Slow(Clock):
         def sample_us(self, candidate: Any, runs: int) -> list[float]:
             time.sleep(0.02)

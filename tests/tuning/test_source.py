@@ -1,4 +1,4 @@
-"""The digest of a source changes with whatever changes the kernel, and with nothing else."""
+"""The digest of a source changes if the kernel changes, and only then."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ HELPER = "FACTOR = 2\nOTHER = 1\n"
 
 
 def load(folder: Path, text: str = BASE, helper: str = HELPER) -> types.ModuleType:
-    """The text as a module with a fresh name of a file of its own."""
+    """Load the text as a fresh module from its own file."""
     folder.mkdir(exist_ok=True)
     for name, content in (("helper_module", helper), ("kernels_under_test", text)):
         path = folder / f"{name}.py"
@@ -98,7 +98,7 @@ def digest_of(module: types.ModuleType) -> str:
         ('// config["tile"]', '* config["tile"]'),
     ],
 )
-def test_what_the_kernel_is_made_from_counts(tmp_path: Path, old: str, new: str) -> None:
+def test_inputs_of_the_kernel_count(tmp_path: Path, old: str, new: str) -> None:
     assert old in BASE
     before = digest_of(load(tmp_path / "a"))
     assert digest_of(load(tmp_path / "b", BASE.replace(old, new))) != before
@@ -117,9 +117,9 @@ def test_a_constant_of_another_module_counts(tmp_path: Path) -> None:
         ("def decorate", "\n\n\ndef decorate"),
         ("return kernel\n", "return kernel\n\n\nMORE = [1,\n]\n"),
     ],
-    ids=["decorator of the maker", "unused global", "lines before", "lines behind"],
+    ids=["decorator of the maker", "unused global", "lines before", "lines after"],
 )
-def test_what_does_not_matter_does_not_count(tmp_path: Path, old: str, new: str) -> None:
+def test_other_text_does_not_count(tmp_path: Path, old: str, new: str) -> None:
     before = digest_of(load(tmp_path / "a"))
     assert digest_of(load(tmp_path / "b", BASE.replace(old, new))) == before
     assert digest_of(load(tmp_path / "c", helper="FACTOR = 2\nOTHER = 5\n")) == before
@@ -136,7 +136,7 @@ def test_the_transcript_names_each_reference(tmp_path: Path) -> None:
     assert "x * 2.0" in found["maker > twice python"]
 
 
-def test_another_process_finds_the_same(tmp_path: Path) -> None:
+def test_another_process_computes_the_same_digest(tmp_path: Path) -> None:
     here = digest_of(load(tmp_path))
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import kernels_under_test as k\n"
@@ -187,7 +187,7 @@ def closing_over(value: Any) -> Any:
     ],
     ids=lambda value: getattr(value, "__qualname__", repr(value)),
 )
-def test_values_that_are_closed_over(one: Any, other: Any) -> None:
+def test_closed_over_values_count(one: Any, other: Any) -> None:
     assert source_digest(closing_over(one)) == source_digest(closing_over(one))
     assert source_digest(closing_over(one)) != source_digest(closing_over(other))
 
@@ -253,7 +253,7 @@ def test_a_function_that_calls_itself() -> None:
     assert source_digest(maker) == source_digest(maker)
 
 
-def test_what_has_no_stable_text_is_named() -> None:
+def test_a_value_without_a_stable_text_is_named() -> None:
     with pytest.raises(TuningError, match=r"maker > value is <object object at 0x") as caught:
         source_digest(closing_over(object()))
     assert "__repr__" in caught.value.remedy

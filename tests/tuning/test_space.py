@@ -1,4 +1,4 @@
-"""Which configurations a search looks at."""
+"""The configurations of a search."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_space_holds_every_combination_in_order() -> None:
 
 
 @given(st.lists(st.integers(), min_size=1, max_size=6, unique=True), st.lists(st.integers(), min_size=1, unique=True))
-def test_constraints_keep_what_they_are_true_of(first: list[int], second: list[int]) -> None:
+def test_constraints_keep_matching_configurations(first: list[int], second: list[int]) -> None:
     wanted = [{"a": a, "b": b} for a, b in itertools.product(first, second) if a <= b]
     space = Space(a=first, b=second, constraints=[lambda c: c["a"] <= c["b"]])
     if wanted:
@@ -36,7 +36,7 @@ def test_constraints_keep_what_they_are_true_of(first: list[int], second: list[i
             space.configs()
 
 
-def test_a_constraint_can_ask_for_the_devices_limits() -> None:
+def test_a_constraint_can_use_the_limits_of_the_device() -> None:
     space = Space(tile=[32, 64, 128], constraints=[lambda c, limits: c["tile"] ** 2 * 4 <= limits.shared_bytes])
     assert [config["tile"] for config in space.configs(Limits(shared_bytes=16_384))] == [32, 64]
     assert len(space.configs()) == 3
@@ -50,7 +50,7 @@ def test_a_constraint_that_fails_is_named_with_its_configuration() -> None:
 @pytest.mark.parametrize(
     "values", [{}, {"a": []}, {"a": [1, 1]}, {"a": "text"}, {"a": 3}, {"a": range(1001), "b": range(1000)}], ids=str
 )
-def test_spaces_that_make_no_sense_are_refused(values: dict[str, Any]) -> None:
+def test_invalid_spaces_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(TuningError):
         Space(**values)
 
@@ -79,7 +79,7 @@ def test_a_random_subset_is_the_same_each_time(n: int, seed: int) -> None:
     assert all(config in NUMBERS for config in chosen)
 
 
-def test_another_seed_picks_others() -> None:
+def test_another_seed_picks_other_configurations() -> None:
     assert len({tuple(map(identity, Random(5, seed).candidates(NUMBERS))) for seed in range(5)}) > 1
 
 
@@ -104,7 +104,7 @@ def test_strategies_by_name() -> None:
 
 
 @pytest.mark.parametrize("constraints", [3, [3], lambda config: True])
-def test_constraints_that_are_no_list_of_predicates(constraints: Any) -> None:
+def test_constraints_that_are_not_a_list_of_predicates(constraints: Any) -> None:
     with pytest.raises(TuningError, match="constraints is"):
         Space(a=[1], constraints=constraints)
 
@@ -120,6 +120,6 @@ def test_constraints_that_are_no_list_of_predicates(constraints: Any) -> None:
         lambda: Halving(factor=2.5),  # type: ignore[arg-type]
     ],
 )
-def test_strategies_that_make_no_sense_are_refused(make: Any) -> None:
+def test_invalid_strategies_are_refused(make: Any) -> None:
     with pytest.raises(TuningError):
         make()

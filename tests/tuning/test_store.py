@@ -1,4 +1,4 @@
-"""Records on disk: looked up folder by folder, merged, set aside, left alone, exported and imported."""
+"""Records on disk: lookup in several folders, merging, finding, removal and fingerprints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_nothing_is_created_until_something_is_written(records: RecordStore, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_merged_is_loaded_by_a_store_of_its_own(records: RecordStore) -> None:
+def test_another_store_loads_merged_timings(records: RecordStore) -> None:
     merged = records.merge(key(), [A, C])
     loaded = RecordStore(records.root).load(key())
     assert merged == loaded
@@ -58,9 +58,9 @@ def test_files_are_readable_json_named_after_subject_and_key(records: RecordStor
 def test_folders_and_files_are_private(records: RecordStore) -> None:
     records.merge(key(), [A])
     with records.single_flight(key()):
-        made = [records.root, *records.root.rglob("*")]
-    assert {stat.S_IMODE(path.stat().st_mode) for path in made if path.is_dir()} == {0o700}
-    assert {stat.S_IMODE(path.stat().st_mode) for path in made if path.is_file()} == {0o600}
+        paths = [records.root, *records.root.rglob("*")]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_dir()} == {0o700}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths if path.is_file()} == {0o600}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
@@ -77,7 +77,7 @@ def test_records_of_a_shared_cache_have_its_permissions(tmp_path: Path) -> None:
     assert (found["tuning"], found[record.parent.name], found[record.name]) == (0o2770, 0o2770, 0o660)
 
 
-def test_a_configuration_that_json_lacks_is_refused_and_changes_nothing(records: RecordStore) -> None:
+def test_a_configuration_without_a_json_form_is_refused_and_changes_nothing(records: RecordStore) -> None:
     records.merge(key(), [A])
     before = file_of(records, key()).read_bytes()
     with pytest.raises(TypeError):
@@ -97,7 +97,7 @@ def test_a_record_of_another_driver_is_loaded_with_its_own_soft_part(records: Re
 
 
 class TestFolders:
-    """The order of looking up: read-only folders as they are named, then the user's own."""
+    """The lookup order: read-only folders in the given order, then the user's own."""
 
     @pytest.fixture
     def shipped(self, tmp_path: Path) -> list[Path]:
@@ -170,7 +170,7 @@ class TestFolders:
         assert [(item.read_only, item.record.timings) for item in store.records()] == [(True, (A,)), (False, (B,))]
         assert store.find(key().digest[:10]).path.is_relative_to(shipped[0])
 
-    def test_a_folder_that_is_missing_is_told_of(self, tmp_path: Path) -> None:
+    def test_a_missing_folder_causes_a_warning(self, tmp_path: Path) -> None:
         with settings.override(cache_dir=tmp_path, record_paths=[tmp_path / "typo"]):
             with pytest.warns(RuntimeWarning, match=r"no folder .*typo.*record_paths"):
                 store = open_store()
@@ -196,7 +196,7 @@ class TestFind:
         assert "more digits" in raised.value.remedy
 
     @pytest.mark.parametrize("prefix", ["", "zz", "0" * 64])
-    def test_an_unknown_key_names_what_there_is(self, records: RecordStore, prefix: str) -> None:
+    def test_an_unknown_key_names_the_known_ones(self, records: RecordStore, prefix: str) -> None:
         with pytest.raises(RecordError, match="there are none"):
             records.find(prefix)
         records.merge(key(), [A])
@@ -221,7 +221,7 @@ class TestRemove:
         assert [item.record.key for item in records.records()] == [key(m=1)]
         assert records.remove([]) == 0
 
-    def test_all_are_removed_and_what_was_set_aside_as_well(self, records: RecordStore) -> None:
+    def test_all_records_and_set_aside_files_are_removed(self, records: RecordStore) -> None:
         records.merge(key(), [A])
         write(file_of(records, key(m=1)), b"{")
         with quiet():
@@ -240,7 +240,7 @@ class TestFingerprint:
         records.merge(key("gemm"), [B])
         assert records.fingerprint("gemm") != gemm
 
-    def test_it_stays_where_nothing_new_is_written(self, records: RecordStore) -> None:
+    def test_it_does_not_change_without_a_new_record(self, records: RecordStore) -> None:
         records.merge(key("gemm"), [A, B])
         before = records.fingerprint("gemm")
         records.merge(key("gemm"), [A])

@@ -1,4 +1,4 @@
-"""Records that are exported and imported."""
+"""Export and import of records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TestBundle:
             item.path.name: item.path.read_bytes() for item in records.records()
         }
 
-    def test_export_unites_folders_or_takes_what_it_is_given(self, records: RecordStore, tmp_path: Path) -> None:
+    def test_export_unites_folders_or_writes_given_records(self, records: RecordStore, tmp_path: Path) -> None:
         records.merge(key(), [A])
         both = RecordStore(tmp_path / "own", [records.root])
         both.merge(key(), [B])
@@ -38,7 +38,7 @@ class TestBundle:
         assert imported.load(key()) == Record(key(), (A, B))
         assert both.export(tmp_path / "one.json", [Record(key(m=1), (B,))]) == 1
 
-    def test_importing_adds_and_keeps_what_is_known(self, records: RecordStore, tmp_path: Path) -> None:
+    def test_importing_adds_timings_and_keeps_known_ones(self, records: RecordStore, tmp_path: Path) -> None:
         other = RecordStore(tmp_path / "other")
         other.merge(key(), [timing({"x": 1}, 99.0), B])
         other.export(tmp_path / "bundle.json")
@@ -55,7 +55,7 @@ class TestBundle:
         assert len(records.find(key().digest).record.timings) == 2
 
     @pytest.mark.parametrize(
-        ("content", "said"),
+        ("content", "message"),
         [
             (b"", "Expecting value"),
             (b"\x80\x04rubbish", "decode"),
@@ -68,9 +68,11 @@ class TestBundle:
             (b'{"schema": 1, "records": [{"schema": 4}]}', "record 0: it has schema 4"),
         ],
     )
-    def test_rubbish_is_an_error(self, records: RecordStore, tmp_path: Path, content: bytes, said: str) -> None:
+    def test_an_invalid_file_is_an_error(
+        self, records: RecordStore, tmp_path: Path, content: bytes, message: str
+    ) -> None:
         (tmp_path / "bundle.json").write_bytes(content)
-        with pytest.raises(RecordError, match=said) as raised:
+        with pytest.raises(RecordError, match=message) as raised:
             records.import_(tmp_path / "bundle.json")
         assert str(tmp_path / "bundle.json") in raised.value.message
         assert raised.value.remedy
@@ -88,7 +90,7 @@ class TestBundle:
         with pytest.raises(RecordError, match=r"gone\.json"):
             records.import_(tmp_path / "gone.json")
 
-    def test_a_full_disk_half_way_leaves_everything_as_it_was(
+    def test_a_full_disk_during_an_import_changes_nothing(
         self, records: RecordStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         records.merge(key(m=0), [A])

@@ -44,23 +44,23 @@ class TestDamage:
     )
     def damaged(self, request: pytest.FixtureRequest) -> bytes:
         whole = encoding.encode_record(Record(key(), (A,)))
-        made = {
+        contents = {
             "another key": encoding.encode_record(Record(key(m=1), (A,))),
             "a cut": whole[: len(whole) // 2],
             "a pickle": pickle.dumps(Exploding()),
             "a number beyond floats": whole.replace(b'"x": 1', b'"x": 1e999'),
             "a lone surrogate": whole.replace(b'"x": 1', b'"x": "\\ud800"'),
         }
-        return made[request.param] if isinstance(request.param, str) else request.param
+        return contents[request.param] if isinstance(request.param, str) else request.param
 
-    def test_a_damaged_record_is_set_aside_once_and_told_of(self, records: RecordStore, damaged: bytes) -> None:
+    def test_a_damaged_record_is_set_aside_with_one_warning(self, records: RecordStore, damaged: bytes) -> None:
         path = file_of(records, key())
         write(path, damaged)
         with pytest.warns(RuntimeWarning, match=f"{path.name}.*set aside"):
             assert records.load(key()) is None
         assert not path.exists()
         assert path.with_suffix(".damaged").read_bytes() == damaged
-        assert records.load(key()) is None  # and says nothing
+        assert records.load(key()) is None  # without another warning
         assert records.merge(key(), [A]).timings == (A,)
         assert path.with_suffix(".damaged").read_bytes() == damaged
 
@@ -71,7 +71,7 @@ class TestDamage:
             assert records.merge(key(), [A]).timings == (A,)
         assert path.with_suffix(".damaged").read_bytes() == b"{"
 
-    def test_a_damaged_record_of_a_folder_that_cannot_be_changed_is_told_of(self, records: RecordStore) -> None:
+    def test_a_damaged_record_in_an_unwritable_folder_causes_a_warning(self, records: RecordStore) -> None:
         write(file_of(records, key()), b"{")
         (records.root / ".locks").write_text("no lock can be made")
         with pytest.warns(RuntimeWarning, match="damaged .* cannot be set aside"):
@@ -90,13 +90,13 @@ class TestFutureSchema:
         data = write(path, future(key()))
         with pytest.warns(RuntimeWarning, match=r"left alone.*schema 2.*reads schema 1"):
             assert records.load(key()) is None
-        assert records.load(key()) is None  # and says nothing more: warnings are errors here
+        assert records.load(key()) is None  # without another warning, which would be an error here
         assert records.records() == []
         with pytest.warns(RuntimeWarning, match="nothing is written"):
             assert records.merge(key(), [A]).timings == (A,)
         assert records.merge(key(), [B]).timings == (A, B)
         assert RecordStore(records.root).load(key()) == Record(key(), (A, B))  # for this process
-        assert records.remove() == 1  # what this process keeps
+        assert records.remove() == 1  # the record that this process keeps
         assert records.load(key()) is None
         assert path.read_bytes() == data
         assert list(path.parent.iterdir()) == [path]
@@ -123,14 +123,14 @@ class TestFutureSchema:
 
 
 class TestUnusable:
-    """Where nothing can be written, results live in the process."""
+    """If nothing can be written, results last as long as the process."""
 
     @pytest.fixture
     def stuck(self, tmp_path: Path) -> Iterator[RecordStore]:
         with unwritable(tmp_path / "tuning"):
             yield RecordStore(tmp_path / "tuning")
 
-    def test_results_live_in_the_process_and_it_is_said_once(self, stuck: RecordStore) -> None:
+    def test_results_last_as_long_as_the_process_with_one_warning(self, stuck: RecordStore) -> None:
         with pytest.warns(RuntimeWarning, match="cannot be written"):
             assert stuck.merge(key(), [A]).timings == (A,)
         assert stuck.merge(key(), [B]).timings == (A, B)
@@ -142,14 +142,14 @@ class TestUnusable:
 
     def test_threads_lose_nothing(self, stuck: RecordStore) -> None:
         with quiet():
-            stuck.merge(key(), [A])  # so that threads have nothing to tell
+            stuck.merge(key(), [A])  # causes the only warning
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda number: stuck.merge(key(), [timing({"y": number})]), range(200)))
         record = stuck.load(key())
         assert record is not None
         assert len(record.timings) == 201
 
-    def test_they_are_written_once_that_is_possible(self, stuck: RecordStore) -> None:
+    def test_they_are_written_as_soon_as_that_is_possible(self, stuck: RecordStore) -> None:
         with quiet():
             stuck.merge(key(), [A])
         stuck.root.unlink()
@@ -163,11 +163,11 @@ class TestUnusable:
         assert stuck.fingerprint("kernel:") != before
         assert stuck.fingerprint("gemm") == RecordStore(stuck.root.with_name("elsewhere")).fingerprint("gemm")
 
-    def test_a_search_may_go_on(self, stuck: RecordStore) -> None:
+    def test_a_search_may_continue(self, stuck: RecordStore) -> None:
         with pytest.warns(RuntimeWarning, match="not coordinated"), stuck.single_flight(key()) as may_search:
             assert may_search
 
-    def test_commands_say_so(self, stuck: RecordStore, tmp_path: Path) -> None:
+    def test_commands_raise_an_error(self, stuck: RecordStore, tmp_path: Path) -> None:
         with pytest.raises(RecordError, match="cannot be exported"):
             stuck.export(tmp_path / "missing" / "bundle.json")
         bundle = tmp_path / "bundle.json"

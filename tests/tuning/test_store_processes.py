@@ -29,7 +29,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def noted(log: Path, what: str) -> list[str]:
-    """What processes noted, in order: ``<time>-<process>-<what>``."""
+    """The events that processes recorded, in order: ``<time>-<process>-<event>``."""
     return sorted(path.name for path in log.iterdir() if path.name.split("-", 2)[2].startswith(what))
 
 
@@ -74,7 +74,7 @@ def test_another_process_takes_over_from_a_killed_search(records: RecordStore, l
     record = records.load(key())
     assert record is not None
     assert len(record.timings) == len(CONFIGS)
-    assert all(record.timing(item.config) == item for item in known.timings)  # what the killed one found was kept
+    assert all(record.timing(item.config) == item for item in known.timings)  # timings of the killed search are kept
 
 
 def test_sixteen_writers_lose_nothing(records: RecordStore) -> None:
@@ -88,7 +88,7 @@ def test_sixteen_writers_lose_nothing(records: RecordStore) -> None:
     assert [path.name for path in records.root.rglob(".tmp-*")] == []
 
 
-def test_a_damaged_record_that_many_meet_is_set_aside_and_no_new_one_with_it(records: RecordStore) -> None:
+def test_many_readers_set_a_damaged_record_aside_and_keep_new_ones(records: RecordStore) -> None:
     path = records.root / slug(key().subject) / f"{key().digest}.json"
     path.parent.mkdir(parents=True, mode=0o700)
     records.root.chmod(0o700)
@@ -116,7 +116,7 @@ def in_threads(count: int, call: Callable[[], object]) -> list[object]:
 class TestSingleFlight:
     @pytest.fixture(params=["usable", "unusable"])
     def store(self, records: RecordStore, request: pytest.FixtureRequest) -> RecordStore:
-        """Threads are coordinated also where there is no folder for a lock."""
+        """Threads are coordinated even without a folder for a lock."""
         if request.param == "unusable":
             records.root.write_text("in the way")
         return records
@@ -154,7 +154,7 @@ class TestSingleFlight:
         assert Counter(in_threads(4, call)) == {"interrupted": 1, True: 1, False: 2}
 
     @pytest.mark.parametrize("timeout_s", [0.0, 0.1])
-    def test_whoever_does_not_wait_is_told_not_to_search(self, store: RecordStore, timeout_s: float) -> None:
+    def test_a_thread_that_does_not_wait_must_not_search(self, store: RecordStore, timeout_s: float) -> None:
         with store.single_flight(key()) as may_search:
             assert may_search
             begin = time.monotonic()
@@ -175,9 +175,7 @@ class TestSingleFlight:
             assert (one, other) == (True, True)
 
 
-def test_a_timeout_holds_between_processes_and_a_killed_search_is_taken_over_by_who_waits(
-    records: RecordStore, log: Path
-) -> None:
+def test_a_timeout_applies_between_processes_and_a_waiting_one_takes_over(records: RecordStore, log: Path) -> None:
     process = SPAWN.Process(target=tune, args=(str(records.root), str(log), 0.0, 5.0))
     process.start()
     deadline = time.monotonic() + 20
@@ -199,7 +197,7 @@ def test_a_timeout_holds_between_processes_and_a_killed_search_is_taken_over_by_
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forking beside a thread is the case under test
 @pytest.mark.filterwarnings("ignore:warp_tiles. searches are not coordinated")
 def test_a_forked_child_does_not_wait_for_its_parents_thread(records: RecordStore) -> None:
-    records.root.write_text("in the way")  # no file lock, on which the child would rightly wait
+    records.root.write_text("in the way")  # so that there is no file lock, for which the child would wait
     started, release = threading.Event(), threading.Event()
 
     def search() -> None:

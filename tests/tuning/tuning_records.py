@@ -21,7 +21,7 @@ def key(subject: str = "kernel:scripts.gemm.make", environment: Environment = EN
 
 
 def timing(config: Any, median_us: float = 10.0, **fields: Any) -> Timing:
-    """A measured candidate; its interval is five percent to both sides unless it is named."""
+    """A measured candidate. Its interval is five per cent to both sides unless it is given."""
     given = {"low_us": median_us * 0.95, "high_us": median_us * 1.05, "samples": 30, "soft": ENVIRONMENT.soft()}
     return Timing(config, **{"status": "ok", "median_us": median_us, **given, **fields})
 
@@ -31,31 +31,31 @@ def failure(config: Any, reason: str = "needs 300 kB of shared memory, there are
 
 
 def note(log: str, what: str) -> None:
-    """Leave a file that says what this process did; its order is that of the names."""
+    """Record an event of this process as a file. The names of the files sort by time."""
     Path(log, f"{time.time_ns()}-{os.getpid()}-{what}").touch()
 
 
 def tune(root: str, log: str, start_at: float, slow_s: float = 0.01) -> None:
-    """What a tuned kernel does at its first launch: look, search alone for what is missing, take the winner.
+    """Do the steps of a tuned kernel's first launch: look up, search alone for missing timings, take the winner.
 
-    Each measurement has another result in each process, as in life.
+    As in real searches, each process measures other times.
     """
-    store, asked = RecordStore(Path(root)), key()
+    store, record_key = RecordStore(Path(root)), key()
     time.sleep(max(0.0, start_at - time.time()))
 
     def missing() -> list[dict[str, int]]:
-        known = store.load(asked)
+        known = store.load(record_key)
         return [config for config in CONFIGS if known is None or known.timing(config) is None]
 
     while missing():
-        with store.single_flight(asked) as may_search:
+        with store.single_flight(record_key) as may_search:
             if may_search and missing():
                 note(log, "searches")
                 for config in missing():
                     time.sleep(slow_s)
-                    store.merge(asked, [timing(config, 5.0 + os.getpid() * config["tile_m"] % 17)])
+                    store.merge(record_key, [timing(config, 5.0 + os.getpid() * config["tile_m"] % 17)])
                 note(log, "ends")
-    record = store.load(asked)
+    record = store.load(record_key)
     assert record is not None
     winner = record.winner()
     assert winner is not None
@@ -63,7 +63,7 @@ def tune(root: str, log: str, start_at: float, slow_s: float = 0.01) -> None:
 
 
 def merge_many(root: str, name: str, start_at: float) -> None:
-    """Add timings of configurations that nobody else has, one at a time, to a key that everybody has."""
+    """Add timings of configurations that no other process has, one at a time, to a shared key."""
     store = RecordStore(Path(root))
     time.sleep(max(0.0, start_at - time.time()))
     for step in range(4):

@@ -49,7 +49,7 @@ class _Packed:
 
     Args:
         kernel: The kernel as the user passed it, generic or not.
-        config: How it is launched.
+        config: The launch configuration.
         values: Its arguments.
         gradients: A gradient for each argument; None for the array's own.
     """
@@ -328,7 +328,7 @@ def record(
         outputs: The arguments that follow.
         adj_inputs: A gradient for each of ``inputs``. None, for all or for one, stands for the array's own ``.grad``.
             An array without ``.grad`` gets no gradient, as on a ``wp.Tape``.
-        adj_outputs: A gradient for each of ``outputs``, likewise.
+        adj_outputs: A gradient for each of ``outputs``, by the same rules.
         device: Device of the launch; None takes the stream's, or Warp's default device.
         stream: A CUDA stream for every replay; None takes the one that is current at a replay.
         block_dim: Threads per block, 1 to 1024; None for Warp's default.

@@ -66,13 +66,13 @@ def autotune(
         restore: Names of the arrays that the kernel writes. They are restored before each run. None stands for the
             outputs of the launch, or for all arrays if it has no outputs. A search works on copies and never changes
             your arrays. If names are given, only those arrays are copied, and the kernel must not write to any other.
-        reference: How results are checked. ``"first"`` compares with the first configuration that works. A function
+        reference: The check of results. ``"first"`` compares with the first configuration that works. A function
             gets the arguments and returns the expected results. A configuration with a wrong result has failed.
         rtol, atol: Tolerances of results, as in ``numpy.allclose``; finite and not negative.
         flush_l2: Measure with inputs that are not in the L2 cache.
         wait: True waits while another process tunes the same key. False launches the default meanwhile.
         jobs: Number of parallel builds; 0 for one per core.
-        effort: How much to measure; None for the default.
+        effort: Amount of measurement; None for the default.
         devices: Further GPUs that share the work, one or a list. GPUs unlike the launch's own are left out.
         store: Function that returns the record store for given settings; None for the store that the settings name.
 

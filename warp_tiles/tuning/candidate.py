@@ -200,7 +200,7 @@ class Reference:
 
     Args:
         expected: NumPy arrays by name.
-        rtol, atol: As of ``numpy.allclose``.
+        rtol, atol: Tolerances, as in ``numpy.allclose``.
     """
 
     def __init__(self, expected: Mapping[str, Any], rtol: float, atol: float) -> None:
@@ -264,7 +264,7 @@ class FirstReference:
 
     Args:
         candidates: Functions that build the configurations, in order.
-        rtol, atol: As of ``numpy.allclose``.
+        rtol, atol: Tolerances, as in ``numpy.allclose``.
     """
 
     def __init__(self, candidates: Sequence[Callable[[], KernelCandidate]], rtol: float, atol: float) -> None:

@@ -239,4 +239,4 @@ class _Launches:
             launch(stream, grid, kernel, *arguments)
 
     def restore(self) -> None:
-        """Does nothing: blocks read their tiles anew in each launch."""
+        """Does nothing: blocks read their tiles again in each launch."""

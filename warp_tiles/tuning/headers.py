@@ -1,6 +1,6 @@
 """Keeps Warp's precompiled headers for the CPU between processes, which saves 1.6 s of every search that builds for it.
 
-They are in a cache of their own, ``headers`` beside the tuning records, with one entry for each file that Warp made.
+They are in their own cache, ``headers`` beside the tuning records, with one entry for each file that Warp made.
 The key of an entry holds the inputs of the file. Clang compares the options, and the size and time of each included
 file, and rejects a file that does not match. Warp then makes a new one, which replaces it. Clang does not check the
 contents, so the files that are read here become code of this process.

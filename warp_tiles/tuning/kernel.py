@@ -159,7 +159,7 @@ class TunedKernel:
         return RecordingTarget(kernel=kernel, dim=dim, block_dim=block_dim, tiled=self._measurement.tiled)
 
     def launch_of(self, config: Config, args: Any) -> tuple[Any, Any, int | None]:
-        """Returns kernel, dimensions and threads per block of a configuration, for a launch by hand.
+        """Returns kernel, dimensions and threads per block of a configuration, for a manual launch.
 
         Args:
             config: Any configuration that the maker accepts.

@@ -64,7 +64,7 @@ class KernelChooser:
         records: Keys and records of the kernel.
         dim: Launch dimensions, from a configuration and the arguments.
         strategy: Selects the configurations that a search measures.
-        measurement: How candidates are launched and measured.
+        measurement: Options for launching and measuring candidates.
         restore: Names of the arrays that the kernel writes; None takes those of the launch.
         wait: True to wait for another process that searches.
     """
@@ -89,7 +89,7 @@ class KernelChooser:
         self._wait = wait
 
     def choose(self, request: LaunchRequest) -> Config | None:
-        """Returns the configuration to launch; None for the default one, which is then looked up again later.
+        """Returns the configuration to launch; None for the default one, after which a later launch looks it up again.
 
         Raises:
             TuningError: No configuration works, or a search is needed while a graph is captured.

@@ -46,7 +46,7 @@ class KernelRecords:
 
     Args:
         maker: Makes the kernels.
-        measurement: How kernels are measured; a part of it belongs to the key.
+        measurement: Options for measuring kernels; some of them are part of the key.
         key: Names of the arguments that decide, or a function of the arguments.
         dim: Function that returns the launch dimensions; its source is part of the key.
         strategy: Selects the configurations that a search measures.

@@ -44,7 +44,7 @@ def search_kernels(
         device: Warp's device.
         writes_only_named: True if launches write no array besides ``written``. If False, other arrays are copied too.
         dim: Launch dimensions, from a configuration and the arguments.
-        measurement: How candidates are launched and measured.
+        measurement: Options for launching and measuring candidates.
         strategy, budget_s, soft, finished: See :func:`warp_tiles.tuning.search.search`.
         first: With ``reference="first"``, the first of these configurations that works gives the expected results.
 

@@ -25,7 +25,7 @@ OPTION_PREFIX = "warp_tiles_"  # configuration names that are options of the ker
 
 @dataclass(frozen=True)
 class Measurement:
-    """How candidates are launched and measured; see :func:`warp_tiles.autotune`.
+    """Options for launching and measuring candidates; see :func:`warp_tiles.autotune`.
 
     Attributes:
         tiled: Launch as ``wp.launch_tiled`` does.
@@ -33,7 +33,7 @@ class Measurement:
         rtol, atol: Tolerances of results.
         flush_l2: Measure with inputs that are not in the L2 cache.
         jobs: Number of parallel builds; 0 for one per core.
-        effort: How much to measure; None for the default.
+        effort: Amount of measurement; None for the default.
         devices: Further GPUs that share the work; GPUs unlike the launch's own are left out.
     """
 
@@ -87,9 +87,9 @@ def _kernel_arguments(function: types.FunctionType) -> tuple[str, ...]:
 
 
 def make_kernel(maker: Callable[..., Any], config: Config) -> Any:
-    """Make the kernel of a configuration, in a Warp module of its own.
+    """Make the kernel of a configuration, in its own Warp module.
 
-    In a shared module, each candidate would also build the other kernels. So the kernel is made again in another one.
+    A kernel of a shared module is made again, because each candidate would also build the other kernels of the module.
 
     Raises:
         TuningError: The maker refused the configuration, or did not return a kernel.

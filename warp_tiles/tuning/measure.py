@@ -49,7 +49,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to measure.
+    """The amount of measurement.
 
     Attributes:
         warmup: Runs of each candidate that do not count.
@@ -166,7 +166,7 @@ def race(
     Args:
         runners: The candidates, in the order in which they run.
         clock: Takes the times.
-        effort: How much to measure; None for the default.
+        effort: Amount of measurement; None for the default.
         deadline: When to stop, by ``now``. A runner without a sample then stays ``running``. One that needs more
             samples is ``unfinished``.
         drop: Drop runners that cannot win.
@@ -291,7 +291,7 @@ class EventClock:
     """Measures the time between CUDA events around each launch, on a device's current stream.
 
     The device first gets enough work to stay busy while the host queues the runs. Otherwise times of short kernels
-    would include the host's launch time. If the host was too late, the runs are repeated behind more work.
+    would include the host's launch time. If the host was too late, the runs are repeated after more work.
 
     Args:
         device: Warp's device.

@@ -47,7 +47,7 @@ class Layout:
     Attributes:
         heading: Lines above the picture.
         ranked: All timings that have a time, measured ones before dropped ones, fastest first; empty if every
-            configuration has a line of its own.
+            configuration has its own line.
         rows: Lines from top to bottom.
         winner: The winner.
     """

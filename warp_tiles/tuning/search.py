@@ -86,7 +86,7 @@ def search(
         configs: The configurations; they are assigned to the devices in turn.
         devices: The devices; at least one.
         strategy: Narrows the configurations down; None measures all of them.
-        effort: How much to measure; None for the default.
+        effort: Amount of measurement; None for the default.
         jobs: Number of parallel builds; 0 for one per core.
         budget_s: Seconds after which the search stops with the results so far; 0 for no limit.
         soft: The soft part of the environment, stored with each timing.

@@ -248,7 +248,7 @@ def _function_type() -> type:
 
 
 def _python_of(value: Any) -> Any:
-    """The Python function or class behind a Warp object, or None."""
+    """The Python function or class of a Warp object, or None."""
     if type(value).__module__.split(".")[0] != "warp" or isinstance(value, type):
         return None
     for name in ("func", "cls"):

@@ -101,7 +101,7 @@ def checked_configs(configs: Iterable[Any], what: str = "the configurations") ->
     """Check configurations, and return them as a tuple.
 
     Raises:
-        TuningError: There are none, one occurs twice, or one is no mapping of names to JSON values.
+        TuningError: There are none, one occurs twice, or one is not a mapping of names to JSON values.
     """
     found: dict[str, Config] = {}
     for config in configs:
