@@ -1,4 +1,4 @@
-"""Modules as Warp's code generator leaves them, with warp_tiles and without."""
+"""Modules from Warp's code generator, with warp_tiles and without."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from warp_tiles.codegen.trace import FunctionTrace, Loop, Node, Operation
 
 
 @contextmanager
-def noted() -> Iterator[list[GeneratedModule]]:
-    """The modules that are generated in the block."""
+def recorded_modules() -> Iterator[list[GeneratedModule]]:
+    """Collects the modules that are generated in a with-block."""
     found: list[GeneratedModule] = []
     text = GeneratedModule.text
 
-    def note(self: GeneratedModule, *arguments: Any) -> str:
+    def record(self: GeneratedModule, *arguments: Any) -> str:
         found.append(self)
         return text(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GeneratedModule, "text", note)
+        patch.setattr(GeneratedModule, "text", record)
         yield found
 
 
 def generate(module: ModuleType, arch: int | None = 90) -> GeneratedModule:
-    """A module with its trace; warp_tiles is enabled."""
-    with noted() as found:
+    """Generate a module with its trace. warp_tiles must be enabled."""
+    with recorded_modules() as found:
         warp_tiles.plan(module, arch=arch, block_dim=64)
     return found[-1]
 
@@ -46,33 +46,33 @@ def trace_of(module: ModuleType, label: str = "multiply") -> FunctionTrace:
     return generate(module).trace.functions[label]
 
 
-def every(nodes: tuple[Node, ...]) -> Iterator[Node]:
-    """Nodes and those inside them, in order."""
+def all_nodes(nodes: tuple[Node, ...]) -> Iterator[Node]:
+    """Yields nodes and their inner nodes, in order."""
     for node in nodes:
         yield node
         if not isinstance(node, Operation):
-            yield from every(node.nodes)
+            yield from all_nodes(node.nodes)
 
 
-def named(function: FunctionTrace, name: str) -> list[Operation]:
-    """Operations of a name."""
+def operations_named(function: FunctionTrace, name: str) -> list[Operation]:
+    """The operations with a name."""
     return [operation for operation in function.operations() if operation.name == name]
 
 
 def loops_of(function: FunctionTrace) -> list[Loop]:
     """All loops, in order."""
-    return [node for node in every(function.nodes) if isinstance(node, Loop)]
+    return [node for node in all_nodes(function.nodes) if isinstance(node, Loop)]
 
 
 # ---- sources
 
 
 def warps_source(module: ModuleType) -> str:
-    """What unmodified Warp generates; warp_tiles is disabled, and no product is built."""
+    """The source that unmodified Warp generates. warp_tiles must be disabled, and no product is built."""
     assert not warp_tiles.is_enabled()
     wp.init()
     build, context = _warp.find("build"), _warp.find("context")
-    names = (f"noted_{number}" for number in itertools.count())
+    names = (f"function_{number}" for number in itertools.count())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "build_lto_dot", lambda *args, **kwargs: (next(names), b""))
         user = wp.get_module(module.__name__)
@@ -84,7 +84,7 @@ def warps_source(module: ModuleType) -> str:
 
 
 def expanded(source: str) -> str:
-    """A generated source without its hooks: each macro that takes a statement is the statement."""
+    """A generated source without its hooks. A macro that takes a statement is replaced by the statement."""
     lines = []
     for line in source.splitlines():
         if re.fullmatch(r"\s*WT_(?:WAIT|REPLAY_WAIT|BEGIN|END)_\d+", line):
@@ -94,9 +94,9 @@ def expanded(source: str) -> str:
 
 
 def comparable(source: str) -> str:
-    """A source with one name for each product's functions, and without declarations."""
+    """A source with one name for the functions of all products, and without declarations."""
     text = re.sub(r'extern "C" \{\n' + re.escape(PLACEHOLDER) + r"\n*\}\n*", "", source)
-    text = re.sub(r"\b(?:wt_site\d+_(?:forward|adjoint_a|adjoint_b)|noted_\d+)\b", "function", text)
+    text = re.sub(r"\b(?:wt_site\d+_(?:forward|adjoint_a|adjoint_b)|function_\d+)\b", "function", text)
     text = re.sub(r"_[0-9a-f]{8}_cuda_kernel", "_cuda_kernel", text)
-    text = text.replace("#define WP_LTO_LINK_INPUTS 1", "")  # where functions are declared
+    text = text.replace("#define WP_LTO_LINK_INPUTS 1", "")  # it depends on the declarations
     return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())

@@ -1,4 +1,4 @@
-"""The generated source: its hooks, where there are none, and that all else is Warp's own text."""
+"""The generated source: hooks, sources without hooks, and Warp's own text outside the hooks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests._warp.generate import comparable, every, expanded, generate, noted, warps_source
+from tests._warp.generate import all_nodes, comparable, expanded, generate, recorded_modules, warps_source
 from tests.integration.helpers import gemm, load
 from tests.loop_forms import FORMS, LOAD_A, LOAD_B, START, STORE, Form, kernel
 from warp_tiles.codegen.trace import Branch, Loop, Operation
@@ -23,11 +23,11 @@ on = pytest.mark.usefixtures("enabled")
 
 @on
 @pytest.mark.parametrize("name", FORMS)
-def test_hooks_have_numbers_of_their_own_and_all_stand_in_the_source(name: str) -> None:
+def test_hooks_have_unique_numbers_and_are_in_the_source(name: str) -> None:
     generated = generate(load(FORMS[name].text))
     numbers: list[int] = []
     for function in generated.trace.functions.values():
-        nodes = list(every(function.nodes))
+        nodes = list(all_nodes(function.nodes))
         numbers += [node.hook for node in nodes if not isinstance(node, Branch) and node.hook is not None]
         waits = [node.wait for node in nodes] + [node.end_wait for node in nodes if not isinstance(node, Operation)]
         numbers += [number for number in (*waits, function.end_wait) if number is not None]
@@ -42,7 +42,7 @@ def test_hooks_have_numbers_of_their_own_and_all_stand_in_the_source(name: str) 
     assert len(set(numbers)) == len(numbers)
 
 
-# ---- nothing is recorded
+# ---- modules without a trace
 
 
 def is_bare(source: str) -> bool:
@@ -58,21 +58,21 @@ def test_nothing_is_recorded_for_a_cpu() -> None:
 
 @on
 @pytest.mark.parametrize("text", [kernel("C[i, j] = 1.0"), kernel(START, STORE)])
-def test_nothing_is_recorded_of_modules_without_products(text: str) -> None:
-    assert is_bare(source_here(load(text)))
+def test_nothing_is_recorded_for_modules_without_products(text: str) -> None:
+    assert is_bare(current_source(load(text)))
 
 
 @on
 def test_nothing_is_recorded_with_the_policy_off() -> None:
     module = load(gemm())
-    with noted() as found, warp_tiles.override(policy="off"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warp_tiles._warp.find("build"), "build_lto_dot", lambda *args, **kwargs: ("theirs", b""))
-        assert is_bare(source_here(module))
+    with recorded_modules() as found, warp_tiles.override(policy="off"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warp_tiles._warp.find("build"), "build_lto_dot", lambda *args, **kwargs: ("function", b""))
+        assert is_bare(current_source(module))
     assert found == []
 
 
-def source_here(module: Any) -> str:
-    """What Warp generates now, with whatever is hooked into it."""
+def current_source(module: Any) -> str:
+    """The source that Warp generates now, with the current hooks."""
     context = warp_tiles._warp.find("context")
     user = wp.get_module(module.__name__)
     user.get_module_hash(64)
@@ -91,11 +91,11 @@ def test_nothing_is_recorded_without_a_builder() -> None:
     assert is_bare(text)
 
 
-# ---- the text is Warp's
+# ---- text outside the hooks
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_outside_the_hooks_the_source_is_warps(name: str) -> None:
+def test_outside_the_hooks_the_source_equals_warps(name: str) -> None:
     module = load(FORMS[name].text)
     before = comparable(warps_source(module))
     with warp_tiles.enabled():
@@ -105,12 +105,12 @@ def test_outside_the_hooks_the_source_is_warps(name: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{"lineinfo": True}, {"enable_backward": False}, {"max_unroll": 2}], ids=str)
-def test_options_change_no_text_either(options: dict[str, Any]) -> None:
+def test_module_options_do_not_change_the_text(options: dict[str, Any]) -> None:
     module = load(FORMS["unrolled in a loop"].text, **options)
     before = comparable(warps_source(module))
     with warp_tiles.enabled():
         after = comparable(expanded(generate(module).source))
-    # each hook is a statement, with the line of its own that lineinfo asks for
+    # with lineinfo, each hook has its own #line
     assert without_lines(after) == without_lines(before)
 
 

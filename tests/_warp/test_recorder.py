@@ -1,4 +1,4 @@
-"""What is recorded of real kernels."""
+"""Recorded traces of real kernels."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests._warp.generate import (
-    every,
+    all_nodes,
     generate,
     loops_of,
-    named,
+    operations_named,
     trace_of,
 )
 from tests.integration.helpers import gemm, load
@@ -25,7 +25,7 @@ RANGE_FORM = FORMS["bounds from a shape"]
 pytestmark = pytest.mark.usefixtures("enabled")
 
 
-def traced(*lines: str, label: str = "multiply", **options: Any) -> FunctionTrace:
+def trace_kernel(*lines: str, label: str = "multiply", **options: Any) -> FunctionTrace:
     return trace_of(load(kernel(*lines, **options)), label)
 
 
@@ -38,7 +38,7 @@ def result(operation: Operation) -> Tile:
 # ---- operations and values
 
 
-def test_the_operations_of_the_usual_kernel() -> None:
+def test_the_operations_of_a_common_kernel() -> None:
     module = load(RANGE_FORM.text)
     function = trace_of(module)
     names = ("tid", "tile_zeros", "tile_load", "tile_matmul", "tile_store")
@@ -57,15 +57,17 @@ def test_the_operations_of_the_usual_kernel() -> None:
 
 def test_arrays_and_scalars() -> None:
     function = trace_of(load(RANGE_FORM.text))
-    first, second = named(function, "tile_load")
+    first, second = operations_named(function, "tile_load")
     assert [value for value in first.operands if isinstance(value, Array)] == [Array("var_A", True)]
     assert [value for value in second.operands if isinstance(value, Array)] == [Array("var_B", True)]
-    constants = [value.constant for value in named(function, "tile_zeros")[0].values if isinstance(value, Scalar)]
+    constants = [
+        value.constant for value in operations_named(function, "tile_zeros")[0].values if isinstance(value, Scalar)
+    ]
     assert "shared" in constants
 
 
 def test_effects() -> None:
-    function = traced(START, RANGE, "d = wp.tile_transpose(c)", "C[0, 0] = 1.0", STORE)
+    function = trace_kernel(START, RANGE, "d = wp.tile_transpose(c)", "C[0, 0] = 1.0", STORE)
     expected = {
         "tid": Effect.NONE,
         "tile_zeros": Effect.TILES,
@@ -83,27 +85,27 @@ def test_effects() -> None:
 # ---- tiles
 
 
-def test_tiles_with_memory_of_their_own() -> None:
+def test_tiles_that_own_their_memory() -> None:
     function = trace_of(load(RANGE_FORM.text))
-    c = result(named(function, "tile_zeros")[0])
-    a, b = map(result, named(function, "tile_load"))
+    c = result(operations_named(function, "tile_zeros")[0])
+    a, b = map(result, operations_named(function, "tile_load"))
     assert [(one.shape, one.size_bytes, one.dtype) for one in (a, b, c)] == [
         ((32, 16), 2048, "float32"),
         ((16, 32), 2048, "float32"),
         ((32, 32), 4096, "float32"),
     ]
     assert all(one.owner and one.dense and one.memory == {one.name} and not one.parameter for one in (a, b, c))
-    (product,) = named(function, "tile_matmul")
+    (product,) = operations_named(function, "tile_matmul")
     assert product.tiles == (a, b, c)
     assert product.results == ()
 
 
-def test_storage_that_is_settled_later() -> None:
-    function = traced("c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32)", RANGE, STORE)
-    assert result(named(function, "tile_zeros")[0]).owner, "the product needs it in shared memory"
-    function = traced(START, RANGE, "r = wp.tile_ones(shape=(32, 32), dtype=wp.float32)", STORE)
-    alone = result(named(function, "tile_ones")[0])
-    assert (alone.storage, alone.owner) == ("register", False)
+def test_storage_that_is_decided_later() -> None:
+    function = trace_kernel("c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32)", RANGE, STORE)
+    assert result(operations_named(function, "tile_zeros")[0]).owner, "the product needs it in shared memory"
+    function = trace_kernel(START, RANGE, "r = wp.tile_ones(shape=(32, 32), dtype=wp.float32)", STORE)
+    unused = result(operations_named(function, "tile_ones")[0])
+    assert (unused.storage, unused.owner) == ("register", False)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +117,9 @@ def test_storage_that_is_settled_later() -> None:
         ("wp.tile_reshape(c, shape=(16, 64))", True),
     ],
 )
-def test_views_name_the_memory_of_what_they_view(code: str, dense: bool) -> None:
-    function = traced(START, RANGE, f"d = {code}", STORE)
-    c = result(named(function, "tile_zeros")[0])
+def test_views_have_the_memory_of_their_tile(code: str, dense: bool) -> None:
+    function = trace_kernel(START, RANGE, f"d = {code}", STORE)
+    c = result(operations_named(function, "tile_zeros")[0])
     view = next(one for one in function.operations() if one.effect is Effect.ALIAS)
     assert result(view).memory == c.memory
     assert not result(view).owner
@@ -125,15 +127,15 @@ def test_views_name_the_memory_of_what_they_view(code: str, dense: bool) -> None
 
 
 def test_a_view_of_a_view() -> None:
-    function = traced(START, RANGE, "d = wp.tile_transpose(wp.tile_transpose(c))", STORE)
-    first, second = map(result, named(function, "tile_transpose"))
-    assert first.memory == second.memory == result(named(function, "tile_zeros")[0]).memory
+    function = trace_kernel(START, RANGE, "d = wp.tile_transpose(wp.tile_transpose(c))", STORE)
+    first, second = map(result, operations_named(function, "tile_transpose"))
+    assert first.memory == second.memory == result(operations_named(function, "tile_zeros")[0]).memory
 
 
-def test_a_parameter_is_its_own_memory() -> None:
+def test_a_parameter_has_its_own_memory() -> None:
     form = FORMS["into a parameter"]
     module = generate(load(form.text)).trace
-    (product,) = named(module.functions["add_product"], "tile_matmul")
+    (product,) = operations_named(module.functions["add_product"], "tile_matmul")
     c = product.tiles[2]
     assert (c.parameter, c.owner, c.memory) == (True, False, {c.name})
     assert c.name in module.functions["add_product"].parameters
@@ -143,7 +145,7 @@ def test_a_parameter_is_its_own_memory() -> None:
 
 
 def test_products_have_sites_in_order() -> None:
-    found = named(trace_of(load(FORMS["two sums"].text)), "tile_matmul")
+    found = operations_named(trace_of(load(FORMS["two sums"].text)), "tile_matmul")
     assert [one.product for one in found] == [Product(0, 1.0, 1.0), Product(1, 1.0, 1.0)]
 
 
@@ -158,8 +160,8 @@ def test_products_have_sites_in_order() -> None:
     ],
 )
 def test_factors(more: str, alpha: float | None, beta: float | None) -> None:
-    function = traced(START, RANGE.replace("(a, b, c)", f"(a, b, c{more})"), STORE)
-    (product,) = named(function, "tile_matmul")
+    function = trace_kernel(START, RANGE.replace("(a, b, c)", f"(a, b, c{more})"), STORE)
+    (product,) = operations_named(function, "tile_matmul")
     assert product.product == Product(0, alpha, beta)
 
 
@@ -167,13 +169,13 @@ def test_factors(more: str, alpha: float | None, beta: float | None) -> None:
 def test_factors_in_double_precision(value: str) -> None:
     text = RANGE_FORM.text.replace("(a, b, c)", f"(a, b, c, alpha=wp.float64({value}), beta=wp.float64(1.0))")
     function = trace_of(load(text.replace("wp.float32", "wp.float64")))
-    (product,) = named(function, "tile_matmul")
+    (product,) = operations_named(function, "tile_matmul")
     assert product.product == Product(0, float(value), 1.0)
 
 
 def test_the_return_form_gives_its_c() -> None:
     function = trace_of(load(gemm()), "gemm")
-    (product,) = named(function, "tile_matmul")
+    (product,) = operations_named(function, "tile_matmul")
     assert product.product == Product(0, 1.0, 0.0)
     assert result(product).owner
     assert len(product.operands) == 2
@@ -198,42 +200,42 @@ def test_kinds_of_loops(name: str, kinds: list[str]) -> None:
     found = loops_of(function)
     assert [one.kind for one in found] == kinds
     outer, *inner = found
-    assert all(one in every(outer.nodes) for one in inner)
+    assert all(one in all_nodes(outer.nodes) for one in inner)
     for one in found:
         assert bool(one.variable) is (one.kind == "range")
-    products = named(function, "tile_matmul")
+    products = operations_named(function, "tile_matmul")
     assert len(products) == {"unrolled": 3, "unrolled in a loop": 2}.get(name, 1)
-    assert all(one in every(found[-1].nodes) for one in products)
+    assert all(one in all_nodes(found[-1].nodes) for one in products)
 
 
 def test_branches() -> None:
     function = trace_of(load(FORMS["products in two branches"].text))
     (outer,) = loops_of(function)
     branches = [node for node in outer.nodes if isinstance(node, Branch)]
-    assert [[one.name for one in every(found.nodes)].count("tile_matmul") for found in branches] == [1, 1]
+    assert [[one.name for one in all_nodes(found.nodes)].count("tile_matmul") for found in branches] == [1, 1]
 
 
 @pytest.mark.parametrize("kind", ["break", "continue"])
 def test_jumps(kind: str) -> None:
-    function = traced(
+    function = trace_kernel(
         START, loop("for k in range(0, A.shape[1], 16):", "k", more=("if k == 32:", f"    {kind}")), STORE
     )
-    (jump,) = named(function, kind)
+    (jump,) = operations_named(function, kind)
     assert jump.effect is Effect.NONE
     (around,) = (node for node in loops_of(function)[0].nodes if isinstance(node, Branch))
-    assert around.wait is not None, "loads are under way before the condition"
-    assert jump.wait is None, "and no longer behind it"
+    assert around.wait is not None, "loads are pending before the condition"
+    assert jump.wait is None, "no load is pending after it"
 
 
 def test_a_return() -> None:
-    function = traced(START, "if i > 7:\n    return", RANGE, STORE)
-    (leaves,) = named(function, "return")
-    assert leaves.effect is Effect.LEAVES
+    function = trace_kernel(START, "if i > 7:\n    return", RANGE, STORE)
+    (leave,) = operations_named(function, "return")
+    assert leave.effect is Effect.LEAVES
 
 
 @pytest.mark.parametrize("statement", ["print(i)", "assert i < 3"])
 def test_statements_of_other_kinds(statement: str) -> None:
-    function = traced(START, RANGE, statement, STORE)
+    function = trace_kernel(START, RANGE, statement, STORE)
     effects = {one.name: one.effect for one in function.operations()}
     assert effects[statement[:5] if statement[0] == "p" else "assert"] in (Effect.UNKNOWN, Effect.NONE, Effect.WRITES)
 
@@ -242,29 +244,34 @@ def test_statements_of_other_kinds(statement: str) -> None:
 
 
 def offsets(function: FunctionTrace) -> list[Affine | None]:
-    """Offsets of the tuples that a function makes; those of loads are among them."""
-    return [value.offset for one in named(function, "tuple") for value in one.operands if isinstance(value, Scalar)]
+    """The offsets in a function's tuples, among them those of loads."""
+    return [
+        value.offset
+        for one in operations_named(function, "tuple")
+        for value in one.operands
+        if isinstance(value, Scalar)
+    ]
 
 
 def test_offsets_of_loads() -> None:
     function = trace_of(load(RANGE_FORM.text))
     (found,) = loops_of(function)
-    row, column = named(function, "tid")[0].results
+    row, column = operations_named(function, "tid")[0].results
     assert Affine.variable(found.variable) in offsets(function)
     assert Affine.of(0, {row.name: 32}) in offsets(function)
     assert Affine.of(0, {column.name: 32}) in offsets(function)
 
 
 def test_offsets_of_sums_and_multiples() -> None:
-    function = traced(START, loop("for k in range(A.shape[1] // 16):", "(k - 1) * 16 + 32"), STORE)
+    function = trace_kernel(START, loop("for k in range(A.shape[1] // 16):", "(k - 1) * 16 + 32"), STORE)
     (found,) = loops_of(function)
     assert Affine.of(16, {found.variable: 16}) in offsets(function)
 
 
-def test_what_is_not_affine_is_a_variable() -> None:
-    function = traced(START, loop("for k in range(A.shape[1] // 16):", "(k ^ 1) * 16"), STORE)
+def test_the_result_of_another_operation_is_a_variable() -> None:
+    function = trace_kernel(START, loop("for k in range(A.shape[1] // 16):", "(k ^ 1) * 16"), STORE)
     (found,) = loops_of(function)
-    (other,) = named(function, "bit_xor")[0].results
+    (other,) = operations_named(function, "bit_xor")[0].results
     assert Affine.of(0, {other.name: 16}) in offsets(function)
     assert not any(found.variable in one.variables for one in offsets(function) if one is not None)
 
@@ -273,9 +280,9 @@ def test_a_variable_that_a_loop_assigns_has_no_offset() -> None:
     function = trace_of(load(FORMS["while"].text))
     (found,) = loops_of(function)
     (assigned,) = {
-        one.operands[0].name for one in every(found.nodes) if isinstance(one, Operation) and one.name == "assign"
+        one.operands[0].name for one in all_nodes(found.nodes) if isinstance(one, Operation) and one.name == "assign"
     }
-    for operation in every(found.nodes):
+    for operation in all_nodes(found.nodes):
         if isinstance(operation, Operation):
             for value in operation.operands:
                 if isinstance(value, Scalar) and value.name == assigned:
@@ -310,7 +317,7 @@ def native(k: int): ...
 """
 
 
-def test_functions_have_labels_and_the_effect_of_what_they_do() -> None:
+def test_functions_have_labels_and_the_effects_of_their_operations() -> None:
     lines = ("n = number(i)", "s = sum_of(c)", "writes(C)", "calls_writes(C)", "native(i)")
     text = kernel(START, RANGE, *lines, STORE, above=FUNCTIONS)
     generated = generate(load(text))
@@ -328,10 +335,10 @@ def test_functions_have_labels_and_the_effect_of_what_they_do() -> None:
         assert found[name][0] == name
         assert generated.trace.kernels_of[name] == ("multiply",)
     (call,) = generated.trace.calls_of("sum_of")
-    assert call[1].operands == (result(named(function, "tile_zeros")[0]),)
+    assert call[1].operands == (result(operations_named(function, "tile_zeros")[0]),)
 
 
-def test_instances_of_a_generic_function_have_labels_of_their_own() -> None:
+def test_instances_of_a_generic_function_have_separate_labels() -> None:
     above = FUNCTIONS + "\n\n@wp.func\ndef twice(x: Any):\n    return x + x\n"
     trace = generate(load(kernel(START, RANGE, "s = twice(i)", "t = twice(1.5)", STORE, above=above))).trace
     labels = [one.callee for one in trace.functions["multiply"].operations() if one.name == "twice"]
@@ -339,7 +346,7 @@ def test_instances_of_a_generic_function_have_labels_of_their_own() -> None:
     assert set(labels) <= set(trace.functions)
 
 
-def test_which_adjoints_are_generated() -> None:
+def test_generated_adjoints_are_recorded() -> None:
     for backward in (True, False):
         text = kernel(START, RANGE, STORE, options=f"(enable_backward={backward})")
         generated = generate(load(text))

@@ -1,4 +1,4 @@
-"""A newer Warp whose code generator cannot be followed: products are served, and loops stay as Warp generates them."""
+"""A newer Warp whose code generator cannot be traced: products are served, and loops stay as Warp generates them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ TEXT = FORMS["bounds from a shape"].text
 
 @contextmanager
 def enabled_without(path: str, caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    """warp_tiles in a Warp that lacks a part while it is enabled; the messages that it logs.
+    """Enable warp_tiles in a Warp that lacks a part. Yields the logged messages.
 
-    Warp itself needs the part to generate code, and has it again in the block.
+    Warp itself needs the part to generate code, so the part is restored before the with-block.
     """
     wp.init()
     owner, _, name = path.rpartition(".")
@@ -44,7 +44,7 @@ def enabled_without(path: str, caplog: pytest.LogCaptureFixture) -> Iterator[lis
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_missing_part_is_named_once_and_loops_are_left_alone(path: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_part_is_named_once_and_loops_stay_unchanged(path: str, caplog: pytest.LogCaptureFixture) -> None:
     module = load(TEXT)
     with enabled_without(path, caplog) as messages:
         (message,) = messages
@@ -56,12 +56,12 @@ def test_a_missing_part_is_named_once_and_loops_are_left_alone(path: str, caplog
         assert plan.loops_reason in message
         assert f"warp._src.{path}" in plan.loops_reason
         assert plan.to_json()["loops_reason"] == plan.loops_reason
-        assert warp_tiles.plan(module, block_dim=64).loops_reason == "", "a CPU has no such loops"
+        assert warp_tiles.plan(module, block_dim=64).loops_reason == "", "loops for a CPU are not traced"
         assert {item.provider for item in plan.needed} == {"mma"}
         assert [item.role.value for item in plan.needed] == ["forward", "adjoint_a", "adjoint_b"]
         generated = generate(module)
         assert generated.trace.functions == {}
-        assert generated.called == {0}, "which adjoints are generated is known all the same"
+        assert generated.called == {0}, "the generated adjoints are known nevertheless"
         assert "WT_" not in generated.source
         assert "wt_site0_forward" in generated.source
 
@@ -91,7 +91,7 @@ def test_the_kernel_is_compiled(caplog: pytest.LogCaptureFixture, tmp_path: Path
     assert "_finish(" not in source
 
 
-def test_the_command_prints_why_loops_are_left_alone(
+def test_the_command_prints_why_loops_stay_unchanged(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with enabled_without("types.is_reference", caplog):
@@ -100,13 +100,13 @@ def test_the_command_prints_why_loops_are_left_alone(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_disable_gives_warp_back(path: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_disable_restores_warp(path: str, caplog: pytest.LogCaptureFixture) -> None:
     wp.init()
     adjoint = _warp.find("codegen.Adjoint")
     before = dict(vars(adjoint))
     with enabled_without(path, caplog):
         changed = {name for name, value in vars(adjoint).items() if value is not before.get(name)}
-        assert changed == {"build"}, "nothing of what follows the code generator is hooked"
+        assert changed == {"build"}, "the tracer has no hooks"
     assert dict(vars(adjoint)) == before
 
 

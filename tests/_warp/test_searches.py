@@ -1,4 +1,4 @@
-"""What a search finds inside Warp."""
+"""The parts of Warp that a search uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from warp_tiles._warp import find
 from warp_tiles._warp.searches import precompiled_headers, scalar_and_shape, share_precompiled_headers, without_tape
 
 
-def test_a_tape_does_not_see_the_block() -> None:
+def test_a_tape_does_not_record_the_block() -> None:
     x = wp.ones(4, dtype=float, device="cpu", requires_grad=True)
     with wp.Tape() as tape:
         with without_tape():
@@ -24,7 +24,7 @@ def test_a_tape_does_not_see_the_block() -> None:
     assert len(tape.launches) == 1
 
 
-def test_a_thread_gets_each_header_of_others_once() -> None:
+def test_a_thread_gets_each_header_of_other_threads_once() -> None:
     runtime = find("context.runtime")
     header = Path(runtime.get_clang_pch_dir()) / "builtin_bd_test.pch"
     header.write_bytes(b"headers")
@@ -34,7 +34,7 @@ def test_a_thread_gets_each_header_of_others_once() -> None:
         own = Path(runtime.get_clang_pch_dir())
         share_precompiled_headers()
         found.append([path.name for path in own.iterdir()])
-        (own / header.name).unlink()  # as Warp does with what Clang refuses
+        (own / header.name).unlink()  # Warp does this with headers that Clang refuses
         share_precompiled_headers()
         found.append([path.name for path in own.iterdir()])
 
@@ -47,7 +47,7 @@ def test_a_thread_gets_each_header_of_others_once() -> None:
     assert header.name not in second
 
 
-def test_of_several_headers_of_a_name_the_newest_counts() -> None:
+def test_the_newest_of_several_headers_with_one_name_is_used() -> None:
     runtime = find("context.runtime")
     paths: list[Path] = []
 
@@ -69,14 +69,14 @@ def test_of_several_headers_of_a_name_the_newest_counts() -> None:
         path.unlink()
 
 
-def test_a_warp_without_its_tape_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tape_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     wp.init()
     monkeypatch.delattr(find("context.runtime"), "tape")
     with pytest.raises(SeamError, match=r"context\.runtime\.tape"), without_tape():
         pytest.fail("the block ran")
 
 
-def test_a_warp_that_keeps_headers_elsewhere_costs_only_time(
+def test_without_shared_headers_only_time_is_lost(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     wp.init()

@@ -1,4 +1,4 @@
-"""What the tests of builds share: a tiny kernel, and what is looked up of a build."""
+"""A tiny kernel and queries of build results, shared by the tests of builds."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ TINY = gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)
 
 
 def counts(record: dict[str, Any]) -> tuple[int, int]:
-    """Variants built and variants found in the cache."""
+    """The numbers of variants that were built and that the cache had."""
     return record["lto_builds"], record["lto_hits"]
 
 
 def kernels_in(cubin: Path) -> set[str]:
     """Kernels of a cubin without Warp's hashes, e.g. ``gemm_forward``."""
     symbols = cubin_symbols(cubin.read_bytes())
-    assert symbols.undefined <= {"__assertfail", "vprintf"}, "a call to a function that not even the driver has"
+    assert symbols.undefined <= {"__assertfail", "vprintf"}, "neither the cubin nor the driver has a called function"
     return {re.sub(r"_[0-9a-f]{8}_cuda_kernel", "", name) for name in symbols.functions}

@@ -1,4 +1,4 @@
-"""The command line in processes of its own, and scripts for it."""
+"""The command line in its own processes, and scripts for it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WITHOUT_GUARD = MAIN.partition('if __name__ == "__main__"')[0] + "main(sys.argv[
 def command(
     *arguments: object, cache: Path | None = None, as_json: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """``python -m warp_tiles`` with arguments, by default with ``--json`` right behind the command."""
+    """Run ``python -m warp_tiles`` with arguments, by default with ``--json`` after the command."""
     words = [str(argument) for argument in arguments]
     if as_json:
         words.insert(2 if words[0] == "cache" else 1, "--json")
@@ -50,14 +50,14 @@ def command(
     return run_python(["-m", "warp_tiles", *words], environment=environment)
 
 
-def parsed(done: subprocess.CompletedProcess[str], status: int = 0) -> Any:
-    """Its JSON, which is all that it printed on standard output."""
+def json_of(done: subprocess.CompletedProcess[str], status: int = 0) -> Any:
+    """The JSON of a command, which is its whole standard output."""
     assert done.returncode == status, done.stderr
     return json.loads(done.stdout)
 
 
-def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """The message of a command that refused, without a traceback."""
+def usage_error(done: subprocess.CompletedProcess[str]) -> str:
+    """The message of a command that failed with a usage error, without a traceback."""
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     assert done.stdout == ""

@@ -1,4 +1,4 @@
-"""What several of these tests are given."""
+"""Fixtures of the integration tests."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.commands import MAIN, WITHOUT_GUARD, command, parsed
+from tests.integration.commands import MAIN, WITHOUT_GUARD, command, json_of
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with scripts, where the script's own results go too."""
+    """A folder with scripts. The scripts write their results there too."""
     (tmp_path / "main.py").write_text(MAIN)
     (tmp_path / "plain.py").write_text(WITHOUT_GUARD)
     return tmp_path
 
 
 @pytest.fixture(scope="session")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache of three variants, and where they were compiled to; tests copy it before they change it."""
+def filled_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a cache of three variants, and with their build outputs. Tests copy it before they change it."""
     top = tmp_path_factory.mktemp("filled")
     (top / "main.py").write_text(MAIN.replace("(16, 16)", "(8, 8)"))
     done = command("compile", top / "main.py", top, "-o", top / "out", cache=top / "lto")
-    (module,) = parsed(done)["modules"]
+    (module,) = json_of(done)["modules"]
     assert (module["lto_builds"], module["lto_hits"]) == (3, 0)
     return top
 
@@ -40,9 +40,9 @@ def cold(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def warp_says() -> Iterator[list[str]]:
+def warp_warnings() -> Iterator[list[str]]:
     """Warnings of Warp's own logger."""
-    said: list[str] = []
+    messages: list[str] = []
 
     class Logger:
         def debug(self, message: str) -> None: ...
@@ -52,8 +52,8 @@ def warp_says() -> Iterator[list[str]]:
         def error(self, message: str) -> None: ...
 
         def warning(self, message: str, category: object = None, stacklevel: int = 1) -> None:
-            said.append(message)
+            messages.append(message)
 
     wp.set_logger(Logger())
-    yield said
+    yield messages
     wp.set_logger(None)

@@ -1,4 +1,4 @@
-"""Shared by the integration tests: kernels from text, ahead-of-time builds, and what Warp itself would build."""
+"""Helpers of the integration tests: kernels from text, ahead-of-time builds, and the products that Warp would build."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from warp_tiles.providers.cublasdx import promised
 REPOSITORY = Path(__file__).resolve().parents[2]
 WARP_VERSION = tuple(int(part) for part in wp.__version__.split(".")[:2])
 
-# one tile of each operand, multiplied; {} is the name of the kernel
+# parts of a kernel that multiplies one tile of each operand
 ARRAYS = "A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)"
 LOADS = """
     a = wp.tile_load(A, shape=({m}, {k}), storage="shared")
@@ -48,26 +48,26 @@ def gemm(
 
 
 def load(text: str, **options: Any) -> ModuleType:
-    """A Python module of kernels from its text, below ``import warp as wp``, with Warp module options."""
+    """A Python module of kernels from its text, after ``import warp as wp``, with Warp module options."""
     module: ModuleType = load_kernels(f"import warp as wp\n\n{text}")
-    # wp.set_module_options() finds its caller among the imported modules, where this one is not
+    # without module=, wp.set_module_options() would look for its caller among the imported modules
     wp.set_module_options({"block_dim": 64, **options}, module=module)
     return module
 
 
 def roles(plan: warp_tiles.ModulePlan, *, needed: bool | None = None) -> list[str]:
-    """Roles of the plan's variants in order; with ``needed`` only of those that are, or are not."""
+    """The roles of the plan's variants in order: of all, of the needed ones, or of the others."""
     return [v.role.value for v in plan.variants if needed is None or v.needed == needed]
 
 
-def only(plan: warp_tiles.ModulePlan, role: Role) -> warp_tiles.PlannedVariant:
+def single_variant(plan: warp_tiles.ModulePlan, role: Role) -> warp_tiles.PlannedVariant:
     """The single variant of a role."""
     (found,) = (v for v in plan.variants if v.role is role)
     return found
 
 
 def variant_of(planned: warp_tiles.PlannedVariant) -> GemmVariant:
-    """Its variant, which is there."""
+    """The variant of a planned variant, which must have one."""
     assert planned.variant is not None, planned.reason
     return planned.variant
 
@@ -78,10 +78,10 @@ def compile_module(
     """Compile ahead of time into a folder.
 
     Returns:
-        The cubin or PTX, and the build record that ``warp_tiles.report()`` has of it.
+        The cubin or PTX, and its build record from ``warp_tiles.report()``.
     """
     (output,) = wp.compile_aot_module(module, arch=arch, module_dir=folder, use_ptx=use_ptx)
-    # two folders can hold files of one name: the newest record is this build's
+    # several folders can have files with this name; the newest record belongs to this build
     records = [r for r in warp_tiles.report()["modules"] if r.get("output") == Path(output).name]
     assert records, f"no build record of {output}: {warp_tiles.report()}"
     return Path(output), records[-1]
@@ -94,7 +94,7 @@ def run_python(
     timeout_s: float = 120,
     first_on_path: Sequence[Path] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """A Python process that sees this checkout."""
+    """Run a Python process that imports from this checkout."""
     paths = [*map(str, first_on_path), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     return subprocess.run(
         [sys.executable, *arguments],
@@ -106,12 +106,12 @@ def run_python(
     )
 
 
-# ---- what unmodified Warp would build
+# ---- the products that unmodified Warp would build
 
 
 @dataclass(frozen=True)
 class Product:
-    """All that decides the code of one product; alignments only where this Warp has them (1.18 and newer)."""
+    """Everything that decides the code of one product. Only Warp 1.18 and newer have alignments."""
 
     sizes: tuple[int, int, int]
     dtypes: tuple[str, ...]
@@ -124,7 +124,7 @@ class Product:
 
 
 def planned_products(plan: warp_tiles.ModulePlan) -> set[Product]:
-    """Every product of a plan, needed or not, with what cuBLASDx would be promised about alignment."""
+    """All products of a plan, needed or not, with the alignments that are promised to cuBLASDx."""
     found = set()
     for planned in plan.variants:
         v = promised(variant_of(planned))
@@ -139,19 +139,19 @@ def planned_products(plan: warp_tiles.ModulePlan) -> set[Product]:
 
 
 def warp_products(module: Any, arch: int, block_dim: int) -> set[Product]:
-    """What unmodified Warp would build for one of its modules: its calls are noted and nothing is built."""
+    """The products that unmodified Warp would build for a module. Its calls are recorded, and nothing is built."""
     assert not warp_tiles.is_enabled()
     build, context = _warp.find("build"), _warp.find("context")
     original = build.build_lto_dot
     found: set[Product] = set()
 
-    def note(*args: Any, **kwargs: Any) -> tuple[str, bytes]:
+    def record(*args: Any, **kwargs: Any) -> tuple[str, bytes]:
         bound = inspect.signature(original).bind(*args, **kwargs)
         bound.apply_defaults()
         found.add(_product(bound.arguments))
-        return f"noted_{len(found)}", b""
+        return f"recorded_{len(found)}", b""
 
-    build.build_lto_dot = note
+    build.build_lto_dot = record
     try:
         options = module.resolve_options(wp.config) | {"output_arch": arch, "block_dim": block_dim}
         context.ModuleBuilder(module, options).codegen("cuda")
@@ -170,14 +170,14 @@ def _product(call: Mapping[str, Any]) -> Product:
     layouts = tuple(call[f"{name}layout"] for name in "abc")
     shapes = ((m, k), (k, n), (m, n))
     dense = tuple(cols if layout == "rowmajor" else rows for layout, (rows, cols) in zip(layouts, shapes))
-    lds = tuple(call[f"ld{name}"] or usual for name, usual in zip("abc", dense))
+    lds = tuple(call[f"ld{name}"] or default for name, default in zip("abc", dense))
     dtypes = tuple(call[f"{name}dtype"] for name in "abc")
     sizes_bytes = tuple(wp.types.type_size_in_bytes(dtype) for dtype in dtypes)
     alignments = None
     if rule := _alignment_rule():
         explicit = (0, 0, 0) if lds == dense else lds
         chosen = rule(dense, explicit, sizes_bytes, call["aligned_bases"])
-        alignments = sizes_bytes if chosen == (0, 0, 0) else chosen  # zeros: no more than an element's
+        alignments = sizes_bytes if chosen == (0, 0, 0) else chosen  # zeros mean the alignment of an element
     arrangements = tuple({"rowmajor": "row_major", "colmajor": "col_major"}[layout] for layout in layouts)
     names = tuple(dtype.__name__ for dtype in dtypes)
     precision = call.get("precision") or "default"
@@ -198,7 +198,7 @@ class Symbols:
 
 
 def cubin_symbols(cubin: bytes) -> Symbols:
-    """Functions that a cubin defines, and names that it leaves open.
+    """The functions that a cubin defines, and its undefined names.
 
     Source: the 64-bit layout of the ELF specification, ``Elf64_Ehdr``, ``Elf64_Shdr`` and ``Elf64_Sym``.
     """
@@ -210,10 +210,10 @@ def cubin_symbols(cubin: bytes) -> Symbols:
         if kind != 2:  # SHT_SYMTAB
             continue
         names = sections[link][4]
-        for place in range(start + entry, start + length, entry):  # the first symbol is always empty
-            name_at, info, _, section = struct.unpack_from("<IBBH", cubin, place)
+        for position in range(start + entry, start + length, entry):  # the first symbol is always empty
+            name_at, info, _, section = struct.unpack_from("<IBBH", cubin, position)
             name = cubin[names + name_at : cubin.index(b"\0", names + name_at)].decode()
-            if section == _UNDEFINED and name and name[0] not in ".$":  # those are the loader's and the debugger's
+            if section == _UNDEFINED and name and name[0] not in ".$":  # those belong to the loader and the debugger
                 undefined.add(name)
             elif info & 0xF == _FUNCTION:
                 functions.add(name)

@@ -1,4 +1,4 @@
-"""Plans of kernels and of whole forms, for the tests of planning."""
+"""Plans of kernels and of cases, for the tests of planning."""
 
 from __future__ import annotations
 

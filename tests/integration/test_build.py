@@ -1,4 +1,4 @@
-"""Building and linking ahead of time: what is built, what comes from the cache, who links, what happens if it fails."""
+"""Building and linking ahead of time: the builds, the cache, the linker, and failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from warp_tiles.compile.compiler import LinkRequest
 pytestmark = pytest.mark.usefixtures("enabled")
 
 
-# ---- what is built
+# ---- builds
 
 
 @pytest.mark.parametrize("arch", [80, 90, 120])
@@ -43,7 +43,7 @@ def test_a_cubin(arch: int, cold: Path, tmp_path: Path) -> None:
     assert record["lto_bytes"] == sum(build["lto_bytes"] for build in record["builds"]) > 1000
 
 
-def test_a_differentiable_kernel_builds_three_and_the_second_time_none(cold: Path, tmp_path: Path) -> None:
+def test_a_differentiable_kernel_builds_three_functions_once(cold: Path, tmp_path: Path) -> None:
     module = load(gemm(m=8, n=16, k=24))
     first, record = compile_module(module, tmp_path / "first")
     assert counts(record) == (3, 0)
@@ -53,14 +53,14 @@ def test_a_differentiable_kernel_builds_three_and_the_second_time_none(cold: Pat
     assert second.read_bytes() == first.read_bytes(), "the same inputs link to the same bytes"
 
 
-def test_a_new_process_state_finds_the_cache(cold: Path, tmp_path: Path) -> None:
+def test_the_cache_survives_disable(cold: Path, tmp_path: Path) -> None:
     assert counts(compile_module(load(TINY), tmp_path / "first")[1]) == (1, 0)
     warp_tiles.disable()
     warp_tiles.enable()
     assert counts(compile_module(load(TINY), tmp_path / "second")[1]) == (0, 1)
 
 
-def test_the_plan_knows_what_is_cached(cold: Path, tmp_path: Path) -> None:
+def test_the_plan_shows_cached_variants(cold: Path, tmp_path: Path) -> None:
     module = load(TINY)
     before = warp_tiles.plan(module, arch=90)
     assert [v.cached for v in before.needed] == [False]
@@ -71,7 +71,7 @@ def test_the_plan_knows_what_is_cached(cold: Path, tmp_path: Path) -> None:
     assert [v.cached for v in warp_tiles.plan(module, arch=80).needed] == [False], "another architecture"
 
 
-def test_kernel_options_decide_what_is_skipped(cold: Path, tmp_path: Path) -> None:
+def test_kernel_options_decide_which_adjoints_are_skipped(cold: Path, tmp_path: Path) -> None:
     text = gemm("trained", 8, 8, 8) + gemm("inferred", 8, 8, 16, decorator=FORWARD_ONLY)
     cubin, record = compile_module(load(text), tmp_path / "out")
     assert kernels_in(cubin) == {"trained_forward", "trained_backward", "inferred_forward"}
@@ -100,26 +100,26 @@ def test_ptx(tmp_path: Path) -> None:
     assert ptx.suffix == ".ptx"
     assert re.search(r"\.target sm_80", text)
     assert re.search(r"\.entry gemm_[0-9a-f]{8}_cuda_kernel_forward", text)
-    assert not re.search(r"\.extern \.func", text), "the product was linked in, not left as a call"
+    assert not re.search(r"\.extern \.func", text), "the product is linked in"
     assert record["linker"] == "warp_tiles"
 
 
-def test_a_module_without_products_is_warps_alone(cold: Path, tmp_path: Path) -> None:
+def test_a_module_without_products_is_left_to_warp(cold: Path, tmp_path: Path) -> None:
     module = load("@wp.kernel(enable_backward=False)\ndef copy(x: wp.array(dtype=float)):\n    x[0] = 1.0\n")
     (cubin,) = wp.compile_aot_module(module, arch=90, module_dir=tmp_path / "out", use_ptx=False)
     assert kernels_in(Path(cubin)) == {"copy_forward"}
     assert warp_tiles.report() == {"modules": []}
-    assert not cold.exists(), "nothing was needed from the cache"
+    assert not cold.exists(), "the cache was not used"
 
 
-def test_a_kernel_that_was_edited_is_planned_again(cold: Path, tmp_path: Path) -> None:
+def test_an_edited_kernel_is_planned_again(cold: Path, tmp_path: Path) -> None:
     decorator = "@wp.kernel(module=wp.get_module('edited'), enable_backward=False)"
     source = load(gemm(m=8, n=8, k=8, decorator=decorator))
     wp.get_module("edited").options["block_dim"] = 64
     first = compile_module(wp.get_module("edited"), tmp_path / "out")[1]
     del source
     edited = load(gemm(m=8, n=8, k=16, decorator=decorator))
-    gc.collect()  # a module keeps what anything still refers to
+    gc.collect()  # Warp's module keeps kernels that are still referenced
     second = compile_module(wp.get_module("edited"), tmp_path / "out")[1]
     assert [build["variant"]["k"] for build in first["builds"]] == [8]
     assert [build["variant"]["k"] for build in second["builds"]] == [16]
@@ -144,10 +144,10 @@ def scalar({ARRAYS}):
     assert {v["provider"] for v in record["variants"] if v["function"] == "scalar" and v["needed"]} == {"scalar"}
 
 
-# ---- who links
+# ---- the linker
 
 
-def test_warp_links_if_the_settings_say_so(tmp_path: Path) -> None:
+def test_warp_links_with_the_setting(tmp_path: Path) -> None:
     own, _ = compile_module(load(TINY), tmp_path / "own")
     with warp_tiles.override(linker="warp"):
         cubin, record = compile_module(load(TINY), tmp_path / "warp")
@@ -169,10 +169,10 @@ def test_warp_links_debug_builds(tmp_path: Path) -> None:
 
 
 def test_warp_links_if_this_linker_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def damaged(name: str, inputs: tuple[bytes, ...], *rest: Any) -> LinkRequest:
+    def damaged_request(name: str, inputs: tuple[bytes, ...], *rest: Any) -> LinkRequest:
         return LinkRequest(name, tuple(data[:100] for data in inputs), *rest)
 
-    monkeypatch.setattr("warp_tiles.build.module_build.LinkRequest", damaged)
+    monkeypatch.setattr("warp_tiles.build.module_build.LinkRequest", damaged_request)
     with pytest.warns(RuntimeWarning, match="Warp links module .* itself"):
         cubin, record = compile_module(load(TINY), tmp_path / "out")
     assert kernels_in(cubin) == {"gemm_forward"}
@@ -209,7 +209,7 @@ def test_the_cpu_computes_forward_and_backward() -> None:
     assert np.abs(got.d).max() > 0
 
 
-def test_unneeded_products_leave_no_trace_in_the_source(cold: Path, tmp_path: Path) -> None:
+def test_unneeded_products_are_not_in_the_source(cold: Path, tmp_path: Path) -> None:
     module = load(TINY)
     _, record = compile_module(module, tmp_path / "out")
     source = (tmp_path / "out" / record["output"]).with_suffix("").with_suffix(".cu").read_text()

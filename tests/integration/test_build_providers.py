@@ -1,4 +1,4 @@
-"""Building by each provider, and what happens if one fails."""
+"""Builds by each provider, and fallbacks if one fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_provider_of_a_module(name: str, cold: Path, tmp_path: Path) -> None
     assert (build["symbol"], build["key"]) == (forward["symbol"], forward["key"])
 
 
-def test_code_comes_before_the_module_option_and_that_before_the_environment(
+def test_code_overrides_the_module_option_which_overrides_the_environment(
     cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = load(TINY, warp_tiles_provider="cublasdx")
@@ -69,7 +69,7 @@ def test_an_unknown_module_option(tmp_path: Path) -> None:
     assert "auto, mma, cublasdx, libmathdx, scalar" in caught.value.remedy
 
 
-def test_a_block_of_no_whole_warps_is_built_by_cublasdx(cold: Path, tmp_path: Path) -> None:
+def test_a_block_with_a_partial_warp_is_built_by_cublasdx(cold: Path, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cubin, record = compile_module(load(TINY, block_dim=48), tmp_path / "out")
@@ -78,7 +78,7 @@ def test_a_block_of_no_whole_warps_is_built_by_cublasdx(cold: Path, tmp_path: Pa
     assert "cublasdx: mma cannot serve threads=48" in record["variants"][0]["reason"]
 
 
-def test_a_block_of_less_than_a_warp_takes_the_scalar_path(cold: Path, tmp_path: Path) -> None:
+def test_a_block_smaller_than_a_warp_takes_the_scalar_path(cold: Path, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cubin, record = compile_module(load(TINY, block_dim=16), tmp_path / "out")
@@ -132,7 +132,7 @@ SOURCES = {"mma": "gemm/block_gemm.cuh", "cublasdx": "cublasdx/gemm.cuh"}
 
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Device sources that no compiler takes."""
+    """Device sources that do not compile."""
     folder = tmp_path / "kernels"
     shutil.copytree(kernels_folder(), folder)
     for source in (folder / name for name in SOURCES.values()):
@@ -141,7 +141,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_compile_error_falls_back_and_says_why(
+def test_a_compile_error_falls_back_with_a_warning(
     broken: Path, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> tuple[str, bytes]:
@@ -150,23 +150,23 @@ def test_a_compile_error_falls_back_and_says_why(
     monkeypatch.setattr(installed().engine, "_libmathdx", refuse)
     with pytest.warns(RuntimeWarning) as caught:
         cubin, record = compile_module(load(TINY), tmp_path / "out")
-    said = [str(warning.message) for warning in caught]
+    messages = [str(warning.message) for warning in caught]
     aligned = promised(variant_of(warp_tiles.plan(load(TINY), arch=90).needed[0]))
     expected = ["cuBLASDx"]
     expected += ["cuBLASDx without alignment"] if aligned != aligned.without_alignment() else []
     expected += ["Warp's libmathdx", "Warp's scalar path"]
-    assert len(said) == len(expected)
-    for text, instead in zip(said, expected):
+    assert len(messages) == len(expected)
+    for text, fallback in zip(messages, expected):
         assert "8x8x8 float32" in text
-        assert text.partition(" To see it alone:")[0].endswith(f"using {instead}.")
-    assert all("broken on purpose" in text for text in said[:-1])
-    assert "libmathdx refuses too" in said[-1]
+        assert text.partition(" To see it alone:")[0].endswith(f"using {fallback}.")
+    assert all("broken on purpose" in text for text in messages[:-1])
+    assert "libmathdx refuses too" in messages[-1]
     assert kernels_in(cubin) == {"gemm_forward"}
     (build,) = record["builds"]
     assert (build["provider"], build["lto_bytes"]) == ("scalar", 0)
     assert len(build["warnings"]) == len(expected)
     source = (tmp_path / "out" / record["output"]).with_suffix("").with_suffix(".cu").read_text()
-    assert "wt_gemm" not in source, "the source that is kept calls what was built"
+    assert "wt_gemm" not in source, "the source calls only built functions"
 
 
 @pytest.mark.slow
@@ -190,17 +190,17 @@ def test_a_warning_is_given_once(broken: Path, cold: Path, tmp_path: Path, monke
 @pytest.mark.parametrize("provider", SOURCES)
 def test_a_compile_error_of_the_only_provider(provider: str, broken: Path, cold: Path, tmp_path: Path) -> None:
     with warp_tiles.override(provider=provider), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # that it is tried again without alignment, if it had any
+        warnings.simplefilter("ignore", RuntimeWarning)  # a warning about the retry without alignment
         with pytest.raises(warp_tiles.BuildError) as caught:
             compile_module(load(TINY), tmp_path / "out")
     error = caught.value
-    with warp_tiles.override(provider="scalar"):  # a failure leaves nothing behind that another build trips over
+    with warp_tiles.override(provider="scalar"):  # the failure does not affect another build
         wp.compile_aot_module(load(TINY), arch=90, module_dir=tmp_path / "scalar", use_ptx=False)
     text = str(error)
     assert "8x8x8 float32 x float32 -> float32, 64 threads, sm_90" in text
     assert "broken on purpose" in error.log
     assert "python -m warp_tiles.compile.worker --reproduce " in error.remedy
-    # the command, as told: everything after the first line of the remedy goes into a file
+    # run the command of the remedy
     file = Path(error.remedy.rpartition(" ")[2])
     again = run_python(["-m", "warp_tiles.compile.worker", "--reproduce", str(file)])
     assert again.returncode == 1

@@ -1,4 +1,4 @@
-"""``warp-tiles doctor`` and bad input: in processes of their own."""
+"""``warp-tiles doctor`` and invalid input, in their own processes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commands import command, parsed, refused
+from tests.integration.commands import command, json_of, usage_error
 from tests.integration.helpers import run_python
 from warp_tiles import __version__
 
 
 def test_doctor(tmp_path: Path) -> None:
-    findings = {item["subject"]: item for item in parsed(command("doctor", cache=tmp_path / "lto"))["findings"]}
+    findings = {item["subject"]: item for item in json_of(command("doctor", cache=tmp_path / "lto"))["findings"]}
     assert set(findings) >= {"python", "platform", "warp", "seams", "toolchain", "headers", "gpu", "settings", "cache"}
     assert {item["state"] for item in findings.values()} <= {"ok", "note"}
     assert "NVRTC" in findings["toolchain"]["detail"]
@@ -27,27 +27,27 @@ def test_doctor_refuses_a_cache_that_others_can_write(tmp_path: Path) -> None:
     cache = tmp_path / "lto"
     cache.mkdir()
     cache.chmod(0o777)
-    findings = {item["subject"]: item for item in parsed(command("doctor", cache=cache), status=1)["findings"]}
+    findings = {item["subject"]: item for item in json_of(command("doctor", cache=cache), status=1)["findings"]}
     assert findings["cache"]["state"] == "problem"
     assert findings["cache"]["remedy"]
     shared = command("doctor", cache=cache, WARP_TILES_CACHE_SHARED="1")
-    assert {item["subject"]: item["state"] for item in parsed(shared)["findings"]}["cache"] == "ok"
+    assert {item["subject"]: item["state"] for item in json_of(shared)["findings"]}["cache"] == "ok"
 
 
 def test_doctor_without_headers(tmp_path: Path) -> None:
-    # a cuda-pathfinder that finds nothing stands for an environment without the wheels
+    # this cuda-pathfinder finds nothing, as in an environment without the wheels
     (tmp_path / "sitecustomize.py").write_text(
         "import cuda.pathfinder as p\np.find_nvidia_header_directory = lambda name: None\n"
     )
     done = run_python(["-m", "warp_tiles", "doctor", "--json"], first_on_path=[tmp_path])
-    findings = {item["subject"]: item for item in parsed(done)["findings"]}
+    findings = {item["subject"]: item for item in json_of(done)["findings"]}
     assert findings["toolchain"]["state"] == "ok"
     assert findings["headers"]["state"] == "note", "own templates need none"
     assert "the provider mma needs none, cublasdx is not available" in findings["headers"]["detail"]
     assert "pip install nvidia-cuda-nvcc-cu12" in findings["headers"]["remedy"]
 
 
-# a cuda-pathfinder that finds no library stands for an environment without the compiler
+# this cuda-pathfinder finds no library, as in an environment without the compiler
 NO_COMPILER = """
 import cuda.pathfinder as p
 
@@ -61,7 +61,7 @@ p.load_nvidia_dynamic_lib = missing
 def test_doctor_without_a_compiler(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(NO_COMPILER)
     done = run_python(["-m", "warp_tiles", "doctor", "--json"], first_on_path=[tmp_path])
-    findings = {item["subject"]: item for item in parsed(done, status=1)["findings"]}
+    findings = {item["subject"]: item for item in json_of(done, status=1)["findings"]}
     assert findings["toolchain"]["state"] == "problem"
     assert "pip install nvidia-cuda-nvrtc-cu12" in findings["toolchain"]["remedy"]
     assert findings["headers"]["state"] == "ok"
@@ -71,7 +71,7 @@ def test_doctor_without_a_compiler(tmp_path: Path) -> None:
     "words", [("plan", "x.py"), ("compile", "x.py", "-o", "out"), ("run", "x.py"), ("cache", "info")]
 )
 def test_an_unknown_variable(words: tuple[str, ...], tmp_path: Path) -> None:
-    message = refused(command(*words, WARP_TILES_FOO="1"))
+    message = usage_error(command(*words, WARP_TILES_FOO="1"))
     assert "WARP_TILES_FOO" in message
     assert "WARP_TILES_PROVIDER" in message, "the valid ones are listed"
 
@@ -86,7 +86,7 @@ def test_an_unknown_variable(words: tuple[str, ...], tmp_path: Path) -> None:
     ],
 )
 def test_an_unknown_value(variable: str, value: str, valid: str) -> None:
-    message = refused(command("cache", "info", **{variable: value}))
+    message = usage_error(command("cache", "info", **{variable: value}))
     assert variable in message
     assert repr(value) in message
     assert valid in message
@@ -101,7 +101,7 @@ def test_doctor_names_an_unknown_variable() -> None:
 
 @pytest.mark.parametrize("words", [("plan",), ("run",), ("compile", "-o", "out")])
 def test_a_missing_script(words: tuple[str, ...], tmp_path: Path) -> None:
-    message = refused(command(*words, tmp_path / "missing.py"))
+    message = usage_error(command(*words, tmp_path / "missing.py"))
     assert str(tmp_path / "missing.py") in message
 
 
@@ -111,14 +111,14 @@ def test_version_and_help() -> None:
     assert all(name in text for name in ("run", "plan", "compile", "cache", "doctor"))
 
 
-def test_the_plan_without_a_toolchain_says_so(folder: Path) -> None:
+def test_a_plan_without_a_toolchain_gives_the_reason(folder: Path) -> None:
     (folder / "sitecustomize.py").write_text(NO_COMPILER)
     done = run_python(
         ["-m", "warp_tiles", "plan", "--json", str(folder / "main.py"), str(folder)],
         first_on_path=[folder],
         environment={"WARP_TILES_CACHE_DIR": str(folder / "lto")},
     )
-    (module,) = parsed(done)["modules"]
+    (module,) = json_of(done)["modules"]
     assert {variant["provider"] for variant in module["variants"]} == {"libmathdx"}
     assert all("NVRTC (libnvrtc) was found neither" in variant["reason"] for variant in module["variants"])
 
@@ -130,6 +130,6 @@ def test_without_headers_everything_is_built_by_mma(folder: Path) -> None:
     words = ["-m", "warp_tiles", "compile", "--json", "-o", str(folder / "out"), str(folder / "main.py"), str(folder)]
     environment = {"WARP_TILES_CACHE_DIR": str(folder / "lto"), "WARP_CACHE_PATH": str(folder / "warp")}
     done = run_python(words, first_on_path=[folder], environment=environment)
-    (module,) = parsed(done)["modules"]
+    (module,) = json_of(done)["modules"]
     assert module["lto_builds"] == 3
     assert "RuntimeWarning" not in done.stderr

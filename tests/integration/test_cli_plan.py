@@ -1,4 +1,4 @@
-"""``warp-tiles plan`` and ``compile``, as users call them: in processes of their own, with ``--json``."""
+"""``warp-tiles plan`` and ``compile``, as users call them: in their own processes, with ``--json``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.integration.commands import (
     PLAN_FIELDS,
     WITHOUT_GUARD,
     command,
-    parsed,
-    refused,
+    json_of,
+    usage_error,
 )
 from tests.integration.helpers import cubin_symbols, run_python
 from warp_tiles.gemm.tile_config import TileConfig
@@ -25,7 +25,7 @@ from warp_tiles.gemm.tile_config import TileConfig
 @pytest.mark.parametrize("name", ["main.py", "plain.py"])
 def test_plan(folder: Path, name: str) -> None:
     done = command("plan", folder / name, folder, cache=folder / "lto")
-    document = parsed(done)
+    document = json_of(done)
     assert set(document) == {"modules"}
     (module,) = document["modules"]
     assert module["name"] == "__main__"
@@ -44,20 +44,20 @@ def test_plan(folder: Path, name: str) -> None:
         assert len(variant["key"]) == 64
         assert variant["reason"]
     assert [variant["role"] for variant in module["variants"]] == ["forward", "adjoint_a", "adjoint_b"]
-    assert "sum 0.0" in done.stderr, "what the script prints goes beside the JSON"
+    assert "sum 0.0" in done.stderr, "output of the script is separate from the JSON"
     assert (folder / "sum").read_text() == "0.0", "nothing was launched"
-    assert parsed(command("cache", "info", cache=folder / "lto"))["entries"] == 0, "nothing was built"
+    assert json_of(command("cache", "info", cache=folder / "lto"))["entries"] == 0, "nothing was built"
 
 
 def test_plan_for_another_architecture_and_block_size(folder: Path) -> None:
-    document = parsed(command("plan", "--arch", "80", "--block-dim", "256", folder / "main.py", folder))
+    document = json_of(command("plan", "--arch", "80", "--block-dim", "256", folder / "main.py", folder))
     (module,) = document["modules"]
     assert {(v["arch"], v["threads"]) for v in module["variants"]} == {(80, 256)}
 
 
 def test_plan_options_may_follow_the_script(folder: Path) -> None:
     done = run_python(["-m", "warp_tiles", "plan", str(folder / "main.py"), str(folder), "--arch", "80", "--json"])
-    assert {v["arch"] for v in parsed(done)["modules"][0]["variants"]} == {80}
+    assert {v["arch"] for v in json_of(done)["modules"][0]["variants"]} == {80}
 
 
 def test_plan_prints_a_table(folder: Path) -> None:
@@ -69,38 +69,38 @@ def test_plan_prints_a_table(folder: Path) -> None:
 
 def test_plan_with_another_provider(folder: Path) -> None:
     done = command("plan", folder / "main.py", folder, WARP_TILES_PROVIDER="cublasdx")
-    (module,) = parsed(done)["modules"]
+    (module,) = json_of(done)["modules"]
     assert module["provider"] == "cublasdx"
     for variant in module["variants"]:
         assert (variant["provider"], variant["tile_config"]) == ("cublasdx", None)
         assert "cublasdx: the setting provider (environment variable WARP_TILES_PROVIDER) names it" in variant["reason"]
 
 
-def test_a_provider_that_cannot_serve_a_plan_is_one_message(folder: Path) -> None:
+def test_a_provider_that_cannot_serve_a_plan_is_a_usage_error(folder: Path) -> None:
     done = command("plan", "--block-dim", "48", folder / "main.py", folder, WARP_TILES_PROVIDER="mma")
-    message = refused(done)
+    message = usage_error(done)
     assert "mma cannot serve threads=48" in message
     assert "16x16x16 float32" in message
     assert "WARP_TILES_PROVIDER=auto" in message
 
 
-def test_a_tile_that_no_provider_can_name_is_refused_where_one_is_named(folder: Path) -> None:
+def test_a_tile_without_a_leading_dimension_is_an_error_with_a_named_provider(folder: Path) -> None:
     row = "wp.tile_broadcast(wp.tile_load(A, shape=(1, 16)), shape=(16, 16))"
     text = re.sub(r"a = wp\.tile_load\(.*", f"a = {row}", WITHOUT_GUARD, count=1)
     assert row in text
     (folder / "broadcast.py").write_text(text)
-    message = refused(command("plan", folder / "broadcast.py", folder, WARP_TILES_PROVIDER="mma"))
+    message = usage_error(command("plan", folder / "broadcast.py", folder, WARP_TILES_PROVIDER="mma"))
     assert "mma cannot serve the product" in message
     assert "strides=(0, 1)" in message
-    (module,) = parsed(command("plan", folder / "broadcast.py", folder))["modules"]
+    (module,) = json_of(command("plan", folder / "broadcast.py", folder))["modules"]
     assert {variant["provider"] for variant in module["variants"]} == {"scalar"}
 
 
-def test_what_warp_refuses_with_its_own_exceptions_is_one_message(folder: Path) -> None:
+def test_an_exception_of_warp_is_a_usage_error(folder: Path) -> None:
     text = WITHOUT_GUARD.replace("wp.float32", "wp.bfloat16").replace("dtype=float", "dtype=wp.bfloat16")
     assert text != WITHOUT_GUARD
     (folder / "narrow.py").write_text(text)
-    message = refused(command("plan", folder / "narrow.py", folder, WARP_TILES_PROVIDER="cublasdx"))
+    message = usage_error(command("plan", folder / "narrow.py", folder, WARP_TILES_PROVIDER="cublasdx"))
     assert "does not support a bfloat16" in message
 
 
@@ -108,17 +108,17 @@ def test_plan_of_a_kernel_that_is_launched_with_two_block_sizes(folder: Path) ->
     text = WITHOUT_GUARD.replace('    print("sum"', "    wp.launch_tiled(gemm, dim=[1], inputs=[a, a], outputs=[c], "
                                  'block_dim=128, device="cpu")\n    print("sum"')  # fmt: skip
     (folder / "twice.py").write_text(text)
-    modules = parsed(command("plan", folder / "twice.py", folder))["modules"]
+    modules = json_of(command("plan", folder / "twice.py", folder))["modules"]
     assert sorted(module["block_dim"] for module in modules) == [64, 128]
     assert {(m["block_dim"], v["threads"]) for m in modules for v in m["variants"]} == {(64, 64), (128, 128)}
 
 
-def test_plan_of_a_generic_kernel_knows_the_launched_types(folder: Path) -> None:
+def test_plan_of_a_generic_kernel_has_the_launched_types(folder: Path) -> None:
     text = MAIN.replace("dtype=wp.float32)", "dtype=Any)", 3).replace(
         "import sys\n", "import sys\nfrom typing import Any\n"
     )
     (folder / "generic.py").write_text(text)
-    (module,) = parsed(command("plan", folder / "generic.py", folder))["modules"]
+    (module,) = json_of(command("plan", folder / "generic.py", folder))["modules"]
     assert {v["a_dtype"] for v in module["variants"]} == {"float32"}
     assert len(module["variants"]) == 3
 
@@ -126,23 +126,23 @@ def test_plan_of_a_generic_kernel_knows_the_launched_types(folder: Path) -> None
 def test_plan_of_a_script_that_needs_its_results(folder: Path) -> None:
     (folder / "checks.py").write_text(WITHOUT_GUARD + "assert Path(sys.argv[1], 'sum').read_text() == '16384.0'\n")
     done = command("plan", folder / "checks.py", folder)
-    assert len(parsed(done)["modules"][0]["variants"]) == 3
+    assert len(json_of(done)["modules"][0]["variants"]) == 3
     assert "stopped early" in done.stderr
     assert "AssertionError" in done.stderr
 
 
-def test_plan_of_a_script_without_the_gpu_it_wants(folder: Path) -> None:
+def test_plan_of_a_script_with_a_missing_gpu(folder: Path) -> None:
     (folder / "cuda.py").write_text(WITHOUT_GUARD.replace('"cpu"', '"cuda:99"'))
     done = command("plan", folder / "cuda.py", folder)
-    (module,) = parsed(done)["modules"]
+    (module,) = json_of(done)["modules"]
     assert module["kernels"] == ["gemm"]
-    assert module["block_dim"] == 256, "Warp's default: the launch was never reached"
+    assert module["block_dim"] == 256, "Warp's default, because the launch was not reached"
     assert "stopped early" in done.stderr
 
 
 def test_plan_of_a_script_without_kernels(folder: Path) -> None:
     (folder / "empty.py").write_text("print('nothing')\n")
-    assert "no kernel was found" in refused(command("plan", folder / "empty.py"))
+    assert "no kernel was found" in usage_error(command("plan", folder / "empty.py"))
 
 
 def test_plan_of_a_script_with_a_mistake(folder: Path) -> None:
@@ -157,7 +157,7 @@ def test_plan_of_a_script_with_a_mistake(folder: Path) -> None:
 
 def test_compile(folder: Path) -> None:
     (folder / "main.py").write_text(MAIN.replace("@wp.kernel", FORWARD_ONLY))
-    first = parsed(command("compile", folder / "main.py", folder, "-o", folder / "out", cache=folder / "lto"))
+    first = json_of(command("compile", folder / "main.py", folder, "-o", folder / "out", cache=folder / "lto"))
     (module,) = first["modules"]
     assert set(module) >= COMPILE_FIELDS
     assert (module["name"], module["lto_builds"], module["lto_hits"]) == ("__main__", 1, 0)
@@ -170,7 +170,7 @@ def test_compile(folder: Path) -> None:
     assert [path.suffix for path in sorted((folder / "out").iterdir())].count(".meta") == 1
     assert not (folder / "sum").exists() or (folder / "sum").read_text() == "0.0", "nothing was launched"
 
-    second = parsed(command("compile", folder / "main.py", folder, "-o", folder / "again", cache=folder / "lto"))
+    second = json_of(command("compile", folder / "main.py", folder, "-o", folder / "again", cache=folder / "lto"))
     (module,) = second["modules"]
     assert (module["lto_builds"], module["lto_hits"]) == (0, 1)
     assert Path(module["cubin"]).read_bytes() == cubin.read_bytes()
@@ -182,7 +182,7 @@ def test_compile_for_two_block_sizes(folder: Path) -> None:
                         'block_dim=128, device="cpu")\n    print("sum"')  # fmt: skip
     (folder / "twice.py").write_text(text)
     done = command("compile", "--arch", "80", folder / "twice.py", folder, "-o", folder / "out", cache=folder / "lto")
-    modules = parsed(done)["modules"]
+    modules = json_of(done)["modules"]
     assert sorted(module["block_dim"] for module in modules) == [64, 128]
     assert len({module["cubin"] for module in modules}) == 2
     assert [(module["lto_builds"], module["arch"]) for module in modules] == [(1, 80), (1, 80)]

@@ -1,4 +1,4 @@
-"""``warp-tiles run``, as users call it: in a process of its own, with ``--json``."""
+"""``warp-tiles run``, as users call it: in its own process, with ``--json``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commands import FORWARD_ONLY, WITHOUT_GUARD, command, parsed
+from tests.integration.commands import FORWARD_ONLY, WITHOUT_GUARD, command, json_of
 from tests.integration.helpers import gemm
 
 
@@ -18,7 +18,7 @@ def test_run_with_a_report_and_arguments(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "sum 16384.0" in done.stdout
     assert (folder / "sum").read_text() == "16384.0"
-    assert (folder / "arguments").read_text() == "--arch x -o --json", "what follows the script is the script's"
+    assert (folder / "arguments").read_text() == "--arch x -o --json", "arguments after the script belong to the script"
     (module,) = json.loads(report.read_text())["modules"]
     assert module["kernels"] == ["gemm"]
     assert [variant["role"] for variant in module["variants"]] == ["forward", "adjoint_a", "adjoint_b"]
@@ -26,25 +26,25 @@ def test_run_with_a_report_and_arguments(folder: Path) -> None:
     assert module["builds"] == []
 
 
-def test_run_prints_json_alone(folder: Path) -> None:
+def test_run_prints_only_json(folder: Path) -> None:
     done = command("run", folder / "main.py", folder, WARP_CACHE_PATH=str(folder / "warp"))
-    (module,) = parsed(done)["modules"]
+    (module,) = json_of(done)["modules"]
     assert (module["name"], module["arch"]) == ("__main__", None)
     assert "sum 16384.0" in done.stderr
 
 
-def test_run_reports_what_warp_loads_from_its_own_cache_too(folder: Path) -> None:
+def test_run_reports_modules_from_warps_own_cache(folder: Path) -> None:
     runs = [command("run", folder / "main.py", folder, WARP_CACHE_PATH=str(folder / "warp")) for _ in range(2)]
-    first, second = (parsed(done)["modules"] for done in runs)
+    first, second = (json_of(done)["modules"] for done in runs)
     assert [module["variants"] for module in second] == [module["variants"] for module in first]
     assert len(first) == 1
 
 
-def test_run_reports_what_was_built(folder: Path) -> None:
+def test_run_reports_builds(folder: Path) -> None:
     text = "import sys\nimport warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)
     text += "wp.compile_aot_module(__name__, arch=90, module_dir=sys.argv[1], use_ptx=False)\n"
     (folder / "aot.py").write_text(text)
-    (module,) = parsed(command("run", folder / "aot.py", folder / "out", cache=folder / "lto"))["modules"]
+    (module,) = json_of(command("run", folder / "aot.py", folder / "out", cache=folder / "lto"))["modules"]
     assert (module["lto_builds"], module["lto_hits"], module["linker"]) == (1, 0, "warp_tiles")
     assert [variant["needed"] for variant in module["variants"]] == [True, False, False]
     (build,) = module["builds"]
@@ -73,7 +73,7 @@ def test_run_ends_as_the_script_ends(folder: Path, ending: str, status: int) -> 
     assert json.loads(report.read_text()) == {"modules": []}
 
 
-def test_run_sees_the_scripts_own_folder_and_name(folder: Path) -> None:
+def test_a_script_has_its_own_folder_and_name(folder: Path) -> None:
     (folder / "beside.py").write_text("value = 7\n")
     (folder / "imports.py").write_text("import sys, beside\nprint(beside.value, __name__, sys.argv[0] == __file__)\n")
     done = command("run", folder / "imports.py", as_json=False)

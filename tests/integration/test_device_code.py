@@ -1,7 +1,7 @@
-"""The device code itself: for every dtype and generation it links, and contains what it should.
+"""The device code of every dtype and architecture: it links, and it contains the expected instructions.
 
-CuTe turns an instruction that its headers or the target lack into a trap that compiles in silence,
-so the linked PTX is searched for one.
+CuTe turns an instruction that its headers or the target lack into a trap, which compiles silently. So the linked PTX is
+searched for traps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from warp_tiles.settings import current
 H, B, F, D = "float16", "bfloat16", "float32", "float64"
 TRAPS = re.compile(r"\b(trap|brkpt|__assertfail|vprintf)\b")
 
-# of cuBLASDx: dtypes, tf32, arch, PTX of the instruction that multiplies; empty where any will do
+# cuBLASDx: dtypes, tf32, arch, PTX of the multiplying instruction (empty for any)
 COMBINATIONS = [
     (H, H, H, False, 75, r"mma\.sync.*\.f16\.f16\.f16\.f16"),
     (H, H, F, False, 75, r"mma\.sync.*\.f32\.f16\.f16\.f32"),
@@ -49,7 +49,7 @@ COMBINATIONS = [
 ]
 
 
-# the same of the provider mma, which sums halves in fp32 and takes whatever block the tiles are for
+# the same for the provider mma, which sums halves in fp32
 OWN_COMBINATIONS = [
     (H, H, H, False, 75, r"mma\.sync.*m16n8k8.*\.f32\.f16\.f16\.f32"),
     (H, H, F, False, 75, r"mma\.sync.*m16n8k8.*\.f32\.f16\.f16\.f32"),
@@ -71,7 +71,7 @@ OWN_COMBINATIONS = [
     (D, D, D, False, 120, r"mma\.sync.*\.f64\.f64\.f64\.f64"),
 ]
 PROVIDERS: dict[str, type[NvrtcProvider]] = {"mma": MmaProvider, "cublasdx": CublasdxProvider}
-both = pytest.mark.parametrize("name", PROVIDERS)
+both_providers = pytest.mark.parametrize("name", PROVIDERS)
 
 
 @functools.cache
@@ -79,7 +79,7 @@ def provider(name: str) -> NvrtcProvider:
     return PROVIDERS[name](Engine(warp_toolkit=_warp.toolkit_version()).at(current()).store)
 
 
-def planned(case: Case, arch: int) -> GemmVariant:
+def forward_variant(case: Case, arch: int) -> GemmVariant:
     """The forward variant of a case."""
     wp.init()
     with enabled():
@@ -87,11 +87,11 @@ def planned(case: Case, arch: int) -> GemmVariant:
     return variant_of(forward)
 
 
-def linked_ptx(name: str, asked: GemmVariant, source_arch: int | None = None) -> str:
-    """PTX of a kernel that calls a provider's function, which is compiled as if for ``source_arch``."""
-    recipe = provider(name).recipes(replace(asked, arch=source_arch or asked.arch))[0]
+def linked_ptx(name: str, variant: GemmVariant, source_arch: int | None = None) -> str:
+    """PTX of a kernel that calls a provider's function. The function's source is that for ``source_arch``."""
+    recipe = provider(name).recipes(replace(variant, arch=source_arch or variant.arch))[0]
     request = provider(name).request(recipe.variant, recipe.tile_config)
-    options = {**dict(request.options), "arch": f"sm_{asked.arch}"}
+    options = {**dict(request.options), "arch": f"sm_{variant.arch}"}
     product = compile_to_ltoir(replace(request, options=tuple(options.items()))).payload
     caller = f"""
 extern "C" __device__ void {recipe.symbol}(void*, void*, void*, void*, void*);
@@ -100,7 +100,7 @@ extern "C" __global__ void caller(double* alpha, double* beta, double* c)
   *c = *(double*)(shared + 16384); }}
 """
     main = compile_to_ltoir(CompileRequest("caller.cu", caller, tuple(options.items()), "a caller")).payload
-    linked = link_module(LinkRequest("module", (main, product), f"compute_{asked.arch}", "ptx"))
+    linked = link_module(LinkRequest("module", (main, product), f"compute_{variant.arch}", "ptx"))
     return linked.payload.decode("ascii", "replace")
 
 
@@ -112,38 +112,38 @@ def check_code(name: str, variant: GemmVariant, instruction: str) -> None:
     ptx = linked_ptx(name, variant)
     assert f".target sm_{variant.arch}" in ptx
     assert re.search(r"\.entry caller\b", ptx)
-    assert not re.search(r"\.extern \.func", ptx), "the product is called but not there"
-    assert not TRAPS.search(ptx), f"{variant.describe()} ends in {TRAPS.search(ptx)}"
+    assert not re.search(r"\.extern \.func", ptx), "the product is not linked in"
+    assert not TRAPS.search(ptx), f"{variant.describe()} contains {TRAPS.search(ptx)}"
     assert re.search(instruction or r"\b(fma|mma)\b", ptx), f"no {instruction} in {variant.describe()}"
 
 
 @pytest.mark.parametrize(("a", "b", "c", "tf32", "arch", "instruction"), COMBINATIONS, ids=ids)
-def test_every_dtype_on_every_generation(a: str, b: str, c: str, tf32: bool, arch: int, instruction: str) -> None:
+def test_every_dtype_on_every_architecture(a: str, b: str, c: str, tf32: bool, arch: int, instruction: str) -> None:
     if tf32 and WARP_VERSION < (1, 19):
         pytest.skip("tile_matmul's precision argument came with Warp 1.19")
-    # on sm_75 cuBLASDx's own database multiplies smaller tiles of halves without tensor cores
+    # on sm_75, cuBLASDx's database uses no tensor cores for smaller tiles of halves
     size, threads = (128, 128) if arch == 75 and a == H else (32, 64)
-    variant = planned(Case(size, size, 32, a, b, c, threads=threads, tf32=tf32, backward=False), arch)
+    variant = forward_variant(Case(size, size, 32, a, b, c, threads=threads, tf32=tf32, backward=False), arch)
     check_code("cublasdx", variant, instruction)
 
 
 @pytest.mark.parametrize(("a", "b", "c", "tf32", "arch", "instruction"), OWN_COMBINATIONS, ids=ids)
-def test_every_dtype_on_every_generation_by_mma(
+def test_every_dtype_on_every_architecture_by_mma(
     a: str, b: str, c: str, tf32: bool, arch: int, instruction: str
 ) -> None:
     if tf32 and WARP_VERSION < (1, 19):
         pytest.skip("tile_matmul's precision argument came with Warp 1.19")
-    variant = planned(Case(32, 32, 32, a, b, c, threads=64, tf32=tf32, backward=False), arch)
+    variant = forward_variant(Case(32, 32, 32, a, b, c, threads=64, tf32=tf32, backward=False), arch)
     check_code("mma", variant, instruction)
 
 
 def test_a_missing_instruction_would_be_seen() -> None:
-    variant = planned(Case(32, 32, 32, B, B, F, backward=False), 75)
+    variant = forward_variant(Case(32, 32, 32, B, B, F, backward=False), 75)
     ptx = linked_ptx("cublasdx", variant, source_arch=80)
     assert TRAPS.search(ptx), "an sm_80 instruction compiled for sm_75 has to trap"
 
 
-@both
+@both_providers
 @pytest.mark.parametrize("case", [
     Case(7, 5, 3, F, F, F, backward=False),
     Case(24, 20, 18, H, H, F, b_transposed=True, pad=8, threads=256, backward=False),
@@ -151,7 +151,7 @@ def test_a_missing_instruction_would_be_seen() -> None:
     Case(64, 64, 16, H, H, H, a_transposed=True, threads=1024, backward=False),
 ], ids=lambda case: f"{case.m}x{case.n}x{case.k}")  # fmt: skip
 def test_shapes_off_the_grid_of_the_instructions(case: Case, name: str) -> None:
-    ptx = linked_ptx(name, planned(case, 90))
+    ptx = linked_ptx(name, forward_variant(case, 90))
     assert not TRAPS.search(ptx)
     assert not re.search(r"\.extern \.func", ptx)
 

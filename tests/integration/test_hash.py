@@ -1,4 +1,4 @@
-"""Warp's module hash under warp_tiles, and what enable() and disable() do to Warp."""
+"""Warp's module hash under warp_tiles, and the effects of enable() and disable() on Warp."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WITH_PRODUCTS = {
     "a helper": HELPER + gemm(call="helper(a, b)"),
     "a forward-only kernel": gemm(decorator="@wp.kernel(enable_backward=False)"),
 }
-if WARP_VERSION >= (1, 19):  # older ones evaluate no static expression to a builtin function
+if WARP_VERSION >= (1, 19):  # in older versions a static expression cannot be a builtin function
     WITH_PRODUCTS["a static expression"] = CAPTURED + gemm(call="wp.static(mm)(a, b)")
 CHOLESKY = """
 @wp.kernel
@@ -47,7 +47,7 @@ def _disabled() -> Iterator[None]:
 
 
 def warp_hash(module: Any, block_dim: int | None = None) -> bytes:
-    """Hash that Warp would use now; what was computed before does not count unless Warp still trusts it."""
+    """The hash that Warp would use now. Warp decides if an earlier one is still valid."""
     digest: bytes = wp.get_module(module.__name__).get_module_hash(block_dim)
     return digest
 
@@ -90,14 +90,14 @@ def test_the_hash_is_the_same_in_every_block_size_variant() -> None:
 
 
 @pytest.mark.parametrize(("backward", "differs"), [(True, True), (False, False)])
-def test_a_cholesky_counts_where_its_adjoint_does(backward: bool, differs: bool) -> None:
+def test_a_cholesky_changes_the_hash_only_with_its_adjoint(backward: bool, differs: bool) -> None:
     module = load(CHOLESKY, enable_backward=backward)
     before = warp_hash(module)
     with warp_tiles.enabled():
         assert (warp_hash(module) != before) == differs
 
 
-def test_every_provider_and_linker_has_a_hash_of_its_own() -> None:
+def test_every_provider_and_linker_has_its_own_hash() -> None:
     module = load(gemm())
     hashes = {warp_hash(module)}
     choices = [{"provider": name} for name in ("mma", "cublasdx", "libmathdx", "scalar")] + [{"linker": "warp"}]
@@ -127,7 +127,7 @@ def test_code_that_overrides_a_modules_provider_is_in_its_hash() -> None:
         own = warp_hash(module)
         with warp_tiles.override(provider="cublasdx"):
             overridden = warp_hash(module)
-        with warp_tiles.override(provider="auto"):  # the default, but named by code, and so before the option
+        with warp_tiles.override(provider="auto"):  # the default; named by code, it overrides the option
             automatic = warp_hash(module)
         assert warp_hash(module) == own
         assert len({own, overridden, automatic}) == 3
@@ -154,7 +154,7 @@ def test_the_hash_returns_with_the_settings() -> None:
         assert warp_hash(module) == usual
 
 
-def test_where_the_cache_lies_does_not_matter(tmp_path: Any) -> None:
+def test_the_path_of_the_cache_is_not_in_the_hash(tmp_path: Any) -> None:
     module = load(gemm())
     with warp_tiles.enabled():
         usual = warp_hash(module)
@@ -173,8 +173,8 @@ def test_the_hash_does_not_depend_on_when_it_was_enabled() -> None:
 # ---- enable and disable
 
 
-def everything_in_warp() -> dict[str, int]:
-    """Identity of every attribute that could be hooked: of modules, their classes and builtin functions."""
+def attributes_of_warp() -> dict[str, int]:
+    """The identity of every attribute that could be hooked, of modules, their classes and builtin functions."""
     found: dict[str, int] = {}
     for name in ("build", "codegen", "context", "types", "logger"):
         module = _warp.find(name)
@@ -188,7 +188,7 @@ def everything_in_warp() -> dict[str, int]:
     return found
 
 
-# counters and caches that Warp changes by itself
+# counters and caches, which Warp itself changes
 IGNORED = ("context.runtime", "context.user_modules")
 
 
@@ -199,9 +199,9 @@ def changed(before: dict[str, int], after: dict[str, int]) -> set[str]:
 def test_disable_restores_every_attribute() -> None:
     wp.init()
     load(gemm())
-    before = everything_in_warp()
+    before = attributes_of_warp()
     warp_tiles.enable()
-    hooked = changed(before, everything_in_warp())
+    hooked = changed(before, attributes_of_warp())
     expected = {
         "build.build_lto_dot",
         "build.build_cuda",
@@ -221,22 +221,22 @@ def test_disable_restores_every_attribute() -> None:
     assert all(name.endswith(".lto_dispatch_func") for name in dispatchers)
     assert not {name for name in hooked - dispatchers if name not in expected}
     warp_tiles.disable()
-    assert changed(before, everything_in_warp()) == set()
+    assert changed(before, attributes_of_warp()) == set()
 
 
 def test_enabling_twice_is_enabling_once() -> None:
     wp.init()
     module = load(gemm())
-    before = everything_in_warp()
+    before = attributes_of_warp()
     original = warp_hash(module)
     warp_tiles.enable()
-    once, hooked = everything_in_warp(), warp_hash(module)
+    once, hooked = attributes_of_warp(), warp_hash(module)
     warp_tiles.enable()
-    assert changed(once, everything_in_warp()) == set()
+    assert changed(once, attributes_of_warp()) == set()
     assert warp_hash(module) == hooked
     warp_tiles.disable()
     assert not warp_tiles.is_enabled()
-    assert changed(before, everything_in_warp()) == set()
+    assert changed(before, attributes_of_warp()) == set()
     assert warp_hash(module) == original
 
 
@@ -252,10 +252,10 @@ def test_enable_disable_enable() -> None:
             warp_tiles.plan(module, arch=90)
 
 
-def test_disabling_what_is_not_enabled() -> None:
-    before = everything_in_warp()
+def test_disabling_twice() -> None:
+    before = attributes_of_warp()
     warp_tiles.disable()
-    assert changed(before, everything_in_warp()) == set()
+    assert changed(before, attributes_of_warp()) == set()
 
 
 def test_a_with_block_inside_an_enabled_program_changes_nothing() -> None:
@@ -289,34 +289,34 @@ SEAMS = list(_warp.REQUIRED)
 
 
 @pytest.mark.parametrize("path", SEAMS)
-def test_a_missing_seam_is_named_and_nothing_is_changed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_seam_is_named_and_warp_stays_unchanged(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wp.init()
     owner_path, _, name = path.rpartition(".")
     monkeypatch.delattr(_warp.find(owner_path), name)
-    before = everything_without(path)
+    before = attributes_without(path)
     with pytest.raises(warp_tiles.SeamError) as caught:
         warp_tiles.enable()
     assert f"warp._src.{path}" in str(caught.value)
     assert wp.__version__ in str(caught.value)
     assert not warp_tiles.is_enabled()
-    assert everything_without(path) == before
+    assert attributes_without(path) == before
 
 
-def everything_without(path: str) -> dict[str, int]:
-    """As :func:`everything_in_warp`, where one of the attributes that it reads may be missing."""
+def attributes_without(path: str) -> dict[str, int]:
+    """Like :func:`attributes_of_warp`, for a Warp that may lack one of the attributes that it reads."""
     if path == "context.builtin_functions":
         build = _warp.find("build")
         return {name: id(value) for name, value in vars(build).items()}
-    return {name: value for name, value in everything_in_warp().items() if name not in IGNORED}
+    return {name: value for name, value in attributes_of_warp().items() if name not in IGNORED}
 
 
-def test_a_builtin_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_builtin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(_warp.find("context.builtin_functions"), "tile_matmul")
     with pytest.raises(warp_tiles.SeamError, match=rf"Warp {wp.__version__} has no builtin 'tile_matmul'"):
         warp_tiles.enable()
 
 
-def test_a_parameter_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_warp.find("build"), "build_cuda", lambda cu_path, arch, output_path, ltoirs: None)
     with pytest.raises(warp_tiles.SeamError, match=r"parameter 'fatbins' of warp\._src\.build\.build_cuda"):
         warp_tiles.enable()
@@ -330,7 +330,7 @@ def test_this_warp_has_every_seam() -> None:
 
 def test_an_unknown_setting_in_the_environment_leaves_warp_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARP_TILES_FOO", "1")
-    before = everything_in_warp()
+    before = attributes_of_warp()
     with pytest.raises(warp_tiles.SettingError, match="WARP_TILES_FOO"):
         warp_tiles.enable()
-    assert changed(before, everything_in_warp()) == set()
+    assert changed(before, attributes_of_warp()) == set()

@@ -1,9 +1,7 @@
-"""What the plan says of ordinary loops of products, and that the generated source does it."""
+"""The plan of common loops of products, and its agreement with the generated source."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +10,7 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import compile_module, load
-from tests.loop_forms import FORMS, SPELLINGS, Form
+from tests.loop_forms import FORMS, SPELLINGS
 
 pytestmark = pytest.mark.usefixtures("enabled")
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -22,14 +20,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def planned(module: ModuleType, arch: int = 90) -> list[warp_tiles.PlannedLoop]:
+def loops_of(module: ModuleType, arch: int = 90) -> list[warp_tiles.PlannedLoop]:
     return list(warp_tiles.plan(module, arch=arch, block_dim=64).loops)
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_the_plan_names_what_is_done_and_why(name: str) -> None:
+def test_the_plan_has_state_and_reason(name: str) -> None:
     form = FORMS[name]
-    loops = planned(load(form.text))
+    loops = loops_of(load(form.text))
     assert len(loops) == form.loops, loops
     for loop in loops:
         assert (loop.state, form.reason in loop.reason) == (form.state, True), loop
@@ -39,21 +37,21 @@ def test_the_plan_names_what_is_done_and_why(name: str) -> None:
 
 @pytest.mark.parametrize("name", SPELLINGS)
 @pytest.mark.parametrize("options", OPTIONS)
-def test_options_change_nothing(name: str, options: str) -> None:
-    (loop,) = planned(load(SPELLINGS[name].text, **OPTIONS[options]))
+def test_module_options_do_not_matter(name: str, options: str) -> None:
+    (loop,) = loops_of(load(SPELLINGS[name].text, **OPTIONS[options]))
     assert loop.state == "pipelined", loop
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_the_source_has_what_the_plan_says(name: str, tmp_path: Any) -> None:
+def test_the_source_agrees_with_the_plan(name: str, tmp_path: Any) -> None:
     compile_module(load(SPELLINGS[name].text, block_dim=64), tmp_path)
     (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))
     assert source.count("wt_module::Steps wt_steps_") == 1
 
 
-def test_lines_are_those_of_the_users_file() -> None:
+def test_lines_refer_to_the_users_file() -> None:
     module = load(SPELLINGS["bounds from a shape"].text)
-    (loop,) = planned(module)
+    (loop,) = loops_of(module)
     assert loop.file == module.__file__
     with open(loop.file, encoding="utf-8") as file:
         assert file.read().splitlines()[loop.line - 1].strip().startswith("for k in range")
@@ -66,42 +64,32 @@ def test_the_plan_as_json() -> None:
     assert (loop["kernel"], loop["products"], loop["state"], loop["stages"]) == ("multiply", 1, "pipelined", 2)
 
 
-@contextmanager
-def setting(**values: Any) -> Iterator[None]:
-    with warp_tiles.override(**values):
-        yield
-
-
 def test_settings_are_reasons() -> None:
     module = load(SPELLINGS["bounds from a shape"].text)
-    with setting(loop_sums=False):
-        (loop,) = planned(module)
+    with warp_tiles.override(loop_sums=False):
+        (loop,) = loops_of(module)
     assert (loop.state, loop.reason) == ("as_warp", "the setting loop_sums is off")
-    with setting(wide_moves=False):
-        (loop,) = planned(module)
+    with warp_tiles.override(wide_moves=False):
+        (loop,) = loops_of(module)
     assert (loop.state, loop.reason) == ("register_sums", "the setting wide_moves is off")
-    with setting(provider="cublasdx"):
-        (loop,) = planned(module)
+    with warp_tiles.override(provider="cublasdx"):
+        (loop,) = loops_of(module)
     assert (loop.state, loop.reason) == (
         "as_warp",
         "the provider cublasdx has no functions that keep sums in registers",
     )
-    with setting(policy="scalar"):
-        (loop,) = planned(module)
+    with warp_tiles.override(policy="scalar"):
+        (loop,) = loops_of(module)
     assert loop.state == "as_warp"
     assert loop.reason.startswith("the product takes Warp's scalar path: the setting policy")
 
 
-def test_a_loop_of_two_kernels_is_listed_for_each() -> None:
+def test_a_loop_of_two_kernels_is_listed_for_both() -> None:
     text = SPELLINGS["in a function"].text
     other = text[text.index("@wp.kernel") :].replace("def multiply", "def again")
-    loops = planned(load(text + other))
+    loops = loops_of(load(text + other))
     assert sorted(loop.kernel for loop in loops) == ["again", "multiply"]
     assert len({(loop.file, loop.line) for loop in loops}) == 1
-
-
-def form_of(name: str) -> Form:
-    return FORMS[name]
 
 
 def test_a_cpu_module_has_no_loops() -> None:

@@ -1,24 +1,24 @@
-"""Which adjoints a plan needs: options, shared helpers, ``wp.grad()`` and custom gradients; nothing is built here."""
+"""The adjoints that a plan needs, by options, shared helpers, ``wp.grad()`` and custom gradients. Nothing is built."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.integration.helpers import gemm, only, roles, variant_of
+from tests.integration.helpers import gemm, roles, single_variant, variant_of
 from tests.integration.plans import ALL, FORWARD_ONLY, HELPER, TILE, caller, plan
 from warp_tiles.gemm.variant import Role
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
 
-# ---- which adjoints are needed
+# ---- options
 
 
 def test_the_module_option_enable_backward() -> None:
     found = plan(gemm(), enable_backward=False)
     assert roles(found, needed=True) == ["forward"]
     for role in (Role.ADJOINT_A, Role.ADJOINT_B):
-        skipped = only(found, role)
+        skipped = single_variant(found, role)
         assert not skipped.needed
         assert "module has enable_backward=False" in skipped.reason
         assert (skipped.provider, skipped.key) == ("", "")
@@ -28,13 +28,13 @@ def test_the_module_option_enable_backward() -> None:
 def test_the_kernel_option_enable_backward() -> None:
     found = plan(gemm(decorator=FORWARD_ONLY))
     assert roles(found, needed=True) == ["forward"]
-    assert "kernel 'gemm' has enable_backward=False" in only(found, Role.ADJOINT_A).reason
+    assert "kernel 'gemm' has enable_backward=False" in single_variant(found, Role.ADJOINT_A).reason
 
 
 def test_the_kernel_option_overrides_the_module_option() -> None:
     found = plan(gemm(decorator="@wp.kernel(enable_backward=True)"), enable_backward=False)
     assert roles(found, needed=True) == ALL
-    assert "kernel 'gemm' has a backward pass" in only(found, Role.ADJOINT_B).reason
+    assert "kernel 'gemm' has a backward pass" in single_variant(found, Role.ADJOINT_B).reason
 
 
 def test_a_forward_only_kernel_beside_a_differentiable_one() -> None:
@@ -47,20 +47,20 @@ def test_a_forward_only_kernel_beside_a_differentiable_one() -> None:
     assert all("inferred" in v.reason and v.kernels == ("inferred",) for v in skipped)
 
 
-def test_equal_variants_of_two_kernels_are_one() -> None:
+def test_equal_variants_of_two_kernels_are_merged() -> None:
     found = plan(gemm("first") + gemm("second"))
     assert roles(found) == ALL
     for variant in found.variants:
         assert sorted(variant.kernels) == ["first", "second"]
 
 
-def test_equal_variants_of_a_forward_only_and_a_differentiable_kernel_are_one() -> None:
+def test_equal_variants_of_a_forward_only_and_a_differentiable_kernel_are_merged() -> None:
     found = plan(gemm("first", decorator=FORWARD_ONLY) + gemm("second"))
     assert roles(found, needed=True) == ALL
     assert roles(found, needed=False) == []
-    assert sorted(only(found, Role.FORWARD).kernels) == ["first", "second"]
-    assert only(found, Role.ADJOINT_A).kernels == ("second",), "the forward-only kernel needs no adjoint"
-    assert "second" in only(found, Role.ADJOINT_A).reason
+    assert sorted(single_variant(found, Role.FORWARD).kernels) == ["first", "second"]
+    assert single_variant(found, Role.ADJOINT_A).kernels == ("second",), "the forward-only kernel needs no adjoint"
+    assert "second" in single_variant(found, Role.ADJOINT_A).reason
 
 
 def test_equal_products_of_several_modules_have_one_key() -> None:
@@ -70,7 +70,7 @@ def test_equal_products_of_several_modules_have_one_key() -> None:
 
 # ---- helpers
 
-# a helper whose tile arguments are typed by its caller
+# a helper with a generic dtype
 GENERIC_HELPER = """
 @wp.func
 def helper(a: wp.tile(dtype=float, shape=(16, 16)), b: wp.tile(dtype=float, shape=(16, 16))):
@@ -95,10 +95,10 @@ def test_a_helper_that_returns_a_tile() -> None:
 def test_a_helper_shared_by_a_forward_only_and_a_differentiable_kernel() -> None:
     found = plan(HELPER + caller("inferred", FORWARD_ONLY) + caller("trained"))
     assert roles(found, needed=True) == ALL
-    assert sorted(only(found, Role.FORWARD).kernels) == ["inferred", "trained"]
-    assert only(found, Role.ADJOINT_A).kernels == ("trained",)
-    assert "trained" in only(found, Role.ADJOINT_A).reason
-    assert "inferred" not in only(found, Role.ADJOINT_A).reason
+    assert sorted(single_variant(found, Role.FORWARD).kernels) == ["inferred", "trained"]
+    assert single_variant(found, Role.ADJOINT_A).kernels == ("trained",)
+    assert "trained" in single_variant(found, Role.ADJOINT_A).reason
+    assert "inferred" not in single_variant(found, Role.ADJOINT_A).reason
 
 
 @pytest.mark.parametrize("order", [("trained", "inferred"), ("inferred", "trained")])
@@ -108,7 +108,7 @@ def test_the_order_of_the_kernels_does_not_matter(order: tuple[str, str]) -> Non
     assert roles(found, needed=True) == ALL
 
 
-def test_a_helper_of_forward_only_kernels_alone() -> None:
+def test_a_helper_of_only_forward_only_kernels() -> None:
     found = plan(HELPER + caller("first", FORWARD_ONLY) + caller("second", FORWARD_ONLY) + gemm("other", 8, 8, 8))
     by_function = {(v.function, v.role.value): v.needed for v in found.variants}
     assert by_function == {
@@ -159,14 +159,14 @@ def value(out: wp.array(dtype=wp.float32)):
 """
 
 
-def test_grad_inside_a_forward_only_kernel_gets_the_adjoints() -> None:
+def test_grad_in_a_forward_only_kernel_needs_the_adjoints() -> None:
     found = plan(LOSS + SLOPE)
     assert roles(found, needed=True) == ALL
-    assert only(found, Role.ADJOINT_A).kernels == ("slope",)
-    assert "wp.grad()" in only(found, Role.ADJOINT_A).reason
+    assert single_variant(found, Role.ADJOINT_A).kernels == ("slope",)
+    assert "wp.grad()" in single_variant(found, Role.ADJOINT_A).reason
 
 
-def test_grad_in_a_module_without_backward_passes_gets_the_adjoints() -> None:
+def test_grad_in_a_module_without_backward_passes_needs_the_adjoints() -> None:
     assert roles(plan(LOSS + SLOPE, enable_backward=False), needed=True) == ALL
 
 
@@ -174,7 +174,7 @@ def test_without_grad_the_same_function_needs_no_adjoint() -> None:
     assert roles(plan(LOSS + VALUE), needed=True) == ["forward"]
 
 
-def test_grad_of_another_function_changes_nothing_for_a_product() -> None:
+def test_grad_of_another_function_does_not_need_the_adjoints() -> None:
     square = "@wp.func\ndef square(x: wp.float32):\n    return x * x\n\n"
     text = square + gemm(decorator=FORWARD_ONLY).replace(
         "c = wp.tile_matmul(a, b)", "C[0, 0] = wp.grad(square)(2.0)\n    c = wp.tile_matmul(a, b)"

@@ -1,4 +1,4 @@
-"""The plan of every form of tile_matmul that Warp takes; nothing is built here."""
+"""The plan of every form of tile_matmul that Warp accepts. Nothing is built."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.integration.helpers import (
     WARP_VERSION,
     gemm,
     load,
-    only,
     planned_products,
     roles,
+    single_variant,
     variant_of,
     warp_products,
 )
@@ -27,7 +27,7 @@ from warp_tiles.providers.cublasdx import promised
 pytestmark = pytest.mark.usefixtures("enabled")
 
 
-# ---- against unmodified Warp, which is asked what it would build
+# ---- compared with the products that unmodified Warp would build
 
 FORMS = {
     "result": Case(16, 24, 32),
@@ -54,7 +54,7 @@ FORMS = {
 
 
 def same_as_warp(case: Case, arch: int) -> set[str]:
-    """Compare with unmodified Warp; returns the roles of the plan."""
+    """Compare the plan with unmodified Warp. Returns the roles of the plan."""
     kernel = make_kernel(case)
     found = warp_tiles.plan(kernel.module, arch=arch, block_dim=case.threads)
     warp_tiles.disable()
@@ -69,7 +69,7 @@ def same_as_warp(case: Case, arch: int) -> set[str]:
 
 
 @pytest.mark.parametrize("case", FORMS.values(), ids=FORMS.keys())
-def test_a_form_needs_what_warp_would_build(case: Case) -> None:
+def test_a_form_needs_the_products_that_warp_would_build(case: Case) -> None:
     assert same_as_warp(case, 90) == set(ALL)
 
 
@@ -83,10 +83,10 @@ def test_tf32(arch: int) -> None:
 
 @needs_tf32
 @pytest.mark.parametrize("arch", [75, None])
-def test_tf32_where_there_is_none(arch: int | None, warp_says: list[str]) -> None:
+def test_tf32_on_targets_without_it(arch: int | None, warp_warnings: list[str]) -> None:
     found = plan_case(Case(16, 24, 32, tf32=True), arch)
-    assert warp_says
-    assert all("cannot honor precision='tf32'" in said for said in warp_says)
+    assert warp_warnings
+    assert all("cannot honor precision='tf32'" in message for message in warp_warnings)
     if arch is not None:
         assert {variant_of(v).precision for v in found.variants} == {"default"}
         assert same_as_warp(Case(16, 24, 32, tf32=True), arch) == set(ALL)
@@ -105,16 +105,18 @@ SIZES = st.one_of(st.sampled_from([8, 16, 32]), st.integers(1, 33))
     ),
     arch=st.sampled_from(ARCHS),
 )  # fmt: skip
-def test_any_form_needs_what_warp_would_build(case: Case, arch: int) -> None:
+def test_any_form_needs_the_products_that_warp_would_build(case: Case, arch: int) -> None:
     same_as_warp(case, arch)
 
 
-# ---- sizes, arrangements and leading dimensions, worked out by hand
+# ---- sizes, arrangements and leading dimensions, computed by hand
 
 
 def test_the_three_products_of_a_call() -> None:
     found = plan(gemm(m=16, n=24, k=32))
-    sizes = {role: (variant_of(only(found, role)).m, variant_of(only(found, role)).n) for role in Role}
+    sizes = {
+        role: (variant_of(single_variant(found, role)).m, variant_of(single_variant(found, role)).n) for role in Role
+    }
     assert sizes == {Role.FORWARD: (16, 24), Role.ADJOINT_A: (16, 32), Role.ADJOINT_B: (32, 24)}
     assert [variant_of(v).k for v in found.variants] == [32, 24, 16]
     arrangements = [[o.arrangement for o in (x.a, x.b, x.c)] for x in map(variant_of, found.variants)]
@@ -127,26 +129,26 @@ def test_the_three_products_of_a_call() -> None:
     assert all(len(v.key) == 64 for v in found.variants)
 
 
-def test_views_keep_the_leading_dimension_of_what_they_view() -> None:
+def test_views_keep_the_leading_dimension_of_their_tile() -> None:
     found = plan_case(Case(16, 24, 32, pad=8, b_transposed=True))
-    forward = variant_of(only(found, Role.FORWARD))
+    forward = variant_of(single_variant(found, Role.FORWARD))
     assert (forward.a.arrangement, forward.b.arrangement) == ("row_major", "col_major")
     assert forward.leading_dimensions == (40, 40, 24)
-    assert forward.alignments[:2] == (4, 4), "nothing is known about where a view begins"
+    assert forward.alignments[:2] == (4, 4), "the start of a view has unknown alignment"
 
 
-def test_owned_tiles_are_promised_to_be_aligned() -> None:
+def test_tiles_that_own_their_storage_are_aligned() -> None:
     if WARP_VERSION < (1, 18):
-        pytest.skip("Warp 1.17 does not tell parameters from tiles that own their storage")
-    forward = variant_of(only(plan_case(Case(16, 24, 32, H, H, H)), Role.FORWARD))
+        pytest.skip("Warp 1.17 cannot distinguish parameters from tiles that own their storage")
+    forward = variant_of(single_variant(plan_case(Case(16, 24, 32, H, H, H)), Role.FORWARD))
     assert forward.alignments == (16, 16, 16)
-    assert promised(forward).alignments == (16, 16, 8), "all that cuBLASDx is told"
+    assert promised(forward).alignments == (16, 16, 8), "the promise to cuBLASDx"
 
 
-def test_a_view_takes_nothing_from_the_tiles_beside_it() -> None:
+def test_a_view_does_not_affect_other_tiles() -> None:
     if WARP_VERSION < (1, 18):
-        pytest.skip("Warp 1.17 does not tell parameters from tiles that own their storage")
-    forward = variant_of(only(plan_case(Case(16, 24, 32, H, H, H, pad=8)), Role.FORWARD))
+        pytest.skip("Warp 1.17 cannot distinguish parameters from tiles that own their storage")
+    forward = variant_of(single_variant(plan_case(Case(16, 24, 32, H, H, H, pad=8)), Role.FORWARD))
     assert forward.leading_dimensions == (40, 32, 24)
     assert forward.alignments == (2, 2, 16)
     assert promised(forward).alignments == (2, 2, 2)
@@ -155,7 +157,7 @@ def test_a_view_takes_nothing_from_the_tiles_beside_it() -> None:
 # ---- the scalar path
 
 
-def test_a_broadcast_tile_takes_the_scalar_path_and_says_why(warp_says: list[str]) -> None:
+def test_a_broadcast_tile_takes_the_scalar_path_with_a_reason(warp_warnings: list[str]) -> None:
     text = f"""
 @wp.kernel
 def gemm({ARRAYS}):
@@ -165,9 +167,9 @@ def gemm({ARRAYS}):
     c = wp.tile_matmul(a, b){STORE}
 """
     found = plan(text)
-    assert len(warp_says) == 1
-    assert "shape=(16, 16) strides=(0, 1)" in warp_says[0]
-    assert "using the scalar GEMM path" in warp_says[0]
+    assert len(warp_warnings) == 1
+    assert "shape=(16, 16) strides=(0, 1)" in warp_warnings[0]
+    assert "using the scalar GEMM path" in warp_warnings[0]
     assert roles(found) == ALL
     for variant in found.variants:
         assert variant.variant is None
@@ -227,7 +229,7 @@ def test_the_module_option_warp_tiles_provider() -> None:
 
 
 @pytest.mark.parametrize(("threads", "provider"), [(16, "scalar"), (31, "scalar"), (33, "cublasdx"), (64, "mma")])
-def test_the_block_size_decides_who_can(threads: int, provider: str) -> None:
+def test_the_block_size_decides_the_provider(threads: int, provider: str) -> None:
     found = plan(gemm(), block_dim=threads)
     assert {v.provider for v in found.variants} == {provider}
     refused = [v for v in found.variants if f"mma cannot serve threads={threads}" in v.reason]
@@ -235,7 +237,7 @@ def test_the_block_size_decides_who_can(threads: int, provider: str) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_every_architecture_plans(arch: int) -> None:
+def test_every_architecture_is_planned(arch: int) -> None:
     found = plan(gemm(), arch=arch)
     assert found.arch == arch
     assert [variant_of(v).arch for v in found.variants] == [arch] * 3

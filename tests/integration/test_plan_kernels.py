@@ -1,4 +1,4 @@
-"""Plans of generic kernels, aliases and Cholesky, and operands that are refused; nothing is built here."""
+"""Plans of generic kernels, aliases and Cholesky, and refused operands. Nothing is built."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.integration.helpers import gemm, load, only, roles, variant_of
+from tests.integration.helpers import gemm, load, roles, single_variant, variant_of
 from tests.integration.plans import ALL, FORWARD_ONLY, HELPER, SQUARE, B, D, F, H, caller, needs_tf32, plan, plan_case
 from tests.products import Case, make_kernel
 from warp_tiles.gemm.variant import Role
@@ -43,7 +43,7 @@ def test_a_generic_kernel_without_overloads_needs_nothing() -> None:
     assert plan(text).variants == ()
 
 
-# wp.tile_matmul is no Python object: it has a value only inside kernels, or in Warp's own table
+# wp.tile_matmul is not a Python object; it exists only inside kernels and in Warp's own table
 ALIASES = {
     "import warp": ("import warp", "warp.tile_matmul(a, b)"),
     "import warp as other": ("import warp as other", "other.tile_matmul(a, b)"),
@@ -76,9 +76,9 @@ def factor(A: wp.array2d(dtype=wp.float64), L: wp.array2d(dtype=wp.float64)):
 
 @pytest.mark.slow
 def test_the_product_inside_the_adjoint_of_cholesky() -> None:
-    # Warp builds the cuSOLVERDx function itself while it generates the code, in seconds
+    # Warp itself builds the cuSOLVERDx function during code generation, which takes seconds
     found = plan(CHOLESKY.format(options=""))
-    product = only(found, Role.ADJOINT_A)
+    product = single_variant(found, Role.ADJOINT_A)
     variant = variant_of(product)
     assert (variant.m, variant.n, variant.k, variant.a.dtype) == (16, 16, 16, D)
     assert product.call == "tile_cholesky"
@@ -93,13 +93,13 @@ def test_a_forward_only_cholesky_needs_no_product() -> None:
     assert plan(CHOLESKY.format(options="(enable_backward=False)")).needed == ()
 
 
-# ---- operands that are refused
+# ---- refused operands
 
 
 def test_bfloat16_in_a_forward_only_kernel() -> None:
     found = plan_case(Case(16, 16, 16, B, B, F, backward=False))
     assert roles(found, needed=True) == ["forward"]
-    assert variant_of(only(found, Role.FORWARD)).a.dtype == B
+    assert variant_of(single_variant(found, Role.FORWARD)).a.dtype == B
 
 
 def test_bfloat16_in_a_forward_only_module() -> None:
@@ -129,8 +129,8 @@ def test_bfloat16_in_a_differentiable_kernel_where_mma_cannot_serve(
     a: str, b: str, arch: int | None, threads: int, setting: dict[str, str]
 ) -> None:
     kernel = make_kernel(Case(16, 16, 16, a, b, F))
-    words = r"(?s)bfloat16 'a' or 'b'.*enable_backward=False.* on the kernel.*provider 'mma' does.* Here "
-    with warp_tiles.override(**setting), pytest.raises(TypeError, match=words):
+    message = r"(?s)bfloat16 'a' or 'b'.*enable_backward=False.* on the kernel.*provider 'mma' does.* Here "
+    with warp_tiles.override(**setting), pytest.raises(TypeError, match=message):
         warp_tiles.plan(kernel.module, arch=arch, block_dim=threads)
 
 
@@ -162,7 +162,7 @@ def test_a_bfloat16_result(accumulate: bool) -> None:
                 warp_tiles.plan(kernel.module, arch=arch, block_dim=threads)
 
 
-def test_a_bfloat16_result_where_functions_are_off() -> None:
+def test_a_bfloat16_result_with_enable_mathdx_gemm_off() -> None:
     kernel = make_kernel(Case(16, 16, 16, B, B, B, backward=False))
     kernel.module.options["enable_mathdx_gemm"] = False
     with pytest.raises(TypeError, match=r"(?s)bfloat16 'out' tile.*enable_mathdx_gemm is off"):
@@ -170,7 +170,7 @@ def test_a_bfloat16_result_where_functions_are_off() -> None:
 
 
 def test_an_unknown_dtype() -> None:
-    # Warp's own overload resolution refuses it before the dispatcher is asked
+    # Warp's own overload resolution refuses it before dispatch
     with pytest.raises(Exception, match=r"(?s)tile_matmul.*int32"):
         plan(gemm().replace("wp.float32", "wp.int32"))
 
@@ -183,13 +183,13 @@ def test_mismatched_shapes(arch: int | None) -> None:
 
 
 @needs_tf32
-def test_a_precision_that_is_no_literal() -> None:
+def test_a_precision_that_is_not_a_literal() -> None:
     text = gemm(call="wp.tile_matmul(a, b, precision=mode)").replace("C: wp.array2d", "mode: str, C: wp.array2d")
     with pytest.raises(ValueError, match="string literal 'default' or 'tf32', got a non-literal argument"):
         plan(text)
 
 
-def test_complex_tiles_are_refused_as_warp_does() -> None:
+def test_complex_tiles_are_refused_as_in_warp() -> None:
     with pytest.raises(TypeError, match="does not support complex tiles"):
         plan(gemm().replace("wp.float32", "wp.vec2f"))
 
@@ -201,7 +201,7 @@ def test_an_unknown_precision() -> None:
 
 
 @needs_tf32
-def test_tf32_of_other_than_float32() -> None:
+def test_tf32_with_other_dtypes_than_float32() -> None:
     with pytest.raises(TypeError, match="tf32"):
         plan_case(replace(SQUARE, a=H, b=H, c=H, tf32=True))
 

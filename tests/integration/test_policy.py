@@ -25,7 +25,7 @@ THREE = gemm(m=16, n=32, k=48)  # three different functions
 
 @pytest.fixture
 def cold(tmp_path: Path) -> Iterator[Path]:
-    """warp_tiles with an empty cache of LTO-IR."""
+    """warp_tiles with an empty LTO-IR cache."""
     warp_tiles.disable()
     with warp_tiles.override(cache_dir=tmp_path / "lto", progress="off"), warp_tiles.enabled():
         yield tmp_path / "lto"
@@ -42,7 +42,7 @@ def providers(record: dict[str, Any]) -> list[str]:
 # ---- hashes
 
 
-def test_policies_that_ask_the_same_providers_share_a_hash() -> None:
+def test_policies_with_equal_providers_share_a_hash() -> None:
     module = load(gemm())
     original = warp_hash(module)
     with warp_tiles.enabled():
@@ -51,16 +51,16 @@ def test_policies_that_ask_the_same_providers_share_a_hash() -> None:
             with warp_tiles.override(policy=policy):
                 hashes[policy] = warp_hash(module)
         with warp_tiles.override(provider="scalar"):
-            of_the_provider = warp_hash(module)
+            with_provider = warp_hash(module)
         with warp_tiles.override(background=True):
             assert warp_hash(module) == hashes["auto"]
     assert hashes["auto"] == hashes["max"] == hashes["locked"]
     assert hashes["off"] == original
-    assert len({*hashes.values(), of_the_provider}) == 5
+    assert len({*hashes.values(), with_provider}) == 5
 
 
 @pytest.mark.parametrize("text", [gemm(), COPY])
-def test_how_a_policy_is_named_is_not_part_of_the_hash(text: str) -> None:
+def test_the_layer_of_a_policy_is_not_in_the_hash(text: str) -> None:
     module = load(text)
     with warp_tiles.enabled():
         with warp_tiles.override(policy="fast", jobs=3):
@@ -100,7 +100,7 @@ def test_off_leaves_hash_and_code_to_warp(layer: str, text: str, monkeypatch: py
     options = {"warp_tiles_policy": "off"} if layer == "module" else {}
     module = load(text, **options)
 
-    def generated() -> tuple[bytes, str]:
+    def generate() -> tuple[bytes, str]:
         digest = warp_hash(module)
         found = wp.get_module(module.__name__)
         resolved = found.resolve_options(wp.config) | {"output_arch": 90}
@@ -108,11 +108,11 @@ def test_off_leaves_hash_and_code_to_warp(layer: str, text: str, monkeypatch: py
         return digest, builder.codegen("cuda")
 
     warp_tiles.disable()
-    alone, calls = generated(), list(built)
+    expected, calls = generate(), list(built)
     assert calls
     built.clear()
     with warp_tiles.enabled(), warp_tiles.override(**({} if layer == "module" else {"policy": "off"})):
-        assert generated() == alone
+        assert generate() == expected
         assert built == calls
         found = warp_tiles.plan(module, arch=90)
         assert (found.variants, found.settings.policy) == ((), "off")
@@ -132,7 +132,9 @@ def test_scalar_builds_no_function(cold: Path, tmp_path: Path) -> None:
     assert engine().resources._pools == {}
 
 
-def test_scalar_refuses_what_has_no_scalar_path(cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scalar_refuses_products_without_a_scalar_path(
+    cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(_warp.find("build"), "build_lto_solver", lambda *args, **kwargs: ("solver", b""))
     with warp_tiles.override(policy="scalar"), pytest.raises(warp_tiles.BuildError, match="the adjoint of tile_chol"):
         compile_module(load(CHOLESKY), tmp_path / "out")
@@ -152,7 +154,7 @@ def test_a_module_has_its_own_policy(cold: Path, tmp_path: Path, monkeypatch: py
     assert (providers(record), record["policy"]) == (["mma"], "fast")
 
 
-def test_a_forbidden_provider_is_an_error_wherever_the_module_is_used(cold: Path, tmp_path: Path) -> None:
+def test_a_forbidden_provider_is_an_error_at_every_use_of_the_module(cold: Path, tmp_path: Path) -> None:
     module = load(gemm(), warp_tiles_provider="cublasdx")
     message = r"'fast' \(override.* does not allow .*'cublasdx' \(module option warp_tiles_provider of module"
     with warp_tiles.override(policy="fast"):
@@ -163,7 +165,7 @@ def test_a_forbidden_provider_is_an_error_wherever_the_module_is_used(cold: Path
             warp_hash(module)
 
 
-# ---- every setting by a module
+# ---- settings of a module
 
 
 def test_a_module_has_its_own_cache_and_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +188,7 @@ def test_an_unknown_option_of_any_module_is_refused() -> None:
 # ---- locked
 
 
-def test_locked_names_all_that_is_missing_and_builds_nothing(cold: Path, tmp_path: Path) -> None:
+def test_locked_names_all_missing_functions_and_builds_nothing(cold: Path, tmp_path: Path) -> None:
     module = load(THREE)
     with warp_tiles.override(policy="locked"):
         planned = warp_tiles.plan(module, arch=90)
@@ -203,7 +205,7 @@ def test_locked_names_all_that_is_missing_and_builds_nothing(cold: Path, tmp_pat
     assert engine().resources._pools == {}, "no compiler process was started"
 
 
-def test_locked_finds_what_auto_built_and_says_that_it_links(
+def test_locked_uses_builds_of_auto_and_warns_that_it_links(
     cold: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     module = load(THREE)
@@ -214,12 +216,12 @@ def test_locked_finds_what_auto_built_and_says_that_it_links(
     assert second.name == first.name
     assert second.read_bytes() == first.read_bytes()
     assert (record["lto_builds"], record["lto_hits"]) == (0, 3)
-    (said,) = (item for item in caplog.records if item.levelno == logging.WARNING)
-    assert f"module {module.__name__} was linked in" in said.getMessage()
-    assert "kernel cache" in said.getMessage()
+    (warning,) = (item for item in caplog.records if item.levelno == logging.WARNING)
+    assert f"module {module.__name__} was linked in" in warning.getMessage()
+    assert "kernel cache" in warning.getMessage()
 
 
-def test_locked_names_what_alone_is_missing(cold: Path, tmp_path: Path) -> None:
+def test_locked_counts_only_missing_functions(cold: Path, tmp_path: Path) -> None:
     compile_module(load(THREE, enable_backward=False), tmp_path / "auto")
     module = load(THREE)
     with warp_tiles.override(policy="locked"), pytest.raises(warp_tiles.LockedError, match="2 GEMM functions"):
@@ -229,15 +231,15 @@ def test_locked_names_what_alone_is_missing(cold: Path, tmp_path: Path) -> None:
 # ---- max
 
 
-def test_max_tunes_once_and_outside_warps_lock(cold: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[Any]] = []
+def test_max_tunes_once_without_warps_lock(cold: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[list[Any]] = []
 
     def take_and_release() -> None:
         with _warp.find("codegen._codegen_lock"):
             pass
 
     def tune(variants: Any, resolved: settings.Settings) -> None:
-        asked.append(list(variants))
+        calls.append(list(variants))
         other = threading.Thread(target=take_and_release)
         other.start()
         other.join(10)
@@ -250,29 +252,29 @@ def test_max_tunes_once_and_outside_warps_lock(cold: Path, stand_in: StandIn, mo
     with warp_tiles.override(policy="max"):
         before = warp_hash(module)
         loaded = stand_in.load(module.__name__)
-        assert warp_hash(module) == loaded.module_hash != before, "what was measured is in the hash"
+        assert warp_hash(module) == loaded.module_hash != before, "the records are in the hash"
         assert stand_in.load(module.__name__) is loaded
-    assert [len(variants) for variants in asked] == [3]
+    assert [len(variants) for variants in calls] == [3]
 
 
 def test_max_tunes_before_a_build_ahead_of_time(cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[Any]] = []
-    monkeypatch.setattr(engine(), "tune_missing", lambda variants, resolved: asked.append(list(variants)))
+    calls: list[list[Any]] = []
+    monkeypatch.setattr(engine(), "tune_missing", lambda variants, resolved: calls.append(list(variants)))
     with warp_tiles.override(policy="max"):
         _, record = compile_module(load(gemm(), enable_backward=False), tmp_path / "out")
-    assert ([len(variants) for variants in asked], providers(record)) == ([1], ["mma"])
+    assert ([len(variants) for variants in calls], providers(record)) == ([1], ["mma"])
 
 
 @pytest.mark.parametrize("policy", ["auto", "locked", "fast"])
 def test_no_other_policy_tunes(policy: str, cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = load(gemm(), enable_backward=False)
     compile_module(module, tmp_path / "auto")
-    monkeypatch.setattr(engine(), "tune_missing", lambda *_: pytest.fail("nothing is measured"))
+    monkeypatch.setattr(engine(), "tune_missing", lambda *_: pytest.fail("only max measures"))
     with warp_tiles.override(policy=policy):
         compile_module(module, tmp_path / policy)
 
 
-def test_settings_that_change_while_a_module_is_loaded_count(
+def test_settings_that_change_during_a_load_take_effect(
     cold: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WARP_TILES_LOOP_SUMS", "1")

@@ -1,4 +1,4 @@
-"""Cold caches under concurrency: every key is built once, whoever asks."""
+"""Empty caches under concurrency: every key is built once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from warp_tiles.compile.pool import CompilerPool
 FORWARD_ONLY = "@wp.kernel(enable_backward=False)"
 PROCESSES = 3
 
-# compiles the kernels of a file when its standard input says so, and prints the record
+# compiles the kernels of a file after a line on standard input, and prints the record
 WORKER = """
 import json, sys
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_processes_on_a_cold_cache_build_every_key_once(tmp_path: Path) -> None:
     ]
     records: list[dict[str, Any]] = []
     try:
-        for process in started:  # none begins before all have planned
+        for process in started:  # all processes plan before any builds
             assert process.stderr is not None
             lines = iter(process.stderr.readline, "")
             assert any(line.strip() == "ready" for line in lines), f"exit status {process.wait()}"
@@ -121,7 +121,7 @@ def test_modules_compiled_in_threads_share_equal_variants(cold: Path) -> None:
     stored = stored_keys(cold / "lto")
     assert stored == keys
     builds = [build["key"] for record in records() for build in record["builds"] if not build["hit"]]
-    # modules that wait for one build together all count it; nobody builds what another already has
+    # all modules that wait for one build count it; no module builds a stored key
     assert set(builds) == keys
 
 
@@ -130,12 +130,12 @@ def stored_keys(folder: Path) -> set[str]:
 
 
 def test_a_variant_is_compiled_once_for_all_threads(cold: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
     original = CompilerPool.submit
 
     def count(pool: CompilerPool, request: Any) -> Any:
         if isinstance(request, CompileRequest) and request.name.startswith("wt_gemm"):
-            asked.append(request.name)
+            requests.append(request.name)
         return original(pool, request)
 
     monkeypatch.setattr(CompilerPool, "submit", count)
@@ -146,11 +146,11 @@ def test_a_variant_is_compiled_once_for_all_threads(cold: Path, monkeypatch: pyt
 
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(compile_one, range(3)))
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 @pytest.mark.parametrize("kind", ["ThreadPoolExecutor", "ProcessPoolExecutor"])
-def test_an_executor_of_the_user_compiles(kind: str, tmp_path: Path) -> None:
+def test_the_users_executor_compiles(kind: str, tmp_path: Path) -> None:
     (tmp_path / "kernels.py").write_text("import warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY))
     script = f"""
 import multiprocessing, sys

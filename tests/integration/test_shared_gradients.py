@@ -1,4 +1,4 @@
-"""Adjoints that may add to one gradient, in the source as Warp generates it: the second one waits, and only there."""
+"""Adjoints that may add to one gradient, in generated source: the second one waits. Other adjoints do not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def product(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C:
     {}
     wp.tile_store(C, c)
 """
-BODIES = {  # and whether the adjoints may meet
+BODIES = {  # True if the adjoints may add to one gradient
     "two tiles": ("c = wp.tile_matmul(a, b)", False),
     "two tiles into a third": ("wp.tile_matmul(a, b, c)", False),
     "one tile": ("c = wp.tile_matmul(a, a)", True),
@@ -40,13 +40,13 @@ BODIES = {  # and whether the adjoints may meet
 
 @pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("body", BODIES)
-def test_the_second_adjoint_waits_where_it_must(tmp_path: Path, body: str) -> None:
-    code, meet = BODIES[body]
+def test_the_second_adjoint_waits_only_for_a_shared_gradient(tmp_path: Path, body: str) -> None:
+    code, shared = BODIES[body]
     compile_module(load(HEAD.format(code)), tmp_path, 90, use_ptx=True)
     (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))
     calls = re.findall(r"^.*\bwp::adj_tile_matmul(?:_acc)?\(.*$", source, re.M)
     assert calls
-    named = [macros(source)[name] for call in calls for name in re.findall(r"\bwt_site\d+_adjoint_b\b", call)]
-    assert len(named) == 2 * len(calls), "an argument of the value, and one of the gradient"
-    assert all(name.endswith("_waiting") is meet for name in named)
-    assert ("WP_TILE_SYNC(); wt_gemm" in source) is meet
+    names = [macros(source)[name] for call in calls for name in re.findall(r"\bwt_site\d+_adjoint_b\b", call)]
+    assert len(names) == 2 * len(calls), "each call names it for the value and for the gradient"
+    assert all(name.endswith("_waiting") is shared for name in names)
+    assert ("WP_TILE_SYNC(); wt_gemm" in source) is shared

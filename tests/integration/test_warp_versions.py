@@ -1,6 +1,6 @@
-"""The oldest and the middle Warp that is supported, each installed beside the newest into a folder of its own.
+"""Other supported Warp versions, each installed into its own folder.
 
-``nox -s warp`` runs the other integration tests on them; this one runs with every test run.
+``nox -s warp`` runs the other integration tests with them. These tests are part of every test run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ for folder in sys.argv[1:]:
 records = [module for module in warp_tiles.report()["modules"] if module["builds"]]
 print("result " + json.dumps({{
     "version": wp.__version__,
-    "place": wp.__file__,
+    "path": wp.__file__,
     "roles": [variant.role.value for variant in plan.needed],
     "counts": [[record["lto_builds"], record["lto_hits"], record["linker"]] for record in records],
 }}))
@@ -74,12 +74,12 @@ plans = {name: warp_tiles.plan(load(form.text), arch=90, block_dim=64) for name,
 states = {name: [loop.state for loop in plan.loops] for name, plan in plans.items()}
 print("result " + json.dumps([wp.__version__, states]))
 """
-# what pip says where no index can be asked
+# parts of pip's messages if no package index is reachable
 UNREACHABLE = ("connection", "name resolution", "proxy", "no matching distribution", "timed out", "network")
 
 
 def install(version: str, folder: Path) -> None:
-    """Put a Warp into a folder, without its dependencies, which are there already."""
+    """Install a Warp into a folder, without its dependencies, which are installed already."""
     if importlib.util.find_spec("pip") is None:
         pytest.skip("pip is not installed here")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
@@ -93,7 +93,7 @@ def install(version: str, folder: Path) -> None:
 
 @pytest.fixture(scope="module", params=["1.17.0", "1.18.0"])
 def other_warp(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """Version of another Warp, and the folder that it was put into."""
+    """The version of another Warp, and its folder."""
     folder = tmp_path_factory.mktemp("packages")
     install(request.param, folder)
     return request.param, folder
@@ -131,7 +131,7 @@ def test_another_warp_plans_builds_and_links(other_warp: tuple[str, Path], tmp_p
     (line,) = (text for text in done.stdout.splitlines() if text.startswith("result "))
     result = json.loads(line.removeprefix("result "))
     assert result["version"] == version
-    assert Path(result["place"]).is_relative_to(packages)
+    assert Path(result["path"]).is_relative_to(packages)
     assert result["roles"] == ["forward", "adjoint_a", "adjoint_b"]
     assert result["counts"] == [[3, 0, "warp_tiles"], [0, 3, "warp_tiles"]]
 
