@@ -47,7 +47,7 @@ def test_instructions(tmp_path: Path, dtype: str, arch: int) -> None:
 
 
 @pytest.mark.usefixtures("enabled")
-def test_register_tiles_and_narrow_tiles_beside_a_product(tmp_path: Path) -> None:
+def test_tiles_in_registers_and_narrow_tiles_beside_a_product(tmp_path: Path) -> None:
     output, record = compile_module(load(mixed_tiles(enable_backward=True), block_dim=128), tmp_path, 90, use_ptx=True)
     assert record["linker"] == "warp_tiles", record
     assert ASYNC.search(output.read_text())

@@ -16,7 +16,7 @@ _FORMER_NAMES = {f"rotation_{operand}": f"swizzle_{operand}" for operand in "abc
 
 @dataclass(frozen=True)
 class TileConfig:
-    """How the threads of a block compute C.
+    """The tiling and the memory accesses with which a block computes C.
 
     C is cut into warp tiles. Warp w computes tiles w, w + warps, w + 2 * warps, ... With ``warps_k`` above 1 (split-K),
     that many warps compute one warp tile. Each sums an equal slice of K, and they add their sums to C one by one.

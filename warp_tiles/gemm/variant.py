@@ -56,7 +56,7 @@ class GemmVariant:
     Attributes:
         m, n, k: Sizes in elements.
         a, b, c: The operands; C's dtype is also the dtype of alpha and beta.
-        precision: ``tf32`` rounds fp32 operands to tf32 and accumulates in fp32.
+        precision: ``tf32`` multiplies fp32 operands as tf32, without rounding them, and accumulates in fp32.
         threads: Threads of the one-dimensional block. All of them take part.
         arch: Target compute capability, e.g. ``90``.
     """

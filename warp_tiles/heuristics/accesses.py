@@ -115,5 +115,5 @@ def accesses(view: GemmVariant, config: TileConfig) -> tuple[Access, Access, Acc
 
 
 def _swizzle_shift(line: int) -> int:
-    """How many low bits of a row index the swizzle skips, as in ``kernels/tile/swizzle.cuh``."""
+    """The number of low bits of a row index that the swizzle skips, as in ``kernels/tile/swizzle.cuh``."""
     return 0 if line % 128 == 0 else 1 if line % 64 == 0 else 2 if line % 32 == 0 else 3
