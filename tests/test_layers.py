@@ -13,6 +13,7 @@ LAYERS = (
     ("errors", "version"),
     ("util",),
     ("gemm",),
+    ("solver",),
     ("settings",),
     ("heuristics",),
     ("cache",),

@@ -21,12 +21,11 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import warp as wp
 
 from benchmarks.machine import ROOT, source_digest
-from benchmarks.speed.cells import Build, Side
 
 RECORD = "record.json"
 ARCH = 90
@@ -45,6 +44,34 @@ def import_kernels(path: Path, name: str) -> ModuleType:
     return module
 
 
+class Cell(Protocol):
+    """A kernel that several sides build."""
+
+    @property
+    def name(self) -> str:
+        """The name, which is valid as a file name."""
+
+
+class Build(Protocol):
+    """A cell, built by one side; hashable."""
+
+    @property
+    def cell(self) -> Cell:
+        """The cell."""
+
+    @property
+    def side(self) -> str:
+        """``tiles`` stands for warp_tiles; other sides are Warp alone."""
+
+    @property
+    def module(self) -> str:
+        """Name of its Python module."""
+
+    @property
+    def text(self) -> str:
+        """Source of that module."""
+
+
 class BuildStore:
     """The folders of finished builds.
 
@@ -58,7 +85,7 @@ class BuildStore:
         self.provider = provider
         self._tiles = f"tiles-{provider}-{source_digest()}"
 
-    def side(self, side: Side) -> Path:
+    def side(self, side: str) -> Path:
         """Folder of all builds of one side."""
         return self.root / (self._tiles if side == "tiles" else f"{side}-{wp.__version__}")
 
@@ -88,7 +115,9 @@ class BuildStore:
             record = self.record(build)
             if record is None or (again and "error" in record):
                 missing.append(build)
-        batches = [batch for side in ("warp", "scalar", "tiles") for batch in self._batches(side, missing, workers)]
+        batches = [
+            batch for side in ("warp", "scalar", "native", "tiles") for batch in self._batches(side, missing, workers)
+        ]
         if not batches:
             return
         print(f"building {len(missing)} kernels in {workers} processes", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The thread's index, shuffles between the lanes of a warp, byte permutation and the block barrier.
+// The thread's index, shuffles between the lanes of a warp, byte permutation and barriers.
 
 #pragma once
 
@@ -16,6 +16,10 @@ WT_DEVICE int thread_index() { return int(threadIdx.x); }
 WT_DEVICE float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 WT_DEVICE double shuffle_xor(double x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 
+// Returns x of a lane among WIDTH neighbours, a power of two. Every lane of the warp calls it.
+WT_DEVICE float shuffle(float x, int lane, int width = 32) { return __shfl_sync(0xffffffffu, x, lane, width); }
+WT_DEVICE double shuffle(double x, int lane, int width = 32) { return __shfl_sync(0xffffffffu, x, lane, width); }
+
 // Selects four of the eight bytes of two words by the four digits of the selector; b has the upper four bytes.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-prmt
 WT_DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
@@ -23,5 +27,9 @@ WT_DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector) { return __byte_perm(a, 
 // Waits for every thread of the block and makes their writes to shared memory visible.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar
 WT_DEVICE void block_barrier() { __syncthreads(); }
+
+// Waits for every lane of the warp and makes their writes to shared memory visible to each other.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar-warp-sync
+WT_DEVICE void warp_barrier() { __syncwarp(); }
 
 }  // namespace wt::arch

@@ -17,8 +17,12 @@ import warp_tiles
 from tests.emulator.memory import Memory, Values, array_argument, bounds_argument, null_array
 from tests.emulator.module import EmulatedModule, Machine, Outcome
 from warp_tiles.build.module_build import ModuleBuild
-from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.providers.mma import translation_unit
+from warp_tiles.providers.solver_source import solver_translation_unit
+from warp_tiles.solver.config import SolverConfig
+from warp_tiles.solver.variant import SolverVariant
 
 Argument = Values | int | float | bytes  # bytes for a struct
 
@@ -64,13 +68,18 @@ def generate(module: ModuleType, folder: Path, arch: int, threads: int) -> Gener
     ):
         wp.compile_aot_module(module, arch=arch, module_dir=folder)
     ((source,), (meta,), (plan,)) = folder.glob("*.cu"), folder.glob("*.meta"), plans
-    functions = {
-        planned.symbol: translation_unit(planned.variant, planned.tile_config)
-        for planned in plan.needed
-        if planned.variant and planned.tile_config
-    }
+    functions = {planned.symbol: _translation_unit(planned) for planned in plan.needed if planned.provider == "mma"}
     sizes = {name.removesuffix("_smem_bytes"): int(size) for name, size in json.loads(meta.read_text()).items()}
     return Generated(source.read_text(), tuple(functions.values()), sizes, arch, threads)
+
+
+def _translation_unit(planned: PlannedVariant) -> str:
+    if isinstance(planned.variant, SolverVariant):
+        assert isinstance(planned.tile_config, SolverConfig)
+        return solver_translation_unit(planned.variant, planned.tile_config)
+    assert planned.variant is not None
+    assert isinstance(planned.tile_config, TileConfig)
+    return translation_unit(planned.variant, planned.tile_config)
 
 
 class EmulatedKernels:

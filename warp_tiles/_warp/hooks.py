@@ -33,8 +33,9 @@ from warp_tiles._warp.libmathdx import libmathdx_build
 from warp_tiles._warp.modules import rehash_modules
 from warp_tiles._warp.products import Products
 from warp_tiles._warp.reload import LoadAgain, Reloads
-from warp_tiles._warp.seams import CHOLESKY, MATMUL, check_seams, find, mathdx_enabled
+from warp_tiles._warp.seams import MATMUL, check_seams, find, mathdx_enabled
 from warp_tiles._warp.sites import Sites
+from warp_tiles._warp.solvers import BUILTINS, SolverHooks
 from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import mentions
 from warp_tiles.build.engine import Engine
@@ -80,6 +81,7 @@ class Hooks:
         self._tracer = Tracer()
         self.sites = Sites(self.reloads, self._tracer)
         self._products = Products(self.sites, self._tracer)
+        self._solvers = SolverHooks(self.sites, engine)
         self._code_settings = _code_settings()
         self._generating = threading.local()
         self._restore: list[Callable[[], None]] = []
@@ -96,12 +98,13 @@ class Hooks:
         try:
             build, codegen, context = find("build"), find("codegen"), find("context")
             build_lto_dot = build.build_lto_dot
-            matmul = context.builtin_functions[MATMUL]
-            for overload in (matmul, *matmul.overloads):
-                original = overload.lto_dispatch_func
-                if original is not None:
-                    dispatch = functools.partial(self._products.dispatch_matmul, original)
-                    self._replace(overload, "lto_dispatch_func", dispatch)
+            dispatchers = {MATMUL: self._products.dispatch_matmul}
+            dispatchers |= {name: functools.partial(self._solvers.dispatch, name) for name in BUILTINS}
+            for name, dispatcher in dispatchers.items():
+                builtin = context.builtin_functions[name]
+                for overload in {id(function): function for function in (builtin, *builtin.overloads)}.values():
+                    if (original := overload.lto_dispatch_func) is not None:
+                        self._replace(overload, "lto_dispatch_func", functools.partial(dispatcher, original))
             self._wrap(build, "build_lto_dot", self._products.build_lto_dot)
             self._wrap(build, "build_cuda", self._build_cuda)
             self._wrap(codegen.Adjoint, "build", self._adjoint_build)
@@ -261,7 +264,7 @@ class Hooks:
             self.reloads.settings_of(options, module).policy != "off"
         ):
             hashed = {name: value for name, value in options.items() if not name.startswith(settings.OPTION_PREFIX)}
-        hasher.warp_tiles_names = {MATMUL, CHOLESKY} if options.get("enable_backward") else {MATMUL}
+        hasher.warp_tiles_names = {MATMUL, *BUILTINS}
         hasher.warp_tiles_has_products = False
         original(hasher, kernels, hashed)
         if not hasher.warp_tiles_has_products:

@@ -81,8 +81,8 @@ class Products:
         if resolved is None or resolved.policy == "off" or resolved.provider == "scalar":
             return original(*args, **kwargs)
         variant = variant_of_call(bound.arguments)
-        names = self._sites.add(builder, CHOLESKY, {Role.ADJOINT_A: variant})
-        return str(names[1].label), b""
+        (name,) = self._sites.add(builder, CHOLESKY, {Role.ADJOINT_A: variant}, roles=(Role.ADJOINT_A,))
+        return str(name.label), b""
 
 
 def _target(options: Mapping[str, Any], resolved: settings.Settings) -> Target:

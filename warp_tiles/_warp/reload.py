@@ -28,6 +28,7 @@ from warp_tiles.errors import PlanError, WarpTilesError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.settings import Settings
+from warp_tiles.solver.variant import Variant
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine
@@ -61,7 +62,7 @@ class Reloads:
         self._engine = engine
         self._early: weakref.WeakKeyDictionary[Any, dict[int, BackgroundBuild]] = weakref.WeakKeyDictionary()
         self._ready: dict[tuple[int, int], Any] = {}  # modules by identity and block size
-        self._attempted: set[tuple[GemmVariant, Settings]] = set()
+        self._attempted: set[tuple[Variant, Settings]] = set()
         self._this_thread = threading.local()
 
     # ---- settings
@@ -157,7 +158,7 @@ class Reloads:
             return
         resolved = plan.settings
         new = [v for v in plan.needed if v.variant is not None and (v.variant, resolved) not in self._attempted]
-        tuned = [v.variant for v in new if v.variant is not None and v.provider != "scalar"]
+        tuned = [v.variant for v in new if isinstance(v.variant, GemmVariant) and v.provider != "scalar"]
         if not resolved.rules.tunes or capturing():  # nothing can be measured while a graph is captured
             tuned = []
         slow = [v for v in new if v.provider in ("cublasdx", "libmathdx") and not v.cached]

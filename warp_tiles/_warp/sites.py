@@ -10,8 +10,9 @@ from warp_tiles import settings
 from warp_tiles._warp.reload import Reloads
 from warp_tiles._warp.seams import find
 from warp_tiles._warp.tracing import Tracer
-from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.gemm.variant import PRODUCT_ROLES, Role
 from warp_tiles.plan.planning import Session
+from warp_tiles.solver.variant import Variant
 
 if TYPE_CHECKING:
     from warp_tiles._warp.generation import BuilderState
@@ -64,18 +65,23 @@ class Sites:
         self,
         builder: Any,
         call: str,
-        variants: Mapping[Role, GemmVariant],
+        variants: Mapping[Role, Variant],
         scalar_reason: str = "",
         operands: tuple[Any, ...] = (),
+        *,
+        roles: tuple[Role, ...] = PRODUCT_ROLES,
+        provider: str = "",
     ) -> tuple[Any, ...]:
         """Registers a call site.
 
         Args:
             builder: Warp's ModuleBuilder.
             call: The Warp function, e.g. ``tile_matmul``.
-            variants: By role; empty on the scalar path.
+            variants: By role; empty if no function of this project serves the call.
             scalar_reason: Why the call takes the scalar path; empty if it does not.
             operands: A and B, as Warp's variables.
+            roles: The functions that the call can name.
+            provider: Who serves a call without variants; empty stands for ``scalar``.
 
         Returns:
             The function arguments of the generated call: for each role a placeholder that the prelude defines, or 0.
@@ -84,13 +90,19 @@ class Sites:
         bfloat16 = any(operand.type.dtype.__name__ == "bfloat16" for operand in operands)
         state = self.state(builder)
         site = state.session.add(
-            call, self.function(builder), variants, scalar_reason=scalar_reason, bfloat16_operands=bfloat16
+            call,
+            self.function(builder),
+            variants,
+            scalar_reason=scalar_reason,
+            bfloat16_operands=bfloat16,
+            roles=roles,
+            provider=provider,
         )
         state.adjoint_of_site[site.index] = id(self._tracer.adjoint)
         if not variants and self._tracer.recorder() is None:
-            return (0, 0, 0)
+            return (0,) * len(roles)
         from warp_tiles._warp.generation import declare_prelude
 
         declare_prelude(builder)
         var = find("codegen.Var")
-        return tuple(var(site.placeholder(role), str, False, True, False) for role in Role)
+        return tuple(var(site.placeholder(role), str, False, True, False) for role in roles)

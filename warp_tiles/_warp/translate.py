@@ -42,6 +42,19 @@ def tile_of(var: Any) -> Tile:
     )
 
 
+def matrix_of(var: Any) -> Tile:
+    """Converts a tile variable of one or two dimensions. A vector becomes a matrix of one column."""
+    kind = var.type
+    if len(kind.shape) == 2:
+        return tile_of(var)
+    parameter = getattr(var, "is_parameter", True)
+    (rows,), (stride,) = kind.shape, kind.strides
+    strides = (1, int(rows)) if stride == 1 else (int(stride), 1)
+    layout: Arrangement = "col_major" if stride == 1 else "row_major"
+    aligned = bool(kind.owner) and not parameter
+    return Tile(cast(DType, kind.dtype.__name__), (int(rows), 1), strides, layout, aligned)
+
+
 def put_in_shared_memory(var: Any) -> None:
     """Makes a tile use shared memory. Warp reads the storage after it has generated the whole function."""
     var.type.storage = "shared"

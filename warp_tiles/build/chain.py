@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from warp_tiles.errors import ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
@@ -12,6 +13,7 @@ from warp_tiles.plan.planning import PlannedVariant
 from warp_tiles.providers.base import Context, Provider, Recipe, Tuned, TunedChoice
 from warp_tiles.settings import Settings
 from warp_tiles.settings.policy import PROVIDER_ORDER
+from warp_tiles.solver.variant import Variant
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Offer:
             remedy. None if it can.
     """
 
-    provider: Provider
+    provider: Provider[Any]
     recipes: tuple[Recipe, ...]
     obstacle: WarpTilesError | None = None
 
@@ -41,7 +43,7 @@ class Chain:
     """
 
     settings: Settings
-    providers: tuple[Provider, ...]
+    providers: tuple[Provider[Any], ...]
     tuned: Tuned | None = None
 
     @property
@@ -49,15 +51,19 @@ class Chain:
         """True if only one provider is tried, and its failure is an error."""
         return self.settings.provider != "auto"
 
-    def order(self, variant: GemmVariant) -> tuple[Provider, ...]:
+    def order(self, variant: Variant) -> tuple[Provider[Any], ...]:
         """The providers in the order in which they are tried for a variant. The fastest by measurement comes first."""
         best = self._best(variant)
-        return tuple(sorted(self.providers, key=lambda provider: best is None or provider.name != best.provider))
+        serving = (provider for provider in self.providers if isinstance(variant, provider.serves))
+        return tuple(sorted(serving, key=lambda provider: best is None or provider.name != best.provider))
 
-    def _best(self, variant: GemmVariant) -> TunedChoice | None:
-        return self.tuned.best(variant, [provider.name for provider in self.providers]) if self.tuned else None
+    def _best(self, variant: Variant) -> TunedChoice | None:
+        return self._measured(variant, [provider.name for provider in self.providers])
 
-    def offer(self, provider: Provider, variant: GemmVariant, context: Context) -> Offer:
+    def _measured(self, variant: Variant, providers: Sequence[str]) -> TunedChoice | None:
+        return self.tuned.best(variant, providers) if self.tuned and isinstance(variant, GemmVariant) else None
+
+    def offer(self, provider: Provider[Any], variant: Variant, context: Context) -> Offer:
         """The offer of one provider of the chain for a variant.
 
         Raises:
@@ -72,11 +78,11 @@ class Chain:
             return Offer(provider, (), error)
         return Offer(provider, recipes)
 
-    def reason(self, provider: Provider, variant: GemmVariant, obstacles: Sequence[WarpTilesError]) -> str:
+    def reason(self, provider: Provider[Any], variant: Variant, obstacles: Sequence[WarpTilesError]) -> str:
         """The reason for a provider and its tile configuration, for the plan."""
         best = self._best(variant)
         if best is not None and best.provider != provider.name:  # use the provider's own measurement
-            best = self.tuned.best(variant, [provider.name]) if self.tuned else None
+            best = self._measured(variant, [provider.name])
         causes = [error.message for error in obstacles]
         if self.forced:
             causes.append(f"{self.settings.named('provider')} names it")
@@ -84,7 +90,7 @@ class Chain:
             causes.append(best.reason)
         return f"{provider.name}: {'; '.join(dict.fromkeys(causes)) or 'the first that is asked'}"
 
-    def unsupported(self, variant: GemmVariant, obstacles: Sequence[WarpTilesError]) -> UnsupportedVariant:
+    def unsupported(self, variant: Variant, obstacles: Sequence[WarpTilesError]) -> UnsupportedVariant:
         """The error if every provider has an obstacle."""
         causes = "; ".join(dict.fromkeys(error.message for error in obstacles))
         named = self.settings.named
@@ -120,7 +126,7 @@ def assign_provider(chain: Chain, planned: PlannedVariant, context: Context) -> 
             raise offer.obstacle
         obstacles.append(offer.obstacle)
     error = chain.unsupported(variant, obstacles)
-    if variant.c.dtype == "bfloat16":
+    if isinstance(variant, GemmVariant) and variant.c.dtype == "bfloat16":
         text = BFLOAT16_OUT_ERROR if planned.role is Role.FORWARD else BFLOAT16_ADJOINT_ERROR
         raise TypeError(f"In '{planned.function}': {text} Here {error.message}.") from error
     raise error

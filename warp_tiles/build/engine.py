@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from warp_tiles import settings
 from warp_tiles.build.chain import Chain, assign_provider
@@ -29,10 +29,12 @@ from warp_tiles.providers import (
     Provider,
     Recipe,
     ScalarProvider,
+    SolverProvider,
 )
 from warp_tiles.providers.base import Tuned
 from warp_tiles.providers.warps import Libmathdx
 from warp_tiles.settings import Settings
+from warp_tiles.solver.variant import Variant
 from warp_tiles.toolchain.rooms import deciding_files
 from warp_tiles.toolchain.search import Version
 from warp_tiles.util.single_flight import Flights
@@ -85,8 +87,8 @@ class Engine:
         self.resources = Resources(warp_toolkit, executor)
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.Lock()
-        self._in_flight: Flights[tuple[GemmVariant, Settings], Artifact] = Flights()
-        self._built_ahead: dict[tuple[GemmVariant, Settings], Future[Artifact]] = {}
+        self._in_flight: Flights[tuple[Variant, Settings], Artifact] = Flights()
+        self._built_ahead: dict[tuple[Variant, Settings], Future[Artifact]] = {}
         self.linked_ahead: dict[tuple[str, int | None, int], tuple[str, bytes]] = {}
         self._warned = WarnedTexts()
         self._rooms: str | None = None
@@ -123,14 +125,15 @@ class Engine:
         """
         store = self.at(resolved).store
         tuned = self.tuned.at(resolved, store) if self.tuned is not None else None
-        make: dict[str, Callable[[], Provider]] = {
-            "mma": lambda: MmaProvider(store, tuned),
-            "cublasdx": lambda: CublasdxProvider(store),
-            "libmathdx": lambda: LibmathdxProvider(self._libmathdx),
-            "scalar": ScalarProvider,
+        make: dict[str, Callable[[], tuple[Provider[Any], ...]]] = {
+            "mma": lambda: (MmaProvider(store, tuned), SolverProvider(store)),
+            "cublasdx": lambda: (CublasdxProvider(store),),
+            "libmathdx": lambda: (LibmathdxProvider(self._libmathdx),),
+            "scalar": lambda: (ScalarProvider(),),
         }
         absent = {"libmathdx"} if self._libmathdx is None and resolved.provider == "auto" else set()
-        return Chain(resolved, tuple(make[name]() for name in resolved.providers if name not in absent), tuned)
+        made = (make[name]() for name in resolved.providers if name not in absent)
+        return Chain(resolved, tuple(provider for providers in made for provider in providers), tuned)
 
     def records_changed(self) -> None:
         """Read tuning records again, and discard everything built ahead, because the choices may differ now."""
@@ -204,7 +207,7 @@ class Engine:
         if not planned.needed:
             return planned
         if planned.variant is None:
-            return replace(planned, provider="scalar")
+            return replace(planned, provider=planned.provider or "scalar")
         context = self.at(chain.settings)
         found, offer = assign_provider(chain, planned, context)
         key = offer.provider.key_of(offer.recipes[0])
@@ -222,8 +225,8 @@ class Engine:
     # ---- building
 
     def start(
-        self, variants: Iterable[GemmVariant], resolved: Settings | None = None, *, low_priority: bool = False
-    ) -> dict[GemmVariant, Future[Artifact]]:
+        self, variants: Iterable[Variant], resolved: Settings | None = None, *, low_priority: bool = False
+    ) -> dict[Variant, Future[Artifact]]:
         """Start building variants. Modules that need the same variant share its build.
 
         Args:
@@ -232,7 +235,7 @@ class Engine:
             low_priority: True to compile in processes of low priority, for builds in the background.
         """
         resolved = resolved or settings.current()
-        futures: dict[GemmVariant, Future[Artifact]] = {}
+        futures: dict[Variant, Future[Artifact]] = {}
         for variant in variants:
             identity = (variant, resolved)
             with self._lock:
@@ -253,19 +256,20 @@ class Engine:
             with self._lock:
                 self._built_ahead[artifact.variant, resolved] = known
 
-    def _build(self, variant: GemmVariant, resolved: Settings, low_priority: bool = False) -> Artifact:
+    def _build(self, variant: Variant, resolved: Settings, low_priority: bool = False) -> Artifact:
         chain, context = self.chain(resolved), self.at(resolved, low_priority)
         obstacles: list[WarpTilesError] = []
         failures: list[WarpTilesError] = []
         pending: list[WarpTilesError] = []  # failures whose warning waits until the replacement is known
         warned: list[str] = []
         no_toolchain = False  # if the first provider has no toolchain, no other compiling provider has one
-        for provider in chain.order(variant):
+        providers = chain.order(variant)
+        for provider in providers:
             if no_toolchain and provider.compiles:
                 continue
             offer = chain.offer(provider, variant, context)
             if isinstance(offer.obstacle, ToolchainError):
-                no_toolchain = no_toolchain or provider is chain.providers[0]
+                no_toolchain = no_toolchain or provider is providers[0]
                 failures.append(offer.obstacle)
                 pending.append(offer.obstacle)
             elif offer.obstacle is not None:
@@ -284,13 +288,13 @@ class Engine:
                     failures.append(error)
                     pending = [error]
                     if isinstance(error, ToolchainError):
-                        no_toolchain = no_toolchain or provider is chain.providers[0]
+                        no_toolchain = no_toolchain or provider is providers[0]
                         break
             if failures and isinstance(failures[0], LockedError):
                 break
         raise failures[0] if failures else chain.unsupported(variant, obstacles)
 
-    def _warn(self, variant: GemmVariant, failure: WarpTilesError, instead: str) -> str:
+    def _warn(self, variant: Variant, failure: WarpTilesError, instead: str) -> str:
         cause = failure.message
         if failure.log:
             cause = next((line.strip() for line in failure.log.splitlines() if "error" in line), cause)
@@ -304,7 +308,7 @@ class Engine:
         return text
 
     def _build_recipe(
-        self, variant: GemmVariant, provider: Provider, recipe: Recipe, context: BuildContext
+        self, variant: Variant, provider: Provider[Any], recipe: Recipe, context: BuildContext
     ) -> Artifact:
         start = time.perf_counter()
         if recipe.symbol and not context.settings.rules.builds and provider.key_of(recipe) is None:

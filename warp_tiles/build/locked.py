@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from warp_tiles.build.chain import Chain
 from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant
-from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.providers.base import Context
+from warp_tiles.solver.variant import Variant
 
 REMEDY = (
     "build it where that is allowed (`warp-tiles compile --arch {arch} -o DIR SCRIPT`, or run it with the policy auto) "
@@ -31,7 +31,7 @@ def require_cached(plan: ModulePlan, chain: Chain, context: Context) -> None:
         )
 
 
-def _missing(variant: GemmVariant, chain: Chain, context: Context) -> str:
+def _missing(variant: Variant, chain: Chain, context: Context) -> str:
     for provider in chain.providers:
         offer = chain.offer(provider, variant, context)
         if isinstance(offer.obstacle, UnsupportedVariant):

@@ -22,6 +22,7 @@ from warp_tiles.errors import BuildError, LinkError, WarpTilesError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.providers.mma import device_function
+from warp_tiles.solver.variant import Variant
 from warp_tiles.util.files import write_atomic
 from warp_tiles.util.warn import warn
 
@@ -42,7 +43,7 @@ class ModuleBuild:
         self._engine = engine
         self._generated = generated
         self._session = generated.session
-        self._futures: Mapping[GemmVariant, Future[Artifact]] = {}
+        self._futures: Mapping[Variant, Future[Artifact]] = {}
         self._started = time.perf_counter()
         self.module_source: ModuleSource | None = None  # finish() sets it, unless Warp added its own inputs
         self._settings = plan.settings
@@ -118,7 +119,7 @@ class ModuleBuild:
     def _artifacts(self) -> list[Artifact]:
         return [future.result() for future in self._futures.values()]
 
-    def _variants(self) -> list[GemmVariant]:
+    def _variants(self) -> list[Variant]:
         return [v.variant for v in self.plan.needed if v.variant is not None]
 
     def finish(
@@ -248,7 +249,8 @@ class ModuleBuild:
         unbuilt = {artifact.variant: artifact for artifact in artifacts if not artifact.payload}
         requested = {artifact.variant for artifact in artifacts}
         for site in self._session.sites:
-            missing = next((variant for variant in site.variants.values() if variant in unbuilt), None)
+            products = [variant for variant in site.variants.values() if isinstance(variant, GemmVariant)]
+            missing = next((variant for variant in products if variant in unbuilt), None)
             if missing is None:
                 continue
             log = "\n".join(unbuilt[missing].warnings)
@@ -258,7 +260,7 @@ class ModuleBuild:
                     remedy="set enable_backward=False, or the module option enable_mathdx_solver=False",
                     log=log,
                 )
-            if any(variant in requested and variant.c.dtype == "bfloat16" for variant in site.variants.values()):
+            if any(variant in requested and variant.c.dtype == "bfloat16" for variant in products):
                 raise BuildError(
                     f"in '{site.function}' {missing.describe()} could not be built, and the scalar path of "
                     "tile_matmul would accumulate in bfloat16",
@@ -267,7 +269,7 @@ class ModuleBuild:
                 )
 
 
-def planned_functions(plan: ModulePlan) -> dict[GemmVariant, DeviceFunction]:
+def planned_functions(plan: ModulePlan) -> dict[Variant, DeviceFunction]:
     """The functions of a plan, by variant."""
     return {
         v.variant: device_function(v.variant, v.symbol or v.variant.symbol, v.provider, v.tile_config)
@@ -276,7 +278,7 @@ def planned_functions(plan: ModulePlan) -> dict[GemmVariant, DeviceFunction]:
     }
 
 
-def _functions(built: Sequence[Artifact]) -> dict[GemmVariant, DeviceFunction]:
+def _functions(built: Sequence[Artifact]) -> dict[Variant, DeviceFunction]:
     return {a.variant: device_function(a.variant, a.symbol, a.provider, a.tile_config) for a in built if a.payload}
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan, PlannedLoop
+from warp_tiles.solver.config import Config
+from warp_tiles.solver.variant import Variant
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Artifact:
         tile_config: Tile configuration of the provider ``mma``; None with others.
     """
 
-    variant: GemmVariant
+    variant: Variant
     symbol: str
     payload: bytes
     provider: str
@@ -38,7 +38,7 @@ class Artifact:
     seconds: float
     warnings: tuple[str, ...] = ()
     lto_bytes: int = 0
-    tile_config: TileConfig | None = None
+    tile_config: Config | None = None
 
     def without_payload(self) -> Artifact:
         """A copy without the payload, for the record, which outlives the build."""

@@ -57,13 +57,13 @@ def _print(item: ModulePlan) -> None:
     rows: list[list[object]] = []
     for planned in item.variants:
         variant = planned.variant
-        shape = "-" if variant is None else f"{variant.m}x{variant.n}x{variant.k}"
-        dtypes = "-" if variant is None else f"{variant.a.dtype} {variant.b.dtype} {variant.c.dtype}"
+        size = planned.call if variant is None else variant.size
+        dtypes = "-" if variant is None else variant.dtypes
         state = "cached" if planned.cached else "to build" if planned.needed and planned.key else ""
         rows.append(
             [
                 planned.role.value,
-                shape,
+                size,
                 dtypes,
                 ", ".join(planned.kernels),
                 "yes" if planned.needed else "no",
@@ -74,7 +74,7 @@ def _print(item: ModulePlan) -> None:
                 state,
             ]
         )
-    headings = ("role", "M x N x K", "A B C", "kernels", "needed", "reason", "provider", "tile", "key", "cache")
+    headings = ("role", "size", "dtypes", "kernels", "needed", "reason", "provider", "tile", "key", "cache")
     print_table(title, headings, rows)
     if item.loops:
         cells = [

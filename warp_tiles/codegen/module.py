@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
@@ -15,6 +15,7 @@ from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.plan.planning import PlannedLoop, Session, Site
 from warp_tiles.settings import Settings
+from warp_tiles.solver.variant import OPERANDS, SolverVariant, Variant
 
 SCALAR_FUNCTION = "0"  # Warp's templates take the scalar path if they get an int in place of a function
 
@@ -52,7 +53,7 @@ class GeneratedModule:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def loops(self, functions: Mapping[GemmVariant, DeviceFunction], settings: Settings) -> tuple[PlannedLoop, ...]:
+    def loops(self, functions: Mapping[Variant, DeviceFunction], settings: Settings) -> tuple[PlannedLoop, ...]:
         """Returns the decision about each loop that contains products, once for each kernel that runs the loop.
 
         Args:
@@ -73,7 +74,7 @@ class GeneratedModule:
             for kernel in self.trace.kernels_of.get(decision.function, ())
         )
 
-    def text(self, functions: Mapping[GemmVariant, DeviceFunction], settings: Settings) -> str:
+    def text(self, functions: Mapping[Variant, DeviceFunction], settings: Settings) -> str:
         """Returns the finished source.
 
         Args:
@@ -81,34 +82,46 @@ class GeneratedModule:
                 products take the scalar path, because Warp's templates look only at the forward function.
             settings: The settings of the module.
         """
-        complete = [site for site in self.session.sites if self._is_complete(site, functions)]
-        names = dict.fromkeys((s.placeholder(role) for s in self.session.sites for role in Role), SCALAR_FUNCTION)
+        products = [site for site in self.session.sites if not site.is_solver]
+        complete = [site for site in products if self._is_complete(site, functions)]
+        names = {s.placeholder(role): SCALAR_FUNCTION for s in self.session.sites for role in s.roles}
         declarations: dict[str, str] = {}
+        solvers: dict[str, str] = {}
+        served = {site.function for site in complete}
+        for site in self.session.sites:
+            for role, variant in site.variants.items():
+                if isinstance(variant, SolverVariant) and variant in functions and role in self._needed(site):
+                    symbol = functions[variant].symbol
+                    declarations[symbol] = solver_declaration(variant, symbol)
+                    solvers[symbol] = solver_struct(variant, symbol)
+                    served.add(site.function)
+                    names[site.placeholder(role)] = f"wt::Solver<{symbol}_call>{{}}"
         waiting = waiting_sites(self.trace)
         for site in complete:
             forward = (
                 functions[site.variants[Role.FORWARD]].symbol if Role.FORWARD in site.variants else SCALAR_FUNCTION
             )
-            for role in Role:
+            for role in site.roles:
                 # an adjoint that nothing calls is still an argument; as in Warp, it is the forward function
-                variant = site.variants.get(role) if role in self._needed(site) else None
-                symbol = functions[variant].symbol if variant is not None else forward
-                if variant is not None:
-                    declarations[symbol] = declaration(variant, symbol)
-                if variant is not None and role is Role.ADJOINT_B and site.index in waiting:
-                    declarations[f"{symbol}_waiting"] = waiting_function(symbol, pointers(variant))
+                product = self._product(site, role) if role in self._needed(site) else None
+                symbol = functions[product].symbol if product is not None else forward
+                if product is not None:
+                    declarations[symbol] = declaration(product, symbol)
+                if product is not None and role is Role.ADJOINT_B and site.index in waiting:
+                    declarations[f"{symbol}_waiting"] = waiting_function(symbol, pointers(product))
                     symbol = f"{symbol}_waiting"
                 names[site.placeholder(role)] = symbol
         macros = Macros()
         decisions = self._decide(functions, settings)
         for decision in decisions:
             for accumulation in decision.accumulations:
-                product, sums = accumulation.operation.product, accumulation.sums
-                assert product is not None
-                variant = self.session.sites[product.site].variants[Role.FORWARD]
-                declarations[f"{sums.symbol}_add"] = loop_declarations(variant, sums)
+                operation, sums = accumulation.operation, accumulation.sums
+                assert operation.product is not None
+                summed = self._product(self.session.sites[operation.product.site], Role.FORWARD)
+                assert summed is not None
+                declarations[f"{sums.symbol}_add"] = loop_declarations(summed, sums)
         emit_loops(macros, decisions)
-        self._emit_loads(macros, decisions, {site.index for site in complete}, settings)
+        self._emit_loads(macros, decisions, served, settings)
         if settings.loop_sums:
             sites = sites_without_replay(self.trace) & {site.index for site in complete}
             for function in self.trace.functions.values():
@@ -118,23 +131,28 @@ class GeneratedModule:
             [declarations[name] for name in sorted(declarations)],
             names,
             macros.definitions(self.trace.functions.values()),
-            header=bool(complete) and settings.wide_moves,
+            header=bool(served) and settings.wide_moves,
+            solvers=[solvers[symbol] for symbol in sorted(solvers)],
         )
+
+    def _product(self, site: Site, role: Role) -> GemmVariant | None:
+        variant = site.variants.get(role)
+        return variant if isinstance(variant, GemmVariant) else None
 
     def _needed(self, site: Site) -> list[Role]:
         return [role for role in site.variants if role is Role.FORWARD or site.index in self.called]
 
-    def _is_complete(self, site: Site, functions: Mapping[GemmVariant, DeviceFunction]) -> bool:
+    def _is_complete(self, site: Site, functions: Mapping[Variant, DeviceFunction]) -> bool:
         return bool(site.variants) and all(site.variants[role] in functions for role in self._needed(site))
 
-    def _decide(self, functions: Mapping[GemmVariant, DeviceFunction], settings: Settings) -> tuple[LoopDecision, ...]:
+    def _decide(self, functions: Mapping[Variant, DeviceFunction], settings: Settings) -> tuple[LoopDecision, ...]:
         key = frozenset(functions.items()), settings
         if key not in self._decisions:
             self._decisions[key] = self._decide_loops(functions, settings)
         return self._decisions[key]
 
     def _decide_loops(
-        self, functions: Mapping[GemmVariant, DeviceFunction], settings: Settings
+        self, functions: Mapping[Variant, DeviceFunction], settings: Settings
     ) -> tuple[LoopDecision, ...]:
         sums: dict[int, LoopSums | str] = {}
         for site in self.session.sites:
@@ -151,14 +169,13 @@ class GeneratedModule:
         )
 
     def _emit_loads(
-        self, macros: Macros, decisions: tuple[LoopDecision, ...], complete: set[int], settings: Settings
+        self, macros: Macros, decisions: tuple[LoopDecision, ...], served: Collection[str], settings: Settings
     ) -> None:
         if not settings.wide_moves:
             return
         ahead = {decision.loop.hook for decision in decisions if decision.pipeline is not None}
-        for function in self.trace.functions.values():
-            served = (operation.product for operation in function.operations() if operation.product is not None)
-            if any(product.site in complete for product in served):
+        for label, function in self.trace.functions.items():
+            if label in served:
                 emit_loads(macros, plan_loads(function, ahead), plan_loads(function))
 
 
@@ -166,6 +183,24 @@ def pointers(variant: GemmVariant) -> tuple[str, ...]:
     """Returns the C++ types of the parameters of a variant's device function: alpha, A, B, beta and C."""
     a, b, c = (f"{DTYPES[operand.dtype].warp_type}*" for operand in (variant.a, variant.b, variant.c))
     return c, a, b, c, c
+
+
+def solver_declaration(variant: SolverVariant, symbol: str) -> str:
+    """C++ declaration of a solver variant's device function."""
+    count = len(OPERANDS[variant.function]) + bool(variant.scratch_elements)
+    return f"void {symbol}({', '.join(['void*'] * count)});"
+
+
+def solver_struct(variant: SolverVariant, symbol: str) -> str:
+    """C++ of a type that stands for a solver function, as ``kernels/module/solvers.cuh`` uses it."""
+    names = "abcdef"[: len(OPERANDS[variant.function]) + bool(variant.scratch_elements)]
+    parameters = ", ".join(f"void* {name}" for name in names)
+    return (
+        f"struct {symbol}_call {{\n"
+        f"    static constexpr int scratch = {variant.scratch_elements};\n"
+        f"    static CUDA_CALLABLE void run({parameters}) {{ {symbol}({', '.join(names)}); }}\n"
+        "};"
+    )
 
 
 def declaration(variant: GemmVariant, symbol: str) -> str:

@@ -7,17 +7,24 @@ one of them. The prelude replaces it: declarations, the device functions of ``ke
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.flatten import flattened
 
 PLACEHOLDER = "/* warp_tiles prelude */"
 MODULE_HEADER = "module/module.cuh"  # below kernels/
+SOLVER_HEADER = "module/solvers.cuh"
 
 
 def with_prelude(
-    source: str, declarations: Iterable[str], names: Mapping[str, str], macros: Iterable[str], *, header: bool
+    source: str,
+    declarations: Iterable[str],
+    names: Mapping[str, str],
+    macros: Iterable[str],
+    *,
+    header: bool,
+    solvers: Sequence[str] = (),
 ) -> str:
     """Returns the source with its prelude.
 
@@ -27,6 +34,7 @@ def with_prelude(
         names: The value of each placeholder of a site.
         macros: Definitions of the hooks.
         header: True to include the functions of ``kernels/module``. Adjoints of loads then add vectors.
+        solvers: C++ of the types that stand for solver functions; the overloads that take them are included with them.
 
     Raises:
         ToolchainError: The device sources are missing.
@@ -35,6 +43,8 @@ def with_prelude(
     if header:
         kernels = sources.kernels_folder()
         lines.append(flattened(kernels / MODULE_HEADER, kernels))
+    if solvers:
+        lines += [(sources.kernels_folder() / SOLVER_HEADER).read_text("utf-8"), *solvers]
     lines += [f"#define {name} {value}" for name, value in names.items()]
     lines += [*macros, 'extern "C" {']
     return source.replace(PLACEHOLDER, "\n".join(lines), 1)

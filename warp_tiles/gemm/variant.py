@@ -24,6 +24,10 @@ class Role(str, Enum):
     FORWARD = "forward"
     ADJOINT_A = "adjoint_a"
     ADJOINT_B = "adjoint_b"
+    ADJOINT = "adjoint"  # of a solver function, which has only one
+
+
+PRODUCT_ROLES = (Role.FORWARD, Role.ADJOINT_A, Role.ADJOINT_B)
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,16 @@ class GemmVariant:
             f"wt_gemm_{self.m}_{self.n}_{self.k}_{dtypes}{tf32}_{arrangements}"
             f"_ld{lds}_al{alignments}_t{self.threads}_sm{self.arch}"
         )
+
+    @property
+    def size(self) -> str:
+        """Sizes for tables, e.g. ``64x64x32``."""
+        return f"{self.m}x{self.n}x{self.k}"
+
+    @property
+    def dtypes(self) -> str:
+        """Element types of A, B and C, for tables."""
+        return f"{self.a.dtype} {self.b.dtype} {self.c.dtype}"
 
     def without_alignment(self) -> GemmVariant:
         """The same product, with only the alignment of an element promised."""

@@ -14,33 +14,42 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
-from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.gemm.variant import PRODUCT_ROLES, Role
 from warp_tiles.settings import Settings, current
-
+from warp_tiles.solver.config import Config
+from warp_tiles.solver.variant import Variant
 
 @dataclass(frozen=True)
 class Site:
-    """One place in the generated code that multiplies tiles.
+    """One place in the generated code that calls device functions: a product or a solver.
 
     Attributes:
         index: Number of the site within its module.
-        call: The Warp function, ``tile_matmul`` or ``tile_cholesky``.
+        call: The Warp function, e.g. ``tile_matmul``.
         function: Key of the kernel or ``@wp.func`` that contains it.
-        variants: The variants by role; empty on the scalar path. A Cholesky site has only ``adjoint_a``.
+        variants: The variants by role; empty if no function of this project serves the site.
         scalar_reason: The reason for the scalar path; empty if it is not taken.
         bfloat16_operands: True if A or B is bfloat16. The scalar path has no adjoints for it.
+        roles: The functions that the call can name.
+        provider: Who serves a site without variants; empty stands for ``scalar``.
     """
 
     index: int
     call: str
     function: str
-    variants: Mapping[Role, GemmVariant]
+    variants: Mapping[Role, Variant]
     scalar_reason: str = ""
     bfloat16_operands: bool = False
+    roles: tuple[Role, ...] = PRODUCT_ROLES
+    provider: str = ""
+
+    @property
+    def is_solver(self) -> bool:
+        """True if the site calls a solver function."""
+        return Role.ADJOINT_A not in self.roles
 
     def placeholder(self, role: Role) -> str:
-        """The name of one product of this site in the generated source."""
+        """The name of one function of this site in the generated source."""
         return f"wt_site{self.index}_{role.value}"
 
 
@@ -79,7 +88,7 @@ class PlannedVariant:
         cached: True if the cache holds it.
     """
 
-    variant: GemmVariant | None
+    variant: Variant | None
     role: Role
     call: str
     function: str
@@ -90,13 +99,13 @@ class PlannedVariant:
     key: str = ""
     cached: bool = False
     symbol: str = ""
-    tile_config: TileConfig | None = None
+    tile_config: Config | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints; sizes are null on the scalar path."""
         names = ["m", "n", "k", "a_dtype", "b_dtype", "c_dtype", "precision", "arrangement"]
         names += ["leading_dimensions", "alignments", "threads", "arch"]
-        sizes = dict.fromkeys(names) if self.variant is None else self.variant.to_json()
+        sizes = dict.fromkeys(names) | ({} if self.variant is None else self.variant.to_json())
         return {
             "role": self.role.value,
             **sizes,
@@ -209,13 +218,15 @@ class Session:
         self,
         call: str,
         function: str,
-        variants: Mapping[Role, GemmVariant],
+        variants: Mapping[Role, Variant],
         *,
         scalar_reason: str = "",
         bfloat16_operands: bool = False,
+        roles: tuple[Role, ...] = PRODUCT_ROLES,
+        provider: str = "",
     ) -> Site:
         """Record a site and return it with its placeholders."""
-        site = Site(len(self.sites), call, function, dict(variants), scalar_reason, bfloat16_operands)
+        site = Site(len(self.sites), call, function, dict(variants), scalar_reason, bfloat16_operands, roles, provider)
         self.sites.append(site)
         return site
 
@@ -234,13 +245,15 @@ def _decide(site: Site, role: Role, called: Collection[int], uses: Sequence[Func
         use.reason for use in uses if use.function == site.function and use.backward == needed and adjoint
     )
     if not adjoint:
-        reason = "every launch runs the forward product"
+        what = "product" if site.roles == PRODUCT_ROLES else "function"
+        reason = f"every launch runs the forward {what}"
     else:
         reason = "; ".join(reasons) or ("its adjoint is called" if needed else "no generated code calls its adjoint")
     if site.scalar_reason:
         reason = f"{site.scalar_reason}; {reason}" if needed else reason
     variant = site.variants.get(role)
-    return PlannedVariant(variant, role, site.call, site.function, kernels, needed, reason)
+    provider = site.provider if needed else ""
+    return PlannedVariant(variant, role, site.call, site.function, kernels, needed, reason, provider)
 
 
 def _merge(planned: Sequence[PlannedVariant]) -> tuple[PlannedVariant, ...]:
@@ -275,8 +288,7 @@ def resolve(
     for site in session.sites:
         if site.bfloat16_operands and not site.variants and site.index in called:
             raise TypeError(f"In '{site.function}': {BFLOAT16_ADJOINT_ERROR} Here {site.scalar_reason}.")
-        roles = (Role.ADJOINT_A,) if site.call == "tile_cholesky" else tuple(Role)
-        planned.extend(_decide(site, role, called, uses) for role in roles)
+        planned.extend(_decide(site, role, called, uses) for role in site.roles)
     return ModulePlan(
         session.module, session.arch, session.block_dim, tuple(kernels), _merge(planned), session.settings
     )

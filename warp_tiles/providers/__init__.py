@@ -4,6 +4,7 @@ from warp_tiles.providers.base import Built, Context, Provider, Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider
 from warp_tiles.providers.mma import MmaProvider
 from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.providers.solver import SolverProvider
 from warp_tiles.providers.warps import LibmathdxProvider, ScalarProvider
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "Provider",
     "Recipe",
     "ScalarProvider",
+    "SolverProvider",
 ]

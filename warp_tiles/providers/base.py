@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.solver.config import Config
+from warp_tiles.solver.variant import Variant
 
 if TYPE_CHECKING:
     from warp_tiles.cache import CacheKey
@@ -29,9 +31,9 @@ class Recipe:
     """
 
     title: str
-    variant: GemmVariant
+    variant: Variant
     symbol: str
-    tile_config: TileConfig | None = None
+    tile_config: Config | None = None
 
 
 @dataclass(frozen=True)
@@ -102,26 +104,31 @@ class Tuned(Protocol):
         """The fastest measured choice among these providers; None without a usable measurement."""
 
 
-class Provider(ABC):
-    """Builds GEMM variants. It refuses a variant that it cannot serve, with the name of the field.
+V = TypeVar("V", bound=Variant)
+
+
+class Provider(ABC, Generic[V]):
+    """Builds variants. It refuses a variant that it cannot serve, with the name of the field.
 
     Attributes:
         name: Its name in the setting ``provider``.
         compiles: True if it needs NVRTC. All such providers need the same NVRTC.
+        serves: The kinds of variants that it may be asked for.
     """
 
     name: ClassVar[str]
     compiles: ClassVar[bool] = False
+    serves: ClassVar[tuple[type, ...]] = (GemmVariant,)
 
     @abstractmethod
-    def recipes(self, variant: GemmVariant) -> tuple[Recipe, ...]:
+    def recipes(self, variant: V) -> tuple[Recipe, ...]:
         """The recipes for a variant, best first. They do not depend on the machine.
 
         Raises:
             UnsupportedVariant: There is no recipe. The message names the field and its value.
         """
 
-    def require(self, variant: GemmVariant, context: Context) -> None:  # noqa: B027  most providers require nothing
+    def require(self, variant: V, context: Context) -> None:
         """Check that this machine has all that a build needs.
 
         Raises:

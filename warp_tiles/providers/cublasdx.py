@@ -88,7 +88,7 @@ def options(variant: GemmVariant) -> dict[str, Any]:
     }
 
 
-class CublasdxProvider(NvrtcProvider):
+class CublasdxProvider(NvrtcProvider[GemmVariant, TileConfig]):
     """Builds variants from the cuBLASDx headers.
 
     Args:

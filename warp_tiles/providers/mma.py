@@ -17,6 +17,8 @@ from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.providers.base import Recipe, Tuned
 from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.solver.config import Config
+from warp_tiles.solver.variant import SolverVariant, Variant
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.sources import DeviceSource
 from warp_tiles.toolchain.store import ToolchainStore
@@ -128,7 +130,7 @@ def loop_sums(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums
     return LoopSums(symbol, sums.warp_type, count)
 
 
-def device_function(variant: GemmVariant, symbol: str, provider: str, config: TileConfig | None) -> DeviceFunction:
+def device_function(variant: Variant, symbol: str, provider: str, config: Config | None) -> DeviceFunction:
     """The device function of a built variant, for generated code.
 
     Args:
@@ -139,7 +141,9 @@ def device_function(variant: GemmVariant, symbol: str, provider: str, config: Ti
     """
     from warp_tiles.codegen.module import DeviceFunction
 
-    if config is None:
+    if isinstance(variant, SolverVariant):
+        return DeviceFunction(symbol, "a solver function has no sums")
+    if not isinstance(config, TileConfig):
         return DeviceFunction(symbol, f"the provider {provider} has no functions that keep sums in registers")
     if (sums := loop_sums(variant, symbol, config)) is not None:
         return DeviceFunction(symbol, sums)
@@ -163,7 +167,7 @@ def _chosen(variant: GemmVariant) -> TileConfig:
     return choose(variant)
 
 
-class MmaProvider(NvrtcProvider):
+class MmaProvider(NvrtcProvider[GemmVariant, TileConfig]):
     """Builds variants from the templates in ``kernels/``, which include only their own headers.
 
     Where a method takes a tile configuration, None means the result of :func:`warp_tiles.heuristics.choose.choose`.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import GemmVariant
-from warp_tiles.providers.base import Built, Context, Provider, Recipe
+from warp_tiles.providers.base import Built, Context, Provider, Recipe, V
+from warp_tiles.solver.config import Config
 from warp_tiles.toolchain.search import require_arch
 from warp_tiles.toolchain.sources import DeviceSource
 from warp_tiles.toolchain.store import ToolchainStore
@@ -18,7 +17,10 @@ if TYPE_CHECKING:
     from warp_tiles.compile.compiler import Compiled, CompileRequest
 
 
-class NvrtcProvider(Provider):
+C = TypeVar("C", bound=Config)
+
+
+class NvrtcProvider(Provider[V], Generic[V, C]):
     """Builds variants with NVRTC.
 
     Args:
@@ -46,24 +48,24 @@ class NvrtcProvider(Provider):
         """
 
     @abstractmethod
-    def text(self, variant: GemmVariant, config: TileConfig | None) -> str:
+    def text(self, variant: V, config: C | None) -> str:
         """The translation unit of a variant."""
 
     @abstractmethod
-    def options(self, variant: GemmVariant) -> dict[str, Any]:
+    def options(self, variant: V) -> dict[str, Any]:
         """The compiler options that affect the code, with the names of ``cuda.core.ProgramOptions``."""
 
-    def settled(self, variant: GemmVariant, config: TileConfig | None) -> TileConfig | None:
+    def settled(self, variant: V, config: C | None) -> C | None:
         """The tile configuration to use: ``config``, or the default for None. None if the provider has none."""
         return None
 
-    def details(self, config: TileConfig | None) -> dict[str, object]:
+    def details(self, config: C | None) -> dict[str, object]:
         """Facts of this provider that the cache stores with LTO-IR."""
         return {}
 
     # ---- shared by all
 
-    def request(self, variant: GemmVariant, config: TileConfig | None = None) -> CompileRequest:
+    def request(self, variant: V, config: C | None = None) -> CompileRequest:
         """The compile request of a variant.
 
         Raises:
@@ -77,7 +79,7 @@ class NvrtcProvider(Provider):
             f"{variant.symbol}_{self.name}.cu",
             self.text(variant, config),
             (*self.options(variant).items(), ("include_path", paths)),
-            f"the {self.name} GEMM {variant.describe()}",
+            f"the {self.name} function {variant.describe()}",
         )
 
     def identity(self) -> dict[str, str]:
@@ -96,7 +98,7 @@ class NvrtcProvider(Provider):
         """See :meth:`Provider.salt`."""
         return self.identity()
 
-    def manifest(self, variant: GemmVariant, compiled: Compiled, config: TileConfig | None = None) -> dict[str, object]:
+    def manifest(self, variant: V, compiled: Compiled, config: C | None = None) -> dict[str, object]:
         """Facts that the cache stores with a variant's LTO-IR."""
         return {
             "symbol": variant.symbol,
@@ -107,7 +109,7 @@ class NvrtcProvider(Provider):
             **self.details(self.settled(variant, config)),
         }
 
-    def key(self, variant: GemmVariant, config: TileConfig | None = None) -> CacheKey:
+    def key(self, variant: V, config: C | None = None) -> CacheKey:
         """The cache key of a variant's LTO-IR.
 
         Raises:
@@ -124,18 +126,18 @@ class NvrtcProvider(Provider):
         fields["translation_unit"] = self.text(variant, config)
         return CacheKey.of(fields)
 
-    def require(self, variant: GemmVariant, context: Context) -> None:
+    def require(self, variant: V, context: Context) -> None:
         """See :meth:`Provider.require`."""
         require_arch(context.toolchain(), variant.arch)
         self.identity()
 
     def key_of(self, recipe: Recipe) -> CacheKey:
         """See :meth:`Provider.key_of`."""
-        return self.key(recipe.variant, recipe.tile_config)
+        return self.key(cast(V, recipe.variant), cast("C | None", recipe.tile_config))
 
     def build(self, recipe: Recipe, context: Context) -> Built:
         """See :meth:`Provider.build`."""
-        variant, config = recipe.variant, recipe.tile_config
+        variant, config = cast(V, recipe.variant), cast("C | None", recipe.tile_config)
         key = self.key(variant, config)
         payload, hit = context.get_or_compile(
             key, self.request(variant, config), lambda compiled: self.manifest(variant, compiled, config)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar, cast
 
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.providers.base import Built, Context, Provider, Recipe, refusal
 from warp_tiles.providers.cublasdx import require_served
+from warp_tiles.solver.variant import SolverVariant, Variant
 
 Libmathdx = Callable[[GemmVariant], tuple[str, bytes]]
 
 
-class LibmathdxProvider(Provider):
+class LibmathdxProvider(Provider[GemmVariant]):
     """Lets Warp build a variant with libmathdx. The result is not cached here.
 
     Args:
@@ -35,17 +37,18 @@ class LibmathdxProvider(Provider):
     def build(self, recipe: Recipe, context: Context) -> Built:
         """See :meth:`Provider.build`."""
         assert self._function is not None
-        return Built(*self._function(recipe.variant))
+        return Built(*self._function(cast(GemmVariant, recipe.variant)))
 
 
-class ScalarProvider(Provider):
+class ScalarProvider(Provider[Variant]):
     """Leaves a product to Warp's templates, which compute it without a device function."""
 
     name = "scalar"
+    serves: ClassVar[tuple[type, ...]] = (GemmVariant, SolverVariant)
 
-    def recipes(self, variant: GemmVariant) -> tuple[Recipe, ...]:
+    def recipes(self, variant: Variant) -> tuple[Recipe, ...]:
         """See :meth:`Provider.recipes`."""
-        if variant.c.dtype == "bfloat16":
+        if isinstance(variant, GemmVariant) and variant.c.dtype == "bfloat16":
             raise refusal(self.name, "c_dtype", variant.c.dtype, "Warp's scalar path would accumulate in bfloat16")
         return (Recipe("Warp's scalar path", variant, ""),)
 

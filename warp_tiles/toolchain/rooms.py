@@ -7,7 +7,7 @@ from pathlib import Path
 from warp_tiles.toolchain import sources
 
 PACKAGE = Path(__file__).resolve().parents[1]
-DECIDING_ROOMS = ("_warp", "build", "codegen", "compile", "gemm", "heuristics", "plan", "providers")
+DECIDING_ROOMS = ("_warp", "build", "codegen", "compile", "gemm", "heuristics", "plan", "providers", "solver")
 
 
 def deciding_modules() -> dict[str, Path]:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The emulated thread's index, shuffles between the lanes of a warp, byte permutation and the block barrier.
+// The emulated thread's index, shuffles between the lanes of a warp, byte permutation and barriers.
 
 #pragma once
 
@@ -27,6 +27,16 @@ WT_DEVICE double shuffle_xor(double x, int mask)
     return result;
 }
 
+// Returns x of a lane among WIDTH neighbours, a power of two. Every lane of the warp calls it.
+template <class T>
+WT_DEVICE T shuffle(T x, int lane, int width = 32)
+{
+    T result;
+    const int bytes = int(sizeof(T)), first = emulator::thread_index() % 32 / width * width;
+    emulator::collective(emulator::Kind::shuffle, {&result, &x, &bytes, first + lane % width});
+    return result;
+}
+
 // Selects four of the eight bytes of two words by the four digits of the selector; b has the upper four bytes.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-prmt
 WT_DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector)
@@ -44,5 +54,8 @@ WT_DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector)
 
 // Waits for every thread of the block and makes their writes to shared memory visible.
 WT_DEVICE void block_barrier() { emulator::collective(emulator::Kind::barrier, {nullptr, nullptr, nullptr, 0}); }
+
+// Waits for every lane of the warp and makes their writes to shared memory visible to each other.
+WT_DEVICE void warp_barrier() { emulator::collective(emulator::Kind::warp_barrier, {nullptr, nullptr, nullptr, 0}); }
 
 }  // namespace wt::arch

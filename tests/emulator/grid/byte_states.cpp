@@ -8,12 +8,6 @@
 
 namespace wt::emulator {
 
-namespace {
-
-constexpr std::int16_t several_threads = -1;
-
-}  // namespace
-
 void ByteStates::reset(std::string name, const void* start, std::size_t size)
 {
     name_ = std::move(name);
@@ -59,11 +53,13 @@ void ByteStates::check_bounds(const Access& access, const void* address, int ali
 
 // Throws Fault if another thread made an access at `time` that no barrier separates from this access.
 void ByteStates::check_race(
-    const Access& access, const void* address, std::uint32_t time, int other, const char* verb) const
+    const Access& access, const void* address, std::uint32_t time, int other, std::uint32_t warp_time,
+    const char* verb) const
 {
-    if (time == 0 || clock_.is_past(time) || (time == clock_.now() && other == access.thread)) return;
     const bool here = time == clock_.now();
-    const std::string who = other == several_threads ? "several threads" : name_of_thread(other);
+    if (time == 0 || clock_.is_past(time)) return;
+    if (here && (other == access.thread || clock_.warps.is_past(other, warp_time, access.thread))) return;
+    const std::string who = Accessors::is_thread(other) ? name_of_thread(other) : "several threads";
     throw Fault{access.text() + " races at " + describe(address) + " with " + who + (here ? "" : " of another block")
                 + ", which " + verb + (here ? " it since the last barrier" : " it")};
 }
@@ -82,17 +78,20 @@ void ByteStates::access(const Access& access, AccessKind kind, const void* addre
         if (kind != AccessKind::write && !state.initialised)
             throw Fault{access.text() + " of unwritten memory at " + describe(byte)};
         if (!(kind == AccessKind::atomic && state.atomic))
-            check_race(access, byte, state.write_time, state.writer, "wrote");
+            check_race(access, byte, state.write_time, state.writer, state.write_warp_time, "wrote");
         if (kind == AccessKind::read) {
-            // Several readers since the last barrier count as a reader that is no single thread.
-            state.reader = state.read_time == now && state.reader != thread ? several_threads : thread;
+            const bool first =
+                state.read_time != now || clock_.warps.is_past(state.reader, state.read_warp_time, access.thread);
+            state.reader = first ? thread : Accessors::joined(state.reader, access.thread);
             state.read_time = now;
+            state.read_warp_time = clock_.warps.now(access.thread);
         } else {
-            check_race(access, byte, state.read_time, state.reader, "read");
+            check_race(access, byte, state.read_time, state.reader, state.read_warp_time, "read");
             state.initialised = true;
             state.atomic = kind == AccessKind::atomic;
             state.writer = thread;
             state.write_time = now;
+            state.write_warp_time = clock_.warps.now(access.thread);
         }
     }
 }
@@ -114,6 +113,7 @@ void ByteStates::end_copy(int thread, const void* address, int bytes)
         state.copy_pending = false;
         state.writer = std::int16_t(thread);
         state.write_time = clock_.now();
+        state.write_warp_time = clock_.warps.now(thread);
     }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "machine/memory.h"
+#include "machine/warp_times.h"
 
 namespace wt::emulator {
 
@@ -20,13 +21,19 @@ enum class AccessKind { read, write, atomic };
 class Clock {
 public:
     void start_launch() { now_ = block_ = 1; }
-    void start_block() { block_ = ++now_; }
+    void start_block()
+    {
+        block_ = ++now_;
+        warps.reset();
+    }
     void pass_barrier() { ++now_; }
 
     std::uint32_t now() const { return now_; }
 
     // Returns true if a barrier orders an access at that time before all accesses from now on.
     bool is_past(std::uint32_t time) const { return time >= block_ && time < now_; }
+
+    WarpTimes warps;
 
 private:
     std::uint32_t now_ = 1, block_ = 1;
@@ -60,6 +67,7 @@ private:
         std::int16_t writer = 0, reader = 0, copier = 0;
         bool initialised = false, atomic = false, copy_pending = false;
         std::uint32_t write_time = 0, read_time = 0;  // 0 means never
+        std::uint32_t write_warp_time = 0, read_warp_time = 0;
     };
     struct Region {
         std::string name;
@@ -68,7 +76,8 @@ private:
 
     std::ptrdiff_t offset_of(const void* address) const { return static_cast<const char*>(address) - start_; }
     void check_bounds(const Access& access, const void* address, int alignment) const;
-    void check_race(const Access& access, const void* address, std::uint32_t time, int other, const char* verb) const;
+    void check_race(const Access& access, const void* address, std::uint32_t time, int other, std::uint32_t warp_time,
+                    const char* verb) const;
 
     const Clock& clock_;
     std::string name_;

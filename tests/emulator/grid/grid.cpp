@@ -138,16 +138,22 @@ unsigned long Grid::shared_address(const void* pointer) const
 
 void* Grid::shared_pointer(unsigned long address) const { return window_ + (long(address) - long(shared_start)); }
 
+// Templates access dynamic shared memory, and __shared__ variables that they are given.
+ByteStates& Grid::states_of_templates(const void* address)
+{
+    return static_states_.contains(address) ? static_states_ : shared_states_;
+}
+
 int Grid::read(const Access& access, const void* address, void* to)
 {
-    shared_states_.access(access, AccessKind::read, address, access.bytes);
+    states_of_templates(address).access(access, AccessKind::read, address, access.bytes);
     std::memcpy(to, address, std::size_t(access.bytes));
     return -1;
 }
 
 int Grid::write(const Access& access, void* address, const void* from)
 {
-    shared_states_.access(access, AccessKind::write, address, access.bytes);
+    states_of_templates(address).access(access, AccessKind::write, address, access.bytes);
     std::memcpy(address, from, std::size_t(access.bytes));
     return -1;
 }

@@ -61,10 +61,12 @@ private:
     void body() override;
     void resumed(int thread) override;
 
+    ByteStates& states_of_templates(const void* address);
     int read(const Access& access, const void* address, void* to) override;
     int write(const Access& access, void* address, const void* from) override;
     std::size_t offset_of(const void* address) const override;
     void pass_barrier() override { clock_.pass_barrier(); }
+    void pass_warp_barrier(int warp) override { clock_.warps.pass_barrier(warp); }
     std::string describe_misuse(const void* address) const override;
 
     Clock clock_;

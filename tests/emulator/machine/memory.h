@@ -33,6 +33,9 @@ public:
     // Notes a block barrier. Accesses before it do not race with accesses after it.
     virtual void pass_barrier() = 0;
 
+    // Notes a barrier of one warp. Accesses of its lanes before it do not race with those after it.
+    virtual void pass_warp_barrier(int warp) = 0;
+
     // Explains why a thread must not dereference an address, or returns "".
     virtual std::string describe_misuse(const void* address) const = 0;
 };

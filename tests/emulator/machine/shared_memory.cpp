@@ -15,7 +15,6 @@ namespace wt::emulator {
 namespace {
 
 constexpr std::size_t margin = 256;  // unused bytes before, between and after the tiles
-constexpr std::int16_t several_threads = -1;
 
 // Returns the next offset that is a multiple of alignment and not of twice the alignment.
 std::size_t next_aligned(std::size_t from, std::size_t alignment)
@@ -42,6 +41,7 @@ void SharedMemory::reset(const std::vector<Tile>& tiles, const std::vector<const
     bytes_.assign(end, 0);
     state_.assign(end, Byte{});
     epoch_ = 1;
+    warp_times_.reset();
     if (end > window_bytes_) {
         if (window_) munmap(window_, window_bytes_);
         window_ = nullptr;
@@ -132,9 +132,14 @@ int SharedMemory::check_bounds(const Access& access, std::ptrdiff_t offset) cons
 
 void SharedMemory::report_race(const Access& access, int other, std::size_t offset, const char* verb) const
 {
-    const std::string who = other == several_threads ? "several threads" : name_of_thread(other);
+    const std::string who = Accessors::is_thread(other) ? name_of_thread(other) : "several threads";
     throw Fault{access.text() + " races at " + describe_offset(std::ptrdiff_t(offset)) + " with " + who + ", which "
                 + verb + " it since the last barrier"};
+}
+
+bool SharedMemory::races(std::uint32_t epoch, int other, std::uint32_t warp_time, int thread) const
+{
+    return epoch == epoch_ && other != thread && !warp_times_.is_past(other, warp_time, thread);
 }
 
 int SharedMemory::read(const Access& access, const void* address, void* to)
@@ -146,12 +151,12 @@ int SharedMemory::read(const Access& access, const void* address, void* to)
         Byte& byte = state_[at];
         if (!byte.initialised)
             throw Fault{access.text() + " of unwritten memory at " + describe_offset(std::ptrdiff_t(at))};
-        if (byte.write_epoch == epoch_ && byte.writer != thread) report_race(access, byte.writer, at, "wrote");
-        if (byte.read_epoch != epoch_)
-            byte.reader = std::int16_t(thread);
-        else if (byte.reader != thread)
-            byte.reader = several_threads;
+        if (races(byte.write_epoch, byte.writer, byte.write_warp_time, thread))
+            report_race(access, byte.writer, at, "wrote");
+        const bool first = byte.read_epoch != epoch_ || warp_times_.is_past(byte.reader, byte.read_warp_time, thread);
+        byte.reader = first ? std::int16_t(thread) : Accessors::joined(byte.reader, thread);
         byte.read_epoch = epoch_;
+        byte.read_warp_time = warp_times_.now(thread);
     }
     std::memcpy(to, &bytes_[offset], std::size_t(access.bytes));
     return tile;
@@ -166,11 +171,14 @@ int SharedMemory::write(const Access& access, void* address, const void* from)
         throw Fault{access.text() + " to a read-only tile at " + describe(address)};
     for (std::size_t at = offset; at < offset + std::size_t(access.bytes); ++at) {
         Byte& byte = state_[at];
-        if (byte.write_epoch == epoch_ && byte.writer != thread) report_race(access, byte.writer, at, "wrote");
-        if (byte.read_epoch == epoch_ && byte.reader != thread) report_race(access, byte.reader, at, "read");
+        if (races(byte.write_epoch, byte.writer, byte.write_warp_time, thread))
+            report_race(access, byte.writer, at, "wrote");
+        if (races(byte.read_epoch, byte.reader, byte.read_warp_time, thread))
+            report_race(access, byte.reader, at, "read");
         byte.initialised = byte.written = true;
         byte.writer = std::int16_t(thread);
         byte.write_epoch = epoch_;
+        byte.write_warp_time = warp_times_.now(thread);
     }
     std::memcpy(&bytes_[offset], from, std::size_t(access.bytes));
     return tile;

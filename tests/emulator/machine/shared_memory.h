@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "machine/memory.h"
+#include "machine/warp_times.h"
 
 namespace wt::emulator {
 
@@ -55,6 +56,7 @@ public:
 
     // Notes a block barrier. Accesses before it do not race with accesses after it.
     void pass_barrier() override { ++epoch_; }
+    void pass_warp_barrier(int warp) override { warp_times_.pass_barrier(warp); }
 
     // Throws Fault if a writable tile has an element that no thread has written.
     void require_all_written() const;
@@ -70,11 +72,14 @@ private:
         bool written = false;  // by a thread
         std::int16_t writer = 0, reader = 0;
         std::uint32_t write_epoch = 0, read_epoch = 0;
+        std::uint32_t write_warp_time = 0, read_warp_time = 0;
     };
 
     std::string describe_offset(std::ptrdiff_t offset) const;
     std::string describe_byte(const Tile& tile, std::size_t offset) const;
     int check_bounds(const Access& access, std::ptrdiff_t offset) const;
+    // True if no barrier separates an access of a thread from earlier ones in an epoch and at a time of their warp.
+    bool races(std::uint32_t epoch, int other, std::uint32_t warp_time, int thread) const;
     [[noreturn]] void report_race(const Access& access, int other, std::size_t offset, const char* verb) const;
 
     std::vector<Tile> tiles_;
@@ -83,6 +88,7 @@ private:
     unsigned char* window_ = nullptr;
     std::size_t window_bytes_ = 0;
     std::uint32_t epoch_ = 1;
+    WarpTimes warp_times_;
 };
 
 }  // namespace wt::emulator

@@ -124,7 +124,9 @@ void Threads::run_collective(Kind kind, int warp)
         run_shuffle(lanes);
     else if (kind == Kind::ballot)
         run_ballot(lanes);
-    else if (kind != Kind::warp_barrier)
+    else if (kind == Kind::warp_barrier)
+        memory_.pass_warp_barrier(warp);
+    else
         run_ldmatrix(kind, lanes, first, sm_, memory_, wavefronts);
 }
 

@@ -1,0 +1,322 @@
+"""Compares solver functions on a GPU: warp_tiles, Warp with libmathdx, and Warp's native path, in one run.
+
+    python benchmarks/solvers.py --json benchmarks/results/solvers.json
+
+A cell is a kernel whose blocks each load a matrix, factor it or solve with it, and store the result; 4,096 blocks run.
+Backward cells launch the adjoint, which replays the forward function. All sides are built ahead of time in separate
+processes (`--build-only` needs no GPU), launches of the sides alternate, and times are medians by CUDA events. Results
+are compared first. `--only` takes patterns of names such as "cholesky fp32 n32*".
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import itertools
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.gemm import geometric_mean, table_text
+from benchmarks.machine import ROOT, gpu_record
+from benchmarks.speed.builds import BuildStore, import_kernels
+
+Side = Literal["tiles", "warp", "native"]
+SIDES: tuple[Side, ...] = ("tiles", "warp", "native")
+SIZES = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
+THREADS = (32, 64, 128, 256)
+DTYPES = {"fp32": "float32", "fp64": "float64"}
+BATCH = 4096
+LARGEST_DIFFERENCE = {"float32": 2e-3, "float64": 1e-9}  # largest difference of two correct results, relative
+
+_TEXT = """import warp as wp
+
+wp.set_module_options({options})
+
+
+@wp.kernel
+def run(
+    A: wp.array3d(dtype=wp.{dtype}), B: wp.array{rhs_rank}d(dtype=wp.{dtype}), X: wp.array{rank}d(dtype=wp.{dtype})
+):
+    i = wp.tid()
+    a = wp.tile_load(A[i], shape=({n}, {n}), storage="shared")
+{body}
+"""
+_RHS = '    b = wp.tile_load(B[i], shape={shape}, storage="shared")\n'
+_BODIES = {
+    "cholesky": "    wp.tile_store(X[i], wp.tile_cholesky(a))",
+    "cholesky_solve": _RHS + "    wp.tile_store(X[i], wp.tile_cholesky_solve(a, b))",
+    "lower_solve": _RHS + "    wp.tile_store(X[i], wp.tile_lower_solve(a, b))",
+    "upper_solve": _RHS + "    wp.tile_store(X[i], wp.tile_upper_solve(a, b))",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kernel.
+
+    Attributes:
+        function: What it computes.
+        types: ``fp32`` or ``fp64``.
+        n: Rows of the matrix.
+        columns: Columns of the right-hand side; 0 for a vector.
+        threads: Threads of a block.
+        backward: True if the adjoint is launched.
+    """
+
+    function: str
+    types: str
+    n: int
+    columns: int
+    threads: int
+    backward: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its name in results."""
+        columns = f" columns{self.columns}" if self.columns else ""
+        backward = " backward" if self.backward else ""
+        return f"{self.function}{backward} {self.types} n{self.n}{columns} t{self.threads}"
+
+    @property
+    def name(self) -> str:
+        """Its name as a file."""
+        return self.label.replace(" ", "_")
+
+    @property
+    def kind(self) -> str:
+        """Rows of one kind are summed up together."""
+        return f"{self.function}{' of a matrix' if self.columns else ''}{' backward' if self.backward else ''}"
+
+
+@dataclass(frozen=True)
+class Build:
+    """A cell, built by one side."""
+
+    cell: Cell
+    side: Side
+
+    @property
+    def module(self) -> str:
+        """Name of its Python module."""
+        return f"{self.side}_{self.cell.name}"
+
+    @property
+    def text(self) -> str:
+        """Source of that module."""
+        cell = self.cell
+        options: dict[str, object] = {"block_dim": cell.threads, "enable_backward": cell.backward}
+        if self.side == "native":
+            options |= {"enable_mathdx_solver": False, "enable_mathdx_gemm": False}
+        factor = cell.function == "cholesky"
+        shape = f"({cell.n}, {cell.columns})" if cell.columns else f"{cell.n}"
+        rhs_rank = 3 if cell.columns else 2
+        return _TEXT.format(
+            options=options,
+            dtype=DTYPES[cell.types],
+            rhs_rank=rhs_rank,
+            rank=3 if factor else rhs_rank,
+            n=cell.n,
+            body=_BODIES[cell.function].format(shape=shape),
+        )
+
+
+def cells() -> list[Cell]:
+    """Every cell."""
+    found = []
+    for types, n, threads in itertools.product(DTYPES, SIZES, THREADS):
+        found += [Cell(function, types, n, 0, threads) for function in _BODIES]
+        if threads in (64, 128):
+            found.append(Cell("lower_solve", types, n, n, threads))
+            found += [Cell(function, types, n, 0, threads, True) for function in ("cholesky", "lower_solve")]
+    return found
+
+
+class Loaded:
+    """A finished build on the GPU, with its arrays.
+
+    Args:
+        store: The store of the build.
+        build: The build.
+        device: Where it runs.
+    """
+
+    def __init__(self, store: BuildStore, build: Build, device: str) -> None:
+        import numpy as np
+        import warp as wp
+
+        cell = build.cell
+        with tempfile.TemporaryDirectory() as folder:
+            module = import_kernels(store.unpack(build, Path(folder)), build.module)
+            wp.load_aot_module(module, device=device, arch=90, module_dir=folder, strip_hash=True)
+        self._kernel, self._cell, self._device = module.run, cell, device
+        random = np.random.default_rng(cell.n)
+        dtype = DTYPES[cell.types]
+        lower = np.tril(random.uniform(-1, 1, (64, cell.n, cell.n)) / cell.n**0.5)
+        lower += np.eye(cell.n) * random.uniform(1, 2, (64, cell.n, 1))
+        first = lower @ lower.transpose(0, 2, 1) if cell.function == "cholesky" else lower
+        if cell.function == "upper_solve":
+            first = lower.transpose(0, 2, 1)
+        rhs_shape = (64, cell.n, cell.columns) if cell.columns else (64, cell.n)
+        self.a = self._array(first, dtype)
+        self.b = self._array(random.uniform(-1, 1, rhs_shape), dtype)
+        result = self.a if cell.function == "cholesky" else self.b
+        self.x = wp.zeros_like(result)
+        self.gradient = self._array(random.uniform(-1, 1, (64, *result.shape[1:])), dtype)
+        if cell.backward:
+            for array in (self.a, self.b, self.x):
+                array.grad = wp.zeros_like(array)
+        keywords: dict[str, Any] = {"dim": [BATCH], "block_dim": cell.threads, "device": device, "record_cmd": True}
+        keywords["inputs"] = arrays = [self.a, self.b, self.x]
+        if cell.backward:
+            keywords |= {"adjoint": True, "adj_inputs": [array.grad for array in arrays]}
+        self._command = wp.launch_tiled(self._kernel, **keywords)
+
+    def _array(self, values: Any, dtype: str) -> Any:
+        import numpy as np
+        import warp as wp
+
+        repeated = np.broadcast_to(values, (BATCH // len(values), *values.shape)).reshape(BATCH, *values.shape[1:])
+        return wp.array(np.ascontiguousarray(repeated.astype(dtype)), device=self._device)
+
+    def run(self) -> None:
+        """Launch it."""
+        self._command.launch()
+
+    def prepare(self) -> None:
+        """Restore the gradient of the result, which Warp's adjoint of a store zeroes."""
+        import warp as wp
+
+        wp.copy(self.x.grad, self.gradient)
+
+    def results(self) -> dict[str, Any]:
+        """The results of one launch: X, or the gradients of A and B."""
+        if not self._cell.backward:
+            self.run()
+            return {"x": self.x.numpy()[::63]}
+        for array in (self.a, self.b):
+            array.grad.zero_()
+        self.prepare()
+        self.run()
+        return {"grad_a": self.a.grad.numpy()[::63], "grad_b": self.b.grad.numpy()[::63]}
+
+
+def measure(cell: Cell, store: BuildStore, device: str) -> dict[str, Any]:
+    """One row: compare the sides' results, and time them."""
+    import numpy as np
+    import warp as wp
+
+    from benchmarks.speed.sides import Launch
+    from benchmarks.speed.timing import time_alternately
+
+    row: dict[str, Any] = {"name": cell.label, "kind": cell.kind, **asdict(cell)}
+    sides: dict[str, Loaded] = {}
+    for side in SIDES:
+        build = Build(cell, side)
+        record = store.record(build) or {"error": "not built"}
+        row[side] = {key: record[key] for key in ("seconds", "cubin_bytes", "error") if key in record}
+        if "error" in record:
+            row[side]["error"] = record["error"][:300]
+            continue
+        try:
+            sides[side] = Loaded(store, build, device)
+            sides[side].run()
+            wp.synchronize_device(device)
+        except Exception as error:
+            sides.pop(side, None)
+            row[side]["error"] = f"{type(error).__name__}: {error}"[:300]
+    results = {side: loaded.results() for side, loaded in sides.items()}
+    for side in ("warp", "native"):
+        if side in results and "tiles" in results:
+            differences = {
+                name: float(
+                    np.max(np.abs(values - results[side][name])) / max(1e-30, np.max(np.abs(results[side][name])))
+                )
+                for name, values in results["tiles"].items()
+                if np.any(results[side][name])
+            }
+            row[side]["difference"] = max(differences.values(), default=0.0)
+            if not row[side]["difference"] <= LARGEST_DIFFERENCE[DTYPES[cell.types]]:
+                row["wrong"] = f"differs from {side} by {row[side]['difference']:.3g}"
+    launches = {side: Launch(loaded.run, loaded.prepare if cell.backward else None) for side, loaded in sides.items()}
+    for side, times in time_alternately(launches, device).items():
+        row[side] |= {"median_us": times.median_us, "spread_us": times.spread_us}
+    peers = [row[side]["median_us"] for side in ("warp", "native") if "median_us" in row[side]]
+    if peers and "median_us" in row["tiles"]:
+        row["ratio"] = round(min(peers) / row["tiles"]["median_us"], 3)
+    return row
+
+
+def summary(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Geometric mean, least and number of the ratios, by kind and type and over all."""
+    rows = list(rows)
+    keys = [*dict.fromkeys(f"{row['kind']} {row['types']}" for row in rows), "all"]
+    found = {}
+    for key in keys:
+        chosen = [row for row in rows if "ratio" in row and key in (f"{row['kind']} {row['types']}", "all")]
+        least = min(chosen, key=lambda row: float(row["ratio"]), default=None)
+        found[key] = {
+            "ratios": len(chosen),
+            "geometric_mean": geometric_mean(row["ratio"] for row in chosen),
+            "least": least["ratio"] if least else None,
+            "least_name": least["name"] if least else None,
+            "below_1": sum(row["ratio"] < 1.0 for row in chosen),
+        }
+    return found
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """One line for the terminal."""
+    times = ", ".join(f"{side} {row[side].get('median_us', row[side].get('error', '')[:60])}" for side in SIDES)
+    return f"{row['name']}: {times} us, ratio {row.get('ratio')}{' WRONG: ' + row['wrong'] if 'wrong' in row else ''}"
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="results; rows that are not run are kept")
+    parser.add_argument("--only", nargs="+", default=["*"], help="patterns of names")
+    parser.add_argument("--builds", type=Path, default=ROOT / "build" / "solvers", help="folder of finished builds")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="compiler processes")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="sides to build")
+    parser.add_argument("--build-only", action="store_true", help="fill the folder of builds; needs no GPU")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no row after this time")
+    arguments = parser.parse_args()
+    start = time.monotonic()
+    chosen = [cell for cell in cells() if any(fnmatch.fnmatch(cell.label, pattern) for pattern in arguments.only)]
+    store = BuildStore(arguments.builds, "auto")
+    store.fill([Build(cell, side) for cell in chosen for side in arguments.sides], arguments.workers)
+    if arguments.build_only:
+        return 0
+    from benchmarks.speed.timing import warm_up
+
+    device = "cuda:0"
+    warm_up(device)
+    rows: dict[str, dict[str, Any]] = {}
+    if arguments.json and arguments.json.exists():
+        rows = {row["name"]: row for row in json.loads(arguments.json.read_text())["rows"]}
+    wrong = False
+    for cell in chosen:
+        if time.monotonic() - start > arguments.seconds:
+            print("out of time", file=sys.stderr)
+            break
+        rows[cell.label] = row = measure(cell, store, device)
+        wrong = wrong or "wrong" in row
+        print(line_of(row), file=sys.stderr, flush=True)
+    result = {**gpu_record("auto"), "batch": BATCH, "summary": summary(rows.values())}
+    for key, line in result["summary"].items():
+        print(f"{key}: {json.dumps(line)}", file=sys.stderr)
+    if arguments.json:
+        arguments.json.write_text(table_text(result, rows.values()) + "\n")
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

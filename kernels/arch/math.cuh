@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Square roots, and products that are rounded once.
+
+#pragma once
+
+#include "arch/types.cuh"
+
+namespace wt::arch {
+
+// Returns 1 / sqrt(x) with an error of at most 2 units in the last place (float) or 1 (double).
+// https://docs.nvidia.com/cuda/cuda-math-api/
+WT_DEVICE float reciprocal_root(float x) { return rsqrtf(x); }
+WT_DEVICE double reciprocal_root(double x) { return rsqrt(x); }
+
+WT_DEVICE float root(float x) { return sqrtf(x); }
+WT_DEVICE double root(double x) { return sqrt(x); }
+
+// Returns x * y + z, rounded once.
+WT_DEVICE float multiply_add(float x, float y, float z) { return fmaf(x, y, z); }
+WT_DEVICE double multiply_add(double x, double y, double z) { return fma(x, y, z); }
+
+}  // namespace wt::arch

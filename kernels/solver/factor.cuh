@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Cholesky factor of a block of at most 32 rows, by one warp. The block lies in registers: each lane holds a row or a
+// column of it, whichever makes its accesses to shared memory free of bank conflicts.
+
+#pragma once
+
+#include "arch/lane.cuh"
+#include "arch/math.cuh"
+#include "solver/matrix.cuh"
+
+namespace wt::solver {
+
+// The square root of a pivot, and its reciprocal
+template <class T>
+struct Pivot {
+    T root, reciprocal;
+};
+
+// One Newton step follows the estimate. Where it fails, the pivot is zero (0 and infinity), infinite (infinity and 0), or
+// negative (NaN and NaN).
+template <class T>
+WT_DEVICE Pivot<T> pivot_of(T x)
+{
+    const T estimate = arch::reciprocal_root(x);
+    const T error = arch::multiply_add(-x * estimate, estimate, T(1));
+    const T reciprocal = arch::multiply_add(estimate * T(0.5), error, estimate);
+    const T root = x * reciprocal;
+    const T rest = arch::multiply_add(-root, root, x);
+    const T refined = arch::multiply_add(rest, reciprocal * T(0.5), root);
+    const bool exact = error == error;  // not NaN
+    return {exact ? refined : x >= T(0) ? x : estimate, exact ? reciprocal : estimate};
+}
+
+// L of A = L * L^T for N x N elements. Only the lower triangle of A is read; zeros are written above the diagonal of L.
+// A may be L. All lanes of one warp call it.
+template <int N, class A, class L>
+struct Factor {
+    using T = typename L::Element;
+    static_assert(N <= 32, "Each lane holds a row or a column");
+
+    // A lane holds a row where columns are lines: then the lanes read and write neighbours.
+    static constexpr bool lane_holds_row = !L::rows_are_lines;
+    static constexpr int width = L::width(N);
+
+    static WT_DEVICE void run(A a, L l, int lane)
+    {
+        const int own = smaller(lane, N - 1);  // lanes behind the block repeat the last one, and write nothing
+        T x[N];
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            // elements of the other triangle are read as well, and count for nothing
+            x[k] = lane_holds_row ? a.get(own, k) : a.get(k, own);
+        }
+        arch::warp_barrier();
+        if constexpr (lane_holds_row)
+            by_rows(x, l, lane);
+        else
+            by_columns(x, l, lane);
+    }
+
+private:
+    // Column j of what remains of A lies in lines 0 and 1 of L in turn, until L itself is written.
+
+    static WT_DEVICE void by_rows(T (&x)[N], L l, int lane)
+    {
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            const T own = x[j];
+            T* const column = l.line(j % 2);
+            if (j + 1 < N) {
+                if (lane < N)
+                    arch::store(column + lane, Vector<T, 1>{{own}});
+                arch::warp_barrier();
+            }
+            const Pivot<T> pivot = pivot_of(arch::shuffle(own, j));
+            const T scaled = own * pivot.reciprocal;
+            subtract(x, scaled * pivot.reciprocal, column, j);
+            x[j] = lane == j ? pivot.root : scaled;
+        }
+        arch::warp_barrier();
+        if (lane < N) {
+#pragma unroll
+            for (int k = 0; k < N; ++k)
+                l.set(lane, k, k <= lane ? x[k] : T(0));
+        }
+    }
+
+    static WT_DEVICE void by_columns(T (&x)[N], L l, int lane)
+    {
+        Pivot<T> own{};
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            T* const column = l.line(j % 2);
+            T factor = T(0);
+            if (j + 1 < N) {
+                if (lane == j)
+                    publish(column, x, j);
+                arch::warp_barrier();
+                if (lane > j)
+                    factor = arch::load<1>(column + smaller(lane, N - 1)).at[0];
+            }
+            const Pivot<T> pivot = pivot_of(arch::shuffle(x[j], j));
+            if (lane == j)
+                own = pivot;
+            if (lane > j)
+                subtract(x, factor * pivot.reciprocal * pivot.reciprocal, column, j);
+        }
+        arch::warp_barrier();
+        if (lane < N) {
+#pragma unroll
+            for (int k = 0; k < N; ++k)
+                l.set(k, lane, k < lane ? T(0) : x[k] * own.reciprocal);
+            l.set(lane, lane, own.root);
+        }
+    }
+
+    // Writes elements j + 1 and later, and those before it in the same vector.
+    static WT_DEVICE void publish(T* column, const T (&x)[N], int j)
+    {
+#pragma unroll
+        for (int first = 0; first < N; first += width) {
+            if (first + width <= j + 1)
+                continue;
+            Vector<T, width> vector;
+#pragma unroll
+            for (int e = 0; e < width; ++e)
+                vector.at[e] = x[first + e];
+            arch::store(column + first, vector);
+        }
+    }
+
+    // x[k] -= factor * column[k] for each k behind j
+    static WT_DEVICE void subtract(T (&x)[N], T factor, const T* column, int j)
+    {
+#pragma unroll
+        for (int first = 0; first < N; first += width) {
+            if (first + width <= j + 1)
+                continue;
+            const auto vector = arch::load<width>(column + first);
+#pragma unroll
+            for (int e = 0; e < width; ++e) {
+                if (first + e > j)
+                    x[first + e] = arch::multiply_add(-factor, vector.at[e], x[first + e]);
+            }
+        }
+    }
+};
+
+}  // namespace wt::solver

@@ -1,0 +1,31 @@
+"""The answer: how the templates in ``kernels/solver`` compute a solver variant."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from warp_tiles.gemm.tile_config import TileConfig
+
+
+@dataclass(frozen=True)
+class SolverConfig:
+    """How the threads of a block share the work.
+
+    Attributes:
+        lanes: Lanes that share one column of a triangular solve; 1 where the function solves nothing.
+    """
+
+    lanes: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields by name."""
+        return asdict(self)
+
+    def describe(self) -> str:
+        """A short text for tables."""
+        return f"{self.lanes} lanes a column" if self.lanes > 1 else "a lane a column"
+
+
+Config = TileConfig | SolverConfig
+"""How any device function is computed."""

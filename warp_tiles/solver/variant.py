@@ -1,0 +1,154 @@
+"""The question: which solver function a kernel needs.
+
+A :class:`SolverVariant` holds everything that decides the machine code of one factorization or solve on shared-memory
+tiles, and nothing else. Factors are lower triangles L: an upper factor U is the transpose of its L.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES, DType
+from warp_tiles.gemm.variant import Arrangement, GemmVariant, Operand
+
+Function = Literal[
+    "cholesky", "cholesky_solve", "lower_solve", "upper_solve", "cholesky_adjoint", "lower_solve_adjoint"
+]
+
+OPERANDS: dict[Function, tuple[str, ...]] = {
+    "cholesky": ("a", "l"),
+    "cholesky_solve": ("l", "y", "x"),
+    "lower_solve": ("t", "y", "x"),
+    "upper_solve": ("t", "y", "x"),
+    "cholesky_adjoint": ("l", "g", "a"),
+    "lower_solve_adjoint": ("l", "x", "gx", "gy", "gl"),
+}
+"""Names of each function's operands, in the order in which it takes them; ``g`` marks a gradient."""
+
+
+@dataclass(frozen=True)
+class SolverVariant:
+    """One solver function.
+
+    | function | computes |
+    |---|---|
+    | ``cholesky`` | L of A = L L^T |
+    | ``cholesky_solve`` | X of L L^T X = Y |
+    | ``lower_solve`` | X of T X = Y, T lower |
+    | ``upper_solve`` | X of T X = Y, T upper |
+    | ``cholesky_adjoint`` | adj_A += the gradient of A, from L and its gradient |
+    | ``lower_solve_adjoint`` | adj_Y and adj_L += the gradients of Y and L, from L, X and the gradient of X |
+
+    Attributes:
+        function: What it computes.
+        n: Rows and columns of the triangle, in elements.
+        columns: Columns of X and Y; ``n`` where there are none.
+        operands: Its matrices, see :data:`OPERANDS`; all of one dtype.
+        in_place: Whether the result replaces the last input.
+        threads: Threads of the block, one-dimensional, all of which take part.
+        arch: Target compute capability, e.g. ``90``.
+    """
+
+    function: Function
+    n: int
+    columns: int
+    operands: tuple[Operand, ...]
+    in_place: bool
+    threads: int
+    arch: int
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self.operands[0].dtype
+
+    @property
+    def scratch_elements(self) -> int:
+        """Elements of shared memory that the function needs besides its operands."""
+        if self.function == "cholesky_adjoint":
+            return self.n * (self.n + 1)
+        return (self.n | 1) * self.columns if self.function == "lower_solve_adjoint" else 0
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The same in bytes."""
+        return self.scratch_elements * DTYPE_BYTES[self.dtype]
+
+    @property
+    def symbol(self) -> str:
+        """Name of the device function; it determines the variant and the other way round."""
+        arrangements = "".join(operand.arrangement[0] for operand in self.operands)
+        lds = "_".join(str(operand.leading_dimension) for operand in self.operands)
+        alignments = "_".join(str(operand.alignment) for operand in self.operands)
+        in_place = "_in_place" if self.in_place else ""
+        return (
+            f"wt_{self.function}{in_place}_{self.n}_{self.columns}_{DTYPES[self.dtype].code}_{arrangements}"
+            f"_ld{lds}_al{alignments}_t{self.threads}_sm{self.arch}"
+        )
+
+    @property
+    def size(self) -> str:
+        """Sizes for tables, e.g. ``lower_solve 32x32, 4 columns``."""
+        columns = f", {self.columns} column{'s' * (self.columns > 1)}" if "solve" in self.function else ""
+        return f"{self.function} {self.n}x{self.n}{columns}"
+
+    @property
+    def dtypes(self) -> str:
+        """The element type, for tables."""
+        return self.dtype
+
+    def describe(self) -> str:
+        """One line for messages, e.g. ``lower_solve of 32x32 float32 for 4 columns, 64 threads, sm_90``."""
+        columns = f" for {self.columns} column{'s' * (self.columns > 1)}" if "solve" in self.function else ""
+        return f"{self.function} of {self.n}x{self.n} {self.dtype}{columns}, {self.threads} threads, sm_{self.arch}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The variant under the names that ``warp-tiles plan --json`` prints."""
+        return {
+            "solver": self.function,
+            "n": self.n,
+            "columns": self.columns,
+            "dtype": self.dtype,
+            "in_place": self.in_place,
+            "arrangement": [operand.arrangement for operand in self.operands],
+            "leading_dimensions": [operand.leading_dimension for operand in self.operands],
+            "alignments": [operand.alignment for operand in self.operands],
+            "threads": self.threads,
+            "arch": self.arch,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> SolverVariant:
+        """The variant that :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: A field is missing or has a value that no variant has.
+        """
+        lists = ("arrangement", "leading_dimensions", "alignments")
+        try:
+            rows = list(zip(*(data[name] for name in lists)))
+            numbers = [
+                *(data[name] for name in ("n", "columns", "threads", "arch")),
+                *(x for row in rows for x in row[1:]),
+            ]
+            valid = (
+                data["solver"] in get_args(Function)
+                and all(len(data[name]) == len(OPERANDS[data["solver"]]) for name in lists)
+                and all(type(number) is int and number > 0 for number in numbers)
+                and all(row[0] in get_args(Arrangement) for row in rows)
+                and data["dtype"] in ("float32", "float64")
+                and type(data["in_place"]) is bool
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a solver variant, {error!r}: {data!r}") from error
+        if not valid:
+            raise ValueError(f"not a solver variant, a field has an unknown value: {data!r}")
+        operands = tuple(Operand(data["dtype"], *row) for row in rows)
+        return cls(
+            data["solver"], data["n"], data["columns"], operands, data["in_place"], data["threads"], data["arch"]
+        )
+
+
+Variant = GemmVariant | SolverVariant
+"""Any device function that a kernel may need."""
