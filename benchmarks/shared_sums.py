@@ -110,7 +110,7 @@ def main() -> int:
     from warp_tiles.tuning.gemm_device import GpuMeasurer
 
     warp_tiles.enable()
-    measurer = GpuMeasurer(api.engine().at(current()), wp.get_device("cuda:0"))
+    measurer = GpuMeasurer(api.engine().build_context(current()), wp.get_device("cuda:0"))
     rows: list[dict[str, Any]] = []
     run = gpu_record("mma")
     for types, variant in drawn(random.Random(arguments.seed)):

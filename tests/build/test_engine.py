@@ -163,16 +163,16 @@ def test_different_settings_have_different_resources(tmp_path: Path) -> None:
     engine = Engine()
     try:
         with settings.override(cache_dir=tmp_path, jobs=1):
-            one = engine.at(current())
-            assert engine.at(current()).pool is one.pool
-            assert engine.at(current(), low_priority=True).pool is not one.pool, (
+            one = engine.build_context(current())
+            assert engine.build_context(current()).pool is one.pool
+            assert engine.build_context(current(), low_priority=True).pool is not one.pool, (
                 "a launch must not wait behind a background build"
             )
-            other = engine.at(current({"warp_tiles_jobs": 2, "warp_tiles_cache_max_bytes": "1MB"}))
+            other = engine.build_context(current({"warp_tiles_jobs": 2, "warp_tiles_cache_max_bytes": "1MB"}))
             assert other.pool is one.pool, "override() beats a module's options"
             with settings.override(jobs=2):
-                assert engine.at(current()).pool is not one.pool
-                assert engine.at(current()).pool.jobs == 2
+                assert engine.build_context(current()).pool is not one.pool
+                assert engine.build_context(current()).pool.jobs == 2
             assert (other.cache.max_bytes, one.cache.root) == (10**6, other.cache.root)
     finally:
         engine.close()
@@ -188,10 +188,10 @@ def test_an_artifact_that_was_built_ahead_is_used_once(bench: Bench) -> None:
 def test_the_toolchain_store_depends_on_the_shared_cache_setting(tmp_path: Path) -> None:
     with settings.override(cache_dir=tmp_path, cache_shared=False):
         engine = Engine()
-        private = engine.at(current()).store
-        assert engine.at(current()).store is private
+        private = engine.build_context(current()).store
+        assert engine.build_context(current()).store is private
         with settings.override(cache_shared=True):
-            assert engine.at(current()).store is not private
+            assert engine.build_context(current()).store is not private
         engine.close()
 
 

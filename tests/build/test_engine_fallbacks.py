@@ -125,9 +125,9 @@ def test_an_nvrtc_newer_than_warps_linker_is_a_missing_toolchain(
     with settings.override(cache_dir=tmp_path, provider="auto"):
         engine = Engine(warp_toolkit=(12, 8))
         bench = Bench(engine, monkeypatch)
-        assert engine.at(current()).try_toolchain() is None
+        assert engine.build_context(current()).try_toolchain() is None
         with pytest.raises(ToolchainError, match=r"12\.9.*12\.8"):
-            engine.at(current()).toolchain()
+            engine.build_context(current()).toolchain()
         artifact, warned = bench.build_with_warnings(ALIGNED)
         assert artifact.provider == "scalar"
         assert "12.9" in warned[0]
@@ -154,7 +154,7 @@ def test_a_crash_of_the_compiler_process_is_no_fallback(bench: Bench) -> None:
 
 def test_an_unknown_architecture_falls_back_to_libmathdx(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    toolchain = replace(bench.engine.at(current()).toolchain(), archs=(80, 90))
+    toolchain = replace(bench.engine.build_context(current()).toolchain(), archs=(80, 90))
     monkeypatch.setattr(BuildContext, "toolchain", lambda self: toolchain)
     unknown = replace(ALIGNED, arch=110)
     artifact, warned = bench.build_with_warnings(unknown)

@@ -73,7 +73,7 @@ class FakeEngine:
     linked_ahead: dict[object, tuple[str, bytes]] = field(default_factory=dict)
     kept: list[Artifact] = field(default_factory=list)
 
-    def at(self, resolved: Settings, low_priority: bool = False) -> FakeEngine:
+    def build_context(self, resolved: Settings, low_priority: bool = False) -> FakeEngine:
         return self
 
     def toolchain(self) -> Toolchain:

@@ -362,10 +362,10 @@ enable()
 engine = engine_of()
 from warp_tiles.settings import current
 engine_settings = current()
-assert engine.at(engine_settings).pool.submit(good).result(60).payload
+assert engine.build_context(engine_settings).pool.submit(good).result(60).payload
 child = os.fork()
 if not child:
-    assert engine.at(engine_settings).pool.submit(good).result(60).payload
+    assert engine.build_context(engine_settings).pool.submit(good).result(60).payload
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """

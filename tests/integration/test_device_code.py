@@ -76,7 +76,7 @@ both_providers = pytest.mark.parametrize("name", PROVIDERS)
 
 @functools.cache
 def provider(name: str) -> NvrtcProvider:
-    return PROVIDERS[name](Engine(warp_toolkit=_warp.toolkit_version()).at(current()).store)
+    return PROVIDERS[name](Engine(warp_toolkit=_warp.toolkit_version()).build_context(current()).store)
 
 
 def forward_variant(case: Case, arch: int) -> GemmVariant:

@@ -189,7 +189,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMe
 
 def make_tuner(measurer: FakeMeasurer):  # type: ignore[no-untyped-def]
     def make(engine: Engine, now: Settings) -> Tuner:
-        return Tuner(open_store(now), H200, measurer, source_of(engine.at(now).store), 90, 6)
+        return Tuner(open_store(now), H200, measurer, source_of(engine.build_context(now).store), 90, 6)
 
     return make
 

@@ -44,7 +44,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
 def test_benchmarks_are_complete_cubins(engine: Engine, variant: GemmVariant) -> None:
     wanted = candidates(variant, 3)
-    found = list(build_in_parallel(engine.at(settings.current()), variant, wanted))
+    found = list(build_in_parallel(engine.build_context(settings.current()), variant, wanted))
     assert [item.config for item in found] == list(wanted)
     for item in found:
         assert isinstance(item, Benchmark), item
@@ -62,7 +62,7 @@ def test_a_candidate_that_cannot_be_built_says_why(engine: Engine) -> None:
     assert config is not None
     narrow = config_of("mma", replace(config, tile_n=7))
     damaged = {"provider": "mma", "tile_config": {}}
-    first, second = build_in_parallel(engine.at(settings.current()), HALF, [narrow, damaged])
+    first, second = build_in_parallel(engine.build_context(settings.current()), HALF, [narrow, damaged])
     assert isinstance(first, FailedBuild)
     assert "tile_m and tile_n must be multiples of 16 and 8" in first.reason
     assert isinstance(second, FailedBuild)
@@ -71,12 +71,13 @@ def test_a_candidate_that_cannot_be_built_says_why(engine: Engine) -> None:
 
 def test_candidates_not_ready_in_time_are_left_out(engine: Engine) -> None:
     start = time.monotonic()
-    assert list(build_in_parallel(engine.at(settings.current()), HALF, candidates(HALF, 8), deadline=start)) == []
+    context = engine.build_context(settings.current())
+    assert list(build_in_parallel(context, HALF, candidates(HALF, 8), deadline=start)) == []
     assert time.monotonic() - start < 2
 
 
 def test_the_winners_function_is_in_the_cache_afterwards(engine: Engine) -> None:
-    (built,) = build_in_parallel(engine.at(settings.current()), HALF, candidates(HALF, 1)[:1])
+    (built,) = build_in_parallel(engine.build_context(settings.current()), HALF, candidates(HALF, 1)[:1])
     assert isinstance(built, Benchmark)
     artifact = engine.start([HALF])[HALF].result(60)
     assert artifact.hit

@@ -46,7 +46,7 @@ def planned(bench: Bench, variant: GemmVariant) -> PlannedVariant:
 
 
 def best(bench: Bench, variant: GemmVariant) -> TunedChoice | None:
-    tuned = bench.engine.tuned.at(settings.current(), bench.store)
+    tuned = bench.engine.tuned.snapshot(settings.current(), bench.store)
     return tuned.best(variant, ("mma", "cublasdx")) if tuned else None
 
 

@@ -97,7 +97,7 @@ class SolverHooks:
         if "mma" not in resolved.providers:
             layer = "provider" if resolved.provider != "auto" else "policy"
             reason = f"{resolved.named(layer)} is {getattr(resolved, layer)!r}"
-        elif not reason and self._engine.at(resolved).try_toolchain() is None:
+        elif not reason and self._engine.build_context(resolved).try_toolchain() is None:
             reason = "there is no toolchain"
         if not reason:
             return "mma", ""

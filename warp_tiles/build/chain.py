@@ -10,7 +10,7 @@ from warp_tiles.errors import ToolchainError, UnsupportedVariant, WarpTilesError
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.plan.planning import PlannedVariant
-from warp_tiles.providers.base import Context, Provider, Recipe, Tuned, TunedChoice
+from warp_tiles.providers.base import Provider, ProviderContext, Recipe, Tuned, TunedChoice
 from warp_tiles.settings import Settings
 from warp_tiles.settings.policy import PROVIDER_ORDER
 from warp_tiles.solver.variant import Variant
@@ -63,7 +63,7 @@ class Chain:
     def _measured(self, variant: Variant, providers: Sequence[str]) -> TunedChoice | None:
         return self.tuned.best(variant, providers) if self.tuned and isinstance(variant, GemmVariant) else None
 
-    def offer(self, provider: Provider[Any], variant: Variant, context: Context) -> Offer:
+    def offer(self, provider: Provider[Any], variant: Variant, context: ProviderContext) -> Offer:
         """The offer of one provider of the chain for a variant.
 
         Raises:
@@ -102,7 +102,7 @@ class Chain:
         return UnsupportedVariant(f"no provider can build {variant.describe()}: {causes}", remedy)
 
 
-def assign_provider(chain: Chain, planned: PlannedVariant, context: Context) -> tuple[PlannedVariant, Offer]:
+def assign_provider(chain: Chain, planned: PlannedVariant, context: ProviderContext) -> tuple[PlannedVariant, Offer]:
     """Assign the first provider that can build a needed variant. Returns the variant and the provider's offer.
 
     Raises:

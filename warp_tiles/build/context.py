@@ -104,7 +104,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class BuildContext:
-    """The resources under one set of settings, as providers see them (:class:`warp_tiles.providers.Context`).
+    """The resources under one set of settings, as providers see them (:class:`warp_tiles.providers.ProviderContext`).
 
     Attributes:
         resources: The resources.

@@ -32,7 +32,7 @@ from warp_tiles.providers import (
     SolverProvider,
 )
 from warp_tiles.providers.base import Tuned
-from warp_tiles.providers.warps import Libmathdx
+from warp_tiles.providers.fallbacks import Libmathdx
 from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import Variant
 from warp_tiles.toolchain.rooms import deciding_files
@@ -51,7 +51,7 @@ log = logging.getLogger("warp_tiles")
 class Measurements(Protocol):
     """Measurements of GEMM variants, and a way to add some."""
 
-    def at(self, now: Settings, store: ToolchainStore) -> Tuned | None:
+    def snapshot(self, now: Settings, store: ToolchainStore) -> Tuned | None:
         """The measurements that are valid under some settings; None if there are none."""
 
     def forget(self) -> None:
@@ -97,14 +97,14 @@ class Engine:
         """Use a function as the provider ``libmathdx``. It returns a variant's symbol and LTO-IR."""
         self._libmathdx = build
 
-    def at(self, settings: Settings, low_priority: bool = False) -> BuildContext:
+    def build_context(self, settings: Settings, low_priority: bool = False) -> BuildContext:
         """The build context under some settings."""
         return BuildContext(self.resources, settings, low_priority)
 
     @property
     def cache(self) -> Cache:
         """The cache under the settings of the process."""
-        return self.at(settings.current()).cache
+        return self.build_context(settings.current()).cache
 
     def close(self) -> None:
         """End the compiler processes."""
@@ -123,8 +123,8 @@ class Engine:
         Raises:
             SettingError: The policy forbids the provider of the settings.
         """
-        store = self.at(resolved).store
-        tuned = self.tuned.at(resolved, store) if self.tuned is not None else None
+        store = self.build_context(resolved).store
+        tuned = self.tuned.snapshot(resolved, store) if self.tuned is not None else None
         make: dict[str, Callable[[], tuple[Provider[Any], ...]]] = {
             "mma": lambda: (MmaProvider(store, tuned), SolverProvider(store)),
             "cublasdx": lambda: (CublasdxProvider(store),),
@@ -167,7 +167,7 @@ class Engine:
             SettingError: The policy forbids the provider of the settings.
         """
         resolved = resolved or settings.current()
-        context, chain = self.at(resolved), self.chain(resolved)
+        context, chain = self.build_context(resolved), self.chain(resolved)
         asked = " ".join(provider.name for provider in chain.providers)
         parts = ["warp_tiles", __version__, resolved.provider, asked, resolved.linker]
         parts.append(f"loop_sums={resolved.loop_sums}")
@@ -208,7 +208,7 @@ class Engine:
             return planned
         if planned.variant is None:
             return replace(planned, provider=planned.provider or "scalar")
-        context = self.at(chain.settings)
+        context = self.build_context(chain.settings)
         found, offer = assign_provider(chain, planned, context)
         key = offer.provider.key_of(offer.recipes[0])
         if key is None:
@@ -220,7 +220,7 @@ class Engine:
 
     def require_cached(self, plan: ModulePlan) -> None:
         """Check that all functions of a module are cached. Raises a LockedError that names the missing ones."""
-        require_cached(plan, self.chain(plan.settings), self.at(plan.settings))
+        require_cached(plan, self.chain(plan.settings), self.build_context(plan.settings))
 
     # ---- building
 
@@ -257,7 +257,7 @@ class Engine:
                 self._built_ahead[artifact.variant, resolved] = known
 
     def _build(self, variant: Variant, resolved: Settings, low_priority: bool = False) -> Artifact:
-        chain, context = self.chain(resolved), self.at(resolved, low_priority)
+        chain, context = self.chain(resolved), self.build_context(resolved, low_priority)
         obstacles: list[WarpTilesError] = []
         failures: list[WarpTilesError] = []
         pending: list[WarpTilesError] = []  # failures whose warning waits until the replacement is known

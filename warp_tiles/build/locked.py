@@ -5,7 +5,7 @@ from __future__ import annotations
 from warp_tiles.build.chain import Chain
 from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant
 from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.providers.base import Context
+from warp_tiles.providers.base import ProviderContext
 from warp_tiles.solver.variant import Variant
 
 REMEDY = (
@@ -14,7 +14,7 @@ REMEDY = (
 )
 
 
-def require_cached(plan: ModulePlan, chain: Chain, context: Context) -> None:
+def require_cached(plan: ModulePlan, chain: Chain, context: ProviderContext) -> None:
     """Check that the cache holds the LTO-IR of all functions of a module.
 
     Raises:
@@ -31,7 +31,7 @@ def require_cached(plan: ModulePlan, chain: Chain, context: Context) -> None:
         )
 
 
-def _missing(variant: Variant, chain: Chain, context: Context) -> str:
+def _missing(variant: Variant, chain: Chain, context: ProviderContext) -> str:
     for provider in chain.providers:
         offer = chain.offer(provider, variant, context)
         if isinstance(offer.obstacle, UnsupportedVariant):

@@ -47,7 +47,7 @@ class ModuleBuild:
         self._started = time.perf_counter()
         self.module_source: ModuleSource | None = None  # finish() sets it, unless Warp added its own inputs
         self._settings = plan.settings
-        self._context = engine.at(plan.settings)
+        self._context = engine.build_context(plan.settings)
 
     def text(self, built: Sequence[Artifact] | None = None) -> str:
         """The source that calls the built functions or, by default, those of the plan."""
@@ -100,7 +100,7 @@ class ModuleBuild:
             or self._warp_link_reason(module, _foreign_inputs(artifacts))
         ):
             return
-        text, context = self.text(artifacts), self._engine.at(self._settings, low_priority=True)
+        text, context = self.text(artifacts), self._engine.build_context(self._settings, low_priority=True)
         compiled = result_of(context.pool.submit(self._compile_request(module, text)))
         request = self._link_request(module, (compiled.payload, *payloads))
         linked = result_of(context.pool.submit(request)).payload

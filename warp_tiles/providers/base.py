@@ -53,7 +53,7 @@ class Built:
     hit: bool = False
 
 
-class Context(Protocol):
+class ProviderContext(Protocol):
     """Resources that the engine gives to providers."""
 
     def toolchain(self) -> Toolchain:
@@ -128,7 +128,7 @@ class Provider(ABC, Generic[V]):
             UnsupportedVariant: There is no recipe. The message names the field and its value.
         """
 
-    def require(self, variant: V, context: Context) -> None:
+    def require(self, variant: V, context: ProviderContext) -> None:
         """Check that this machine has all that a build needs.
 
         Raises:
@@ -148,7 +148,7 @@ class Provider(ABC, Generic[V]):
         return {}
 
     @abstractmethod
-    def build(self, recipe: Recipe, context: Context) -> Built:
+    def build(self, recipe: Recipe, context: ProviderContext) -> Built:
         """Build a variant.
 
         Raises:

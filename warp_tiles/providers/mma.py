@@ -202,7 +202,7 @@ class MmaProvider(NvrtcProvider[GemmVariant, TileConfig]):
         """See :class:`NvrtcProvider`."""
         return options(variant)
 
-    def settled(self, variant: GemmVariant, config: TileConfig | None) -> TileConfig:
+    def resolved_config(self, variant: GemmVariant, config: TileConfig | None) -> TileConfig:
         """See :class:`NvrtcProvider`.
 
         Raises:

@@ -6,7 +6,7 @@ import os
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from warp_tiles.providers.base import Built, Context, Provider, Recipe, V
+from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, V
 from warp_tiles.solver.config import Config
 from warp_tiles.toolchain.search import require_arch
 from warp_tiles.toolchain.sources import DeviceSource
@@ -55,7 +55,7 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
     def options(self, variant: V) -> dict[str, Any]:
         """The compiler options that affect the code, with the names of ``cuda.core.ProgramOptions``."""
 
-    def settled(self, variant: V, config: C | None) -> C | None:
+    def resolved_config(self, variant: V, config: C | None) -> C | None:
         """The tile configuration to use: ``config``, or the default for None. None if the provider has none."""
         return None
 
@@ -73,7 +73,7 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
         """
         from warp_tiles.compile.compiler import CompileRequest
 
-        config = self.settled(variant, config)
+        config = self.resolved_config(variant, config)
         paths = [os.fspath(folder) for folder in self.source().include_dirs]
         return CompileRequest(
             f"{variant.symbol}_{self.name}.cu",
@@ -106,7 +106,7 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
             "provider": self.name,
             "build_seconds": round(compiled.seconds, 3),
             "compiler": compiled.compiler,
-            **self.details(self.settled(variant, config)),
+            **self.details(self.resolved_config(variant, config)),
         }
 
     def key(self, variant: V, config: C | None = None) -> CacheKey:
@@ -117,7 +117,7 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
         """
         from warp_tiles.cache import CacheKey
 
-        config = self.settled(variant, config)
+        config = self.resolved_config(variant, config)
         fields: dict[str, str] = dict(self.identity())
         fields.update({f"variant.{name}": str(value) for name, value in variant.to_json().items()})
         if config is not None:
@@ -126,7 +126,7 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
         fields["translation_unit"] = self.text(variant, config)
         return CacheKey.of(fields)
 
-    def require(self, variant: V, context: Context) -> None:
+    def require(self, variant: V, context: ProviderContext) -> None:
         """See :meth:`Provider.require`."""
         require_arch(context.toolchain(), variant.arch)
         self.identity()
@@ -135,7 +135,7 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
         """See :meth:`Provider.key_of`."""
         return self.key(cast(V, recipe.variant), cast("C | None", recipe.tile_config))
 
-    def build(self, recipe: Recipe, context: Context) -> Built:
+    def build(self, recipe: Recipe, context: ProviderContext) -> Built:
         """See :meth:`Provider.build`."""
         variant, config = cast(V, recipe.variant), cast("C | None", recipe.tile_config)
         key = self.key(variant, config)

@@ -47,7 +47,7 @@ class SolverProvider(NvrtcProvider[SolverVariant, SolverConfig]):
         """See :class:`NvrtcProvider`."""
         return {"arch": f"sm_{variant.arch}", "std": "c++17"}
 
-    def settled(self, variant: SolverVariant, config: SolverConfig | None) -> SolverConfig:
+    def resolved_config(self, variant: SolverVariant, config: SolverConfig | None) -> SolverConfig:
         """See :class:`NvrtcProvider`."""
         return config or choose(variant)
 

@@ -246,7 +246,7 @@ def tune_variant(
         UnsupportedVariant: Neither provider serves the variant.
         ToolchainError: There is no GPU or no compiler.
     """
-    context = engine.at(current())
+    context = engine.build_context(current())
     measurer = measurer or _measurer(context, present_device())
     tuner = Tuner(store, environment, measurer, source_of(context.store), variant.arch)
     found = tuner.tune(variant, time.monotonic() + budget_s if budget_s else math.inf)
@@ -285,7 +285,7 @@ def default_tuner(engine: Engine, now: Settings, devices: Sequence[Any] = ()) ->
         ToolchainError: There is no GPU or no compiler.
     """
     device, *others = devices or [present_device()]
-    context = engine.at(now)
+    context = engine.build_context(now)
     return Tuner(
         open_store(now),
         environment_of(device),

@@ -13,7 +13,7 @@ from warp_tiles.compile.pool import CompilerPool, result_of
 from warp_tiles.errors import BuildError, WarpTilesError, WorkerError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.providers import CublasdxProvider, MmaProvider
-from warp_tiles.providers.base import Built, Context
+from warp_tiles.providers.base import Built, ProviderContext
 from warp_tiles.providers.mma import loop_sums
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.tuning.gemm_bench import compile_request, link_request
@@ -24,7 +24,7 @@ from warp_tiles.util.threads import DaemonThreads
 _WAITING_THREADS = 64
 
 
-class TuningContext(Context, Protocol):
+class TuningContext(ProviderContext, Protocol):
     """The build context, and the compiler processes."""
 
     @property

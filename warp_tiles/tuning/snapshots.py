@@ -25,7 +25,7 @@ class TunedSnapshots:
         self._lock = threading.Lock()
         self._known: dict[object, Tuned | None] = {}
 
-    def at(self, now: Settings, store: ToolchainStore) -> Tuned | None:
+    def snapshot(self, now: Settings, store: ToolchainStore) -> Tuned | None:
         """Returns the snapshot under some settings; None if nothing was measured, or if records do not count.
 
         Args:

@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.variant import GemmVariant
-from warp_tiles.providers.base import Built, Context, Provider, Recipe, refusal
+from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, refusal
 from warp_tiles.providers.cublasdx import require_served
 from warp_tiles.solver.variant import SolverVariant, Variant
 
@@ -34,7 +34,7 @@ class LibmathdxProvider(Provider[GemmVariant]):
         # Warp names the function when it builds it
         return (Recipe("Warp's libmathdx", variant, variant.symbol),)
 
-    def build(self, recipe: Recipe, context: Context) -> Built:
+    def build(self, recipe: Recipe, context: ProviderContext) -> Built:
         """See :meth:`Provider.build`."""
         assert self._function is not None
         return Built(*self._function(cast(GemmVariant, recipe.variant)))
@@ -52,6 +52,6 @@ class ScalarProvider(Provider[Variant]):
             raise refusal(self.name, "c_dtype", variant.c.dtype, "Warp's scalar path would accumulate in bfloat16")
         return (Recipe("Warp's scalar path", variant, ""),)
 
-    def build(self, recipe: Recipe, context: Context) -> Built:
+    def build(self, recipe: Recipe, context: ProviderContext) -> Built:
         """See :meth:`Provider.build`."""
         return Built("", b"")
