@@ -62,7 +62,7 @@ class Form:
 
     text: str
     state: str = "pipelined"
-    reason: str = "second buffers of 4096 bytes lie in C's memory"
+    reason: str = "double buffers of 4096 bytes lie in C's memory"
     expected: Callable[[Matrix, Matrix], Matrix] = np.matmul
     b_transposed: bool = False
     loops: int = 1
@@ -154,7 +154,7 @@ MORE: dict[str, Form] = {
     "a start value": Form(
         kernel(START.replace("tile_zeros", "tile_ones"), RANGE, STORE),
         state="register_sums",
-        reason="C holds a start value, and so has no room for second buffers",
+        reason="C holds a start value, and so has no room for double buffers",
         expected=lambda a, b: a @ b + 1,
     ),
     "nested": Form(
@@ -207,7 +207,7 @@ MORE: dict[str, Form] = {
             "f = c + d",
             STORE.replace("C, c", "C, f"),
         ),
-        reason="second buffers of 6144 bytes lie in C's memory",
+        reason="double buffers of 6144 bytes lie in C's memory",
         expected=lambda a, b: a @ b + a @ np.roll(b, 32, axis=1),
     ),
     "a product under a condition": Form(
@@ -267,7 +267,7 @@ MORE: dict[str, Form] = {
             *(f"    {line}" for line in (LOAD_B.format(k="k"), ODD)),
             STORE,
         ),
-        reason="second buffers of 2048 bytes lie in C's memory",
+        reason="double buffers of 2048 bytes lie in C's memory",
         expected=lambda a, b: sum(a[:, :16] @ b[k : k + 16] for k in range(0, K, 16)),
     ),
     "a struct's member bounds it": Form(
@@ -282,7 +282,7 @@ MORE: dict[str, Form] = {
     "a copy of C": Form(
         kernel(START, "d = wp.tile_transpose(c)", RANGE, STORE.replace("C, c", "C, d")),
         state="pipelined",
-        reason="second buffers of 4096 bytes",
+        reason="double buffers of 4096 bytes",
         expected=lambda a, b: transposed_tiles(a @ b),
         differentiable=False,
     ),

@@ -73,8 +73,8 @@ template <typename T, typename Global> inline __device__ const T* element(const 
     return reinterpret_cast<const T*>(array + source.byte_offset_from_coord(coord));
 }
 
-// Starts to load a shared tile; loaded() waits for it. If First, other threads may still read the tile's old values, so a
-// barrier comes first.
+// Starts to load a shared tile; wait_for_loads() waits for it. If First, other threads may still read the tile's old values,
+// so a barrier comes first.
 template <bool First, typename Tile, typename Global> inline __device__ void load(Tile& tile, const Global& source)
 {
     tile = source;
@@ -132,7 +132,7 @@ inline __device__ void load(wp::tile_shared_t<T, Layout, Owner>& tile, const Glo
 }
 
 // Waits until all loads of the block have arrived.
-inline __device__ void loaded()
+inline __device__ void wait_for_loads()
 {
 #if __CUDA_ARCH__ >= 800
     wt::arch::wait_for_copies();

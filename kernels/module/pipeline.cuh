@@ -17,13 +17,13 @@ template <typename Tile> inline __device__ void zero(Tile& tile)
 
 // The state of a pipelined loop. After the last iteration the program waits for the loads and jumps to the products once
 // more, with `more` false.
-struct Steps {
-    int any;   // true if loaded tiles wait to be multiplied
-    int more;  // true if another iteration may follow
+struct PipelineState {
+    int pending;  // true if loaded tiles wait to be multiplied
+    int more;     // true if another iteration may follow
 
     inline __device__ void start()
     {
-        any = false;
+        pending = false;
         more = true;
     }
 };

@@ -100,10 +100,10 @@ def test_loads_and_waits_of_both_passes() -> None:
     assert at(found, second) == "wt_module::Load<false>() << __VA_ARGS__"
     assert found[f"WT_REPLAY_{first.hook}"] == "__VA_ARGS__"
     assert found[f"WT_REPLAY_{second.hook}"] == "wt_module::Load<true>() << __VA_ARGS__"
-    assert found[f"WT_WAIT_{use.wait}"] == "wt_module::loaded();"
+    assert found[f"WT_WAIT_{use.wait}"] == "wt_module::wait_for_loads();"
     assert found[f"WT_REPLAY_WAIT_{use.wait}"] == ""
     assert found[f"WT_WAIT_{function.end_wait}"] == ""
-    assert found[f"WT_REPLAY_WAIT_{function.end_wait}"] == "wt_module::loaded();"
+    assert found[f"WT_REPLAY_WAIT_{function.end_wait}"] == "wt_module::wait_for_loads();"
 
 
 def test_products_that_the_reverse_pass_does_not_repeat() -> None:
@@ -147,25 +147,25 @@ def test_a_pipelined_loop() -> None:
     body = t.loop(first, second, one, hook=90)
     found = macros_of(t.zeros(C), body)
     begin = found["WT_BEGIN_90"]
-    assert begin.index("wt_module::Steps wt_steps_90; wt_steps_90.start();") > 0
+    assert begin.index("wt_module::PipelineState wt_state_90; wt_state_90.start();") > 0
     for name, offset in (("a", 0), ("b", 512)):
-        lent = f"wt_module::address(c.data.ptr) + {offset}"
+        address = f"wt_module::address(c.data.ptr) + {offset}"
         buffer = f"wt_buffer_90_{name}"
-        assert f"wt_module::DoubleBuffer<decltype({name})> {buffer}; {buffer}.start({name}, {lent});" in begin
-        assert f"{buffer}.end({name}, {lent});" in found["WT_END_90"]
+        assert f"wt_module::DoubleBuffer<decltype({name})> {buffer}; {buffer}.start({name}, {address});" in begin
+        assert f"{buffer}.end({name}, {address});" in found["WT_END_90"]
     assert at(found, first) == (
-        "wt_module::loaded(); wt_buffer_90_a.load_next(a); wt_buffer_90_b.load_next(b); "
+        "wt_module::wait_for_loads(); wt_buffer_90_a.load_next(a); wt_buffer_90_b.load_next(b); "
         "wt_module::Load<false>() << __VA_ARGS__"
     )
     assert at(found, second) == "wt_module::Load<false>() << __VA_ARGS__"
     add = f"f0_add(wt_sums_{one.hook}, wt_buffer_90_a.ready(), wt_buffer_90_b.ready());"
     assert at(found, one) == (
-        f"wt_multiply_90:; if (wt_steps_90.any) {{ {add} }} wt_steps_90.any = true; "
-        "wt_buffer_90_a.swap(); wt_buffer_90_b.swap(); if (!wt_steps_90.more) goto wt_done_90;"
+        f"wt_multiply_90:; if (wt_state_90.pending) {{ {add} }} wt_state_90.pending = true; "
+        "wt_buffer_90_a.swap(); wt_buffer_90_b.swap(); if (!wt_state_90.more) goto wt_done_90;"
     )
     end = found["WT_END_90"]
     parts = [
-        "wt_steps_90.more = false; wt_module::loaded(); goto wt_multiply_90; wt_done_90:;",
+        "wt_state_90.more = false; wt_module::wait_for_loads(); goto wt_multiply_90; wt_done_90:;",
         ".end(a",
         "wt_module::zero(c);",
         "f0_finish(",
@@ -180,7 +180,7 @@ def test_products_of_a_pipelined_loop_move_to_the_last_one() -> None:
     assert at(found, one) == ""
     text = at(found, last)
     assert text.index("f0_add(") < text.index("f1_add(")
-    assert text.count("if (wt_steps_") == 1
+    assert text.count("if (wt_state_") == 1
 
 
 def test_operands_of_a_pipelined_product() -> None:
@@ -188,7 +188,7 @@ def test_operands_of_a_pipelined_product() -> None:
     one = t.product(constant, transposed, C)
     found = macros_of(t.zeros(C), t.load(constant), t.loop(t.load(B), t.alias(transposed, B), one, hook=91))
     assert "s.data.ptr, wt_buffer_91_b.ready(wt_buffer_91_b_v));" in at(found, one)
-    assert "if (wt_steps_91.more) { wt_buffer_91_b_v = wt_buffer_91_b.offset(v, b); }" in at(found, one)
+    assert "if (wt_state_91.more) { wt_buffer_91_b_v = wt_buffer_91_b.offset(v, b); }" in at(found, one)
 
 
 def test_only_memory_of_buffers_is_zeroed() -> None:
@@ -207,12 +207,12 @@ def test_an_unrolled_loop() -> None:
     adds = [f"f0_add({array}, a{i}.data.ptr, b{i}.data.ptr);" for i in range(3)]
     assert [at(found, one) for _, _, one in nodes] == ["", adds[0], adds[1]]
     for first, second, _ in nodes:
-        assert at(found, first) == "wt_module::loaded(); wt_module::Load<false>() << __VA_ARGS__"
+        assert at(found, first) == "wt_module::wait_for_loads(); wt_module::Load<false>() << __VA_ARGS__"
         assert at(found, second) == "wt_module::Load<false>() << __VA_ARGS__"
     end = found[f"WT_END_{body.hook}"]
-    assert end.startswith(f"wt_module::loaded(); {adds[2]}")
+    assert end.startswith(f"wt_module::wait_for_loads(); {adds[2]}")
     assert "wt_module::zero(" not in end
-    assert "wt_module::Steps" not in found[f"WT_BEGIN_{body.hook}"]
+    assert "wt_module::PipelineState" not in found[f"WT_BEGIN_{body.hook}"]
 
 
 def test_a_loop_that_stays_unchanged() -> None:

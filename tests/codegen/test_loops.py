@@ -26,7 +26,7 @@ def test_the_common_loop_is_pipelined() -> None:
     assert decision.pipeline is not None
     assert decision.pipeline.loads == (first, second)
     assert decision.pipeline.products == decision.accumulations
-    assert [(one.tile, one.load, one.lender) for one in decision.pipeline.buffers] == [(A, first, C), (B, second, C)]
+    assert [(one.tile, one.load, one.c) for one in decision.pipeline.buffers] == [(A, first, C), (B, second, C)]
 
 
 @pytest.mark.parametrize("kind", ["range", "while"])

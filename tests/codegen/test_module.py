@@ -198,7 +198,7 @@ def test_a_pipelined_loop_is_written_with_its_declarations() -> None:
     assert text.count(loop_declarations(BIG[C], LOOP_SUMS)) == 1
     assert "namespace wt_module" in text
     found = macros(text)
-    assert sum("wt_module::Steps" in body for body in found.values()) == 1
+    assert sum("wt_module::PipelineState" in body for body in found.values()) == 1
     assert sum(f"{BIG[C].symbol}_finish(" in body for body in found.values()) == 1
 
 

@@ -46,7 +46,7 @@ def test_a_loop_that_loads_nothing() -> None:
 
 def test_one_loaded_operand_is_enough() -> None:
     loop = t.loop(t.load(B), t.product(A, B, C))
-    expected = "second buffers of 512 bytes lie in C's memory, which is idle in the loop"
+    expected = "double buffers of 512 bytes lie in C's memory, which is idle in the loop"
     assert outcome(decide_loop(t.zeros(C), t.load(A), loop)) == ("pipelined", expected)
 
 
@@ -157,7 +157,7 @@ def unrolled(count: int = 3) -> list[Operation]:
 
 
 @pytest.mark.parametrize("start", ["tile_zeros", "tile_ones"])
-def test_an_unrolled_loop_needs_no_second_buffers(start: str) -> None:
+def test_an_unrolled_loop_needs_no_double_buffers(start: str) -> None:
     nodes = unrolled()
     decision = decide_loop(t.operation(start, results=(C,)), t.loop(*nodes, kind="unrolled"))
     assert outcome(decision) == ("pipelined", UNROLLED)
@@ -188,7 +188,7 @@ def test_an_unrolled_iteration_in_a_branch() -> None:
     assert decide_loop(t.zeros(C), t.loop(t.branch(*unrolled(1)), kind="unrolled")).state == "register_sums"
 
 
-# ---- second buffers
+# ---- double buffers
 
 
 def decide_buffers(a: Any, b: Any, *cs: Any) -> LoopDecision:
@@ -201,7 +201,7 @@ def test_buffers_are_aligned() -> None:
     decision = decide_buffers(a, b, C)
     assert decision.pipeline is not None
     assert {one.tile.name: one.offset_bytes for one in decision.pipeline.buffers} == {"b": 0, "a": 80}
-    assert decision.reason == "second buffers of 144 bytes lie in C's memory, which is idle in the loop"
+    assert decision.reason == "double buffers of 144 bytes lie in C's memory, which is idle in the loop"
 
 
 def test_the_last_buffer_may_end_at_the_end_of_c() -> None:
@@ -212,7 +212,7 @@ def test_the_last_buffer_may_end_at_the_end_of_c() -> None:
 
 def test_too_little_memory() -> None:
     a, b = t.tile("a", 16, 9), t.tile("b", 8, 16)
-    reason = "second buffers need 1088 bytes, and C's memory has 1024"
+    reason = "double buffers need 1088 bytes, and C's memory has 1024"
     assert outcome(decide_buffers(a, b, C)) == ("register_sums", reason)
 
 
@@ -220,12 +220,12 @@ def test_buffers_may_lie_in_several_c() -> None:
     a, b = t.tile("a", 16, 12), t.tile("b", 12, 16)  # 768 bytes each
     assert outcome(decide_buffers(a, b, C)) == (
         "register_sums",
-        "second buffers need 1536 bytes, and C's memory has 1024",
+        "double buffers need 1536 bytes, and C's memory has 1024",
     )
     decision = decide_buffers(a, b, C, D)
     assert decision.state == "pipelined"
     assert decision.pipeline is not None
-    assert {(one.tile.name, one.lender.name, one.offset_bytes) for one in decision.pipeline.buffers} == {
+    assert {(one.tile.name, one.c.name, one.offset_bytes) for one in decision.pipeline.buffers} == {
         ("a", "c", 0),
         ("b", "d", 0),
     }
@@ -236,7 +236,7 @@ def test_buffers_lie_only_in_a_c_that_holds_zeros() -> None:
     loop = t.loop(first, second, product, t.product(A, B, D, 1))
     decision = decide_loop(t.operation("tile_load", results=(C,), hook=t.number()), t.zeros(D), loop)
     assert decision.pipeline is not None
-    assert {one.lender for one in decision.pipeline.buffers} == {D}
+    assert {one.c for one in decision.pipeline.buffers} == {D}
     ones = (t.operation("tile_ones", results=(c,)) for c in (C, D))
     assert outcome(decide_loop(*ones, loop)) == ("register_sums", START_VALUE)
 
@@ -244,7 +244,7 @@ def test_buffers_lie_only_in_a_c_that_holds_zeros() -> None:
 def test_the_memory_of_one_c_counts_once() -> None:
     a, b = t.tile("a", 16, 12), t.tile("b", 12, 16)
     loop = t.loop(t.load(a), t.load(b), t.product(a, b, C), t.product(a, b, C))
-    assert decide_loop(t.zeros(C), loop).reason == "second buffers need 1536 bytes, and C's memory has 1024"
+    assert decide_loop(t.zeros(C), loop).reason == "double buffers need 1536 bytes, and C's memory has 1024"
 
 
 def test_a_c_with_gaps_holds_no_buffers() -> None:

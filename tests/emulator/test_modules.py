@@ -140,7 +140,7 @@ def multiply(kernels: Kernels, dtype: str, a: Values, b: Values) -> Values:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_pipelined_loop(kernels: Kernels, dtype: str) -> None:
-    assert "wt_module::Steps wt_steps_" in kernels.generated.source
+    assert "wt_module::PipelineState wt_state_" in kernels.generated.source
     a, b = integers(1, 128, 96, dtype=dtype), integers(2, 96, 64, dtype=dtype)
     assert np.array_equal(multiply(kernels, dtype, a, b), exact(a, b))
 
@@ -256,7 +256,7 @@ class Mutant:
 
 MUTANTS = {
     "no barrier after loads": Mutant(
-        edited(r"(void loaded\(\)\n\{[^}]*?)WP_TILE_SYNC\(\);", r"\1"), "unwritten memory|races|has not arrived"
+        edited(r"(void wait_for_loads\(\)\n\{[^}]*?)WP_TILE_SYNC\(\);", r"\1"), "unwritten memory|races|has not arrived"
     ),
     "no wait for loads": Mutant(edited(r"wt::arch::wait_for_copies\(\);", ""), "has not arrived"),
     "no barrier before loads": Mutant(edited(r"if \(First\)\s+WP_TILE_SYNC\(\);", ""), "races", kernel="copying"),

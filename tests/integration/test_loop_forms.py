@@ -46,7 +46,7 @@ def test_module_options_do_not_matter(name: str, options: str) -> None:
 def test_the_source_agrees_with_the_plan(name: str, tmp_path: Any) -> None:
     compile_module(load(SPELLINGS[name].text, block_dim=64), tmp_path)
     (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))
-    assert source.count("wt_module::Steps wt_steps_") == 1
+    assert source.count("wt_module::PipelineState wt_state_") == 1
 
 
 def test_lines_refer_to_the_users_file() -> None:

@@ -16,7 +16,7 @@ from warp_tiles.codegen.trace import Branch, FunctionTrace, Node, Operation, Til
 
 STATEMENT = "__VA_ARGS__"  # in the macro of a hook: the statement inside the hook
 _SYNC = "WP_TILE_SYNC();"
-_LOADED = "wt_module::loaded();"
+_WAIT = "wt_module::wait_for_loads();"
 
 
 class Macros:
@@ -71,7 +71,7 @@ def emit_loads(macros: Macros, forward: Loads, replayed: Loads) -> None:
         for number, first in loads.asynchronous.items():
             macros.replace(at, number, f"wt_module::Load<{str(first).lower()}>() << {STATEMENT}")
         for number in loads.waits:
-            macros.add(wait, number, _LOADED)
+            macros.add(wait, number, _WAIT)
 
 
 def skip_replays(macros: Macros, function: FunctionTrace, sites: Collection[int]) -> None:
@@ -96,16 +96,16 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
         else:
             _emit_pipeline(macros, decision.loop.hook, decision.pipeline)
     # the memory that contained buffers is set to zeros again before sums are added to it
-    lent = {
-        (product.home.hook, buffer.lender.name)
+    buffered = {
+        (product.home.hook, buffer.c.name)
         for decision in decisions
         if decision.pipeline is not None
         for buffer in decision.pipeline.buffers
         for product in decision.accumulations
-        if product.c.name == buffer.lender.name
+        if product.c.name == buffer.c.name
     }
-    for home, lender in sorted(lent):
-        macros.add(Hook.END, home, f"wt_module::zero({lender});")
+    for home, c in sorted(buffered):
+        macros.add(Hook.END, home, f"wt_module::zero({c});")
     for product in arrays.values():
         finish = f"{product.sums.symbol}_finish({_sums(product)}, {_pointer(product.c)});"
         macros.add(Hook.END, product.home.hook, f"{_SYNC} {finish} {_SYNC}")
@@ -120,16 +120,17 @@ def _emit_sums(macros: Macros, product: Accumulation) -> None:
 
 def _emit_pipeline(macros: Macros, loop: int, pipeline: Pipeline) -> None:
     """Writes a double-buffered loop. Its end jumps to the products once more, for the tiles of the last iteration."""
-    steps, multiply, done = f"wt_steps_{loop}", f"wt_multiply_{loop}", f"wt_done_{loop}"
+    state, multiply, done = f"wt_state_{loop}", f"wt_multiply_{loop}", f"wt_done_{loop}"
     names = {buffer.tile.name: f"wt_buffer_{loop}_{buffer.tile.name}" for buffer in pipeline.buffers}
-    macros.add(Hook.BEGIN, loop, f"wt_module::Steps {steps}; {steps}.start();")
-    begin = " ".join([_LOADED, *(f"{name}.load_next({tile});" for tile, name in names.items()), ""])
+    macros.add(Hook.BEGIN, loop, f"wt_module::PipelineState {state}; {state}.start();")
+    begin = " ".join([_WAIT, *(f"{name}.load_next({tile});" for tile, name in names.items()), ""])
     ends = []
     for buffer in pipeline.buffers:
         name, tile = names[buffer.tile.name], buffer.tile.name
-        lent = f"wt_module::address({_pointer(buffer.lender)}) + {buffer.offset_bytes}"
-        macros.add(Hook.BEGIN, loop, f"wt_module::DoubleBuffer<decltype({tile})> {name}; {name}.start({tile}, {lent});")
-        ends.append(f"{name}.end({tile}, {lent});")
+        second = f"wt_module::address({_pointer(buffer.c)}) + {buffer.offset_bytes}"
+        declaration = f"wt_module::DoubleBuffer<decltype({tile})> {name};"
+        macros.add(Hook.BEGIN, loop, f"{declaration} {name}.start({tile}, {second});")
+        ends.append(f"{name}.end({tile}, {second});")
         macros.replace(Hook.AT, _hook(buffer.load), f"{begin}wt_module::Load<false>() << {STATEMENT}")
         begin = ""  # only the first load of an iteration waits for the loads of the iteration before
     *earlier, last = pipeline.products
@@ -143,11 +144,11 @@ def _emit_pipeline(macros: Macros, loop: int, pipeline: Pipeline) -> None:
         adds.append(_add(product, a, b))
     for name in offsets:
         macros.add(Hook.BEGIN, loop, f"unsigned {name};")
-    stores = f" if ({steps}.more) {{ {' '.join(offsets.values())} }}" if offsets else ""
+    stores = f" if ({state}.more) {{ {' '.join(offsets.values())} }}" if offsets else ""
     swaps = " ".join(f"{name}.swap();" for name in names.values())
-    text = f"{multiply}:;{stores} if ({steps}.any) {{ {' '.join(adds)} }} {steps}.any = true; {swaps}"
-    _replace_product(macros, last, f"{text} if (!{steps}.more) goto {done};")
-    macros.add(Hook.END, loop, f"{steps}.more = false; {_LOADED} goto {multiply}; {done}:;")
+    text = f"{multiply}:;{stores} if ({state}.pending) {{ {' '.join(adds)} }} {state}.pending = true; {swaps}"
+    _replace_product(macros, last, f"{text} if (!{state}.more) goto {done};")
+    macros.add(Hook.END, loop, f"{state}.more = false; {_WAIT} goto {multiply}; {done}:;")
     macros.add(Hook.END, loop, " ".join(ends))
 
 
@@ -160,10 +161,10 @@ def _emit_unrolled(macros: Macros, loop: int, pipeline: Pipeline) -> None:
     for load in pipeline.loads:
         number = _hook(load)
         own = sum(_hook(product.operation) < number for product in pipeline.products)
-        begin = f"{_LOADED} " if own != group else ""
+        begin = f"{_WAIT} " if own != group else ""
         group = own
         macros.replace(Hook.AT, number, f"{begin}wt_module::Load<false>() << {STATEMENT}")
-    macros.add(Hook.END, loop, f"{_LOADED} {texts[-1]}")
+    macros.add(Hook.END, loop, f"{_WAIT} {texts[-1]}")
 
 
 def _hook(operation: Operation) -> int:

@@ -120,4 +120,4 @@ def _pipeline(
         return None, [pipeline]
     if loop.kind == "unrolled":
         return pipeline, ["Warp unrolls the loop, so that each iteration has tiles of its own"]
-    return pipeline, [f"second buffers of {pipeline.buffer_bytes} bytes lie in C's memory, which is idle in the loop"]
+    return pipeline, [f"double buffers of {pipeline.buffer_bytes} bytes lie in C's memory, which is idle in the loop"]

@@ -1,8 +1,8 @@
 """Loops that load the tiles of the next product during a product.
 
 If C holds zeros before a loop whose sums stay in registers, its memory is idle until the loop ends. It then holds
-second buffers of the tiles that the loop loads. Each iteration loads its tiles into one set of buffers, and multiplies
-the tiles of the iteration before from the other set.
+a second buffer for each tile that the loop loads. Each iteration loads its tiles into one set of buffers, and
+multiplies the tiles of the iteration before from the other set.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
@@ -38,13 +38,13 @@ class Buffer:
     Attributes:
         tile: The tile.
         load: Its load.
-        lender: The tile C whose memory contains the buffer.
+        c: The tile C whose memory contains the buffer.
         offset_bytes: Offset of the buffer in that memory.
     """
 
     tile: Tile
     load: Operation
-    lender: Tile
+    c: Tile
     offset_bytes: int
 
 
@@ -65,7 +65,7 @@ class Pipeline:
 
     @property
     def buffer_bytes(self) -> int:
-        """Size of all second buffers."""
+        """Size of the second buffers of all tiles."""
         return sum(_aligned(buffer.tile.size_bytes) for buffer in self.buffers)
 
 
@@ -170,14 +170,14 @@ def _unrolled_pipeline(
 def _double_buffered_pipeline(
     module: ModuleTrace, function: FunctionTrace, loads: Sequence[Operation], products: Sequence[Accumulation]
 ) -> Pipeline | str:
-    """Places the second buffers of the loaded tiles in the memory of each C that holds zeros before its loop."""
+    """Places a second buffer for each loaded tile in the memory of each C that holds zeros before its loop."""
     free: dict[str, tuple[int, Tile]] = {}  # by name of C: bytes in use, and C
     for product in products:
         c = product.c
         if c.dense and c.name not in free and holds_zeros(module, function, product.home, c):
             free[c.name] = 0, c
     if not free:
-        return "C holds a start value, and so has no room for second buffers"
+        return "C holds a start value, and so has no room for double buffers"
     places: dict[str, tuple[Tile, int]] = {}
     loaded = [(value, load) for load in loads for value in load.results if isinstance(value, Tile)]
     for tile, _ in sorted(loaded, key=lambda pair: -pair[0].size_bytes):
@@ -185,10 +185,10 @@ def _double_buffered_pipeline(
         if name is None:
             needed = sum(_aligned(tile.size_bytes) for tile, _ in loaded)
             available = sum(c.size_bytes for _, c in free.values())
-            return f"second buffers need {needed} bytes, and C's memory has {available}"
-        used, lender = free[name]
-        places[tile.name] = lender, used
-        free[name] = used + _aligned(tile.size_bytes), lender
+            return f"double buffers need {needed} bytes, and C's memory has {available}"
+        used, c = free[name]
+        places[tile.name] = c, used
+        free[name] = used + _aligned(tile.size_bytes), c
     buffers = tuple(Buffer(tile, load, *places[tile.name]) for tile, load in loaded)
     return Pipeline(buffers, tuple(products), tuple(loads))
 
