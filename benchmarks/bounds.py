@@ -1,6 +1,6 @@
 """Bounds of the speed of a product of tiles in shared memory, from data movement and arithmetic alone.
 
-Shared memory moves 128 bytes per clock and multiprocessor. A and B move once for each register tile that needs them. C
+Shared memory moves 128 bytes per clock and multiprocessor. A and B move once for each warp tile that needs them. C
 moves in and out once for each warp that adds to it. The arithmetic has a dense rate. Bank conflicts, other instructions
 and waiting are left out. So no kernel whose warps all move A, B and C in each call is faster. A kernel that keeps the
 sums of a loop in registers can be faster: for it ``c_moves`` is 0.
@@ -8,7 +8,7 @@ sums of a loop in registers can be faster: for it ``c_moves`` is 0.
 :func:`ideal` splits C over all warps, and also K if C is as wide as the sums, in the way that moves the fewest bytes.
 For example, fp16 64x64x64 with four warps reads A and B twice each, in 512 clocks, which gives 237 TFLOP/s on 132
 multiprocessors at 1.755 GHz. If C does not count, each warp sums a quarter of K, and A and B are read once.
-:func:`configured` computes the same for the chosen register tiles, of which there may be fewer than warps.
+:func:`configured` computes the same for the chosen warp tiles, of which there may be fewer than warps.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def ideal(product: Product, threads: int, rates: Mapping[str, float] = RATES, c_
 
 
 def configured(product: Product, tile_config: Mapping[str, Any], rates: Mapping[str, float] = RATES) -> Bound:
-    """The bound with the register tiles of a ``TileConfig``, given as JSON values."""
+    """The bound with the warp tiles of a ``TileConfig``, given as JSON values."""
     tile_m, tile_n = tile_config["tile_m"], tile_config["tile_n"]
     if tile_config["transposed"]:
         tile_m, tile_n = tile_n, tile_m

@@ -49,7 +49,7 @@ def flops_of(entry: Entry, part: Part) -> int:
 def bound_of(
     entry: Entry, built: list[dict[str, Any]], rates: Mapping[str, float], multiprocessors: int, clock_ghz: float
 ) -> Row:
-    """The bounds of a row's speed, in general and with the register tiles of its configuration.
+    """The bounds of a row's speed, in general and with the warp tiles of its configuration.
 
     ``tflops`` is the bound of products that move A, B and C in each call. ``kept_tflops`` is the bound of products that
     keep the sums of the forward product in registers.

@@ -30,7 +30,7 @@ def test_bound_of_shared_memory(ab: str, tf32: bool, tflops: float) -> None:
     assert bounds.ideal(product, 128, c_moves=0).clocks < bound.clocks
 
 
-def test_the_best_register_tiles_reach_the_bound() -> None:
+def test_the_best_warp_tiles_reach_the_bound() -> None:
     product = bounds.Product(64, 64, 64, "float16", "float16", "float32")
     square, tall, wide = (
         bounds.configured(product, TileConfig("mma_m16n8k16", *tile, transposed=flip).to_json())
@@ -56,7 +56,7 @@ def test_with_sums_in_registers_split_k_over_all_warps_is_best() -> None:
     assert bounds.ideal(rounded, 128, c_moves=0).clocks == 2 * bounds.ideal(rounded, 32, c_moves=0).clocks
 
 
-def test_more_warps_than_register_tiles_still_have_a_bound() -> None:
+def test_more_warps_than_warp_tiles_still_have_a_bound() -> None:
     assert bounds.ideal(bounds.Product(4, 4, 4, "float64", "float64", "float64"), 128).clocks > 0
 
 
