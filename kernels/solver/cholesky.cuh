@@ -27,7 +27,10 @@ struct Cholesky {
     static WT_DEVICE void run(A a, L l)
     {
         arch::block_barrier();
-        if constexpr (one_warp) {
+        if constexpr (FactorInThread<n, A, L>::serves) {
+            if (arch::thread_index() == 0)
+                FactorInThread<n, A, L>::run(a, l);
+        } else if constexpr (one_warp) {
             if (arch::thread_index() < 32)
                 Factor<n, A, L>::run(a, l, arch::thread_index());
         } else {

@@ -32,6 +32,53 @@ WT_DEVICE Pivot<T> pivot_of(T x)
     return {exact ? refined : x >= T(0) ? x : estimate, exact ? reciprocal : estimate};
 }
 
+// The same in one thread, for a few rows: a warp would spend more time on exchanging columns.
+template <int N, class A, class L>
+struct FactorInThread {
+    using T = typename L::Element;
+
+    // The triangle takes at most 36 registers of 4 bytes.
+    static constexpr bool serves = N * (N + 1) / 2 * int(sizeof(T)) <= 36 * 4;
+
+    static WT_DEVICE void run(A a, L l)
+    {
+        T x[N][N];  // A and L are read and written in lines
+#pragma unroll
+        for (int line = 0; line < N; ++line)
+            read<A::width(N)>(x[line], a.line(line));
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+            const Pivot<T> pivot = pivot_of(at<A>(x, j, j));
+            at<A>(x, j, j) = pivot.root;
+#pragma unroll
+            for (int i = j + 1; i < N; ++i)
+                at<A>(x, i, j) *= pivot.reciprocal;
+#pragma unroll
+            for (int k = j + 1; k < N; ++k)
+#pragma unroll
+                for (int i = k; i < N; ++i)
+                    at<A>(x, i, k) = arch::multiply_add(-at<A>(x, i, j), at<A>(x, k, j), at<A>(x, i, k));
+        }
+#pragma unroll
+        for (int line = 0; line < N; ++line) {
+            T values[N];
+#pragma unroll
+            for (int place = 0; place < N; ++place) {
+                const int i = L::rows_are_lines ? line : place, j = L::rows_are_lines ? place : line;
+                values[place] = j <= i ? at<A>(x, i, j) : T(0);
+            }
+            write<L::width(N)>(l.line(line), values);
+        }
+    }
+
+private:
+    template <class M>
+    static WT_DEVICE T& at(T (&x)[N][N], int i, int j)
+    {
+        return M::rows_are_lines ? x[i][j] : x[j][i];
+    }
+};
+
 // L of A = L * L^T for N x N elements. Only the lower triangle of A is read; zeros are written above the diagonal of L.
 // A may be L. All lanes of one warp call it.
 template <int N, class A, class L>

@@ -20,9 +20,10 @@ from warp_tiles.compile.module import ModuleSource, max_registers, module_option
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import BuildError, LinkError, WarpTilesError
 from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.heuristics.solver import registers as registers_of
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.providers.mma import device_function
-from warp_tiles.solver.variant import Variant
+from warp_tiles.solver.variant import SolverVariant, Variant
 from warp_tiles.util.files import write_atomic
 from warp_tiles.util.warn import warn
 
@@ -216,6 +217,8 @@ class ModuleBuild:
         own = any(planned.provider == "mma" for planned in self.plan.needed)
         blocks = resident_blocks(self.plan.block_dim, own)
         registers = max_registers(self.plan.block_dim, blocks) if module.output == "cubin" else None
+        if module.output == "cubin" and (limit := solver_registers(self.plan)) is not None:
+            registers = min(registers or limit, limit)
         return LinkRequest(module.name, inputs, module.target, module.output, self._settings.jobs, registers)
 
     def _link(
@@ -267,6 +270,14 @@ class ModuleBuild:
                     remedy="set the provider to mma to see the reason, or use float32 tiles",
                     log=log,
                 )
+
+
+def solver_registers(plan: ModulePlan) -> int | None:
+    """The register limit of a module whose kernels all call solver functions of this project; None for others."""
+    solvers = [v for v in plan.variants if v.needed and v.provider == "mma" and isinstance(v.variant, SolverVariant)]
+    if not solvers or {kernel for planned in solvers for kernel in planned.kernels} != set(plan.kernels):
+        return None
+    return max(registers_of(planned.variant) for planned in solvers if isinstance(planned.variant, SolverVariant))
 
 
 def planned_functions(plan: ModulePlan) -> dict[Variant, DeviceFunction]:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
-from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, MIN_ARCH
+from warp_tiles.gemm.hardware import (
+    BLOCK_THREADS,
+    LANES,
+    MIN_ARCH,
+    REGISTERS,
+    RESIDENT_THREADS,
+    SHARED_BYTES,
+    THREAD_REGISTERS,
+)
 from warp_tiles.solver.config import SolverConfig
 from warp_tiles.solver.variant import SolverVariant
 
 LANE_BYTES = 128  # of a column that one lane holds in registers, at most
 MAX_ROWS = 256
+FEW_COLUMNS = 8
+RESERVED_SHARED_BYTES = 1024  # of each block, by the driver
 STATIC_SHARED_BYTES = 48 * 1024  # of a kernel, at most
 
 
@@ -25,6 +35,22 @@ def obstacle(variant: SolverVariant) -> str:
     return ""
 
 
+def registers(variant: SolverVariant) -> int:
+    """Registers of a thread with which as many blocks are resident as shared memory has room for.
+
+    A solver waits for its own results most of the time, so another resident block gains more than registers do.
+    """
+    size = DTYPE_BYTES[variant.dtype]
+    adjoint = variant.function.endswith("adjoint")
+    tiles = variant.n * variant.n * (2 if "cholesky" in variant.function and "solve" not in variant.function else 1)
+    tiles += variant.n * variant.columns * (2 if "solve" in variant.function else 0)
+    used = size * (2 * tiles + variant.scratch_elements if adjoint else tiles) + RESERVED_SHARED_BYTES
+    threads = min(RESIDENT_THREADS, max(1, SHARED_BYTES // used) * variant.threads)
+    words = min(variant.n, LANES) * size // 4  # a lane holds up to so many of a factor
+    least = 40 + words // 2 // 8 * 8 + 16 * adjoint
+    return max(least, min(THREAD_REGISTERS, REGISTERS // threads // 8 * 8))
+
+
 def choose(variant: SolverVariant) -> SolverConfig:
     """As many lanes for a column as one warp has for all columns, and as many as its rows need registers.
 
@@ -33,6 +59,8 @@ def choose(variant: SolverVariant) -> SolverConfig:
     if variant.function == "cholesky":
         return SolverConfig()
     columns = variant.n if variant.function == "cholesky_adjoint" else variant.columns
+    if columns > FEW_COLUMNS:
+        return SolverConfig()
     lanes = 1
     while lanes < LANES and lanes < variant.n and 2 * lanes * columns <= LANES:
         lanes *= 2
