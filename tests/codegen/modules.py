@@ -9,7 +9,7 @@ from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
 from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.dispatch import Target, Tile, products
-from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Role
 from warp_tiles.plan.planning import Session
 from warp_tiles.settings import Settings
 
@@ -41,13 +41,13 @@ def session(*sites: tuple[str, dict[Role, GemmVariant]]) -> Session:
 
 def forward(index: int) -> str:
     """The call of a site in the forward pass."""
-    names = ", ".join(f"wt_site{index}_{role.value}" for role in Role)
+    names = ", ".join(f"wt_site{index}_{role.value}" for role in PRODUCT_ROLES)
     return f"    wp::tile_matmul<1>({names}, var_0, var_1, var_2, var_3, var_4);"
 
 
 def backward(index: int) -> str:
     """The call of a site's adjoint."""
-    names = ", ".join(f"wt_site{index}_{role.value}" for role in Role)
+    names = ", ".join(f"wt_site{index}_{role.value}" for role in PRODUCT_ROLES)
     return f"    wp::adj_tile_matmul<1>({names}, var_0, var_1, var_2, adj_0, adj_1, adj_2);"
 
 
@@ -95,7 +95,7 @@ def macros(text: str) -> dict[str, str]:
 
 def names_of(text: str, index: int) -> list[str]:
     """The definitions of a site's names: forward, adjoint A, adjoint B."""
-    return [macros(text)[f"wt_site{index}_{role.value}"] for role in Role]
+    return [macros(text)[f"wt_site{index}_{role.value}"] for role in PRODUCT_ROLES]
 
 
 def declared(text: str) -> list[str]:

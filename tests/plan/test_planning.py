@@ -9,7 +9,7 @@ import pytest
 
 from tests.codegen.modules import BIG, SMALL, forms, session
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Role
 from warp_tiles.plan.planning import FunctionUse, ModulePlan, PlannedVariant, Session, Site, resolve
 
 A, B, C = Role.ADJOINT_A, Role.ADJOINT_B, Role.FORWARD
@@ -103,7 +103,7 @@ def test_the_scalar_path_is_planned_with_its_reason() -> None:
     plan = resolve(made, {0}, ["k"], [use("k", "k", True)])
     found = by_role(plan)
     assert plan.needed == ()
-    assert {role: item.needed for role, item in found.items()} == dict.fromkeys(Role, True)
+    assert {role: item.needed for role, item in found.items()} == dict.fromkeys(PRODUCT_ROLES, True)
     assert {item.variant for item in found.values()} == {None}
     assert found[C].reason.startswith("the target is a CPU; ")
     assert found[A].reason == "the target is a CPU; k has backward pass"
@@ -142,9 +142,9 @@ def test_bfloat16_operands_are_planned_forward() -> None:
     assert [item.variant for item in plan.needed] == [variants[C]]
 
 
-def test_a_cholesky_site_has_only_one_adjoint() -> None:
+def test_the_product_in_warps_adjoint_of_a_cholesky_is_the_only_one_of_its_site() -> None:
     made = Session("module", 90, 128)
-    made.add("tile_cholesky", "k", {A: BIG[A]})
+    made.add("tile_cholesky", "k", {A: BIG[A]}, roles=(A,))
     (planned,) = resolve(made, {0}, ["k"], [use("k", "k", True)]).variants
     assert (planned.call, planned.role, planned.needed, planned.variant) == ("tile_cholesky", A, True, BIG[A])
     (skipped,) = resolve(made, (), ["k"], [use("k", "k", False)]).variants
@@ -200,5 +200,5 @@ def test_only_sites_with_a_generated_adjoint_need_it() -> None:
 
 def test_placeholders_are_unique_within_a_module() -> None:
     sites = [Site(index, "tile_matmul", "f", {}) for index in range(12)]
-    names = {site.placeholder(role) for site in sites for role in Role}
+    names = {site.placeholder(role) for site in sites for role in PRODUCT_ROLES}
     assert len(names) == 36

@@ -19,6 +19,7 @@ from warp_tiles.settings import Settings, current
 from warp_tiles.solver.config import Config
 from warp_tiles.solver.variant import Variant
 
+
 @dataclass(frozen=True)
 class Site:
     """One place in the generated code that calls device functions: a product or a solver.
