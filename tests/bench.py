@@ -129,8 +129,6 @@ class Bench:
         assert all(issubclass(warning.category, RuntimeWarning) for warning in caught)
         return artifact, [str(warning.message) for warning in caught]
 
-    heard = build_with_warnings  # former name
-
 
 def libmathdx(variant: GemmVariant) -> tuple[str, bytes]:
     """A fake of Warp's libmathdx."""

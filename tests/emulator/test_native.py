@@ -9,7 +9,7 @@ import warp as wp
 
 from tests.emulator.native import copy_headers, emulated, for_host
 from warp_tiles.codegen.prelude import MODULE_HEADER
-from warp_tiles.toolchain.flatten import flattened
+from warp_tiles.toolchain.flatten import flatten
 from warp_tiles.toolchain.sources import kernels_folder
 
 STATEMENTS = {
@@ -37,7 +37,7 @@ def test_a_statement_becomes_a_call(statement: str) -> None:
 
 
 def test_all_instructions_of_the_module_header_are_emulated() -> None:
-    text = for_host(flattened(kernels_folder() / MODULE_HEADER, kernels_folder()))
+    text = for_host(flatten(kernels_folder() / MODULE_HEADER, kernels_folder()))
     assert "asm" not in text
     assert "not emulated" not in text
     assert len(emulated()) > 10

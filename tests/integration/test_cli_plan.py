@@ -40,7 +40,7 @@ def test_plan(folder: Path, name: str) -> None:
         assert len(variant["arrangement"]) == 3
         assert (variant["needed"], variant["provider"], variant["cached"]) == (True, "mma", False)
         assert TileConfig.from_json(variant["tile_config"]).instruction == "fma"
-        assert "mma: the first that is asked" in variant["reason"]
+        assert "mma: the first provider" in variant["reason"]
         assert len(variant["key"]) == 64
         assert variant["reason"]
     assert [variant["role"] for variant in module["variants"]] == ["forward", "adjoint_a", "adjoint_b"]

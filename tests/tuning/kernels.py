@@ -13,7 +13,7 @@ from tests.tuning.fake_stores import MemoryStore
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config
 
-QUICK = Effort(warmup=1, runs=2, rounds=3)
+QUICK = Effort(warmup=1, runs=2, iterations=3)
 SIZE = 64
 CONFIGS = [{"tile": tile, "block_dim": 32} for tile in (8, 16, 32)]
 FACTOR = 1.0

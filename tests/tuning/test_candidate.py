@@ -15,7 +15,7 @@ from warp_tiles.tuning.candidate import Workspace
 from warp_tiles.tuning.measure import Effort
 
 SIZE = 8
-QUICK = Effort(warmup=1, runs=2, rounds=2)
+QUICK = Effort(warmup=1, runs=2, iterations=2)
 
 
 @wp.struct

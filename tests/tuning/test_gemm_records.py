@@ -71,7 +71,7 @@ def test_a_variant_without_a_record_is_left_to_the_chooser(bench: Bench) -> None
     remember(bench, HALF, tuned_to(HALF))
     found = planned(bench, SINGLE)
     assert found.tile_config == choose(SINGLE)
-    assert found.reason.endswith("; mma: the first that is asked")
+    assert found.reason.endswith("; mma: the first provider")
 
 
 def test_the_choosers_pick_can_win(bench: Bench) -> None:
@@ -81,7 +81,7 @@ def test_the_choosers_pick_can_win(bench: Bench) -> None:
     assert found.reason.endswith("tuned: 9.0 us, also the chooser's pick")
 
 
-def test_cublasdx_is_asked_first_if_it_won(bench: Bench) -> None:
+def test_cublasdx_is_tried_first_if_it_won(bench: Bench) -> None:
     remember(bench, HALF, [*tuned_to(HALF), timing(CUBLASDX, 10.0)])
     found, artifact = planned(bench, HALF), bench.build(HALF)
     assert (found.provider, artifact.provider) == ("cublasdx", "cublasdx")

@@ -83,7 +83,7 @@ import autotune_gemm
 from tests.tuning.fake_stores import FileStore
 from warp_tiles.tuning.measure import Effort
 store = FileStore(Path(sys.argv[1]))
-gemm = autotune_gemm.tuned_gemm("fp32", store=lambda now: store, effort=Effort(warmup=1, runs=2, rounds=2))
+gemm = autotune_gemm.tuned_gemm("fp32", store=lambda now: store, effort=Effort(warmup=1, runs=2, iterations=2))
 args = autotune_gemm.operands((40, 24, 50), "fp32", "cpu")
 gemm.launch(**args, device="cpu")
 print(json.dumps({**vars(gemm.counters), "error": autotune_gemm.error_of(args)}))

@@ -133,7 +133,7 @@ def test_candidates_alternate_in_a_changing_order() -> None:
 def test_each_run_is_preceded_by_restoring() -> None:
     log: list[str] = []
     clock = FakeClock()
-    race([Runner("x", Fake(noisy(5), log))], clock, Effort(warmup=2, runs=3, rounds=2), now=clock.now)
+    race([Runner("x", Fake(noisy(5), log))], clock, Effort(warmup=2, runs=3, iterations=2), now=clock.now)
     assert log[0] == "prepare "
     assert all(pair == ("restore ", "run ") for pair in itertools.zip_longest(log[1::2], log[2::2]))
 
@@ -168,7 +168,7 @@ def test_long_launches_get_fewer_runs() -> None:
 
 
 def test_without_dropping_all_are_measured_alike() -> None:
-    runners, _ = contest({"fast": noisy(1), "slow": noisy(100)}, drop=False, effort=Effort(rounds=4, runs=3))
+    runners, _ = contest({"fast": noisy(1), "slow": noisy(100)}, drop=False, effort=Effort(iterations=4, runs=3))
     assert [len(runner.samples_us) for runner in runners.values()] == [12, 12]
 
 
@@ -249,7 +249,7 @@ def test_errors_are_described_in_a_line() -> None:
     assert len(describe_error(ValueError("x" * 5000))) < 500
 
 
-@pytest.mark.parametrize("wrong", [{"runs": 0}, {"rounds": 0}, {"warmup": -1}, {"runs": 1.5}])
+@pytest.mark.parametrize("wrong", [{"runs": 0}, {"iterations": 0}, {"warmup": -1}, {"runs": 1.5}])
 def test_an_effort_that_measures_nothing_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(TuningError, match="warmup, runs and rounds are"):
+    with pytest.raises(TuningError, match="warmup, runs and iterations are"):
         Effort(**wrong)

@@ -143,7 +143,7 @@ def test_a_budget_that_ends_within_the_first_builds() -> None:
 
 def test_halving_measures_the_fastest_longer() -> None:
     builder = Builder()
-    found = run(CONFIGS, builder, strategy=Halving(factor=3), effort=Effort(rounds=9, runs=4))
+    found = run(CONFIGS, builder, strategy=Halving(factor=3), effort=Effort(iterations=9, runs=4))
     ok = [timing for timing in found.timings if timing.status == "ok"]
     assert [timing.config["x"] for timing in ok] == [11]
     dropped = {timing.config["x"]: timing for timing in found.timings if timing.status == "dropped"}
@@ -162,7 +162,7 @@ def test_several_devices_share_the_configurations() -> None:
 
 
 def test_candidates_of_wall_time() -> None:
-    found = search(CONFIGS[:3], [SearchDevice(Builder(), WallClock())], effort=Effort(rounds=2))
+    found = search(CONFIGS[:3], [SearchDevice(Builder(), WallClock())], effort=Effort(iterations=2))
     assert {timing.status for timing in found.timings} <= {"ok", "dropped"}
 
 

@@ -92,7 +92,7 @@ def test_halving_keeps_a_share_and_measures_it_longer() -> None:
         counts.append(halving.keep(0, counts[-1]))
     assert counts == [27, 9, 3, 1]
     assert halving.keep(3, 1) == 0
-    assert [halving.rounds(step, 10) for step in range(4)] == [1, 3, 9, 10]
+    assert [halving.iterations(step, 10) for step in range(4)] == [1, 3, 9, 10]
 
 
 def test_strategies_by_name() -> None:

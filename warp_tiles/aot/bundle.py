@@ -27,7 +27,7 @@ from warp_tiles.errors import BuildError, CacheError, PlanError, ToolchainError
 from warp_tiles.gemm.hardware import MIN_ARCH
 from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider
 from warp_tiles.toolchain import sources
-from warp_tiles.toolchain.rooms import deciding_modules
+from warp_tiles.toolchain.code_folders import code_modules
 from warp_tiles.toolchain.search import dotted
 from warp_tiles.toolchain.store import ToolchainStore, search_state
 from warp_tiles.util.files import write_atomic
@@ -104,7 +104,7 @@ def watched(store: ToolchainStore, providers: Iterable[str] = tuple(PROVIDERS)) 
     """
     packages = [Path(entry) for entry, status in search_state()[2] if status is not None]
     kernels = kernel_sources(store, providers).values()
-    found = [*kernels, *deciding_modules().values(), *store.toolchain().libraries.values(), *packages]
+    found = [*kernels, *code_modules().values(), *store.toolchain().libraries.values(), *packages]
     return sorted({os.path.abspath(path) for path in found})
 
 
@@ -208,7 +208,7 @@ def write_depfile(path: Path, job: Job, output: Path, store: ToolchainStore) -> 
         ToolchainError: There is no toolchain.
     """
     headers = store.closure(PROVIDERS[job.provider](store).source()).values()
-    inputs = [*headers, *store.toolchain().libraries.values(), *deciding_modules().values()]
+    inputs = [*headers, *store.toolchain().libraries.values(), *code_modules().values()]
     lines = sorted({_escape_for_make(os.path.abspath(file)) for file in inputs})
     rule = " \\\n  ".join([f"{_escape_for_make(os.path.abspath(output))}:", *lines]) + "\n"
     write_atomic(path, rule.encode("utf-8"), 0o644)

@@ -88,7 +88,7 @@ class Chain:
             causes.append(f"{self.settings.named('provider')} names it")
         if best is not None:
             causes.append(best.reason)
-        return f"{provider.name}: {'; '.join(dict.fromkeys(causes)) or 'the first that is asked'}"
+        return f"{provider.name}: {'; '.join(dict.fromkeys(causes)) or 'the first provider'}"
 
     def unsupported(self, variant: Variant, obstacles: Sequence[WarpTilesError]) -> UnsupportedVariant:
         """The error if every provider has an obstacle."""

@@ -35,7 +35,7 @@ from warp_tiles.providers.base import Tuned
 from warp_tiles.providers.fallbacks import Libmathdx
 from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import Variant
-from warp_tiles.toolchain.rooms import deciding_files
+from warp_tiles.toolchain.code_folders import code_files
 from warp_tiles.toolchain.search import Version
 from warp_tiles.util.single_flight import Flights
 from warp_tiles.util.warn import WarnedTexts, warn
@@ -91,7 +91,7 @@ class Engine:
         self._built_ahead: dict[tuple[Variant, Settings], Future[Artifact]] = {}
         self.linked_ahead: dict[tuple[str, int | None, int], tuple[str, bytes]] = {}
         self._warned = WarnedTexts()
-        self._rooms: str | None = None
+        self._code: str | None = None
 
     def use_libmathdx(self, build: Libmathdx) -> None:
         """Use a function as the provider ``libmathdx``. It returns a variant's symbol and LTO-IR."""
@@ -168,10 +168,10 @@ class Engine:
         """
         resolved = resolved or settings.current()
         context, chain = self.build_context(resolved), self.chain(resolved)
-        asked = " ".join(provider.name for provider in chain.providers)
-        parts = ["warp_tiles", __version__, resolved.provider, asked, resolved.linker]
+        names = " ".join(provider.name for provider in chain.providers)
+        parts = ["warp_tiles", __version__, resolved.provider, names, resolved.linker]
         parts.append(f"loop_sums={resolved.loop_sums}")
-        parts.append(f"wide_moves={resolved.wide_moves} rooms={self._rooms_digest(context)}")
+        parts.append(f"wide_moves={resolved.wide_moves} code={self._code_digest(context)}")
         if chain.tuned is not None:
             parts.append(f"tuned={chain.tuned.fingerprint}")
         for provider in chain.providers:
@@ -187,11 +187,11 @@ class Engine:
                 parts.append(f"no toolchain: {error.message}")
         return "\n".join(parts)
 
-    def _rooms_digest(self, context: BuildContext) -> str:
-        """Digest of the files that decide the code. It is taken once, because loaded modules do not change."""
-        if self._rooms is None:
-            self._rooms = context.store.digests.digest_many(deciding_files())
-        return self._rooms
+    def _code_digest(self, context: BuildContext) -> str:
+        """Digest of the files that affect the code. It is taken once, because loaded modules do not change."""
+        if self._code is None:
+            self._code = context.store.digests.digest_many(code_files())
+        return self._code
 
     def annotate(self, plan: ModulePlan) -> ModulePlan:
         """The plan with the provider, key and cache state of each needed variant.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SHOW_AFTER_SECONDS = 0.3  # a cache hit ends long before, so that no bar flashes
 
 
-def wanted(choice: str | None = None) -> bool:
+def is_enabled(choice: str | None = None) -> bool:
     """Returns True if the setting ``progress`` enables the bar; its default enables it on a terminal.
 
     Args:
@@ -49,7 +49,7 @@ class BuildProgress:
         with self._lock:
             if not self._running:
                 self._done = self._total = 0
-                if wanted(choice):
+                if is_enabled(choice):
                     self._timer = threading.Timer(_SHOW_AFTER_SECONDS, self._show)
                     self._timer.daemon = True
                     self._timer.start()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from warp_tiles.cache._maintain import CacheInfo, EntryInfo, Finding, GcReport, VerifyReport
     from warp_tiles.cache._manifest import Entry, Manifest
     from warp_tiles.cache._memo import FileDigests
-    from warp_tiles.cache._place import cache_root, default_root
+    from warp_tiles.cache._paths import cache_root, default_root
     from warp_tiles.cache._report import Problem
     from warp_tiles.cache._store import Cache, Counters
 
@@ -40,8 +40,8 @@ _LAZY_NAMES = {
     "Problem": "_report",
     "SCHEMA_VERSION": "_key",
     "VerifyReport": "_maintain",
-    "cache_root": "_place",
-    "default_root": "_place",
+    "cache_root": "_paths",
+    "default_root": "_paths",
     "explain": "_explain",
 }
 

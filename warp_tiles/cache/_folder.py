@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from warp_tiles.cache._manifest import Entry, Manifest
-from warp_tiles.cache._place import LAYOUT, foreign_writers, is_digest, modes_in
+from warp_tiles.cache._paths import LAYOUT, foreign_writers, is_digest, modes_in
 from warp_tiles.cache._report import Problem, Problems
 from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.errors import CacheError

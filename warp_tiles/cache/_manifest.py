@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from warp_tiles.cache._key import CacheKey
-from warp_tiles.cache._place import is_digest
+from warp_tiles.cache._paths import is_digest
 from warp_tiles.cache._sealed import DamagedError, dump_json, parse_object, seal, unseal
 
 _KINDS: dict[str, type] = {

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from warp_tiles.cache._place import LAYOUT, foreign_writers, is_digest
+from warp_tiles.cache._paths import LAYOUT, foreign_writers, is_digest
 from warp_tiles.cache._sealed import DamagedError, seal, unseal
 from warp_tiles.util.files import make_private_folders, read_whole, write_atomic
 

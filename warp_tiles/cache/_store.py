@@ -13,7 +13,7 @@ from warp_tiles.cache._explain import Explanation, explain_among
 from warp_tiles.cache._folder import STORE_LOCK, Folder, lock_problem
 from warp_tiles.cache._key import CacheKey
 from warp_tiles.cache._manifest import Entry, Manifest
-from warp_tiles.cache._place import is_digest
+from warp_tiles.cache._paths import is_digest
 from warp_tiles.cache._report import Problem, Problems
 from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.errors import CacheError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from warp_tiles.build.progress import wanted
+from warp_tiles.build import progress
 from warp_tiles.cli.output import (
     human_bytes,
     json_option,
@@ -174,7 +174,7 @@ def _winner(item: TunedVariant) -> str:
 
 def _print_best(variant: GemmVariant, record: Record, device: str) -> None:
     """Print one line on standard error for each measured batch."""
-    if wanted():
+    if progress.is_enabled():
         winner = record.winner()
         best = "none so far" if winner is None else f"{microseconds(winner.median_us)}, {label(winner.config)}"
         click.echo(f"{device}: {variant.describe()}: {len(record.timings)} candidates, best {best}", err=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from warp_tiles.toolchain import sources
-from warp_tiles.toolchain.flatten import flattened
+from warp_tiles.toolchain.flatten import flatten
 
 PLACEHOLDER = "/* warp_tiles prelude */"
 MODULE_HEADER = "module/module.cuh"  # below kernels/
@@ -42,7 +42,7 @@ def with_prelude(
     lines = [*declarations, '}  // extern "C"']
     if header:
         kernels = sources.kernels_folder()
-        lines.append(flattened(kernels / MODULE_HEADER, kernels))
+        lines.append(flatten(kernels / MODULE_HEADER, kernels))
     if solvers:
         lines += [(sources.kernels_folder() / SOLVER_HEADER).read_text("utf-8"), *solvers]
     lines += [f"#define {name} {value}" for name, value in names.items()]

@@ -113,7 +113,7 @@ class Provider(ABC, Generic[V]):
     Attributes:
         name: Its name in the setting ``provider``.
         compiles: True if it needs NVRTC. All such providers need the same NVRTC.
-        serves: The kinds of variants that it may be asked for.
+        serves: The kinds of variants that it is tried for.
     """
 
     name: ClassVar[str]

@@ -9,7 +9,7 @@ _QUOTED = re.compile(r'[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"')
 _ONCE = re.compile(r"[ \t]*#[ \t]*pragma[ \t]+once\b")
 
 
-def flattened(header: Path, root: Path) -> str:
+def flatten(header: Path, root: Path) -> str:
     """The text of a header in which each quoted include is replaced once by its text.
 
     A quoted include is looked up beside the including file, then in ``root``. Includes outside ``root`` and includes in

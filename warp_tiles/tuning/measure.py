@@ -54,7 +54,7 @@ class Effort:
     Attributes:
         warmup: Runs of each candidate that do not count.
         runs: Runs of each candidate in each iteration.
-        rounds: Largest number of iterations over the candidates.
+        iterations: Largest number of iterations over the candidates.
         candidate_s: Seconds after which a candidate is not run again, once it has six samples.
         precision: Half width of the leader's confidence interval, as a share of its median, that suffices.
 
@@ -64,16 +64,16 @@ class Effort:
 
     warmup: int = 2
     runs: int = 5
-    rounds: int = 10
+    iterations: int = 10
     candidate_s: float = 1.0
     precision: float = 0.005
 
     def __post_init__(self) -> None:
-        counts = (self.warmup, self.runs, self.rounds)
-        if any(type(count) is not int for count in counts) or self.warmup < 0 or self.runs < 1 or self.rounds < 1:
+        counts = (self.warmup, self.runs, self.iterations)
+        if any(type(count) is not int for count in counts) or self.warmup < 0 or self.runs < 1 or self.iterations < 1:
             raise TuningError(
-                f"warmup, runs and rounds are {', '.join(map(repr, counts))}",
-                remedy="give whole numbers: warmup of 0 or more, runs and rounds of 1 or more",
+                f"warmup, runs and iterations are {', '.join(map(repr, counts))}",
+                remedy="give whole numbers: warmup of 0 or more, runs and iterations of 1 or more",
             )
 
 
@@ -183,7 +183,7 @@ def race(
             runner.spent_s = 0.0
             if effort.warmup and runner.status == "running":
                 _attempt(runner, partial(clock.sample_us, runner.candidate, effort.warmup), now)
-    for iteration in range(effort.rounds):
+    for iteration in range(effort.iterations):
         live = [runner for runner in runners if runner.status in ("running", "ok")]
         offset = iteration % len(live) if live else 0  # so that no runner always follows the same one
         for runner in (*live[offset:], *live[:offset]):
@@ -199,7 +199,7 @@ def race(
         if drop and _is_decided(runners, effort):
             break
         if now() >= deadline:
-            in_time = in_time and iteration + 1 == effort.rounds
+            in_time = in_time and iteration + 1 == effort.iterations
             break
     for runner in runners:
         if runner.status == "running" and runner.samples_us:

@@ -130,7 +130,9 @@ class _Search:
     def run(self, strategy: Strategy) -> SearchResult:
         size = max(_BATCH if self.deadline == math.inf else _BATCH_ON_BUDGET, 4 * self.jobs)
         steps = strategy.keep(0, len(self.configs)) > 0
-        effort = replace(self.effort, rounds=strategy.rounds(0, self.effort.rounds)) if steps else self.effort
+        effort = (
+            replace(self.effort, iterations=strategy.iterations(0, self.effort.iterations)) if steps else self.effort
+        )
         leaders: list[Runner] = []
         builder = DaemonThreads(self.jobs, "warp_tiles_tune")
         try:
@@ -230,7 +232,7 @@ class _Search:
             for runner in live[count:]:
                 runner.status, runner.reason = "dropped", f"not among the {count} fastest of step {step + 1}"
             live, step = live[:count], step + 1
-            self._race(live, replace(self.effort, rounds=strategy.rounds(step, self.effort.rounds)))
+            self._race(live, replace(self.effort, iterations=strategy.iterations(step, self.effort.iterations)))
             live = _fastest(live)
         if len(live) > 1 and 0 < strategy.keep(step, len(live)) < len(live):  # the time is over
             for runner in live:

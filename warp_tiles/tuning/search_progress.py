@@ -28,7 +28,7 @@ class SearchProgress:
         self._best: tuple[float, str] | None = None
 
     def __enter__(self) -> SearchProgress:
-        if progress.wanted():
+        if progress.is_enabled():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -148,7 +148,7 @@ class Strategy(Protocol):
     def keep(self, step: int, measured: int) -> int:
         """Returns the number of the fastest that continue after a step, counted from 0; 0 ends the search."""
 
-    def rounds(self, step: int, full: int) -> int:
+    def iterations(self, step: int, full: int) -> int:
         """Returns the number of iterations over the candidates in a step; a full measurement has ``full``."""
 
 
@@ -164,7 +164,7 @@ class All:
         """See :class:`Strategy`."""
         return 0
 
-    def rounds(self, step: int, full: int) -> int:
+    def iterations(self, step: int, full: int) -> int:
         """See :class:`Strategy`."""
         return full
 
@@ -198,7 +198,7 @@ class Random:
         """See :class:`Strategy`."""
         return 0
 
-    def rounds(self, step: int, full: int) -> int:
+    def iterations(self, step: int, full: int) -> int:
         """See :class:`Strategy`."""
         return full
 
@@ -238,7 +238,7 @@ class Halving:
         """See :class:`Strategy`."""
         return math.ceil(measured / self.factor) if measured > 1 else 0
 
-    def rounds(self, step: int, full: int) -> int:
+    def iterations(self, step: int, full: int) -> int:
         """See :class:`Strategy`."""
         return min(int(self.factor**step), full)
 
@@ -251,7 +251,7 @@ def strategy_of(search: Any) -> Strategy:
     """
     if search == "all":
         return All()
-    if all(callable(getattr(search, name, None)) for name in ("candidates", "keep", "rounds")) and not isinstance(
+    if all(callable(getattr(search, name, None)) for name in ("candidates", "keep", "iterations")) and not isinstance(
         search, type
     ):
         strategy: Strategy = search

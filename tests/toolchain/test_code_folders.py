@@ -1,4 +1,4 @@
-"""A module's hash depends on all files of the folders that decide the code, and on no other file of the package."""
+"""A module's hash depends on all files of the folders that affect the code, and on no other file of the package."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from warp_tiles import settings
 from warp_tiles.build.engine import Engine
-from warp_tiles.toolchain import rooms, sources
+from warp_tiles.toolchain import code_folders, sources
 
-PACKAGE = rooms.PACKAGE
+PACKAGE = code_folders.PACKAGE
 EVERY_MODULE = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 KERNELS = sources.kernels_folder()
 EVERY_HEADER = sorted(path.relative_to(KERNELS).as_posix() for path in KERNELS.rglob("*.cuh"))
@@ -22,7 +22,7 @@ EVERY_HEADER = sorted(path.relative_to(KERNELS).as_posix() for path in KERNELS.r
 def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the package and of the device sources, used in their place."""
     monkeypatch.setattr(sources, "kernels_folder", lambda: tmp_path / "copy" / "kernels")
-    monkeypatch.setattr(rooms, "PACKAGE", tmp_path / "copy" / "warp_tiles")
+    monkeypatch.setattr(code_folders, "PACKAGE", tmp_path / "copy" / "warp_tiles")
     ignored = shutil.ignore_patterns("__pycache__", "kernels")
     shutil.copytree(PACKAGE, tmp_path / "copy" / "warp_tiles", ignore=ignored)
     shutil.copytree(KERNELS, tmp_path / "copy" / "kernels")
@@ -44,9 +44,9 @@ def changed_by(file: Path) -> bool:
         file.write_bytes(original)
 
 
-def test_one_byte_in_a_deciding_folder_changes_the_salt(copied: Path) -> None:
+def test_one_byte_in_a_code_folder_changes_the_salt(copied: Path) -> None:
     for name in EVERY_MODULE:
-        decides = name.split("/")[0] in rooms.DECIDING_ROOMS
+        decides = name.split("/")[0] in code_folders.CODE_FOLDERS
         assert changed_by(copied / "warp_tiles" / name) is decides, name
 
 

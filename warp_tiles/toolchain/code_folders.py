@@ -1,4 +1,4 @@
-"""The files of this package that decide the machine code: all files of whole folders."""
+"""The folders of this package whose files affect the machine code."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 from warp_tiles.toolchain import sources
 
 PACKAGE = Path(__file__).resolve().parents[1]
-DECIDING_ROOMS = ("_warp", "build", "codegen", "compile", "gemm", "heuristics", "plan", "providers", "solver")
+CODE_FOLDERS = ("_warp", "build", "codegen", "compile", "gemm", "heuristics", "plan", "providers", "solver")
 
 
-def deciding_modules() -> dict[str, Path]:
+def code_modules() -> dict[str, Path]:
     """Every Python module in these folders, by its path relative to the package."""
-    found = (path for folder in DECIDING_ROOMS for path in (PACKAGE / folder).rglob("*.py"))
+    found = (path for folder in CODE_FOLDERS for path in (PACKAGE / folder).rglob("*.py"))
     return {path.relative_to(PACKAGE).as_posix(): path for path in found}
 
 
-def deciding_files() -> dict[str, Path]:
+def code_files() -> dict[str, Path]:
     """Every Python module in these folders and every device source, by relative path.
 
     Raises:
@@ -24,4 +24,4 @@ def deciding_files() -> dict[str, Path]:
     """
     kernels = sources.kernels_folder()
     headers = {f"kernels/{path.relative_to(kernels).as_posix()}": path for path in kernels.rglob("*.cuh")}
-    return deciding_modules() | headers
+    return code_modules() | headers
