@@ -26,7 +26,7 @@ ODD = 48  # threads per block, which mma cannot serve
 
 
 class Gate:
-    """Blocks builds of cuBLASDx functions wait_until a test opens it. Then they succeed or fail."""
+    """Blocks builds of cuBLASDx functions until a test opens it. Then they succeed or fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()
