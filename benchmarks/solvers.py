@@ -63,7 +63,7 @@ class Cell:
     """One kernel.
 
     Attributes:
-        function: What it computes.
+        function: The solver function.
         types: ``fp32`` or ``fp64``.
         n: Rows of the matrix.
         columns: Columns of the right-hand side; 0 for a vector.
@@ -145,7 +145,7 @@ class Loaded:
     Args:
         store: The store of the build.
         build: The build.
-        device: Where it runs.
+        device: Name of the device.
     """
 
     def __init__(self, store: BuildStore, build: Build, device: str) -> None:

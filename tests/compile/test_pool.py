@@ -24,7 +24,7 @@ from warp_tiles.errors import BuildError, LinkError, ToolchainError, WorkerError
 
 pytest.importorskip("cuda.core", reason="cuda-core compiles")
 
-LTO_IR = b"\xedCN\x7f"  # what NVRTC's LTO-IR begins with
+LTO_IR = b"\xedCN\x7f"  # the first bytes of NVRTC's LTO-IR
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = (("arch", "sm_90"), ("std", "c++17"))
 GOOD = CompileRequest("good.cu", "__device__ int good() { return 1; }", OPTIONS, "the function good")

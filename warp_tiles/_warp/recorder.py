@@ -29,7 +29,7 @@ class Recorder:
         numbers: Yields the number of each new hook of the module.
 
     Attributes:
-        frames: What Warp is generating, the innermost last.
+        frames: The calls and statements that Warp is generating, the innermost last.
     """
 
     def __init__(self, adjoint: Any, numbers: Iterator[int]) -> None:

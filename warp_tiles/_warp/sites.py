@@ -78,10 +78,10 @@ class Sites:
             builder: Warp's ModuleBuilder.
             call: The Warp function, e.g. ``tile_matmul``.
             variants: By role; empty if no function of this project serves the call.
-            scalar_reason: Why the call takes the scalar path; empty if it does not.
+            scalar_reason: The reason for the scalar path; empty if the call does not take it.
             operands: A and B, as Warp's variables.
             roles: The functions that the call can name.
-            provider: Who serves a call without variants; empty stands for ``scalar``.
+            provider: Name of the provider of a call without variants; empty stands for ``scalar``.
 
         Returns:
             The function arguments of the generated call: for each role a placeholder that the prelude defines, or 0.

@@ -28,7 +28,7 @@ class LoopDecision:
         products: Number of its products, without those of inner loops.
         accumulations: The products whose sums stay in registers.
         pipeline: None if the loop does not load ahead.
-        reason: What makes the state possible, or what prevents more.
+        reason: The condition that makes the state possible, or the obstacle to a better one.
     """
 
     function: str

@@ -1,4 +1,4 @@
-"""How a solver variant is computed, and which ones the templates in ``kernels/solver`` serve."""
+"""The configuration of solver variants, and the limits of the templates in ``kernels/solver``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATIC_SHARED_BYTES = 48 * 1024  # of a kernel, at most
 
 
 def obstacle(variant: SolverVariant) -> str:
-    """Why the templates do not serve a variant; empty if they do."""
+    """The reason why the templates do not serve a variant; empty if they do."""
     if variant.arch < MIN_ARCH:
         return f"arch={variant.arch}: sm_{MIN_ARCH} is the oldest"
     if variant.threads % LANES or variant.threads > BLOCK_THREADS:

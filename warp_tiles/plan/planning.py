@@ -32,7 +32,7 @@ class Site:
         scalar_reason: The reason for the scalar path; empty if it is not taken.
         bfloat16_operands: True if A or B is bfloat16. The scalar path has no adjoints for it.
         roles: The functions that the call can name.
-        provider: Who serves a site without variants; empty stands for ``scalar``.
+        provider: Name of the provider of a site without variants; empty stands for ``scalar``.
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""The answer: how the templates in ``kernels/solver`` compute a solver variant."""
+"""The configuration with which the templates in ``kernels/solver`` compute a solver variant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from warp_tiles.gemm.tile_config import TileConfig
 
 @dataclass(frozen=True)
 class SolverConfig:
-    """How the threads of a block share the work.
+    """The division of work among the threads of a block.
 
     Attributes:
         lanes: Lanes that share one column of a triangular solve; 1 where the function solves nothing.
@@ -28,4 +28,4 @@ class SolverConfig:
 
 
 Config = TileConfig | SolverConfig
-"""How any device function is computed."""
+"""The configuration of any device function."""

@@ -18,12 +18,12 @@ class SolverCall:
     """One call of a solver builtin of Warp.
 
     Attributes:
-        function: What it computes.
+        function: The solver function.
         triangle: The square tile that is read: A of ``cholesky``, else the factor or triangle.
         result: The tile that is written; the last input of an in-place call.
         rhs: The right-hand side Y; None for ``cholesky``. A vector is a tile of one column.
-        upper: Whether factors are upper triangles.
-        in_place: Whether the result replaces an input.
+        upper: True if factors are upper triangles.
+        in_place: True if the result replaces an input.
     """
 
     function: Function
@@ -40,7 +40,7 @@ class Solvers:
 
     Attributes:
         variants: By role; an adjoint only where Warp has one.
-        obstacle: Why no function of this project can serve the call; empty if one may.
+        obstacle: The reason why no function of this project can serve the call; empty if one may.
     """
 
     variants: Mapping[Role, SolverVariant]

@@ -41,11 +41,11 @@ class SolverVariant:
     | ``lower_solve_adjoint`` | adj_Y and adj_L += the gradients of Y and L, from L, X and the gradient of X |
 
     Attributes:
-        function: What it computes.
+        function: The solver function.
         n: Rows and columns of the triangle, in elements.
         columns: Columns of X and Y; ``n`` where there are none.
         operands: Its matrices, see :data:`OPERANDS`; all of one dtype.
-        in_place: Whether the result replaces the last input.
+        in_place: True if the result replaces the last input.
         threads: Threads of the block, one-dimensional, all of which take part.
         arch: Target compute capability, e.g. ``90``.
     """

@@ -30,7 +30,7 @@ def warn(text: str, once: WarnedTexts | None = None) -> None:
     """Issue a RuntimeWarning.
 
     Args:
-        text: What happened and what it costs. The prefix ``warp_tiles:`` is added.
+        text: The event and its cost. The prefix ``warp_tiles:`` is added.
         once: Texts of past warnings, which are not repeated. The new text is added. None always warns.
 
     Raises:

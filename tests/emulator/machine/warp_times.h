@@ -11,7 +11,7 @@ namespace wt::emulator {
 
 constexpr int threads_of_warp = 32, warps_of_block = 32;
 
-// Who accessed a byte since the last block barrier: a thread, several threads of one warp, or several warps
+// The threads that accessed a byte since the last block barrier: one, several of one warp, or several warps
 class Accessors {
 public:
     static constexpr std::int16_t several_warps = -1;
