@@ -28,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.measure import Job, Kernel, build
-from benchmarks.overheads import cache_hit, startup
+from benchmarks.overheads import cache_hit, planning, startup
 from benchmarks.variant_times import variant_times
 
 ONE = Kernel(64, 64, 64)
@@ -51,6 +51,11 @@ BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles; None f
     "cublasdx, one process": {"WARP_TILES_PROVIDER": "cublasdx", "WARP_TILES_JOBS": "1"},
 }
 COLOURS = dict(zip(BUILDERS, ("#999999", "#d5d5d5", "#5b8c00", "#9dbf6b", "#c9d8a6")))
+OVERHEADS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "startup": functools.partial(startup, repeats=7),
+    "hit": cache_hit,
+    "planning": functools.partial(planning, repeats=5),
+}
 VARIANT_LIMITS = {"milliseconds": 50.0, "lto_bytes": 40_000.0}
 
 
@@ -234,7 +239,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="leave out Warp's builds with cuBLASDx")
-    parser.add_argument("--only", nargs="+", choices=[*GROUPS, "variants", "startup", "hit"], help="groups to run")
+    parser.add_argument("--only", nargs="+", choices=[*GROUPS, "variants", *OVERHEADS], help="groups to run")
     arguments = parser.parse_args()
     path: Path | None = arguments.json
     record = json.loads(path.read_text()) if path and path.exists() else {}
@@ -245,7 +250,7 @@ def main() -> None:
         runs: dict[str, Callable[[], dict[str, Any]]] = {"variants": run_variants}
         for name, group in GROUPS.items():
             runs[name] = functools.partial(run_group, group, arguments.repeats, arguments.quick, scratch)
-        runs |= {"startup": lambda: startup(scratch, 7), "hit": lambda: cache_hit(scratch)}
+        runs |= {name: functools.partial(measure, scratch) for name, measure in OVERHEADS.items()}
         for name in arguments.only or runs:
             result = {**machine(), **runs[name]()}
             if name in GROUPS:

@@ -1,4 +1,4 @@
-"""Measures the overhead of warp_tiles with everything cached: at import, at a launch, and for a cache hit."""
+"""Measures overheads of warp_tiles: of import, launches and cache hits with everything cached, and of planning."""
 
 from __future__ import annotations
 
@@ -89,4 +89,35 @@ def cache_hit(scratch: Path) -> dict[str, Any]:
         times.append(time.perf_counter() - start)
     result = {"bytes": 5_000_000, "median_ms": round(statistics.median(times) * 1e3, 2)}
     print(f"cache hit: {json.dumps(result)}, below 2 ms", flush=True)
+    return result
+
+
+def planning(scratch: Path, repeats: int) -> dict[str, Any]:
+    """CPU time of ``warp_tiles.plan()`` for the modules of ``tests/loop_forms.py``, in milliseconds.
+
+    It contains Warp's code generation. Each plan is of a new module, so that nothing of an earlier plan is used again.
+    """
+    import warp as wp
+
+    import warp_tiles
+    from tests.loop_forms import FORMS, Form
+    from tests.products import load_kernels
+
+    def plan_ms(form: Form) -> float:
+        module = load_kernels(f"import warp as wp\n\n{form.text}")
+        start = time.process_time()
+        warp_tiles.plan(module, arch=90, block_dim=64)
+        return (time.process_time() - start) * 1e3
+
+    wp.config.log_level = wp.LOG_WARNING
+    with warp_tiles.override(cache_dir=scratch / "planning"), warp_tiles.enabled():
+        plan_ms(next(iter(FORMS.values())))  # finds the toolchain and digests its files
+        times = [statistics.median(plan_ms(form) for _ in range(repeats)) for form in FORMS.values()]
+    result = {
+        "modules": len(times),
+        "median_ms": round(statistics.median(times), 2),
+        "largest_ms": round(max(times), 2),
+        "sum_ms": round(sum(times), 1),
+    }
+    print(f"planning: {json.dumps(result)}", flush=True)
     return result
