@@ -19,7 +19,15 @@ import time
 import unittest
 from pathlib import Path
 
-MODULES = ["test_tile_matmul", "test_tile_matmul_strides", "test_tile_mlp", "test_tile_cholesky"]
+MODULES = [
+    "test_tile_matmul",
+    "test_tile_matmul_strides",
+    "test_tile_mlp",
+    "test_tile_cholesky",
+    "test_tile_cholesky_no_mathdx",
+    "test_tile_solve",
+    "test_tile_solve_no_mathdx",
+]
 DEVICE_SUFFIX = r"_(cpu|cuda_\d+)$"
 LISTED = Path(__file__).resolve().parents[2] / "docs" / "warp_tests.md"
 
