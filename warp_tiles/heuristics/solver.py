@@ -8,6 +8,7 @@ from warp_tiles.gemm.hardware import (
     LANES,
     MIN_ARCH,
     REGISTERS,
+    RESIDENT_BLOCKS,
     RESIDENT_THREADS,
     SHARED_BYTES,
     THREAD_REGISTERS,
@@ -18,6 +19,7 @@ from warp_tiles.solver.variant import SolverVariant
 LANE_BYTES = 128  # of a column that one lane holds in registers, at most
 MAX_ROWS = 256
 FEW_COLUMNS = 8
+FEW_THREADS = 128
 RESERVED_SHARED_BYTES = 1024  # of each block, by the driver
 STATIC_SHARED_BYTES = 48 * 1024  # of a kernel, at most
 
@@ -45,9 +47,12 @@ def registers(variant: SolverVariant) -> int:
     tiles = variant.n * variant.n * (2 if "cholesky" in variant.function and "solve" not in variant.function else 1)
     tiles += variant.n * variant.columns * (2 if "solve" in variant.function else 0)
     used = size * (2 * tiles + variant.scratch_elements if adjoint else tiles) + RESERVED_SHARED_BYTES
-    threads = min(RESIDENT_THREADS, max(1, SHARED_BYTES // used) * variant.threads)
-    words = min(variant.n, LANES) * size // 4  # a lane holds up to so many of a factor
+    blocks = min(RESIDENT_BLOCKS, max(1, SHARED_BYTES // used))
+    threads = min(RESIDENT_THREADS, blocks * variant.threads)
+    words = min(variant.n, LANES) * size // 4  # a lane holds so many words of a factor, at most
     least = 40 + words // 2 // 8 * 8 + 16 * adjoint
+    if size == 8 or variant.threads < FEW_THREADS:
+        least = max(least, 56)
     return max(least, min(THREAD_REGISTERS, REGISTERS // threads // 8 * 8))
 
 
