@@ -17,6 +17,7 @@ from warp_tiles.compile.compiler import Compiled, CompileRequest
 from warp_tiles.errors import BuildError, ToolchainError, WarpTilesError
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.variant import DType, GemmVariant, Role
+from warp_tiles.solver.variant import Variant
 from warp_tiles.toolchain.search import Toolchain
 from warp_tiles.toolchain.sources import DeviceSource
 
@@ -94,7 +95,7 @@ class FakePool:
         pass
 
 
-def mma(variant: GemmVariant) -> str:
+def mma(variant: Variant) -> str:
     """Name of the compile request of the provider mma."""
     return f"{variant.symbol}_mma"
 
@@ -117,11 +118,11 @@ class Bench:
         for name in names:
             self.pool.refuse[name] = BuildError(f"{name} could not be compiled", log=REFUSED)
 
-    def build(self, variant: GemmVariant) -> Artifact:
+    def build(self, variant: Variant) -> Artifact:
         """Build one variant."""
         return self.engine.start([variant])[variant].result(20)
 
-    def build_with_warnings(self, variant: GemmVariant) -> tuple[Artifact, list[str]]:
+    def build_with_warnings(self, variant: Variant) -> tuple[Artifact, list[str]]:
         """Build one variant. Returns the artifact and the warnings."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

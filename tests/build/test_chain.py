@@ -9,16 +9,20 @@ import pytest
 
 from tests.bench import ALIGNED, TOOLCHAIN, Bench, cublasdx, libmathdx, mma, variant_of
 from warp_tiles import settings
+from warp_tiles.build.chain import Chain
 from warp_tiles.errors import BuildError, ToolchainError, UnsupportedVariant
-from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Operand, Role
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant, Session, resolve
+from warp_tiles.providers import MmaProvider, SolverProvider
 from warp_tiles.settings import Settings
+from warp_tiles.solver.variant import SolverVariant, Variant
 
 ODD = replace(ALIGNED, threads=48)
 FEW = replace(ALIGNED, threads=16)
 OLD = replace(ALIGNED, arch=70)
 B = replace(ALIGNED.c, dtype="bfloat16")
 NARROW = replace(ALIGNED, c=B)
+FACTOR = SolverVariant("cholesky", 8, 8, (Operand("float32", "row_major", 8, 16),) * 2, False, 32, 90)
 AUTO = Settings()
 
 
@@ -38,20 +42,29 @@ def planned(bench: Bench, variant: GemmVariant, role: Role = Role.FORWARD) -> Pl
 # ---- the order
 
 
+def names_of(chain: Chain, variant: Variant) -> list[str]:
+    """The providers that are tried for a variant."""
+    return [provider.name for provider in chain.order(variant)]
+
+
 def test_providers_are_tried_in_order(bench: Bench) -> None:
     bench.engine.use_libmathdx(libmathdx)
-    names = [provider.name for provider in bench.engine.chain(AUTO).providers]
-    assert names == ["mma", "cublasdx", "libmathdx", "scalar"]
+    chain = bench.engine.chain(AUTO)
+    assert names_of(chain, ALIGNED) == ["mma", "cublasdx", "libmathdx", "scalar"]
+    assert names_of(chain, FACTOR) == ["mma", "scalar"]
+    for variant, own in ((ALIGNED, MmaProvider), (FACTOR, SolverProvider)):
+        assert isinstance(chain.order(variant)[0], own)
 
 
 def test_without_libmathdx_in_warp_it_is_not_tried(bench: Bench) -> None:
-    assert [provider.name for provider in bench.engine.chain(AUTO).providers] == ["mma", "cublasdx", "scalar"]
+    assert names_of(bench.engine.chain(AUTO), ALIGNED) == ["mma", "cublasdx", "scalar"]
 
 
 @pytest.mark.parametrize("name", settings.PROVIDERS[1:])
 def test_a_named_provider_is_the_only_one(bench: Bench, name: str) -> None:
     chain = bench.engine.chain(Settings(provider=name))
-    assert [provider.name for provider in chain.providers] == [name]
+    assert names_of(chain, ALIGNED) == [name]
+    assert names_of(chain, FACTOR) == ([name] if name in ("mma", "scalar") else [])
     assert chain.forced
 
 
@@ -181,7 +194,7 @@ def test_builds_of_two_providers_are_not_shared(bench: Bench) -> None:
 # ---- bfloat16
 
 
-@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("role", PRODUCT_ROLES)
 def test_a_bfloat16_result_is_built_by_mma(bench: Bench, role: Role) -> None:
     assert planned(bench, NARROW, role).provider == "mma"
     assert bench.build(NARROW).provider == "mma"

@@ -9,15 +9,17 @@ import pytest
 from tests.bench import ALIGNED, Bench, libmathdx, mma, variant_of
 from warp_tiles import settings
 from warp_tiles.errors import LockedError, ToolchainError
-from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.gemm.variant import Role
 from warp_tiles.plan.planning import ModulePlan, Session, resolve
+from warp_tiles.solver.variant import SolverVariant, Variant
 
 OTHERS = [variant_of(12), variant_of(16)]
 ODD = replace(ALIGNED, threads=48)
 FEW = replace(ALIGNED, threads=16)
+FACTOR = SolverVariant("cholesky", 8, 8, (ALIGNED.c, ALIGNED.c), False, 32, 90)
 
 
-def plan_of(*variants: GemmVariant) -> ModulePlan:
+def plan_of(*variants: Variant) -> ModulePlan:
     """A module that needs some variants, under the settings of the process."""
     session = Session("module", 90, 32)
     for variant in variants:
@@ -25,7 +27,7 @@ def plan_of(*variants: GemmVariant) -> ModulePlan:
     return resolve(session, (), ["k"], [])
 
 
-def missing(bench: Bench, *variants: GemmVariant) -> LockedError:
+def missing(bench: Bench, *variants: Variant) -> LockedError:
     with settings.override(policy="locked"), pytest.raises(LockedError) as caught:
         bench.engine.require_cached(plan_of(*variants))
     return caught.value
@@ -40,7 +42,7 @@ def test_the_error_names_all_missing_functions_and_their_keys(bench: Bench) -> N
         assert variant.describe() in error.message
         assert next(v.key for v in plan.needed if v.variant == variant) in error.message
     assert OTHERS[0].describe() not in error.message
-    assert "2 GEMM functions" in error.message
+    assert "2 device functions" in error.message
     assert "the setting policy (override()) is 'locked'" in error.message
     assert bench.pool.requests == requests
 
@@ -92,6 +94,14 @@ def test_the_scalar_path_needs_nothing(bench: Bench) -> None:
     with settings.override(policy="locked"):
         bench.engine.require_cached(plan_of(FEW))
         assert bench.build(FEW).provider == "scalar"
+
+
+def test_a_solver_is_looked_up_for_its_own_provider(bench: Bench) -> None:
+    assert f"{FACTOR.describe()}: mma, " in missing(bench, FACTOR).message
+    built = bench.build(FACTOR)
+    with settings.override(policy="locked"):
+        bench.engine.require_cached(plan_of(FACTOR, FEW))
+        assert bench.build(FACTOR).key == built.key
 
 
 def test_a_variant_that_mma_cannot_serve_is_looked_up_for_cublasdx(bench: Bench) -> None:

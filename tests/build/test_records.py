@@ -66,7 +66,7 @@ def test_a_build_is_printed_without_its_bytes() -> None:
 def test_the_summary_is_one_line_with_every_number() -> None:
     text = record(BUILT, HIT).summary()
     assert "\n" not in text
-    for part in ("module sm_90", "1 GEMM built", "1 from cache", "2 skipped", "26 kB", "by warp_tiles", "2.3 s"):
+    for part in ("module sm_90", "1 function built", "1 from cache", "2 skipped", "26 kB", "by warp_tiles", "2.3 s"):
         assert part in text
 
 

@@ -34,6 +34,6 @@ def test_compile_under_the_policy_locked_only_uses_the_cache(filled_cache: Path,
     assert (module["lto_builds"], module["lto_hits"]) == (0, 3)
     done = command(*options, tmp_path / "cold", cache=tmp_path / "empty", as_json=False)
     assert done.returncode == 2
-    assert "needs 3 GEMM functions not in the cache" in done.stderr
+    assert "needs 3 device functions not in the cache" in done.stderr
     assert "warp-tiles cache import" in done.stderr
     assert not list((tmp_path / "cold").glob("*.cubin"))

@@ -1,4 +1,4 @@
-"""The policy ``locked``: names every GEMM variant of a module that is not in the cache."""
+"""The policy ``locked``: names every variant of a module that is not in the cache."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def require_cached(plan: ModulePlan, chain: Chain, context: ProviderContext) -> 
         lines = "\n".join(f"  {text}" for text in missing)
         raise LockedError(
             f"{chain.settings.named('policy')} is 'locked', and module {plan.name} needs "
-            f"{len(missing)} GEMM function{'s' * (len(missing) > 1)} not in the cache:\n{lines}",
+            f"{len(missing)} device function{'s' * (len(missing) > 1)} not in the cache:\n{lines}",
             remedy=REMEDY.format(arch=plan.arch),
         )
 
 
 def _missing(variant: Variant, chain: Chain, context: ProviderContext) -> str:
-    for provider in chain.providers:
+    for provider in chain.order(variant):
         offer = chain.offer(provider, variant, context)
         if isinstance(offer.obstacle, UnsupportedVariant):
             continue

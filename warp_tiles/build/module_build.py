@@ -163,7 +163,7 @@ class ModuleBuild:
             early = None
         payloads = _payloads(artifacts)
         foreign += _foreign_inputs(artifacts)
-        reason = self._warp_link_reason(module, foreign) if payloads else "no GEMM was built for it"
+        reason = self._warp_link_reason(module, foreign) if payloads else "no function was built for it"
         if not reason and ahead and ahead[0] == self._digest(module, text, payloads):
             write_atomic(output_path, ahead[1])
         elif not reason:

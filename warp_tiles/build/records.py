@@ -104,10 +104,11 @@ class ModuleRecord:
         """One line for the log."""
         data = self.to_json()
         skipped = sum(not variant.needed for variant in self.plan.variants)
+        built = data["lto_builds"]
         return (
-            f"{self.plan.name} sm_{self.plan.arch}: {data['lto_builds']} GEMM built, {data['lto_hits']} from cache, "
-            f"{skipped} skipped, {data['lto_bytes'] / 1e6:.1f} MB of LTO-IR, {data['cubin_bytes'] / 1e3:.0f} kB "
-            f"linked by {self.linker} in {self.seconds:.1f} s"
+            f"{self.plan.name} sm_{self.plan.arch}: {built} function{'s' * (built != 1)} built, "
+            f"{data['lto_hits']} from cache, {skipped} skipped, {data['lto_bytes'] / 1e6:.1f} MB of LTO-IR, "
+            f"{data['cubin_bytes'] / 1e3:.0f} kB linked by {self.linker} in {self.seconds:.1f} s"
         )
 
 
