@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import warp as wp
 
 import warp_tiles
 from tests.integration.commands import MAIN, WITHOUT_GUARD, command, json_of
+from warp_tiles import _warp
 
 
 @pytest.fixture
@@ -37,6 +39,19 @@ def cold(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "lto"
     with warp_tiles.override(cache_dir=folder, jobs=2):
         yield folder
+
+
+@pytest.fixture
+def libmathdx_solvers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The solver functions that Warp's libmathdx is asked for; nothing is built."""
+    requests: list[str] = []
+
+    def build(m: int, n: int, columns: int, solver: str, *args: Any, **kwargs: Any) -> tuple[str, bytes]:
+        requests.append(solver)
+        return f"{solver}_{len(requests)}", b""
+
+    monkeypatch.setattr(_warp.find("build"), "build_lto_solver", build)
+    return requests
 
 
 @pytest.fixture

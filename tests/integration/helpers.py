@@ -20,6 +20,7 @@ from tests.products import load_kernels
 from warp_tiles import _warp
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.providers.cublasdx import promised
+from warp_tiles.solver.variant import SolverVariant
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WARP_VERSION = tuple(int(part) for part in wp.__version__.split(".")[:2])
@@ -67,8 +68,14 @@ def single_variant(plan: warp_tiles.ModulePlan, role: Role) -> warp_tiles.Planne
 
 
 def variant_of(planned: warp_tiles.PlannedVariant) -> GemmVariant:
-    """The variant of a planned variant, which must have one."""
-    assert planned.variant is not None, planned.reason
+    """The variant of a planned product, which must have one."""
+    assert isinstance(planned.variant, GemmVariant), planned.reason
+    return planned.variant
+
+
+def solver_of(planned: warp_tiles.PlannedVariant) -> SolverVariant:
+    """The variant of a planned solver function, which must have one."""
+    assert isinstance(planned.variant, SolverVariant), planned.reason
     return planned.variant
 
 

@@ -12,6 +12,7 @@ import warp_tiles
 from tests.integration.helpers import WARP_VERSION, gemm, load
 from warp_tiles import _warp
 from warp_tiles._warp import tracing
+from warp_tiles._warp.seams import SOLVERS
 
 COPY = "@wp.kernel\ndef copy(x: wp.array(dtype=float)):\n    x[0] = 1.0\n"
 HELPER = """
@@ -36,6 +37,23 @@ CHOLESKY = """
 def factor(A: wp.array2d(dtype=wp.float32), L: wp.array2d(dtype=wp.float32)):
     a = wp.tile_load(A, shape=(16, 16), storage="shared")
     wp.tile_store(L, wp.tile_cholesky(a))
+"""
+SOLVER_CALLS = [
+    "wp.tile_cholesky(a)",
+    'wp.tile_cholesky(a, fill_mode="upper")',
+    "wp.tile_cholesky_solve(a, a)",
+    "wp.tile_lower_solve(a, a)",
+    "wp.tile_upper_solve(a, a)",
+    "wp.tile_cholesky_inplace(a)",
+    "wp.tile_cholesky_solve_inplace(a, a)",
+    "wp.tile_lower_solve_inplace(a, a)",
+    "wp.tile_upper_solve_inplace(a, a)",
+]
+SOLVER = """
+@wp.kernel
+def solver(A: wp.array2d(dtype=wp.float32)):
+    a = wp.tile_load(A, shape=(16, 16), storage="shared")
+    {call}
 """
 
 
@@ -89,12 +107,16 @@ def test_the_hash_is_the_same_in_every_block_size_variant() -> None:
     assert len(set(hooked)) == 2
 
 
-@pytest.mark.parametrize(("backward", "differs"), [(True, True), (False, False)])
-def test_a_cholesky_changes_the_hash_only_with_its_adjoint(backward: bool, differs: bool) -> None:
-    module = load(CHOLESKY, enable_backward=backward)
+@pytest.mark.parametrize("options", [{}, {"enable_backward": False}, {"enable_mathdx_solver": False}], ids=str)
+@pytest.mark.parametrize("call", SOLVER_CALLS)
+def test_a_module_with_a_solver_gets_another_hash(call: str, options: dict[str, bool]) -> None:
+    module = load(SOLVER.format(call=call), **options)
     before = warp_hash(module)
     with warp_tiles.enabled():
-        assert (warp_hash(module) != before) == differs
+        assert warp_hash(module) != before
+        with warp_tiles.override(policy="off"):
+            assert warp_hash(module) == before
+    assert warp_hash(module) == before
 
 
 def test_every_provider_and_linker_has_its_own_hash() -> None:
@@ -216,8 +238,8 @@ def test_disable_restores_every_attribute() -> None:
         "context.ModuleHasher.hash_adjoint",
     }
     assert expected <= hooked
-    dispatchers = {name for name in hooked if name.startswith("tile_matmul[")}
-    assert dispatchers
+    dispatchers = {name for name in hooked if name.startswith("tile_")}
+    assert {name.partition("[")[0] for name in dispatchers} == {"tile_matmul", *SOLVERS}
     assert all(name.endswith(".lto_dispatch_func") for name in dispatchers)
     assert not {name for name in hooked - dispatchers if name not in expected}
     warp_tiles.disable()

@@ -1,4 +1,4 @@
-"""Plans of generic kernels, aliases and Cholesky, and refused operands. Nothing is built."""
+"""Plans of generic kernels and of aliases, and refused operands. Nothing is built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from warp_tiles.gemm.variant import Role
 pytestmark = pytest.mark.usefixtures("enabled")
 
 
-# ---- generic kernels, aliases, Cholesky
+# ---- generic kernels and aliases
 
 GENERIC = """
 @wp.kernel
@@ -64,33 +64,6 @@ def test_aliases(preamble: str, call: str) -> None:
 def test_a_module_without_products_has_an_empty_plan() -> None:
     found = plan("@wp.kernel\ndef copy(x: wp.array(dtype=float)):\n    x[0] = 1.0\n")
     assert (found.kernels, found.variants) == (("copy",), ())
-
-
-CHOLESKY = """
-@wp.kernel{options}
-def factor(A: wp.array2d(dtype=wp.float64), L: wp.array2d(dtype=wp.float64)):
-    a = wp.tile_load(A, shape=(16, 16), storage="shared")
-    wp.tile_store(L, wp.tile_cholesky(a))
-"""
-
-
-@pytest.mark.slow
-def test_the_product_inside_the_adjoint_of_cholesky() -> None:
-    # Warp itself builds the cuSOLVERDx function during code generation, which takes seconds
-    found = plan(CHOLESKY.format(options=""))
-    product = single_variant(found, Role.ADJOINT_A)
-    variant = variant_of(product)
-    assert (variant.m, variant.n, variant.k, variant.a.dtype) == (16, 16, 16, D)
-    assert product.call == "tile_cholesky"
-    assert product.needed
-    assert product.provider == "mma"
-    assert len(found.variants) == 1
-
-
-@pytest.mark.slow
-def test_a_forward_only_cholesky_needs_no_product() -> None:
-    assert plan(CHOLESKY.format(options=""), enable_backward=False).needed == ()
-    assert plan(CHOLESKY.format(options="(enable_backward=False)")).needed == ()
 
 
 # ---- refused operands

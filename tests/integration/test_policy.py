@@ -13,7 +13,7 @@ import warp as wp
 
 import warp_tiles
 from benchmarks.stand_in import StandIn
-from tests.integration.helpers import compile_module, gemm, load
+from tests.integration.helpers import compile_module, cubin_symbols, gemm, load
 from tests.integration.test_hash import CHOLESKY, COPY, warp_hash
 from warp_tiles import _warp, settings
 from warp_tiles._warp.installed import installed
@@ -132,12 +132,17 @@ def test_scalar_builds_no_function(cold: Path, tmp_path: Path) -> None:
     assert engine().resources._pools == {}
 
 
-def test_scalar_refuses_products_without_a_scalar_path(
-    cold: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_scalar_and_fast_never_build_a_solver_of_libmathdx(
+    cold: Path, tmp_path: Path, libmathdx_solvers: list[str]
 ) -> None:
-    monkeypatch.setattr(_warp.find("build"), "build_lto_solver", lambda *args, **kwargs: ("solver", b""))
-    with warp_tiles.override(policy="scalar"), pytest.raises(warp_tiles.BuildError, match="the adjoint of tile_chol"):
-        compile_module(load(CHOLESKY), tmp_path / "out")
+    for policy, threads in (("scalar", 64), ("fast", 48)):
+        with warp_tiles.override(policy=policy):
+            wp.compile_aot_module(load(CHOLESKY, block_dim=threads), arch=90, module_dir=tmp_path / policy)
+        (cubin,) = (tmp_path / policy).glob("*.cubin")
+        assert cubin_symbols(cubin.read_bytes()).undefined <= {"__assertfail", "vprintf"}
+    assert libmathdx_solvers == []
+    assert not (cold / "v1").exists()
+    assert engine().resources._pools == {}
 
 
 def test_fast_takes_mma_or_the_scalar_path(cold: Path, tmp_path: Path) -> None:
@@ -199,7 +204,7 @@ def test_locked_names_all_missing_functions_and_builds_nothing(cold: Path, tmp_p
         assert variant.key in caught.value.message
         assert variant.variant is not None
         assert variant.variant.describe() in caught.value.message
-    assert "3 GEMM functions" in caught.value.message
+    assert "3 device functions" in caught.value.message
     assert "warp-tiles cache import" in caught.value.remedy
     assert engine().cache.counters.builds == 0
     assert engine().resources._pools == {}, "no compiler process was started"
@@ -224,7 +229,7 @@ def test_locked_uses_builds_of_auto_and_warns_that_it_links(
 def test_locked_counts_only_missing_functions(cold: Path, tmp_path: Path) -> None:
     compile_module(load(THREE, enable_backward=False), tmp_path / "auto")
     module = load(THREE)
-    with warp_tiles.override(policy="locked"), pytest.raises(warp_tiles.LockedError, match="2 GEMM functions"):
+    with warp_tiles.override(policy="locked"), pytest.raises(warp_tiles.LockedError, match="2 device functions"):
         compile_module(module, tmp_path / "out")
 
 

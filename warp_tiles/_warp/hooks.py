@@ -1,15 +1,16 @@
 """Installs warp_tiles in Warp, and removes it.
 
-The hooks replace ten members of Warp. :meth:`Hooks.install` checks that all exist before it changes the first:
+The hooks replace these members of Warp. :meth:`Hooks.install` checks that all exist before it changes the first:
 
     tile_matmul.lto_dispatch_func   generates a call of tile_matmul (:mod:`warp_tiles._warp.products`)
-    build.build_lto_dot             builds the GEMM in the adjoint of tile_cholesky (same module)
+    tile_cholesky.lto_dispatch_func, and those of the other solvers: generate a call (:mod:`warp_tiles._warp.solvers`)
+    build.build_lto_dot             builds the GEMM in Warp's own adjoint of tile_cholesky, if libmathdx serves the call
     Adjoint.build                   shows which function contains a call
     codegen_func_reverse            shows which functions get an adjoint
     ModuleBuilder.codegen           returns the finished source, from which the plan is made
     ModuleBuilder.get_link_inputs   starts the builds, which run outside Warp's lock
     build.build_cuda                compiles and links
-    ModuleHasher                    hashes a module; one that contains a product gets another hash
+    ModuleHasher                    hashes a module; one that contains a product or a solver gets another hash
     Module.load, Module._compile    load a module; one whose hash is discarded is loaded again
 
 The trace of the code generator needs more members (:mod:`warp_tiles._warp.tracing`). If a Warp lacks one of them, its
@@ -33,9 +34,9 @@ from warp_tiles._warp.libmathdx import libmathdx_build
 from warp_tiles._warp.modules import rehash_modules
 from warp_tiles._warp.products import Products
 from warp_tiles._warp.reload import LoadAgain, Reloads
-from warp_tiles._warp.seams import MATMUL, check_seams, find, mathdx_enabled
+from warp_tiles._warp.seams import MATMUL, SOLVERS, check_seams, find, mathdx_enabled
 from warp_tiles._warp.sites import Sites
-from warp_tiles._warp.solvers import BUILTINS, SolverHooks
+from warp_tiles._warp.solvers import SolverHooks
 from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import mentions
 from warp_tiles.build.engine import Engine
@@ -99,7 +100,7 @@ class Hooks:
             build, codegen, context = find("build"), find("codegen"), find("context")
             build_lto_dot = build.build_lto_dot
             dispatchers = {MATMUL: self._products.dispatch_matmul}
-            dispatchers |= {name: functools.partial(self._solvers.dispatch, name) for name in BUILTINS}
+            dispatchers |= {name: functools.partial(self._solvers.dispatch, name) for name in SOLVERS}
             for name, dispatcher in dispatchers.items():
                 builtin = context.builtin_functions[name]
                 for overload in {id(function): function for function in (builtin, *builtin.overloads)}.values():
@@ -264,7 +265,7 @@ class Hooks:
             self.reloads.settings_of(options, module).policy != "off"
         ):
             hashed = {name: value for name, value in options.items() if not name.startswith(settings.OPTION_PREFIX)}
-        hasher.warp_tiles_names = {MATMUL, *BUILTINS}
+        hasher.warp_tiles_names = {MATMUL, *SOLVERS}
         hasher.warp_tiles_has_products = False
         original(hasher, kernels, hashed)
         if not hasher.warp_tiles_has_products:

@@ -36,9 +36,9 @@ def plan_module(hooks: Hooks, module: Any, arch: int | None, block_dim: int | No
         target = "cpu" if arch is None else "cuda"
         known = inspect.signature(context.ModuleBuilder).parameters
         extra = {"target": target} if "target" in known else {}
-        # with the module's own hasher the kernels have the same names as in the loaded module
-        builder = context.ModuleBuilder(module, options, hasher=module.hashers[threads], **extra)
         with hooks.reloads.planning():
+            # with the module's own hasher the kernels have the same names as in the loaded module
+            builder = context.ModuleBuilder(module, options, hasher=module.hashers[threads], **extra)
             builder.codegen(target)
     state = hooks.sites.existing_state(builder)
     return state.build.plan if state is not None and state.build is not None else None

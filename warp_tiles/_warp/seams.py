@@ -9,10 +9,22 @@ from typing import Any
 import warp
 
 from warp_tiles.errors import SeamError
+from warp_tiles.solver.variant import Function
 from warp_tiles.toolchain.search import Version
 
 SUPPORTED_VERSIONS = ((1, 17), (1, 19))
 MATMUL, CHOLESKY = "tile_matmul", "tile_cholesky"
+SOLVERS: dict[str, Function] = {
+    CHOLESKY: "cholesky",
+    "tile_cholesky_inplace": "cholesky",
+    "tile_cholesky_solve": "cholesky_solve",
+    "tile_cholesky_solve_inplace": "cholesky_solve",
+    "tile_lower_solve": "lower_solve",
+    "tile_lower_solve_inplace": "lower_solve",
+    "tile_upper_solve": "upper_solve",
+    "tile_upper_solve_inplace": "upper_solve",
+}
+"""Warp's solver builtins, and what each computes."""
 
 # required members of warp._src, each with its required parameters
 REQUIRED = {
@@ -103,8 +115,9 @@ def check_seams() -> list[str]:
         SeamError: A member or a parameter is missing. The message names it and Warp's version.
     """
     require(REQUIRED)
-    if MATMUL not in find("context.builtin_functions"):
-        raise missing(f"builtin '{MATMUL}'")
+    for name in (MATMUL, *SOLVERS):
+        if name not in find("context.builtin_functions"):
+            raise missing(f"builtin '{name}'")
     return [f"warp._src.{path}" for path in REQUIRED]
 
 

@@ -31,6 +31,11 @@ class Sites:
         self._tracer = tracer
         self._states: weakref.WeakKeyDictionary[Any, BuilderState] = weakref.WeakKeyDictionary()
 
+    @property
+    def is_planning(self) -> bool:
+        """True while this thread generates code only to plan it."""
+        return self._reloads.is_planning
+
     def existing_state(self, builder: Any) -> BuilderState | None:
         """The state of a module, or None if nothing has asked for it yet."""
         return self._states.get(builder)

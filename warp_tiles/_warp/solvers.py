@@ -5,30 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from warp_tiles._warp.seams import mathdx_enabled
+from warp_tiles._warp.seams import SOLVERS, mathdx_enabled
 from warp_tiles._warp.sites import Sites
 from warp_tiles._warp.translate import matrix_of
 from warp_tiles.build.engine import Engine
-from warp_tiles.errors import LockedError
+from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.dispatch import Target
 from warp_tiles.gemm.variant import Role
-from warp_tiles.heuristics.solver import obstacle
 from warp_tiles.settings import Settings
 from warp_tiles.solver.dispatch import SolverCall, Solvers, solvers
-from warp_tiles.solver.variant import Function
 
 OPTION = "enable_mathdx_solver"  # Warp's module option
-BUILTINS: dict[str, Function] = {
-    "tile_cholesky": "cholesky",
-    "tile_cholesky_inplace": "cholesky",
-    "tile_cholesky_solve": "cholesky_solve",
-    "tile_cholesky_solve_inplace": "cholesky_solve",
-    "tile_lower_solve": "lower_solve",
-    "tile_lower_solve_inplace": "lower_solve",
-    "tile_upper_solve": "upper_solve",
-    "tile_upper_solve_inplace": "upper_solve",
-}
-"""Warp's solver builtins, and what each computes."""
 
 
 class SolverHooks:
@@ -61,6 +48,7 @@ class SolverHooks:
 
         Raises:
             LockedError: The policy is ``locked``, and only libmathdx can serve the call.
+            UnsupportedVariant: The settings name the provider ``mma``, and no leading dimension expresses a tile.
         """
         arguments = (arg_types, return_type, return_values, arg_values)
         if builder is None or options["output_arch"] is None:
@@ -74,38 +62,58 @@ class SolverHooks:
         tiles = values[functions:]
         call = _call(name, tiles, upper=bool(template and template[0]), in_place=not return_values)
         found = solvers(call, Target(int(options["output_arch"]), int(options["block_dim"])))
-        provider, reason = self._provider(found, options, resolved)
+        provider, reason = _without_functions(options) or self._provider(found, resolved)
+        if provider == "mma" and found.obstacle:
+            raise UnsupportedVariant(
+                f"In '{self._sites.function(builder)}': mma cannot serve {name}, {found.obstacle}",
+                remedy=f"copy it to a tile of its own, or {resolved.remedy('provider', 'auto')}",
+            )
         if provider == "libmathdx":
             if not resolved.rules.builds:
                 raise LockedError(
                     f"{resolved.named('policy')} is 'locked', and {name} in '{self._sites.function(builder)}' needs "
-                    f"libmathdx, of which nothing is cached: {reason}"
+                    f"libmathdx, whose builds are not cached: {reason}",
+                    remedy=f"set the module option {OPTION}=False for Warp's scalar path",
                 )
             self._sites.add(builder, name, {}, reason, roles=roles, provider="libmathdx")
             return original(*arguments, options, builder)
         names = self._sites.add(builder, name, found.variants if provider == "mma" else {}, reason, roles=roles)
         return ((*names, *values[len(names) :]), template, payloads, shared)
 
-    def _provider(self, found: Solvers, options: Mapping[str, Any], resolved: Settings) -> tuple[str, str]:
-        """Who serves a call, and why it is not this project's code."""
-        if not options.get(OPTION, True):
-            return "scalar", f"the option {OPTION} is off"
-        if not mathdx_enabled():
-            return "scalar", "this Warp was built without MathDx, so its kernels cannot call solver functions"
-        forward = found.variants.get(Role.FORWARD)
-        reason = found.obstacle or (obstacle(forward) if forward else "")
+    def _provider(self, found: Solvers, resolved: Settings) -> tuple[str, str]:
+        """The provider of a call, and the reason why it is not ``mma``."""
         if "mma" not in resolved.providers:
             layer = "provider" if resolved.provider != "auto" else "policy"
-            reason = f"{resolved.named(layer)} is {getattr(resolved, layer)!r}"
-        elif not reason and self._engine.build_context(resolved).try_toolchain() is None:
-            reason = "there is no toolchain"
-        if not reason:
+            # cuBLASDx has no solvers, so Warp builds them as it does without warp_tiles
+            provider = "scalar" if resolved.providers == ("scalar",) else "libmathdx"
+            return provider, f"{resolved.named(layer)} is {getattr(resolved, layer)!r}"
+        if resolved.provider == "mma":  # the engine raises the reason why it cannot serve the variant
             return "mma", ""
-        return ("libmathdx" if "libmathdx" in resolved.providers else "scalar"), reason
+        other, title = "scalar", "Warp's scalar path"
+        if "libmathdx" in resolved.providers:
+            other, title = "libmathdx", "Warp's libmathdx"
+        if found.obstacle:
+            return other, found.obstacle
+        chain, forward = self._engine.chain(resolved), found.variants[Role.FORWARD]
+        offer = chain.offer(chain.order(forward)[0], forward, self._engine.build_context(resolved))
+        if offer.obstacle is None:
+            return "mma", ""
+        if isinstance(offer.obstacle, ToolchainError) and resolved.rules.builds and not self._sites.is_planning:
+            self._engine.warn_of_toolchain(offer.obstacle, title)
+        return other, offer.obstacle.message
+
+
+def _without_functions(options: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The scalar path and the reason for it, if a module cannot call solver functions."""
+    if not options.get(OPTION, True):
+        return "scalar", f"the option {OPTION} is off"
+    if not mathdx_enabled():
+        return "scalar", "this Warp was built without MathDx, so its kernels cannot call solver functions"
+    return None
 
 
 def _call(name: str, tiles: tuple[Any, ...], *, upper: bool, in_place: bool) -> SolverCall:
-    function = BUILTINS[name]
+    function = SOLVERS[name]
     matrices = [matrix_of(tile) for tile in tiles]
     rhs = matrices[1] if function != "cholesky" else None
     return SolverCall(function, matrices[0], matrices[-1], rhs, upper, in_place)

@@ -302,7 +302,19 @@ class Engine:
         if isinstance(failure, BuildError) and failure.remedy:
             text += f" To see it alone: {failure.remedy.splitlines()[0]}"
         if isinstance(failure, ToolchainError):
-            text = f"{failure.message}; using {instead}. Remedy: {failure.remedy}"
+            return self.warn_of_toolchain(failure, instead)
+        if not self.resources.closed:
+            warn(text, self._warned)
+        return text
+
+    def warn_of_toolchain(self, failure: ToolchainError, instead: str) -> str:
+        """Warn once that a part of the toolchain is missing. Returns the text.
+
+        Args:
+            failure: The missing part.
+            instead: Name of the replacement.
+        """
+        text = f"{failure.message}; using {instead}. Remedy: {failure.remedy}"
         if not self.resources.closed:
             warn(text, self._warned)
         return text

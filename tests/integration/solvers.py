@@ -1,0 +1,52 @@
+"""Kernels with one solver builtin of Warp, for the tests of plans and builds."""
+
+from __future__ import annotations
+
+# each builtin: its arguments, and whether they are a matrix and a right-hand side
+CALLS = {
+    "tile_cholesky": "a",
+    "tile_cholesky_solve": "a, y",
+    "tile_lower_solve": "a, y",
+    "tile_upper_solve": "a, y",
+    "tile_cholesky_inplace": "a",
+    "tile_cholesky_solve_inplace": "a, y",
+    "tile_lower_solve_inplace": "a, y",
+    "tile_upper_solve_inplace": "a, y",
+}
+IN_PLACE = {call for call in CALLS if call.endswith("_inplace")}
+# the functions that a call needs, by role; Warp differentiates two of the builtins
+FUNCTIONS = {call: {"forward": call.removeprefix("tile_").removesuffix("_inplace")} for call in CALLS}
+FUNCTIONS["tile_cholesky"]["adjoint"] = "cholesky_adjoint"
+FUNCTIONS["tile_lower_solve"]["adjoint"] = "lower_solve_adjoint"
+
+
+def solver(
+    call: str,
+    arguments: str = "",
+    *,
+    name: str = "solver",
+    decorator: str = "@wp.kernel",
+    dtype: str = "float32",
+    shape: str = "(16, 4)",
+) -> str:
+    """Text of a kernel that loads a 16 x 16 matrix and a right-hand side, calls a builtin, and stores the result.
+
+    Args:
+        call: A builtin, or a ``@wp.func`` that takes the matrix.
+        arguments: The arguments of the call, if they are not the tiles ``a`` and ``y`` themselves.
+        name: Key of the kernel.
+        decorator: Its decorator.
+        dtype: Element type.
+        shape: Shape of the right-hand side.
+    """
+    rank = shape.count(",") + 1
+    called = f"{f'wp.{call}' if call in CALLS else call}({arguments or CALLS.get(call, 'a')})"
+    result = "y" if "solve" in call else "a"
+    return f"""
+{decorator}
+def {name}(A: wp.array2d(dtype=wp.{dtype}), Y: wp.array(dtype=wp.{dtype}, ndim={rank})):
+    a = wp.tile_load(A, shape=(16, 16), storage="shared")
+    y = wp.tile_load(Y, shape={shape}, storage="shared")
+    {called if call in IN_PLACE else f"x = {called}"}
+    wp.tile_store({"Y" if result == "y" else "A"}, {result if call in IN_PLACE else "x"})
+"""

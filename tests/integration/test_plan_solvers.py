@@ -1,0 +1,166 @@
+"""The plan of every solver builtin of Warp, and the functions that the generated source calls. Nothing is built."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import warp_tiles
+from tests._warp.generate import generate
+from tests.codegen.modules import declared, macros
+from tests.integration.helpers import load, solver_of
+from tests.integration.plans import FORWARD_ONLY, plan
+from tests.integration.solvers import CALLS, FUNCTIONS, IN_PLACE, solver
+from warp_tiles.build.module_build import planned_functions
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.solver.config import SolverConfig
+
+pytestmark = pytest.mark.usefixtures("enabled")
+
+
+def by_role(found: ModulePlan) -> dict[str, PlannedVariant]:
+    """The variants by role; each role appears once."""
+    assert len({planned.role for planned in found.variants}) == len(found.variants)
+    return {planned.role.value: planned for planned in found.variants}
+
+
+# ---- every builtin
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("call", CALLS)
+def test_every_builtin_is_planned(call: str, dtype: str) -> None:
+    found = plan(solver(call, dtype=dtype))
+    assert {role: solver_of(planned).function for role, planned in by_role(found).items()} == FUNCTIONS[call]
+    for planned in found.variants:
+        variant = solver_of(planned)
+        assert (planned.call, planned.function, planned.kernels) == (call, "solver", ("solver",))
+        assert (variant.n, variant.dtype, variant.threads, variant.arch) == (16, dtype, 64, 90)
+        assert variant.in_place == (call in IN_PLACE)
+        assert variant.columns == (16 if "cholesky" in variant.function and "solve" not in variant.function else 4)
+        assert (planned.needed, planned.provider, len(planned.key)) == (True, "mma", 64)
+        assert isinstance(planned.tile_config, SolverConfig)
+        assert "mma: the first provider" in planned.reason
+
+
+@pytest.mark.parametrize(("arch", "threads"), [(75, 32), (80, 128), (120, 1024)])
+def test_the_target_is_part_of_the_variant(arch: int, threads: int) -> None:
+    found = plan(solver("tile_lower_solve"), arch=arch, block_dim=threads)
+    assert {(solver_of(v).arch, solver_of(v).threads) for v in found.needed} == {(arch, threads)}
+
+
+@pytest.mark.parametrize("call", ["tile_cholesky_solve", "tile_lower_solve", "tile_upper_solve"])
+def test_a_vector_is_a_matrix_of_one_column(call: str) -> None:
+    for planned in plan(solver(call, shape="16")).variants:
+        assert solver_of(planned).columns == 1
+
+
+@pytest.mark.parametrize("call", ["tile_cholesky", "tile_cholesky_inplace"])
+def test_an_upper_factor_is_the_transpose_of_a_lower_one(call: str) -> None:
+    lower, upper = plan(solver(call)), plan(solver(call, arguments='a, fill_mode="upper"'))
+    for role, planned in by_role(upper).items():
+        variant = solver_of(planned)
+        assert [operand.transposed() for operand in variant.operands] == [*solver_of(by_role(lower)[role]).operands]
+
+
+def test_a_transposed_triangle_is_read_in_place() -> None:
+    (planned,) = plan(solver("tile_upper_solve", arguments="wp.tile_transpose(a), y")).variants
+    assert [operand.arrangement for operand in solver_of(planned).operands] == ["col_major", "row_major", "row_major"]
+
+
+def test_a_view_keeps_its_leading_dimension() -> None:
+    view = "wp.tile_view(a, offset=(0, 8), shape=(8, 8))"
+    (planned,) = plan(solver("tile_cholesky_solve", arguments=f"{view}, y", shape="(8, 4)")).variants
+    factor = solver_of(planned).operands[0]
+    assert (solver_of(planned).n, factor.leading_dimension, factor.alignment) == (8, 16, 4)
+
+
+# ---- adjoints
+
+
+@pytest.mark.parametrize("call", ["tile_cholesky", "tile_lower_solve"])
+def test_the_module_option_enable_backward(call: str) -> None:
+    found = by_role(plan(solver(call), enable_backward=False))
+    assert {role: planned.needed for role, planned in found.items()} == {"forward": True, "adjoint": False}
+    assert found["adjoint"].reason == "the module has enable_backward=False"
+    assert (found["adjoint"].provider, found["adjoint"].key) == ("", "")
+
+
+def test_the_kernel_option_enable_backward() -> None:
+    found = by_role(plan(solver("tile_cholesky", decorator=FORWARD_ONLY)))
+    assert not found["adjoint"].needed
+    assert "kernel 'solver' has enable_backward=False" in found["adjoint"].reason
+
+
+def test_a_helper_shared_by_a_forward_only_and_a_differentiable_kernel() -> None:
+    helper = f"""
+@wp.func
+def factor(a: wp.tile(dtype=wp.float32, shape=(16, 16))):
+    return wp.tile_cholesky(a)
+{solver("factor", name="inferred", decorator=FORWARD_ONLY)}
+{solver("factor", name="trained")}
+"""
+    found = by_role(plan(helper))
+    assert sorted(found["forward"].kernels) == ["inferred", "trained"]
+    assert found["adjoint"].kernels == ("trained",)
+    assert {planned.function for planned in found.values()} == {"factor"}
+
+
+def test_equal_solvers_of_two_kernels_are_merged() -> None:
+    found = plan(solver("tile_cholesky", name="first") + solver("tile_cholesky", name="second"))
+    for planned in by_role(found).values():
+        assert sorted(planned.kernels) == ["first", "second"]
+
+
+# ---- the generated source
+
+
+def finished_source(text: str) -> str:
+    """The source of a module with its prelude, and all planned functions."""
+    module = load(text)
+    found = warp_tiles.plan(module, arch=90, block_dim=64)
+    return generate(module).text(planned_functions(found), found.settings)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_source_calls_the_overloads(call: str) -> None:
+    source = finished_source(solver(call))
+    functions = {role: planned.symbol for role, planned in by_role(plan(solver(call))).items()}
+    assert declared(source) == sorted(functions.values())
+    names = macros(source)
+    for role, symbol in functions.items():
+        assert names[f"wt_site0_{role}"] == f"wt::Solver<{symbol}_call>{{}}"
+        assert source.count(f"struct {symbol}_call {{") == 1
+    assert source.count("struct Solver") == 1, "the overloads are included once"
+    first = ", ".join(f"wt_site0_{role}" for role in functions)
+    assert re.search(rf"\b{call}(?:<false>)?\({first}, ", source)
+    assert bool(re.search(rf"\badj_{call}(?:<false>)?\({first}, ", source)) == ("adjoint" in functions)
+
+
+def test_a_skipped_adjoint_is_not_in_the_source() -> None:
+    source = finished_source(solver("tile_cholesky", decorator=FORWARD_ONLY))
+    assert macros(source)["wt_site0_adjoint"] == "0"
+    assert "cholesky_adjoint" not in "".join(declared(source))
+
+
+def test_a_function_that_was_not_built_takes_the_scalar_path_alone() -> None:
+    module = load(solver("tile_lower_solve"))
+    found = warp_tiles.plan(module, arch=90, block_dim=64)
+    roles = by_role(found)
+    functions = planned_functions(found)
+    for missing, present in (("forward", "adjoint"), ("adjoint", "forward")):
+        left = {variant: value for variant, value in functions.items() if variant != roles[missing].variant}
+        source = generate(module).text(left, found.settings)
+        assert macros(source)[f"wt_site0_{missing}"] == "0"
+        assert macros(source)[f"wt_site0_{present}"] == f"wt::Solver<{roles[present].symbol}_call>{{}}"
+
+
+def test_products_and_solvers_of_one_kernel() -> None:
+    text = solver("tile_cholesky").replace("wp.tile_cholesky(a)", "wp.tile_cholesky(wp.tile_matmul(a, a))")
+    found = plan(text)
+    assert [(planned.call, planned.role.value) for planned in found.variants] == [
+        *(("tile_matmul", role) for role in ("forward", "adjoint_a", "adjoint_b")),
+        *(("tile_cholesky", role) for role in ("forward", "adjoint")),
+    ]
+    assert {planned.provider for planned in found.needed} == {"mma"}

@@ -1,0 +1,215 @@
+"""The provider of each solver call: own functions, Warp's libmathdx, or Warp's scalar path, with the reason."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.helpers import load, solver_of
+from tests.integration.plans import plan
+from tests.integration.solvers import CALLS, FUNCTIONS, solver
+from warp_tiles import _warp
+from warp_tiles._warp.installed import installed
+from warp_tiles.errors import ToolchainError
+from warp_tiles.gemm.variant import Role
+from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.toolchain.store import ToolchainStore
+
+pytestmark = pytest.mark.usefixtures("enabled")
+
+ALL_BUT_LOCKED = ("auto", "max", "fast", "scalar")
+
+
+@pytest.fixture
+def no_toolchain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without NVRTC."""
+
+    def missing(store: ToolchainStore) -> None:
+        raise ToolchainError("NVRTC was not found", remedy="install it")
+
+    monkeypatch.setattr(ToolchainStore, "toolchain", missing)
+
+
+def solver_rows(found: ModulePlan) -> list[tuple[str, str]]:
+    """Role and provider of each row of a solver call that has no variant; every row is needed."""
+    rows = [planned for planned in found.variants if planned.role in (Role.FORWARD, Role.ADJOINT)]
+    assert all(planned.needed and planned.variant is None and not planned.key for planned in rows)
+    return [(planned.role.value, planned.provider) for planned in rows]
+
+
+def reasons(found: ModulePlan) -> str:
+    return "\n".join(planned.reason for planned in found.variants)
+
+
+# ---- nothing is built to plan
+
+
+@pytest.mark.parametrize("policy", [*ALL_BUT_LOCKED, "locked", "off"])
+def test_planning_builds_nothing(policy: str, libmathdx_solvers: list[str]) -> None:
+    with warp_tiles.override(policy=policy):
+        for call in CALLS:
+            plan(solver(call))
+    engine = installed().engine
+    assert libmathdx_solvers == []
+    assert engine.cache.counters.builds == 0
+    assert engine.resources._pools == {}, "no compiler process was started"
+
+
+# ---- Warp's scalar path
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_enable_mathdx_solver_off(call: str, libmathdx_solvers: list[str]) -> None:
+    found = plan(solver(call), enable_mathdx_solver=False)
+    assert solver_rows(found) == [(role, "scalar") for role in FUNCTIONS[call]]
+    assert all(planned.reason.startswith("the option enable_mathdx_solver is off") for planned in found.variants)
+    assert libmathdx_solvers == []
+
+
+def test_a_warp_without_mathdx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warp_tiles._warp.solvers.mathdx_enabled", lambda: False)
+    found = plan(solver("tile_cholesky"))
+    assert solver_rows(found) == [("forward", "scalar"), ("adjoint", "scalar")]
+    assert "built without MathDx" in reasons(found)
+
+
+@pytest.mark.parametrize("setting", ["policy", "provider"])
+def test_the_setting_scalar(setting: str, libmathdx_solvers: list[str]) -> None:
+    with warp_tiles.override(**{setting: "scalar"}):  # type: ignore[arg-type]
+        found = plan(solver("tile_lower_solve"))
+    assert solver_rows(found) == [("forward", "scalar"), ("adjoint", "scalar")]
+    assert f"the setting {setting} (override()) is 'scalar'" in reasons(found)
+    assert libmathdx_solvers == []
+
+
+def test_a_cpu_target_has_no_functions(libmathdx_solvers: list[str]) -> None:
+    assert plan(solver("tile_cholesky"), arch=None).variants == ()
+    assert libmathdx_solvers == []
+
+
+# ---- calls that this project's functions cannot serve
+
+BROADCAST = solver("tile_cholesky_solve", "a, wp.tile_broadcast(wp.tile_load(A, shape=(16, 1)), shape=(16, 4))")
+UNSERVED = {
+    "threads": (solver("tile_cholesky"), {"block_dim": 48}, "mma cannot serve threads=48"),
+    "arch": (solver("tile_cholesky"), {"arch": 70}, "mma cannot serve arch=70"),
+    "strides": (BROADCAST, {}, "the right-hand side with shape=(16, 4) strides=(1, 0) cannot be expressed"),
+}
+
+
+@pytest.mark.parametrize("case", UNSERVED)
+def test_auto_leaves_an_unserved_call_to_libmathdx(case: str, libmathdx_solvers: list[str]) -> None:
+    text, target, reason = UNSERVED[case]
+    found = plan(text, **target)  # type: ignore[arg-type]
+    assert {provider for _, provider in solver_rows(found)} == {"libmathdx"}
+    assert reason in reasons(found)
+    assert libmathdx_solvers, "Warp builds it while it generates the code"
+
+
+@pytest.mark.parametrize("case", UNSERVED)
+def test_fast_leaves_an_unserved_call_to_the_scalar_path(case: str, libmathdx_solvers: list[str]) -> None:
+    text, target, reason = UNSERVED[case]
+    with warp_tiles.override(policy="fast"):
+        found = plan(text, **target)  # type: ignore[arg-type]
+    assert {provider for _, provider in solver_rows(found)} == {"scalar"}
+    assert reason in reasons(found)
+    assert libmathdx_solvers == []
+
+
+@pytest.mark.parametrize("case", UNSERVED)
+def test_locked_refuses_an_unserved_call(case: str, libmathdx_solvers: list[str]) -> None:
+    text, target, reason = UNSERVED[case]
+    with warp_tiles.override(policy="locked"), pytest.raises(warp_tiles.LockedError) as caught:
+        plan(text, **target)  # type: ignore[arg-type]
+    message = str(caught.value)  # Warp puts all arguments of an error into one text
+    assert "the setting policy (override()) is 'locked'" in message
+    assert "in 'solver' needs libmathdx, whose builds are not cached" in message
+    assert reason in message
+    assert "enable_mathdx_solver=False" in message
+    assert libmathdx_solvers == []
+
+
+@pytest.mark.parametrize("case", UNSERVED)
+def test_a_named_mma_refuses_an_unserved_call(case: str, libmathdx_solvers: list[str]) -> None:
+    text, target, reason = UNSERVED[case]
+    with warp_tiles.override(provider="mma"), pytest.raises(warp_tiles.UnsupportedVariant) as caught:
+        plan(text, **target)  # type: ignore[arg-type]
+    assert reason in str(caught.value)
+    assert 'call override(provider="auto")' in str(caught.value)
+    assert libmathdx_solvers == []
+
+
+def test_an_adjoint_that_does_not_fit_takes_the_scalar_path_alone(libmathdx_solvers: list[str]) -> None:
+    text = solver("tile_cholesky", dtype="float64").replace("(16, 16)", "(96, 96)")
+    forward, adjoint = plan(text).variants
+    assert (forward.provider, adjoint.provider) == ("mma", "scalar")
+    assert solver_of(adjoint).function == "cholesky_adjoint"
+    assert "scratch memory of 74496 bytes" in adjoint.reason
+    assert libmathdx_solvers == []
+
+
+# ---- libmathdx
+
+
+@pytest.mark.parametrize("provider", ["cublasdx", "libmathdx"])
+def test_a_named_provider_of_products_leaves_solvers_to_libmathdx(provider: str, libmathdx_solvers: list[str]) -> None:
+    with warp_tiles.override(provider=provider):
+        found = plan(solver("tile_lower_solve"))
+        with warp_tiles.override(policy="locked"), pytest.raises(warp_tiles.LockedError, match="needs libmathdx"):
+            plan(solver("tile_lower_solve"))
+    assert solver_rows(found) == [("forward", "libmathdx"), ("adjoint", "libmathdx")]
+    assert f"the setting provider (override()) is '{provider}'" in reasons(found)
+    assert libmathdx_solvers == ["trsm", "trsm"]
+
+
+@pytest.mark.parametrize(("provider", "backward"), [("cublasdx", True), ("libmathdx", True), ("cublasdx", False)])
+def test_the_product_in_warps_adjoint_of_a_cholesky(
+    provider: str, backward: bool, libmathdx_solvers: list[str]
+) -> None:
+    with warp_tiles.override(provider=provider):
+        found = plan(solver("tile_cholesky"), enable_backward=backward)
+    products = [planned for planned in found.variants if planned.role is Role.ADJOINT_A]
+    assert [(planned.call, planned.provider) for planned in products] == [("tile_cholesky", provider)] * backward
+    assert found.needed == tuple(products)
+    assert libmathdx_solvers == (["potrf", "trsm"] if backward else ["potrf"])
+
+
+# ---- without a toolchain
+
+
+@pytest.mark.parametrize(("policy", "provider"), [("auto", "libmathdx"), ("fast", "scalar")])
+def test_without_a_toolchain_another_provider_is_planned(
+    policy: str, provider: str, no_toolchain: None, libmathdx_solvers: list[str]
+) -> None:
+    with warp_tiles.override(policy=policy), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = plan(solver("tile_lower_solve"))
+    assert solver_rows(found) == [("forward", provider), ("adjoint", provider)]
+    assert all(planned.reason.startswith("NVRTC was not found; ") for planned in found.variants)
+    assert bool(libmathdx_solvers) == (provider == "libmathdx")
+
+
+@pytest.mark.parametrize(("policy", "instead"), [("auto", "Warp's libmathdx"), ("fast", "Warp's scalar path")])
+def test_a_build_without_a_toolchain_warns_once(
+    policy: str, instead: str, no_toolchain: None, libmathdx_solvers: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def build_cuda(cu_path: str, arch: int, output_path: str, **keywords: Any) -> None:
+        Path(output_path).touch()
+
+    monkeypatch.setattr(_warp.find("build"), "build_cuda", build_cuda)
+    with warp_tiles.override(policy=policy), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        wp.compile_aot_module(load(solver("tile_lower_solve")), arch=90, module_dir=tmp_path)
+    texts = [str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning)]
+    assert texts == [f"warp_tiles: NVRTC was not found; using {instead}. Remedy: install it"]
+
+
+def test_a_named_mma_without_a_toolchain_is_an_error(no_toolchain: None) -> None:
+    with warp_tiles.override(provider="mma"), pytest.raises(ToolchainError, match="NVRTC was not found"):
+        plan(solver("tile_lower_solve"))
