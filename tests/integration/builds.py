@@ -21,7 +21,7 @@ def counts(record: dict[str, Any]) -> tuple[int, int]:
 
 
 def kernels_in(cubin: Path) -> set[str]:
-    """Kernels of a cubin without Warp's hashes, e.g. ``gemm_forward``."""
+    """Kernels of a cubin without Warp's hashes, e.g. ``gemm_forward``. Helpers of the compiler do not count."""
     symbols = cubin_symbols(cubin.read_bytes())
     assert symbols.undefined <= {"__assertfail", "vprintf"}, "neither the cubin nor the driver has a called function"
-    return {re.sub(r"_[0-9a-f]{8}_cuda_kernel", "", name) for name in symbols.functions}
+    return {re.sub(r"_[0-9a-f]{8}_cuda_kernel", "", name) for name in symbols.functions if name[0] != "$"}
