@@ -23,8 +23,8 @@ class SolverConfig:
         return asdict(self)
 
     def describe(self) -> str:
-        """A short text for tables."""
-        return f"{self.lanes} lanes a column" if self.lanes > 1 else "a lane a column"
+        """A short text for tables; empty for one lane per column."""
+        return f"{self.lanes} lanes per column" if self.lanes > 1 else ""
 
 
 Config = TileConfig | SolverConfig

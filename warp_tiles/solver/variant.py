@@ -89,9 +89,9 @@ class SolverVariant:
 
     @property
     def size(self) -> str:
-        """Sizes for tables, e.g. ``lower_solve 32x32, 4 columns``."""
+        """Sizes for tables, e.g. ``lower_solve 32x32, 4 columns, in place``."""
         columns = f", {self.columns} column{'s' * (self.columns > 1)}" if "solve" in self.function else ""
-        return f"{self.function} {self.n}x{self.n}{columns}"
+        return f"{self.function} {self.n}x{self.n}{columns}{', in place' * self.in_place}"
 
     @property
     def dtypes(self) -> str:
@@ -101,7 +101,11 @@ class SolverVariant:
     def describe(self) -> str:
         """One line for messages, e.g. ``lower_solve of 32x32 float32 for 4 columns, 64 threads, sm_90``."""
         columns = f" for {self.columns} column{'s' * (self.columns > 1)}" if "solve" in self.function else ""
-        return f"{self.function} of {self.n}x{self.n} {self.dtype}{columns}, {self.threads} threads, sm_{self.arch}"
+        in_place = " in place" * self.in_place
+        return (
+            f"{self.function} of {self.n}x{self.n} {self.dtype}{columns}{in_place}, "
+            f"{self.threads} threads, sm_{self.arch}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The variant under the names that ``warp-tiles plan --json`` prints."""
