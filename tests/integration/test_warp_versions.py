@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.helpers import WARP_VERSION, gemm, run_python
+from tests.integration.solvers import solver
 from tests.loop_forms import SPELLINGS
 
 pytestmark = pytest.mark.slow
@@ -120,7 +121,7 @@ def test_another_warp_pipelines_every_spelling(other_warp: tuple[str, Path], tmp
 
 def test_another_warp_plans_builds_and_links(other_warp: tuple[str, Path], tmp_path: Path) -> None:
     version, packages = other_warp
-    (tmp_path / "script.py").write_text(SCRIPT.format(kernel=gemm(m=8, n=16, k=24)))
+    (tmp_path / "script.py").write_text(SCRIPT.format(kernel=gemm(m=8, n=16, k=24) + solver("tile_lower_solve")))
     caches = {"WARP_TILES_CACHE_DIR": str(tmp_path / "lto"), "WARP_CACHE_PATH": str(tmp_path / "warp")}
     done = run_python(
         [str(tmp_path / "script.py"), str(tmp_path / "cold"), str(tmp_path / "warm")],
@@ -132,8 +133,8 @@ def test_another_warp_plans_builds_and_links(other_warp: tuple[str, Path], tmp_p
     result = json.loads(line.removeprefix("result "))
     assert result["version"] == version
     assert Path(result["path"]).is_relative_to(packages)
-    assert result["roles"] == ["forward", "adjoint_a", "adjoint_b"]
-    assert result["counts"] == [[3, 0, "warp_tiles"], [0, 3, "warp_tiles"]]
+    assert result["roles"] == ["forward", "adjoint_a", "adjoint_b", "forward", "adjoint"]
+    assert result["counts"] == [[5, 0, "warp_tiles"], [0, 5, "warp_tiles"]]
 
 
 def test_the_warp_of_this_environment_is_supported() -> None:
