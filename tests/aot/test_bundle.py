@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.aot.manifests import OTHER, TINY, jobs
+from tests.aot.manifests import FACTOR, OTHER, SOLVE, TINY, jobs
 from warp_tiles.aot import bundle as aot
 from warp_tiles.aot.manifest import Job, for_arch
 from warp_tiles.cache import Cache
 from warp_tiles.compile.compiler import Compiled, CompileRequest
 from warp_tiles.errors import BuildError, CacheError, PlanError, ToolchainError
 from warp_tiles.heuristics.choose import choose
-from warp_tiles.providers import CublasdxProvider, MmaProvider
+from warp_tiles.providers import CublasdxProvider, MmaProvider, SolverProvider
+from warp_tiles.solver.config import SolverConfig
+from warp_tiles.solver.variant import SolverVariant
 from warp_tiles.toolchain.store import ToolchainStore
 
 # ---- files
@@ -61,8 +63,8 @@ def test_mma_needs_no_toolchain_headers(tmp_path: Path, store: ToolchainStore, m
     monkeypatch.setattr(ToolchainStore, "toolchain", lambda self: found)
     job = Job("mma", TINY, choose(TINY))
     assert aot.write_variants(tmp_path, [job], store) == (job.name,)
-    assert "gemm/block_gemm.cuh" in aot.kernel_sources(store, ["mma"])
-    assert aot.watched(store, ["mma"])
+    assert "gemm/block_gemm.cuh" in aot.kernel_sources(store, [MmaProvider])
+    assert aot.watched(store, [MmaProvider])
     with pytest.raises(ToolchainError, match="no headers"):
         aot.kernel_sources(store)
 
@@ -74,7 +76,11 @@ def test_a_damaged_description_is_refused(field: str, tmp_path: Path, store: Too
     path = tmp_path / f"{job.name}.json"
     assert aot.read_job(path) == job
     data = json.loads(path.read_text())
-    for job_data in ({**data["job"], field: "other"}, {k: v for k, v in data["job"].items() if k != field}):
+    for job_data in (
+        {**data["job"], field: "other"},
+        {**data["job"], field: 5},
+        {k: v for k, v in data["job"].items() if k != field},
+    ):
         path.write_text(json.dumps({**data, "job": job_data}))
         with pytest.raises(PlanError, match="not usable") as caught:
             aot.read_job(path)
@@ -148,6 +154,44 @@ def test_mma_is_built_with_its_tile_configuration_under_the_engines_key(
     other = cache.get(CublasdxProvider(store).key(plain))
     assert other is not None
     assert other.manifest.info["provider"] == "cublasdx"
+
+
+def test_solvers_are_built_under_the_engines_key(tmp_path: Path, store: ToolchainStore, compiled: list[str]) -> None:
+    planned = [Job("mma", FACTOR, SolverConfig()), Job("mma", SOLVE, SolverConfig(8))]
+    names = aot.write_variants(tmp_path, planned, store)
+    for name, job in zip(names, planned):
+        assert aot.read_job(tmp_path / f"{name}.json") == job
+        assert aot.build(job, tmp_path / f"{name}.ltoir", store) == ""
+    assert compiled == [f"{FACTOR.symbol}_mma.cu", f"{SOLVE.symbol}_mma.cu"]
+    assert aot.pack(tmp_path / "index.json", tmp_path / "bundle.tar").added == 2
+    cache = Cache(tmp_path / "cache")
+    assert cache.import_bundle(tmp_path / "bundle.tar").added == 2
+    for variant, config in ((FACTOR, SolverConfig()), (SOLVE, SolverConfig(8))):
+        entry = cache.get(SolverProvider(store).key(variant, config))
+        assert entry is not None
+        assert entry.payload == f"{variant.symbol}_mma.cu".encode()
+        assert entry.manifest.info["tile_config"] == config.to_json()
+        assert SolverVariant.from_json(entry.manifest.info["variant"]) == variant  # type: ignore[arg-type]
+
+
+def test_solvers_and_products_depend_on_their_own_sources(tmp_path: Path, store: ToolchainStore) -> None:
+    aot.write_depfile(tmp_path / "solver", Job("mma", FACTOR, SolverConfig()), tmp_path / "out.ltoir", store)
+    aot.write_depfile(tmp_path / "product", Job("mma", TINY, choose(TINY)), tmp_path / "out.ltoir", store)
+    solver, product = ((tmp_path / name).read_text("utf-8") for name in ("solver", "product"))
+    assert "solver/cholesky.cuh" in solver
+    assert "gemm/block_gemm.cuh" not in solver
+    assert "solver/cholesky.cuh" not in product
+    assert {aot.provider_class(Job("mma", variant)) for variant in (TINY, FACTOR)} == {MmaProvider, SolverProvider}
+
+
+def test_cublasdx_builds_no_solver(tmp_path: Path, store: ToolchainStore) -> None:
+    job = Job("mma", FACTOR, SolverConfig())
+    aot.write_variants(tmp_path, [job], store)
+    path = tmp_path / f"{job.name}.json"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "job": {**data["job"], "provider": "cublasdx"}}))
+    with pytest.raises(PlanError, match="no provider 'cublasdx' builds cholesky of 8x8 float32"):
+        aot.read_job(path)
 
 
 def test_mma_has_no_weaker_promises(tmp_path: Path, store: ToolchainStore, compiled: list[str]) -> None:

@@ -16,13 +16,15 @@ from typing import Any
 
 import pytest
 
-from tests.aot.manifests import TINY
+from tests.aot.manifests import FACTOR, SOLVE, TINY
 from warp_tiles import settings
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import ToolchainError
-from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.gemm.variant import Role
 from warp_tiles.heuristics.choose import choose
+from warp_tiles.heuristics.solver import choose as choose_solver
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.solver.variant import SolverVariant, Variant
 from warp_tiles.toolchain.search import find_toolchain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,15 +67,16 @@ class Project:
             "WARP_TILES_CACHE_DIR": str(folder / "unused"),
         }
 
-    def plan(self, *variants: GemmVariant, provider: str = "cublasdx") -> None:
+    def plan(self, *variants: Variant, provider: str = "cublasdx") -> None:
         """Write the manifest."""
-        planned = tuple(
-            PlannedVariant(
-                v, Role.FORWARD, "tile_matmul", "k", ("k",), True, "", provider,
-                tile_config=choose(v) if provider == "mma" else None,
-            )
+        configs = [
+            choose_solver(v) if isinstance(v, SolverVariant) else choose(v) if provider == "mma" else None
             for v in variants
-        )  # fmt: skip
+        ]
+        planned = tuple(
+            PlannedVariant(v, Role.FORWARD, "tile_matmul", "k", ("k",), True, "", provider, tile_config=config)
+            for v, config in zip(variants, configs)
+        )
         module = ModulePlan("m", 90, 32, ("k",), planned)
         self.manifest.write_text(json.dumps({"modules": [module.to_json()]}))
 
@@ -103,12 +106,12 @@ class RefusingExecutor(Executor):
         raise AssertionError("something was compiled")
 
 
-def names(*variants: GemmVariant, provider: str = "cublasdx") -> list[str]:
+def names(*variants: Variant, provider: str = "cublasdx") -> list[str]:
     """Names of the files and targets of variants."""
     return sorted(f"{variant.symbol}_{provider}" for variant in variants)
 
 
-def hits(bundle: Path, cache_folder: Path, *variants: GemmVariant, provider: str = "cublasdx") -> list[bool]:
+def hits(bundle: Path, cache_folder: Path, *variants: Variant, provider: str = "cublasdx") -> list[bool]:
     """Import a bundle and get variants from the engine. Returns True for each one that was cached."""
     with settings.override(cache_dir=cache_folder, provider=provider):
         engine = Engine(executor=RefusingExecutor())
@@ -194,6 +197,25 @@ def test_a_plan_of_mma_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path:
 
     project.plan(TINY, provider="cublasdx")  # another provider of the same variant is another file
     assert project.build()[0] == names(TINY)
+
+
+@needs_ninja
+@pytest.mark.slow
+def test_a_plan_of_solvers_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, installed: Path) -> None:
+    project = Project(tmp_path, installed / "warp_tiles" / "cmake", installed)
+    project.plan(FACTOR, SOLVE, provider="mma")
+    assert "2 variants" in project.configure("-DWARP_TILES_MANIFEST=plan.json")
+    assert sorted(project.build()[0]) == names(FACTOR, SOLVE, provider="mma")
+    bundle = project.build_folder / "warp_tiles_bundle.tar"
+    assert hits(bundle, tmp_path / "cache", FACTOR, SOLVE, provider="auto") == [True, True]
+
+    assert NOTHING_TO_DO in project.build()[1]
+    kernels = installed / "warp_tiles" / "kernels"
+    time.sleep(0.01)
+    (kernels / "gemm" / "block_gemm.cuh").touch()
+    assert NOTHING_TO_DO in project.build()[1], "products have their own sources"
+    (kernels / "solver" / "cholesky.cuh").touch()
+    assert sorted(project.build()[0]) == names(FACTOR, SOLVE, provider="mma")
 
 
 @pytest.mark.slow

@@ -3,35 +3,65 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
-from warp_tiles.aot import command
+from warp_tiles.aot import checks
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
+from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.heuristics.solver import obstacle
+from warp_tiles.solver.variant import OPERANDS, SolverVariant
 from warp_tiles.toolchain.store import ToolchainStore
+
+
+def checked(kind: type) -> list[Any]:
+    """The checks of one kind of variant."""
+    return [job for job in checks.check_jobs() if isinstance(job.variant, kind)]
 
 
 @pytest.mark.parametrize("provider", ["mma", "cublasdx"])
 def test_the_checks_cover_every_dtype_arch_and_arrangement(provider: str) -> None:
-    checks = [job.variant for job in command.check_jobs() if job.provider == provider]
-    assert len({variant.symbol for variant in checks}) == len(checks) <= 32
-    operands = [operand for variant in checks for operand in (variant.a, variant.b, variant.c)]
+    variants = [job.variant for job in checked(GemmVariant) if job.provider == provider]
+    assert len({variant.symbol for variant in variants}) == len(variants) <= 32
+    operands = [operand for variant in variants for operand in (variant.a, variant.b, variant.c)]
     assert {operand.dtype for operand in operands} == {"float16", "bfloat16", "float32", "float64"}
-    assert {variant.arch for variant in checks} >= {75, 80, 90, 120}
-    assert any(variant.precision == "tf32" for variant in checks)
-    assert any(not variant.is_dense for variant in checks)
-    assert any(variant.m < 8 for variant in checks)
+    assert {variant.arch for variant in variants} >= {75, 80, 90, 120}
+    assert any(variant.precision == "tf32" for variant in variants)
+    assert any(not variant.is_dense for variant in variants)
+    assert any(variant.m < 8 for variant in variants)
     for name in "abc":
-        assert {getattr(variant, name).arrangement for variant in checks} == {"row_major", "col_major"}
+        assert {getattr(variant, name).arrangement for variant in variants} == {"row_major", "col_major"}
 
 
 def test_the_checks_cover_every_instruction_and_field() -> None:
-    configs = [job.tile_config for job in command.check_jobs() if job.tile_config is not None]
+    configs = [job.tile_config for job in checked(GemmVariant) if job.tile_config is not None]
     assert {config.instruction for config in configs} == set(get_args(Instruction))
     for item in fields(TileConfig):
         assert len({getattr(config, item.name) for config in configs}) > 1, f"{item.name} is the same in every check"
 
 
+def test_the_checks_cover_every_solver_function() -> None:
+    jobs = checked(SolverVariant)
+    variants = [job.variant for job in jobs]
+    assert len({variant.symbol for variant in variants}) == len(variants) <= 32
+    assert {variant.arch for variant in variants} >= {75, 80, 90, 120}
+    assert {job.provider for job in jobs} == {"mma"}
+    for function, names in OPERANDS.items():
+        same = [variant for variant in variants if variant.function == function]
+        assert {variant.dtype for variant in same} == {"float32", "float64"}
+        assert {variant.in_place for variant in same} >= {False} | ({True} if "adjoint" not in function else set())
+        assert {operand.alignment for variant in same for operand in variant.operands} >= {16}
+        for position, name in enumerate(names):
+            found = {variant.operands[position].arrangement for variant in same}
+            assert found == {"row_major", "col_major"}, f"{name} of {function}"
+        lanes = {job.tile_config.lanes for job in jobs if job.variant.function == function}
+        assert (len(lanes) > 1) == (function != "cholesky"), "several lanes of a column, and one"
+    for variant in variants:
+        assert obstacle(variant) == ""
+        if variant.in_place:
+            assert variant.operands[-1] == variant.operands[-2]
+
+
 def test_every_device_source_is_compiled_by_a_check(store: ToolchainStore) -> None:
-    assert command.unchecked(store) == ()
+    assert checks.unchecked(store) == ()

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests.aot.manifests import OTHER, TINY, jobs, manifest, mma_row, row
+from tests.aot.manifests import FACTOR, OTHER, SOLVE, TINY, jobs, manifest, mma_row, row, solver_row
 from warp_tiles.aot.manifest import Job, Selection, for_arch, parse_archs, read_manifest, select
 from warp_tiles.errors import PlanError, SettingError
 from warp_tiles.gemm.variant import GemmVariant, Operand
 from warp_tiles.heuristics.choose import choose
+from warp_tiles.heuristics.solver import choose as choose_solver
+from warp_tiles.solver.config import SolverConfig
 
 # ---- archs
 
@@ -93,6 +95,27 @@ def test_a_row_of_another_provider_gets_a_note() -> None:
     assert "libmathdx" in selection.notes[0]
 
 
+def test_a_row_of_a_solver_is_built_by_mma() -> None:
+    planned = json.loads(json.dumps(manifest(solver_row(), solver_row(SOLVE, config=SolverConfig(4)), row())))
+    found = select(planned).jobs
+    assert found == (Job("mma", FACTOR, SolverConfig()), Job("mma", SOLVE, SolverConfig(4)), *jobs(TINY))
+    assert [Job.from_json(json.loads(json.dumps(job.to_json()))) for job in found] == [*found]
+
+
+def test_the_lanes_of_a_solver_are_chosen_on_another_target_and_for_a_handwritten_row() -> None:
+    older = replace(SOLVE, arch=80)
+    found = select(manifest(solver_row(SOLVE, config=SolverConfig(32))), (80, 90)).jobs
+    assert found == (Job("mma", older, choose_solver(older)), Job("mma", SOLVE, SolverConfig(32)))
+    assert select(manifest(solver_row(SOLVE, tile_config=None))).jobs == (Job("mma", SOLVE, choose_solver(SOLVE)),)
+
+
+def test_a_solver_of_another_provider_gets_a_note() -> None:
+    selection = select(manifest(solver_row(provider="scalar")))
+    assert not selection.jobs
+    assert "cholesky of 8x8 float32" in selection.notes[0]
+    assert select(manifest(solver_row(needed=False, provider=""))) == Selection(())
+
+
 def test_tf32_depends_on_the_target() -> None:
     tf32 = GemmVariant(8, 8, 8, TINY.a, TINY.b, TINY.c, "tf32", 32, 90)
     for planned in (row(tf32), mma_row(tf32)):
@@ -130,6 +153,15 @@ def test_tf32_depends_on_the_target() -> None:
         (manifest(mma_row(config=replace(OTHER, lanes_m=2))), "lanes_m"),
         (manifest(mma_row(replace(TINY, threads=48), OTHER)), "threads=48"),
         (manifest(mma_row(), mma_row(config=OTHER)), "another tile_config"),
+        (manifest(row(columns=4)), "unknown field 'columns'"),
+        (manifest(solver_row(colour="blue")), "unknown field 'colour'"),
+        (manifest(solver_row(solver="qr")), "not a solver variant"),
+        (manifest(solver_row(n=16)), "has the symbol"),
+        (manifest(solver_row(replace(FACTOR, threads=48))), "threads=48"),
+        (manifest(solver_row(replace(FACTOR, arch=70))), "sm_70"),
+        (manifest(solver_row(tile_config={"lanes": 3})), "not a solver configuration"),
+        (manifest(solver_row(tile_config=OTHER.to_json())), "not a solver configuration"),
+        (manifest(solver_row(), solver_row(config=SolverConfig(2))), "another tile_config"),
     ],
 )
 def test_malformed_manifests_are_refused(broken: Any, what: str) -> None:

@@ -25,7 +25,7 @@ from warp_tiles.cache import BundleReport, Cache, CacheKey
 from warp_tiles.compile.compiler import compile_to_ltoir, guarded
 from warp_tiles.errors import BuildError, CacheError, PlanError, ToolchainError
 from warp_tiles.gemm.hardware import MIN_ARCH
-from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider
+from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider, SolverProvider
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.code_folders import code_modules
 from warp_tiles.toolchain.search import dotted
@@ -33,10 +33,23 @@ from warp_tiles.toolchain.store import ToolchainStore, search_state
 from warp_tiles.util.files import write_atomic
 
 SCHEMA = 2
-PROVIDERS: dict[str, type[NvrtcProvider]] = {"mma": MmaProvider, "cublasdx": CublasdxProvider}
+ProviderClass = type[NvrtcProvider[Any, Any]]
+PROVIDERS: tuple[ProviderClass, ...] = (MmaProvider, SolverProvider, CublasdxProvider)
 INDEX_NAME = "index.json"
 _NO_LIMIT_BYTES = 2**62
 _CONFIGURE_AGAIN = "configure again: cmake -S ... -B ..."
+
+
+def provider_class(job: Job) -> ProviderClass:
+    """The provider of a job.
+
+    Raises:
+        ValueError: No provider of that name builds such variants ahead of time.
+    """
+    for provider in PROVIDERS:
+        if provider.name == job.provider and isinstance(job.variant, provider.serves):
+            return provider
+    raise ValueError(f"no provider {job.provider!r} builds {job.variant.describe()} ahead of time")
 
 
 # ---- files for the build system
@@ -76,25 +89,25 @@ def write_variants(folder: Path, jobs: Sequence[Job], store: ToolchainStore) -> 
         )
     folder.mkdir(parents=True, exist_ok=True)
     for job in jobs:
-        key = PROVIDERS[job.provider](store).key(job.variant, job.tile_config)
+        key = provider_class(job)(store).key(job.variant, job.tile_config)
         _write_if_changed(folder / f"{job.name}.json", {"schema": SCHEMA, "job": job.to_json(), "key": key.digest})
     names = tuple(job.name for job in jobs)
     _write_if_changed(folder / INDEX_NAME, {"schema": SCHEMA, "variants": list(names)})
     return names
 
 
-def kernel_sources(store: ToolchainStore, providers: Iterable[str] = tuple(PROVIDERS)) -> dict[str, Path]:
+def kernel_sources(store: ToolchainStore, providers: Iterable[ProviderClass] = PROVIDERS) -> dict[str, Path]:
     """Files of ``kernels/`` that the translation units of some providers can include, by relative path.
 
     Raises:
         ToolchainError: Headers of a provider are missing.
     """
     top = sources.kernels_folder().resolve()
-    found = {path.resolve() for name in providers for path in store.closure(PROVIDERS[name](store).source()).values()}
+    found = {path.resolve() for made in providers for path in store.closure(made(store).source()).values()}
     return {path.relative_to(top).as_posix(): path for path in sorted(found) if path.is_relative_to(top)}
 
 
-def watched(store: ToolchainStore, providers: Iterable[str] = tuple(PROVIDERS)) -> list[str]:
+def watched(store: ToolchainStore, providers: Iterable[ProviderClass] = PROVIDERS) -> list[str]:
     """Files and folders whose change can change keys, so that the variants have to be written again.
 
     Folders of installed packages are included, because a package manager may give new files old times.
@@ -142,10 +155,9 @@ def read_job(description: Path) -> Job:
     (data,) = _read(description, "job")
     try:
         job = Job.from_json(data)
+        provider_class(job)
     except ValueError as error:
         raise PlanError(f"{description} is not usable: {error}", remedy=_CONFIGURE_AGAIN) from error
-    if job.provider not in PROVIDERS:
-        raise PlanError(f"{description} is not usable: its provider is {job.provider!r}", remedy=_CONFIGURE_AGAIN)
     return job
 
 
@@ -172,7 +184,7 @@ def build(job: Job, output: Path, store: ToolchainStore, *, fallback: bool = Tru
         _build_exactly(job, output, store)
         return ""
     except BuildError:
-        recipes = PROVIDERS[job.provider](store).recipes(job.variant) if fallback else ()
+        recipes = provider_class(job)(store).recipes(job.variant) if fallback else ()
         for recipe in recipes:
             if recipe.variant == job.variant:
                 continue
@@ -185,7 +197,7 @@ def build(job: Job, output: Path, store: ToolchainStore, *, fallback: bool = Tru
 
 
 def _build_exactly(job: Job, output: Path, store: ToolchainStore) -> None:
-    provider = PROVIDERS[job.provider](store)
+    provider = provider_class(job)(store)
     # the key is taken first: if a header changes during the compilation, the result is a rebuild and not a wrong key
     key = provider.key(job.variant, job.tile_config)
     compiled = guarded(compile_to_ltoir, provider.request(job.variant, job.tile_config))
@@ -207,7 +219,7 @@ def write_depfile(path: Path, job: Job, output: Path, store: ToolchainStore) -> 
     Raises:
         ToolchainError: There is no toolchain.
     """
-    headers = store.closure(PROVIDERS[job.provider](store).source()).values()
+    headers = store.closure(provider_class(job)(store).source()).values()
     inputs = [*headers, *store.toolchain().libraries.values(), *code_modules().values()]
     lines = sorted({_escape_for_make(os.path.abspath(file)) for file in inputs})
     rule = " \\\n  ".join([f"{_escape_for_make(os.path.abspath(output))}:", *lines]) + "\n"

@@ -8,17 +8,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.errors import BuildError, PlanError, SettingError
+from warp_tiles.errors import BuildError, PlanError, SettingError, UnsupportedVariant
 from warp_tiles.gemm.hardware import MIN_ARCH, TF32_MIN_ARCH
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.heuristics.choose import check, choose
+from warp_tiles.heuristics.solver import choose as choose_solver
+from warp_tiles.heuristics.solver import obstacle
 from warp_tiles.plan.planning import PlannedVariant
 from warp_tiles.providers import CublasdxProvider, MmaProvider
 from warp_tiles.providers.cublasdx import promised
+from warp_tiles.solver.config import Config, SolverConfig
+from warp_tiles.solver.variant import SolverVariant, Variant
 
 _PLAN_AGAIN = "create it with `warp-tiles plan SCRIPT --json` of this version of warp-tiles"
 _PLAN_FIELDS = frozenset(PlannedVariant(None, Role.FORWARD, "", "", (), True, "").to_json())
+_SOLVER_FIELDS = frozenset(("solver", "columns", "dtype", "in_place"))
 
 
 @dataclass(frozen=True)
@@ -28,12 +33,12 @@ class Job:
     Attributes:
         provider: ``mma`` or ``cublasdx``.
         variant: Its variant, with the provider's promises about alignment.
-        tile_config: Tile configuration of ``mma``; None with others.
+        tile_config: Configuration of ``mma``; None with others.
     """
 
     provider: str
-    variant: GemmVariant
-    tile_config: TileConfig | None = None
+    variant: Variant
+    tile_config: Config | None = None
 
     @property
     def name(self) -> str:
@@ -59,8 +64,20 @@ class Job:
             provider, variant, config = (data[name] for name in ("provider", "variant", "tile_config"))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a job, {error!r}: {data!r:.200}") from error
-        found = None if config is None else TileConfig.from_json(config)
-        return cls(str(provider), GemmVariant.from_json(variant), found)
+        found = _variant_from_json(variant)
+        return cls(str(provider), found, _config_from_json(found, config))
+
+
+def _variant_from_json(data: Any) -> Variant:
+    is_solver = isinstance(data, dict) and "solver" in data
+    return SolverVariant.from_json(data) if is_solver else GemmVariant.from_json(data)
+
+
+def _config_from_json(variant: Variant, data: Any) -> Config | None:
+    """The configuration of a variant; None if there is none."""
+    if data is None:
+        return None
+    return SolverConfig.from_json(data) if isinstance(variant, SolverVariant) else TileConfig.from_json(data)
 
 
 @dataclass(frozen=True)
@@ -131,7 +148,8 @@ def select(manifest: Any, archs: Sequence[int] = ()) -> Selection:
         variant = _variant_of(where, data)
         if variant is None:
             continue
-        if data["provider"] not in (MmaProvider.name, CublasdxProvider.name):
+        known = (MmaProvider.name, CublasdxProvider.name) if isinstance(variant, GemmVariant) else (MmaProvider.name,)
+        if data["provider"] not in known:
             notes[
                 f"{variant.describe()} is omitted: it was planned for the provider {data['provider']!r} "
                 f"({data.get('reason', 'no reason given')})"
@@ -141,8 +159,7 @@ def select(manifest: Any, archs: Sequence[int] = ()) -> Selection:
             job = _job(where, data, variant, arch)
             if jobs.setdefault(job.name, job) != job:
                 raise _malformed(f"{where} gives {job.variant.describe()} another tile_config than an earlier row")
-            single = {variant.a.dtype, variant.b.dtype, variant.c.dtype} == {"float32"}
-            if single and variant.arch < TF32_MIN_ARCH <= arch:
+            if _may_be_tf32(variant) and variant.arch < TF32_MIN_ARCH <= arch:
                 notes[
                     f"the plan is for sm_{variant.arch}, which has no tf32: a product with tf32 precision is built "
                     f"in float32 for sm_{arch} and compiled again at run time; plan with --arch {arch}"
@@ -150,24 +167,43 @@ def select(manifest: Any, archs: Sequence[int] = ()) -> Selection:
     return Selection(tuple(jobs.values()), tuple(notes))
 
 
-def _job(where: str, data: dict[str, Any], planned: GemmVariant, arch: int) -> Job:
-    """The job of a row for one target. On another target than the plan's, the tile configuration is chosen again."""
+def _may_be_tf32(variant: Variant) -> bool:
+    """True for a product of float32 tiles, which may request tf32 on a newer target than the plan's."""
+    return isinstance(variant, GemmVariant) and {variant.a.dtype, variant.b.dtype, variant.c.dtype} == {"float32"}
+
+
+def _job(where: str, data: dict[str, Any], planned: Variant, arch: int) -> Job:
+    """The job of a row for one target. On another target than the plan's, the configuration is chosen again."""
     if arch < MIN_ARCH:
         raise PlanError(
             f"{where} is for sm_{arch}, but functions are built only for sm_{MIN_ARCH} and newer",
             remedy="plan with --arch, or set WARP_TILES_ARCHS",
         )
-    variant = for_arch(planned, arch)
-    if data["provider"] == CublasdxProvider.name:
+    variant = replace(planned, arch=arch) if isinstance(planned, SolverVariant) else for_arch(planned, arch)
+    if data["provider"] == CublasdxProvider.name and isinstance(variant, GemmVariant):
         return Job(CublasdxProvider.name, promised(variant))
     try:
-        config = None if data.get("tile_config") is None else TileConfig.from_json(data["tile_config"])
-        if config is None or variant != planned:
-            config = choose(variant)
-        check(variant, config)
+        config = _config_from_json(variant, data.get("tile_config"))
+        return Job(MmaProvider.name, variant, _checked(variant, config if variant == planned else None))
     except (ValueError, BuildError) as error:
         raise _malformed(f"{where}: {error}") from error
-    return Job(MmaProvider.name, variant, config)
+
+
+def _checked(variant: Variant, config: Config | None) -> Config:
+    """The configuration of a variant for ``mma``, by default the chooser's.
+
+    Raises:
+        UnsupportedVariant: The templates do not serve the variant.
+        SettingError: The configuration does not fit it.
+    """
+    if isinstance(variant, SolverVariant):
+        if reason := obstacle(variant):
+            raise UnsupportedVariant(reason)
+        return config or choose_solver(variant)
+    found = config or choose(variant)
+    assert isinstance(found, TileConfig)
+    check(variant, found)
+    return found
 
 
 def for_arch(variant: GemmVariant, arch: int) -> GemmVariant:
@@ -196,20 +232,22 @@ def _malformed(what: str) -> PlanError:
     return PlanError(f"the manifest is malformed: {what}", remedy=_PLAN_AGAIN)
 
 
-def _variant_of(where: str, data: dict[str, Any]) -> GemmVariant | None:
+def _variant_of(where: str, data: dict[str, Any]) -> Variant | None:
     """The variant of a row, or None if it needs no build."""
-    unknown = sorted(set(data) - _PLAN_FIELDS)
+    unknown = sorted(set(data) - _PLAN_FIELDS - (_SOLVER_FIELDS if "solver" in data else frozenset()))
     if unknown:
         raise _malformed(f"{where} has the unknown field {', '.join(map(repr, unknown))}")
     if not isinstance(data.get("needed"), bool) or not isinstance(data.get("provider"), str):
         raise _malformed(f"{where} has no boolean 'needed' or no text 'provider'")
-    if not data["needed"] or data.get("m", 0) is None:
+    if not data["needed"] or (data.get("m", 0) is None and "solver" not in data):
         return None
     try:
-        variant = GemmVariant.from_json(data)
+        variant = _variant_from_json(data)
     except ValueError as error:
         raise _malformed(f"{where} is {error}") from error
-    expected = promised(variant) if data["provider"] == CublasdxProvider.name else variant
+    expected = variant
+    if isinstance(variant, GemmVariant) and data["provider"] == CublasdxProvider.name:
+        expected = promised(variant)
     if data.get("symbol", variant.symbol) not in (variant.symbol, expected.symbol):
         raise _malformed(f"{where} has the symbol {data['symbol']!r:.120}, but its sizes give {variant.symbol!r}")
     return variant

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.tile_config import TileConfig
 
 
@@ -21,6 +22,20 @@ class SolverConfig:
     def to_json(self) -> dict[str, Any]:
         """The fields by name."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> SolverConfig:
+        """The configuration in JSON of :meth:`to_json`.
+
+        Raises:
+            ValueError: A field is missing, unknown or has an invalid value.
+        """
+        if not isinstance(data, dict) or set(data) != {"lanes"}:
+            raise ValueError(f"not a solver configuration, which has the field lanes: {data!r}")
+        lanes = data["lanes"]
+        if type(lanes) is not int or lanes not in (1, 2, 4, 8, 16, 32):
+            raise ValueError(f"not a solver configuration, lanes is no power of two of at most {LANES}: {data!r}")
+        return cls(lanes)
 
     def describe(self) -> str:
         """A short text for tables; empty for one lane per column."""

@@ -1,0 +1,204 @@
+"""The kernel check: functions that together compile every branch of the templates in ``kernels/``."""
+
+from __future__ import annotations
+
+import math
+
+from warp_tiles.aot import bundle
+from warp_tiles.aot.manifest import Job
+from warp_tiles.codegen.prelude import MODULE_HEADER, SOLVER_HEADER
+from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import Arrangement, GemmVariant, Operand, Precision
+from warp_tiles.heuristics.choose import choose
+from warp_tiles.solver.config import SolverConfig
+from warp_tiles.solver.variant import OPERANDS, Function, SolverVariant
+from warp_tiles.toolchain import sources
+from warp_tiles.toolchain.store import ToolchainStore
+
+_DTYPES = {info.letter: info.name for info in DTYPES.values()}
+_ARRANGEMENTS: dict[str, Arrangement] = {"r": "row_major", "c": "col_major"}
+_DEVICE_SUFFIXES = (".cuh", ".cu", ".h", ".hpp")
+
+# (M, N, K), dtypes and arrangements of A, B and C, alignments (0: one element), padding of the
+# leading dimensions, precision, threads, arch. The purpose in the comment of each check was verified in its PTX.
+_Check = tuple[tuple[int, int, int], str, str, tuple[int, int, int], tuple[int, int, int], Precision, int, int]
+
+# cuBLASDx
+_CUBLASDX_CHECKS: tuple[_Check, ...] = (
+    # ldmatrix.x4 with and without .trans, fp32 accumulators
+    ((64, 64, 64), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 80),
+    # stmatrix.x4 with and without .trans
+    ((64, 64, 64), "hhh", "rcr", (16, 16, 16), (0, 0, 0), "default", 128, 90),
+    ((64, 64, 64), "hhh", "ccc", (16, 16, 16), (0, 0, 0), "default", 128, 90),
+    # ldmatrix.x2 and stmatrix.x2 with and without .trans
+    ((16, 8, 16), "hhh", "rrr", (16, 16, 16), (0, 0, 0), "default", 32, 90),
+    ((16, 8, 16), "hhh", "ccc", (16, 16, 16), (0, 0, 0), "default", 32, 90),
+    # ldmatrix.x1 with and without .trans, the oldest architecture
+    ((16, 8, 8), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 32, 75),
+    ((16, 8, 8), "hhf", "rcr", (16, 16, 16), (0, 0, 0), "default", 32, 75),
+    # bfloat16, padded leading dimensions, edges in every direction, idle warps
+    ((24, 20, 18), "bbf", "rcr", (0, 0, 0), (8, 8, 4), "default", 256, 120),
+    # less than one MMA: scalar FMA with predicates
+    ((7, 5, 3), "fff", "rcr", (0, 0, 0), (0, 0, 0), "default", 32, 75),
+    # packed FMA, which only sm_100 and sm_103 have, with units along columns and along rows
+    ((64, 32, 16), "fff", "crc", (16, 16, 16), (0, 0, 0), "default", 128, 100),
+    ((64, 32, 16), "fff", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 100),
+    # tf32 by vector loads of interleaved repetitions, and by ldmatrix
+    ((32, 32, 32), "fff", "crr", (16, 16, 16), (0, 0, 0), "tf32", 64, 80),
+    ((32, 32, 32), "fff", "rcr", (16, 16, 16), (0, 0, 0), "tf32", 64, 120),
+    # float64 by MMA, and operands of unequal dtypes as in adjoints
+    ((16, 16, 16), "ddd", "crr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
+    ((16, 16, 16), "hfh", "rcr", (16, 16, 8), (0, 0, 0), "default", 64, 90),
+)
+
+
+# the provider mma: the same, and the tile configuration; None for the chooser's
+_MMA_CHECKS: tuple[tuple[_Check, TileConfig | None], ...] = (
+    # halves: lines along K and across it, C in vectors, more tiles than warps, every kind of swizzle
+    (((64, 64, 64), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 90), None),
+    (
+        ((64, 64, 64), "hhh", "ccr", (16, 16, 16), (0, 0, 0), "default", 32, 90),
+        TileConfig("mma_m16n8k16", 32, 32, k_vector=8, k_unroll=2, swizzle_a=4, swizzle_b=2, swizzle_c=2, c_first=True),
+    ),
+    (
+        ((64, 32, 64), "bbb", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 80),
+        TileConfig("mma_m16n8k16", 16, 32, k_vector=8, swizzle_a=2, swizzle_c=2),
+    ),
+    # the tensor cores of sm_75, and a column-major result that is stored as C and as C^T
+    (((32, 32, 32), "hhh", "crc", (16, 16, 16), (0, 0, 0), "default", 64, 75), None),
+    (
+        ((32, 32, 32), "hhf", "rrc", (16, 16, 16), (0, 0, 0), "default", 64, 75),
+        TileConfig("mma_m16n8k8", 16, 16, k_vector=8),
+    ),
+    # tf32, fp32 split into two tf32 parts on either side, halves of two types as tf32
+    (
+        ((32, 32, 32), "fff", "rrr", (16, 16, 16), (0, 0, 0), "tf32", 64, 80),
+        TileConfig("mma_m16n8k8", 32, 32, k_vector=4, swizzle_b=4),
+    ),
+    (((32, 32, 32), "fff", "ccr", (16, 16, 16), (0, 0, 0), "tf32", 64, 120), None),
+    (((32, 32, 32), "hfh", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 90), None),
+    (((32, 32, 32), "fbb", "crr", (16, 16, 16), (0, 0, 0), "default", 64, 90), None),
+    (((32, 32, 32), "hbf", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 100), None),
+    # float64, with each of its instructions
+    (
+        ((32, 32, 32), "ddd", "rrr", (16, 16, 16), (0, 0, 0), "default", 64, 80),
+        TileConfig("mma_m8n8k4", 16, 16, k_vector=2),
+    ),
+    (
+        ((32, 32, 32), "ddd", "crr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
+        TileConfig("mma_m16n8k8", 32, 32, k_vector=2, swizzle_a=2, swizzle_b=4, c_first=True),
+    ),
+    # without tensor cores: adjacent elements together, sums shared by lanes, swizzles
+    (((64, 64, 64), "fff", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 120), None),
+    (
+        ((32, 32, 32), "fff", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
+        TileConfig("fma", 8, 8, lanes_m=4, lanes_n=4, lanes_k=2, k_vector=4, swizzle_a=2, swizzle_b=2),
+    ),
+    (
+        ((32, 32, 32), "fff", "ccc", (16, 16, 16), (0, 0, 0), "default", 64, 90),
+        TileConfig("fma", 16, 16, lanes_m=4, lanes_n=8, k_vector=2, c_first=True, transposed=True),
+    ),
+    (((32, 32, 32), "hfd", "rcr", (16, 16, 16), (0, 0, 0), "default", 64, 75), None),
+    # sums shared by warps, on tensor cores and without
+    (
+        ((16, 16, 256), "hhf", "rrr", (16, 16, 16), (0, 0, 0), "default", 128, 90),
+        TileConfig("mma_m16n8k16", 16, 16, warps_k=4, k_vector=8, swizzle_b=4),
+    ),
+    (
+        ((16, 16, 64), "fff", "rrr", (16, 16, 16), (0, 0, 0), "default", 64, 90),
+        TileConfig("fma", 16, 16, lanes_m=4, lanes_n=8, warps_k=2, k_vector=4),
+    ),
+    # edges in every direction, padded leading dimensions, no known alignment, idle warps
+    (((24, 20, 18), "bbf", "rcr", (0, 0, 0), (8, 8, 4), "default", 256, 120), None),
+    (((23, 21, 19), "hhh", "crr", (0, 0, 0), (0, 0, 0), "default", 64, 90), None),
+    (((23, 21, 19), "fff", "crr", (0, 0, 0), (0, 0, 0), "tf32", 64, 80), None),
+    (
+        ((23, 21, 19), "ddd", "rcr", (0, 0, 0), (0, 0, 0), "default", 64, 90),
+        TileConfig("mma_m16n8k8", 16, 16, k_vector=2),
+    ),
+    (((7, 5, 3), "fff", "rcr", (0, 0, 0), (0, 0, 0), "default", 32, 75), None),
+    (((7, 5, 3), "bbb", "crc", (0, 0, 0), (0, 0, 0), "default", 32, 75), None),
+)
+
+# solvers of the provider mma: function, n, columns, dtype, arrangements, True for all the alignment that the leading
+# dimensions allow (False: one element), True in place, threads, arch, lanes of a column
+_SolverCheck = tuple[Function, int, int, str, str, bool, bool, int, int, int]
+_SOLVER_CHECKS: tuple[_SolverCheck, ...] = (
+    # a factor in one thread, in one warp with a column and with a row in each lane
+    ("cholesky", 4, 4, "f", "rc", True, False, 32, 75, 1),
+    ("cholesky", 32, 32, "f", "rr", True, False, 32, 90, 1),
+    ("cholesky", 24, 24, "d", "cc", True, True, 64, 80, 1),
+    # panels: whole tiles and vectors, edges with another arrangement of the result, in place
+    ("cholesky", 64, 64, "f", "rr", True, False, 128, 90, 1),
+    ("cholesky", 37, 37, "d", "rc", False, False, 64, 120, 1),
+    ("cholesky", 50, 50, "f", "rr", False, True, 96, 75, 1),
+    # a column in one thread, in both orders and arrangements, with and without an incomplete block of rows
+    ("lower_solve", 32, 32, "f", "rrr", True, False, 128, 90, 1),
+    ("upper_solve", 23, 40, "d", "crr", False, False, 64, 75, 1),
+    ("cholesky_solve", 20, 20, "f", "rcc", True, False, 64, 120, 1),
+    # several lanes of a column
+    ("lower_solve", 33, 3, "d", "ccc", False, True, 64, 80, 8),
+    ("upper_solve", 16, 1, "f", "rcc", True, True, 32, 90, 16),
+    ("cholesky_solve", 48, 1, "d", "crr", False, True, 32, 80, 32),
+    # adjoints with tiles of 1, 2 and 4 rows
+    ("cholesky_adjoint", 8, 8, "f", "rrr", True, False, 128, 90, 1),
+    ("cholesky_adjoint", 32, 32, "d", "ccr", False, False, 64, 75, 1),
+    ("cholesky_adjoint", 64, 64, "f", "rrc", True, False, 64, 120, 4),
+    ("lower_solve_adjoint", 8, 3, "f", "rrrrr", True, False, 64, 90, 1),
+    ("lower_solve_adjoint", 37, 5, "d", "crrcc", False, False, 64, 80, 4),
+    ("lower_solve_adjoint", 48, 48, "f", "rcccr", True, False, 64, 120, 1),
+)
+
+
+def check_jobs() -> tuple[Job, ...]:
+    """Functions that together compile every branch of the templates in ``kernels/``."""
+    jobs = [Job("cublasdx", _variant(check)) for check in _CUBLASDX_CHECKS]
+    for check, config in _MMA_CHECKS:
+        variant = _variant(check)
+        jobs.append(Job("mma", variant, config or choose(variant)))
+    jobs += [Job("mma", _solver(check), SolverConfig(lanes=check[-1])) for check in _SOLVER_CHECKS]
+    return tuple(jobs)
+
+
+def _variant(check: _Check) -> GemmVariant:
+    (m, n, k), dtypes, arrangements, alignments, padding, precision, threads, arch = check
+    operands = []
+    shapes = ((m, k), (k, n), (m, n))
+    for (rows, columns), code, order, alignment, extra in zip(shapes, dtypes, arrangements, alignments, padding):
+        dtype = _DTYPES[code]
+        ld = (columns if order == "r" else rows) + extra
+        operands.append(Operand(dtype, _ARRANGEMENTS[order], ld, alignment or DTYPE_BYTES[dtype]))
+    a, b, c = operands
+    return GemmVariant(m, n, k, a, b, c, precision, threads, arch)
+
+
+def _solver(check: _SolverCheck) -> SolverVariant:
+    function, n, columns, code, arrangements, aligned, in_place, threads, arch, _ = check
+    dtype = _DTYPES[code]
+    size = DTYPE_BYTES[dtype]
+    operands = []
+    for name, order in zip(OPERANDS[function], arrangements):
+        width = columns if name in ("x", "y", "gx", "gy") else n
+        ld = width if order == "r" else n
+        operands.append(Operand(dtype, _ARRANGEMENTS[order], ld, math.gcd(16, ld * size) if aligned else size))
+    return SolverVariant(function, n, columns, tuple(operands), in_place, threads, arch)
+
+
+def unchecked(store: ToolchainStore) -> tuple[str, ...]:
+    """Device sources of ``kernels/`` that no check compiles, by relative path.
+
+    The sources that are copied into Warp's modules do not count, because they need Warp's headers and belong to no
+    variant.
+
+    Raises:
+        ToolchainError: Headers are missing.
+    """
+    top = sources.kernels_folder().resolve()
+    files = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.suffix in _DEVICE_SUFFIXES}
+    copied = {
+        path.relative_to(top).as_posix()
+        for header in (MODULE_HEADER, SOLVER_HEADER)
+        for path in sources.include_closure(top / header, [top]).values()
+    }
+    return tuple(sorted(files - copied - set(bundle.kernel_sources(store))))
