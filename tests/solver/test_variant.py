@@ -1,0 +1,184 @@
+"""Solver variants and symbols correspond one to one. Variants survive a round trip through JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warp_tiles.gemm.dtypes import DTYPE_BYTES
+from warp_tiles.gemm.variant import Arrangement, Operand
+from warp_tiles.solver.config import SolverConfig
+from warp_tiles.solver.variant import OPERANDS, Function, SolverVariant
+
+FUNCTIONS = get_args(Function)
+
+
+@st.composite
+def variants(draw: st.DrawFn) -> SolverVariant:
+    """Any variant, sensible or not."""
+    function, dtype = draw(st.sampled_from(FUNCTIONS)), draw(st.sampled_from(["float32", "float64"]))
+    operand = st.builds(
+        Operand,
+        dtype=st.just(dtype),
+        arrangement=st.sampled_from(get_args(Arrangement)),
+        leading_dimension=st.integers(1, 300),
+        alignment=st.sampled_from([4, 8, 16]),
+    )
+    count = len(OPERANDS[function])
+    operands = tuple(draw(st.lists(operand, min_size=count, max_size=count)))
+    n, columns, threads = (draw(st.integers(1, most)) for most in (300, 300, 1024))
+    return SolverVariant(function, n, columns, operands, draw(st.booleans()), threads, draw(st.integers(75, 121)))
+
+
+L, Y = Operand("float32", "row_major", 24, 16), Operand("float32", "col_major", 24, 8)
+BASE = SolverVariant("lower_solve", 24, 20, (L, Y, Y), False, 128, 90)
+CHANGED: dict[str, SolverVariant] = {
+    "function": replace(BASE, function="upper_solve"),
+    "n": replace(BASE, n=25),
+    "columns": replace(BASE, columns=21),
+    "dtype": replace(BASE, operands=tuple(replace(operand, dtype="float64") for operand in BASE.operands)),
+    "in_place": replace(BASE, in_place=True),
+    "threads": replace(BASE, threads=64),
+    "arch": replace(BASE, arch=80),
+}
+for _position, _name in enumerate(OPERANDS["lower_solve"]):
+    for _field, _value in {"arrangement": None, "leading_dimension": 99, "alignment": 4}.items():
+        _operands = list(BASE.operands)
+        _flipped = _operands[_position].transposed().arrangement
+        _operands[_position] = replace(_operands[_position], **{_field: _value or _flipped})
+        CHANGED[f"{_name}.{_field}"] = replace(BASE, operands=tuple(_operands))
+
+
+# ---- symbols
+
+
+@pytest.mark.parametrize("field", CHANGED)
+def test_every_field_changes_the_symbol(field: str) -> None:
+    assert CHANGED[field] != BASE
+    assert CHANGED[field].symbol != BASE.symbol
+
+
+def test_changes_of_different_fields_give_different_symbols() -> None:
+    assert len({variant.symbol for variant in CHANGED.values()}) == len(CHANGED)
+
+
+@given(variants(), variants())
+def test_the_symbol_is_injective(first: SolverVariant, second: SolverVariant) -> None:
+    assert (first.symbol == second.symbol) == (first == second)
+
+
+@given(variants())
+def test_the_symbol_determines_the_variant(variant: SolverVariant) -> None:
+    assert parse(variant.symbol) == variant
+    assert variant.symbol.isascii()
+    assert variant.symbol.isidentifier()
+    assert len(variant.symbol) < 256
+
+
+def parse(symbol: str) -> SolverVariant:
+    """The variant of a symbol."""
+    names = "|".join(sorted(FUNCTIONS, key=len, reverse=True))
+    match = re.fullmatch(
+        rf"wt_({names})(_in_place)?_(\d+)_(\d+)_(f32|f64)_([rc]+)_ld([\d_]+)_al([\d_]+)_t(\d+)_sm(\d+)", symbol
+    )
+    assert match, symbol
+    function, in_place, n, columns, code, letters, lds, alignments, threads, arch = match.groups()
+    dtype = {"f32": "float32", "f64": "float64"}[code]
+    rows = zip(letters, lds.split("_"), alignments.split("_"), strict=True)
+    operands = tuple(
+        Operand(dtype, {"r": "row_major", "c": "col_major"}[letter], int(ld), int(alignment))  # type: ignore[arg-type]
+        for letter, ld, alignment in rows
+    )
+    return SolverVariant(function, int(n), int(columns), operands, bool(in_place), int(threads), int(arch))  # type: ignore[arg-type]
+
+
+# ---- JSON
+
+
+@given(variants())
+def test_a_round_trip_through_json(variant: SolverVariant) -> None:
+    assert SolverVariant.from_json(json.loads(json.dumps(variant.to_json()))) == variant
+
+
+def test_every_field_is_in_the_json() -> None:
+    before = BASE.to_json()
+    for field, variant in CHANGED.items():
+        changed = {name for name, value in variant.to_json().items() if value != before[name]}
+        assert len(changed) == 1, field
+
+
+def test_further_fields_of_a_plan_are_ignored() -> None:
+    assert SolverVariant.from_json({**BASE.to_json(), "m": None, "k": None, "role": "forward"}) == BASE
+
+
+INVALID: dict[str, list[Any]] = {
+    "solver": ["qr", "", None, 3, ["cholesky"]],
+    "n": [0, -1, 1.5, "24", True, None],
+    "columns": [0, "20", None],
+    "dtype": ["float16", "double", None, ["float32"]],
+    "in_place": [0, "no", None],
+    "arrangement": [[], ["row_major"] * 2, ["row_major"] * 4, ["r", "r", "r"], 3, None],
+    "leading_dimensions": [[24, 24], [24, 24, 0], [24, 24, "24"], [24, 24, 24, 24], None],
+    "alignments": [[16, 16], [16, 16, True], 16],
+    "threads": [0, "128", None],
+    "arch": [0, "sm_90", None],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in INVALID.items() for value in values])
+def test_an_invalid_field_is_refused(field: str, value: object) -> None:
+    with pytest.raises(ValueError, match="not a solver variant"):
+        SolverVariant.from_json({**BASE.to_json(), field: value})
+
+
+@pytest.mark.parametrize("field", BASE.to_json())
+def test_a_missing_field_is_refused(field: str) -> None:
+    data = {name: value for name, value in BASE.to_json().items() if name != field}
+    with pytest.raises(ValueError, match="not a solver variant"):
+        SolverVariant.from_json(data)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16, 32])
+def test_a_configuration_survives_a_round_trip(lanes: int) -> None:
+    config = SolverConfig(lanes)
+    assert SolverConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+@pytest.mark.parametrize("data", [None, 3, {}, {"lanes": 1, "more": 2}, *({"lanes": x} for x in (0, 3, 64, "8", True))])
+def test_an_invalid_configuration_is_refused(data: object) -> None:
+    with pytest.raises(ValueError, match="not a solver configuration"):
+        SolverConfig.from_json(data)
+
+
+# ---- texts and scratch memory
+
+
+def test_texts_for_tables_and_messages() -> None:
+    factor = SolverVariant("cholesky", 8, 8, (L, L), False, 32, 90)
+    single = replace(BASE, columns=1, in_place=True)
+    assert [variant.size for variant in (factor, BASE, single)] == [
+        "cholesky 8x8",
+        "lower_solve 24x24, 20 columns",
+        "lower_solve 24x24, 1 column, in place",
+    ]
+    assert factor.describe() == "cholesky of 8x8 float32, 32 threads, sm_90"
+    assert BASE.describe() == "lower_solve of 24x24 float32 for 20 columns, 128 threads, sm_90"
+    assert single.describe() == "lower_solve of 24x24 float32 for 1 column in place, 128 threads, sm_90"
+    assert BASE.dtypes == "float32"
+    assert (SolverConfig(8).describe(), SolverConfig().describe()) == ("8 lanes per column", "")
+
+
+@given(variants())
+def test_only_adjoints_need_scratch_memory(variant: SolverVariant) -> None:
+    assert (variant.scratch_elements > 0) == variant.function.endswith("_adjoint")
+    assert variant.scratch_bytes == variant.scratch_elements * DTYPE_BYTES[variant.dtype]
+    if variant.function == "cholesky_adjoint":
+        assert variant.scratch_elements >= variant.n * variant.n
+    if variant.function == "lower_solve_adjoint":
+        assert variant.scratch_elements >= variant.n * variant.columns
