@@ -12,6 +12,7 @@ from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Role
 from warp_tiles.plan.planning import Session
 from warp_tiles.settings import Settings
+from warp_tiles.solver.variant import Variant
 
 _SM90 = Target(90, 128)
 NO_SUMS = "the test keeps no sums"
@@ -71,14 +72,12 @@ def generated(
     return GeneratedModule(session, source(*lines), ModuleTrace() if trace is None else trace, frozenset(called))
 
 
-def functions(*variants: GemmVariant) -> dict[GemmVariant, DeviceFunction]:
+def functions(*variants: Variant) -> dict[Variant, DeviceFunction]:
     """A device function for each variant, named after its symbol."""
     return {variant: DeviceFunction(variant.symbol, NO_SUMS) for variant in variants}
 
 
-def text_of(
-    module: GeneratedModule, built: Mapping[GemmVariant, DeviceFunction], settings: Settings | None = None
-) -> str:
+def text_of(module: GeneratedModule, built: Mapping[Variant, DeviceFunction], settings: Settings | None = None) -> str:
     """The finished source."""
     return module.text(built, Settings() if settings is None else settings)
 

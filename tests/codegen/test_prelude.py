@@ -33,6 +33,20 @@ def test_the_order_of_a_prelude() -> None:
     assert with_prelude(SOURCE, [], {}, [], header=False).count("wt_module") == 0
 
 
+def test_solvers_follow_the_declarations_and_the_header_of_modules() -> None:
+    struct = "struct f_call { };"
+    text = with_prelude(SOURCE, ["void f(void*);"], {"wt_site0_forward": "f"}, [], header=True, solvers=[struct])
+    parts = ["void f(void*);", '}  // extern "C"', "namespace wt_module", "struct Solver", struct, "#define wt_site0"]
+    positions = [text.index(part) for part in parts]
+    assert positions == sorted(positions)
+    assert all(text.count(part) == 1 for part in ("struct Solver", struct))
+    assert '#include "' not in text[text.index(parts[1]) :], "the overloads have no includes"
+
+
+def test_a_module_without_solvers_has_no_overloads() -> None:
+    assert "struct Solver" not in with_prelude(SOURCE, [], {}, [], header=True)
+
+
 def test_only_the_first_placeholder_is_replaced() -> None:
     text = with_prelude(SOURCE + PLACEHOLDER, [], {}, [], header=False)
     assert text.endswith(PLACEHOLDER)

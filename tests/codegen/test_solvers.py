@@ -1,0 +1,83 @@
+"""The solver functions of a generated module: declarations, the types that stand for them, and what Warp keeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.codegen import traces as t
+from tests.codegen.modules import BIG, declared, functions, generated, macros, names_of, session, text_of
+from warp_tiles.codegen.module import SCALAR_FUNCTION, GeneratedModule, solver_declaration, solver_struct
+from warp_tiles.gemm.variant import Operand, Role
+from warp_tiles.plan.planning import Session
+from warp_tiles.solver.variant import SolverVariant
+
+_MATRIX = Operand("float64", "row_major", 8, 16)
+FACTOR = SolverVariant("cholesky", 8, 8, (_MATRIX, _MATRIX), False, 128, 90)
+FACTOR_ADJOINT = SolverVariant("cholesky_adjoint", 8, 8, (_MATRIX,) * 3, False, 128, 90)
+ROLES = (Role.FORWARD, Role.ADJOINT)
+
+
+def solver_module(called: bool) -> GeneratedModule:
+    """A module with a product and a Cholesky factor."""
+    sites = session(("k", BIG))
+    sites.add("tile_cholesky", "k", {Role.FORWARD: FACTOR, Role.ADJOINT: FACTOR_ADJOINT}, roles=ROLES)
+    return generated(sites, called={0, 1} if called else ())
+
+
+def solver_names(text: str) -> list[str]:
+    return [macros(text)[f"wt_site1_{role.value}"] for role in ROLES]
+
+
+def test_a_solver_is_declared_and_named_by_its_type() -> None:
+    text = text_of(solver_module(True), functions(*BIG.values(), FACTOR, FACTOR_ADJOINT))
+    assert solver_names(text) == [f"wt::Solver<{v.symbol}_call>{{}}" for v in (FACTOR, FACTOR_ADJOINT)]
+    assert set(declared(text)) == {v.symbol for v in (*BIG.values(), FACTOR, FACTOR_ADJOINT)}
+    assert solver_struct(FACTOR, FACTOR.symbol) in text
+    assert names_of(text, 0) == [variant.symbol for variant in BIG.values()]
+
+
+def test_the_type_of_a_solver_passes_its_operands_and_scratch_memory() -> None:
+    assert solver_declaration(FACTOR, "f") == "void f(void*, void*);"
+    assert solver_struct(FACTOR, "f").splitlines() == [
+        "struct f_call {",
+        "    static constexpr int scratch = 0;",
+        "    static CUDA_CALLABLE void run(void* a, void* b) { f(a, b); }",
+        "};",
+    ]
+    assert solver_declaration(FACTOR_ADJOINT, "f") == "void f(void*, void*, void*, void*);"
+    assert "scratch = 72;" in solver_struct(FACTOR_ADJOINT, "f")
+    assert "run(void* a, void* b, void* c, void* d) { f(a, b, c, d); }" in solver_struct(FACTOR_ADJOINT, "f")
+
+
+def test_an_adjoint_that_is_not_called_is_zero() -> None:
+    text = text_of(solver_module(False), functions(BIG[Role.FORWARD], FACTOR, FACTOR_ADJOINT))
+    assert solver_names(text)[1] == SCALAR_FUNCTION
+    assert FACTOR_ADJOINT.symbol not in text
+
+
+@pytest.mark.parametrize("missing", [FACTOR, FACTOR_ADJOINT])
+def test_a_missing_solver_function_affects_no_other(missing: SolverVariant) -> None:
+    built = functions(*BIG.values(), *(variant for variant in (FACTOR, FACTOR_ADJOINT) if variant != missing))
+    text = text_of(solver_module(True), built)
+    assert solver_names(text).index(SCALAR_FUNCTION) == [FACTOR, FACTOR_ADJOINT].index(missing)
+    assert solver_names(text).count(SCALAR_FUNCTION) == 1
+    assert missing.symbol not in text
+    assert SCALAR_FUNCTION not in names_of(text, 0)
+
+
+def test_a_solver_that_libmathdx_serves_has_no_function_of_this_project() -> None:
+    sites = Session("module", 90, 128)
+    sites.add("tile_cholesky", "k", {}, roles=ROLES, provider="libmathdx")
+    text = text_of(generated(sites, "    wp::tile_cholesky(potrf, var_0);"), {})
+    assert "struct Solver" not in text
+    assert declared(text) == []
+
+
+def test_loads_of_functions_with_a_solver_are_asynchronous() -> None:
+    load = t.load(t.tile("a"))
+    trace = t.module(t.function(load, t.operation("tile_cholesky", t.tile("a"))))
+    sites = Session("module", 90, 128)
+    sites.add("tile_cholesky", "k", {Role.FORWARD: FACTOR}, roles=ROLES)
+    text = text_of(generated(sites, trace=trace), functions(FACTOR))
+    assert macros(text)[f"WT_AT_{load.hook}"] == "wt_module::Load<true>() << __VA_ARGS__"
+    assert macros(text_of(generated(sites, trace=trace), {}))[f"WT_AT_{load.hook}"] == "__VA_ARGS__"
