@@ -1,4 +1,4 @@
-"""warp_tiles plans, builds, caches and links the GEMMs of ``wp.tile_matmul``.
+"""warp_tiles plans, builds, caches and links the functions of ``wp.tile_matmul`` and of Warp's tile solvers.
 
     import warp as wp
     import warp_tiles

@@ -6,8 +6,8 @@
     ├── ToolchainError      NVRTC, headers or the linker are missing or do not fit together
     │   └── WorkerError     a compiler process or a foreign executor failed; trying again may help
     ├── PlanError           a kernel cannot be planned
-    ├── BuildError          a GEMM variant could not be compiled
-    │   └── UnsupportedVariant  a provider cannot serve a GEMM variant; the message names the field and its value
+    ├── BuildError          a variant could not be compiled
+    │   └── UnsupportedVariant  a provider cannot serve a variant; the message names the field and its value
     ├── RecordingError      a launch cannot be recorded, or an argument does not fit the recording
     ├── LinkError           a module could not be compiled or linked
     ├── CacheError          the cache refuses a request, or does not hold the requested entry
@@ -72,11 +72,11 @@ class PlanError(WarpTilesError, RuntimeError):
 
 
 class BuildError(WarpTilesError, RuntimeError):
-    """A GEMM variant could not be compiled."""
+    """A variant could not be compiled."""
 
 
 class UnsupportedVariant(BuildError):  # noqa: N818  a name like StopIteration, without "Error"
-    """A provider cannot serve a GEMM variant; the message names the field and its value."""
+    """A provider cannot serve a variant; the message names the field and its value."""
 
 
 class RecordingError(WarpTilesError, ValueError):

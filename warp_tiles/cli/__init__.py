@@ -16,7 +16,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @click.group(context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="warp-tiles")
 def commands() -> None:
-    """Plan, build, cache and link the GEMMs of wp.tile_matmul."""
+    """Plan, build, cache and link the functions of wp.tile_matmul and of Warp's tile solvers."""
 
 
 for command in (run.run, plan.plan, compile_.compile_, cache.cache, tune.tune, settings.settings, doctor.doctor):

@@ -26,7 +26,7 @@ from warp_tiles.plan.planning import ModulePlan
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | None, as_json: bool) -> None:
-    """Print the GEMM variants of SCRIPT's kernels, needed or not, the treatment of their loops, and the reasons.
+    """Print the device functions of SCRIPT's kernels, needed or not, the treatment of their loops, and the reasons.
 
     The script runs, but its launches are recorded and not executed. They show the block sizes and the
     generic kernels that the script uses.

@@ -1,1 +1,1 @@
-"""The GEMM variants that a module needs, with the reasons, as values."""
+"""The variants that a module needs, with the reasons, as values."""

@@ -1,10 +1,9 @@
-"""The plan of a module: the GEMM variants that its generated code needs, their kernels, and the reasons.
+"""The plan of a module: the variants that its generated code needs, their kernels, and the reasons.
 
-Warp writes the name of a product's device function into the code it generates. While a module is
-being generated, every call site gets three placeholder names instead, which the source's prelude
-defines. Warp decides late whether it generates a function's adjoint (module option, kernel option,
-``wp.grad()``, a helper shared between kernels, a custom gradient). A site's adjoints are needed if
-the adjoint of its function was generated.
+Warp writes the names of device functions into the code it generates. While a module is being generated, every call site
+gets placeholder names instead, which the source's prelude defines: three for a product, one or two for a solver. Warp
+decides late whether it generates a function's adjoint (module option, kernel option, ``wp.grad()``, a helper shared
+between kernels, a custom gradient). A site's adjoints are needed if the adjoint of its function was generated.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class FunctionUse:
 
 @dataclass(frozen=True)
 class PlannedVariant:
-    """One product of one site, and the decision about it.
+    """One function of one site, and the decision about it.
 
     Attributes:
         variant: The variant; None on the scalar path.
@@ -103,7 +102,10 @@ class PlannedVariant:
     tile_config: Config | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that ``warp-tiles plan --json`` prints; sizes are null on the scalar path."""
+        """The fields that ``warp-tiles plan --json`` prints; sizes are null on the scalar path.
+
+        A solver has fields of its own (:meth:`SolverVariant.to_json`), and null for those that only products have.
+        """
         names = ["m", "n", "k", "a_dtype", "b_dtype", "c_dtype", "precision", "arrangement"]
         names += ["leading_dimensions", "alignments", "threads", "arch"]
         sizes = dict.fromkeys(names) | ({} if self.variant is None else self.variant.to_json())
@@ -162,7 +164,7 @@ class PlannedLoop:
 
 @dataclass(frozen=True)
 class ModulePlan:
-    """The GEMM variants and loops of one module for one target.
+    """The variants and loops of one module for one target.
 
     Attributes:
         name: Warp's name of the module.

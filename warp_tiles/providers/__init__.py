@@ -1,4 +1,4 @@
-"""The providers of GEMM functions."""
+"""The providers of device functions."""
 
 from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe
 from warp_tiles.providers.cublasdx import CublasdxProvider

@@ -1,4 +1,4 @@
-"""The interface of a provider of GEMM functions: its recipes for a variant, its requirements, and the build."""
+"""The interface of a provider of device functions: its recipes for a variant, its requirements, and the build."""
 
 from __future__ import annotations
 

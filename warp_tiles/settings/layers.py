@@ -32,10 +32,10 @@ class Settings:
     """One consistent set of settings, and the layer of each value.
 
     Attributes:
-        provider: The provider that builds GEMM variants. ``auto`` tries the own templates (``mma``), then the cuBLASDx
-            headers, both through NVRTC, then Warp's own libmathdx build, then the scalar path. A named
-            provider is the only one, and its failure is an error. ``scalar`` leaves the GEMM of
-            tile_cholesky's adjoint to Warp.
+        provider: The provider that builds the functions of products and of solvers. ``auto`` tries the own templates
+            (``mma``), then the cuBLASDx headers, both through NVRTC, then Warp's own libmathdx build, then the scalar
+            path. A named provider is the only one, and its failure is an error. cuBLASDx has no solvers, so
+            ``cublasdx`` leaves solvers to libmathdx.
         linker: The linker of a module. With ``auto``, warp_tiles links if every input allows it, and leaves the other
             modules to Warp. With ``own``, warp_tiles must link. With ``warp``, Warp links.
         cache_dir: Folder of the LTO-IR cache.
@@ -44,8 +44,8 @@ class Settings:
         jobs: Number of parallel compiler processes; 0 means one per core.
         progress: Progress bar: ``auto`` on a terminal, ``on``, ``off``.
         loop_sums: Keep the sums of a loop of products in registers, and write C after the loop.
-        wide_moves: Load tiles asynchronously in functions with products, and ahead of the product in loops. In modules
-            with products, add gradients of loads to arrays as vectors.
+        wide_moves: Load tiles asynchronously in functions with products or solvers, and ahead of the product in loops.
+            In modules with products or solvers, add gradients of loads to arrays as vectors.
         policy: The limits of building and tuning; see docs/policy.md.
         background: Run on the fast path while a slow build continues in another process.
         record_paths: Folders of tuning records that are read before the user's own, and never written.
@@ -98,7 +98,7 @@ class Settings:
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """The providers that are tried for a GEMM variant, in this order.
+        """The providers that are tried for a variant, in this order.
 
         Raises:
             SettingError: The policy forbids the provider.

@@ -13,7 +13,7 @@ class Policy:
 
     Attributes:
         name: A value of the setting ``policy``.
-        providers: Providers that are tried for a GEMM variant, in this order; none if Warp builds everything.
+        providers: Providers that are tried for a variant, in this order; none if Warp builds everything.
         records: True if tuning records decide a variant's tile configuration.
         tunes: True if variants without a record are measured.
         builds: True if missing functions are built, False if they are an error.
