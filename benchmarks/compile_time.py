@@ -6,8 +6,8 @@ Each figure is the median of its repeats. Each repeat runs in a fresh process wi
 `--only` selects groups. The file is written after each group and keeps the others. `--quick` leaves out Warp's builds
 with cuBLASDx, which take minutes.
 
-The builder `warp` is unmodified Warp with cuBLASDx, and `scalar` is unmodified Warp with the module option
-`enable_mathdx_gemm=False`. `mma`, `cublasdx` and `cublasdx, one process` are warp_tiles with that provider.
+The builder `warp` is unmodified Warp with cuBLASDx and cuSolverDx, and `scalar` is unmodified Warp with the module
+options `enable_mathdx_gemm=False` and `enable_mathdx_solver=False`. `mma`, `cublasdx` and `cublasdx, one process` are warp_tiles with that provider.
 """
 
 from __future__ import annotations
@@ -42,6 +42,33 @@ EIGHT = [
     Kernel(32, 32, 32, "float32"),
     Kernel(64, 32, 16, "float32"),
 ]
+SOLVERS = {
+    "cholesky": """
+@wp.kernel(enable_backward=False)
+def factor(A: wp.array2d(dtype=float), L: wp.array2d(dtype=float)):
+    wp.tile_store(L, wp.tile_cholesky(wp.tile_load(A, shape=(32, 32))))
+""",
+    "solve": """
+@wp.kernel(enable_backward=False)
+def solve(L: wp.array2d(dtype=float), Y: wp.array(dtype=float), X: wp.array(dtype=float)):
+    wp.tile_store(X, wp.tile_cholesky_solve(wp.tile_load(L, shape=(32, 32)), wp.tile_load(Y, shape=32)))
+""",
+    "blocked": """
+@wp.kernel(enable_backward=False)
+def blocked(A: wp.array2d(dtype=float), B: wp.array2d(dtype=float), X: wp.array2d(dtype=float)):
+    a = wp.tile_load(A, shape=(16, 16))
+    b = wp.tile_load(B, shape=(16, 16))
+    wp.tile_matmul(b, wp.tile_transpose(b), a, alpha=-1.0)
+    factor = wp.tile_cholesky(a)
+    y = wp.tile_lower_solve(factor, b)
+    wp.tile_store(X, wp.tile_upper_solve(wp.tile_transpose(factor), y))
+""",
+}
+SOLVER_LIMITS = (
+    ("mma", "scalar", "seconds", 1.2),
+    ("mma", "warp", "seconds", 1 / 8),
+    ("mma", "scalar", "cubin_bytes", 3.0),
+)
 THREADS, ARCH = 128, 90
 BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles; None for builders without it
     "warp": None,
@@ -123,6 +150,10 @@ GROUPS = {
         (("cublasdx", "cublasdx, one process", "seconds", 1 / 1.8),),
         peer_repeats=1,
     ),
+    **{
+        name: Group(f"solver, {name}, cold", (text,), ("warp", "scalar", "mma"), SOLVER_LIMITS, peer_repeats=1)
+        for name, text in SOLVERS.items()
+    },
 }
 
 

@@ -85,7 +85,7 @@ for number, text in enumerate(job["modules"]):
     module = wp.get_module(f"kernels_{number}")
     module.options["block_dim"] = job["threads"]
     if job["scalar"]:
-        module.options["enable_mathdx_gemm"] = False
+        module.options |= {"enable_mathdx_gemm": False, "enable_mathdx_solver": False}
     modules.append(module)
 start = time.perf_counter()
 if job["tiles"]:

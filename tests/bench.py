@@ -43,6 +43,8 @@ UNALIGNED = ALIGNED.without_alignment()
 class FakeDigests:
     """Returns names in place of digests."""
 
+    is_empty = False
+
     def digest_many(self, files: Mapping[str, object]) -> str:
         return " ".join(sorted(files))
 

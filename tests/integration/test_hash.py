@@ -107,7 +107,7 @@ def test_the_hash_is_the_same_in_every_block_size_variant() -> None:
     assert len(set(hooked)) == 2
 
 
-@pytest.mark.parametrize("options", [{}, {"enable_backward": False}, {"enable_mathdx_solver": False}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"enable_backward": False}], ids=str)
 @pytest.mark.parametrize("call", SOLVER_CALLS)
 def test_a_module_with_a_solver_gets_another_hash(call: str, options: dict[str, bool]) -> None:
     module = load(SOLVER.format(call=call), **options)
@@ -356,3 +356,18 @@ def test_an_unknown_setting_in_the_environment_leaves_warp_alone(monkeypatch: py
     with pytest.raises(warp_tiles.SettingError, match="WARP_TILES_FOO"):
         warp_tiles.enable()
     assert changed(before, attributes_of_warp()) == set()
+
+
+OPTED_OUT = [
+    (gemm(), {"enable_mathdx_gemm": False}),
+    (CHOLESKY, {"enable_mathdx_solver": False}),
+]
+
+
+@pytest.mark.parametrize(("text", "options"), OPTED_OUT, ids=["products", "solvers"])
+def test_a_module_that_opts_out_keeps_warps_hash(text: str, options: dict[str, bool]) -> None:
+    module = load(text, **options)
+    before = warp_hash(module)
+    with warp_tiles.enabled():
+        assert warp_hash(module) == before
+    assert warp_hash(module) == before

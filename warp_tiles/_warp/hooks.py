@@ -36,6 +36,7 @@ from warp_tiles._warp.products import Products
 from warp_tiles._warp.reload import LoadAgain, Reloads
 from warp_tiles._warp.seams import MATMUL, SOLVERS, check_seams, find, mathdx_enabled
 from warp_tiles._warp.sites import Sites
+from warp_tiles._warp.solvers import OPTION as SOLVER_OPTION
 from warp_tiles._warp.solvers import SolverHooks
 from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import mentions
@@ -169,7 +170,12 @@ class Hooks:
         if not getattr(hasher, "warp_tiles_has_products", True):
             return None
         state = self.sites.state(builder)
-        return state.recorder if state.session.settings.policy != "off" else None
+        resolved = state.session.settings
+        if resolved.policy == "off":
+            return None
+        if not self.reloads.is_planning:
+            self.engine.start_compilers(resolved)
+        return state.recorder
 
     def _codegen_func_reverse(self, original: Callable[..., Any], adjoint: Any, *args: Any, **kwargs: Any) -> Any:
         state = getattr(self._generating, "state", None)
@@ -265,7 +271,9 @@ class Hooks:
             self.reloads.settings_of(options, module).policy != "off"
         ):
             hashed = {name: value for name, value in options.items() if not name.startswith(settings.OPTION_PREFIX)}
-        hasher.warp_tiles_names = {MATMUL, *SOLVERS}
+        # a module that opts out of MathDx gets nothing from here, so it keeps Warp's hash and Warp's cached builds
+        products = {MATMUL} if options.get("enable_mathdx_gemm", True) else set()
+        hasher.warp_tiles_names = products | (set(SOLVERS) if options.get(SOLVER_OPTION, True) else set())
         hasher.warp_tiles_has_products = False
         original(hasher, kernels, hashed)
         if not hasher.warp_tiles_has_products:
@@ -274,6 +282,8 @@ class Hooks:
         if not resolved.providers:  # Warp builds the module alone
             hasher.warp_tiles_has_products = False
             return
+        if not self.reloads.is_planning and self.engine.build_context(resolved).store.digests.is_empty:
+            self.engine.start_compilers(resolved)  # the first use on a machine, so the module is in no cache
         hasher.warp_tiles_salt = salt = self.engine.salt(resolved)
         hasher.hash = hashlib.sha256(hasher.hash + salt.encode("utf-8")).digest()
 

@@ -26,6 +26,7 @@ from warp_tiles.providers import (
     CublasdxProvider,
     LibmathdxProvider,
     MmaProvider,
+    NvrtcProvider,
     Provider,
     Recipe,
     ScalarProvider,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from warp_tiles.toolchain.store import ToolchainStore
 
 log = logging.getLogger("warp_tiles")
+STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions
 
 
 class Measurements(Protocol):
@@ -155,6 +157,11 @@ class Engine:
         if self.tuned is not None:
             self.tuned.tune_missing(self, variants, resolved)
 
+    def start_compilers(self, resolved: Settings) -> None:
+        """Start compiler processes for a build that is certain to come, while Warp still generates its code."""
+        if resolved.rules.builds and resolved.policy != "scalar" and not self.resources.closed:
+            self.build_context(resolved).pool.start_processes(STARTED_AHEAD)
+
     # ---- planning
 
     def salt(self, resolved: Settings | None = None) -> str:
@@ -168,6 +175,8 @@ class Engine:
         """
         resolved = resolved or settings.current()
         context, chain = self.build_context(resolved), self.chain(resolved)
+        if context.store.digests.is_empty:
+            self._take_digests(context, chain)
         names = " ".join(provider.name for provider in chain.providers)
         parts = ["warp_tiles", __version__, resolved.provider, names, resolved.linker]
         parts.append(f"loop_sums={resolved.loop_sums}")
@@ -186,6 +195,16 @@ class Engine:
             except ToolchainError as error:
                 parts.append(f"no toolchain: {error.message}")
         return "\n".join(parts)
+
+    def _take_digests(self, context: BuildContext, chain: Chain) -> None:
+        """Take the digests of the toolchain side by side; errors are reported when the digests are needed."""
+        found = []
+        for provider in chain.providers:
+            with contextlib.suppress(ToolchainError):
+                found += [provider.source()] if isinstance(provider, NvrtcProvider) else []
+        if found:
+            with contextlib.suppress(ToolchainError, OSError):
+                context.store.take_digests(found)
 
     def _code_digest(self, context: BuildContext) -> str:
         """Digest of the files that affect the code. It is taken once, because loaded modules do not change."""

@@ -40,6 +40,11 @@ class FileDigests:
         self._records: dict[str, str] | None = None
         self._lock = threading.Lock()
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no digest is stored, as at the first use on a machine."""
+        return not self._records and not self._path.exists()
+
     def digest(self, path: str | os.PathLike[str]) -> str:
         """SHA-256 of one file, hex.
 

@@ -1,4 +1,4 @@
-"""Compiles C++ to LTO-IR with NVRTC and links LTO-IR with nvJitLink, through cuda-core.
+"""Compiles C++ to LTO-IR with NVRTC and links LTO-IR with nvJitLink, through cuda-bindings.
 
 Requests and results are plain frozen values that can be sent between processes. NVRTC holds a
 process-wide lock, so only separate processes compile in parallel.
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from warp_tiles.compile.flags import compiler_flags, linker_flags
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError
 
 T = TypeVar("T")
@@ -84,23 +85,41 @@ def compile_to_ltoir(request: CompileRequest) -> Compiled:
         ToolchainError: The compiler could not be loaded.
     """
     from cuda.bindings import nvrtc
-    from cuda.core import Program, ProgramOptions
 
     start = time.perf_counter()
-    options = ProgramOptions(
-        name=request.name, link_time_optimization=True, relocatable_device_code=True, **dict(request.options)
+    flags = [flag.encode("utf-8") for flag in compiler_flags(request.options)]
+    program = _checked(
+        nvrtc, nvrtc.nvrtcCreateProgram(request.source.encode("utf-8"), request.name.encode(), 0, [], [])
     )
     try:
-        payload = Program(request.source, "c++", options).compile("ltoir").code
-    except Exception as error:
-        command = "python -m warp_tiles.compile.worker --reproduce FILE"
-        raise BuildError(
-            f"{request.subject} could not be compiled",
-            remedy=f"`{command}` compiles it alone, with this in FILE:\n{request.text}",
-            log=str(error),
-        ) from error
-    _, major, minor = nvrtc.nvrtcVersion()
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            log = bytearray(_checked(nvrtc, nvrtc.nvrtcGetProgramLogSize(program)))
+            _checked(nvrtc, nvrtc.nvrtcGetProgramLog(program, log))
+            raise BuildError(
+                f"{request.subject} could not be compiled",
+                remedy="`python -m warp_tiles.compile.worker --reproduce FILE` compiles it alone, with this in FILE:\n"
+                f"{request.text}",
+                log=bytes(log).rstrip(b"\0").decode("utf-8", "replace") or str(status),
+            )
+        payload = bytearray(_checked(nvrtc, nvrtc.nvrtcGetLTOIRSize(program)))
+        _checked(nvrtc, nvrtc.nvrtcGetLTOIR(program, payload))
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    major, minor = _checked(nvrtc, nvrtc.nvrtcVersion())
     return Compiled(bytes(payload), time.perf_counter() - start, "", f"NVRTC {major}.{minor}")
+
+
+def _checked(nvrtc: Any, result: tuple[Any, ...]) -> Any:
+    """The values of a call of NVRTC: one as it is, several as a tuple.
+
+    Raises:
+        RuntimeError: The call failed.
+    """
+    status, *values = result
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise RuntimeError(f"NVRTC: {nvrtc.nvrtcGetErrorString(status)[1].decode()}")
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def link_module(request: LinkRequest) -> Compiled:
@@ -113,25 +132,36 @@ def link_module(request: LinkRequest) -> Compiled:
         LinkError: The linker rejected an input. Its log is attached.
     """
     from cuda.bindings import nvjitlink
-    from cuda.core import Linker, LinkerOptions, ObjectCode
 
     start = time.perf_counter()
-    options = LinkerOptions(
-        name=request.name,
-        arch=request.arch,
-        link_time_optimization=True,
-        optimize_unused_variables=True,
-        max_register_count=request.max_registers,
-        split_compile=request.threads,
-        ptx=True if request.output == "ptx" else None,
-    )
+    flags = linker_flags(request.arch, request.output, request.threads, request.max_registers)
+    handle = 0
     try:
-        objects = [ObjectCode.from_ltoir(data) for data in request.inputs]
-        payload = Linker(*objects, options=options).link(request.output).code
+        handle = nvjitlink.create(len(flags), flags)
+        for number, data in enumerate(request.inputs):
+            nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, data, len(data), f"{request.name} {number}")
+        nvjitlink.complete(handle)
+        ptx = request.output == "ptx"
+        size = (nvjitlink.get_linked_ptx_size if ptx else nvjitlink.get_linked_cubin_size)(handle)
+        payload = bytearray(size)
+        (nvjitlink.get_linked_ptx if ptx else nvjitlink.get_linked_cubin)(handle, payload)
     except Exception as error:
-        raise LinkError(f"module {request.name} could not be linked for {request.arch}", log=str(error)) from error
+        message = f"module {request.name} could not be linked for {request.arch}"
+        raise LinkError(message, log=f"{error}\n{_linker_log(nvjitlink, handle)}".strip()) from error
+    finally:
+        if handle:
+            nvjitlink.destroy(handle)
     major, minor = nvjitlink.version()
     return Compiled(bytes(payload), time.perf_counter() - start, "", f"nvJitLink {major}.{minor}")
+
+
+def _linker_log(nvjitlink: Any, handle: int) -> str:
+    if not handle:
+        return ""
+    log = bytearray(nvjitlink.get_error_log_size(handle))
+    if log:
+        nvjitlink.get_error_log(handle, log)
+    return bytes(log).rstrip(b"\0").decode("utf-8", "replace")
 
 
 def guarded(function: Callable[[Any], T], request: object) -> T:

@@ -39,7 +39,7 @@ _BOOTSTRAP = "import sys; del sys.path[0]; from warp_tiles.compile.worker import
 
 
 class _Process:
-    """One compiler process, started at its first request."""
+    """One compiler process, started at its first request at the latest."""
 
     def __init__(self, low_priority: bool = False) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -64,7 +64,12 @@ class _Process:
                 os.setpriority(os.PRIO_PROCESS, process.pid, min(19, own + _NICENESS))
         return process
 
-    def run(self, kind: str, request: object) -> Compiled:
+    def start(self) -> None:
+        """Start the process unless it runs.
+
+        Raises:
+            WorkerError: It cannot be started, or the pool was closed.
+        """
         if self._process is not None and self._process.poll() is not None:
             self._drop_process()
         if self._process is None:
@@ -78,7 +83,11 @@ class _Process:
                     f"a compiler process could not be started: {error}",
                     remedy=f"check that {sys.executable} can be run",
                 ) from error
+
+    def run(self, kind: str, request: object) -> Compiled:
+        self.start()
         process = self._process
+        assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -151,6 +160,18 @@ class CompilerPool:
             if self._threads is None:
                 self._threads = DaemonThreads(self.jobs, "warp_tiles")
             return self._threads.submit(self._run, request)
+
+    def start_processes(self, count: int) -> None:
+        """Start up to ``count`` processes before the first request, so that they load their libraries meanwhile."""
+        if self._executor is not None:
+            return
+        with self._lock:
+            for _ in range(min(count, self.jobs) - len(self._processes)):
+                process = _Process(self._low_priority)
+                with contextlib.suppress(WorkerError):  # a request reports it
+                    process.start()
+                self._processes.append(process)
+                self._idle.append(process)
 
     def _run(self, request: CompileRequest | LinkRequest) -> Compiled:
         with self._lock:

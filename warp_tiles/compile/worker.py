@@ -11,8 +11,10 @@ user is never unpickled.
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import pickle
+import select
 import struct
 import sys
 from collections.abc import Callable
@@ -49,12 +51,23 @@ def receive(stream: BinaryIO) -> Any:
     return pickle.loads(data)
 
 
+def preload() -> None:
+    """Load the libraries before the first request arrives: the compiler's first, the linker's if nothing waits."""
+    with contextlib.suppress(Exception):  # a request that needs them reports what is missing
+        from cuda.bindings import nvjitlink, nvrtc
+
+        nvrtc.nvrtcVersion()
+        if not select.select([sys.stdin], [], [], 0)[0]:
+            nvjitlink.version()
+
+
 def serve() -> None:
     """Answer requests until the input ends."""
     requests = sys.stdin.buffer
     # output of the compiler must not break the protocol, so it goes to standard error
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    preload()
     while True:
         try:
             kind, request = receive(requests)

@@ -39,22 +39,32 @@ def include_closure(source: Path, include_dirs: Sequence[Path]) -> dict[str, Pat
     """
     closure: dict[str, Path] = {source.name: source}
     seen = {os.path.normpath(source)}
-    pending = [(source, "")]
+    pending = [(os.fspath(source), "")]
+    folders = [os.fspath(folder) for folder in include_dirs]
+    searched: dict[str, str | None] = {}  # files found in the folders, by the name of the include
+    pattern = re.compile(_INCLUDE)
     while pending:
         path, prefix = pending.pop()
-        for quote, raw in re.findall(_INCLUDE, path.read_bytes()):
+        for quote, raw in pattern.findall(Path(path).read_bytes()):
             name = raw.decode("utf-8", "replace")
-            places = [(path.parent / name, os.path.normpath(os.path.join(prefix, name)))] if quote == b'"' else []
-            places += [(folder / name, os.path.normpath(name)) for folder in include_dirs]
-            place, label = next(((place, label) for place, label in places if place.is_file()), (None, ""))
-            if place is None or os.path.normpath(place) in seen:
+            place, label = os.path.join(os.path.dirname(path), name), os.path.join(prefix, name)
+            if quote != b'"' or not os.path.isfile(place):
+                if name not in searched:
+                    places = (os.path.join(folder, name) for folder in folders)
+                    searched[name] = next(filter(os.path.isfile, places), None)
+                found, label = searched[name], name
+                if found is None:
+                    continue
+                place = found
+            place, label = os.path.normpath(place), os.path.normpath(label)
+            if place in seen:
                 continue
-            seen.add(os.path.normpath(place))
+            seen.add(place)
             prefix_of_found = os.path.dirname(label)
             while label in closure:  # another folder has a file with this name too
                 label += "'"
-            closure[label] = Path(os.path.normpath(place))
-            pending.append((closure[label], prefix_of_found))
+            closure[label] = Path(place)
+            pending.append((place, prefix_of_found))
     return closure
 
 

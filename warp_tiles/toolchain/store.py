@@ -9,6 +9,8 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,25 @@ class ToolchainStore:
             return toolchain if remembered["files"] == _files_state(toolchain) else None
         except (LookupError, TypeError, ValueError):
             return None
+
+    def take_digests(self, sources: Iterable[DeviceSource]) -> None:
+        """Digest the compiler and the linker while the includes of device sources are searched; all is stored.
+
+        Hashing a library releases Python's lock, so at the first use on a machine the two overlap.
+
+        Raises:
+            ToolchainError: There is no compiler.
+            OSError: A file cannot be read.
+        """
+        toolchain = self.toolchain()
+        with ThreadPoolExecutor(2) as threads:
+            pending = [threads.submit(self.compiler_digest)]
+            if toolchain.nvjitlink is not None:
+                pending.append(threads.submit(self.digests.digest, toolchain.nvjitlink))
+            for source in sources:
+                self.source_digest(source)
+            for future in pending:
+                future.result()
 
     def compiler_digest(self) -> str:
         """SHA-256 over the compiler's library files.
