@@ -15,7 +15,7 @@ import warp as wp
 import warp_tiles
 from benchmarks.stand_in import StandIn
 from tests.integration.helpers import compile_module, gemm, load
-from tests.integration.test_hash import warp_hash
+from tests.integration.test_hash import CHOLESKY, warp_hash
 from tests.integration.test_policy import engine, providers
 from warp_tiles import settings
 from warp_tiles._warp.installed import installed
@@ -127,6 +127,24 @@ def test_mma_is_the_fast_path_of_a_named_cublasdx(background_device: StandIn, ga
     wait_until(ready)
     background_device.load(module.__name__)
     assert providers(records()[-1]) == ["cublasdx"]
+
+
+@pytest.mark.parametrize(
+    ("options", "fast"), [({"warp_tiles_provider": "cublasdx"}, ["mma"] * 2), ({"block_dim": ODD}, [])]
+)
+def test_a_solver_of_libmathdx_is_not_linked_ahead(
+    background_device: StandIn, gate: Gate, libmathdx_solvers: list[str], options: dict[str, Any], fast: list[str]
+) -> None:
+    module = load(CHOLESKY, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        background_device.load(module.__name__)
+        assert [providers(record) for record in records()] == [fast] * bool(fast)
+        assert libmathdx_solvers == ["potrf", "trsm"], "Warp builds them before it knows the product in its adjoint"
+        gate.open.set()
+        wait_until(ready)
+    assert gate.builds == 1, "the product in the adjoint"
+    assert engine().linked_ahead == {}, "only Warp has the LTO-IR of its solvers"
 
 
 def test_modules_without_a_slow_build_skip_the_fast_path(background_device: StandIn, gate: Gate) -> None:

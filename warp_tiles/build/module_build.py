@@ -95,11 +95,10 @@ class ModuleBuild:
         """
         artifacts = self._artifacts()
         payloads = _payloads(artifacts)
-        if (
-            not payloads
-            or module.keywords.get("lineinfo")
-            or self._warp_link_reason(module, _foreign_inputs(artifacts))
-        ):
+        foreign = _foreign_inputs(artifacts)
+        # only Warp has the LTO-IR of the solvers that libmathdx built while it generated the code
+        foreign += [site.call for site in self._session.sites if site.provider == "libmathdx"]
+        if not payloads or module.keywords.get("lineinfo") or self._warp_link_reason(module, foreign):
             return
         text, context = self.text(artifacts), self._engine.build_context(self._settings, low_priority=True)
         compiled = result_of(context.pool.submit(self._compile_request(module, text)))
