@@ -62,7 +62,7 @@ def test_nothing_is_shown(monkeypatch: pytest.MonkeyPatch, choice: str, terminal
 @pytest.mark.parametrize(("choice", "terminal"), [("auto", True), ("on", True)])
 def test_a_bar_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, choice: str, terminal: bool) -> None:
     text = output_of_build(monkeypatch, choice, terminal)
-    assert "GEMM variants" in text
+    assert "device functions" in text
     assert "/1" in text
     assert "8x8x8 float32" in text
 

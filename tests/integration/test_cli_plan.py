@@ -19,7 +19,10 @@ from tests.integration.commands import (
     usage_error,
 )
 from tests.integration.helpers import cubin_symbols, run_python
+from tests.integration.solvers import solver
 from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.solver.config import SolverConfig
+from warp_tiles.solver.variant import SolverVariant
 
 
 @pytest.mark.parametrize("name", ["main.py", "plain.py"])
@@ -65,6 +68,39 @@ def test_plan_prints_a_table(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     for text in ("forward", "adjoint_a", "adjoint_b", "16x16x16", "gemm", "sm_90", "64 threads", "mma", "fma", "lanes"):
         assert text in done.stdout
+
+
+SOLVERS = f"""import warp as wp
+
+wp.set_module_options({{"block_dim": 64}})
+{solver("tile_cholesky", name="factor")}
+{solver("tile_lower_solve_inplace", name="solve")}
+"""
+
+
+def test_plan_of_solvers(folder: Path) -> None:
+    (folder / "solvers.py").write_text(SOLVERS)
+    (module,) = json_of(command("plan", folder / "solvers.py", cache=folder / "lto"))["modules"]
+    for row in module["variants"]:
+        assert set(row) == PLAN_FIELDS | MORE_PLAN_FIELDS | {"solver", "columns", "dtype", "in_place"}
+        assert {row[name] for name in ("m", "k", "a_dtype", "b_dtype", "c_dtype", "precision")} == {None}
+        assert SolverVariant.from_json(row).symbol == row["symbol"]
+        assert SolverConfig.from_json(row["tile_config"])
+    assert {(row["role"], row["solver"], row["in_place"]) for row in module["variants"]} == {
+        ("forward", "cholesky", False), ("adjoint", "cholesky_adjoint", False), ("forward", "lower_solve", True)
+    }  # fmt: skip
+    table = command("plan", folder / "solvers.py", as_json=False).stdout
+    for text in ("cholesky 16x16", "cholesky_adjoint 16x16", "lower_solve 16x16, 4", "in place", "float32", "adjoint"):
+        assert text in table
+
+
+def test_plan_of_solvers_on_the_scalar_path(folder: Path) -> None:
+    (folder / "solvers.py").write_text(SOLVERS)
+    (module,) = json_of(command("plan", "--policy", "scalar", folder / "solvers.py"))["modules"]
+    for row in module["variants"]:
+        assert set(row) == PLAN_FIELDS | MORE_PLAN_FIELDS
+        assert (row["provider"], row["symbol"], row["arrangement"]) == ("scalar", "", None)
+        assert "the setting policy (configure()) is 'scalar'" in row["reason"]
 
 
 def test_plan_with_another_provider(folder: Path) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from tests.codegen.modules import BIG, SMALL, forms, session
 from warp_tiles.gemm.tile_config import TileConfig
-from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Role
+from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Operand, Role
 from warp_tiles.plan.planning import FunctionUse, ModulePlan, PlannedVariant, Session, Site, resolve
+from warp_tiles.solver.config import SolverConfig
+from warp_tiles.solver.variant import SolverVariant
 
 A, B, C = Role.ADJOINT_A, Role.ADJOINT_B, Role.FORWARD
 FORWARD_REASON = "every launch runs the forward product"
@@ -150,6 +152,56 @@ def test_the_product_in_warps_adjoint_of_a_cholesky_is_the_only_one_of_its_site(
     (skipped,) = resolve(made, (), ["k"], [use("k", "k", False)]).variants
     assert not skipped.needed
     assert resolve(made, (), ["k"], []).needed == ()
+
+
+_MATRIX = Operand("float32", "row_major", 8, 16)
+FACTOR = SolverVariant("cholesky", 8, 8, (_MATRIX, _MATRIX), False, 128, 90)
+FACTOR_ADJOINT = SolverVariant("cholesky_adjoint", 8, 8, (_MATRIX,) * 3, False, 128, 90)
+SOLVER_ROLES = (C, Role.ADJOINT)
+
+
+def solver_session() -> Session:
+    """A module with one call of tile_cholesky."""
+    made = Session("module", 90, 128)
+    made.add("tile_cholesky", "k", {C: FACTOR, Role.ADJOINT: FACTOR_ADJOINT}, roles=SOLVER_ROLES)
+    return made
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_adjoint_of_a_solver_is_needed_if_it_is_called(backward: bool) -> None:
+    plan = resolve(solver_session(), {0} if backward else (), ["k"], [use("k", "k", backward)])
+    found = by_role(plan)
+    assert {role: item.needed for role, item in found.items()} == {C: True, Role.ADJOINT: backward}
+    assert found[C].reason == "every launch runs the forward function"
+    assert found[Role.ADJOINT].reason == f"k {'has' if backward else 'has no'} backward pass"
+    assert [item.variant for item in plan.needed] == [FACTOR, FACTOR_ADJOINT][: 1 + backward]
+
+
+def test_a_solver_of_libmathdx_has_no_variant_and_its_provider() -> None:
+    made = Session("module", 90, 128)
+    made.add("tile_cholesky", "k", {}, scalar_reason="why", roles=SOLVER_ROLES, provider="libmathdx")
+    plan = resolve(made, (), ["k"], [use("k", "k", False)])
+    found = by_role(plan)
+    assert (found[C].provider, found[C].reason) == ("libmathdx", "why; every launch runs the forward function")
+    assert (found[Role.ADJOINT].provider, found[Role.ADJOINT].needed) == ("", False)
+    assert plan.needed == ()
+
+
+def test_only_a_site_with_one_adjoint_is_a_solver() -> None:
+    made = solver_session()
+    made.add("tile_matmul", "k", BIG)
+    made.add("tile_cholesky", "k", {A: BIG[A]}, roles=(A,))
+    assert [site.is_solver for site in made.sites] == [True, False, False]
+
+
+def test_a_plan_prints_the_fields_of_a_solver() -> None:
+    plan = resolve(solver_session(), {0}, ["k"], [])
+    for item, data in zip(plan.variants, json.loads(json.dumps(plan.to_json()))["variants"]):
+        assert set(data) >= PLAN_FIELDS
+        assert data["m"] is data["k"] is data["precision"] is None
+        assert SolverVariant.from_json(data) == item.variant
+    config = SolverConfig(8)
+    assert replace(plan.needed[0], tile_config=config).to_json()["tile_config"] == config.to_json()
 
 
 PLAN_FIELDS = {

@@ -77,7 +77,7 @@ class BuildProgress:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-            columns = (TextColumn("GEMM variants"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            columns = (TextColumn("device functions"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
             self._bar = Progress(
                 *columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=True
             )
