@@ -7,7 +7,8 @@ Each figure is the median of its repeats. Each repeat runs in a fresh process wi
 with cuBLASDx, which take minutes.
 
 The builder `warp` is unmodified Warp with cuBLASDx and cuSolverDx, and `scalar` is unmodified Warp with the module
-options `enable_mathdx_gemm=False` and `enable_mathdx_solver=False`. `mma`, `cublasdx` and `cublasdx, one process` are warp_tiles with that provider.
+options `enable_mathdx_gemm=False` and `enable_mathdx_solver=False`. `mma`, `cublasdx` and `cublasdx, one process` are
+warp_tiles with that provider.
 """
 
 from __future__ import annotations

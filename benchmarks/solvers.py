@@ -246,8 +246,8 @@ def measure(cell: Cell, store: BuildStore, device: str) -> dict[str, Any]:
             if not row[side]["difference"] <= LARGEST_DIFFERENCE[DTYPES[cell.types]]:
                 row["wrong"] = f"differs from {side} by {row[side]['difference']:.3g}"
     launches = {side: Launch(loaded.run, loaded.prepare if cell.backward else None) for side, loaded in sides.items()}
-    for side, times in time_alternately(launches, device).items():
-        row[side] |= {"median_us": times.median_us, "spread_us": times.spread_us}
+    for name, times in time_alternately(launches, device).items():
+        row[name] |= {"median_us": times.median_us, "spread_us": times.spread_us}
     peers = [row[side]["median_us"] for side in ("warp", "native") if "median_us" in row[side]]
     if peers and "median_us" in row["tiles"]:
         row["ratio"] = round(min(peers) / row["tiles"]["median_us"], 3)
