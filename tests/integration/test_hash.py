@@ -371,3 +371,14 @@ def test_a_module_that_opts_out_keeps_warps_hash(text: str, options: dict[str, b
     with warp_tiles.enabled():
         assert warp_hash(module) == before
     assert warp_hash(module) == before
+
+
+@pytest.mark.parametrize(("text", "options"), OPTED_OUT, ids=["products", "solvers"])
+def test_own_templates_serve_a_module_that_opts_out_if_asked(text: str, options: dict[str, bool]) -> None:
+    module = load(text, **options, warp_tiles_without_mathdx="own")
+    before = warp_hash(load(text, **options))
+    with warp_tiles.enabled():
+        assert warp_hash(module) != before
+        planned = warp_tiles.plan(module, arch=90, block_dim=64)
+    assert {variant.provider for variant in planned.needed} == {"mma"}
+    assert planned.settings.providers == ("mma", "scalar"), "no provider that needs a library"

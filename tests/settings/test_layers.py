@@ -87,6 +87,7 @@ def test_equal_override_layers_are_distinct() -> None:
 def test_every_setting_can_come_from_the_environment() -> None:
     values = {
         "provider": "scalar",
+        "without_mathdx": "own",
         "linker": "own",
         "cache_dir": "/x",
         "cache_max_bytes": "1MB",
@@ -135,6 +136,7 @@ def test_a_listener_is_called_once_for_every_change_by_code() -> None:
 
 SAMPLES: dict[str, list[Any]] = {
     "provider": list(settings.PROVIDERS),
+    "without_mathdx": ["warp", "own"],
     "linker": list(settings.LINKERS),
     "cache_dir": ["/a", "/b", "/c"],
     "cache_max_bytes": ["1MB", 2_000_000, "3GiB"],

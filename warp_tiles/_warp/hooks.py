@@ -34,9 +34,8 @@ from warp_tiles._warp.libmathdx import libmathdx_build
 from warp_tiles._warp.modules import rehash_modules
 from warp_tiles._warp.products import Products
 from warp_tiles._warp.reload import LoadAgain, Reloads
-from warp_tiles._warp.seams import MATMUL, SOLVERS, check_seams, find, mathdx_enabled
+from warp_tiles._warp.seams import GEMM_OPTION, MATMUL, SOLVER_OPTION, SOLVERS, check_seams, find, mathdx_enabled
 from warp_tiles._warp.sites import Sites
-from warp_tiles._warp.solvers import OPTION as SOLVER_OPTION
 from warp_tiles._warp.solvers import SolverHooks
 from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import mentions
@@ -271,9 +270,7 @@ class Hooks:
             self.reloads.settings_of(options, module).policy != "off"
         ):
             hashed = {name: value for name, value in options.items() if not name.startswith(settings.OPTION_PREFIX)}
-        # a module that opts out of MathDx gets nothing from here, so it keeps Warp's hash and Warp's cached builds
-        products = {MATMUL} if options.get("enable_mathdx_gemm", True) else set()
-        hasher.warp_tiles_names = products | (set(SOLVERS) if options.get(SOLVER_OPTION, True) else set())
+        hasher.warp_tiles_names = self._served_builtins(options, module)
         hasher.warp_tiles_has_products = False
         original(hasher, kernels, hashed)
         if not hasher.warp_tiles_has_products:
@@ -286,6 +283,14 @@ class Hooks:
             self.engine.start_compilers(resolved)  # the first use on a machine, so the module is in no cache
         hasher.warp_tiles_salt = salt = self.engine.salt(resolved)
         hasher.hash = hashlib.sha256(hasher.hash + salt.encode("utf-8")).digest()
+
+    def _served_builtins(self, options: Any, module: Any) -> set[str]:
+        """Builtins that get code from here. Modules that mention no other keep Warp's hash and Warp's cached builds."""
+        names = {GEMM_OPTION: {MATMUL}, SOLVER_OPTION: set(SOLVERS)}
+        off = [option for option in names if options.get(option) is False]
+        if off and self.reloads.settings_of(options, module).without_mathdx == "own":
+            off = []
+        return set().union(*(found for option, found in names.items() if option not in off))
 
     def _hash_adjoint(self, original: Callable[..., bytes], hasher: Any, adjoint: Any) -> bytes:
         names = getattr(hasher, "warp_tiles_names", {MATMUL})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from warp_tiles import settings
-from warp_tiles._warp.seams import CHOLESKY, MATMUL, find, mathdx_enabled
+from warp_tiles._warp.seams import CHOLESKY, GEMM_OPTION, MATMUL, find, mathdx_enabled
 from warp_tiles._warp.sites import Sites
 from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import precision_of, put_in_shared_memory, tile_of, variant_of_call
@@ -90,8 +90,8 @@ def _target(options: Mapping[str, Any], resolved: settings.Settings) -> Target:
     if options["output_arch"] is not None:
         if not mathdx_enabled():
             reason = "this Warp was built without MathDx, so its kernels cannot call GEMM functions"
-        elif not options.get("enable_mathdx_gemm", True):
-            reason = "the option enable_mathdx_gemm is off"
+        elif not options.get(GEMM_OPTION, True) and resolved.without_mathdx == "warp":
+            reason = f"the option {GEMM_OPTION} is off"
         elif resolved.policy == "scalar":
             reason = f"{resolved.named('policy')} is 'scalar'"
         elif resolved.provider == "scalar":

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import warp
 
 from warp_tiles import settings
-from warp_tiles._warp.seams import find
+from warp_tiles._warp.seams import MATHDX_OPTIONS, find
 from warp_tiles.build.background import BackgroundBuild
 from warp_tiles.errors import PlanError, WarpTilesError
 from warp_tiles.gemm.variant import GemmVariant
@@ -70,6 +70,8 @@ class Reloads:
     def settings_of(self, options: Mapping[str, Any], module: Any) -> Settings:
         """The settings of a module at its current stage. Without a module its options alone decide."""
         resolved = settings.current(options, getattr(module, "name", ""))
+        if resolved.without_mathdx == "own" and any(options.get(name) is False for name in MATHDX_OPTIONS):
+            resolved = resolved.own_templates_only()
         early = resolved.background and module is not None and options["block_dim"] in self._early.get(module, ())
         return resolved.fast_path() if early else resolved
 

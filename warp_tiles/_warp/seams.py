@@ -13,6 +13,7 @@ from warp_tiles.solver.variant import Function
 from warp_tiles.toolchain.search import Version
 
 SUPPORTED_VERSIONS = ((1, 17), (1, 19))
+GEMM_OPTION, SOLVER_OPTION = MATHDX_OPTIONS = ("enable_mathdx_gemm", "enable_mathdx_solver")  # Warp's module options
 MATMUL, CHOLESKY = "tile_matmul", "tile_cholesky"
 SOLVERS: dict[str, Function] = {
     CHOLESKY: "cholesky",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from warp_tiles._warp.seams import SOLVERS, mathdx_enabled
+from warp_tiles._warp.seams import SOLVER_OPTION, SOLVERS, mathdx_enabled
 from warp_tiles._warp.sites import Sites
 from warp_tiles._warp.translate import matrix_of
 from warp_tiles.build.engine import Engine
@@ -14,8 +14,6 @@ from warp_tiles.gemm.dispatch import Target
 from warp_tiles.gemm.variant import Role
 from warp_tiles.settings import Settings
 from warp_tiles.solver.dispatch import SolverCall, Solvers, solvers
-
-OPTION = "enable_mathdx_solver"  # Warp's module option
 
 
 class SolverHooks:
@@ -56,13 +54,13 @@ class SolverHooks:
         resolved = self._sites.settings_of(options, builder)
         if resolved.policy == "off":
             return original(*arguments, options, builder)
-        values, template, payloads, shared = original(*arguments, {**options, OPTION: False}, builder)
+        values, template, payloads, shared = original(*arguments, {**options, SOLVER_OPTION: False}, builder)
         functions = sum(isinstance(value, int) for value in values)
         roles = (Role.FORWARD, Role.ADJOINT)[:functions]  # a third function, which Warp has for cholesky, stays 0
         tiles = values[functions:]
         call = _call(name, tiles, upper=bool(template and template[0]), in_place=not return_values)
         found = solvers(call, Target(int(options["output_arch"]), int(options["block_dim"])))
-        provider, reason = _without_functions(options) or self._provider(found, resolved)
+        provider, reason = _without_functions(options, resolved) or self._provider(found, resolved)
         if provider == "mma" and found.obstacle:
             raise UnsupportedVariant(
                 f"In '{self._sites.function(builder)}': mma cannot serve {name}, {found.obstacle}",
@@ -73,7 +71,7 @@ class SolverHooks:
                 raise LockedError(
                     f"{resolved.named('policy')} is 'locked', and {name} in '{self._sites.function(builder)}' needs "
                     f"libmathdx, whose builds are not cached: {reason}",
-                    remedy=f"set the module option {OPTION}=False for Warp's scalar path",
+                    remedy=f"set the module option {SOLVER_OPTION}=False for Warp's scalar path",
                 )
             self._sites.add(builder, name, {}, reason, roles=roles, provider="libmathdx")
             return original(*arguments, options, builder)
@@ -103,10 +101,10 @@ class SolverHooks:
         return other, offer.obstacle.message
 
 
-def _without_functions(options: Mapping[str, Any]) -> tuple[str, str] | None:
+def _without_functions(options: Mapping[str, Any], resolved: Settings) -> tuple[str, str] | None:
     """The scalar path and the reason for it, if a module cannot call solver functions."""
-    if not options.get(OPTION, True):
-        return "scalar", f"the option {OPTION} is off"
+    if not options.get(SOLVER_OPTION, True) and resolved.without_mathdx == "warp":
+        return "scalar", f"the option {SOLVER_OPTION} is off"
     if not mathdx_enabled():
         return "scalar", "this Warp was built without MathDx, so its kernels cannot call solver functions"
     return None

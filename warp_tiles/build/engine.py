@@ -179,7 +179,7 @@ class Engine:
             self._take_digests(context, chain)
         names = " ".join(provider.name for provider in chain.providers)
         parts = ["warp_tiles", __version__, resolved.provider, names, resolved.linker]
-        parts.append(f"loop_sums={resolved.loop_sums}")
+        parts.append(f"loop_sums={resolved.loop_sums} without_mathdx={resolved.without_mathdx}")
         parts.append(f"wide_moves={resolved.wide_moves} code={self._code_digest(context)}")
         if chain.tuned is not None:
             parts.append(f"tuned={chain.tuned.fingerprint}")

@@ -36,6 +36,9 @@ class Settings:
             (``mma``), then the cuBLASDx headers, both through NVRTC, then Warp's own libmathdx build, then the scalar
             path. A named provider is the only one, and its failure is an error. cuBLASDx has no solvers, so
             ``cublasdx`` leaves solvers to libmathdx.
+        without_mathdx: The code of calls whose module opts out of MathDx with ``enable_mathdx_gemm`` or
+            ``enable_mathdx_solver``: ``warp`` leaves them to Warp's scalar path, ``own`` builds them from the own
+            templates, and never from a library.
         linker: The linker of a module. With ``auto``, warp_tiles links if every input allows it, and leaves the other
             modules to Warp. With ``own``, warp_tiles must link. With ``warp``, Warp links.
         cache_dir: Folder of the LTO-IR cache.
@@ -56,6 +59,7 @@ class Settings:
     """
 
     provider: str = "auto"
+    without_mathdx: str = "warp"
     linker: str = "auto"
     cache_dir: Path | None = None
     cache_max_bytes: int = 4 * 1024**3
@@ -120,6 +124,14 @@ class Settings:
         layers = (*kept, ("policy", "while it is built in the background"))
         return dataclasses.replace(self, policy="fast", provider="auto", background=False, layers=layers)
 
+    def own_templates_only(self) -> Settings:
+        """Settings of a module that opts out of MathDx but takes own templates: no provider that needs a library."""
+        if self.policy not in ("auto", "max"):
+            return self
+        kept = tuple(item for item in self.layers if item[0] not in ("policy", "provider"))
+        layers = (*kept, ("policy", "of a module that opts out of MathDx"))
+        return dataclasses.replace(self, policy="fast", provider="auto", layers=layers)
+
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Value and layer of every setting, as JSON values."""
         return {name: {"value": _json_value(getattr(self, name)), "layer": self.layer(name)} for name in _PARSERS}
@@ -133,6 +145,7 @@ def _json_value(value: Any) -> Any:
 
 _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "provider": values.choice(*PROVIDERS),
+    "without_mathdx": values.choice("warp", "own"),
     "linker": values.choice(*LINKERS),
     "cache_dir": values.path,
     "cache_max_bytes": values.parse_size,
