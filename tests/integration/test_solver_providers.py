@@ -71,6 +71,17 @@ def test_enable_mathdx_solver_off(call: str, libmathdx_solvers: list[str]) -> No
     assert libmathdx_solvers == []
 
 
+@pytest.mark.parametrize(("threads", "provider"), [(64, "mma"), (48, "scalar")])
+@pytest.mark.parametrize("policy", ["auto", "locked"])
+def test_a_module_that_opts_out_of_mathdx_never_gets_libmathdx(
+    policy: str, threads: int, provider: str, libmathdx_solvers: list[str]
+) -> None:
+    with warp_tiles.override(policy=policy, without_mathdx="own"):
+        found = plan(solver("tile_cholesky"), block_dim=threads, enable_mathdx_solver=False)
+    assert {planned.provider for planned in found.variants} == {provider}
+    assert libmathdx_solvers == []
+
+
 def test_a_warp_without_mathdx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("warp_tiles._warp.solvers.mathdx_enabled", lambda: False)
     found = plan(solver("tile_cholesky"))

@@ -172,7 +172,9 @@ class Hooks:
         resolved = state.session.settings
         if resolved.policy == "off":
             return None
-        if not self.reloads.is_planning:
+        session = state.session
+        linked = (session.module, session.arch, session.block_dim) in self.engine.linked_ahead
+        if not self.reloads.is_planning and not linked:
             self.engine.start_compilers(resolved)
         return state.recorder
 

@@ -60,7 +60,8 @@ class SolverHooks:
         tiles = values[functions:]
         call = _call(name, tiles, upper=bool(template and template[0]), in_place=not return_values)
         found = solvers(call, Target(int(options["output_arch"]), int(options["block_dim"])))
-        provider, reason = _without_functions(options, resolved) or self._provider(found, resolved)
+        allowed = bool(options.get(SOLVER_OPTION, True))
+        provider, reason = _without_functions(options, resolved) or self._provider(found, resolved, allowed)
         if provider == "mma" and found.obstacle:
             raise UnsupportedVariant(
                 f"In '{self._sites.function(builder)}': mma cannot serve {name}, {found.obstacle}",
@@ -78,18 +79,23 @@ class SolverHooks:
         names = self._sites.add(builder, name, found.variants if provider == "mma" else {}, reason, roles=roles)
         return ((*names, *values[len(names) :]), template, payloads, shared)
 
-    def _provider(self, found: Solvers, resolved: Settings) -> tuple[str, str]:
-        """The provider of a call, and the reason why it is not ``mma``."""
-        if "mma" not in resolved.providers:
-            layer = "provider" if resolved.provider != "auto" else "policy"
-            # cuBLASDx has no solvers, so Warp builds them as it does without warp_tiles
-            provider = "scalar" if resolved.providers == ("scalar",) else "libmathdx"
-            return provider, f"{resolved.named(layer)} is {getattr(resolved, layer)!r}"
+    def _provider(self, found: Solvers, resolved: Settings, libmathdx: bool) -> tuple[str, str]:
+        """The provider of a call, and the reason why it is not ``mma``.
+
+        Args:
+            found: The variants of the call.
+            resolved: The settings of the module.
+            libmathdx: False if the module opts out of libmathdx.
+        """
         if resolved.provider == "mma":  # the engine raises the reason why it cannot serve the variant
             return "mma", ""
         other, title = "scalar", "Warp's scalar path"
-        if "libmathdx" in resolved.providers:
+        # cuBLASDx has no solvers, so Warp builds them as it does without warp_tiles
+        if libmathdx and not {"libmathdx", "cublasdx"}.isdisjoint(resolved.providers):
             other, title = "libmathdx", "Warp's libmathdx"
+        if "mma" not in resolved.providers:
+            layer = "provider" if resolved.provider != "auto" else "policy"
+            return other, f"{resolved.named(layer)} is {getattr(resolved, layer)!r}"
         if found.obstacle:
             return other, found.obstacle
         chain, forward = self._engine.chain(resolved), found.variants[Role.FORWARD]
