@@ -31,7 +31,8 @@ def plan_module(hooks: Hooks, module: Any, arch: int | None, block_dim: int | No
         threads = block_dim if block_dim is not None else module.options["block_dim"]
         if not hooks.reloads.settings_of({**module.options, "block_dim": threads}, module).providers:
             return None
-        module.get_module_hash(threads)  # evaluates deferred wp.static() expressions
+        with hooks.reloads.planning():
+            module.get_module_hash(threads)  # evaluates deferred wp.static() expressions
         options = module.resolve_options(warp.config, block_dim=threads) | {"output_arch": arch}
         target = "cpu" if arch is None else "cuda"
         known = inspect.signature(context.ModuleBuilder).parameters
