@@ -167,13 +167,14 @@ def test_plan_of_a_script_that_needs_its_results(folder: Path) -> None:
     assert "AssertionError" in done.stderr
 
 
-def test_plan_of_a_script_with_a_missing_gpu(folder: Path) -> None:
-    (folder / "cuda.py").write_text(WITHOUT_GUARD.replace('"cpu"', '"cuda:99"'))
-    done = command("plan", folder / "cuda.py", folder)
+def test_plan_of_a_script_that_ends_before_its_launch(folder: Path) -> None:
+    (folder / "device.py").write_text(WITHOUT_GUARD.replace('"cpu"', '"gpu"'))
+    done = command("plan", folder / "device.py", folder)
     (module,) = json_of(done)["modules"]
     assert module["kernels"] == ["gemm"]
     assert module["block_dim"] == 256, "Warp's default, because the launch was not reached"
     assert "stopped early" in done.stderr
+    assert "warp_tiles.is_planning()" in done.stderr
 
 
 def test_plan_of_a_script_without_kernels(folder: Path) -> None:

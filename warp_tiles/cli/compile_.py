@@ -15,7 +15,7 @@ from warp_tiles.cli.output import (
     kernel_errors,
     policy_option,
     print_json,
-    print_stopped,
+    print_notes,
     print_table,
     script_output_to_stderr,
 )
@@ -35,7 +35,7 @@ def compile_(
 ) -> None:
     """Compile every module of SCRIPT to a cubin with its metadata in the output folder.
 
-    The script runs, but its launches are recorded and not executed. Modules are compiled in parallel.
+    The script runs as under "plan": its launches are recorded and not executed. Modules are compiled in parallel.
     """
     from warp_tiles import api
     from warp_tiles.launch.script import discover
@@ -43,8 +43,7 @@ def compile_(
     with script_output_to_stderr(as_json):
         api.enable()
         found = discover(script, arguments, block_dim)
-        if found.stopped:
-            print_stopped(script, found.stopped)
+        print_notes(script, found)
         folder.mkdir(parents=True, exist_ok=True)
         with kernel_errors(script), ThreadPoolExecutor(min(32, len(found.targets)) or 1) as threads:
             built = list(threads.map(lambda target: _compile(target, arch, folder), found.targets))

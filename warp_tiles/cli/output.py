@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from warp_tiles.errors import ScriptError, WarpTilesError
+from warp_tiles.launch.script import Discovery
 from warp_tiles.settings import configure
 from warp_tiles.settings.policy import POLICIES
 
@@ -103,6 +104,15 @@ def kernel_errors(script: Path) -> Iterator[None]:
         raise ScriptError(f"{script}: {error}", remedy="change the kernel, or the provider of its products") from error
 
 
+def print_notes(script: Path, found: Discovery) -> None:
+    """Print where a script differed from a normal run: other devices, and an early end."""
+    for missing, device in found.substituted.items():
+        click.echo(f"warp-tiles: {script} names {missing}, which this machine lacks: {device} stands for it", err=True)
+    if found.stopped:
+        print_stopped(script, found.stopped)
+
+
 def print_stopped(script: Path, reason: str) -> None:
     """Print the reason why a script ended early. Its launches were recorded, not executed."""
     click.echo(f"warp-tiles: {script} stopped early, nothing was computed: {reason}", err=True)
+    click.echo("            (where it needs results, a script can ask warp_tiles.is_planning())", err=True)

@@ -11,7 +11,7 @@ from warp_tiles.cli.output import (
     kernel_errors,
     policy_option,
     print_json,
-    print_stopped,
+    print_notes,
     print_table,
     script_output_to_stderr,
 )
@@ -29,7 +29,7 @@ def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | N
     """Print the device functions of SCRIPT's kernels, needed or not, the treatment of their loops, and the reasons.
 
     The script runs, but its launches are recorded and not executed. They show the block sizes and the
-    generic kernels that the script uses.
+    generic kernels that the script uses. Where the script needs results, it can ask warp_tiles.is_planning().
     """
     from warp_tiles import api
     from warp_tiles.launch.script import discover
@@ -38,16 +38,23 @@ def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | N
     with script_output_to_stderr(as_json):
         api.enable()
         found = discover(script, arguments, block_dim)
-        if found.stopped:
-            print_stopped(script, found.stopped)
+        print_notes(script, found)
         with kernel_errors(script):
             for target in found.targets:
                 plans.append(api.plan(target.module, arch=arch, block_dim=target.block_dim))
     if as_json:
         print_json({"modules": [item.to_json() for item in plans]})
-    else:
-        for item in plans:
-            _print(item)
+        return
+    shown = [item for item in plans if item.variants or _is_left_to_warp(item)]
+    for item in shown:
+        _print(item)
+    if others := len({item.name for item in plans} - {item.name for item in shown}):
+        print(f"{others} {'module' if others == 1 else 'modules'} without tile functions")
+
+
+def _is_left_to_warp(item: ModulePlan) -> bool:
+    """True if the settings leave a module to Warp, so that nothing is known about its tile functions."""
+    return not item.settings.providers
 
 
 def _print(item: ModulePlan) -> None:

@@ -6,12 +6,13 @@ import contextlib
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from warp_tiles.errors import ScriptError
+from warp_tiles.launch.intercept import intercepted
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,12 @@ class Discovery:
         targets: Modules with the block sizes that they are launched with, or their default.
         stopped: The exception that ended the script early, or empty. Scripts that read results often end this way,
             because nothing was computed.
+        substituted: GPUs that the script names and this machine lacks, each with the device in its place.
     """
 
     targets: tuple[Target, ...]
     stopped: str
+    substituted: Mapping[str, str]
 
 
 def require_script(script: Path) -> None:
@@ -69,39 +72,8 @@ def run_script(script: Path, arguments: Sequence[str] = ()) -> None:
         runpy.run_path(str(script), run_name="__main__")
 
 
-@contextlib.contextmanager
-def intercepted_launches(launched: Callable[[Any, int], None]) -> Iterator[None]:
-    """Intercept launches in the block: each calls ``launched(module, block_dim)`` and runs nothing."""
-    import warp
-
-    def launch(kernel: Any, *args: Any, block_dim: int | None = None, **kwargs: Any) -> Any:
-        arguments = [*kwargs.get("inputs", args[1] if len(args) > 1 else ())]
-        arguments += kwargs.get("outputs", args[2] if len(args) > 2 else ())
-        if kernel.is_generic:
-            kernel.add_overload(kernel.infer_argument_types(arguments))
-        launched(kernel.module, int(block_dim or kernel.module.options["block_dim"]))
-        return _NotLaunched() if kwargs.get("record_cmd") else None
-
-    names = ("launch", "launch_tiled")
-    originals = {name: getattr(warp, name) for name in names}
-    for name in names:
-        setattr(warp, name, launch)
-    try:
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(warp, name, original)
-
-
-class _NotLaunched:
-    """Replaces Warp's Launch object while launches are intercepted."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args, **kwargs: None
-
-
 def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None = None) -> Discovery:
-    """Run a script and collect its launches without executing them.
+    """Run a script and collect its launches without executing them. The script sees ``is_planning()``.
 
     Args:
         script: A Python file.
@@ -120,7 +92,7 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
         launched.setdefault((id(module), threads), Target(module, threads))
 
     stopped = ""
-    with intercepted_launches(note):
+    with intercepted(note) as substituted:
         try:
             run_script(script, arguments)
         except ScriptError:
@@ -139,4 +111,4 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
     if not targets:
         reason = f"it stopped with {stopped}" if stopped else "it defines none"
         raise ScriptError(f"no kernel was found in {script}: {reason}", remedy="run it by itself first")
-    return Discovery(tuple(targets), stopped)
+    return Discovery(tuple(targets), stopped, substituted)

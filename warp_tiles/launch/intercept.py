@@ -1,0 +1,212 @@
+"""Lets a script run without its launches: notes them, and neither launches nor builds anything.
+
+In a block of :func:`intercepted` these functions of Warp have stand-ins:
+
+    launch, launch_tiled            note the launch
+    capture_while, capture_if       run the body once; run both branches
+    capture_begin, capture_end      capture nothing, but the device reports a capture
+    capture_launch, capture_save    do nothing
+    load_module, force_load         do nothing, like compile_aot_module and load_aot_module
+    get_device, get_cuda_device     return another device in place of a GPU that this machine lacks
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+_ABSENT = object()
+
+_open_blocks = 0  # global, because every thread of a script must see it
+
+
+def is_planning() -> bool:
+    """True while ``warp-tiles plan``, ``compile`` or ``tune`` runs a script, which notes launches and computes nothing.
+
+    A script asks this where it needs results, e.g. before it checks them, or in a loop that ends when they converge.
+    """
+    return _open_blocks > 0
+
+
+@contextmanager
+def intercepted(launched: Callable[[Any, int], None]) -> Iterator[dict[str, str]]:
+    """Intercept launches, graph captures, builds and references to missing GPUs in the block.
+
+    Args:
+        launched: Called for each launch with Warp's module and the threads per block.
+
+    Yields:
+        The missing GPUs that were referred to so far, each with the device in its place.
+    """
+    global _open_blocks
+    import warp
+
+    from warp_tiles import _warp
+
+    _warp.find("context.init")()
+    context = _warp.find("context")
+    devices = _Devices(context.runtime)
+    captures = _Captures(warp)
+    stand_ins = _launches(launched) | captures.stand_ins() | _builds() | {"get_cuda_device": devices.get_cuda_device}
+    with ExitStack() as stack:
+        for name, stand_in in stand_ins.items():
+            for owner in (warp, context):  # the second is where Warp's own calls look
+                if name in vars(owner):
+                    _replace(stack, owner, name, _disguised(stand_in, getattr(owner, name)))
+        _replace(stack, warp.Device, "is_capturing", property(captures.is_capturing))
+        for name in ("get_device", "get_current_cuda_device"):
+            _replace(stack, context.runtime, name, getattr(devices, name))
+        _open_blocks += 1
+        try:
+            yield devices.substituted
+        finally:
+            _open_blocks -= 1
+
+
+def _replace(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Set an attribute until the stack is closed."""
+    original = vars(owner).get(name, _ABSENT)
+    setattr(owner, name, value)
+    if original is _ABSENT:
+        stack.callback(delattr, owner, name)
+    else:
+        stack.callback(setattr, owner, name, original)
+
+
+def _disguised(stand_in: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a stand-in with the original's name and signature."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return stand_in(*args, **kwargs)
+
+    return call
+
+
+# ---- launches and builds
+
+
+def _launches(launched: Callable[[Any, int], None]) -> dict[str, Callable[..., Any]]:
+    def launch(kernel: Any, *args: Any, block_dim: int | None = None, **kwargs: Any) -> Any:
+        arguments = [*kwargs.get("inputs", args[1] if len(args) > 1 else ())]
+        arguments += kwargs.get("outputs", args[2] if len(args) > 2 else ())
+        if kernel.is_generic:
+            kernel.add_overload(kernel.infer_argument_types(arguments))
+        launched(kernel.module, int(block_dim or kernel.module.options["block_dim"]))
+        return _NotLaunched() if kwargs.get("record_cmd") else None
+
+    return {"launch": launch, "launch_tiled": launch}
+
+
+class _NotLaunched:
+    """Replaces Warp's Launch object."""
+
+    block_dim = None  # recorded.py: no module was loaded, so the recording stays current
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return _nothing
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Do nothing."""
+
+
+def _builds() -> dict[str, Callable[..., Any]]:
+    names = ("force_load", "load_module", "load_aot_module")
+    return {**dict.fromkeys(names, _nothing), "compile_aot_module": lambda *args, **kwargs: []}
+
+
+# ---- graph captures
+
+
+class _Captures:
+    """Stand-ins of Warp's graph captures. A real capture would hold no launches, and refuses what it cannot record."""
+
+    def __init__(self, warp: Any) -> None:
+        self._warp = warp
+        self._devices: list[Any] = []  # with an open capture, innermost last
+
+    def stand_ins(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "capture_begin": self.begin,
+            "capture_end": self.end,
+            "capture_while": self.run_once,
+            "capture_if": self.run_both,
+            **dict.fromkeys(("capture_launch", "capture_save", "capture_debug_dot_print"), _nothing),
+        }
+
+    def is_capturing(self, device: Any) -> bool:
+        return device in self._devices
+
+    def begin(self, device: Any = None, stream: Any = None, *args: Any, **kwargs: Any) -> None:
+        self._devices.append(self._device(device, stream))
+
+    def end(self, device: Any = None, stream: Any = None) -> Any:
+        found = self._device(device, stream)
+        if found in self._devices:
+            self._devices.remove(found)
+        return self._warp.Graph(found)
+
+    def run_once(self, condition: Any, while_body: Any, stream: Any = None, **kwargs: Any) -> None:
+        self._run(while_body, kwargs)
+
+    def run_both(
+        self, condition: Any, on_true: Any = None, on_false: Any = None, stream: Any = None, **kwargs: Any
+    ) -> None:
+        self._run(on_true, kwargs)
+        self._run(on_false, kwargs)
+
+    def _device(self, device: Any, stream: Any) -> Any:
+        return self._warp.get_device(device) if stream is None else stream.device
+
+    def _run(self, body: Any, kwargs: dict[str, Any]) -> None:
+        if callable(body):  # not a Graph, whose launches were noted when it was captured
+            body(**kwargs)
+
+
+# ---- devices
+
+
+class _Devices:
+    """Looks devices up, and finds another one for a GPU that this machine lacks: its first GPU, or else the CPU.
+
+    Attributes:
+        substituted: The missing GPUs that were looked up, each with the device in its place.
+    """
+
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
+        self._get_device = runtime.get_device
+        self._get_current_cuda_device = runtime.get_current_cuda_device
+        self.substituted: dict[str, str] = {}
+
+    def get_device(self, ident: Any = None) -> Any:
+        try:
+            return self._get_device(ident)
+        except ValueError:
+            if isinstance(ident, str) and re.fullmatch(r"cuda:\d+", ident):
+                return self._substitute(ident)
+            raise
+
+    def get_current_cuda_device(self) -> Any:
+        try:
+            return self._get_current_cuda_device()
+        except RuntimeError:
+            return self._substitute("cuda")
+
+    def get_cuda_device(self, ordinal: int | None = None) -> Any:
+        if ordinal is None:
+            return self.get_current_cuda_device()
+        try:
+            return self._runtime.cuda_devices[ordinal]
+        except IndexError:
+            return self._substitute(f"cuda:{ordinal}")
+
+    def _substitute(self, alias: str) -> Any:
+        gpus = self._runtime.cuda_devices
+        device = gpus[0] if gpus else self._runtime.cpu_device
+        self.substituted[alias] = str(device)
+        return device
