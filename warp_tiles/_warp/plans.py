@@ -9,7 +9,7 @@ import warp
 
 from warp_tiles._warp.hooks import Hooks
 from warp_tiles._warp.modules import user_modules
-from warp_tiles._warp.seams import find
+from warp_tiles._warp.seams import MATMUL, SOLVERS, find
 from warp_tiles.plan.planning import ModulePlan
 
 
@@ -33,6 +33,8 @@ def plan_module(hooks: Hooks, module: Any, arch: int | None, block_dim: int | No
             return None
         with hooks.reloads.planning():
             module.get_module_hash(threads)  # evaluates deferred wp.static() expressions
+        if _mentions_nothing(module.hashers[threads]):
+            return None
         options = module.resolve_options(warp.config, block_dim=threads) | {"output_arch": arch}
         target = "cpu" if arch is None else "cuda"
         known = inspect.signature(context.ModuleBuilder).parameters
@@ -43,6 +45,14 @@ def plan_module(hooks: Hooks, module: Any, arch: int | None, block_dim: int | No
             builder.codegen(target)
     state = hooks.sites.existing_state(builder)
     return state.build.plan if state is not None and state.build is not None else None
+
+
+def _mentions_nothing(hasher: Any) -> bool:
+    """True if the source of a hashed module refers to no product and no solver. Such a module needs no code generation.
+
+    If an option of the module leaves one kind to Warp, only the generated code tells.
+    """
+    return not hasher.warp_tiles_has_products and hasher.warp_tiles_names >= {MATMUL, *SOLVERS}
 
 
 def plan_loaded_modules(hooks: Hooks) -> None:
