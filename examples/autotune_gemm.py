@@ -180,6 +180,15 @@ def compare_all(precisions: list[str], shapes: list[tuple[int, int, int]], devic
         path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
+def launch_each(precision: str, shape: tuple[int, int, int], device: Any) -> None:
+    """Launch every configuration once."""
+    args = operands(shape, precision, device)
+    gemm = tuned_gemm(precision)
+    for config in CONFIGS:
+        kernel, dim, block_dim = gemm.launch_of(config, args)
+        wp.launch_tiled(kernel, dim=dim, inputs=list(args.values()), block_dim=block_dim, device=device)
+
+
 def machine(device: Any) -> dict[str, Any]:
     """Date, device and versions."""
     if device.is_cuda:
@@ -217,11 +226,16 @@ def main() -> None:
     shapes = arguments.shape or SHAPES
     if not arguments.shape and device.is_cpu:
         shapes = [tuple(max(16, extent // CPU_SCALE) for extent in shape) for shape in SHAPES]
+    precisions = [arguments.precision] if arguments.precision else list(PRECISIONS)
+    precision = arguments.precision or "fp16"
+    if warp_tiles.is_planning():  # under warp-tiles plan or compile no launch is executed, so none can be timed
+        for each in precisions if arguments.compare else [precision]:
+            launch_each(each, shapes[0], device)
+        return
     if arguments.compare:
-        compare_all([arguments.precision] if arguments.precision else list(PRECISIONS), shapes, device, arguments.json)
+        compare_all(precisions, shapes, device, arguments.json)
         return
 
-    precision = arguments.precision or "fp16"
     gemm = tuned_gemm(precision)
     for shape in shapes if arguments.shape else shapes[1:2]:
         args = operands(shape, precision, device)

@@ -1,0 +1,153 @@
+"""``warp-tiles plan`` and ``compile`` on scripts that depend on results, on graph captures, or on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.commands import FORWARD_ONLY, MAIN, WITHOUT_GUARD, command, json_of
+from tests.integration.helpers import REPOSITORY, gemm, load
+from warp_tiles import _warp
+
+EXAMPLES = sorted(path.name for path in (REPOSITORY / "examples").glob("*.py"))
+
+PLAIN = """
+@wp.kernel
+def count_down(left: wp.array(dtype=int)):
+    left[0] = left[0] - 1
+"""
+IMPORTS = "import numpy as np\nimport warp as wp\n"
+CAPTURES = f"""{IMPORTS}
+{gemm()}
+{PLAIN}
+a, c = (wp.zeros((16, 16), dtype=float) for _ in range(2))
+left = wp.full(1, 3, dtype=int)
+
+def step(threads):
+    wp.launch_tiled(gemm, dim=[1], inputs=[a, a], outputs=[c], block_dim=threads)
+    wp.launch(count_down, dim=1, inputs=[left])
+
+wp.capture_while(left, while_body=step, threads=64)
+wp.capture_if(left, on_true=lambda: step(32), on_false=lambda: step(128))
+with wp.ScopedCapture() as capture:
+    wp.capture_while(left, while_body=step, threads=96)
+for _ in range(1000):
+    wp.capture_launch(capture.graph)
+print("end of script")
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """A module without tile functions, beside the scripts."""
+    path = tmp_path / "other_kernels.py"
+    path.write_text(f"import warp as wp\n{PLAIN}")
+    return path
+
+
+# ---- results and captures
+
+
+def test_loops_and_branches_of_captures_are_taken_once(folder: Path) -> None:
+    (folder / "captures.py").write_text(CAPTURES)
+    done = command("plan", folder / "captures.py")
+    modules = json_of(done)["modules"]
+    assert sorted(module["block_dim"] for module in modules) == [32, 64, 96, 128, 256]
+    assert "end of script" in done.stderr
+    assert "stopped early" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["plan", "compile"])
+def test_a_script_asks_whether_it_is_planned(folder: Path, name: str) -> None:
+    text = WITHOUT_GUARD.replace("@wp.kernel", FORWARD_ONLY).replace("import numpy as np\n", "import warp_tiles\n")
+    text = text.replace("np.full((16, 16), 2.0)", "[[2.0] * 16] * 16")
+    text += "if not warp_tiles.is_planning():\n    raise SystemExit('results are needed')\n"
+    (folder / "asks.py").write_text(text)
+    options = ["-o", folder / "out"] if name == "compile" else []
+    done = command(name, folder / "asks.py", folder, *options)
+    assert len(json_of(done)["modules"]) == 1
+    assert "stopped early" not in done.stderr
+    assert not warp_tiles.is_planning()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_each_example_is_planned_to_its_end(name: str, tmp_path: Path) -> None:
+    done = command("plan", REPOSITORY / "examples" / name, cache=tmp_path / "tiles")
+    modules = json_of(done)["modules"]
+    assert all(module["variants"] for module in modules)
+    assert "stopped early" not in done.stderr
+    assert json_of(command("cache", "info", cache=tmp_path / "tiles"))["entries"] == 0
+    assert not list((tmp_path / "tiles").rglob("tuning/**/*.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "autotune_gemm.py"])  # it has 24 modules
+def test_each_example_is_compiled_to_its_end(name: str, tmp_path: Path) -> None:
+    done = command("compile", REPOSITORY / "examples" / name, "-o", tmp_path / "out")
+    assert all(Path(module["cubin"]).is_file() for module in json_of(done)["modules"])
+    assert "stopped early" not in done.stderr
+
+
+# ---- devices
+
+
+@pytest.mark.parametrize("name", ["cuda:98", pytest.param("cuda", marks=pytest.mark.skipif(
+    wp.is_cuda_available(), reason="needs a machine without a GPU"))])  # fmt: skip
+def test_a_script_may_name_a_gpu_that_is_missing(folder: Path, name: str) -> None:
+    text = WITHOUT_GUARD.replace('"cpu"', repr(name))
+    (folder / "named.py").write_text(text.replace("def main", f"wp.set_device({name!r})\n\n\ndef main"))
+    done = command("plan", "--arch", "80", folder / "named.py", folder)
+    (module,) = json_of(done)["modules"]
+    assert (module["arch"], module["block_dim"]) == (80, 64)
+    assert len(module["variants"]) == 3
+    assert f"names {name}, which this machine lacks" in done.stderr
+    assert "stopped early" not in done.stderr
+
+
+# ---- modules without tile functions
+
+
+def test_modules_without_tile_functions_are_counted(folder: Path, other: Path) -> None:
+    text = MAIN.replace("import numpy as np\n", "import numpy as np\nimport other_kernels\n")
+    (folder / "two.py").write_text(text)
+    table = command("plan", folder / "two.py", folder, as_json=False).stdout
+    assert table.count("module __main__") == 1
+    assert "other_kernels" not in table
+    assert table.rstrip().endswith("\n1 module without tile functions")
+    names = [module["name"] for module in json_of(command("plan", folder / "two.py", folder))["modules"]]
+    assert sorted(names) == ["__main__", "other_kernels"]
+
+
+def test_a_script_without_tile_functions_has_no_table(folder: Path, other: Path) -> None:
+    (folder / "plain.py").write_text(f"{IMPORTS}import other_kernels\n{PLAIN}")
+    done = command("plan", folder / "plain.py", as_json=False)
+    assert done.stdout.splitlines()[-1] == "2 modules without tile functions"
+    assert "module " not in done.stdout.replace("modules without", "")
+
+
+def test_a_module_that_is_left_to_warp_is_shown(folder: Path) -> None:
+    done = command("plan", folder / "main.py", folder, "--policy", "off", as_json=False)
+    assert "module __main__" in done.stdout
+    assert "without tile functions" not in done.stdout
+
+
+def test_planning_generates_no_code_without_tile_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    with warp_tiles.enabled():
+        plain, product = load(PLAIN), load(gemm())
+        option_off = load(gemm(), enable_mathdx_gemm=False)
+
+        generated: list[str] = []
+        original = _warp.find("context").ModuleBuilder.codegen
+
+        def codegen(builder: object, device: str) -> str:
+            generated.append(builder.module.name)  # type: ignore[attr-defined]
+            return str(original(builder, device))
+
+        monkeypatch.setattr(_warp.find("context").ModuleBuilder, "codegen", codegen)
+        plans = [warp_tiles.plan(module, arch=90, block_dim=64) for module in (plain, product, option_off)]
+    assert generated == [product.__name__, option_off.__name__]
+    assert [plan.kernels for plan in plans] == [("count_down",), ("gemm",), ("gemm",)]
+    assert [len(plan.variants) for plan in plans] == [0, 3, 3], "also without MathDx the reason is shown"
