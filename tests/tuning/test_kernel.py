@@ -15,6 +15,7 @@ import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
 from tests.tuning.kernels import CONFIGS, SIZE, arguments, dim, lists, scaled_add, tuned
 from warp_tiles import TuningError
+from warp_tiles.launch.intercept import intercepted
 from warp_tiles.tuning import kernel_search
 from warp_tiles.tuning.space import modules_first
 
@@ -44,6 +45,17 @@ def test_tune_launches_nothing(store: MemoryStore) -> None:
     np.testing.assert_array_equal(args["c"].numpy(), before)
     assert {timing.config["tile"] for timing in record.timings} == {8, 16, 32}
     assert add.best(args, "cpu") == record.winner()
+
+
+def test_a_planned_script_searches_nothing(store: MemoryStore) -> None:
+    add, args = tuned(store), arguments()
+    launched: list[int] = []
+    with intercepted(lambda module, block_dim: launched.append(block_dim)):
+        add.launch(**lists(args))
+        with pytest.raises(TuningError, match="while the script is planned"):
+            add.tune(args, "cpu")
+    assert launched == [CONFIGS[0]["block_dim"]]
+    assert (add.counters.searches, add.counters.measurements) == (0, 0)
 
 
 def test_another_tuned_kernel_uses_the_record(store: MemoryStore) -> None:

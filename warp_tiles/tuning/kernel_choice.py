@@ -10,6 +10,7 @@ from typing import Any
 
 from warp_tiles import settings
 from warp_tiles.errors import LockedError, TuningError
+from warp_tiles.launch.intercept import is_planning
 from warp_tiles.tuning.arguments import namespace
 from warp_tiles.tuning.kernel_records import Dim, KernelRecords, Store, described
 from warp_tiles.tuning.key import TuningKey
@@ -119,6 +120,8 @@ class KernelChooser:
                 raise records.all_failed(record, wanted)
             records.warn_if_stale(key, winner)
             return winner.config
+        if is_planning():
+            return self._maker.default if winner is None else winner.config
         if _is_empty(self._dim(self._maker.default, namespace(self._maker.arguments(), request.values))):
             return None
         if device.is_capturing:
@@ -174,9 +177,14 @@ class KernelChooser:
             again: Also measure the candidates that the record has.
 
         Raises:
-            TuningError: No candidate works.
+            TuningError: No candidate works, or a script is only planned.
         """
         records = self._records
+        if is_planning():
+            raise TuningError(
+                f"{records!r} cannot be tuned while the script is planned, because nothing is launched",
+                remedy="ask warp_tiles.is_planning() before",
+            )
         key, store = records.key_of(request.values, request.device, now), records.open(now)
         with store.single_flight(key) as may_search:
             record = _stored_record(store, key)
