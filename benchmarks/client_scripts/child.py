@@ -1,0 +1,163 @@
+"""Compiles what one step of a client launches, in this process, and prints the cost as a line of JSON.
+
+    python -m benchmarks.client_scripts.child CLIENT warp|tiles FOLDER
+
+The folder receives the cubins. The environment names the caches, which the caller leaves empty. `tiles` enables
+warp_tiles before the client is imported, as a user does, and `warp` does not enable it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import re
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import warp as wp
+
+import warp_tiles
+from benchmarks.client_scripts.steps import STEPS
+from warp_tiles.launch.intercept import intercepted
+
+ARCH = 90
+
+
+def launched_modules(step: Callable[[], None]) -> list[tuple[Any, int]]:
+    """The Warp modules that a step launches, each with each block size, in the order of their first launches."""
+    found: dict[tuple[int, int], tuple[Any, int]] = {}
+
+    def note(module: Any, threads: int) -> None:
+        found.setdefault((id(module), threads), (module, threads))
+
+    with intercepted(note):
+        step()
+    return list(found.values())
+
+
+# ---- cost
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            yield child
+            yield from _descendants(child)
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of all that it started, running ones included."""
+    ended = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    seconds = sum(usage.ru_utime + usage.ru_stime for usage in ended)
+    for pid in _descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return seconds
+
+
+class Meter:
+    """CPU and wall seconds since its creation."""
+
+    def __init__(self) -> None:
+        self._cpu, self._wall = cpu_seconds(), time.perf_counter()
+
+    def read(self) -> dict[str, float]:
+        """Both, rounded to milliseconds."""
+        return {
+            "cpu_s": round(cpu_seconds() - self._cpu, 3),
+            "wall_s": round(time.perf_counter() - self._wall, 3),
+        }
+
+
+def mathdx_builds() -> int:
+    """Number of functions that Warp has built with libmathdx: the files of its LTO cache."""
+    folder = Path(wp.config.kernel_cache_dir) / "lto"
+    return sum(not path.name.endswith("_fatbin.lto") for path in folder.glob("*.lto"))
+
+
+def linked_functions(source: str) -> int:
+    """Number of separately built functions that a generated module declares."""
+    blocks = re.findall(r'^extern "C" \{$(.*?)^\}$', source, re.MULTILINE | re.DOTALL)
+    return sum(len(re.findall(r"^void \w+\(", block, re.MULTILINE)) for block in blocks)
+
+
+def compile_module(module: Any, threads: int, folder: Path) -> dict[str, Any]:
+    """Compile a module for one block size, and return its row of the result."""
+    before, default = mathdx_builds(), module.options["block_dim"]
+    meter = Meter()
+    module.options["block_dim"] = threads
+    try:
+        (cubin,) = wp.compile_aot_module(module, arch=ARCH, module_dir=folder)
+    finally:
+        module.options["block_dim"] = default
+    row: dict[str, Any] = {"kernels": sorted(module.kernels), "threads": threads, **meter.read()}
+    row["cubin_bytes"] = Path(cubin).stat().st_size
+    row["mathdx_builds"] = mathdx_builds() - before
+    row["functions"] = sum(linked_functions(path.read_text()) for path in folder.glob("*.cu"))
+    return row
+
+
+def versions() -> dict[str, str]:
+    """Versions of the installed packages that matter."""
+    names = (
+        "warp-lang",
+        "mujoco-warp",
+        "mujoco",
+        "newton",
+        "warp-nn",
+        "nvidia-cuda-nvrtc-cu12",
+        "nvidia-nvjitlink-cu12",
+    )
+    found = {}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def measure(step: Callable[[], None], tiles: bool, folder: Path) -> dict[str, Any]:
+    """Find what a step launches and compile it, one module after another, as launches do."""
+    wp.config.log_level = wp.LOG_WARNING
+    wp.init()
+    enabling = Meter()
+    if tiles:
+        warp_tiles.enable()
+    start = enabling.read()
+    setup = Meter()
+    targets = launched_modules(step)
+    met = setup.read()
+    compiling = Meter()
+    rows = [compile_module(*target, folder / str(number)) for number, target in enumerate(targets)]
+    records = warp_tiles.report()["modules"] if tiles else []
+    if tiles:
+        warp_tiles.disable()
+    cost = compiling.read()
+    return {
+        **{name: round(cost[name] + start[name], 3) for name in cost},
+        "setup_cpu_s": met["cpu_s"],
+        "modules": len(rows),
+        "cubin_bytes": sum(row["cubin_bytes"] for row in rows),
+        "mathdx_builds": mathdx_builds(),
+        "own_builds": sum(record.get("lto_builds", 0) for record in records),
+        "rows": rows,
+    }
+
+
+def main() -> None:
+    """Entry point."""
+    client, side, folder = sys.argv[1:]
+    with contextlib.redirect_stdout(sys.stderr):
+        result = measure(STEPS[client], side == "tiles", Path(folder))
+    print(json.dumps({**result, "versions": versions(), "python": platform.python_version()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""One step of each client, by its public interface, on the CPU device. The caller intercepts the launches.
+
+A function builds a client's model and calls what a simulation or a training loop calls. Sizes that are not in the
+code of a kernel (worlds, problems) are small. Packages are imported by name, because not all need to be installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import runpy
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DEVICE = "cpu"
+
+
+def _folder(package: str) -> Path:
+    """The folder of an installed package."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None, package
+    assert spec.origin is not None, package
+    return Path(spec.origin).parent
+
+
+# ---- MuJoCo Warp
+
+
+def mujoco_warp(model: str, **limits: int) -> None:
+    """One ``mujoco_warp.step`` of a model of the package's own test data."""
+    mujoco, mjw = import_module("mujoco"), import_module("mujoco_warp")
+    host = mujoco.MjModel.from_xml_path(str(_folder("mujoco_warp") / "test_data" / "humanoid" / model))
+    state = mujoco.MjData(host)
+    if host.nkey:
+        mujoco.mj_resetDataKeyframe(host, state, 0)  # as its testspeed does
+    mujoco.mj_forward(host, state)
+    mjw.step(mjw.put_model(host), mjw.put_data(host, state, nworld=4, **limits))
+
+
+# ---- Newton
+
+
+def _quadruped() -> Any:
+    """The quadruped of Newton's example_basic_urdf, on a plane."""
+    wp, newton = import_module("warp"), import_module("newton")
+    builder = newton.ModelBuilder()
+    builder.default_joint_cfg.armature = 0.01
+    builder.add_urdf(
+        str(_folder("newton") / "examples" / "assets" / "quadruped.urdf"),
+        xform=wp.transform(wp.vec3(0.0, 0.0, 0.7), wp.quat_identity()),
+        floating=True,
+        enable_self_collisions=False,
+        ignore_inertial_definitions=True,
+        joint_damping_mode="drive",
+    )
+    builder.add_ground_plane()
+    return builder.finalize(device=DEVICE)
+
+
+def featherstone() -> None:
+    """One step of ``SolverFeatherstone(use_tile_gemm=True)`` without contacts, whose kernels have no tile functions."""
+    newton = import_module("newton")
+    model = _quadruped()
+    solver = newton.solvers.SolverFeatherstone(model, use_tile_gemm=True)
+    before, after, control = model.state(), model.state(), model.control()
+    newton.eval_fk(model, model.joint_q, model.joint_qd, before)
+    before.clear_forces()
+    solver.step(before, after, control, None, 1e-3)
+
+
+def inverse_kinematics() -> None:
+    """One iteration of ``newton.ik.IKSolver`` (Levenberg-Marquardt, analytic Jacobian): three objectives."""
+    wp, ik = import_module("warp"), import_module("newton.ik")
+    model = _quadruped()
+    problems, link = 2, model.body_count - 1
+    objectives = [
+        ik.IKObjectivePosition(link, wp.vec3(), wp.zeros(problems, dtype=wp.vec3)),
+        ik.IKObjectiveRotation(link, wp.quat_identity(), wp.zeros(problems, dtype=wp.vec4)),
+        ik.IKObjectiveJointLimit(model.joint_limit_lower, model.joint_limit_upper, weight=10.0),
+    ]
+    solver = ik.IKSolver(model, problems, objectives, lambda_initial=0.1, jacobian_mode=ik.IKJacobianType.ANALYTIC)
+    joint_q = wp.zeros((problems, model.joint_coord_count), dtype=wp.float32)
+    solver.step(joint_q, joint_q, iterations=1)
+
+
+def kamino() -> None:
+    """A factorization and both solves of ``LLTBlockedSolver``, the direct solver of ``SolverKamino``."""
+    wp = import_module("warp")
+    linalg = import_module("newton._src.solvers.kamino._src.linalg")
+    size = 96
+    info = linalg.DenseSquareMultiLinearInfo()
+    info.finalize(dimensions=[size], dtype=wp.float32, device=DEVICE)
+    matrix = wp.array(np.eye(size, dtype=np.float32).ravel(), dtype=wp.float32, device=DEVICE)
+    operator = linalg.DenseLinearOperatorData(info=info, mat=matrix)
+    solver = linalg.LLTBlockedSolver(operator=operator, device=DEVICE)
+    b, x = (wp.zeros(size, dtype=wp.float32, device=DEVICE) for _ in range(2))
+    solver.compute(A=matrix)
+    solver.solve(b=b, x=x)
+    solver.solve_inplace(x=x)
+
+
+# ---- warp-nn
+
+
+def warp_nn() -> None:
+    """The forward pass of a multilayer perceptron 32, 64, 64, 8. Its modules have the adjoints as well.
+
+    Its Adam is left out: one of its modules has tiles of 1,024 elements in blocks of one thread, which takes Warp's
+    compiler minutes with and without warp_tiles.
+    """
+    wp, nn = import_module("warp"), import_module("warp_nn.nn")
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+    with wp.Tape():
+        model(wp.zeros((16, 32), dtype=wp.float32, requires_grad=True))
+
+
+# ---- Warp's tile examples
+
+
+def _script(name: str, *arguments: str) -> None:
+    """Run one of Warp's examples as a script."""
+    path = _folder("warp") / "examples" / "tile" / f"{name}.py"
+    before, sys.argv = sys.argv, [str(path), "--headless", *arguments]
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    finally:
+        sys.argv = before
+
+
+def tile_cholesky() -> None:
+    """The whole script. It ends where it checks results, which were not computed."""
+    with contextlib.suppress(AssertionError):
+        _script("example_tile_cholesky", "--device", DEVICE)
+
+
+def tile_block_cholesky() -> None:
+    """The script with its smallest matrix."""
+    _script("example_tile_block_cholesky", "--device", DEVICE, "-N", "1")
+
+
+def tile_mlp() -> None:
+    """The training of the whole script, and the evaluation of the image."""
+    _script("example_tile_mlp")
+
+
+STEPS: dict[str, Callable[[], None]] = {
+    "mujoco_humanoid": lambda: mujoco_warp("humanoid.xml"),
+    "mujoco_n_humanoid": lambda: mujoco_warp("n_humanoid.xml", njmax=600, nconmax=160),
+    "newton_featherstone": featherstone,
+    "newton_ik": inverse_kinematics,
+    "newton_kamino": kamino,
+    "warp_nn_mlp": warp_nn,
+    "tile_mlp": tile_mlp,
+    "tile_block_cholesky": tile_block_cholesky,
+    "tile_cholesky": tile_cholesky,
+}

@@ -1,0 +1,85 @@
+"""A real program through the benchmark of clients: one of Warp's tile examples, as it is in Warp's package."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import clients
+from benchmarks.client_scripts import steps
+from benchmarks.client_scripts.child import linked_functions
+
+
+def test_a_tile_example_needs_no_libmathdx() -> None:
+    found = clients.run_side(Path(sys.executable), "tile_cholesky", "tiles", limit_s=120)
+    (module,) = found["rows"]
+    assert (module["kernels"], module["threads"], module["functions"]) == (["cholesky"], 128, 2)
+    assert (found["own_builds"], found["mathdx_builds"]) == (2, 0)
+    assert 0 < module["cubin_bytes"] == found["cubin_bytes"] < 300_000
+    assert 0 < module["cpu_s"] <= found["cpu_s"]
+
+
+def test_a_client_that_fails_or_takes_too_long_has_a_reason() -> None:
+    with pytest.raises(clients.LeftOut, match=r"^warp: KeyError: 'no_such_client'$"):
+        clients.run_side(Path(sys.executable), "no_such_client", "warp", limit_s=120)
+    with pytest.raises(clients.LeftOut, match=r"^tiles: it took longer than 0\.05 s$"):
+        clients.run_side(Path(sys.executable), "tile_cholesky", "tiles", limit_s=0.05)
+
+
+def test_every_client_has_a_step() -> None:
+    assert set(clients.CLIENTS) == set(steps.STEPS)
+    assert {name for client in clients.CLIENTS.values() for name in client.packages} <= {
+        *clients.PINNED,
+        *clients.MORE_PACKAGES,
+    }
+
+
+def test_packages_are_pinned() -> None:
+    client = clients.Client("", ("newton",))
+    clients.require(client, clients.PINNED)
+    with pytest.raises(clients.LeftOut, match="newton is not installed"):
+        clients.require(client, {"warp-lang": "1.19.0"})
+    with pytest.raises(clients.LeftOut, match=r"newton is 1\.7\.0, and the benchmark is for 1\.8\.0"):
+        clients.require(client, {**clients.PINNED, "newton": "1.7.0"})
+
+
+def side(scale: float, builds: int, kernels: tuple[str, ...] = ("one", "two")) -> dict[str, Any]:
+    """A result of the child: one module with a function, and one without."""
+    numbers = {"wall_s": 1.0, "cubin_bytes": 1000, "mathdx_builds": builds, "threads": 64}
+    rows = [
+        {"kernels": [name], "cpu_s": scale * cpu_s, "functions": functions, **numbers}
+        for name, cpu_s, functions in zip(kernels, (8.0, 2.0), (1, 0))
+    ]
+    totals = {"cpu_s": scale * 10.0, "setup_cpu_s": 0.1, "own_builds": 1, "modules": 2}
+    return {**numbers, **totals, "rows": rows, "versions": {}, "python": ""}
+
+
+def test_modules_with_functions_are_compared_apart() -> None:
+    entry = clients.compared({"warp": side(1.0, 1), "tiles": side(0.5, 0)})
+    assert (entry["ratio"], entry["modules"]) == (2.0, 2)
+    assert entry["tile_modules"]["cpu_s"] == {"warp": 8.0, "tiles": 4.0}
+    assert entry["other_modules"]["cpu_s"] == {"warp": 2.0, "tiles": 1.0}
+    left_out = {"title": "Other", "left_out": "newton is not installed"}
+    _, first, second = clients.table([{"title": "Client", **entry}, left_out]).splitlines()
+    assert first.split() == ["Client", "2", "1", "0", "10.0", "5.0", "2.0", "1", "8.0", "4.0", "2.0", "1", "1"]
+    assert second.endswith("left out: newton is not installed")
+
+
+def test_sides_with_different_modules_are_not_compared() -> None:
+    with pytest.raises(clients.LeftOut, match="different modules"):
+        clients.compared({"warp": side(1.0, 1), "tiles": side(0.5, 0, ("one", "three"))})
+
+
+def test_the_page_has_the_figures_of_the_result() -> None:
+    entries = json.loads((clients.ROOT / "benchmarks" / "results" / "clients.json").read_text())["clients"]
+    assert clients.markdown(list(entries.values())) in (clients.ROOT / "docs" / "clients.md").read_text()
+
+
+def test_declared_functions_of_a_module() -> None:
+    source = 'extern "C" {\nvoid dot(float*);\nvoid potrf(float*, int*);\n}\nextern "C" __global__ void kernel(\n'
+    assert linked_functions(source) == 2
+    assert linked_functions("") == 0
