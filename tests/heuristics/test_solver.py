@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.gemm.hardware import LANES, THREAD_REGISTERS
+from warp_tiles.gemm.hardware import LANES, STATIC_SHARED_BYTES, THREAD_REGISTERS
 from warp_tiles.gemm.variant import DType, Operand
-from warp_tiles.heuristics.solver import MAX_ROWS, STATIC_SHARED_BYTES, choose, obstacle, registers
+from warp_tiles.heuristics.solver import MAX_ROWS, choose, obstacle, register_limit
 from warp_tiles.solver.variant import OPERANDS, Function, SolverVariant
 
 
@@ -48,7 +48,7 @@ def test_a_usual_variant_is_served(function: Function) -> None:
         ({"threads": 48}, "threads=48: the block has to consist of whole warps"),
         ({"threads": 16}, "threads=16: the block has to consist of whole warps"),
         ({"threads": 2048}, "threads=2048: the block has to consist of whole warps"),
-        ({"n": 257}, "n=257: a lane cannot hold its rows of a column in registers"),
+        ({"n": 257}, "n=257: shared memory does not hold a triangle of so many rows"),
     ],
 )
 def test_an_obstacle_names_the_field_and_its_value(function: Function, changes: dict[str, int], words: str) -> None:
@@ -94,4 +94,23 @@ def test_few_columns_get_several_lanes_and_many_one() -> None:
 
 @given(variants)
 def test_a_register_limit_is_a_number_that_the_linker_takes(variant: SolverVariant) -> None:
-    assert 32 <= registers(variant) <= THREAD_REGISTERS
+    assert 32 <= register_limit(variant) <= THREAD_REGISTERS
+
+
+@pytest.mark.parametrize(
+    ("function", "changes", "limit"),
+    [
+        ("cholesky", {"n": 32}, 56),
+        ("cholesky", {"n": 96}, 255),
+        ("cholesky", {"n": 64, "threads": 128}, 80),
+        ("cholesky_solve", {"n": 64, "threads": 128}, 56),
+        ("lower_solve", {"n": 64, "columns": 64, "threads": 128}, 128),
+        ("cholesky_adjoint", {"n": 32, "threads": 256}, 72),
+        ("lower_solve_adjoint", {"n": 64, "threads": 256}, 72),
+        ("cholesky", {"n": 16, "dtype": "float64"}, 56),
+    ],
+)
+def test_a_register_limit_follows_from_the_tiles_in_shared_memory(
+    function: Function, changes: dict[str, Any], limit: int
+) -> None:
+    assert register_limit(variant(function, **changes)) == limit

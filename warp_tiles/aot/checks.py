@@ -12,7 +12,7 @@ from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import Arrangement, GemmVariant, Operand, Precision
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.solver.config import SolverConfig
-from warp_tiles.solver.variant import OPERANDS, Function, SolverVariant
+from warp_tiles.solver.variant import OPERANDS, RIGHT_SIDES, Function, SolverVariant
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.store import ToolchainStore
 
@@ -179,7 +179,7 @@ def _solver(check: _SolverCheck) -> SolverVariant:
     size = DTYPE_BYTES[dtype]
     operands = []
     for name, order in zip(OPERANDS[function], arrangements):
-        width = columns if name in ("x", "y", "gx", "gy") else n
+        width = columns if name in RIGHT_SIDES else n
         ld = width if order == "r" else n
         operands.append(Operand(dtype, _ARRANGEMENTS[order], ld, math.gcd(16, ld * size) if aligned else size))
     return SolverVariant(function, n, columns, tuple(operands), in_place, threads, arch)

@@ -20,7 +20,7 @@ from warp_tiles.compile.module import ModuleSource, max_registers, module_option
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import BuildError, LinkError, WarpTilesError
 from warp_tiles.gemm.variant import GemmVariant
-from warp_tiles.heuristics.solver import registers as registers_of
+from warp_tiles.heuristics.solver import register_limit
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.providers.mma import device_function
 from warp_tiles.solver.variant import SolverVariant, Variant
@@ -276,7 +276,7 @@ def solver_registers(plan: ModulePlan) -> int | None:
     solvers = [v for v in plan.variants if v.needed and v.provider == "mma" and isinstance(v.variant, SolverVariant)]
     if not solvers or {kernel for planned in solvers for kernel in planned.kernels} != set(plan.kernels):
         return None
-    return max(registers_of(planned.variant) for planned in solvers if isinstance(planned.variant, SolverVariant))
+    return max(register_limit(planned.variant) for planned in solvers if isinstance(planned.variant, SolverVariant))
 
 
 def planned_functions(plan: ModulePlan) -> dict[Variant, DeviceFunction]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from warp_tiles.gemm.hardware import (
     LANES,
     REGISTERS,
+    RESERVED_SHARED_BYTES,
     RESIDENT_BLOCKS,
     RESIDENT_THREADS,
     SHARED_BYTES,
@@ -70,7 +71,8 @@ def _resident_blocks(view: GemmVariant, registers_used: float) -> int:
     sizes = (view.m * view.k, view.k * view.n, view.m * view.n)
     tiles = sum(n * DTYPE_BYTES[o.dtype] for n, o in zip(sizes, (view.a, view.b, view.c)))
     by_registers = int(REGISTERS / (min(THREAD_REGISTERS, registers_used) * view.threads))
-    return max(1, min(SHARED_BYTES // (tiles + 1024), by_registers, RESIDENT_THREADS // view.threads, RESIDENT_BLOCKS))
+    by_memory = SHARED_BYTES // (tiles + RESERVED_SHARED_BYTES)
+    return max(1, min(by_memory, by_registers, RESIDENT_THREADS // view.threads, RESIDENT_BLOCKS))
 
 
 def cost(view: GemmVariant, config: TileConfig) -> float:

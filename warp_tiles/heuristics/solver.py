@@ -8,20 +8,25 @@ from warp_tiles.gemm.hardware import (
     LANES,
     MIN_ARCH,
     REGISTERS,
+    RESERVED_SHARED_BYTES,
     RESIDENT_BLOCKS,
     RESIDENT_THREADS,
     SHARED_BYTES,
+    STATIC_SHARED_BYTES,
     THREAD_REGISTERS,
 )
 from warp_tiles.solver.config import SolverConfig
-from warp_tiles.solver.variant import SolverVariant
+from warp_tiles.solver.variant import FORWARD_OF, OPERANDS, RIGHT_SIDES, SolverVariant
 
-LANE_BYTES = 128  # of a column that one lane holds in registers, at most
-MAX_ROWS = 256
+MAX_ROWS = 256  # a larger triangle exceeds shared memory
+LANE_BYTES = 128  # of a column that one lane holds in registers, at most, if several lanes share it
+
+# These were fitted to benchmarks/solvers.py on one H100.
 FEW_COLUMNS = 8
 FEW_THREADS = 128
-RESERVED_SHARED_BYTES = 1024  # of each block, by the driver
-STATIC_SHARED_BYTES = 48 * 1024  # of a kernel, at most
+LEAST_REGISTERS = 40  # besides those of a factor
+LEAST_ADJOINT_REGISTERS = 56
+LEAST_REGISTERS_OF_FEW_THREADS = 56  # also with 8-byte elements
 
 
 def obstacle(variant: SolverVariant) -> str:
@@ -31,28 +36,32 @@ def obstacle(variant: SolverVariant) -> str:
     if variant.threads % LANES or variant.threads > BLOCK_THREADS:
         return f"threads={variant.threads}: the block has to consist of whole warps"
     if variant.n > MAX_ROWS:
-        return f"n={variant.n}: a lane cannot hold its rows of a column in registers"
+        return f"n={variant.n}: shared memory does not hold a triangle of so many rows"
     if variant.scratch_bytes > STATIC_SHARED_BYTES:
         return f"n={variant.n}: its scratch memory of {variant.scratch_bytes} bytes exceeds {STATIC_SHARED_BYTES}"
     return ""
 
 
-def registers(variant: SolverVariant) -> int:
+def _shared_elements(variant: SolverVariant) -> int:
+    """Elements in shared memory of a block: its tiles and, for an adjoint, their gradients and the scratch memory."""
+    forward = FORWARD_OF.get(variant.function, variant.function)
+    tiles = sum(variant.n * (variant.columns if name in RIGHT_SIDES else variant.n) for name in OPERANDS[forward])
+    return tiles if forward == variant.function else 2 * tiles + variant.scratch_elements
+
+
+def register_limit(variant: SolverVariant) -> int:
     """Registers of a thread with which as many blocks are resident as shared memory has room for.
 
     A solver waits for its own results most of the time, so another resident block gains more than registers do.
     """
     size = DTYPE_BYTES[variant.dtype]
-    adjoint = variant.function.endswith("adjoint")
-    tiles = variant.n * variant.n * (2 if "cholesky" in variant.function and "solve" not in variant.function else 1)
-    tiles += variant.n * variant.columns * (2 if "solve" in variant.function else 0)
-    used = size * (2 * tiles + variant.scratch_elements if adjoint else tiles) + RESERVED_SHARED_BYTES
-    blocks = min(RESIDENT_BLOCKS, max(1, SHARED_BYTES // used))
-    threads = min(RESIDENT_THREADS, blocks * variant.threads)
+    blocks = SHARED_BYTES // (size * _shared_elements(variant) + RESERVED_SHARED_BYTES)
+    threads = min(RESIDENT_THREADS, min(RESIDENT_BLOCKS, max(1, blocks)) * variant.threads)
     words = min(variant.n, LANES) * size // 4  # a lane holds so many words of a factor, at most
-    least = 40 + words // 2 // 8 * 8 + 16 * adjoint
+    least = LEAST_ADJOINT_REGISTERS if variant.function in FORWARD_OF else LEAST_REGISTERS
+    least += words // 2 // 8 * 8
     if size == 8 or variant.threads < FEW_THREADS:
-        least = max(least, 56)
+        least = max(least, LEAST_REGISTERS_OF_FEW_THREADS)
     return max(least, min(THREAD_REGISTERS, REGISTERS // threads // 8 * 8))
 
 
@@ -63,11 +72,10 @@ def choose(variant: SolverVariant) -> SolverConfig:
     """
     if variant.function == "cholesky":
         return SolverConfig()
-    columns = variant.n if variant.function == "cholesky_adjoint" else variant.columns
-    if columns > FEW_COLUMNS:
+    if variant.columns > FEW_COLUMNS:
         return SolverConfig()
     lanes = 1
-    while lanes < LANES and lanes < variant.n and 2 * lanes * columns <= LANES:
+    while lanes < LANES and lanes < variant.n and 2 * lanes * variant.columns <= LANES:
         lanes *= 2
     rows = LANE_BYTES // DTYPE_BYTES[variant.dtype]
     while 1 < lanes < LANES and lanes * rows < variant.n:

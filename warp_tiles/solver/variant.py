@@ -26,6 +26,12 @@ OPERANDS: dict[Function, tuple[str, ...]] = {
 }
 """Names of each function's operands, in the order in which it takes them; ``g`` marks a gradient."""
 
+RIGHT_SIDES = frozenset(("y", "x", "gy", "gx"))
+"""The operands with ``n`` rows and ``columns`` columns. All others are triangles with ``n`` rows and columns."""
+
+FORWARD_OF: dict[Function, Function] = {"cholesky_adjoint": "cholesky", "lower_solve_adjoint": "lower_solve"}
+"""The forward function of each adjoint."""
+
 
 @dataclass(frozen=True)
 class SolverVariant:
@@ -64,6 +70,16 @@ class SolverVariant:
         return self.operands[0].dtype
 
     @property
+    def has_right_sides(self) -> bool:
+        """True if the function reads or writes right-hand sides."""
+        return not RIGHT_SIDES.isdisjoint(OPERANDS[self.function])
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the device function's parameters: its operands, and ``w`` if it needs scratch memory."""
+        return (*OPERANDS[self.function], *(("w",) if self.scratch_elements else ()))
+
+    @property
     def scratch_elements(self) -> int:
         """Elements of shared memory that the function needs besides its operands."""
         if self.function == "cholesky_adjoint":
@@ -90,7 +106,7 @@ class SolverVariant:
     @property
     def size(self) -> str:
         """Sizes for tables, e.g. ``lower_solve 32x32, 4 columns, in place``."""
-        columns = f", {self.columns} column{'s' * (self.columns > 1)}" if "solve" in self.function else ""
+        columns = f", {self.columns} column{'s' * (self.columns > 1)}" if self.has_right_sides else ""
         return f"{self.function} {self.n}x{self.n}{columns}{', in place' * self.in_place}"
 
     @property
@@ -100,7 +116,7 @@ class SolverVariant:
 
     def describe(self) -> str:
         """One line for messages, e.g. ``lower_solve of 32x32 float32 for 4 columns, 64 threads, sm_90``."""
-        columns = f" for {self.columns} column{'s' * (self.columns > 1)}" if "solve" in self.function else ""
+        columns = f" for {self.columns} column{'s' * (self.columns > 1)}" if self.has_right_sides else ""
         in_place = " in place" * self.in_place
         return (
             f"{self.function} of {self.n}x{self.n} {self.dtype}{columns}{in_place}, "
