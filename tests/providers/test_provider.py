@@ -27,7 +27,7 @@ from warp_tiles.toolchain.search import Toolchain
 from warp_tiles.toolchain.store import ToolchainStore
 
 PROVIDERS: dict[str, type[NvrtcProvider]] = {"mma": MmaProvider, "cublasdx": CublasdxProvider}
-MODULES = {"mma": mma, "cublasdx": cublasdx}
+OPTIONS = {name: provider(ToolchainStore(Path("unused"))).options(BASE) for name, provider in PROVIDERS.items()}
 both_providers = pytest.mark.parametrize("name", PROVIDERS)
 
 
@@ -151,13 +151,13 @@ def test_keys_of_providers_differ(installation: FakeInstallation) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "option"), [(name, option) for name, module in MODULES.items() for option in sorted(module.options(BASE))]
+    ("name", "option"), [(name, option) for name, options in OPTIONS.items() for option in sorted(options)]
 )
 def test_every_option_is_in_the_key(
     name: str, option: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, options = installation.provider(name).key(BASE), MODULES[name].options(BASE)
-    monkeypatch.setattr(MODULES[name], "options", lambda variant: {**options, option: "other"})
+    before = installation.provider(name).key(BASE)
+    monkeypatch.setattr(PROVIDERS[name], "options", lambda provider, variant: {**OPTIONS[name], option: "other"})
     assert differing(before, installation.provider(name).key(BASE)) == {f"option.{option}"}
 
 
@@ -165,8 +165,8 @@ def test_every_option_is_in_the_key(
 def test_a_new_option_changes_the_key(
     name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, options = installation.provider(name).key(BASE), MODULES[name].options(BASE)
-    monkeypatch.setattr(MODULES[name], "options", lambda variant: {**options, "use_fast_math": True})
+    before = installation.provider(name).key(BASE)
+    monkeypatch.setattr(PROVIDERS[name], "options", lambda provider, variant: {**OPTIONS[name], "use_fast_math": True})
     assert differing(before, installation.provider(name).key(BASE)) == {"option.use_fast_math"}
 
 
@@ -219,7 +219,7 @@ def test_the_schema_of_the_source_is_in_the_key(
     name: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = installation.provider(name).key(BASE)
-    monkeypatch.setattr(MODULES[name], "SOURCE_SCHEMA", 99)
+    monkeypatch.setattr(PROVIDERS[name], "schema", 99)
     assert differing(before, installation.provider(name).key(BASE)) == {"provider"}
 
 

@@ -16,7 +16,6 @@ from warp_tiles.compile.compiler import Compiled
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.heuristics.solver import choose
 from warp_tiles.providers import SolverProvider
-from warp_tiles.providers import solver as solver_module
 from warp_tiles.providers.solver_source import SOURCE, header_of, solver_translation_unit
 from warp_tiles.solver.config import SolverConfig
 from warp_tiles.solver.variant import OPERANDS, Function, SolverVariant
@@ -110,7 +109,7 @@ def test_every_field_of_the_configuration_is_in_the_key(field: str, kernels: Pat
 
 def test_the_schema_is_in_the_key(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = provider(kernels).key(BASE)
-    monkeypatch.setattr(solver_module, "SOURCE_SCHEMA", 99)
+    monkeypatch.setattr(SolverProvider, "schema", 99)
     assert differing(before, provider(kernels).key(BASE)) == {"provider"}
 
 

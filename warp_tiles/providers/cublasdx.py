@@ -14,8 +14,6 @@ from warp_tiles.providers.nvrtc import NvrtcProvider
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.sources import DeviceSource
 
-SOURCE_SCHEMA = 1
-
 
 def promised(variant: GemmVariant) -> GemmVariant:
     """The variant with the alignments that may be promised to cuBLASDx.
@@ -96,11 +94,7 @@ class CublasdxProvider(NvrtcProvider[GemmVariant, TileConfig]):
     """
 
     name = "cublasdx"
-
-    @property
-    def schema(self) -> int:
-        """See :class:`NvrtcProvider`."""
-        return SOURCE_SCHEMA
+    schema = 1
 
     def source(self) -> DeviceSource:
         """See :class:`NvrtcProvider`."""

@@ -5,22 +5,18 @@ The chooser is imported when a variant is planned. A process that finds all modu
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from warp_tiles.errors import UnsupportedVariant
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.providers.base import Recipe, Tuned
-from warp_tiles.providers.nvrtc import NvrtcProvider
+from warp_tiles.providers.own import OwnProvider, constants, unique_name
 from warp_tiles.solver.config import Config
 from warp_tiles.solver.variant import SolverVariant, Variant
-from warp_tiles.toolchain import sources
-from warp_tiles.toolchain.sources import DeviceSource
 from warp_tiles.toolchain.store import ToolchainStore
 
 if TYPE_CHECKING:
@@ -28,13 +24,6 @@ if TYPE_CHECKING:
     from warp_tiles.codegen.module import DeviceFunction
 
 SOURCE = "gemm/block_gemm.cuh"  # below kernels/
-SOURCE_SCHEMA = 1
-
-
-def _constants(kind: str, values: dict[str, Any]) -> str:
-    """C++ of constants as enumerators. Static members would take 65 bytes of LTO-IR each, used or not."""
-    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
-    return f"    enum : {kind} {{ {', '.join(f'{name} = {text}' for name, text in texts.items())} }};"
 
 
 def problem_struct(variant: GemmVariant) -> str:
@@ -50,10 +39,10 @@ def problem_struct(variant: GemmVariant) -> str:
         [
             "struct Problem {",
             f"    {types}",
-            _constants("int", sizes),
-            _constants("int", {f"align_{name}": operand.alignment for name, operand in operands.items()}),
-            _constants("bool", {**flags, "tf32": variant.precision == "tf32"}),
-            _constants("int", {"threads": variant.threads, "sm": variant.arch}),
+            constants("int", sizes),
+            constants("int", {f"align_{name}": operand.alignment for name, operand in operands.items()}),
+            constants("bool", {**flags, "tf32": variant.precision == "tf32"}),
+            constants("int", {"threads": variant.threads, "sm": variant.arch}),
             "};",
         ]
     )
@@ -69,23 +58,17 @@ def config_struct(config: TileConfig) -> str:
         [
             "struct Config {",
             instruction,
-            _constants("int", numbers),
-            _constants("bool", flags),
+            constants("int", numbers),
+            constants("bool", flags),
             "};",
         ]
     )
 
 
 def translation_unit(variant: GemmVariant, config: TileConfig) -> str:
-    """The translation unit of the variant's device function.
-
-    Both structures lie in one structure with a unique name. Templates are instantiated with it; with equal names, the
-    linker would use one variant's templates for all variants. An unnamed namespace would also work, but its long names
-    would fill a seventh of the LTO-IR.
-    """
+    """The translation unit of the variant's device function. Both structures lie in one with a unique name."""
     structs = f"{problem_struct(variant)}\n{config_struct(config)}"
-    digest = hashlib.sha256((variant.symbol + structs).encode()).digest()
-    unique = f"w{base64.b32encode(digest[:5]).decode().lower()}"  # short, because it is part of every name
+    unique = unique_name(variant.symbol, structs)
     return f"""#include "{SOURCE}"
 
 struct {unique} {{
@@ -152,14 +135,6 @@ def device_function(variant: Variant, symbol: str, provider: str, config: Config
     return DeviceFunction(symbol, "registers do not hold the sums of its tile")
 
 
-def options(variant: GemmVariant) -> dict[str, Any]:
-    """The compiler options that affect the code, with the names of ``cuda.core.ProgramOptions``.
-
-    ``gen_opt_lto`` is not set: the optimizer runs at the link, and an earlier run would take longer than it saves.
-    """
-    return {"arch": f"sm_{variant.arch}", "std": "c++17"}
-
-
 @functools.lru_cache(maxsize=4096)
 def _chosen(variant: GemmVariant) -> TileConfig:
     from warp_tiles.heuristics.choose import choose
@@ -167,8 +142,8 @@ def _chosen(variant: GemmVariant) -> TileConfig:
     return choose(variant)
 
 
-class MmaProvider(NvrtcProvider[GemmVariant, TileConfig]):
-    """Builds variants from the templates in ``kernels/``, which include only their own headers.
+class MmaProvider(OwnProvider[GemmVariant, TileConfig]):
+    """Builds GEMM variants from the templates in ``kernels/gemm``.
 
     Where a method takes a tile configuration, None means the result of :func:`warp_tiles.heuristics.choose.choose`.
 
@@ -177,30 +152,17 @@ class MmaProvider(NvrtcProvider[GemmVariant, TileConfig]):
         tuned: Measurements. With None, the heuristics make every choice.
     """
 
-    name = "mma"
+    schema = 1
+    header = SOURCE
 
     def __init__(self, store: ToolchainStore, tuned: Tuned | None = None) -> None:
         super().__init__(store)
         self._tuned = tuned
 
-    @property
-    def schema(self) -> int:
-        """See :class:`NvrtcProvider`."""
-        return SOURCE_SCHEMA
-
-    def source(self) -> DeviceSource:
-        """See :class:`NvrtcProvider`."""
-        kernels = sources.kernels_folder()
-        return DeviceSource(kernels / SOURCE, kernels, (kernels,))
-
     def text(self, variant: GemmVariant, config: TileConfig | None) -> str:
         """See :class:`NvrtcProvider`."""
         assert config is not None
         return translation_unit(variant, config)
-
-    def options(self, variant: GemmVariant) -> dict[str, Any]:
-        """See :class:`NvrtcProvider`."""
-        return options(variant)
 
     def resolved_config(self, variant: GemmVariant, config: TileConfig | None) -> TileConfig:
         """See :class:`NvrtcProvider`.
@@ -231,7 +193,3 @@ class MmaProvider(NvrtcProvider[GemmVariant, TileConfig]):
     def recipe(self, variant: GemmVariant, config: TileConfig) -> Recipe:
         """The recipe for a variant with a tile configuration."""
         return Recipe("the provider mma", variant, variant.symbol, config)
-
-    def details(self, config: TileConfig | None) -> dict[str, object]:
-        """See :class:`NvrtcProvider`."""
-        return {"tile_config": config.to_json() if config else None}

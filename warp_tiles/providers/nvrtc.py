@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from warp_tiles.providers.base import Built, Provider, ProviderContext, Recipe, V
 from warp_tiles.solver.config import Config
@@ -25,19 +25,18 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
 
     Args:
         store: Finds the toolchain and digests its files.
+
+    Attributes:
+        schema: Version of the translation unit's format.
     """
 
     compiles = True
+    schema: ClassVar[int]
 
     def __init__(self, store: ToolchainStore) -> None:
         self._store = store
 
     # ---- overridden by each provider
-
-    @property
-    @abstractmethod
-    def schema(self) -> int:
-        """Version of the translation unit's format."""
 
     @abstractmethod
     def source(self) -> DeviceSource:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.variant import Operand
+from warp_tiles.providers.own import constants, unique_name
 from warp_tiles.solver.config import SolverConfig
 from warp_tiles.solver.variant import OPERANDS, Function, SolverVariant
 
@@ -38,26 +36,23 @@ def solver_translation_unit(variant: SolverVariant, config: SolverConfig) -> str
     names = OPERANDS[variant.function]
     numbers = {"n": variant.n, "columns": variant.columns, "threads": variant.threads, "lanes": config.lanes}
     lines = [f"    using {name.upper()} = {_matrix(operand)};" for name, operand in zip(names, variant.operands)]
-    lines.append(f"    enum : int {{ {', '.join(f'{name} = {value}' for name, value in numbers.items())} }};")
-    lines.append(f"    enum : bool {{ in_place = {str(variant.in_place).lower()} }};")
+    lines += [constants("int", numbers), constants("bool", {"in_place": variant.in_place})]
     if variant.function in ("lower_solve", "upper_solve"):
         order = "forward" if variant.function == "lower_solve" else "backward"
         lines.append(f"    static constexpr wt::solver::Order order = wt::solver::Order::{order};")
     body = "\n".join(lines)
-    digest = hashlib.sha256((variant.symbol + body).encode()).digest()
-    own = f"w{base64.b32encode(digest[:5]).decode().lower()}"  # short, because it is part of every name
-    template = f"wt::solver::{_TEMPLATES[variant.function][1]}<{own}>"
-    parameters = [*names, *(["w"] if variant.scratch_elements else [])]
-    matrices = [f"{own}::{name.upper()}::at({name})" for name in names]
+    unique = unique_name(variant.symbol, body)
+    template = f"wt::solver::{_TEMPLATES[variant.function][1]}<{unique}>"
+    matrices = [f"{unique}::{name.upper()}::at({name})" for name in names]
     if variant.scratch_elements:
         matrices.append(f"{template}::W::at(w)")
     return f"""#include "{header_of(variant)}"
 
-struct {own} {{
+struct {unique} {{
 {body}
 }};
 
-extern "C" __device__ void {variant.symbol}({", ".join(f"void* {name}" for name in parameters)})
+extern "C" __device__ void {variant.symbol}({", ".join(f"void* {name}" for name in variant.parameters)})
 {{
     {template}::run({", ".join(matrices)});
 }}
