@@ -12,8 +12,8 @@ from typing import Any
 
 from warp_tiles import settings
 from warp_tiles._warp.installed import engine, installed, is_enabled, require_hooks, set_installed
+from warp_tiles._warp.intercept import is_planning
 from warp_tiles.errors import PlanError, SettingError
-from warp_tiles.launch.intercept import is_planning
 from warp_tiles.plan.planning import ModulePlan
 
 __all__ = ["disable", "enable", "enabled", "engine", "is_enabled", "is_planning", "plan", "report"]

@@ -25,7 +25,7 @@ import warp as wp
 
 import warp_tiles
 from benchmarks.client_scripts.steps import STEPS
-from warp_tiles.launch.intercept import intercepted
+from warp_tiles._warp.intercept import intercepted
 
 ARCH = 90
 

@@ -15,7 +15,7 @@ import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
 from tests.tuning.kernels import CONFIGS, SIZE, arguments, dim, lists, scaled_add, tuned
 from warp_tiles import TuningError
-from warp_tiles.launch.intercept import intercepted
+from warp_tiles._warp.intercept import intercepted
 from warp_tiles.tuning import kernel_search
 from warp_tiles.tuning.space import modules_first
 

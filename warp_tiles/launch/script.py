@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from warp_tiles._warp.intercept import intercepted
 from warp_tiles.errors import ScriptError
-from warp_tiles.launch.intercept import intercepted
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from warp_tiles import settings
+from warp_tiles._warp.intercept import is_planning
 from warp_tiles.errors import LockedError, TuningError
-from warp_tiles.launch.intercept import is_planning
 from warp_tiles.tuning.arguments import namespace
 from warp_tiles.tuning.kernel_records import Dim, KernelRecords, Store, described
 from warp_tiles.tuning.key import TuningKey

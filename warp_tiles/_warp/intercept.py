@@ -44,10 +44,10 @@ def intercepted(launched: Callable[[Any, int], None]) -> Iterator[dict[str, str]
     global _open_blocks
     import warp
 
-    from warp_tiles import _warp
+    from warp_tiles._warp.seams import find
 
-    _warp.find("context.init")()
-    context = _warp.find("context")
+    find("context.init")()
+    context = find("context")
     devices = _Devices(context.runtime)
     captures = _Captures(warp)
     stand_ins = _launches(launched) | captures.stand_ins() | _builds() | {"get_cuda_device": devices.get_cuda_device}

@@ -13,7 +13,7 @@ import warp as wp
 import warp_tiles
 from tests.products import load_kernels
 from warp_tiles import _warp
-from warp_tiles.launch.intercept import intercepted
+from warp_tiles._warp.intercept import intercepted
 
 KERNELS = """
 import warp as wp
