@@ -100,14 +100,7 @@ struct LowerSolveAdjoint {
         }
         lower_product<tile, n, columns, threads>(
             w, x, 0, [](int) { return 0; },
-            [gl](int i, int j, const T (&sums)[tile][tile]) {
-#pragma unroll
-                for (int r = 0; r < tile; ++r)
-#pragma unroll
-                    for (int c = 0; c < tile; ++c)
-                        if (i + r < n && j + c <= i + r)
-                            gl.set(i + r, j + c, gl.get(i + r, j + c) - sums[r][c]);
-            });
+            [gl](int i, int j, const T (&sums)[tile][tile]) { subtract_lower<n>(gl, i, j, sums); });
         arch::block_barrier();
     }
 };

@@ -102,7 +102,7 @@ private:
         }
     }
 
-    // A -= P * P^T behind the panel P, whose columns lie in lines
+    // A -= P * P^T after the panel P, whose columns lie in lines
     static WT_DEVICE void update(L l, int first)
     {
         using Panel = Matrix<T, 1, L::line_stride, L::align>;
@@ -114,9 +114,9 @@ private:
 
     static WT_DEVICE void subtract(L l, int i, int j, const T (&sums)[tile][tile])
     {
+        if constexpr (n % tile == 0) {
 #pragma unroll
-        for (int r = 0; r < tile; ++r) {
-            if constexpr (n % tile == 0) {
+            for (int r = 0; r < tile; ++r) {
                 T line[tile];
                 T* const place = l.rows_are_lines ? l.address(i + r, j) : l.address(i, j + r);
                 read<L::width(tile)>(line, place);
@@ -124,12 +124,9 @@ private:
                 for (int c = 0; c < tile; ++c)
                     line[c] -= l.rows_are_lines ? sums[r][c] : sums[c][r];
                 write<L::width(tile)>(place, line);
-            } else {
-#pragma unroll
-                for (int c = 0; c < tile; ++c)
-                    if (i + r < n && j + c <= i + r)
-                        l.set(i + r, j + c, l.get(i + r, j + c) - sums[r][c]);
             }
+        } else {
+            subtract_lower<n>(l, i, j, sums);
         }
     }
 

@@ -32,7 +32,9 @@ WT_DEVICE Pivot<T> pivot_of(T x)
     return {exact ? refined : x >= T(0) ? x : estimate, exact ? reciprocal : estimate};
 }
 
-// The same in one thread, for a few rows: a warp would spend more time on exchanging columns.
+// L of A = L * L^T for N x N elements, in the registers of one thread. It serves a few rows, for which a warp would spend
+// more time on exchanging columns. Only the lower triangle of A counts; zeros are written above the diagonal of L. A may
+// be L.
 template <int N, class A, class L>
 struct FactorInThread {
     using T = typename L::Element;
@@ -79,7 +81,7 @@ private:
     }
 };
 
-// L of A = L * L^T for N x N elements. Only the lower triangle of A is read; zeros are written above the diagonal of L.
+// L of A = L * L^T for N x N elements. Only the lower triangle of A counts; zeros are written above the diagonal of L.
 // A may be L. All lanes of one warp call it.
 template <int N, class A, class L>
 struct Factor {
@@ -92,7 +94,7 @@ struct Factor {
 
     static WT_DEVICE void run(A a, L l, int lane)
     {
-        const int own = smaller(lane, N - 1);  // lanes behind the block repeat the last one, and write nothing
+        const int own = smaller(lane, N - 1);  // lanes after the block repeat the last one, and write nothing
         T x[N];
 #pragma unroll
         for (int k = 0; k < N; ++k) {
@@ -177,7 +179,7 @@ private:
         }
     }
 
-    // x[k] -= factor * column[k] for each k behind j
+    // x[k] -= factor * column[k] for each k after j
     static WT_DEVICE void subtract(T (&x)[N], T factor, const T* column, int j)
     {
 #pragma unroll

@@ -160,7 +160,7 @@ struct Column {
 
     T at[slots];
 
-    // The row in a slot; slots behind the last row repeat it.
+    // The row in a slot; slots after the last row repeat it.
     static WT_DEVICE int row(int slot, int lane)
     {
         return exact ? slot * LANES + lane : smaller(slot * LANES + lane, N - 1);

@@ -21,7 +21,7 @@ WT_DEVICE int triangle_row(int t)
     return row;
 }
 
-// Elements (first + e, k) for e < TILE of a matrix of N rows; rows behind the last repeat it.
+// Elements (first + e, k) for e < TILE of a matrix of N rows; rows after the last repeat it.
 template <int TILE, int N, class M, class T>
 WT_DEVICE void column_of(T (&to)[TILE], M m, int first, int k)
 {
@@ -34,8 +34,20 @@ WT_DEVICE void column_of(T (&to)[TILE], M m, int first, int k)
     }
 }
 
-// Calls use(i, j, sum) with the sum over k of a(i, k) * b(j, k) for tiles on and below the diagonal: `rows` rows from
-// `first_row` on, of matrices of N rows. k runs from start(i) to K, where i is the first row of a tile.
+// Subtracts a tile from m, whose lower triangle has N rows. (i, j) is the tile's first element.
+template <int N, int TILE, class M, class T>
+WT_DEVICE void subtract_lower(M m, int i, int j, const T (&tile)[TILE][TILE])
+{
+#pragma unroll
+    for (int r = 0; r < TILE; ++r)
+#pragma unroll
+        for (int c = 0; c < TILE; ++c)
+            if (i + r < N && j + c <= i + r)
+                m.set(i + r, j + c, m.get(i + r, j + c) - tile[r][c]);
+}
+
+// Calls use(i, j, sums) for each tile on and below the diagonal. (i, j) is its first element; rows and columns begin at
+// first_row and end before N. sums[r][c] is the sum over k of a(i + r, k) * b(j + c, k), for k from start(i) to K - 1.
 template <int TILE, int N, int K, int Threads, class A, class B, class Start, class Use>
 WT_DEVICE void lower_product(A a, B b, int first_row, Start start, Use use)
 {
