@@ -41,12 +41,12 @@ def test_the_type_of_a_solver_passes_its_operands_and_scratch_memory() -> None:
     assert solver_struct(FACTOR, "f").splitlines() == [
         "struct f_call {",
         "    static constexpr int scratch = 0;",
-        "    static CUDA_CALLABLE void run(void* a, void* b) { f(a, b); }",
+        "    static CUDA_CALLABLE void run(void* a, void* l) { f(a, l); }",
         "};",
     ]
     assert solver_declaration(FACTOR_ADJOINT, "f") == "void f(void*, void*, void*, void*);"
     assert "scratch = 72;" in solver_struct(FACTOR_ADJOINT, "f")
-    assert "run(void* a, void* b, void* c, void* d) { f(a, b, c, d); }" in solver_struct(FACTOR_ADJOINT, "f")
+    assert "run(void* l, void* g, void* a, void* w) { f(l, g, a, w); }" in solver_struct(FACTOR_ADJOINT, "f")
 
 
 def test_an_adjoint_that_is_not_called_is_zero() -> None:

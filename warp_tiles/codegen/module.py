@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
@@ -15,7 +15,7 @@ from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.plan.planning import PlannedLoop, Session, Site
 from warp_tiles.settings import Settings
-from warp_tiles.solver.variant import OPERANDS, SolverVariant, Variant
+from warp_tiles.solver.variant import SolverVariant, Variant
 
 SCALAR_FUNCTION = "0"  # Warp's templates take the scalar path if they get an int in place of a function
 
@@ -31,6 +31,23 @@ class DeviceFunction:
 
     symbol: str
     sums: LoopSums | str
+
+
+@dataclass
+class _Calls:
+    """The device functions that a module calls.
+
+    Attributes:
+        names: What each placeholder stands for.
+        declarations: C++ declarations of the functions, by name.
+        solvers: C++ types that stand for solver functions, by the functions' names.
+        callers: Keys of the functions of the module that call any.
+    """
+
+    names: dict[str, str]
+    declarations: dict[str, str] = field(default_factory=dict)
+    solvers: dict[str, str] = field(default_factory=dict)
+    callers: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -82,35 +99,10 @@ class GeneratedModule:
                 products take the scalar path, because Warp's templates look only at the forward function.
             settings: The settings of the module.
         """
-        products = [site for site in self.session.sites if not site.is_solver]
-        complete = [site for site in products if self._is_complete(site, functions)]
-        names = {s.placeholder(role): SCALAR_FUNCTION for s in self.session.sites for role in s.roles}
-        declarations: dict[str, str] = {}
-        solvers: dict[str, str] = {}
-        served = {site.function for site in complete}
-        for site in self.session.sites:
-            for role, variant in site.variants.items():
-                if isinstance(variant, SolverVariant) and variant in functions and role in self._needed(site):
-                    symbol = functions[variant].symbol
-                    declarations[symbol] = solver_declaration(variant, symbol)
-                    solvers[symbol] = solver_struct(variant, symbol)
-                    served.add(site.function)
-                    names[site.placeholder(role)] = f"wt::Solver<{symbol}_call>{{}}"
-        waiting = waiting_sites(self.trace)
-        for site in complete:
-            forward = (
-                functions[site.variants[Role.FORWARD]].symbol if Role.FORWARD in site.variants else SCALAR_FUNCTION
-            )
-            for role in site.roles:
-                # an adjoint that nothing calls is still an argument; as in Warp, it is the forward function
-                product = self._product(site, role) if role in self._needed(site) else None
-                symbol = functions[product].symbol if product is not None else forward
-                if product is not None:
-                    declarations[symbol] = declaration(product, symbol)
-                if product is not None and role is Role.ADJOINT_B and site.index in waiting:
-                    declarations[f"{symbol}_waiting"] = waiting_function(symbol, pointers(product))
-                    symbol = f"{symbol}_waiting"
-                names[site.placeholder(role)] = symbol
+        complete = [site for site in self._product_sites() if self._is_complete(site, functions)]
+        calls = _Calls({s.placeholder(role): SCALAR_FUNCTION for s in self.session.sites for role in s.roles})
+        self._call_solvers(calls, functions)
+        self._call_products(calls, complete, functions)
         macros = Macros()
         decisions = self._decide(functions, settings)
         for decision in decisions:
@@ -119,21 +111,57 @@ class GeneratedModule:
                 assert operation.product is not None
                 summed = self._product(self.session.sites[operation.product.site], Role.FORWARD)
                 assert summed is not None
-                declarations[f"{sums.symbol}_add"] = loop_declarations(summed, sums)
+                calls.declarations[f"{sums.symbol}_add"] = loop_declarations(summed, sums)
         emit_loops(macros, decisions)
-        self._emit_loads(macros, decisions, served, settings)
+        self._emit_loads(macros, decisions, calls.callers, settings)
         if settings.loop_sums:
             sites = sites_without_replay(self.trace) & {site.index for site in complete}
             for function in self.trace.functions.values():
                 skip_replays(macros, function, sites)
         return with_prelude(
             self.source,
-            [declarations[name] for name in sorted(declarations)],
-            names,
+            [calls.declarations[name] for name in sorted(calls.declarations)],
+            calls.names,
             macros.definitions(self.trace.functions.values()),
-            header=bool(served) and settings.wide_moves,
-            solvers=[solvers[symbol] for symbol in sorted(solvers)],
+            header=bool(calls.callers) and settings.wide_moves,
+            solvers=[calls.solvers[symbol] for symbol in sorted(calls.solvers)],
         )
+
+    def _call_solvers(self, calls: _Calls, functions: Mapping[Variant, DeviceFunction]) -> None:
+        """Add the calls of the solver functions that were built. Each one can take the scalar path alone."""
+        for site in self.session.sites:
+            for role in self._needed(site):
+                variant = site.variants[role]
+                if isinstance(variant, SolverVariant) and variant in functions:
+                    symbol = functions[variant].symbol
+                    calls.declarations[symbol] = solver_declaration(variant, symbol)
+                    calls.solvers[symbol] = solver_struct(variant, symbol)
+                    calls.callers.add(site.function)
+                    calls.names[site.placeholder(role)] = f"wt::Solver<{symbol}_call>{{}}"
+
+    def _call_products(
+        self, calls: _Calls, complete: Iterable[Site], functions: Mapping[Variant, DeviceFunction]
+    ) -> None:
+        """Add the calls of the products whose needed functions were all built."""
+        waiting = waiting_sites(self.trace)
+        for site in complete:
+            calls.callers.add(site.function)
+            forward = (
+                functions[site.variants[Role.FORWARD]].symbol if Role.FORWARD in site.variants else SCALAR_FUNCTION
+            )
+            for role in site.roles:
+                # an adjoint that nothing calls is still an argument; as in Warp, it is the forward function
+                product = self._product(site, role) if role in self._needed(site) else None
+                symbol = functions[product].symbol if product is not None else forward
+                if product is not None:
+                    calls.declarations[symbol] = declaration(product, symbol)
+                if product is not None and role is Role.ADJOINT_B and site.index in waiting:
+                    calls.declarations[f"{symbol}_waiting"] = waiting_function(symbol, pointers(product))
+                    symbol = f"{symbol}_waiting"
+                calls.names[site.placeholder(role)] = symbol
+
+    def _product_sites(self) -> list[Site]:
+        return [site for site in self.session.sites if not site.is_solver]
 
     def _product(self, site: Site, role: Role) -> GemmVariant | None:
         variant = site.variants.get(role)
@@ -155,7 +183,7 @@ class GeneratedModule:
         self, functions: Mapping[Variant, DeviceFunction], settings: Settings
     ) -> tuple[LoopDecision, ...]:
         sums: dict[int, LoopSums | str] = {}
-        for site in self.session.sites:
+        for site in self._product_sites():
             if not settings.loop_sums:
                 sums[site.index] = "the setting loop_sums is off"
             elif self._is_complete(site, functions) and Role.FORWARD in site.variants:
@@ -187,18 +215,16 @@ def pointers(variant: GemmVariant) -> tuple[str, ...]:
 
 def solver_declaration(variant: SolverVariant, symbol: str) -> str:
     """C++ declaration of a solver variant's device function."""
-    count = len(OPERANDS[variant.function]) + bool(variant.scratch_elements)
-    return f"void {symbol}({', '.join(['void*'] * count)});"
+    return f"void {symbol}({', '.join('void*' for _ in variant.parameters)});"
 
 
 def solver_struct(variant: SolverVariant, symbol: str) -> str:
     """C++ of a type that stands for a solver function, as ``kernels/module/solvers.cuh`` uses it."""
-    names = "abcdef"[: len(OPERANDS[variant.function]) + bool(variant.scratch_elements)]
-    parameters = ", ".join(f"void* {name}" for name in names)
+    parameters = ", ".join(f"void* {name}" for name in variant.parameters)
     return (
         f"struct {symbol}_call {{\n"
         f"    static constexpr int scratch = {variant.scratch_elements};\n"
-        f"    static CUDA_CALLABLE void run({parameters}) {{ {symbol}({', '.join(names)}); }}\n"
+        f"    static CUDA_CALLABLE void run({parameters}) {{ {symbol}({', '.join(variant.parameters)}); }}\n"
         "};"
     )
 
