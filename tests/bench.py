@@ -78,6 +78,7 @@ class FakePool:
         self.requests: list[str] = []
         self.refuse: dict[str, WarpTilesError] = {}
         self.gate: threading.Event | None = None
+        self.started = 0  # processes before the first request
         self.lock = threading.Lock()
 
     def submit(self, request: CompileRequest) -> Future[Compiled]:
@@ -92,6 +93,9 @@ class FakePool:
         else:
             future.set_result(Compiled(f"LTO-IR of {name}".encode(), 0.5, "", "NVRTC 12.9"))
         return future
+
+    def start_processes(self, count: int) -> None:
+        self.started += count
 
     def close(self) -> None:
         pass

@@ -14,7 +14,7 @@ import pytest
 
 from tests.bench import ALIGNED, UNALIGNED, Bench, cublasdx, mma, variant_of
 from warp_tiles import settings
-from warp_tiles.build.engine import Engine
+from warp_tiles.build.engine import STARTED_AHEAD, Engine
 from warp_tiles.build.records import Artifact
 from warp_tiles.cache import CacheKey
 from warp_tiles.errors import BuildError
@@ -183,6 +183,29 @@ def test_an_artifact_that_was_built_ahead_is_used_once(bench: Bench) -> None:
     bench.engine.keep([replace(artifact, payload=b"kept")], current())
     assert bench.build(ALIGNED).payload == b"kept"
     assert bench.build(ALIGNED).payload == artifact.payload
+
+
+@pytest.mark.parametrize(
+    ("changes", "started"),
+    [
+        ({}, True),
+        ({"provider": "mma"}, True),
+        ({"provider": "cublasdx"}, True),
+        ({"provider": "libmathdx"}, False),
+        ({"provider": "scalar"}, False),
+        ({"policy": "fast"}, True),
+        ({"policy": "fast", "provider": "scalar"}, False),
+        ({"policy": "scalar"}, False),
+        ({"policy": "off"}, False),
+        ({"policy": "locked"}, False),
+    ],
+)
+def test_compilers_start_ahead_only_for_a_provider_that_compiles(
+    bench: Bench, changes: dict[str, str], started: bool
+) -> None:
+    with settings.override(**changes):
+        bench.engine.start_compilers(current())
+    assert bench.pool.started == (STARTED_AHEAD if started else 0)
 
 
 def test_the_toolchain_store_depends_on_the_shared_cache_setting(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("warp_tiles")
 STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions
+_COMPILING = frozenset((MmaProvider.name, CublasdxProvider.name))  # the providers that need compiler processes
 
 
 class Measurements(Protocol):
@@ -158,8 +159,13 @@ class Engine:
             self.tuned.tune_missing(self, variants, resolved)
 
     def start_compilers(self, resolved: Settings) -> None:
-        """Start compiler processes for a build that is certain to come, while Warp still generates its code."""
-        if resolved.rules.builds and resolved.policy != "scalar" and not self.resources.closed:
+        """Start compiler processes for a build that is certain to come, while Warp still generates its code.
+
+        Raises:
+            SettingError: The policy forbids the provider of the settings.
+        """
+        compiles = not _COMPILING.isdisjoint(resolved.providers)
+        if compiles and resolved.rules.builds and not self.resources.closed:
             self.build_context(resolved).pool.start_processes(STARTED_AHEAD)
 
     # ---- planning
