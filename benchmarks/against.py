@@ -27,14 +27,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.gemm import geometric_mean, table_text
 from benchmarks.machine import ROOT, gpu_record, source_digest
-from benchmarks.speed.builds import Build as AnyBuild
-from benchmarks.speed.builds import BuildStore
-from benchmarks.speed.cells import PARTS, Build, Entry, Part
+from benchmarks.speed.builds import Build, BuildStore
+from benchmarks.speed.builds import Cell as AnyCell
+from benchmarks.speed.cells import PARTS, Cell, Entry, Part
 
 Row = dict[str, Any]
 
 
-class EarlierBuild(Build):
+class EarlierBuild(Build[Cell]):
     """A build of the earlier state. Its module has its own name, because Warp treats equal names as one module."""
 
     @property
@@ -55,7 +55,7 @@ class StateBuildStore(BuildStore):
         super().__init__(root, "auto")
         self._tiles = f"tiles-auto-{digest}"
 
-    def unpack(self, build: AnyBuild, target: Path) -> Path:
+    def unpack(self, build: Build[AnyCell], target: Path) -> Path:
         """See :meth:`BuildStore.unpack`. Files are renamed like the module."""
         if not isinstance(build, EarlierBuild):
             return super().unpack(build, target)

@@ -23,8 +23,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.machine import ROOT, gpu_record
-from benchmarks.speed.builds import BuildStore
-from benchmarks.speed.cells import Build, Cell, Side
+from benchmarks.speed.builds import Build, BuildStore
+from benchmarks.speed.cells import Cell, Side
 
 H, B, F, D = "float16", "bfloat16", "float32", "float64"
 TYPES: dict[str, tuple[str, str, str, bool]] = {  # dtypes of A, B and C; True if tf32 is requested
@@ -75,7 +75,7 @@ class Row:
             yield Cell("resident", a, b, c, edge, long, edge, 128, tf32, True), ("grad_a",)
             yield Cell("resident", a, b, c, long, edge, edge, 128, tf32, True), ("grad_b",)
 
-    def builds(self, side: Side) -> Iterator[tuple[Build, tuple[str, ...]]]:
+    def builds(self, side: Side) -> Iterator[tuple[Build[Cell], tuple[str, ...]]]:
         """The builds of one side, each with its results. Warp refuses the adjoint of bfloat16."""
         for cell, results in self.cells():
             if side == "warp" and B in (cell.a, cell.b):
@@ -125,7 +125,9 @@ def reference(operands: dict[str, Any], calls: int) -> dict[str, Any]:
     return {name: calls * values for name, values in results.items()}
 
 
-def measure_build(store: BuildStore, build: Build, results: tuple[str, ...], calls: int, device: str) -> dict[str, Any]:
+def measure_build(
+    store: BuildStore, build: Build[Cell], results: tuple[str, ...], calls: int, device: str
+) -> dict[str, Any]:
     """Measure the errors of some results of one kernel, or return the reason why there are none."""
     from benchmarks.speed.sides import load_kernel
 

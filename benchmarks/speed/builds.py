@@ -19,9 +19,10 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import warp as wp
 
@@ -45,31 +46,40 @@ def import_kernels(path: Path, name: str) -> ModuleType:
 
 
 class Cell(Protocol):
-    """A kernel that several sides build."""
+    """A kernel that several sides build; hashable."""
 
     @property
     def name(self) -> str:
         """The name, which is valid as a file name."""
 
+    def text(self, side: str) -> str:
+        """Source of the Python module with the kernel, as one side builds it."""
 
-class Build(Protocol):
-    """A cell, built by one side; hashable."""
 
-    @property
-    def cell(self) -> Cell:
-        """The cell."""
+C = TypeVar("C", bound=Cell, covariant=True)
 
-    @property
-    def side(self) -> str:
-        """``tiles`` stands for warp_tiles; other sides are Warp alone."""
+
+@dataclass(frozen=True)
+class Build(Generic[C]):
+    """A cell, built by one side.
+
+    Attributes:
+        cell: The cell.
+        side: ``tiles`` stands for warp_tiles; other sides are Warp alone.
+    """
+
+    cell: C
+    side: str
 
     @property
     def module(self) -> str:
         """Name of its Python module."""
+        return f"{self.side}_{self.cell.name}"
 
     @property
     def text(self) -> str:
         """Source of that module."""
+        return self.cell.text(self.side)
 
 
 class BuildStore:
@@ -89,11 +99,11 @@ class BuildStore:
         """Folder of all builds of one side."""
         return self.root / (self._tiles if side == "tiles" else f"{side}-{wp.__version__}")
 
-    def folder(self, build: Build) -> Path:
+    def folder(self, build: Build[Cell]) -> Path:
         """Folder of one build."""
         return self.side(build.side) / build.cell.name
 
-    def record(self, build: Build) -> dict[str, Any] | None:
+    def record(self, build: Build[Cell]) -> dict[str, Any] | None:
         """The record of a build: its time and sizes, or ``error``. None if there is no build yet."""
         try:
             text = (self.folder(build) / RECORD).read_text()
@@ -102,7 +112,7 @@ class BuildStore:
             return None
         return record if (self.folder(build) / f"{build.module}.py").read_text() == build.text else None
 
-    def fill(self, builds: Iterable[Build], workers: int, again: bool = False) -> None:
+    def fill(self, builds: Iterable[Build[Cell]], workers: int, again: bool = False) -> None:
         """Build the missing kernels. A process builds kernels of one side.
 
         Args:
@@ -130,12 +140,12 @@ class BuildStore:
                     print(f"  {build.module} failed, see {self.folder(build) / RECORD}", file=sys.stderr)
                 print(f"  {done} of {len(missing)} in {time.time() - start:.0f} s", file=sys.stderr, flush=True)
 
-    def _batches(self, side: str, missing: Sequence[Build], workers: int) -> list[list[Build]]:
+    def _batches(self, side: str, missing: Sequence[Build[Cell]], workers: int) -> list[list[Build[Cell]]]:
         selected = [build for build in missing if build.side == side]
         size = max(1, min(_LARGEST_BATCH, len(selected) // (2 * workers)))
         return [selected[start : start + size] for start in range(0, len(selected), size)]
 
-    def _run(self, batch: list[Build]) -> list[Build]:
+    def _run(self, batch: list[Build[Cell]]) -> list[Build[Cell]]:
         side = batch[0].side
         items = [{"module": build.module, "folder": str(self.folder(build))} for build in batch]
         for build in batch:
@@ -163,7 +173,7 @@ class BuildStore:
                 _write(self.folder(build), {"error": f"its process ended with status {done.returncode}: {words}"})
         return batch
 
-    def unpack(self, build: Build, target: Path) -> Path:
+    def unpack(self, build: Build[Cell], target: Path) -> Path:
         """Write a finished build into a folder in the form that Warp reads. Returns the Python file of its kernels."""
         source = self.folder(build)
         for path in source.iterdir():

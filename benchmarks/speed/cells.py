@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from benchmarks.speed.builds import Build
+
 Form = Literal["resident", "loop", "loads"]
 Side = Literal["tiles", "warp", "scalar"]
 Types = Literal["fp16", "bf16", "tf32", "fp32", "fp64"]
@@ -77,14 +79,10 @@ class Cell:
         backward = "_backward" if self.backward else ""
         return f"{self.form}{backward}_{dtypes}_{self.m}x{self.n}x{self.k}_t{self.threads}"
 
-    def text(self, scalar: bool) -> str:
-        """The Python module with the cell's kernel ``gemm``.
-
-        Args:
-            scalar: True to request Warp's scalar path by module option.
-        """
+    def text(self, side: str) -> str:
+        """The Python module with the cell's kernel ``gemm``. For ``scalar`` an option requests Warp's scalar path."""
         options: dict[str, object] = {"block_dim": self.threads, "enable_backward": self.backward}
-        if scalar:
+        if side == "scalar":
             options["enable_mathdx_gemm"] = False
         dimensions = "3d" if self.form == "resident" else "2d"
         types = {"A": self.a, "B": self.b, "C": self.c}
@@ -100,24 +98,6 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Build:
-    """A cell, built by one side."""
-
-    cell: Cell
-    side: Side
-
-    @property
-    def module(self) -> str:
-        """Name of its Python module."""
-        return f"{self.side}_{self.cell.name}"
-
-    @property
-    def text(self) -> str:
-        """Source of that module."""
-        return self.cell.text(self.side == "scalar")
-
-
-@dataclass(frozen=True)
 class Entry:
     """One row of a part: our cell and its peers.
 
@@ -130,8 +110,8 @@ class Entry:
 
     types: Types
     ours: Cell
-    peers: tuple[tuple[str, Build], ...]
-    floor: Build | None = None
+    peers: tuple[tuple[str, Build[Cell]], ...]
+    floor: Build[Cell] | None = None
 
     @property
     def name(self) -> str:
@@ -140,7 +120,7 @@ class Entry:
         return f"{self.types} {cell.m}x{cell.n}x{cell.k} {cell.threads}"
 
     @property
-    def builds(self) -> dict[str, Build]:
+    def builds(self) -> dict[str, Build[Cell]]:
         """Everything that is built for the row, by the name that the record gives it."""
         floor = {"loads": self.floor} if self.floor else {}
         return {"tiles": Build(self.ours, "tiles"), **dict(self.peers), **floor}

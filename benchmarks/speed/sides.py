@@ -13,8 +13,8 @@ import numpy as np
 import warp as wp
 
 from benchmarks.speed.arrays import Matrix, draw, to_device, to_host
-from benchmarks.speed.builds import ARCH, BuildStore, import_kernels
-from benchmarks.speed.cells import Build, Cell, Part
+from benchmarks.speed.builds import ARCH, Build, BuildStore, import_kernels
+from benchmarks.speed.cells import Cell, Part
 from warp_tiles.gemm.dtypes import DTYPES
 
 # unit roundoff of the storage type; tf32 keeps ten bits of the mantissa
@@ -34,7 +34,7 @@ class Launch:
     prepare: Callable[[], None] | None = None
 
 
-def load_kernel(store: BuildStore, build: Build, device: str) -> Any:
+def load_kernel(store: BuildStore, build: Build[Cell], device: str) -> Any:
     """Load the kernel of a finished build."""
     with tempfile.TemporaryDirectory() as folder:
         module = import_kernels(store.unpack(build, Path(folder)), build.module)
@@ -69,7 +69,7 @@ class Side:
         exact: See :func:`draw`.
     """
 
-    def __init__(self, store: BuildStore, build: Build, part: Part, device: str, exact: bool) -> None:
+    def __init__(self, store: BuildStore, build: Build[Cell], part: Part, device: str, exact: bool) -> None:
         cell = build.cell
         self.cell, self.part, self.device = cell, part, device
         self.unmodified = build.side != "tiles"
