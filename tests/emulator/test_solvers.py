@@ -66,8 +66,8 @@ def test_drawn_functions(emulator: Emulator, first: int) -> None:
     assert [error for error in errors if error] == []
 
 
-def test_a_wrong_lane_count_is_noticed(emulator: Emulator) -> None:
-    """The check of results can fail: a column shared by too few lanes lacks rows."""
+def test_a_wrong_element_is_noticed(emulator: Emulator) -> None:
+    """The check of results can fail: here one element of a correct answer is changed."""
     right = draw_case(next(seed for seed in range(99) if draw_case(seed).variant.function == "lower_solve"))
     launched = launch(right)
     (answer,) = emulator.run([launched], [SOURCE])
