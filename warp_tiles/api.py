@@ -55,8 +55,8 @@ def enable(*, executor: Executor | None = None) -> None:
 def disable() -> None:
     """Restore Warp and end the compiler processes.
 
-    Warp builds modules with products at their next launch. Do not call this while another thread
-    loads modules, because a build in progress fails.
+    Warp builds modules with products or solvers at their next launch. Do not call this while another
+    thread loads modules, because a build in progress fails.
     """
     with _lock:
         if (hooks := installed()) is not None:

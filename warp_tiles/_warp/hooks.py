@@ -14,7 +14,7 @@ The hooks replace these members of Warp. :meth:`Hooks.install` checks that all e
     Module.load, Module._compile    load a module; one whose hash is discarded is loaded again
 
 The trace of the code generator needs more members (:mod:`warp_tiles._warp.tracing`). If a Warp lacks one of them, its
-products are still served, and its loops stay as Warp generates them.
+products and solvers are still served, and its loops stay as Warp generates them.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Hooks:
         if self._tracer.obstacle or builder is None or builder.options.get("output_arch") is None:
             return None
         hasher = builder.module.hashers.get(int(builder.options["block_dim"]))
-        if not getattr(hasher, "warp_tiles_has_products", True):
+        if not getattr(hasher, "warp_tiles_has_calls", True):
             return None
         state = self.sites.state(builder)
         resolved = state.session.settings
@@ -262,7 +262,7 @@ class Hooks:
     # ---- hashing
 
     def _hasher_init(self, original: Callable[..., None], hasher: Any, kernels: Any, options: Any) -> None:
-        """Hashes a module. The hash of one with products also covers everything here that affects its code.
+        """Hashes a module. If it has products or solvers, the hash also covers everything here that affects its code.
 
         The names of kernels stay Warp's, so only the module's hash distinguishes builds.
         """
@@ -273,13 +273,13 @@ class Hooks:
         ):
             hashed = {name: value for name, value in options.items() if not name.startswith(settings.OPTION_PREFIX)}
         hasher.warp_tiles_names = self._served_builtins(options, module)
-        hasher.warp_tiles_has_products = False
+        hasher.warp_tiles_has_calls = False
         original(hasher, kernels, hashed)
-        if not hasher.warp_tiles_has_products:
+        if not hasher.warp_tiles_has_calls:
             return
         resolved = self.reloads.settings_of(options, module)
         if not resolved.providers:  # Warp builds the module alone
-            hasher.warp_tiles_has_products = False
+            hasher.warp_tiles_has_calls = False
             return
         if not self.reloads.is_planning and self.engine.build_context(resolved).store.digests.is_empty:
             self.engine.start_compilers(resolved)  # the first use on a machine, so the module is in no cache
@@ -297,5 +297,5 @@ class Hooks:
     def _hash_adjoint(self, original: Callable[..., bytes], hasher: Any, adjoint: Any) -> bytes:
         names = getattr(hasher, "warp_tiles_names", {MATMUL})
         if mentions(adjoint, names, warp, find("context.builtin_functions")):
-            hasher.warp_tiles_has_products = True
+            hasher.warp_tiles_has_calls = True
         return original(hasher, adjoint)

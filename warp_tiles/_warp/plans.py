@@ -23,8 +23,8 @@ def plan_module(hooks: Hooks, module: Any, arch: int | None, block_dim: int | No
         block_dim: Threads per block; None takes the module's option.
 
     Returns:
-        The plan. None if the module contains no product, or if the settings leave it to Warp, whose code generation
-        would build its products.
+        The plan. None if the module contains no product and no solver, or if the settings leave it to Warp, whose code
+        generation would build its functions.
     """
     context = find("context")
     with find("codegen._codegen_lock"):
@@ -52,7 +52,7 @@ def _mentions_nothing(hasher: Any) -> bool:
 
     If an option of the module leaves one kind to Warp, only the generated code tells.
     """
-    return not hasher.warp_tiles_has_products and hasher.warp_tiles_names >= {MATMUL, *SOLVERS}
+    return not hasher.warp_tiles_has_calls and hasher.warp_tiles_names >= {MATMUL, *SOLVERS}
 
 
 def plan_loaded_modules(hooks: Hooks) -> None:
@@ -62,5 +62,5 @@ def plan_loaded_modules(hooks: Hooks) -> None:
             arch = None if execution.device.is_cpu else execution.compile_arch
             hasher = module.hashers.get(execution.block_dim)
             known = hooks.engine.recorder.has_plan(module.name, arch, execution.block_dim)
-            if getattr(hasher, "warp_tiles_has_products", False) and not known:
+            if getattr(hasher, "warp_tiles_has_calls", False) and not known:
                 plan_module(hooks, module, arch, execution.block_dim)

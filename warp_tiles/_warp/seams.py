@@ -137,6 +137,6 @@ def driver_version() -> Version | None:
 
 
 def mathdx_enabled() -> bool:
-    """True if this Warp was built with MathDx. Without it Warp cannot link GEMM functions."""
+    """True if this Warp was built with MathDx. Without it Warp cannot link the functions of products and solvers."""
     find("context.init")()
     return bool(find("context.runtime").core.wp_is_mathdx_enabled())

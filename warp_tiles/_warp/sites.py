@@ -1,4 +1,4 @@
-"""The modules that Warp is generating, and the call sites in them that need GEMM functions."""
+"""The modules that Warp is generating, and the call sites in them that need functions of products or solvers."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from warp_tiles._warp.seams import SOLVER_OPTION, SOLVERS, mathdx_enabled
 from warp_tiles._warp.sites import Sites
-from warp_tiles._warp.translate import matrix_of
+from warp_tiles._warp.translate import tile_of
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.dispatch import Target
@@ -118,6 +118,6 @@ def _without_functions(options: Mapping[str, Any], resolved: Settings) -> tuple[
 
 def _call(name: str, tiles: tuple[Any, ...], *, upper: bool, in_place: bool) -> SolverCall:
     function = SOLVERS[name]
-    matrices = [matrix_of(tile) for tile in tiles]
+    matrices = [tile_of(tile) for tile in tiles]
     rhs = matrices[1] if function != "cholesky" else None
     return SolverCall(function, matrices[0], matrices[-1], rhs, upper, in_place)

@@ -26,33 +26,20 @@ def precision_of(value: object) -> Precision:
 
 
 def tile_of(var: Any) -> Tile:
-    """Converts a tile variable.
+    """Converts a tile variable of one or two dimensions. A vector becomes a matrix of one column.
 
     Only the base of a tile that owns its shared storage is known to be 16-byte aligned, because Warp's allocator aligns
     it. A view can begin at any offset. The type of a function's parameter does not tell whether it is a view.
     """
     kind = var.type
+    shape, strides, layout = tuple(map(int, kind.shape)), tuple(map(int, kind.strides)), WARP_LAYOUTS[kind.layout]
+    if len(shape) == 1:
+        (rows,), (stride,) = shape, strides
+        shape = (rows, 1)
+        strides, layout = ((1, rows), "col_major") if stride == 1 else ((stride, 1), "row_major")
     parameter = getattr(var, "is_parameter", True)  # Warp 1.17 lacks the attribute; then no alignment is promised
-    return Tile(
-        cast(DType, kind.dtype.__name__),
-        (int(kind.shape[0]), int(kind.shape[1])),
-        (int(kind.strides[0]), int(kind.strides[1])),
-        WARP_LAYOUTS[kind.layout],
-        bool(kind.owner) and not parameter,
-    )
-
-
-def matrix_of(var: Any) -> Tile:
-    """Converts a tile variable of one or two dimensions. A vector becomes a matrix of one column."""
-    kind = var.type
-    if len(kind.shape) == 2:
-        return tile_of(var)
-    parameter = getattr(var, "is_parameter", True)
-    (rows,), (stride,) = kind.shape, kind.strides
-    strides = (1, int(rows)) if stride == 1 else (int(stride), 1)
-    layout: Arrangement = "col_major" if stride == 1 else "row_major"
     aligned = bool(kind.owner) and not parameter
-    return Tile(cast(DType, kind.dtype.__name__), (int(rows), 1), strides, layout, aligned)
+    return Tile(cast(DType, kind.dtype.__name__), (shape[0], shape[1]), (strides[0], strides[1]), layout, aligned)
 
 
 def put_in_shared_memory(var: Any) -> None:

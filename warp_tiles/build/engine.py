@@ -65,7 +65,7 @@ class Measurements(Protocol):
 
 
 class Engine:
-    """Plans and builds GEMM variants.
+    """Plans and builds the functions of products and solvers.
 
     Args:
         warp_toolkit: CUDA version of Warp's linker, or None if unknown.

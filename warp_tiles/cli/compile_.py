@@ -83,7 +83,7 @@ def _compile(target: Target, arch: int, folder: Path) -> dict[str, Any]:
 
 
 def _with_record(row: dict[str, Any]) -> dict[str, Any]:
-    """Add the counts of the build record. They are 0 for a module without products and for one that was not built."""
+    """Add the counts of the build record. They are 0 for a module without functions and for one that was not built."""
     from warp_tiles import api
 
     counts = {"lto_builds": 0, "lto_hits": 0, "lto_bytes": 0}
