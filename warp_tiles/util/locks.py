@@ -6,6 +6,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
@@ -19,7 +20,7 @@ def file_lock(path: Path, timeout_s: float, mode: int = 0o600, poll_s: float = 0
     """Hold a lock across processes and threads.
 
     Args:
-        path: The lock's file; its folder exists. It stays when the lock is released.
+        path: The lock's file; its folder exists. It may stay when the lock is released.
         timeout_s: Seconds to wait; negative for no limit.
         mode: Permissions of the file.
         poll_s: Seconds between two attempts.
@@ -29,19 +30,24 @@ def file_lock(path: Path, timeout_s: float, mode: int = 0o600, poll_s: float = 0
         NoLocksError: The file system has no locks.
         OSError: The file cannot be opened.
     """
-    from filelock import FileLock, Timeout
+    from filelock import FileLock, SoftFileLock, Timeout
 
+    # if flock() fails with ENOSYS, filelock takes a lock that outlives a killed process; 4.0 and later can be told not to
+    options: dict[str, Any] = {"fallback_to_soft": False} if hasattr(FileLock, "fallback_to_soft") else {}
     try:
-        held = FileLock(str(path), mode=mode)
+        held = FileLock(str(path), mode=mode, **options)
         held.acquire(timeout=timeout_s, poll_interval=poll_s)
     except Timeout:
         raise TimeoutError(f"the lock {path.stem} was held elsewhere for {timeout_s:g} s") from None
-    except (NotImplementedError, RuntimeError) as error:  # filelock raises these where a platform has no locks
-        raise NoLocksError(errno.ENOTSUP, f"no lock on this file system: {error}") from error
+    except NotImplementedError as error:  # ENOSYS in filelock below 3.24
+        raise NoLocksError(errno.ENOSYS, f"no lock on this file system: {error}") from error
     except OSError as error:
         if error.errno in _UNSUPPORTED:
             raise NoLocksError(error.errno, f"no lock on this file system: {error}") from error
         raise
+    if isinstance(held, SoftFileLock):  # ENOSYS in filelock 3.24 to 3.29
+        held.release()
+        raise NoLocksError(errno.ENOSYS, "no lock on this file system: flock() is missing")
     try:
         yield
     finally:

@@ -1,0 +1,62 @@
+"""Locks between processes, on file systems with and without them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+from pathlib import Path
+
+import filelock
+import pytest
+
+from warp_tiles.util.locks import NoLocksError, file_lock
+
+# older versions wait for a lock of their own thread, and take errors of flock() except ENOSYS for a held lock
+OLD_FILELOCK = tuple(map(int, filelock.__version__.split(".")[:2])) < (3, 24)
+old_filelock_waits = pytest.mark.skipif(OLD_FILELOCK, reason="needs filelock 3.24")
+CODES = [
+    pytest.param(errno.ENOSYS, id="ENOSYS"),
+    pytest.param(errno.ENOLCK, id="ENOLCK", marks=old_filelock_waits),
+    pytest.param(errno.ENOTSUP, id="ENOTSUP", marks=old_filelock_waits),
+]
+
+
+def without_flock(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Let ``flock()`` fail."""
+
+    def fail(*args: object) -> None:
+        raise OSError(code, "flock() fails")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+
+
+def test_a_held_lock_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    with file_lock(path, 0.0), pytest.raises(TimeoutError, match="the lock a was held elsewhere for 0 s"):
+        file_lock(path, 0.0).__enter__()
+    with file_lock(path, 0.0):
+        assert path.exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*SoftFileLock")  # from filelock 3.24 to 3.29
+@pytest.mark.parametrize("code", CODES)
+def test_a_file_system_without_locks_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int) -> None:
+    without_flock(monkeypatch, code)
+    for _ in range(2):  # a first attempt leaves nothing that a second one takes for a held lock
+        with pytest.raises(NoLocksError, match="no lock on this file system") as caught:
+            file_lock(tmp_path / "a.lock", 0.0).__enter__()
+        assert caught.value.errno == code
+
+
+@old_filelock_waits
+def test_other_errors_are_no_missing_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    without_flock(monkeypatch, errno.EIO)
+    with pytest.raises(OSError, match="flock") as caught:
+        file_lock(tmp_path / "a.lock", 0.0).__enter__()
+    assert not isinstance(caught.value, NoLocksError)
+
+
+@old_filelock_waits
+def test_a_deadlock_within_a_thread_is_an_error_of_its_own(tmp_path: Path) -> None:
+    with file_lock(tmp_path / "a.lock", 0.0), pytest.raises(RuntimeError, match="Deadlock"):
+        file_lock(tmp_path / "a.lock", -1.0).__enter__()
