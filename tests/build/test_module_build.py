@@ -19,6 +19,7 @@ from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.plan.planning import FunctionUse, Session, resolve
+from warp_tiles.plan.registers import with_register_limit
 from warp_tiles.settings import Settings
 from warp_tiles.toolchain.search import Toolchain
 
@@ -110,7 +111,7 @@ class Case:
         self, output: str = "module.cubin", *, warp_inputs: tuple[bytes, ...] = (), **keywords: Any
     ) -> ModuleRecord:
         self.session.settings = settings.current()
-        plan = resolve(self.session, self.called, ["k"], [FunctionUse("k", "k", False, "")])
+        plan = with_register_limit(resolve(self.session, self.called, ["k"], [FunctionUse("k", "k", False, "")]))
         made = generated(self.session, *self.lines, called=self.called)
         build = ModuleBuild(self.engine, made, plan)  # type: ignore[arg-type]
         self.path, self.output = self.folder / "module.cu", self.folder / output

@@ -89,7 +89,10 @@ def test_plan_of_solvers(folder: Path) -> None:
     assert {(row["role"], row["solver"], row["in_place"]) for row in module["variants"]} == {
         ("forward", "cholesky", False), ("adjoint", "cholesky_adjoint", False), ("forward", "lower_solve", True)
     }  # fmt: skip
+    assert module["register_limit"] == 64
+    assert "every kernel calls a solver function" in module["register_limit_reason"]
     table = command("plan", folder / "solvers.py", as_json=False).stdout
+    assert f"at most 64 registers per thread if warp_tiles links: {module['register_limit_reason']}" in table
     for text in ("cholesky 16x16", "cholesky_adjoint 16x16", "lower_solve 16x16, 4", "in place", "float32", "adjoint"):
         assert text in table
 

@@ -219,14 +219,17 @@ class Engine:
         return self._code
 
     def annotate(self, plan: ModulePlan) -> ModulePlan:
-        """The plan with the provider, key and cache state of each needed variant.
+        """The plan with the provider, key and cache state of each needed variant, and with the register limit.
 
         Raises:
             TypeError, UnsupportedVariant, ToolchainError: See :func:`warp_tiles.build.chain.assign_provider`.
             SettingError: The policy forbids the provider of the settings.
         """
+        from warp_tiles.plan.registers import with_register_limit
+
         chain = self.chain(plan.settings)
-        return replace(plan, variants=tuple(self._annotated(chain, variant) for variant in plan.variants))
+        variants = tuple(self._annotated(chain, variant) for variant in plan.variants)
+        return with_register_limit(replace(plan, variants=variants))
 
     def _annotated(self, chain: Chain, planned: PlannedVariant) -> PlannedVariant:
         if not planned.needed:

@@ -16,14 +16,13 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.module import ModuleSource, max_registers, module_options, resident_blocks, warp_link_reason
+from warp_tiles.compile.module import ModuleSource, module_options, warp_link_reason
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import BuildError, LinkError, WarpTilesError
 from warp_tiles.gemm.variant import GemmVariant
-from warp_tiles.heuristics.solver import register_limit
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.providers.mma import device_function
-from warp_tiles.solver.variant import SolverVariant, Variant
+from warp_tiles.solver.variant import Variant
 from warp_tiles.util.files import write_atomic
 from warp_tiles.util.warn import warn
 
@@ -213,11 +212,7 @@ class ModuleBuild:
         return CompileRequest(module.name, text, tuple(options.items()), f"module {self.plan.name}")
 
     def _link_request(self, module: ModuleSource, inputs: tuple[bytes, ...]) -> LinkRequest:
-        own = any(planned.provider == "mma" for planned in self.plan.needed)
-        blocks = resident_blocks(self.plan.block_dim, own)
-        registers = max_registers(self.plan.block_dim, blocks) if module.output == "cubin" else None
-        if module.output == "cubin" and (limit := solver_registers(self.plan)) is not None:
-            registers = min(registers or limit, limit)
+        registers = self.plan.register_limit if module.output == "cubin" else None
         return LinkRequest(module.name, inputs, module.target, module.output, self._settings.jobs, registers)
 
     def _link(
@@ -269,14 +264,6 @@ class ModuleBuild:
                     remedy="set the provider to mma to see the reason, or use float32 tiles",
                     log=log,
                 )
-
-
-def solver_registers(plan: ModulePlan) -> int | None:
-    """The register limit of a module whose kernels all call solver functions of this project; None for others."""
-    solvers = [v for v in plan.variants if v.needed and v.provider == "mma" and isinstance(v.variant, SolverVariant)]
-    if not solvers or {kernel for planned in solvers for kernel in planned.kernels} != set(plan.kernels):
-        return None
-    return max(register_limit(planned.variant) for planned in solvers if isinstance(planned.variant, SolverVariant))
 
 
 def planned_functions(plan: ModulePlan) -> dict[Variant, DeviceFunction]:

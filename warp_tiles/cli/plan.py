@@ -91,3 +91,5 @@ def _print(item: ModulePlan) -> None:
         print_table("loops of products", ("kernel", "line", "products", "what is done", "reason"), cells)
     if item.loops_reason:
         print_table("loops of products", ("reason",), [[f"loops stay as Warp generates them: {item.loops_reason}"]])
+    if item.register_limit is not None:
+        print(f"at most {item.register_limit} registers per thread if warp_tiles links: {item.register_limit_reason}")

@@ -176,6 +176,9 @@ class ModulePlan:
         settings: The settings in force for the module.
         loops: Every loop that contains products, once for each kernel that runs it.
         loops_reason: The reason why no loop was examined; empty if loops were examined.
+        register_limit: Registers per thread, at most, in a cubin that warp_tiles links; None for no limit. Warp's own
+            link has none.
+        register_limit_reason: The reason for this limit; empty without one.
     """
 
     name: str
@@ -186,6 +189,8 @@ class ModulePlan:
     settings: Settings = field(default_factory=Settings)
     loops: tuple[PlannedLoop, ...] = ()
     loops_reason: str = ""
+    register_limit: int | None = None
+    register_limit_reason: str = ""
 
     @property
     def needed(self) -> tuple[PlannedVariant, ...]:
@@ -204,6 +209,8 @@ class ModulePlan:
             "variants": [v.to_json() for v in self.variants],
             "loops": [loop.to_json() for loop in self.loops],
             "loops_reason": self.loops_reason,
+            "register_limit": self.register_limit,
+            "register_limit_reason": self.register_limit_reason,
         }
 
 

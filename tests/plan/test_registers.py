@@ -1,0 +1,74 @@
+"""The register limit of a module, and its reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.codegen.modules import BIG
+from warp_tiles import settings
+from warp_tiles.gemm.variant import Operand, Role
+from warp_tiles.heuristics.solver import register_limit
+from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.plan.registers import with_register_limit
+from warp_tiles.solver.variant import SolverVariant, Variant
+
+PRODUCT = BIG[Role.FORWARD]
+_MATRIX = Operand("float32", "row_major", 64, 16)
+FACTOR = SolverVariant("cholesky", 64, 64, (_MATRIX, _MATRIX), False, 256, 90)
+SOLVE = SolverVariant("lower_solve", 64, 64, (_MATRIX,) * 3, False, 256, 90)
+SOLVERS = "every kernel calls a solver function, which gains more from resident blocks than from registers"
+
+
+def planned(variant: Variant, kernel: str = "k", provider: str = "mma", needed: bool = True) -> PlannedVariant:
+    return PlannedVariant(variant, Role.FORWARD, "call", kernel, (kernel,), needed, "", provider)
+
+
+def limit(*variants: PlannedVariant, threads: int = 64, kernels: tuple[str, ...] = ("k",)) -> tuple[int | None, str]:
+    found = with_register_limit(ModulePlan("module", 90, threads, kernels, variants, settings.current()))
+    assert (found.to_json()["register_limit"], found.to_json()["register_limit_reason"]) == (
+        found.register_limit, found.register_limit_reason
+    )  # fmt: skip
+    return found.register_limit, found.register_limit_reason
+
+
+@pytest.mark.parametrize(
+    ("threads", "provider", "expected"),
+    [
+        (128, "mma", (None, "")),
+        (256, "mma", (128, "2 resident blocks hide latency")),
+        (256, "cublasdx", (None, "")),
+        (512, "mma", (128, "a block of 512 threads cannot launch with more")),
+        (1024, "cublasdx", (64, "a block of 1024 threads cannot launch with more")),
+        (1024, "scalar", (None, "")),
+    ],
+)
+def test_products_have_the_limit_of_their_block(threads: int, provider: str, expected: tuple[int | None, str]) -> None:
+    assert limit(planned(PRODUCT, provider=provider), threads=threads) == expected
+
+
+def test_solvers_have_the_limit_of_the_one_that_needs_most() -> None:
+    assert register_limit(FACTOR) < register_limit(SOLVE)
+    assert limit(planned(FACTOR)) == (register_limit(FACTOR), SOLVERS)
+    assert limit(planned(FACTOR), planned(SOLVE)) == (register_limit(SOLVE), SOLVERS)
+    assert limit(planned(FACTOR), planned(SOLVE, needed=False)) == (register_limit(FACTOR), SOLVERS)
+
+
+def test_a_kernel_without_a_solver_has_no_limit_for_solvers() -> None:
+    assert limit(planned(FACTOR), kernels=("k", "other")) == (None, "")
+    assert limit(planned(FACTOR), planned(PRODUCT, "other"), kernels=("k", "other")) == (None, "")
+    assert limit(planned(FACTOR), planned(FACTOR, "other"), kernels=("k", "other")) == (register_limit(FACTOR), SOLVERS)
+    assert limit(planned(FACTOR, provider="libmathdx")) == (None, "")
+
+
+def test_the_lower_limit_counts() -> None:
+    wide = replace(SOLVE, threads=1024, operands=(replace(_MATRIX, dtype="float64"),) * 3)
+    assert register_limit(wide) > 64
+    assert limit(planned(wide), threads=1024) == (64, "a block of 1024 threads cannot launch with more")
+    assert limit(planned(FACTOR), threads=256) == (register_limit(FACTOR), SOLVERS)
+
+
+def test_a_module_that_warp_links_has_no_limit() -> None:
+    with settings.override(linker="warp"):
+        assert limit(planned(FACTOR), threads=256) == (None, "")
