@@ -32,7 +32,7 @@ def file_lock(path: Path, timeout_s: float, mode: int = 0o600, poll_s: float = 0
     """
     from filelock import FileLock, SoftFileLock, Timeout
 
-    # if flock() fails with ENOSYS, filelock takes a lock that outlives a killed process; 4.0 and later can be told not to
+    # if flock() fails with ENOSYS, filelock takes a lock that outlives a killed process; 4.0 has an option
     options: dict[str, Any] = {"fallback_to_soft": False} if hasattr(FileLock, "fallback_to_soft") else {}
     try:
         held = FileLock(str(path), mode=mode, **options)
