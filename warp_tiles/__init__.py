@@ -14,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from warp_tiles.api import disable, enable, enabled, is_enabled, is_planning, plan, report
+from warp_tiles.api import disable, enable, enabled, is_enabled, is_planning, plan, prefetch, report
 from warp_tiles.errors import (
     BuildError,
     BundleError,
@@ -98,6 +98,7 @@ __all__ = [
     "is_planning",
     "override",
     "plan",
+    "prefetch",
     "record",
     "report",
 ]

@@ -16,7 +16,7 @@ from warp_tiles._warp.intercept import is_planning
 from warp_tiles.errors import PlanError, SettingError
 from warp_tiles.plan.planning import ModulePlan
 
-__all__ = ["disable", "enable", "enabled", "engine", "is_enabled", "is_planning", "plan", "report"]
+__all__ = ["disable", "enable", "enabled", "engine", "is_enabled", "is_planning", "plan", "prefetch", "report"]
 
 _lock = threading.RLock()
 
@@ -96,7 +96,7 @@ def plan(module: Any, *, arch: int | None = None, block_dim: int | None = None) 
     """Plan a Warp module without building anything.
 
     Args:
-        module: A Warp module, a Python module or the name of one.
+        module: A Warp module, a Python module, the name of one, or a kernel.
         arch: Compute capability, e.g. ``90``; None plans for the CPU.
         block_dim: Threads per block; None takes the module's option.
 
@@ -106,19 +106,61 @@ def plan(module: Any, *, arch: int | None = None, block_dim: int | None = None) 
     from warp_tiles import _warp
 
     hooks = require_hooks("plan()")
+    warp_module = _warp_module(module)
+    found = _warp.plan_module(hooks, warp_module, arch, block_dim)
+    if found is not None:
+        return found
+    resolved = settings.current(warp_module.options, warp_module.name)
+    threads = block_dim or int(warp_module.options["block_dim"])
+    return ModulePlan(warp_module.name, arch, threads, tuple(warp_module.kernels), (), resolved)
+
+
+def _warp_module(module: Any) -> Any:
+    """Warp's module of a Python module, a name, a kernel or a Warp module.
+
+    Raises:
+        PlanError: It has no kernels.
+    """
+    from warp_tiles import _warp
+
+    if hasattr(module, "mark_modified"):
+        return module
+    if hasattr(module, "module"):  # a kernel
+        return module.module
     name = module if isinstance(module, str) else getattr(module, "__name__", None) or getattr(module, "name", None)
-    warp_module = module if hasattr(module, "mark_modified") else _warp.user_modules().get(str(name))
-    if warp_module is None:
+    found = _warp.user_modules().get(str(name))
+    if found is None:
         raise PlanError(
             f"module {name!r} has no Warp kernels",
             remedy=f"modules with kernels: {', '.join(_warp.user_modules()) or 'none'}",
         )
-    found = _warp.plan_module(hooks, warp_module, arch, block_dim)
-    if found is not None:
-        return found
-    resolved = settings.current(warp_module.options, str(name))
-    threads = block_dim or int(warp_module.options["block_dim"])
-    return ModulePlan(str(name), arch, threads, tuple(warp_module.kernels), (), resolved)
+    return found
+
+
+def prefetch(*modules: Any, device: Any = None, block_dim: int | None = None) -> int:
+    """Compile modules side by side on threads, before they are launched. Returns at once.
+
+    Compiled modules lie in Warp's kernel cache. A launch waits only for its own module, and finds the file if nothing
+    changed that the module depends on. Call it when all kernels are defined. An error of a module is reported by its
+    launch. The setting ``jobs`` limits the threads.
+
+    Args:
+        modules: Warp modules, Python modules, their names, or kernels; none for all modules with kernels.
+        device: Warp's device or its name; None for the current one.
+        block_dim: Threads per block, as the launches give it; None for the module's option, and 1 on the CPU.
+
+    Returns:
+        The number of modules that are compiled. Modules that are compiled already and those whose files a launch could
+        not reuse (``wp.config.cache_kernels=False``, the option ``strip_hash``, deferred ``wp.static``) are left out.
+
+    Raises:
+        PlanError: warp_tiles is not enabled, or a module has no kernels.
+    """
+    from warp_tiles import _warp
+
+    hooks = require_hooks("prefetch()")
+    chosen = [_warp_module(module) for module in modules] or [m for m in _warp.user_modules().values() if m.kernels]
+    return hooks.prefetch(chosen, device, block_dim)
 
 
 def report() -> dict[str, Any]:

@@ -94,6 +94,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "cache_shared": "1",
         "jobs": "3",
         "progress": "off",
+        "prefetch": "0",
         "loop_sums": "0",
         "wide_moves": "0",
         "policy": "fast",
@@ -110,6 +111,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "cache_max_bytes": 10**6,
         "cache_shared": True,
         "jobs": 3,
+        "prefetch": False,
         "loop_sums": False,
         "wide_moves": False,
     }
@@ -142,6 +144,7 @@ SAMPLES: dict[str, list[Any]] = {
     "cache_max_bytes": ["1MB", 2_000_000, "3GiB"],
     "cache_shared": [True, False],
     "jobs": [1, "2", 3, 4, 5],
+    "prefetch": [True, False],
     "progress": list(settings.SWITCHES),
     "loop_sums": [True, False],
     "policy": list(POLICIES),

@@ -23,7 +23,7 @@ import dataclasses
 import functools
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from warp_tiles._warp.module_recorder import ModuleRecorder
     from warp_tiles.build.module_build import ModuleBuild
 
-_NO_EFFECT_ON_CODE = {"cache_max_bytes", "cache_shared", "jobs", "progress", "tune_budget_s"}
+_NO_EFFECT_ON_CODE = {"cache_max_bytes", "cache_shared", "jobs", "prefetch", "progress", "tune_budget_s"}
 
 
 def _code_settings() -> tuple[object, ...]:
@@ -130,6 +130,13 @@ class Hooks:
         while self._restore:
             self._restore.pop()()
         rehash_modules()
+
+    def prefetch(self, modules: Iterable[Any], device: Any, block_dim: int | None) -> int:
+        """Compiles modules ahead of their launches (:func:`warp_tiles.prefetch`). Returns their number."""
+        target = warp.get_device(device)
+        threads = 1 if target.is_cpu else block_dim
+        fresh = (module for module in modules if not module.execs)
+        return self.reloads.prefetches.start((m, target, threads or int(m.options["block_dim"])) for m in fresh)
 
     def settings_changed(self) -> None:
         """Discards the hashes of all modules if a setting changed that affects their code."""

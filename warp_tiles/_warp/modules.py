@@ -1,4 +1,4 @@
-"""Operations on Warp's modules: list them, discard their hashes, compile them ahead of time."""
+"""Operations on Warp's modules: list them, discard their hashes, compile them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import warp
 
 from warp_tiles._warp.seams import find
+
+_LIMITS = ("_tid_extent_limits", "_scalar_tid_extent_limits")  # Warp 1.18 and newer; Warp 1.17
 
 
 def rehash_modules() -> None:
@@ -38,3 +40,25 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
     module._compile(None, folder, output_arch=arch, use_ptx=False, options=options)
     name = module._get_compile_output_name(None, output_arch=arch, use_ptx=False, block_dim=block_dim)
     return folder / str(name)
+
+
+def compile_into_cache(module: Any, device: Any, block_dim: int) -> None:
+    """Compiles a module into Warp's kernel cache, as ``Module.load`` does, and loads nothing on the device.
+
+    Args:
+        module: Warp's module.
+        device: Warp's device.
+        block_dim: Threads per block.
+    """
+    folder = Path(warp.config.kernel_cache_dir) / module.get_module_identifier(block_dim)
+    name = module._get_compile_output_name(device, block_dim=block_dim)
+    arch = module._get_compile_arch(device)
+    module._compile(device, folder, name, arch, options=module.resolved_options[block_dim])
+
+
+def discard_hash(module: Any) -> None:
+    """Discards the hash of a module, and keeps what Warp knows of each kernel by its own hash."""
+    limits = {name: dict(getattr(module, name)) for name in _LIMITS if hasattr(module, name)}
+    module.mark_modified()
+    for name, known in limits.items():
+        setattr(module, name, known)

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 import warp
 
 from warp_tiles import settings
+from warp_tiles._warp.modules import compile_into_cache, discard_hash
+from warp_tiles._warp.prefetch import Prefetches
 from warp_tiles._warp.seams import MATHDX_OPTIONS, find
 from warp_tiles.build.background import BackgroundBuild
 from warp_tiles.errors import PlanError, WarpTilesError
@@ -64,6 +66,7 @@ class Reloads:
         self._ready: dict[tuple[int, int], Any] = {}  # modules by identity and block size
         self._attempted: set[tuple[Variant, Settings]] = set()
         self._this_thread = threading.local()
+        self.prefetches = Prefetches(self._compile_ahead)
 
     # ---- settings
 
@@ -79,12 +82,14 @@ class Reloads:
 
     def wrapped_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the replacement of ``Module.load``, which every launch calls."""
-        ready = self._ready
+        ready, pending = self._ready, self.prefetches.pending
 
         @functools.wraps(original)
         def load(module: Any, device: Any, block_dim: int | None = None, **named: Any) -> Any:
             if ready:
                 self._end_early_stage(module)
+            if pending:
+                self.prefetches.join(module)
             try:
                 if named:
                     return original(module, device, block_dim, **named)
@@ -98,6 +103,9 @@ class Reloads:
         """Hook of ``Module._compile``. A call without ``output_name`` compiles ahead of time and never builds later."""
         arguments = inspect.signature(original).bind(module, *args, **kwargs).arguments
         if arguments.get("output_name") is not None:
+            options, device = arguments.get("options"), arguments.get("device")
+            if options is not None and device is not None and not self._marked("prefetching"):
+                self.prefetches.note_load(module, device, int(options["block_dim"]))
             return original(module, *args, **kwargs)
         with self._mark("ahead_of_time"):
             try:
@@ -117,6 +125,20 @@ class Reloads:
             yield
         finally:
             setattr(self._this_thread, name, before)
+
+    def _marked(self, name: str) -> bool:
+        return bool(getattr(self._this_thread, name, False))
+
+    def _compile_ahead(self, module: Any, device: Any, block_dim: int) -> None:
+        """Compiles a module into Warp's kernel cache, and leaves it without a hash, as it was."""
+        with find("codegen._codegen_lock"):
+            if module.hashers:  # it was loaded, or another thread loads it
+                return
+        try:
+            with self._mark("prefetching"):
+                compile_into_cache(module, device, block_dim)
+        finally:
+            _hash_again(module)
 
     def _load_again(self, again: LoadAgain, module: Any, load: Callable[[], Any]) -> Any:
         for _ in range(_ATTEMPTS):
@@ -140,7 +162,7 @@ class Reloads:
     @property
     def is_planning(self) -> bool:
         """True while this thread generates code only to plan it."""
-        return bool(getattr(self._this_thread, "planning", False))
+        return self._marked("planning")
 
     def before_build(self, module: Any, options: Mapping[str, Any], bare: ModulePlan, plan: ModulePlan,
                      prepare: Callable[[ModulePlan], ModuleBuild]) -> None:  # fmt: skip
@@ -171,8 +193,10 @@ class Reloads:
             if tuned:
                 self._engine.tune_missing(tuned, resolved)
 
+        if self._marked("prefetching") and (tuned or resolved.background):
+            raise LoadAgain  # ends the prefetch; the launch tunes, or begins with the fast path
         self._attempted.update((v.variant, resolved) for v in new if v.variant is not None)
-        waits = not getattr(self._this_thread, "ahead_of_time", False) and not options.get("strip_hash")
+        waits = not self._marked("ahead_of_time") and not options.get("strip_hash")
         if resolved.background and waits and self._has_fast_path(bare):
 
             def tune_and_prepare() -> ModuleBuild:
@@ -228,13 +252,15 @@ class Reloads:
     def after_fork(self) -> None:
         """Resets a forked child, which has no threads of its parent. Its modules wait for their builds."""
         self._this_thread = threading.local()
+        self.prefetches.after_fork()
         modules = list(self._early)
         self.reset()
         for module in modules:
             module.mark_modified()
 
     def reset(self) -> None:
-        """Cancels all background builds, and ends all early stages."""
+        """Cancels all background builds and prefetches, and ends all early stages."""
+        self.prefetches.stop()
         for stages in tuple(self._early.values()):
             for build in stages.values():
                 build.cancel()
@@ -266,7 +292,7 @@ def _hash_again(module: Any, before: Callable[[], None] | None = None) -> bool:
             return False
         if before is not None:
             before()
-        module.mark_modified()
+        discard_hash(module)
         return True
 
 

@@ -22,9 +22,11 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     """Run SCRIPT with ARGUMENTS under warp_tiles.
 
     Options of warp-tiles come before SCRIPT. Everything after SCRIPT belongs to the script. The report
-    holds the plan and the build record of every module of the run, even if the script fails.
+    holds the plan and the build record of every module of the run, even if the script fails. A second
+    run compiles the modules that the last one loaded side by side, as far as they are not compiled yet.
     """
     from warp_tiles import api, settings
+    from warp_tiles.launch.previous_run import prefetched
     from warp_tiles.launch.script import require_script, run_script
     from warp_tiles.util.files import write_atomic
 
@@ -38,7 +40,8 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     try:
         with script_output_to_stderr(as_json):
             api.enable()
-            run_script(script, arguments)
+            with prefetched(script):
+                run_script(script, arguments)
     finally:
         if api.is_enabled():
             record = api.report()

@@ -45,6 +45,7 @@ class Settings:
         cache_max_bytes: Size above which the least recently used entries are removed.
         cache_shared: Accept a cache folder that other users can write.
         jobs: Number of parallel compiler processes; 0 means one per core.
+        prefetch: ``warp-tiles run`` compiles the modules that the script's last run loaded side by side.
         progress: Progress bar: ``auto`` on a terminal, ``on``, ``off``.
         loop_sums: Keep the sums of a loop of products in registers, and write C after the loop.
         wide_moves: Load tiles asynchronously in functions with products or solvers, and ahead of the product in loops.
@@ -65,6 +66,7 @@ class Settings:
     cache_max_bytes: int = 4 * 1024**3
     cache_shared: bool = False
     jobs: int = 0
+    prefetch: bool = True
     progress: str = "auto"
     loop_sums: bool = True
     wide_moves: bool = True
@@ -151,6 +153,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "cache_max_bytes": values.parse_size,
     "cache_shared": values.flag,
     "jobs": values.count,
+    "prefetch": values.flag,
     "progress": values.choice(*SWITCHES),
     "loop_sums": values.flag,
     "wide_moves": values.flag,

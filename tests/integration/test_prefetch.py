@@ -1,0 +1,297 @@
+"""``warp_tiles.prefetch()``: modules that are compiled side by side before a fake GPU loads them."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from benchmarks.stand_in import ALIAS, StandIn
+from tests.integration.helpers import gemm, load
+from warp_tiles import _warp
+from warp_tiles._warp.installed import installed
+from warp_tiles._warp.prefetch import Prefetches
+from warp_tiles.errors import PlanError
+from warp_tiles.plan.loads import LoadedModule
+
+PLAIN = """
+N = {value}
+
+@wp.kernel
+def plain(out: wp.array(dtype=int)):
+    out[wp.tid()] = {expression}
+"""
+
+
+class Compiler:
+    """Counts the calls of Warp's compiler by thread. A test can hold them back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.calls: list[str] = []
+        build = _warp.find("build")
+        original = build.build_cuda
+
+        @functools.wraps(original)
+        def build_cuda(*args: Any, **named: Any) -> None:
+            self.calls.append(threading.current_thread().name)
+            assert self.open.wait(60)
+            original(*args, **named)
+
+        monkeypatch.setattr(build, "build_cuda", build_cuda)
+
+    @property
+    def ahead(self) -> list[bool]:
+        """For each call, whether a thread of prefetch() made it."""
+        return [name.startswith("warp_tiles_prefetch") for name in self.calls]
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    return Compiler(monkeypatch)
+
+
+@pytest.fixture
+def device(compiler: Compiler, stand_in: StandIn, tmp_path: Path) -> Iterator[StandIn]:
+    """warp_tiles with an empty cache, around a compiler that counts its calls."""
+    warp_tiles.disable()
+    with warp_tiles.override(cache_dir=tmp_path / "lto", progress="off", jobs=2), warp_tiles.enabled():
+        yield stand_in
+        compiler.open.set()
+
+
+def prefetches() -> Prefetches:
+    return installed().reloads.prefetches
+
+
+def wait_for_all() -> None:
+    end = time.monotonic() + 60
+    while prefetches().pending:
+        assert time.monotonic() < end, "a prefetch did not end"
+        time.sleep(0.01)
+
+
+def plain(value: int = 1, expression: str = "N") -> ModuleType:
+    return load(PLAIN.format(value=value, expression=expression))
+
+
+def warp_module(module: ModuleType) -> Any:
+    return wp.get_module(module.__name__)
+
+
+# ---- one module
+
+
+def test_a_launch_finds_the_compiled_file(device: StandIn, compiler: Compiler) -> None:
+    module = plain()
+    assert warp_tiles.prefetch(module, device=ALIAS) == 1
+    wait_for_all()
+    assert not warp_module(module).hashers, "the module is as it was"
+    assert not device.loaded, "nothing is loaded ahead"
+    device.load(module.__name__)
+    assert compiler.ahead == [True]
+    assert len(device.loaded) == 1
+
+
+def test_products_are_built_ahead(device: StandIn, compiler: Compiler) -> None:
+    module = load(gemm(decorator="@wp.kernel(enable_backward=False)"))
+    warp_tiles.prefetch(module, device=ALIAS)
+    wait_for_all()
+    device.load(module.__name__)
+    (report,) = warp_tiles.report()["modules"]
+    assert (report["linker"], report["lto_builds"]) == ("warp_tiles", 1)
+    assert not compiler.calls, "this package links the module"
+
+
+def test_a_launch_waits_for_its_module(device: StandIn, compiler: Compiler) -> None:
+    module = plain()
+    compiler.open.clear()
+    warp_tiles.prefetch(module, device=ALIAS)
+    launch = threading.Thread(target=device.load, args=(module.__name__,), daemon=True)
+    launch.start()
+    launch.join(0.3)
+    assert launch.is_alive()
+    compiler.open.set()
+    launch.join(60)
+    assert compiler.ahead == [True], "it was compiled once"
+    assert len(device.loaded) == 1
+
+
+def test_a_launch_does_not_wait_for_modules_before_its_own(device: StandIn, compiler: Compiler) -> None:
+    modules = [plain(value) for value in range(3)]
+    compiler.open.clear()
+    warp_tiles.prefetch(*modules, device=ALIAS)  # two threads, so the third module has to wait
+    end = time.monotonic() + 60
+    while len(compiler.calls) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    threading.Timer(0.3, compiler.open.set).start()
+    device.load(modules[2].__name__)
+    wait_for_all()
+    assert compiler.ahead == [True, True, False]
+
+
+# ---- changes after the prefetch
+
+
+@pytest.mark.parametrize("expression", ["N", "N + 1"])
+def test_a_constant_that_changes_later_counts(device: StandIn, compiler: Compiler, expression: str) -> None:
+    module = plain(1, expression)
+    warp_tiles.prefetch(module, device=ALIAS)
+    wait_for_all()
+    module.N = 2  # type: ignore[attr-defined]
+    device.load(module.__name__)
+    assert compiler.ahead == [True, False], "Warp reads the value when it first loads the module"
+
+
+def test_a_changed_setting_counts(device: StandIn) -> None:
+    module = load(gemm(decorator="@wp.kernel(enable_backward=False)"))
+    warp_tiles.prefetch(module, device=ALIAS)
+    wait_for_all()
+    with warp_tiles.override(provider="scalar"):
+        device.load(module.__name__)
+        (report,) = (m for m in warp_tiles.report()["modules"] if m["provider"] == "scalar")
+    assert [variant["provider"] for variant in report["variants"] if variant["needed"]] == ["scalar"]
+
+
+def test_deferred_static_expressions_are_left_to_the_launch(device: StandIn, compiler: Compiler) -> None:
+    module = plain(3)
+    warp_module(module).has_unresolved_static_expressions = True
+    assert warp_tiles.prefetch(module, device=ALIAS) == 0
+    device.load(module.__name__)
+    assert compiler.ahead == [False]
+
+
+@pytest.mark.parametrize("option", ["strip_hash", "cache_kernels"])
+def test_files_that_a_launch_could_not_reuse_are_not_written(
+    device: StandIn, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    module = plain()
+    if option == "strip_hash":
+        warp_module(module).options["strip_hash"] = True
+    else:
+        monkeypatch.setattr(wp.config, "cache_kernels", False)
+    assert warp_tiles.prefetch(module, device=ALIAS) == 0
+    assert not compiler.calls
+
+
+# ---- what cannot be compiled ahead
+
+
+def test_an_error_is_reported_by_the_launch(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("on purpose")
+
+    module = plain()
+    monkeypatch.setattr(_warp.find("build"), "build_cuda", refuse)
+    warp_tiles.prefetch(module, device=ALIAS)
+    wait_for_all()
+    with pytest.raises(RuntimeError, match="on purpose"):
+        device.load(module.__name__)
+
+
+def test_a_module_that_runs_on_the_fast_path_first_is_left_to_the_launch(device: StandIn) -> None:
+    module = load(gemm(decorator="@wp.kernel(enable_backward=False)"), block_dim=48)  # mma cannot serve 48 threads
+    with warp_tiles.override(background=True):
+        warp_tiles.prefetch(module, device=ALIAS)
+        wait_for_all()
+        assert not installed().reloads._attempted
+        assert not installed().reloads._early
+
+
+def test_loaded_modules_are_left_out(device: StandIn, compiler: Compiler) -> None:
+    module = plain()
+    first = device.load(module.__name__)
+    assert warp_tiles.prefetch(module, device=ALIAS) == 0
+    assert device.load(module.__name__) is first
+
+
+def test_bad_input(device: StandIn) -> None:
+    with pytest.raises(PlanError, match="no_such_module"):
+        warp_tiles.prefetch("no_such_module")
+    warp_tiles.disable()
+    with pytest.raises(PlanError, match="enabled"):
+        warp_tiles.prefetch()
+
+
+def test_disable_waits_for_running_compilers_and_cancels_the_rest(device: StandIn, compiler: Compiler) -> None:
+    modules = [plain(value) for value in range(4)]
+    compiler.open.clear()
+    warp_tiles.prefetch(*modules, device=ALIAS)
+    end = time.monotonic() + 60
+    while len(compiler.calls) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    threading.Timer(0.3, compiler.open.set).start()
+    warp_tiles.disable()
+    assert compiler.open.is_set(), "it waited"
+    assert len(compiler.calls) == 2
+    assert not [t for t in threading.enumerate() if t.name.startswith("warp_tiles_prefetch") and _busy(t)]
+
+
+def _busy(thread: threading.Thread) -> bool:
+    thread.join(5)
+    return thread.is_alive()
+
+
+# ---- modules of an earlier run
+
+
+def expected(module: ModuleType, **changes: Any) -> LoadedModule:
+    found = LoadedModule(module.__name__, tuple(sorted(warp_module(module).kernels)), 64, ALIAS)
+    return LoadedModule(**{**{name: getattr(found, name) for name in found.__dataclass_fields__}, **changes})
+
+
+def test_the_first_load_starts_the_expected_modules(device: StandIn, compiler: Compiler) -> None:
+    first, second, third = (plain(value) for value in range(3))
+    prefetches().expect([expected(module) for module in (first, second)])
+    device.load(first.__name__)
+    wait_for_all()
+    assert sorted(compiler.ahead) == [False, True]
+    device.load(second.__name__)
+    assert len(compiler.calls) == 2, "the second module was compiled beside the first"
+    device.load(third.__name__)
+    assert set(prefetches().loaded) == {expected(module) for module in (first, second, third)}
+
+
+Change = Callable[[ModuleType], LoadedModule]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module: expected(module, name="another"),
+        lambda module: expected(module, kernels=("plain", "not_yet_defined")),
+        lambda module: expected(module, device="cuda:77"),
+    ],
+    ids=["name", "kernels", "device"],
+)
+def test_what_does_not_exist_is_not_compiled(device: StandIn, compiler: Compiler, change: Change) -> None:
+    first, second = plain(1), plain(2)
+    prefetches().expect([change(second)])
+    device.load(first.__name__)
+    wait_for_all()
+    assert compiler.ahead == [False]
+
+
+def test_an_expected_module_is_compiled_once_it_exists(device: StandIn, compiler: Compiler) -> None:
+    first, second = plain(1), plain(2)
+    prefetches().expect([expected(second, name="later")])
+    device.load(first.__name__)
+    _warp.find("context.user_modules")["later"] = warp_module(second)
+    try:
+        third = plain(3)
+        device.load(third.__name__)
+        wait_for_all()
+    finally:
+        del _warp.find("context.user_modules")["later"]
+    assert sorted(compiler.ahead) == [False, False, True]

@@ -1,0 +1,148 @@
+"""Compiles modules side by side, before their first launch.
+
+A thread generates and compiles a module into Warp's kernel cache. It loads nothing on a device, so it disturbs no
+capture of a graph. Afterwards it discards the module's hash, because the program may still change what the module
+depends on. The launch hashes the module as usual, and finds the compiled file if nothing changed. A launch waits for
+the thread that compiles its module.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, wait
+from typing import Any
+
+import warp
+
+from warp_tiles import settings
+from warp_tiles._warp.modules import user_modules
+from warp_tiles.plan.loads import LoadedModule
+from warp_tiles.util.threads import DaemonThreads
+
+log = logging.getLogger("warp_tiles")
+
+
+class Prefetches:
+    """The modules that are compiled ahead of their launches.
+
+    Args:
+        compile_ahead: Compiles a module for a device and a block size, and leaves the module as it was.
+
+    Attributes:
+        pending: The modules whose compilation has not ended, by identity. Launches look here.
+        loaded: Every module that was loaded so far.
+    """
+
+    def __init__(self, compile_ahead: Callable[[Any, Any, int], None]) -> None:
+        self._compile_ahead = compile_ahead
+        self._lock = threading.Lock()
+        self._threads: DaemonThreads | None = None
+        self._expected: list[LoadedModule] = []
+        self.pending: dict[int, tuple[Any, Future[None]]] = {}
+        self.loaded: dict[LoadedModule, None] = {}
+
+    def start(self, modules: Iterable[tuple[Any, Any, int]]) -> int:
+        """Compiles modules on threads, as many as the setting ``jobs`` allows. Returns at once.
+
+        Args:
+            modules: Warp's modules, each with a device and a block size. Modules that cannot be compiled ahead are
+                left out: the cache of kernels is off, or their names or hashes do not identify their content.
+
+        Returns:
+            The number of modules that are compiled.
+        """
+        targets: dict[int, tuple[Any, dict[tuple[str, int], Any]]] = {}
+        for module, device, block_dim in modules:
+            if _reusable(module):
+                targets.setdefault(id(module), (module, {}))[1].setdefault((device.alias, block_dim), device)
+        with self._lock:
+            fresh = [(key, *target) for key, target in targets.items() if key not in self.pending]
+            if fresh and self._threads is None:
+                from warp_tiles.compile.pool import available_cores
+
+                self._threads = DaemonThreads(settings.current().jobs or available_cores(), "warp_tiles_prefetch")
+            for key, module, devices in fresh:
+                assert self._threads is not None
+                future = self._threads.submit(self._run, key, module, devices)
+                self.pending[key] = (module, future)  # the thread needs the lock to remove it
+        return len(fresh)
+
+    def _run(self, key: int, module: Any, devices: Mapping[tuple[str, int], Any]) -> None:
+        try:
+            for (_, block_dim), device in devices.items():
+                self._compile_ahead(module, device, block_dim)
+        except BaseException as error:  # the launch meets the same error, and reports it
+            log.debug("module %s was not compiled ahead: %r", module.name, error)
+        finally:
+            with self._lock:
+                self.pending.pop(key, None)
+
+    def join(self, module: Any) -> None:
+        """Waits for the compilation of a module. One that has not begun is left to the caller."""
+        _, future = self.pending.get(id(module), (None, None))
+        if future is None:
+            return
+        if future.cancel():
+            with self._lock:
+                self.pending.pop(id(module), None)
+        else:
+            wait([future])
+
+    # ---- modules of an earlier run
+
+    def expect(self, modules: Iterable[LoadedModule]) -> None:
+        """Compiles these modules side by side as soon as the program loads its first module and they exist."""
+        self._expected = list(modules)
+
+    def note_load(self, module: Any, device: Any, block_dim: int) -> None:
+        """Notes that a module is loaded, and compiles the expected modules that exist by now, except this one."""
+        self.loaded[LoadedModule(module.name, tuple(sorted(module.kernels)), block_dim, device.alias)] = None
+        if not self._expected:
+            return
+        modules, devices = user_modules(), {device.alias: device for device in warp.get_devices()}
+        found: list[tuple[Any, Any, int]] = []
+        later: list[LoadedModule] = []
+        for known in self._expected:
+            other = modules.get(known.name)
+            if other is None or known.device not in devices or set(known.kernels) - set(other.kernels):
+                later.append(known)  # the program has not defined it yet
+            elif other is not module:
+                found.append((other, devices[known.device], known.block_dim))
+        self._expected = later
+        if count := self.start(found):
+            log.info("modules of the script's last run that are now compiled side by side: %d", count)
+
+    # ---- end
+
+    def stop(self) -> None:
+        """Cancels what has not begun, and waits for the rest, because a compiler must not run while a process ends."""
+        self._expected = []
+        with self._lock:
+            threads, self._threads = self._threads, None
+            running = [future for _, future in self.pending.values() if not future.cancel()]
+        if threads is not None:
+            threads.shutdown(wait=False, cancel_futures=True)
+        wait(running)
+        self.pending.clear()
+
+    def after_fork(self) -> None:
+        """Resets a forked child, which has no threads of its parent."""
+        self._lock = threading.Lock()
+        self._threads, self._expected = None, []
+        self.pending.clear()
+
+
+def _reusable(module: Any) -> bool:
+    """True if a launch finds the file of an earlier compilation exactly if nothing changed in between.
+
+    Warp evaluates deferred ``wp.static`` expressions when it first hashes a module, so it must not be hashed earlier.
+    """
+    return bool(
+        warp.config.cache_kernels
+        and not module.options.get("strip_hash")
+        and not module.options.get("verify_autograd_array_access")
+        and not warp.config.verify_autograd_array_access
+        and not module.has_unresolved_static_expressions
+    )
