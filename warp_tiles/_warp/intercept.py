@@ -13,7 +13,6 @@ In a block of :func:`intercepted` these functions of Warp have stand-ins:
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -187,7 +186,7 @@ class _Devices:
         try:
             return self._get_device(ident)
         except ValueError:
-            if isinstance(ident, str) and re.fullmatch(r"cuda:\d+", ident):
+            if isinstance(ident, str) and ident.startswith("cuda:") and ident[5:].isdecimal():
                 return self._substitute(ident)
             raise
 

@@ -21,7 +21,7 @@ from warp_tiles.solver.variant import FORWARD_OF, OPERANDS, RIGHT_SIDES, SolverV
 MAX_ROWS = 256  # a larger triangle exceeds shared memory
 LANE_BYTES = 128  # of a column that one lane holds in registers, at most, if several lanes share it
 
-# These were fitted to benchmarks/solvers.py on one H100.
+# These were fitted to benchmarks/solvers.py on one H200.
 FEW_COLUMNS = 8
 FEW_THREADS = 128
 LEAST_REGISTERS = 40  # besides those of a factor
