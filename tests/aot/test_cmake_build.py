@@ -172,18 +172,23 @@ def test_a_plan_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, 
     assert "warp_tiles_bundle.tar: 1 variants" in output
 
 
+def built_by_mma(folder: Path, installed: Path, *variants: Variant) -> Project:
+    """A project after its build. Its bundle has every variant of its plan, which names the provider ``mma``."""
+    project = Project(folder, installed / "warp_tiles" / "cmake", installed)
+    project.plan(*variants, provider="mma")
+    assert f"{len(variants)} variants" in project.configure("-DWARP_TILES_MANIFEST=plan.json")
+    assert sorted(project.build()[0]) == names(*variants, provider="mma")
+    bundle = project.build_folder / "warp_tiles_bundle.tar"
+    for provider in ("mma", "auto"):
+        assert hits(bundle, folder / "cache", *variants, provider=provider) == [True] * len(variants)
+    assert NOTHING_TO_DO in project.build()[1]
+    return project
+
+
 @needs_ninja
 @pytest.mark.slow
 def test_a_plan_of_mma_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, installed: Path) -> None:
-    project = Project(tmp_path, installed / "warp_tiles" / "cmake", installed)
-    project.plan(TINY, TALL, provider="mma")
-    assert "2 variants" in project.configure("-DWARP_TILES_MANIFEST=plan.json")
-    assert sorted(project.build()[0]) == names(TINY, TALL, provider="mma")
-    bundle = project.build_folder / "warp_tiles_bundle.tar"
-    assert hits(bundle, tmp_path / "cache", TINY, TALL, provider="mma") == [True, True]
-    assert hits(bundle, tmp_path / "cache", TINY, TALL, provider="auto") == [True, True]
-
-    assert NOTHING_TO_DO in project.build()[1]
+    project = built_by_mma(tmp_path, installed, TINY, TALL)
     kernels = installed / "warp_tiles" / "kernels"
     time.sleep(0.01)
     (kernels / "arch" / "mma.cuh").touch()  # with equal content
@@ -202,14 +207,7 @@ def test_a_plan_of_mma_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path:
 @needs_ninja
 @pytest.mark.slow
 def test_a_plan_of_solvers_becomes_a_bundle_that_leaves_nothing_to_compile(tmp_path: Path, installed: Path) -> None:
-    project = Project(tmp_path, installed / "warp_tiles" / "cmake", installed)
-    project.plan(FACTOR, SOLVE, provider="mma")
-    assert "2 variants" in project.configure("-DWARP_TILES_MANIFEST=plan.json")
-    assert sorted(project.build()[0]) == names(FACTOR, SOLVE, provider="mma")
-    bundle = project.build_folder / "warp_tiles_bundle.tar"
-    assert hits(bundle, tmp_path / "cache", FACTOR, SOLVE, provider="auto") == [True, True]
-
-    assert NOTHING_TO_DO in project.build()[1]
+    project = built_by_mma(tmp_path, installed, FACTOR, SOLVE)
     kernels = installed / "warp_tiles" / "kernels"
     time.sleep(0.01)
     (kernels / "gemm" / "block_gemm.cuh").touch()
