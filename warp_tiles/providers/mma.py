@@ -87,12 +87,12 @@ def _loop_functions(variant: GemmVariant, config: TileConfig, unique: str) -> st
         return ""
     # must be inlined: only then does the compiler keep the sums, an array of the caller, in registers
     return f"""
-extern "C" __device__ __forceinline__ __attribute__((used)) void {variant.symbol}_add(void* sums, void* a, void* b)
+extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_add(void* sums, void* a, void* b)
 {{
     wt::block_gemm_add<{unique}>(sums, a, b);
 }}
 
-extern "C" __device__ __forceinline__ __attribute__((used)) void {variant.symbol}_finish(void* sums, void* c)
+extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finish(void* sums, void* c)
 {{
     wt::block_gemm_finish<{unique}>(sums, c);
 }}
