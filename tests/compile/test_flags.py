@@ -47,11 +47,11 @@ def test_the_linkers_flags_are_those_of_cuda_core(output: str, registers: int | 
         link_time_optimization=True,
         optimize_unused_variables=True,
         max_register_count=registers,
-        split_compile=2,
+        split_compile=0,
         ptx=True if output == "ptx" else None,
     )
     expected = [flag.decode() for flag in options.as_bytes("nvjitlink")]
-    assert sorted(linker_flags("sm_90", output, 2, registers)) == sorted(expected)
+    assert sorted(linker_flags("sm_90", output, registers)) == sorted(expected)
 
 
 def test_an_unknown_keyword_is_an_error() -> None:

@@ -213,7 +213,7 @@ class ModuleBuild:
 
     def _link_request(self, module: ModuleSource, inputs: tuple[bytes, ...]) -> LinkRequest:
         registers = self.plan.register_limit if module.output == "cubin" else None
-        return LinkRequest(module.name, inputs, module.target, module.output, self._settings.jobs, registers)
+        return LinkRequest(module.name, inputs, module.target, module.output, registers)
 
     def _link(
         self,

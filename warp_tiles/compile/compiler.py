@@ -48,7 +48,6 @@ class LinkRequest:
         inputs: LTO-IR of the module and of its GEMM variants.
         arch: Real or virtual architecture, e.g. ``sm_90``.
         output: ``cubin`` or ``ptx``.
-        threads: Threads that the linker may use; 0 for one per core. The result does not depend on it.
         max_registers: Largest number of registers per thread, or None for the hardware's limit.
     """
 
@@ -56,7 +55,6 @@ class LinkRequest:
     inputs: tuple[bytes, ...]
     arch: str
     output: str
-    threads: int = 0
     max_registers: int | None = None
 
 
@@ -134,7 +132,7 @@ def link_module(request: LinkRequest) -> Compiled:
     from cuda.bindings import nvjitlink
 
     start = time.perf_counter()
-    flags = linker_flags(request.arch, request.output, request.threads, request.max_registers)
+    flags = linker_flags(request.arch, request.output, request.max_registers)
     handle = 0
     try:
         handle = nvjitlink.create(len(flags), flags)

@@ -56,9 +56,13 @@ def _text(value: object) -> str:
     return "=".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def linker_flags(arch: str, output: str, threads: int, max_registers: int | None) -> list[str]:
-    """The flags of nvJitLink for a link that drops unused variables; see :class:`warp_tiles.compile.LinkRequest`."""
-    flags = [f"-arch={arch}", "-lto", "-optimize-unused-variables", f"-split-compile={threads}"]
+def linker_flags(arch: str, output: str, max_registers: int | None) -> list[str]:
+    """The flags of nvJitLink for a link that drops unused variables; see :class:`warp_tiles.compile.LinkRequest`.
+
+    The linker uses one thread per core. Any number of threads but one gives the same bytes; one alone gives code that
+    uses more stack.
+    """
+    flags = [f"-arch={arch}", "-lto", "-optimize-unused-variables", "-split-compile=0"]
     if max_registers is not None:
         flags.append(f"-maxrregcount={max_registers}")
     return [*flags, "-ptx"] if output == "ptx" else flags

@@ -144,7 +144,7 @@ def link_request(variant: GemmVariant, inputs: Sequence[bytes], own_templates: b
         own_templates: True if the candidate comes from this package's templates.
     """
     registers = max_registers(variant.threads, resident_blocks(variant.threads, own_templates))
-    return LinkRequest(f"{variant.symbol}_benchmark", tuple(inputs), f"sm_{variant.arch}", "cubin", 1, registers)
+    return LinkRequest(f"{variant.symbol}_benchmark", tuple(inputs), f"sm_{variant.arch}", "cubin", registers)
 
 
 # ---- inputs and expected results
