@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from warp_tiles.errors import ToolchainError
 
-# compiled only if a closure is not stored; without an anchor at the line's beginning it takes a twentieth of the time
-_INCLUDE = rb'#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]'
+_INCLUDE = rb'#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]'  # compiled only if a closure is not stored
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _MARKERS = ("cublasdx/gemm.cuh", "gemm/block_gemm.cuh")
@@ -35,8 +34,8 @@ class DeviceSource:
 def include_closure(source: Path, include_dirs: Sequence[Path]) -> dict[str, Path]:
     """Every file that a source can include, by the name of the include.
 
-    The preprocessor is not run, so an include under a false condition or in a comment counts too. The closure can
-    be larger than necessary, but never smaller. Includes whose name is a macro are not followed.
+    The preprocessor is not run, so an include under a false condition counts too. The closure can be
+    larger than necessary, but never smaller. Includes whose name is a macro are not followed.
     """
     closure: dict[str, Path] = {source.name: source}
     seen = {os.path.normpath(source)}
@@ -46,7 +45,7 @@ def include_closure(source: Path, include_dirs: Sequence[Path]) -> dict[str, Pat
     pattern = re.compile(_INCLUDE)
     while pending:
         path, prefix = pending.pop()
-        for quote, raw in pattern.findall(Path(path).read_bytes()):
+        for quote, raw in _includes(pattern, Path(path).read_bytes()):
             name = raw.decode("utf-8", "replace")
             place, label = os.path.join(os.path.dirname(path), name), os.path.join(prefix, name)
             if quote != b'"' or not os.path.isfile(place):
@@ -67,6 +66,14 @@ def include_closure(source: Path, include_dirs: Sequence[Path]) -> dict[str, Pat
             closure[label] = Path(place)
             pending.append((place, prefix_of_found))
     return closure
+
+
+def _includes(pattern: re.Pattern[bytes], text: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The quote and the name of each include at the beginning of a line. The anchor ``^`` would take 20 times as long."""
+    for match in pattern.finditer(text):
+        line = text.rfind(b"\n", 0, match.start()) + 1
+        if not text[line : match.start()].strip():
+            yield match[1], match[2]
 
 
 def kernels_folder() -> Path:
