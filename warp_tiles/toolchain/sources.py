@@ -69,7 +69,7 @@ def include_closure(source: Path, include_dirs: Sequence[Path]) -> dict[str, Pat
 
 
 def _includes(pattern: re.Pattern[bytes], text: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The quote and the name of each include at the beginning of a line. The anchor ``^`` would take 20 times as long."""
+    """The quote and the name of each include at the beginning of a line. With ``^`` it takes 20 times as long."""
     for match in pattern.finditer(text):
         line = text.rfind(b"\n", 0, match.start()) + 1
         if not text[line : match.start()].strip():
