@@ -34,6 +34,7 @@ MODELS = {  # of the package's test data, with the options of its own benchmark
     "n_humanoid": ("humanoid/n_humanoid.xml", "--nworld=1024", "--nconmax=160", "--njmax=600"),
 }
 SETTINGS = {"warp": None, "tiles": {}, "own": {"WARP_TILES_WITHOUT_MATHDX": "own"}}
+AGAIN = "again"
 FIELDS = ("jit_duration", "steps_per_second", "converged_worlds", "ncon_mean", "nefc_mean", "solver_niter_mean")
 
 
@@ -94,28 +95,23 @@ class Client:
 
     def measure(self, repeats: int) -> dict[str, Any]:
         """All cold and warm runs, and the ratios of warp_tiles to Warp."""
-        rows: dict[str, Any] = {}
-        caches: dict[str, Path] = {}
-        for side in SETTINGS:
-            rows[side], caches[side] = self.cold(side)
-            print(f"{self.model}, {side}, cold: {rows[side]}", flush=True)
-        rows["tiles again"], _ = self.cold("tiles", caches["tiles"])
-        print(f"{self.model}, tiles again, cold: {rows['tiles again']}", flush=True)
+        caches = {side: self.cold(side)[1] for side in SETTINGS}  # not counted
+        cold: dict[str, list[dict[str, Any]]] = {side: [] for side in (*SETTINGS, AGAIN)}
         warm: dict[str, list[dict[str, Any]]] = {side: [] for side in SETTINGS}
         for _ in range(repeats):
+            for side, runs in cold.items():
+                known = caches["tiles"] if side == AGAIN else None
+                runs.append(self.cold("tiles" if known else side, known)[0])
+                print(f"{self.model}, {side}, cold: {runs[-1]}", flush=True)
             for side, runs in warm.items():
                 runs.append(self.run(side, caches[side], steps=1000))
-        for side, runs in warm.items():
-            rows[side]["warm_jit_s"] = round(statistics.median(run["jit_duration"] for run in runs), 3)
-            rows[side]["steps_per_second"] = [round(run["steps_per_second"]) for run in runs]
-            rows[side] |= {name: runs[0][name] for name in FIELDS[2:]}
-        speed = {side: statistics.median(rows[side]["steps_per_second"]) for side in SETTINGS}
+        jit = {side: statistics.median(run["jit_s"] for run in runs) for side, runs in cold.items()}
+        speed = {side: statistics.median(run["steps_per_second"] for run in runs) for side, runs in warm.items()}
         return {
-            "rows": rows,
-            "jit_to_warp": {
-                name: round(rows[name]["jit_s"] / rows["warp"]["jit_s"], 3) for name in rows if name != "warp"
-            },
-            "steps_to_warp": {side: round(speed[side] / speed["warp"], 4) for side in SETTINGS if side != "warp"},
+            "cold": cold,
+            "warm": warm,
+            "jit_to_warp": {side: round(seconds / jit["warp"], 3) for side, seconds in jit.items()},
+            "steps_to_warp": {side: round(steps / speed["warp"], 4) for side, steps in speed.items()},
         }
 
 
@@ -124,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=MODELS, default=tuple(MODELS))
-    parser.add_argument("--repeats", type=int, default=3, help="warm runs of each side")
+    parser.add_argument("--repeats", type=int, default=2, help="counted runs of each side")
     arguments = parser.parse_args()
     spec = importlib.util.find_spec("mujoco_warp")
     if spec is None or spec.origin is None:
