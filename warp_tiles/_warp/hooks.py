@@ -227,8 +227,8 @@ class Hooks:
             PlanError: The module is being planned.
         """
         hasher = builder.module.hashers.get(builder.options["block_dim"])
-        salt = getattr(hasher, "warp_tiles_salt", None)
-        if salt is not None and salt != self.engine.salt(self.sites.state(builder).session.settings):
+        hashed = getattr(hasher, "warp_tiles_choices", None)
+        if hashed is not None and hashed != self.engine.choices(self.sites.state(builder).session.settings):
             if not self.reloads.is_planning:
                 raise LoadAgain
             builder.module.mark_modified()
@@ -290,8 +290,8 @@ class Hooks:
             return
         if not self.reloads.is_planning and self.engine.build_context(resolved).store.digests.is_empty:
             self.engine.start_compilers(resolved)  # the first use on a machine, so the module is in no cache
-        hasher.warp_tiles_salt = salt = self.engine.salt(resolved)
-        hasher.hash = hashlib.sha256(hasher.hash + salt.encode("utf-8")).digest()
+        hasher.warp_tiles_choices = self.engine.choices(resolved)
+        hasher.hash = hashlib.sha256(hasher.hash + self.engine.salt(resolved).encode("utf-8")).digest()
 
     def _served_builtins(self, options: Any, module: Any) -> set[str]:
         """Builtins that get code from here. Modules that mention no other keep Warp's hash and Warp's cached builds."""

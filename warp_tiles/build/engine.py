@@ -183,12 +183,7 @@ class Engine:
         context, chain = self.build_context(resolved), self.chain(resolved)
         if context.store.digests.is_empty:
             self._take_digests(context, chain)
-        names = " ".join(provider.name for provider in chain.providers)
-        parts = ["warp_tiles", __version__, resolved.provider, names, resolved.linker]
-        parts.append(f"loop_sums={resolved.loop_sums} without_mathdx={resolved.without_mathdx}")
-        parts.append(f"wide_moves={resolved.wide_moves} code={self._code_digest(context)}")
-        if chain.tuned is not None:
-            parts.append(f"tuned={chain.tuned.fingerprint}")
+        parts = ["warp_tiles", __version__, f"code={self._code_digest(context)}", _choices(resolved, chain)]
         for provider in chain.providers:
             try:
                 parts += [f"{provider.name} {name}={value}" for name, value in provider.salt().items()]
@@ -201,6 +196,10 @@ class Engine:
             except ToolchainError as error:
                 parts.append(f"no toolchain: {error.message}")
         return "\n".join(parts)
+
+    def choices(self, resolved: Settings) -> str:
+        """The part of :meth:`salt` that a program can change while it runs: settings, providers and tuning records."""
+        return _choices(resolved, self.chain(resolved))
 
     def _take_digests(self, context: BuildContext, chain: Chain) -> None:
         """Take the digests of the toolchain side by side; errors are reported when the digests are needed."""
@@ -385,3 +384,12 @@ def _share(build: Future[Artifact]) -> Future[Artifact]:
 
     build.add_done_callback(pass_on)
     return shared
+
+
+def _choices(resolved: Settings, chain: Chain) -> str:
+    names = " ".join(provider.name for provider in chain.providers)
+    parts = [resolved.provider, names, resolved.linker, f"loop_sums={resolved.loop_sums}"]
+    parts += [f"without_mathdx={resolved.without_mathdx}", f"wide_moves={resolved.wide_moves}"]
+    if chain.tuned is not None:
+        parts.append(f"tuned={chain.tuned.fingerprint}")
+    return "\n".join(parts)

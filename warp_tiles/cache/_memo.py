@@ -123,23 +123,17 @@ class FileDigests:
 
 def _identity(kind: str, files: Mapping[str, str | os.PathLike[str]]) -> tuple[str, int]:
     """Digest of the status of the files, and the newest of their change times."""
-    hasher = hashlib.sha256(kind.encode("ascii"))
+    rows: list[tuple[object, ...]] = []
     newest_ns = 0
     for name in sorted(files):
-        path = os.path.abspath(files[name])
+        path = os.fspath(files[name])
+        if not os.path.isabs(path):
+            path = os.path.abspath(path)
         status = os.stat(path)
         newest_ns = max(newest_ns, status.st_ctime_ns)
-        row = (
-            name,
-            path,
-            status.st_size,
-            status.st_mtime_ns,
-            status.st_ctime_ns,
-            status.st_ino,
-            status.st_dev,
-        )
-        hasher.update(repr(row).encode("utf-8", "surrogatepass"))
-    return hasher.hexdigest(), newest_ns
+        state = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
+        rows.append((name, path, *state))
+    return hashlib.sha256(repr((kind, rows)).encode("utf-8", "surrogatepass")).hexdigest(), newest_ns
 
 
 def _hash_file(path: str | os.PathLike[str]) -> str:

@@ -35,6 +35,7 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
 
     def __init__(self, store: ToolchainStore) -> None:
         self._store = store
+        self._identity: dict[str, str] | None = None
 
     # ---- overridden by each provider
 
@@ -82,16 +83,18 @@ class NvrtcProvider(Provider[V], Generic[V, C]):
         )
 
     def identity(self) -> dict[str, str]:
-        """The inputs of the LTO-IR besides the variant, by name.
+        """The inputs of the LTO-IR besides the variant, by name. They are taken once per provider and so per chain.
 
         Raises:
             ToolchainError: There is no toolchain.
         """
-        return {
-            "provider": f"{self.name}/{self.schema}",
-            "source": self._store.source_digest(self.source()),
-            "compiler": self._store.compiler_digest(),
-        }
+        if self._identity is None:
+            self._identity = {
+                "provider": f"{self.name}/{self.schema}",
+                "source": self._store.source_digest(self.source()),
+                "compiler": self._store.compiler_digest(),
+            }
+        return self._identity
 
     def salt(self) -> dict[str, str]:
         """See :meth:`Provider.salt`."""
