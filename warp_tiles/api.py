@@ -151,7 +151,8 @@ def prefetch(*modules: Any, device: Any = None, block_dim: int | None = None) ->
 
     Returns:
         The number of modules that are compiled. Modules that are compiled already and those whose files a launch could
-        not reuse (``wp.config.cache_kernels=False``, the option ``strip_hash``, deferred ``wp.static``) are left out.
+        not reuse are left out: with ``wp.config.cache_kernels=False``, with the option ``strip_hash`` or
+        ``verify_autograd_array_access``, and with deferred ``wp.static`` expressions.
 
     Raises:
         PlanError: warp_tiles is not enabled, or a module has no kernels.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,8 +185,8 @@ def test_the_salt_depends_on_the_providers(bench: Bench) -> None:
     assert bench.engine.salt(Settings(provider="scalar")) == one["scalar"]
 
 
-def test_builds_of_two_providers_are_not_shared(bench: Bench) -> None:
-    choices = [Settings(provider=name) for name in ("mma", "cublasdx", "scalar")]
+def test_builds_of_two_providers_are_not_shared(bench: Bench, tmp_path: Path) -> None:
+    choices = [Settings(provider=name, cache_dir=tmp_path) for name in ("mma", "cublasdx", "scalar")]
     built = [bench.engine.start([ALIGNED], choice)[ALIGNED].result(20) for choice in choices]
     assert [artifact.provider for artifact in built] == ["mma", "cublasdx", "scalar"]
     assert len({artifact.key for artifact in built}) == 3
