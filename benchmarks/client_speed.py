@@ -4,7 +4,7 @@
 
 Each run is a fresh process of `mujoco_warp/testspeed.py`. It captures one step as a graph, which loads all modules of
 the step (`jit_s`), and replays it. Cold runs start with empty caches. `tiles again` is a cold run of a script that ran
-before: the names of its modules are known, and nothing else is kept, so they are compiled side by side. `own` sets
+before: the names of its modules are known, and nothing else is kept, so `prefetch` compiles them side by side. `own` sets
 `without_mathdx=own`. Warm runs alternate and give steps a second; their medians are compared.
 """
 
@@ -33,7 +33,7 @@ MODELS = {  # of the package's test data, with the options of its own benchmark
     "humanoid": ("humanoid/humanoid.xml", "--nworld=8192", "--nconmax=24", "--njmax=64"),
     "n_humanoid": ("humanoid/n_humanoid.xml", "--nworld=1024", "--nconmax=160", "--njmax=600"),
 }
-SETTINGS = {"warp": None, "tiles": {}, "own": {"WARP_TILES_WITHOUT_MATHDX": "own"}}
+SETTINGS = {"warp": None, "tiles": {"WARP_TILES_PREFETCH": "1"}, "own": {"WARP_TILES_WITHOUT_MATHDX": "own"}}
 AGAIN = "again"
 FIELDS = ("jit_duration", "steps_per_second", "converged_worlds", "ncon_mean", "nefc_mean", "solver_niter_mean")
 

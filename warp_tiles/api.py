@@ -86,7 +86,27 @@ def _settings_changed() -> None:
         hooks.settings_changed()
 
 
+_held_for_fork = threading.local()
+
+
+def _before_fork() -> None:
+    """Take the lock of Warp's code generator, which a thread of :func:`prefetch` could hold in the child forever."""
+    if installed() is not None:
+        from warp_tiles import _warp
+
+        _held_for_fork.lock = _warp.find("codegen._codegen_lock")
+        _held_for_fork.lock.acquire()
+
+
+def _release_after_fork() -> None:
+    lock = getattr(_held_for_fork, "lock", None)
+    if lock is not None:
+        _held_for_fork.lock = None
+        lock.release()
+
+
 def _after_fork() -> None:
+    _release_after_fork()
     if (hooks := installed()) is not None:
         hooks.engine.after_fork()
         hooks.reloads.after_fork()
@@ -145,12 +165,12 @@ def prefetch(*modules: Any, device: Any = None, block_dim: int | None = None) ->
     launch. The setting ``jobs`` limits the threads.
 
     Args:
-        modules: Warp modules, Python modules, their names, or kernels; none for all modules with kernels.
+        modules: Warp modules, Python modules, their names, or kernels; none for all with kernels but Warp's own.
         device: Warp's device or its name; None for the current one.
         block_dim: Threads per block, as the launches give it; None for the module's option, and 1 on the CPU.
 
     Returns:
-        The number of modules that are compiled. Modules that are compiled already and those whose files a launch could
+        The number of modules that are queued. Modules that are loaded already and those whose files a launch could
         not reuse are left out: with ``wp.config.cache_kernels=False``, with the option ``strip_hash`` or
         ``verify_autograd_array_access``, and with deferred ``wp.static`` expressions.
 
@@ -160,7 +180,7 @@ def prefetch(*modules: Any, device: Any = None, block_dim: int | None = None) ->
     from warp_tiles import _warp
 
     hooks = require_hooks("prefetch()")
-    chosen = [_warp_module(module) for module in modules] or [m for m in _warp.user_modules().values() if m.kernels]
+    chosen = [_warp_module(module) for module in modules] or _warp.users_own_modules()
     return hooks.prefetch(chosen, device, block_dim)
 
 
@@ -179,4 +199,4 @@ def report() -> dict[str, Any]:
 
 atexit.register(disable)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_release_after_fork, after_in_child=_after_fork)

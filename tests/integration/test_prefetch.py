@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -182,6 +183,139 @@ def test_files_that_a_launch_could_not_reuse_are_not_written(
         monkeypatch.setattr(wp.config, "cache_kernels", False)
     assert warp_tiles.prefetch(module, device=ALIAS) == 0
     assert not compiler.calls
+
+
+# ---- changes during the prefetch
+
+
+class Gate:
+    """Holds threads of prefetch() between the hash of a module and its code generation."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+        module = _warp.find("context.Module")
+        original = module._run_codegen
+
+        def run_codegen(*args: Any, **named: Any) -> Any:
+            if threading.current_thread().name.startswith("warp_tiles_prefetch"):
+                self.reached.set()
+                assert self.open.wait(60)
+            return original(*args, **named)
+
+        monkeypatch.setattr(module, "_run_codegen", run_codegen)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    found = Gate(monkeypatch)
+    yield found
+    found.open.set()
+
+
+def cubins() -> list[Path]:
+    return sorted(Path(wp.config.kernel_cache_dir).rglob("*.cubin"))
+
+
+def test_code_of_a_constant_that_changes_meanwhile_is_not_stored(
+    device: StandIn, compiler: Compiler, gate: Gate
+) -> None:
+    module = plain(1)
+    warp_tiles.prefetch(module, device=ALIAS)
+    assert gate.reached.wait(60)
+    module.N = 2  # type: ignore[attr-defined]
+    gate.open.set()
+    wait_for_all()
+    assert not compiler.calls
+    assert not cubins()
+    module.N = 1  # type: ignore[attr-defined]
+    device.load(module.__name__)
+    assert compiler.ahead == [False]
+
+
+def test_code_of_a_setting_that_changes_meanwhile_is_not_stored(device: StandIn, gate: Gate) -> None:
+    module = load(gemm(decorator="@wp.kernel(enable_backward=False)"))
+    with warp_tiles.override(provider="scalar"):
+        warp_tiles.prefetch(module, device=ALIAS)
+        assert gate.reached.wait(60)
+    gate.open.set()
+    wait_for_all()
+    assert not cubins()
+
+
+def test_a_setting_that_changes_during_a_load_counts(device: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = load(gemm(decorator="@wp.kernel(enable_backward=False)"))
+    original = _warp.find("context.Module")._run_codegen
+    blocks = [warp_tiles.override(provider="scalar")]
+
+    def run_codegen(*args: Any, **named: Any) -> Any:
+        if blocks:
+            blocks.pop().__enter__()
+        return original(*args, **named)
+
+    monkeypatch.setattr(_warp.find("context.Module"), "_run_codegen", run_codegen)
+    override = blocks[0]
+    try:
+        loaded = device.load(module.__name__)
+        assert loaded.module_hash == warp_module(module).get_module_hash(64), "the name is that of the code"
+        (report,) = (m for m in warp_tiles.report()["modules"] if m["builds"] or m["provider"] == "scalar")
+        assert report["provider"] == "scalar"
+    finally:
+        override.__exit__(None, None, None)
+
+
+def test_compiling_ahead_of_time_waits_for_a_prefetch(device: StandIn, gate: Gate, tmp_path: Path) -> None:
+    module = plain()
+    warp_tiles.prefetch(module, device=ALIAS)
+    assert gate.reached.wait(60)
+    threading.Timer(0.3, gate.open.set).start()
+    wp.compile_aot_module(warp_module(module), arch=90, module_dir=tmp_path / "aot", strip_hash=True)
+    assert gate.open.is_set()
+    assert not cubins(), "the options changed"
+
+
+def test_a_thread_that_holds_the_lock_of_the_code_generator_does_not_wait(device: StandIn, gate: Gate) -> None:
+    module = plain()
+    warp_tiles.prefetch(module, device=ALIAS)
+    assert gate.reached.wait(60)
+    with _warp.find("codegen._codegen_lock"):
+        device.load(module.__name__)
+    assert not gate.open.is_set()
+    assert len(device.loaded) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork()")
+def test_a_forked_child_gets_the_lock_of_the_code_generator(device: StandIn) -> None:
+    lock, held, release = _warp.find("codegen._codegen_lock"), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            release.wait(0.3)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if lock.acquire(timeout=5) else 1)
+    release.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with lock:
+        pass
+
+
+def test_a_launch_waits_for_one_block_size_only(device: StandIn, compiler: Compiler) -> None:
+    module = plain()
+    compiler.open.clear()
+    prefetches().start([(warp_module(module), wp.get_device(ALIAS), threads) for threads in (64, 128, 256)])
+    end = time.monotonic() + 60
+    while not compiler.calls:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    threading.Timer(0.3, compiler.open.set).start()
+    device.load(module.__name__, 128)
+    assert compiler.ahead == [True, False]
 
 
 # ---- what cannot be compiled ahead

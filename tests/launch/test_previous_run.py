@@ -31,8 +31,9 @@ def test_a_script_is_identified_by_its_file(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", '{"format": 2, "modules": []}', '{"format": 1}', '{"format": 1, "modules": [["a"]]}',
-     '{"format": 1, "modules": [["a", 3, 64, "cpu"]]}', '{"format": 1, "modules": [["a", [], "x", "cpu"]]}'],
+    ["", "{", "[" * 100_000, "[]", "null", '{"format": 2, "modules": []}', '{"format": 1}',
+     *(f'{{"format": 1, "modules": [{row}]}}' for row in
+       ('["a"]', '["a", 3, 64, "cpu"]', '["a", [], "x", "cpu"]', '["a", [], Infinity, "cpu"]'))],
 )  # fmt: skip
 def test_a_damaged_record_counts_as_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "record.json"

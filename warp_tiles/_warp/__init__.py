@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from warp_tiles._warp.hooks import Hooks
     from warp_tiles._warp.libmathdx import libmathdx_build
-    from warp_tiles._warp.modules import compile_module, rehash_modules, user_modules
+    from warp_tiles._warp.modules import compile_module, rehash_modules, user_modules, users_own_modules
     from warp_tiles._warp.plans import plan_loaded_modules, plan_module
     from warp_tiles._warp.seams import (
         REQUIRED,
@@ -38,6 +38,7 @@ _MODULE_OF = {
     "rehash_modules": "modules",
     "toolkit_version": "seams",
     "user_modules": "modules",
+    "users_own_modules": "modules",
 }
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "rehash_modules",
     "toolkit_version",
     "user_modules",
+    "users_own_modules",
 ]
 
 

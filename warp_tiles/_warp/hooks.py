@@ -192,6 +192,11 @@ class Hooks:
         return original(adjoint, *args, **kwargs)
 
     def _codegen(self, original: Callable[..., str], builder: Any, device: str) -> str:
+        source = self._generate(original, builder, device)
+        self.reloads.check_prefetch(builder)
+        return source
+
+    def _generate(self, original: Callable[..., str], builder: Any, device: str) -> str:
         state = self.sites.existing_state(builder)
         if state is None:
             return original(builder, device)
@@ -227,6 +232,8 @@ class Hooks:
             PlanError: The module is being planned.
         """
         hasher = builder.module.hashers.get(builder.options["block_dim"])
+        if hasher is None and self.reloads.is_loading:  # a changed setting has discarded it
+            raise LoadAgain
         hashed = getattr(hasher, "warp_tiles_choices", None)
         if hashed is not None and hashed != self.engine.choices(self.sites.state(builder).session.settings):
             if not self.reloads.is_planning:

@@ -23,6 +23,11 @@ def user_modules() -> dict[str, Any]:
     return dict(find("context.user_modules"))
 
 
+def users_own_modules() -> list[Any]:
+    """Warp's modules that have kernels, without those of Warp itself."""
+    return [m for name, m in user_modules().items() if m.kernels and not name.startswith("warp.")]
+
+
 def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path:
     """Compiles a module ahead of time.
 

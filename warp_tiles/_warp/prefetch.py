@@ -18,6 +18,7 @@ import warp
 
 from warp_tiles import settings
 from warp_tiles._warp.modules import user_modules
+from warp_tiles._warp.seams import find
 from warp_tiles.plan.loads import LoadedModule
 from warp_tiles.util.threads import DaemonThreads
 
@@ -40,6 +41,7 @@ class Prefetches:
         self._lock = threading.Lock()
         self._threads: DaemonThreads | None = None
         self._expected: list[LoadedModule] = []
+        self._left: set[int] = set()  # modules whose remaining block sizes and devices are left to launches
         self.pending: dict[int, tuple[Any, Future[None]]] = {}
         self.loaded: dict[LoadedModule, None] = {}
 
@@ -55,7 +57,7 @@ class Prefetches:
         """
         targets: dict[int, tuple[Any, dict[tuple[str, int], Any]]] = {}
         for module, device, block_dim in modules:
-            if _reusable(module):
+            if reusable(module):
                 targets.setdefault(id(module), (module, {}))[1].setdefault((device.alias, block_dim), device)
         with self._lock:
             fresh = [(key, *target) for key, target in targets.items() if key not in self.pending]
@@ -72,22 +74,32 @@ class Prefetches:
     def _run(self, key: int, module: Any, devices: Mapping[tuple[str, int], Any]) -> None:
         try:
             for (_, block_dim), device in devices.items():
+                if key in self._left:
+                    break
                 self._compile_ahead(module, device, block_dim)
         except BaseException as error:  # the launch meets the same error, and reports it
             log.debug("module %s was not compiled ahead: %r", module.name, error)
         finally:
             with self._lock:
                 self.pending.pop(key, None)
+                self._left.discard(key)
 
     def join(self, module: Any) -> None:
-        """Waits for the compilation of a module. One that has not begun is left to the caller."""
+        """Waits for the running compilation of a module. What has not begun is left to the caller.
+
+        A caller that holds the lock of Warp's code generator does not wait, because the thread may need that lock.
+        """
         _, future = self.pending.get(id(module), (None, None))
         if future is None:
             return
+        with self._lock:
+            if id(module) in self.pending:
+                self._left.add(id(module))
         if future.cancel():
             with self._lock:
                 self.pending.pop(id(module), None)
-        else:
+                self._left.discard(id(module))
+        elif not find("codegen._codegen_lock")._is_owned():
             wait([future])
 
     # ---- modules of an earlier run
@@ -121,20 +133,23 @@ class Prefetches:
         self._expected = []
         with self._lock:
             threads, self._threads = self._threads, None
+            self._left.update(self.pending)
             running = [future for _, future in self.pending.values() if not future.cancel()]
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
         wait(running)
         self.pending.clear()
+        self._left.clear()
 
     def after_fork(self) -> None:
         """Resets a forked child, which has no threads of its parent."""
         self._lock = threading.Lock()
         self._threads, self._expected = None, []
         self.pending.clear()
+        self._left.clear()
 
 
-def _reusable(module: Any) -> bool:
+def reusable(module: Any) -> bool:
     """True if a launch finds the file of an earlier compilation exactly if nothing changed in between.
 
     Warp evaluates deferred ``wp.static`` expressions when it first hashes a module, so it must not be hashed earlier.

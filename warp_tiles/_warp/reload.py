@@ -23,7 +23,7 @@ import warp
 
 from warp_tiles import settings
 from warp_tiles._warp.modules import compile_into_cache, discard_hash
-from warp_tiles._warp.prefetch import Prefetches
+from warp_tiles._warp.prefetch import Prefetches, reusable
 from warp_tiles._warp.seams import MATHDX_OPTIONS, find
 from warp_tiles.build.background import BackgroundBuild
 from warp_tiles.errors import PlanError, WarpTilesError
@@ -106,7 +106,9 @@ class Reloads:
             options, device = arguments.get("options"), arguments.get("device")
             if options is not None and device is not None and not self._marked("prefetching"):
                 self.prefetches.note_load(module, device, int(options["block_dim"]))
-            return original(module, *args, **kwargs)
+            with self._mark("loading"):
+                return original(module, *args, **kwargs)
+        self.prefetches.join(module)
         with self._mark("ahead_of_time"):
             try:
                 return original(module, *args, **kwargs)
@@ -132,13 +134,34 @@ class Reloads:
     def _compile_ahead(self, module: Any, device: Any, block_dim: int) -> None:
         """Compiles a module into Warp's kernel cache, and leaves it without a hash, as it was."""
         with find("codegen._codegen_lock"):
-            if module.hashers:  # it was loaded, or another thread loads it
+            if module.hashers or not reusable(module):  # it was loaded, or another thread loads it
                 return
+            module.get_module_hash(block_dim)
+            self._this_thread.hasher = module.hashers[block_dim]
         try:
             with self._mark("prefetching"):
                 compile_into_cache(module, device, block_dim)
         finally:
+            self._this_thread.hasher = None
             _hash_again(module)
+
+    def check_prefetch(self, builder: Any) -> None:
+        """Refuses the code that a prefetch has generated if the module changed since it was hashed.
+
+        Warp's lock is held, and nothing is written yet. Otherwise Warp's cache would have the code under another hash.
+
+        Raises:
+            LoadAgain: A constant, an option or a setting has changed. It ends the prefetch.
+        """
+        hashed = getattr(self._this_thread, "hasher", None)
+        if hashed is None:
+            return
+        module, block_dim = builder.module, int(builder.options["block_dim"])
+        if module.hashers.get(block_dim) is not hashed or not reusable(module):
+            raise LoadAgain
+        options = module.resolve_options(warp.config, block_dim=block_dim)
+        if find("context.ModuleHasher")(module._get_live_kernels(), options).get_hash() != hashed.get_hash():
+            raise LoadAgain
 
     def _load_again(self, again: LoadAgain, module: Any, load: Callable[[], Any]) -> Any:
         for _ in range(_ATTEMPTS):
@@ -158,6 +181,11 @@ class Reloads:
         )
 
     # ---- before a build
+
+    @property
+    def is_loading(self) -> bool:
+        """True while this thread compiles a module for a load or a prefetch, under the name of its hash."""
+        return self._marked("loading")
 
     @property
     def is_planning(self) -> bool:

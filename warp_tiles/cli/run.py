@@ -22,8 +22,8 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     """Run SCRIPT with ARGUMENTS under warp_tiles.
 
     Options of warp-tiles come before SCRIPT. Everything after SCRIPT belongs to the script. The report
-    holds the plan and the build record of every module of the run, even if the script fails. A second
-    run compiles the modules that the last one loaded side by side, as far as they are not compiled yet.
+    holds the plan and the build record of every module of the run, even if the script fails. With the
+    setting prefetch, the modules that the script's last run loaded are compiled side by side.
     """
     from warp_tiles import api, settings
     from warp_tiles.launch.previous_run import prefetched

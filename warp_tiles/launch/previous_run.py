@@ -38,7 +38,7 @@ def read(path: Path) -> tuple[LoadedModule, ...]:
             LoadedModule(str(name), tuple(map(str, kernels)), int(block_dim), str(device))
             for name, kernels, block_dim, device in stored["modules"]
         )
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return ()
 
 
@@ -72,4 +72,4 @@ def prefetched(script: Path) -> Iterator[None]:
         yield
     finally:
         if prefetches.loaded:
-            write(path, script, prefetches.loaded)
+            write(path, script, tuple(prefetches.loaded))

@@ -66,7 +66,7 @@ class Settings:
     cache_max_bytes: int = 4 * 1024**3
     cache_shared: bool = False
     jobs: int = 0
-    prefetch: bool = True
+    prefetch: bool = False
     progress: str = "auto"
     loop_sums: bool = True
     wide_moves: bool = True
