@@ -3,9 +3,10 @@
     python benchmarks/client_speed.py --json benchmarks/results/client_speed.json [--only n_humanoid]
 
 Each run is a fresh process of `mujoco_warp/testspeed.py`. It captures one step as a graph, which loads all modules of
-the step (`jit_s`), and replays it. Cold runs start with empty caches. `tiles again` is a cold run of a script that ran
-before: the names of its modules are known, and nothing else is kept, so `prefetch` compiles them side by side. `own` sets
-`without_mathdx=own`. Warm runs alternate and give steps a second; their medians are compared.
+the step (`jit_s`), and replays it. Cold runs start with empty caches. `again` is a cold run of a script that ran
+before: the names of its modules are known, and nothing else is kept, so `prefetch` compiles them side by side. `own`
+sets `without_mathdx=own`. A first run of each side is not counted, because it also reads the machine's libraries from
+disk. The sides alternate. Medians are compared: of the cold runs, and of the steps a second of warm runs.
 """
 
 from __future__ import annotations
