@@ -53,7 +53,7 @@ class Prefetches:
                 left out: the cache of kernels is off, or their names or hashes do not identify their content.
 
         Returns:
-            The number of modules that are compiled.
+            The number of modules that are queued.
         """
         targets: dict[int, tuple[Any, dict[tuple[str, int], Any]]] = {}
         for module, device, block_dim in modules:
