@@ -132,7 +132,7 @@ class Hooks:
         rehash_modules()
 
     def prefetch(self, modules: Iterable[Any], device: Any, block_dim: int | None) -> int:
-        """Compiles modules ahead of their launches (:func:`warp_tiles.prefetch`). Returns the number that are queued."""
+        """Compiles modules ahead of their launches (:func:`warp_tiles.prefetch`). Returns how many are queued."""
         target = warp.get_device(device)
         threads = 1 if target.is_cpu else block_dim
         fresh = (module for module in modules if not module.execs)
