@@ -6,19 +6,11 @@ import errno
 import fcntl
 from pathlib import Path
 
-import filelock
 import pytest
 
 from warp_tiles.util.locks import NoLocksError, file_lock
 
-# older versions wait for a lock of their own thread, and take errors of flock() except ENOSYS for a held lock
-OLD_FILELOCK = tuple(map(int, filelock.__version__.split(".")[:2])) < (3, 24)
-old_filelock_waits = pytest.mark.skipif(OLD_FILELOCK, reason="needs filelock 3.24")
-CODES = [
-    pytest.param(errno.ENOSYS, id="ENOSYS"),
-    pytest.param(errno.ENOLCK, id="ENOLCK", marks=old_filelock_waits),
-    pytest.param(errno.ENOTSUP, id="ENOTSUP", marks=old_filelock_waits),
-]
+CODES = [pytest.param(getattr(errno, name), id=name) for name in ("ENOSYS", "ENOLCK", "ENOTSUP")]
 
 
 def without_flock(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
@@ -48,7 +40,6 @@ def test_a_file_system_without_locks_is_named(monkeypatch: pytest.MonkeyPatch, t
         assert caught.value.errno == code
 
 
-@old_filelock_waits
 def test_other_errors_are_no_missing_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     without_flock(monkeypatch, errno.EIO)
     with pytest.raises(OSError, match="flock") as caught:
@@ -56,7 +47,6 @@ def test_other_errors_are_no_missing_locks(monkeypatch: pytest.MonkeyPatch, tmp_
     assert not isinstance(caught.value, NoLocksError)
 
 
-@old_filelock_waits
 def test_a_deadlock_within_a_thread_is_an_error_of_its_own(tmp_path: Path) -> None:
     with file_lock(tmp_path / "a.lock", 0.0), pytest.raises(RuntimeError, match="Deadlock"):
         file_lock(tmp_path / "a.lock", -1.0).__enter__()

@@ -39,8 +39,6 @@ def file_lock(path: Path, timeout_s: float, mode: int = 0o600, poll_s: float = 0
         held.acquire(timeout=timeout_s, poll_interval=poll_s)
     except Timeout:
         raise TimeoutError(f"the lock {path.stem} was held elsewhere for {timeout_s:g} s") from None
-    except NotImplementedError as error:  # ENOSYS in filelock below 3.24
-        raise NoLocksError(errno.ENOSYS, f"no lock on this file system: {error}") from error
     except OSError as error:
         if error.errno in _UNSUPPORTED:
             raise NoLocksError(error.errno, f"no lock on this file system: {error}") from error
