@@ -16,6 +16,7 @@ from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
 from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.module import ModuleSource
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.plan.planning import FunctionUse, Session, resolve
@@ -76,6 +77,10 @@ class FakeEngine:
 
     def build_context(self, resolved: Settings, low_priority: bool = False) -> FakeEngine:
         return self
+
+    def compile_module(self, request: CompileRequest, module: ModuleSource, prefix: str) -> Future[Compiled]:
+        assert request.source.startswith(prefix)
+        return self.pool.submit(request)
 
     def toolchain(self) -> Toolchain:
         if self.found is None:

@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from warp_tiles._warp.module_recorder import ModuleRecorder
     from warp_tiles.build.module_build import ModuleBuild
 
-_NO_EFFECT_ON_CODE = {"cache_max_bytes", "cache_shared", "jobs", "prefetch", "progress", "tune_budget_s"}
+_NO_EFFECT_ON_CODE = {
+    "cache_max_bytes", "cache_shared", "jobs", "precompile_headers", "prefetch", "progress", "tune_budget_s",
+}  # fmt: skip
 
 
 def _code_settings() -> tuple[object, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +18,10 @@ from warp_tiles.util.files import make_private_folders, write_atomic
 from warp_tiles.util.threads import DaemonThreads
 
 if TYPE_CHECKING:
+    from warp_tiles.build.headers import ModuleHeaders
     from warp_tiles.cache import Cache, CacheKey
     from warp_tiles.compile.compiler import Compiled, CompileRequest
+    from warp_tiles.compile.module import ModuleSource
     from warp_tiles.compile.pool import CompilerPool
 
 _WAITING_THREADS = 64  # they only wait for compiler processes and for locks of other processes
@@ -40,6 +42,7 @@ class Resources:
         self.closed = False
         self._stores: dict[tuple[Path, bool], ToolchainStore] = {}
         self._caches: dict[tuple[Path, int, bool], Cache] = {}
+        self._headers: dict[Path, ModuleHeaders] = {}
         self._pools: dict[tuple[int, bool], CompilerPool] = {}
         self._waiters: DaemonThreads | None = None
 
@@ -60,6 +63,16 @@ class Resources:
             if identity not in self._stores:
                 self._stores[identity] = ToolchainStore(identity[0] / "toolchain", shared=identity[1])
             return self._stores[identity]
+
+    def headers(self, settings: Settings) -> ModuleHeaders:
+        """The precompiled headers under the settings."""
+        from warp_tiles.build.headers import ModuleHeaders
+
+        root, store = cache_root(settings), self.store(settings)
+        with self._lock:
+            if root not in self._headers:
+                self._headers[root] = ModuleHeaders(root, store, lambda work: self.waiters.submit(work))
+            return self._headers[root]
 
     def pool(self, settings: Settings, low_priority: bool = False) -> CompilerPool:
         """The compiler processes; the setting ``jobs`` gives their number. Those of low priority are separate.
@@ -152,6 +165,22 @@ class BuildContext:
             return self.toolchain()
         except ToolchainError:
             return None
+
+    def compile_module(self, request: CompileRequest, module: ModuleSource, prefix: str) -> Future[Compiled]:
+        """Start compiling a module to LTO-IR, with precompiled headers if the settings allow them.
+
+        Args:
+            request: The module.
+            module: The module as Warp passes it to its compiler.
+            prefix: The beginning of its source, up to the first declaration.
+
+        Raises:
+            WorkerError: warp_tiles was disabled.
+        """
+        # a file of precompiled headers is an image of a compiler's heap, so nobody else may have written it
+        if not self.settings.precompile_headers or self.settings.cache_shared:
+            return self.pool.submit(request)
+        return self.resources.headers(self.settings).compile(self.pool, request, module, prefix)
 
     def is_cached(self, key: CacheKey) -> bool:
         """Returns True if the cache holds a key."""

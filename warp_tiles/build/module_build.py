@@ -100,9 +100,9 @@ class ModuleBuild:
         if not payloads or module.keywords.get("lineinfo") or self._warp_link_reason(module, foreign):
             return
         text, context = self.text(artifacts), self._engine.build_context(self._settings, low_priority=True)
-        compiled = result_of(context.pool.submit(self._compile_request(module, text)))
-        request = self._link_request(module, (compiled.payload, *payloads))
-        linked = result_of(context.pool.submit(request)).payload
+        request = self._compile_request(module, text)
+        compiled = result_of(context.compile_module(request, module, self._generated.prefix))
+        linked = result_of(context.pool.submit(self._link_request(module, (compiled.payload, *payloads)))).payload
         self._engine.linked_ahead[self._identity] = self._digest(module, text, payloads), linked
 
     @property
@@ -205,7 +205,8 @@ class ModuleBuild:
         return reason
 
     def _compile(self, module: ModuleSource, source_path: Path) -> Future[Compiled]:
-        return self._context.pool.submit(self._compile_request(module, source_path.read_text("utf-8")))
+        request = self._compile_request(module, source_path.read_text("utf-8"))
+        return self._context.compile_module(request, module, self._generated.prefix)
 
     def _compile_request(self, module: ModuleSource, text: str) -> CompileRequest:
         options = module_options(module, self._context.toolchain().nvrtc_version)

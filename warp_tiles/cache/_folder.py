@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -46,6 +47,7 @@ class Folder:
         self.objects = self.base / "objects"
         self.locks = self.base / "locks"
         self.quarantine = self.base / "quarantine"
+        self.marks = self.base / "marks"
 
     def key_path(self, digest: str) -> Path:
         """Path of a key's manifest."""
@@ -54,6 +56,24 @@ class Folder:
     def object_path(self, sha256: str) -> Path:
         """Path of a payload."""
         return self.objects / sha256[:2] / f"{sha256}{self._suffix}"
+
+    def temporary_path(self) -> Path:
+        """An unused path for a file that :meth:`each_temporary` finds. Its folder is created."""
+        folder = self.objects / "00"
+        make_private_folders(folder, self.modes()[0])
+        return folder / f"{TEMP_PREFIX}{uuid.uuid4().hex}"
+
+    def mark(self, name: str, most: int) -> bool:
+        """Leave an empty file as a mark, and remove the oldest marks above a number. Returns True if it existed."""
+        make_private_folders(self.marks, self.modes()[0])
+        try:
+            os.close(os.open(self.marks / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, self.modes()[1]))
+        except FileExistsError:
+            return True
+        marks = sorted((status.st_mtime_ns, path) for path, status in _entries(self.marks))
+        for _, path in marks[: max(0, len(marks) - most)]:
+            self.remove(path)
+        return False
 
     def check_trust(self) -> None:
         """Refuse folders that others can write. Missing folders pass.

@@ -9,7 +9,7 @@ from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
 from warp_tiles.codegen.emit import Macros, emit_loads, emit_loops, skip_replays
 from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import STAGES, LoopDecision, LoopSums, decide
-from warp_tiles.codegen.prelude import waiting_function, with_prelude
+from warp_tiles.codegen.prelude import prefix_of, waiting_function, with_prelude
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.variant import GemmVariant, Role
@@ -69,6 +69,11 @@ class GeneratedModule:
     _decisions: dict[object, tuple[LoopDecision, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    @property
+    def prefix(self) -> str:
+        """The source up to the declarations: Warp's headers and macros, which many modules have in common."""
+        return prefix_of(self.source)
 
     def loops(self, functions: Mapping[Variant, DeviceFunction], settings: Settings) -> tuple[PlannedLoop, ...]:
         """Returns the decision about each loop that contains products, once for each kernel that runs the loop.

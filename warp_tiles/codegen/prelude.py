@@ -50,6 +50,15 @@ def with_prelude(
     return source.replace(PLACEHOLDER, "\n".join(lines), 1)
 
 
+def prefix_of(source: str) -> str:
+    """Returns the part of a source before its prelude.
+
+    Args:
+        source: The source that Warp generated, with the placeholder.
+    """
+    return source.partition(PLACEHOLDER)[0]
+
+
 def waiting_function(symbol: str, types: Iterable[str]) -> str:
     """Returns the C++ of a function that waits for all threads of the block and then calls another function.
 

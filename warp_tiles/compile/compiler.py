@@ -6,12 +6,14 @@ process-wide lock, so only separate processes compile in parallel.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from warp_tiles.compile.flags import compiler_flags, linker_flags
+from warp_tiles.compile.headers import HeaderFile, reserve_heap
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError
 
 T = TypeVar("T")
@@ -26,12 +28,14 @@ class CompileRequest:
         source: C++ text.
         options: Keyword arguments of ``cuda.core.ProgramOptions``, as pairs.
         subject: Name of the compiled function or module, for messages.
+        header: Precompiled headers to read or to write, or None.
     """
 
     name: str
     source: str
     options: tuple[tuple[str, Any], ...]
     subject: str
+    header: HeaderFile | None = None
 
     @property
     def text(self) -> str:
@@ -67,16 +71,20 @@ class Compiled:
         seconds: Time spent in the compiler or linker.
         log: Its messages.
         compiler: Library and version, e.g. ``NVRTC 12.9``.
+        header_written: True if the request's precompiled headers were written.
     """
 
     payload: bytes
     seconds: float
     log: str
     compiler: str
+    header_written: bool = False
 
 
 def compile_to_ltoir(request: CompileRequest) -> Compiled:
     """Compile one translation unit to LTO-IR, in this process.
+
+    If it cannot be compiled with precompiled headers, it is compiled without.
 
     Raises:
         BuildError: The compiler rejected the source. Its log is attached.
@@ -85,7 +93,15 @@ def compile_to_ltoir(request: CompileRequest) -> Compiled:
     from cuda.bindings import nvrtc
 
     start = time.perf_counter()
-    flags = [flag.encode("utf-8") for flag in compiler_flags(request.options)]
+    flags = compiler_flags(request.options)
+    if request.header is not None and reserve_heap(nvrtc):
+        with contextlib.suppress(BuildError):  # the file may be gone by now
+            return _compile(nvrtc, request, [*flags, *request.header.flags], start)
+    return _compile(nvrtc, request, flags, start)
+
+
+def _compile(nvrtc: Any, request: CompileRequest, options: list[str], start: float) -> Compiled:
+    flags = [option.encode("utf-8") for option in options]
     program = _checked(
         nvrtc, nvrtc.nvrtcCreateProgram(request.source.encode("utf-8"), request.name.encode(), 0, [], [])
     )
@@ -102,10 +118,16 @@ def compile_to_ltoir(request: CompileRequest) -> Compiled:
             )
         payload = bytearray(_checked(nvrtc, nvrtc.nvrtcGetLTOIRSize(program)))
         _checked(nvrtc, nvrtc.nvrtcGetLTOIR(program, payload))
+        written = request.header is not None and request.header.create and _has_written_header(nvrtc, program)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     major, minor = _checked(nvrtc, nvrtc.nvrtcVersion())
-    return Compiled(bytes(payload), time.perf_counter() - start, "", f"NVRTC {major}.{minor}")
+    return Compiled(bytes(payload), time.perf_counter() - start, "", f"NVRTC {major}.{minor}", written)
+
+
+def _has_written_header(nvrtc: Any, program: Any) -> bool:
+    (status,) = nvrtc.nvrtcGetPCHCreateStatus(program)
+    return bool(status == nvrtc.nvrtcResult.NVRTC_SUCCESS)
 
 
 def _checked(nvrtc: Any, result: tuple[Any, ...]) -> Any:

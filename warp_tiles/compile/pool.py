@@ -152,6 +152,11 @@ class CompilerPool:
         self._processes: list[_Process] = []
         self._lock = threading.Lock()
 
+    @property
+    def is_local(self) -> bool:
+        """True if this pool's processes run the requests, so that they see the files of this process."""
+        return self._executor is None
+
     def submit(self, request: CompileRequest | LinkRequest) -> Future[Compiled]:
         """Start a request. If it fails, its future raises the WarpTilesError."""
         if self._executor is not None:

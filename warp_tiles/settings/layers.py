@@ -45,6 +45,7 @@ class Settings:
         cache_max_bytes: Size above which the least recently used entries are removed.
         cache_shared: Accept a cache folder that other users can write.
         jobs: Number of parallel compiler processes; 0 means one per core.
+        precompile_headers: Keep NVRTC's precompiled headers of modules for later modules and processes.
         prefetch: ``warp-tiles run`` compiles the modules that the script's last run loaded side by side.
         progress: Progress bar: ``auto`` on a terminal, ``on``, ``off``.
         loop_sums: Keep the sums of a loop of products in registers, and write C after the loop.
@@ -66,6 +67,7 @@ class Settings:
     cache_max_bytes: int = 4 * 1024**3
     cache_shared: bool = False
     jobs: int = 0
+    precompile_headers: bool = True
     prefetch: bool = False
     progress: str = "auto"
     loop_sums: bool = True
@@ -153,6 +155,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "cache_max_bytes": values.parse_size,
     "cache_shared": values.flag,
     "jobs": values.count,
+    "precompile_headers": values.flag,
     "prefetch": values.flag,
     "progress": values.choice(*SWITCHES),
     "loop_sums": values.flag,

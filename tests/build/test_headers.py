@@ -1,0 +1,261 @@
+"""Precompiled headers of modules: when they are written and read, and what their key contains."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warp_tiles.build.headers import FOLDER, ModuleHeaders
+from warp_tiles.cache import CacheKey, FileDigests
+from warp_tiles.compile.compiler import Compiled, CompileRequest
+from warp_tiles.compile.headers import HeaderFile
+from warp_tiles.compile.module import ModuleSource
+from warp_tiles.errors import BuildError, ToolchainError
+from warp_tiles.toolchain.search import Toolchain
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="headers are precompiled on Linux only")
+
+PREFIX = '#define WP_TILE_BLOCK_DIM 128\n#include "builtin.h"\nextern "C" {\n'
+OPTIONS = (("arch", "sm_90"), ("std", "c++17"))
+REQUEST = CompileRequest("module.cu", PREFIX + "}", OPTIONS, "module m")
+CONTENT = b"an image of a heap" * 1000
+
+
+@dataclass
+class Store:
+    """A toolchain store with a compiler that a test can replace."""
+
+    digests: FileDigests
+    compiler: str = "a" * 64
+    version: tuple[int, int] = (12, 9)
+
+    def toolchain(self) -> Toolchain:
+        return Toolchain(Path("/lib/libnvrtc.so"), self.version, None, None, (), "")
+
+    def compiler_digest(self) -> str:
+        return self.compiler
+
+
+@dataclass
+class Pool:
+    """Compiler processes that write headers where they are asked to, and finish when the test says so."""
+
+    is_local: bool = True
+    writes: bool = True
+    fails: bool = False
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    headers: list[HeaderFile | None] = field(default_factory=list)
+
+    def submit(self, request: CompileRequest) -> Future[Compiled]:
+        future: Future[Compiled] = Future()
+        self.headers.append(request.header)
+
+        def finish() -> None:
+            create = request.header is not None and request.header.create
+            if request.header is not None and create and self.writes:
+                Path(request.header.path).write_bytes(CONTENT)
+            if self.fails:
+                future.set_exception(BuildError("rejected"))
+            else:
+                future.set_result(Compiled(b"ir", 0.1, "", "NVRTC 12.9", create and self.writes))
+
+        self.waiting.append(finish)
+        return future
+
+    def finish(self) -> None:
+        for finish in self.waiting:
+            finish()
+        self.waiting.clear()
+
+
+@dataclass
+class Setup:
+    root: Path
+    native: Path
+    store: Store
+    pool: Pool
+    headers: ModuleHeaders
+
+    def module(self, **keywords: Any) -> ModuleSource:
+        return ModuleSource("module.cu", 90, "cubin", os.fspath(self.native), keywords)
+
+    def compile(self, request: CompileRequest = REQUEST, prefix: str = PREFIX, **keywords: Any) -> HeaderFile | None:
+        """The headers with which a module is compiled."""
+        self.headers.compile(self.pool, request, self.module(**keywords), prefix)  # type: ignore[arg-type]
+        self.pool.finish()
+        return self.pool.headers[-1]
+
+    def another_process(self) -> None:
+        self.headers = ModuleHeaders(self.root, self.store, lambda work: work())  # type: ignore[arg-type]
+
+    @property
+    def files(self) -> list[Path]:
+        """All files but locks and marks."""
+        folder = self.root / FOLDER / "v1"
+        return [p for p in folder.rglob("*") if p.is_file() and p.parent.name not in ("locks", "marks")]
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    native = tmp_path / "native"
+    (native / "nanovdb").mkdir(parents=True)
+    (native / "builtin.h").write_text("int f();")
+    (native / "nanovdb" / "PNanoVDB.h").write_text("int g();")
+    store, root = Store(FileDigests(tmp_path / "digests")), tmp_path / "root"
+    return Setup(root, native, store, Pool(), ModuleHeaders(root, store, lambda work: work()))  # type: ignore[arg-type]
+
+
+def states(setup: Setup, count: int) -> list[str]:
+    """How each of several modules uses the headers: not, by writing them, or by reading them."""
+    found = (setup.compile() for _ in range(count))
+    return ["none" if header is None else "write" if header.create else "read" for header in found]
+
+
+def test_the_second_module_writes_the_headers_and_later_ones_read_them(setup: Setup) -> None:
+    assert states(setup, 4) == ["none", "write", "read", "read"]
+    header = setup.pool.headers[-1]
+    assert header is not None
+    assert Path(header.path).read_bytes() == CONTENT
+    assert header.flags == [f"--use-pch={header.path}"]
+
+
+def test_processes_share_the_headers(setup: Setup) -> None:
+    found = []
+    for _ in range(3):
+        found += states(setup, 1)
+        setup.another_process()
+    assert found == ["none", "write", "read"]
+
+
+def test_only_one_module_at_a_time_writes_them(setup: Setup) -> None:
+    setup.compile()
+    for _ in range(3):
+        setup.headers.compile(setup.pool, REQUEST, setup.module(), PREFIX)  # type: ignore[arg-type]
+    assert [header is not None for header in setup.pool.headers] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("failure", ["writes", "fails"])
+def test_a_failed_write_leaves_nothing(setup: Setup, failure: str) -> None:
+    setattr(setup.pool, failure, failure == "fails")
+    assert states(setup, 3) == ["none", "write", "none"]
+    assert setup.files == []
+    setattr(setup.pool, failure, failure != "fails")
+    setup.another_process()
+    assert states(setup, 2) == ["write", "read"]
+
+
+def test_the_temporary_file_is_gone_after_the_write(setup: Setup) -> None:
+    states(setup, 2)
+    assert sorted(path.suffix for path in setup.files) == [".json", ".pch"]
+
+
+@pytest.mark.parametrize("keep_time", [False, True])
+def test_a_damaged_file_is_never_read(setup: Setup, keep_time: bool) -> None:
+    states(setup, 3)
+    (path,) = (path for path in setup.files if path.suffix == ".pch")
+    status = path.stat()
+    path.write_bytes(b"x" + CONTENT[1:])
+    if keep_time:
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    setup.another_process()
+    assert states(setup, 2) == ["write", "read"]
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_removed_file_is_written_again(setup: Setup) -> None:
+    states(setup, 3)
+    (path,) = (path for path in setup.files if path.suffix == ".pch")
+    path.unlink()
+    setup.another_process()
+    assert states(setup, 2) == ["write", "read"]
+
+
+def _another_prefix(setup: Setup) -> HeaderFile | None:
+    return setup.compile(prefix=PREFIX.replace("128", "64"))
+
+
+def _another_option(setup: Setup) -> HeaderFile | None:
+    return setup.compile(replace(REQUEST, options=(("arch", "sm_80"), ("std", "c++17"))))
+
+
+def _another_compiler(setup: Setup) -> HeaderFile | None:
+    setup.store.compiler = "b" * 64
+    return setup.compile()
+
+
+def _another_header(setup: Setup) -> HeaderFile | None:
+    (setup.native / "nanovdb" / "PNanoVDB.h").write_text("int h();")
+    return setup.compile()
+
+
+def _another_folder(setup: Setup) -> HeaderFile | None:
+    setup.native = setup.native.rename(setup.native.with_name("moved"))
+    return setup.compile()
+
+
+@pytest.mark.parametrize(
+    "change", [_another_prefix, _another_option, _another_compiler, _another_header, _another_folder]
+)
+def test_each_input_is_in_the_key(setup: Setup, change: Callable[[Setup], HeaderFile | None]) -> None:
+    assert states(setup, 3)[-1] == "read"
+    assert change(setup) is None
+
+
+def test_the_rest_of_the_source_is_not_in_the_key(setup: Setup) -> None:
+    states(setup, 3)
+    header = setup.compile(replace(REQUEST, source=PREFIX + "int x; }", name="other.cu", subject="module n"))
+    assert header is not None
+    assert not header.create
+
+
+def test_another_executor_gets_no_headers(setup: Setup) -> None:
+    setup.pool.is_local = False
+    assert states(setup, 3) == ["none"] * 3
+
+
+def test_modules_with_include_folders_of_their_own_get_none(setup: Setup) -> None:
+    assert [setup.compile(extra_include_dirs=["/somewhere"]) for _ in range(3)] == [None] * 3
+
+
+def test_an_older_compiler_gets_none(setup: Setup) -> None:
+    setup.store.version = (12, 6)
+    assert states(setup, 3) == ["none"] * 3
+
+
+def test_a_missing_toolchain_and_a_refused_folder_get_none(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Toolchain:
+        raise ToolchainError("NVRTC is missing")
+
+    states(setup, 3)
+    os.chmod(setup.root / FOLDER, 0o777)
+    assert states(setup, 1) == ["none"]
+    os.chmod(setup.root / FOLDER, 0o700)
+    assert states(setup, 1) == ["read"]
+    monkeypatch.setattr(setup.store, "toolchain", missing)
+    assert states(setup, 1) == ["none"]
+
+
+def test_a_folder_that_cannot_be_written_costs_only_the_headers(setup: Setup) -> None:
+    setup.root.mkdir()
+    (setup.root / FOLDER).write_text("a file is in the way")
+    assert states(setup, 3) == ["none"] * 3
+
+
+def test_the_oldest_marks_are_removed(setup: Setup) -> None:
+    cache = setup.headers._cache
+    assert [cache.mark(f"{number:02}", 3) for number in range(5)] == [False] * 5
+    assert cache.mark("04", 3)
+    assert not cache.mark("00", 3)
+    assert len(list((setup.root / FOLDER / "v1" / "marks").iterdir())) <= 3
+
+
+def test_the_file_of_an_unknown_key_is_none(setup: Setup) -> None:
+    key = CacheKey.of({"kind": "nothing"})
+    assert setup.headers._cache.verified_path(key, lambda path: "") is None

@@ -1,0 +1,117 @@
+"""NVRTC's precompiled headers of modules, in a cache beside the LTO-IR.
+
+Every module begins with Warp's headers. Their parse takes most of the time in which NVRTC compiles a module. A file of
+precompiled headers has 76 MB and holds for one architecture, block size and set of options. So it is only written when
+a second module needs the same headers. Its key is the digest of all that decides about it, since NVRTC itself examines
+neither the headers nor the content of the file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warp_tiles.cache import CacheKey
+from warp_tiles.cache._files import FileCache
+from warp_tiles.compile.compiler import Compiled, CompileRequest
+from warp_tiles.compile.flags import compiler_flags
+from warp_tiles.compile.headers import FIRST_VERSION, HeaderFile
+from warp_tiles.errors import CacheError, ToolchainError
+
+if TYPE_CHECKING:
+    from warp_tiles.compile.module import ModuleSource
+    from warp_tiles.compile.pool import CompilerPool
+    from warp_tiles.toolchain.store import ToolchainStore
+
+FOLDER = "cuda_headers"
+MAX_BYTES = 400 << 20
+_MAX_MARKS = 64
+
+
+class ModuleHeaders:
+    """The precompiled headers below one root.
+
+    Args:
+        root: Folder of the cache of LTO-IR.
+        store: The toolchain and digests.
+        later: Runs a function on a thread that nobody waits for.
+    """
+
+    def __init__(self, root: Path, store: ToolchainStore, later: Callable[[Callable[[], None]], object]) -> None:
+        self._cache = FileCache(root / FOLDER, max_bytes=MAX_BYTES, suffix=".pch")
+        self._store = store
+        self._later = later
+        self._writing: set[str] = set()
+        self._lock = threading.Lock()
+
+    def compile(
+        self, pool: CompilerPool, request: CompileRequest, module: ModuleSource, prefix: str
+    ) -> Future[Compiled]:
+        """Compile a module with precompiled headers if there are any, and write them if another module needed them too.
+
+        Args:
+            pool: The compiler processes.
+            request: The module.
+            module: The module as Warp passes it to its compiler.
+            prefix: The beginning of the source, up to its first declaration. Modules with equal prefixes share headers.
+        """
+        key = self._key(request, module, prefix) if pool.is_local else None
+        header = self._header(key) if key is not None else None
+        future = pool.submit(replace(request, header=header))
+        if key is not None and header is not None and header.create:
+            future.add_done_callback(lambda done: self._later(lambda: self._keep(key, header, done)))
+        return future
+
+    def _key(self, request: CompileRequest, module: ModuleSource, prefix: str) -> CacheKey | None:
+        """The key of a module's headers; None if they cannot be precompiled."""
+        if sys.platform != "linux" or module.keywords.get("extra_include_dirs"):
+            return None
+        try:
+            toolchain = self._store.toolchain()
+            if toolchain.nvrtc_version < FIRST_VERSION:
+                return None
+            native = Path(module.native_dir)
+            files = {path.relative_to(native).as_posix(): path for path in native.rglob("*.h")}
+            return CacheKey.of({
+                "compiler": self._store.compiler_digest(),
+                "headers": self._store.digests.digest_many(files),
+                "headers_folder": module.native_dir,
+                "kind": "precompiled headers of CUDA modules",
+                "options": compiler_flags(request.options),
+                "prefix": prefix,
+            })  # fmt: skip
+        except (OSError, ToolchainError):
+            return None
+
+    def _header(self, key: CacheKey) -> HeaderFile | None:
+        """The file to read, or to write; None for a compilation without."""
+        try:
+            stored = self._cache.verified_path(key, self._store.digests.digest)
+            if stored is not None:
+                return HeaderFile(os.fspath(stored))
+            with self._lock:
+                if key.digest in self._writing or not self._cache.mark(key.digest, _MAX_MARKS):
+                    return None  # the first module that needs them, or they are being written
+                self._writing.add(key.digest)
+            return HeaderFile(os.fspath(self._cache.temporary_path()), create=True)
+        except (CacheError, OSError):
+            return None
+
+    def _keep(self, key: CacheKey, header: HeaderFile, done: Future[Compiled]) -> None:
+        """Move a written file into the cache."""
+        path = Path(header.path)
+        try:
+            if not done.cancelled() and done.exception() is None and done.result().header_written:
+                self._cache.put(key, path.read_bytes(), {"compiler": done.result().compiler})
+        except (CacheError, OSError):
+            pass  # the next process writes it
+        finally:
+            with suppress(OSError):
+                path.unlink()
