@@ -89,6 +89,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--logs", type=Path, help="folder for the logs")
+    parser.add_argument("--modules", nargs="+", choices=MODULES, default=MODULES)
     parser.add_argument("--one", nargs=2, metavar=("MODULE", "FILE"), help=argparse.SUPPRESS)
     parser.add_argument("--enable", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -99,7 +100,7 @@ def main() -> int:
     folder = arguments.logs or Path(tempfile.mkdtemp(prefix="warp_own_tests_"))
     folder.mkdir(parents=True, exist_ok=True)
     start = time.time()
-    running = {(m, enable): spawn(m, enable, folder) for m in MODULES for enable in (False, True)}
+    running = {(m, enable): spawn(m, enable, folder) for m in arguments.modules for enable in (False, True)}
     outcomes: dict[str, dict[str, dict[str, str]]] = {}
     for (module, enable), (process, outcome_file) in running.items():
         process.wait()
