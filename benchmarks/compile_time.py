@@ -174,7 +174,9 @@ GROUPS = {
 def build_once(group: Group, builder: str, folder: Path) -> dict[str, Any]:
     """Build once with empty caches, with cached LTO-IR, or after other modules."""
     settings = BUILDERS[builder]
-    runs = [((text,), f"before{number}") for number, text in enumerate(group.before) if settings is not None]
+    runs: list[tuple[tuple[str, ...], str]] = [
+        ((text,), f"before{number}") for number, text in enumerate(group.before) if settings is not None
+    ]
     runs += [(group.modules, "first"), *([(group.modules, "second")] if group.again else [])]
     result: dict[str, Any] = {}
     for modules, out in runs:
