@@ -294,9 +294,28 @@ MORE: dict[str, Form] = {
     ),
     "the return form": Form(
         kernel(START, RANGE.replace("wp.tile_matmul(a, b, c)", "c += wp.tile_matmul(a, b)"), STORE),
-        state="as_warp",
-        reason="the product is a new tile in each iteration",
+        reason="double buffers of 4096 bytes",
         differentiable=False,
+    ),
+    "the return form, with a start value in registers": Form(
+        kernel(
+            "c = wp.tile_ones(shape=(32, 32), dtype=wp.float32)",
+            RANGE.replace("wp.tile_matmul(a, b, c)", "c += wp.tile_matmul(a, b)"),
+            STORE,
+        ),
+        reason="double buffers of 4096 bytes",
+        expected=lambda a, b: a @ b + 1,
+        differentiable=False,
+    ),
+    "the return form, in Warp's unrolled loop": Form(
+        kernel(
+            START,
+            loop("for k in range(3):", "k * 16").replace("wp.tile_matmul(a, b, c)", "c += wp.tile_matmul(a, b)"),
+            STORE,
+        ),
+        state="as_warp",
+        reason="Warp unrolls the loop, and each iteration has a new tile",
+        expected=lambda a, b: a[:, :48] @ b[:48],
     ),
     "an array is written": Form(
         kernel(START, RANGE + "\n    if k == 0:\n        wp.atomic_add(C, 63, 63, wp.float32(0.0))", STORE),

@@ -9,7 +9,7 @@ import pytest
 from tests.codegen import traces as t
 from tests.codegen.decisions import BUFFERS_IN_C, START_VALUE, A, B, C, D, body, decide_loop, decide_loops, outcome
 from warp_tiles.codegen.loops import LoopDecision, decide
-from warp_tiles.codegen.trace import Array, Effect, ModuleTrace, Node
+from warp_tiles.codegen.trace import Array, Effect, ModuleTrace, Node, Operation, Tile
 
 # ---- loops with a decision
 
@@ -56,11 +56,90 @@ def test_products_in_branches_belong_to_the_loop() -> None:
 # ---- sums in registers
 
 
+NOT_ADDED = "the product is a new tile in each iteration, and the loop does not add it to another tile"
+
+
+def returned(*nodes: Node, target: Tile = D) -> tuple[Node, ...]:
+    """The body of a loop of ``d += wp.tile_matmul(a, b)``, and more nodes."""
+    return (t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(target, C), *nodes)
+
+
 def test_a_fresh_product_keeps_no_sums() -> None:
     decision = decide_loop(t.loop(t.load(A), t.load(B), t.fresh_product(A, B, C)))
-    reason = "the product is a new tile in each iteration; wp.tile_matmul(a, b, c) adds to one tile"
-    assert outcome(decision) == ("as_warp", reason)
+    assert outcome(decision) == ("as_warp", NOT_ADDED)
     assert decision.accumulations == ()
+
+
+@pytest.mark.parametrize("target", [D, t.register("r"), t.parameter("p")])
+def test_a_fresh_product_that_is_added_keeps_sums_and_lends_its_memory(target: Tile) -> None:
+    nodes = returned(target=target)
+    decision = decide_loop(t.load(target), t.loop(*nodes))
+    assert outcome(decision) == ("pipelined", BUFFERS_IN_C)
+    (kept,) = decision.accumulations
+    assert (kept.operation, kept.addition, kept.c) == (nodes[2], nodes[3], C)
+    assert decision.pipeline is not None
+    assert {buffer.c for buffer in decision.pipeline.buffers} == {C}
+
+
+def test_the_home_of_a_fresh_product_is_the_outermost_loop_that_does_not_use_the_sum() -> None:
+    inner = t.loop(*returned())
+    outer = t.loop(inner)
+    (decision,) = decide_loops(t.zeros(D), outer)
+    assert decision.accumulations[0].home == outer
+    (decision,) = decide_loops(t.loop(t.zeros(D), inner))
+    assert decision.accumulations[0].home == inner
+
+
+@pytest.mark.parametrize("tile", [D, t.view("v", D), t.tile("u", memory=frozenset({"?"}))])
+def test_another_use_of_the_sum_keeps_no_sums(tile: Tile) -> None:
+    decision = decide_loop(t.zeros(D), t.loop(*returned(t.branch(t.operation("tile_sum", tile, line=9)))))
+    assert decision.state == "as_warp"
+    assert "line 9: tile_sum uses the" in decision.reason
+
+
+def test_another_use_of_a_sum_in_registers_keeps_no_sums() -> None:
+    r = t.register("r", memory=frozenset())
+    other = t.operation("tile_sum", r, line=9)
+    decision = decide_loop(t.zeros(r), t.loop(*returned(other, target=r)))
+    assert outcome(decision) == ("as_warp", "line 9: tile_sum uses the sum in the loop")
+    assert decide_loop(t.zeros(r), t.loop(*returned(target=r)), other).state == "pipelined"
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_another_use_of_a_fresh_product_keeps_no_sums(inside: bool) -> None:
+    other = t.operation("tile_sum", C, line=9)
+    nodes = [t.zeros(D), t.loop(*returned(*([other] if inside else []))), *([] if inside else [other])]
+    assert outcome(decide_loop(*nodes)) == ("as_warp", "line 9: tile_sum uses the new tile too")
+
+
+def test_a_fresh_product_that_is_added_under_a_condition_keeps_no_sums() -> None:
+    nodes = (t.load(A), t.load(B), t.fresh_product(A, B, C), t.branch(t.addition(D, C)))
+    assert outcome(decide_loop(t.zeros(D), t.loop(*nodes))) == ("as_warp", NOT_ADDED)
+
+
+@pytest.mark.parametrize("addition", [t.addition(C, D), t.addition(C, C), t.addition(D, C, hook=None)])
+def test_other_additions_keep_no_sums(addition: Operation) -> None:
+    nodes = (t.load(A), t.load(B), t.fresh_product(A, B, C), addition)
+    assert outcome(decide_loop(t.zeros(D), t.loop(*nodes))) == ("as_warp", NOT_ADDED)
+
+
+def test_an_addition_before_the_product_keeps_no_sums() -> None:
+    nodes = (t.load(A), t.load(B), t.addition(D, C), t.fresh_product(A, B, C))
+    assert outcome(decide_loop(t.zeros(D), t.loop(*nodes))) == ("as_warp", NOT_ADDED)
+
+
+def test_a_scaled_fresh_product_keeps_no_sums() -> None:
+    nodes = (t.load(A), t.load(B), t.fresh_product(A, B, C, alpha=2.0), t.addition(D, C))
+    decision = decide_loop(t.zeros(D), t.loop(*nodes))
+    assert outcome(decision) == ("as_warp", "alpha and beta are not both the constant 1")
+
+
+def test_a_fresh_product_in_an_unrolled_loop_keeps_no_sums() -> None:
+    decision = decide_loop(t.zeros(D), t.loop(*returned(), kind="unrolled"))
+    assert outcome(decision) == (
+        "as_warp",
+        "Warp unrolls the loop, and each iteration has a new tile for the product",
+    )
 
 
 @pytest.mark.parametrize("factors", [{"alpha": 2.0}, {"beta": 0.0}, {"alpha": None}, {"beta": None}])

@@ -69,6 +69,11 @@ def load(result: Tile, *operands: Value, **fields: Any) -> Operation:
     return operation("tile_load", *operands, **{"results": (result,), "hook": number(), **fields})
 
 
+def addition(target: Tile, added: Tile, **fields: Any) -> Operation:
+    """``s += c``."""
+    return operation("add_inplace", target, added, **{"hook": number(), **fields})
+
+
 def alias(result: Tile, operand: Tile, name: str = "tile_transpose", **fields: Any) -> Operation:
     """``b = wp.tile_transpose(a)``."""
     return operation(name, operand, effect=Effect.ALIAS, results=(result,), **fields)
@@ -81,9 +86,9 @@ def product(
     return operation("tile_matmul", a, b, c, **{"hook": number(), "product": Product(site, alpha, beta), **fields})
 
 
-def fresh_product(a: Tile, b: Tile, c: Tile, site: int = 0) -> Operation:
+def fresh_product(a: Tile, b: Tile, c: Tile, site: int = 0, *, alpha: float = 1.0) -> Operation:
     """``c = wp.tile_matmul(a, b)``."""
-    return operation("tile_matmul", a, b, results=(c,), hook=number(), product=Product(site, 1.0, 0.0))
+    return operation("tile_matmul", a, b, results=(c,), hook=number(), product=Product(site, alpha, 0.0))
 
 
 def call(callee: str, *operands: Value, effect: Effect = Effect.TILES, **fields: Any) -> Operation:

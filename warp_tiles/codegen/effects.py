@@ -5,6 +5,7 @@ from __future__ import annotations
 from warp_tiles.codegen.trace import Effect
 
 LOAD, MATMUL = "tile_load", "tile_matmul"
+ADD_INPLACE = "add_inplace"  # the operator +=
 # these make a view of an operand's memory: they read and write no element, and do not wait
 _ALIASES = frozenset({"tile_transpose", "tile_view", "tile_reshape", "tile_squeeze", "tile_broadcast"})
 # these read arrays, or only their descriptors

@@ -95,8 +95,8 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
             _emit_unrolled(macros, decision.loop.hook, decision.pipeline)
         else:
             _emit_pipeline(macros, decision.loop.hook, decision.pipeline)
-    # the memory that contained buffers is set to zeros again before sums are added to it
-    buffered = {
+    # new tiles, and memory that contained buffers, are set to zeros before sums are added to them
+    zeroed = {
         (product.home.hook, buffer.c.name)
         for decision in decisions
         if decision.pipeline is not None
@@ -104,11 +104,16 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
         for product in decision.accumulations
         if product.c.name == buffer.c.name
     }
-    for home, c in sorted(buffered):
+    zeroed |= {(product.home.hook, product.c.name) for product in arrays.values() if product.addition is not None}
+    for home, c in sorted(zeroed):
         macros.add(Hook.END, home, f"wt_module::zero({c});")
     for product in arrays.values():
         finish = f"{product.sums.symbol}_finish({_sums(product)}, {_pointer(product.c)});"
         macros.add(Hook.END, product.home.hook, f"{_SYNC} {finish} {_SYNC}")
+        if product.addition is not None:
+            macros.replace(Hook.AT, _hook(product.addition), "")
+            target = product.addition.tiles[0].name
+            macros.add(Hook.END, product.home.hook, f"wp::tile_add_inplace({target}, {product.c.name});")
 
 
 def _emit_sums(macros: Macros, product: Accumulation) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from warp_tiles.codegen.pipelines import Pipeline, plan_pipeline
-from warp_tiles.codegen.sums import Accumulation, LoopSums, obstacle_to_sums
+from warp_tiles.codegen.sums import Accumulation, LoopSums, addition_of, obstacle_to_sums
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Operation, loops, own_operations
 
 __all__ = ["STAGES", "LoopDecision", "LoopSums", "decide"]
@@ -96,7 +96,8 @@ def _accumulations(
         functions = sums[operation.product.site]
         assert isinstance(functions, LoopSums)
         array = arrays.setdefault((functions, home.hook, operation.matrices[2].name), operation.hook)
-        accumulations.append(Accumulation(operation, functions, home, array))
+        addition = addition_of(function, operation)
+        accumulations.append(Accumulation(operation, functions, home, array, addition))
     return tuple(accumulations), obstacles
 
 

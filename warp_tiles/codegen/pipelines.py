@@ -1,8 +1,8 @@
 """Loops that load the tiles of the next product during a product.
 
-If C holds zeros before a loop whose sums stay in registers, its memory is idle until the loop ends. It then holds
-a second buffer for each tile that the loop loads. Each iteration loads its tiles into one set of buffers, and
-multiplies the tiles of the iteration before from the other set.
+If C holds zeros before a loop whose sums stay in registers, or is a new tile that is added to another one after the
+loop, its memory is idle until the loop ends. It then holds a second buffer for each tile that the loop loads. Each
+iteration loads its tiles into one set of buffers, and multiplies the tiles of the iteration before from the other set.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
@@ -81,6 +81,7 @@ def plan_pipeline(
         products: Its products.
     """
     multiplied = [product.operation for product in products]
+    additions = [product.addition for product in products]
     block = _block_of(loop.nodes, multiplied)
     if block is None:
         return "its products lie in different branches"
@@ -91,7 +92,7 @@ def plan_pipeline(
     if not used & loaded:
         return "it loads no operand of its products"
     for operation in inside:
-        problem = "" if operation in multiplied else _problem_of_operation(operation, loaded)
+        problem = "" if operation in (*multiplied, *additions) else _problem_of_operation(operation, loaded)
         if problem:
             return f"line {operation.line}: {problem}"
     for load in loads:
@@ -174,7 +175,8 @@ def _double_buffered_pipeline(
     free: dict[str, tuple[int, Tile]] = {}  # by name of C: bytes in use, and C
     for product in products:
         c = product.c
-        if c.dense and c.name not in free and holds_zeros(module, function, product.home, c):
+        idle = product.addition is not None or holds_zeros(module, function, product.home, c)
+        if c.dense and c.name not in free and idle:
             free[c.name] = 0, c
     if not free:
         return "C holds a start value, and so has no room for double buffers"

@@ -3,6 +3,9 @@
 ``wp.tile_matmul(a, b, c)`` reads and writes C in shared memory at each call. In a loop in which nothing else touches C,
 its sums can stay in registers. C is then read and written once, after the loop.
 
+``s += wp.tile_matmul(a, b)`` writes a new tile C at each call and adds it to s. The sums can stay in registers as well,
+and C is written and added to s once, after the loop. No other statement may use C then.
+
 All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
 
@@ -11,7 +14,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from warp_tiles.codegen.trace import Effect, FunctionTrace, Loop, ModuleTrace, Operation, Tile, operations
+from warp_tiles.codegen.effects import ADD_INPLACE
+from warp_tiles.codegen.trace import (
+    Effect,
+    FunctionTrace,
+    Loop,
+    ModuleTrace,
+    Operation,
+    Tile,
+    operations,
+    path_to,
+)
 
 
 @dataclass(frozen=True)
@@ -38,12 +51,14 @@ class Accumulation:
         sums: Its device functions.
         home: The outermost loop in which nothing else touches C. The sums are added to C after it.
         array: Number of the array that holds the sums. Products of one C and one function share it.
+        addition: The statement ``s += C`` that follows the product, or None if the product adds to C itself.
     """
 
     operation: Operation
     sums: LoopSums
     home: Loop
     array: int
+    addition: Operation | None = None
 
     @property
     def a(self) -> Tile:
@@ -57,7 +72,7 @@ class Accumulation:
 
     @property
     def c(self) -> Tile:
-        """The tile that the product adds to."""
+        """The tile that the product adds to, or its new tile."""
         return self.operation.matrices[2]
 
 
@@ -77,23 +92,59 @@ def obstacle_to_sums(
         operation: The product.
         sums: By site: the device functions, or the reason why there are none.
     """
+    problem = _problem_of_product(module, function, operation, sums)
+    if problem:
+        return problem
+    if any(other.effect is Effect.LEAVES for other in operations(loop.nodes)):
+        line = next(other.line for other in operations(loop.nodes) if other.effect is Effect.LEAVES)
+        return f"line {line} returns from within the loop"
+    if operation.results:
+        return _problem_of_new_tile(module, function, loop, operation)
     c = operation.matrices[2]
-    same_c = [
-        other for other in operations(loop.nodes)
-        if other.product is not None and not other.results and other.matrices[2].memory == c.memory
-    ]  # fmt: skip
-    for other in (operation, *same_c):
-        problem = _problem_of_product(module, function, other, sums)
-        if problem:
-            return problem if other is operation else f"line {other.line}: {problem}"
     for other in operations(loop.nodes):
-        if other.effect is Effect.LEAVES:
-            return f"line {other.line} returns from within the loop"
-        if other in same_c:
-            continue
-        if any(module.may_overlap(function, c, tile) for tile in other.tiles):
+        if other.product is not None and not other.results and other.matrices[2].memory == c.memory:
+            problem = _problem_of_product(module, function, other, sums)
+            if problem:
+                return f"line {other.line}: {problem}"
+        elif any(module.may_overlap(function, c, tile) for tile in other.tiles):
             return f"line {other.line}: {other.name} uses C in the loop"
     return ""
+
+
+def addition_of(function: FunctionTrace, operation: Operation) -> Operation | None:
+    """Returns the statement ``s += C`` after a product that makes a new tile C, if it is in the same block."""
+    if not operation.results:
+        return None
+    block, index = path_to(function.nodes, operation)[-1]
+    c = operation.matrices[2].name
+    for node in block[index + 1 :]:
+        if isinstance(node, Operation) and node.name == ADD_INPLACE and node.hook is not None:
+            target, *added = node.tiles
+            if [tile.name for tile in added] == [c] and target.name != c:
+                return node
+    return None
+
+
+def _problem_of_new_tile(module: ModuleTrace, function: FunctionTrace, loop: Loop, operation: Operation) -> str:
+    """Returns the reason why a product that makes a new tile cannot keep its sums in registers; empty if it can."""
+    c = operation.matrices[2]
+    addition = addition_of(function, operation)
+    if addition is None:
+        return "the product is a new tile in each iteration, and the loop does not add it to another tile"
+    if loop.kind == "unrolled":
+        return "Warp unrolls the loop, and each iteration has a new tile for the product"
+    for other in function.operations():
+        if other not in (operation, addition) and any(_touches(module, function, c, tile) for tile in other.tiles):
+            return f"line {other.line}: {other.name} uses the new tile too"
+    target = addition.tiles[0]
+    for other in operations(loop.nodes):
+        if other is not addition and any(_touches(module, function, target, tile) for tile in other.tiles):
+            return f"line {other.line}: {other.name} uses the sum in the loop"
+    return ""
+
+
+def _touches(module: ModuleTrace, function: FunctionTrace, one: Tile, other: Tile) -> bool:
+    return one.name == other.name or module.may_overlap(function, one, other)
 
 
 def _problem_of_product(
@@ -101,9 +152,7 @@ def _problem_of_product(
 ) -> str:
     product = operation.product
     assert product is not None
-    if operation.results:
-        return "the product is a new tile in each iteration; wp.tile_matmul(a, b, c) adds to one tile"
-    if product.alpha != 1.0 or product.beta != 1.0:
+    if product.alpha != 1.0 or (product.beta != 1.0 and not operation.results):
         return "alpha and beta are not both the constant 1"
     a, b, c = operation.matrices
     if module.may_overlap(function, a, c) or module.may_overlap(function, b, c):
