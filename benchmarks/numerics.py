@@ -1,10 +1,11 @@
-"""Measures the errors of products against float64, of warp_tiles and of unmodified Warp, on a GPU with the same inputs.
+"""Measures the errors of products and solvers, of warp_tiles and of unmodified Warp, on a GPU with the same inputs.
 
     python benchmarks/numerics.py --json benchmarks/results/numerics.json --doc docs/numerics.md
 
-An error is the difference to float64 over sum |a| |b| of the same element, as in error bounds of sums.
-Rows can be run one by one with `--only`. The file is written after each row and keeps the others. `--build-only`
-needs no GPU.
+The error of a product is the difference to float64 over sum |a| |b| of the same element, as in error bounds of sums.
+`solver_errors.py` defines the errors of solvers. Rows can be run one by one with `--only`; `--only solvers` runs all
+rows of solvers. The file is written after each row and keeps the others. The tables of solvers are also printed.
+`--build-only` needs no GPU.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import fnmatch
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import solver_errors
 from benchmarks.machine import ROOT, gpu_record
 from benchmarks.speed.builds import Build, BuildStore
 from benchmarks.speed.cells import Cell, Side
@@ -41,7 +43,7 @@ TYPES: dict[str, tuple[str, str, str, bool]] = {  # dtypes of A, B and C; True i
 }
 RESULTS = ("c", "grad_a", "grad_b")
 BLOCKS, RUNS = 32, 5
-BEGIN, END = "<!-- numerics: begin -->", "<!-- numerics: end -->"
+MARKS = {part: (f"<!-- {part}: begin -->", f"<!-- {part}: end -->") for part in ("numerics", "solvers")}
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Row:
                 yield Build(cell, side), results
 
 
+R = TypeVar("R", Row, solver_errors.Row)
 ROWS = [Row(types, *size) for types in TYPES for size in ((16,), (64,), (256,), (64, 16))]
 
 
@@ -192,12 +195,12 @@ def table(rows: list[dict[str, Any]], figure: str) -> list[str]:
     return lines
 
 
-def write_page(data: dict[str, Any], page: Path) -> None:
-    """Put the tables between the marks of the page."""
+def page_lines(data: dict[str, Any]) -> list[str]:
+    """The lines of the page about products."""
     rows, run = data["rows"], data["runs"][-1]
     found = [each for row in rows for each in row["tiles"].values() if "same_bits" in each]
     same = sum(each["same_bits"] for each in found)
-    lines = [
+    return [
         f"{run['gpu']}, driver {run['driver']}, Warp {run['warp']}, warp_tiles {run['warp_tiles']}, "
         f"{run['date'][:10]}; warp_tiles / unmodified Warp.",
         "",
@@ -211,10 +214,49 @@ def write_page(data: dict[str, Any], page: Path) -> None:
         "",
         f"Of {len(found)} results of warp_tiles, {same} had the same bits in {RUNS} runs.",
     ]
+
+
+def with_lines(text: str, part: str, lines: list[str]) -> str:
+    """The text of a page with other lines between the marks of a part."""
+    begin, end = MARKS[part]
+    before, rest = text.split(begin)
+    return "\n".join([before + begin, *lines, end]) + rest.split(end)[1]
+
+
+def write_page(data: dict[str, Any], page: Path) -> None:
+    """Put the tables between the marks of the page."""
     text = page.read_text()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    page.write_text("\n".join([before + BEGIN, *lines, END]) + after)
+    if data["rows"]:
+        text = with_lines(text, "numerics", page_lines(data))
+    if data.get("solvers", {}).get("rows"):
+        text = with_lines(text, "solvers", solver_errors.page_lines(data["solvers"]))
+    page.write_text(text)
+
+
+def select(rows: Sequence[R], patterns: Sequence[str], part: str) -> list[R]:
+    """The rows whose name matches a pattern, or all if a pattern is the name of the part."""
+    return [row for row in rows if any(name == part or fnmatch.fnmatch(row.name, name) for name in patterns)]
+
+
+def run_rows(
+    data: dict[str, Any], wanted: Sequence[R], order: Sequence[R], measured: Callable[[R], dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Measure rows, and put each into the data in place of the known one.
+
+    Args:
+        data: Has ``runs``, whose last one is this, and ``rows``.
+        wanted: The rows to measure.
+        order: All rows.
+        measured: Measures one row.
+
+    Yields:
+        Each new row.
+    """
+    for row in wanted:
+        rows = {known["name"]: known for known in data["rows"]}
+        rows[row.name] = {**measured(row), "run": len(data["runs"]) - 1}
+        data["rows"] = [rows[each.name] for each in order if each.name in rows]
+        yield rows[row.name]
 
 
 def main() -> int:
@@ -222,7 +264,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--doc", type=Path, help="page whose tables are written")
-    parser.add_argument("--only", nargs="+", default=["*"], help='patterns of row names, e.g. "fp16*, 64"')
+    parser.add_argument(
+        "--only", nargs="+", default=["*"], help='patterns of row names, e.g. "fp16*, 64", or "solvers"'
+    )
     parser.add_argument("--provider", default="auto")
     parser.add_argument("--builds", type=Path, default=ROOT / "build" / "benchmarks", help="folder of finished builds")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="compiler processes")
@@ -232,20 +276,31 @@ def main() -> int:
     arguments = parser.parse_args()
     data = json.loads(arguments.json.read_text()) if arguments.json.exists() else {"runs": [], "rows": []}
     if not arguments.doc_only:
-        wanted = [row for row in ROWS if any(fnmatch.fnmatch(row.name, pattern) for pattern in arguments.only)]
+        products = select(ROWS, arguments.only, "products")
+        solvers = select(solver_errors.ROWS, arguments.only, "solvers")
+        if not products and not solvers:
+            parser.error(f"no row matches {' '.join(arguments.only)}")
         store = BuildStore(arguments.builds, arguments.provider)
         sides: tuple[Side, ...] = ("warp", "tiles")
-        builds = [build for row in wanted for side in sides for build, _ in row.builds(side)]
-        store.fill(builds, arguments.workers, arguments.again)
+        builds: list[Build[Any]] = [build for row in products for side in sides for build, _ in row.builds(side)]
+        store.fill([*solver_errors.builds(solvers), *builds], arguments.workers, arguments.again)
         if arguments.build_only:
             return 0
-        data["runs"].append(gpu_record(arguments.provider))
-        for row in wanted:
-            rows = {known["name"]: known for known in data["rows"]}
-            rows[row.name] = {**measure(row, store, "cuda:0"), "run": len(data["runs"]) - 1}
-            data["rows"] = [rows[each.name] for each in ROWS if each.name in rows]
-            arguments.json.write_text(json.dumps(data, indent=1) + "\n")
-            print(json.dumps(rows[row.name]), file=sys.stderr, flush=True)
+        record = gpu_record(arguments.provider)
+
+        def keep(measured: Iterator[dict[str, Any]]) -> None:
+            for row in measured:
+                arguments.json.write_text(json.dumps(data, indent=1) + "\n")
+                print(json.dumps(row), file=sys.stderr, flush=True)
+
+        if products:
+            data["runs"].append(record)
+            keep(run_rows(data, products, ROWS, lambda row: measure(row, store, "cuda:0")))
+        if solvers:
+            part = data.setdefault("solvers", {"runs": [], "rows": []})
+            part["runs"].append(record)
+            keep(run_rows(part, solvers, solver_errors.ROWS, lambda row: solver_errors.measure(row, store, "cuda:0")))
+            print("\n".join(solver_errors.page_lines(part)))
     if arguments.doc:
         write_page(data, arguments.doc)
     return 0

@@ -5,7 +5,8 @@
 A cell is a kernel whose blocks each load a matrix, factor it or solve with it, and store the result; 4,096 blocks run.
 Backward cells launch the adjoint, which replays the forward function. All sides are built ahead of time in separate
 processes (`--build-only` needs no GPU), launches of the sides alternate, and times are medians by CUDA events. Results
-are compared first. `--only` takes patterns of names such as "cholesky fp32 n32*".
+are compared first. `--only` takes patterns of names such as "cholesky fp32 n32*". Where torch is installed, forward
+functions are also timed beside `torch.linalg` (see `torch_solvers.py`); `--only-torch` adds only this to the results.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import torch_solvers
 from benchmarks.gemm import geometric_mean, table_text
 from benchmarks.machine import ROOT, gpu_record
 from benchmarks.speed.builds import Build, BuildStore, import_kernels
@@ -263,43 +265,100 @@ def line_of(row: dict[str, Any]) -> str:
     return f"{row['name']}: {times} us, ratio {row.get('ratio')}{' WRONG: ' + row['wrong'] if 'wrong' in row else ''}"
 
 
+def torch_column(
+    chosen: Iterable[Cell], known: Sequence[dict[str, Any]], torch: Any, store: BuildStore, until: float
+) -> dict[str, Any]:
+    """Time cells beside torch.
+
+    Args:
+        chosen: The cells, one for each function, type and size.
+        known: Rows of the column so far. Those that are not run are kept.
+        torch: The module.
+        store: Holds the builds of the cells.
+        until: Start no row after this value of ``time.monotonic``.
+    """
+    device = "cuda:0"
+    rows = []
+    for cell in chosen:
+        if time.monotonic() > until:
+            print("out of time", file=sys.stderr)
+            break
+        try:
+            loaded = Loaded(store, Build(cell, "tiles"), device)
+            row = torch_solvers.measure(cell, loaded, torch, LARGEST_DIFFERENCE[DTYPES[cell.types]], device)
+        except Exception as error:
+            row = {**asdict(cell), "name": torch_solvers.name_of(cell), "kind": cell.kind, "torch": {}}
+            row["tiles"] = {"error": f"{type(error).__name__}: {error}"[:300]}
+        rows.append(row)
+        print(torch_solvers.line_of(row), file=sys.stderr, flush=True)
+    names = [*dict.fromkeys(torch_solvers.name_of(cell) for cell in cells())]
+    rows = torch_solvers.merged(known, rows, names)
+    return {**torch_solvers.facts(torch), "summary": summary(rows), "rows": rows}
+
+
 def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="results; rows that are not run are kept")
     parser.add_argument("--only", nargs="+", default=["*"], help="patterns of names")
+    parser.add_argument("--only-torch", action="store_true", help="only add torch.linalg to the results in --json")
     parser.add_argument("--builds", type=Path, default=ROOT / "build" / "solvers", help="folder of finished builds")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="compiler processes")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="sides to build")
     parser.add_argument("--build-only", action="store_true", help="fill the folder of builds; needs no GPU")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no row after this time")
     arguments = parser.parse_args()
-    start = time.monotonic()
+    until = time.monotonic() + arguments.seconds
     chosen = [cell for cell in cells() if any(fnmatch.fnmatch(cell.label, pattern) for pattern in arguments.only)]
+    known = json.loads(arguments.json.read_text()) if arguments.json and arguments.json.exists() else {"rows": []}
+    rows: dict[str, dict[str, Any]] = {row["name"]: row for row in known["rows"]}
+    if arguments.only_torch and not torch_solvers.fastest_cells(rows.values(), chosen):
+        parser.error("--only-torch needs rows in --json that match --only")
     store = BuildStore(arguments.builds, "auto")
-    store.fill([Build(cell, side) for cell in chosen for side in arguments.sides], arguments.workers)
+    if arguments.only_torch:
+        builds = [Build(cell, "tiles") for cell in torch_solvers.fastest_cells(rows.values(), chosen)]
+    else:
+        builds = [Build(cell, side) for cell in chosen for side in arguments.sides]
+    store.fill(builds, arguments.workers)
     if arguments.build_only:
         return 0
     from benchmarks.speed.timing import warm_up
 
     device = "cuda:0"
     warm_up(device)
-    rows: dict[str, dict[str, Any]] = {}
-    if arguments.json and arguments.json.exists():
-        rows = {row["name"]: row for row in json.loads(arguments.json.read_text())["rows"]}
+    record = gpu_record("auto")
+    head = {key: value for key, value in known.items() if key not in ("rows", "torch", "torch_note")}
+    column, note = known.get("torch"), "not run yet"
     wrong = False
-    for cell in chosen:
-        if time.monotonic() - start > arguments.seconds:
-            print("out of time", file=sys.stderr)
-            break
-        rows[cell.label] = row = measure(cell, store, device)
-        wrong = wrong or "wrong" in row
-        print(line_of(row), file=sys.stderr, flush=True)
-    result = {**gpu_record("auto"), "batch": BATCH, "summary": summary(rows.values())}
-    for key, line in result["summary"].items():
-        print(f"{key}: {json.dumps(line)}", file=sys.stderr)
-    if arguments.json:
-        arguments.json.write_text(table_text(result, rows.values()) + "\n")
+
+    def write() -> None:
+        if arguments.json:
+            text = torch_solvers.with_column(table_text(head, rows.values()), column, note)
+            arguments.json.write_text(text + "\n")
+
+    if not arguments.only_torch:
+        for cell in chosen:
+            if time.monotonic() > until:
+                print("out of time", file=sys.stderr)
+                break
+            rows[cell.label] = row = measure(cell, store, device)
+            wrong = wrong or "wrong" in row
+            print(line_of(row), file=sys.stderr, flush=True)
+        head = {**record, "batch": BATCH, "summary": summary(rows.values())}
+        write()
+    torch, note = torch_solvers.find_torch()
+    if torch is not None:
+        beside = torch_solvers.fastest_cells(rows.values(), chosen)
+        store.fill([Build(cell, "tiles") for cell in beside], arguments.workers)
+        column = {**record, **torch_column(beside, column["rows"] if column else (), torch, store, until)}
+        wrong = wrong or any("wrong" in row for row in column["rows"])
+    else:
+        print(note, file=sys.stderr)
+        wrong = wrong or arguments.only_torch
+    write()
+    for title, part in (("Warp", head), ("torch", column)):
+        for key, line in (part["summary"] if part else {}).items():
+            print(f"beside {title}: {key}: {json.dumps(line)}", file=sys.stderr)
     return int(wrong)
 
 

@@ -1,0 +1,379 @@
+"""Errors of solver functions: rows, inputs, exact results, and their table. ``benchmarks/numerics.py`` runs them.
+
+An error is normwise and relative: the Frobenius norm of the difference to the exact result, over the norm of the exact
+result. The exact result is computed from the same rounded inputs in NumPy's ``longdouble``, whose mantissa has 64 bits
+on x86-64 and 113 on aarch64. warp_tiles, Warp with libmathdx and Warp's native path get the same inputs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gemm import geometric_mean
+from benchmarks.solvers import DTYPES, SIDES, Cell
+from benchmarks.speed.builds import ARCH, Build, BuildStore, import_kernels
+
+FUNCTIONS = ("cholesky", "cholesky_solve", "lower_solve", "upper_solve")
+ADJOINTS = {"cholesky": ("grad_a",), "lower_solve": ("grad_a", "grad_b")}
+SIZES = (8, 16, 32, 64, 96)
+CONDITIONS = {"fp32": (1e2, 1e6), "fp64": (1e2, 1e12)}
+THREADS = 64
+MATRICES, RUNS = 32, 5
+# Warp cannot build the adjoint of the Cholesky factor of a larger matrix (benchmarks/results/solvers.json). libmathdx
+# takes minutes to fail, so it is not tried. The factor then has a kernel of its own.
+_LARGEST_WITH_ADJOINT_BYTES = 16 * 1024
+_NOT_TRIED = "not tried, because Warp with libmathdx cannot build it: see benchmarks/results/solvers.json"
+_RESULTS = {"x": "x", "grad_a": "adjoint of A", "grad_b": "adjoint of b"}
+_TITLES = {"tiles": "warp_tiles", "warp": "Warp with libmathdx", "native": "Warp's native path"}
+
+
+def _power(condition: float) -> str:
+    return f"1e{round(math.log10(condition))}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One function of matrices of one size and condition.
+
+    Attributes:
+        function: The solver function.
+        types: ``fp32`` or ``fp64``.
+        n: Rows of the matrix.
+        condition: Condition number of the matrix A of the system; for ``cholesky_solve`` that of L L^T.
+    """
+
+    function: str
+    types: str
+    n: int
+    condition: float
+
+    @property
+    def name(self) -> str:
+        """The name that ``--only`` matches."""
+        return f"{self.function} {self.types}, {self.n}, condition {_power(self.condition)}"
+
+    def builds(self, side: str) -> Iterator[tuple[Build[Cell], tuple[str, ...]]]:
+        """The kernels of one side, each with its results. A kernel with an adjoint mostly serves both directions."""
+        forward = Build(Cell(self.function, self.types, self.n, 0, THREADS), side)
+        if self.function not in ADJOINTS:
+            yield forward, ("x",)
+            return
+        backward = Build(Cell(self.function, self.types, self.n, 0, THREADS, True), side)
+        bytes_of_a = np.dtype(DTYPES[self.types]).itemsize * self.n**2
+        if self.function == "cholesky" and bytes_of_a > _LARGEST_WITH_ADJOINT_BYTES:
+            yield forward, ("x",)
+            if side != "warp":
+                yield backward, ADJOINTS[self.function]
+        else:
+            yield backward, ("x", *ADJOINTS[self.function])
+
+
+ROWS = [
+    Row(function, types, n, condition)
+    for function in FUNCTIONS
+    for types in DTYPES
+    for n in SIZES
+    for condition in CONDITIONS[types]
+]
+
+
+def builds(rows: Iterable[Row]) -> list[Build[Cell]]:
+    """The kernels of rows. Those that Warp builds longest, the adjoints of Cholesky factors, come first."""
+    found = {build for row in rows for side in SIDES for build, _ in row.builds(side)}
+    return sorted(found, key=lambda build: (not build.cell.backward, build.cell.function, build.cell.n, build.module))
+
+
+# ---- inputs
+
+
+def _orthogonal(random: np.random.Generator, n: int) -> Any:
+    return np.linalg.qr(random.standard_normal((MATRICES, n, n)))[0]
+
+
+def lower_factors(random: np.random.Generator, n: int, condition: float) -> Any:
+    """Random lower triangles of a condition number, with a positive diagonal. Their singular values are geometric."""
+    values = condition ** -np.linspace(0, 1, n)
+    lower = np.linalg.qr((_orthogonal(random, n) * values) @ _orthogonal(random, n))[1].swapaxes(1, 2)
+    return np.tril(lower * np.sign(np.diagonal(lower, axis1=1, axis2=2))[:, None, :])
+
+
+def draw(row: Row) -> dict[str, Any]:
+    """Matrices ``a``, vectors ``b`` and the gradient ``g`` of the result, in the type of the row."""
+    random = np.random.default_rng([row.n, FUNCTIONS.index(row.function), int(row.condition)])
+    if row.function == "cholesky":
+        q = _orthogonal(random, row.n)
+        a = (q * row.condition ** -np.linspace(0, 1, row.n)) @ q.swapaxes(1, 2)
+        a = (a + a.swapaxes(1, 2)) / 2
+    else:
+        a = lower_factors(
+            random, row.n, math.sqrt(row.condition) if row.function == "cholesky_solve" else row.condition
+        )
+    if row.function == "upper_solve":
+        a = a.swapaxes(1, 2)
+    b = random.uniform(-1, 1, (MATRICES, row.n))
+    gradient = random.uniform(-1, 1, a.shape if row.function == "cholesky" else b.shape)
+    return {name: np.ascontiguousarray(each.astype(DTYPES[row.types])) for name, each in zip("abg", (a, b, gradient))}
+
+
+def condition_of(row: Row, a: Any) -> float:
+    """The median condition number of the rounded matrices."""
+    found = float(np.median(np.linalg.cond(a.astype(np.float64))))
+    return found**2 if row.function == "cholesky_solve" else found
+
+
+# ---- exact results
+
+
+def cholesky(a: Any) -> Any:
+    """Lower factors of matrices, in the precision of their type."""
+    lower = np.zeros_like(a)
+    for j in range(a.shape[-1]):
+        column = a[:, j:, j] - np.sum(lower[:, j:, :j] * lower[:, j : j + 1, :j], axis=2)
+        lower[:, j:, j] = column / np.sqrt(column[:, :1])
+    return lower
+
+
+def solve_lower(lower: Any, b: Any) -> Any:
+    """Solutions of L X = B, of matrices B."""
+    x = np.zeros_like(b)
+    for i in range(b.shape[1]):
+        x[:, i] = (b[:, i] - np.sum(lower[:, i, :i, None] * x[:, :i], axis=1)) / lower[:, i, i, None]
+    return x
+
+
+def solve_upper(upper: Any, b: Any) -> Any:
+    """Solutions of U X = B, of matrices B."""
+    return solve_lower(upper[:, ::-1, ::-1], b[:, ::-1])[:, ::-1]
+
+
+def exact(function: str, a: Any, b: Any, g: Any) -> dict[str, Any]:
+    """The result and the adjoints of a function, in the precision of the operands' type.
+
+    The adjoint of the Cholesky factor is the gradient of the lower triangle of A, which alone is read (Murray,
+    "Differentiation of the Cholesky decomposition", 2016, section 3).
+
+    Args:
+        function: The solver function.
+        a: Matrices, or triangles.
+        b: Vectors.
+        g: Gradients of the result.
+    """
+    if function == "cholesky":
+        lower = cholesky(a)
+        upper = lower.swapaxes(1, 2)
+        half = _half_diagonal(np.tril(upper @ np.tril(g)))
+        half = solve_upper(upper, solve_upper(upper, half).swapaxes(1, 2))  # the sum below has its transpose too
+        return {"x": lower, "grad_a": _half_diagonal(np.tril(half + half.swapaxes(1, 2)))}
+    b, g = b[..., None], g[..., None]
+    if function == "cholesky_solve":
+        return {"x": solve_upper(a.swapaxes(1, 2), solve_lower(a, b))[..., 0]}
+    if function == "upper_solve":
+        return {"x": solve_upper(a, b)[..., 0]}
+    x = solve_lower(a, b)
+    gradient = solve_upper(a.swapaxes(1, 2), g)
+    return {"x": x[..., 0], "grad_a": -np.tril(gradient * x.swapaxes(1, 2)), "grad_b": gradient[..., 0]}
+
+
+def _half_diagonal(a: Any) -> Any:
+    diagonal = np.arange(a.shape[-1])
+    a[:, diagonal, diagonal] /= 2
+    return a
+
+
+def errors(values: Any, expected: Any) -> Any:
+    """Normwise relative errors of matrices or vectors, each as a float."""
+    axes = tuple(range(1, expected.ndim))
+    squares = np.sum((values.astype(expected.dtype) - expected) ** 2, axis=axes) / np.sum(expected**2, axis=axes)
+    return np.sqrt(squares).astype(np.float64)
+
+
+# ---- one row
+
+
+@functools.lru_cache(maxsize=8)  # rows of two conditions have the same kernels
+def _load(store: BuildStore, build: Build[Cell], device: str) -> Any:
+    import warp as wp
+
+    with tempfile.TemporaryDirectory() as folder:
+        module = import_kernels(store.unpack(build, Path(folder)), build.module)
+        wp.load_aot_module(module, device=device, arch=ARCH, module_dir=folder, strip_hash=True)
+    return module.run
+
+
+def compute(kernel: Any, inputs: Mapping[str, Any], results: Sequence[str], device: str) -> dict[str, Any]:
+    """Launch a kernel, and its adjoint if a gradient is among the results. Returns NumPy arrays.
+
+    Args:
+        kernel: Kernel of a :class:`benchmarks.solvers.Cell` of vectors.
+        inputs: See :func:`draw`.
+        results: Names of the results.
+        device: Name of the device.
+    """
+    import warp as wp
+
+    a, b = (wp.array(inputs[name], device=device) for name in "ab")
+    x = wp.array(np.full_like(inputs["g"], np.nan), device=device)
+    launch: dict[str, Any] = {"dim": [MATRICES], "inputs": [a, b, x], "block_dim": THREADS, "device": device}
+    found = {}
+    if "x" in results:
+        wp.launch_tiled(kernel, **launch)
+        found["x"] = x.numpy()
+    if set(results) != {"x"}:
+        gradients = [wp.zeros_like(a), wp.zeros_like(b), wp.array(inputs["g"], device=device)]
+        a.grad, b.grad, x.grad = gradients
+        wp.launch_tiled(kernel, **launch, adjoint=True, adj_inputs=gradients)
+        found |= {"grad_a": a.grad.numpy(), "grad_b": b.grad.numpy()}
+    return {name: found[name] for name in results}
+
+
+def figures(runs: Sequence[Any], expected: Any) -> dict[str, Any]:
+    """Errors of the first of several runs, and whether all have the same bits; or the reason why there are none."""
+    if not np.all(np.isfinite(runs[0])):
+        bad = sum(not np.all(np.isfinite(each)) for each in runs[0])
+        return {"error": f"{bad} of {len(runs[0])} results are not finite"}
+    if not np.any(runs[0]):
+        return {"error": "all results are zero"}
+    found = errors(runs[0], expected)
+    return {
+        "largest": float(np.max(found)),
+        "rms": float(np.sqrt(np.mean(found**2))),
+        "same_bits": all(np.array_equal(runs[0], run) for run in runs[1:]),
+    }
+
+
+def measure_build(
+    store: BuildStore,
+    build: Build[Cell],
+    inputs: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    results: Sequence[str],
+    device: str,
+) -> dict[str, Any]:
+    """Measure some results of one kernel, or return the reason why there are none."""
+    record = store.record(build) or {"error": "not built"}
+    if "error" in record:
+        return {name: {"error": record["error"][:200]} for name in results}
+    try:
+        kernel = _load(store, build, device)
+    except Exception as error:
+        return {name: {"error": f"{type(error).__name__}: {error}"[:200]} for name in results}
+    providers = sorted({built["provider"] for built in record.get("builds", [])}) or [_TITLES[build.side]]
+    found: dict[str, Any] = {}
+    for group in (("x",), tuple(name for name in results if name != "x")):  # an adjoint may fail alone
+        names = [name for name in group if name in results]
+        if not names:
+            continue
+        try:
+            runs = [compute(kernel, inputs, names, device) for _ in range(RUNS)]
+            found |= {
+                name: {**figures([run[name] for run in runs], expected[name]), "providers": providers} for name in names
+            }
+        except Exception as error:
+            found |= {name: {"error": f"{type(error).__name__}: {error}"[:200]} for name in names}
+    return found
+
+
+def measure(row: Row, store: BuildStore, device: str) -> dict[str, Any]:
+    """Measure one row for all sides."""
+    inputs = draw(row)
+    expected = exact(row.function, *(inputs[name].astype(np.longdouble) for name in "abg"))
+    record: dict[str, Any] = {"name": row.name, "function": row.function, "types": row.types, "n": row.n}
+    record |= {"condition": row.condition, "measured_condition": float(f"{condition_of(row, inputs['a']):.3g}")}
+    for side in SIDES:
+        record[side] = {name: {"error": _NOT_TRIED} for name in expected}
+        for build, results in row.builds(side):
+            record[side] |= measure_build(store, build, inputs, expected, results, device)
+    return record
+
+
+# ---- the page
+
+
+def _shown(found: Mapping[str, Any], name: str, figure: str) -> str:
+    record = found.get(name, {"error": ""})
+    if figure in record:
+        return f"{record[figure]:.1e}"
+    return "not finite" if "not finite" in record["error"] else "refused"
+
+
+def _title(function: str, result: str) -> str:
+    return "L" if (function, result) == ("cholesky", "x") else _RESULTS[result]
+
+
+def table(rows: Sequence[dict[str, Any]], figure: str) -> list[str]:
+    """The lines of one Markdown table: results by sizes, of all sides."""
+    sizes = sorted({row["n"] for row in rows})
+    lines = [
+        "| function | result | type | condition | " + " | ".join(map(str, sizes)) + " |",
+        "|---|---|---|---|" + "---|" * len(sizes),
+    ]
+    for function in dict.fromkeys(row["function"] for row in rows):
+        of_function = [row for row in rows if row["function"] == function]
+        for result in ("x", *ADJOINTS.get(function, ())):
+            for types, condition in dict.fromkeys((row["types"], row["condition"]) for row in of_function):
+                by_size = {
+                    row["n"]: " / ".join(_shown(row[side], result, figure) for side in SIDES)
+                    for row in of_function
+                    if (row["types"], row["condition"]) == (types, condition)
+                }
+                heads = f"| `tile_{function}` | {_title(function, result)} | {types} | {_power(condition)} | "
+                lines.append(heads + " | ".join(by_size.get(size, "") for size in sizes) + " |")
+    return lines
+
+
+def compared(rows: Sequence[dict[str, Any]], side: str) -> dict[str, Any]:
+    """Our root mean square errors over those of another side: number, geometric mean, greatest and its name."""
+    ratios = {
+        f"{row['name']}, {_title(row['function'], name)}": found["rms"] / row[side][name]["rms"]
+        for row in rows
+        for name, found in row["tiles"].items()
+        if found.get("rms") and row[side].get(name, {}).get("rms")
+    }
+    greatest = max(ratios, key=lambda name: ratios[name], default=None)
+    return {
+        "ratios": len(ratios),
+        "geometric_mean": geometric_mean(ratios.values()),
+        "greatest": round(ratios[greatest], 3) if greatest else None,
+        "greatest_name": greatest,
+    }
+
+
+def page_lines(data: Mapping[str, Any]) -> list[str]:
+    """The lines of the page: tables of errors, and how they compare.
+
+    Args:
+        data: Has ``runs`` and ``rows``.
+    """
+    rows, run = data["rows"], data["runs"][-1]
+    versions = f"{run['gpu']}, driver {run['driver']}, Warp {run['warp']}, warp_tiles {run['warp_tiles']}"
+    lines = [
+        f"{versions}, {run['date'][:10]}; {' / '.join(_TITLES[side] for side in SIDES)}.",
+        "",
+        f"Largest error of {MATRICES} matrices, by rows of a matrix:",
+        "",
+        *table(rows, "largest"),
+        "",
+        "Root mean square of the same:",
+        "",
+        *table(rows, "rms"),
+        "",
+    ]
+    for side in ("warp", "native"):
+        ratio = compared(rows, side)
+        if ratio["ratios"]:
+            lines.append(
+                f"- Root mean square errors of warp_tiles over those of {_TITLES[side]}: geometric mean of "
+                f"{ratio['ratios']} ratios {ratio['geometric_mean']}, greatest {ratio['greatest']} "
+                f"({ratio['greatest_name']})."
+            )
+    found = [each for row in rows for each in row["tiles"].values() if "same_bits" in each]
+    same = sum(each["same_bits"] for each in found)
+    return [*lines, f"- Of {len(found)} results of warp_tiles, {same} had the same bits in {RUNS} runs."]
