@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bounds, gemm, recorded, shared_sums
+from benchmarks import bounds, client_record, gemm, recorded, shared_sums
 from benchmarks.speed.cells import PARTS
 from benchmarks.speed.draw import draw
 from warp_tiles.gemm.tile_config import TileConfig
@@ -177,3 +177,41 @@ def test_gains_of_split_k_are_summarized_by_dtypes() -> None:
     assert found["fp16"] == {"products": 2, "geometric_mean": 1.0, "least": 0.5, "greatest": 2.0, "slower": 1}
     assert found["all"]["products"] == 3
     assert "tf32" not in found
+
+
+def test_cold_runs_of_clients_are_compared_without_first_failed_and_simultaneous_ones() -> None:
+    def run(side: str, jit_s: float, phase: str = "cold", together: int = 1, **more: object) -> dict[str, object]:
+        return {"side": side, "phase": phase, "together": together, "jit_s": jit_s, **more}
+
+    runs = [
+        run("warp", 90.0, "first"),
+        run("warp", 40.0, cubin_bytes=8),
+        run("tiles", 10.0, cubin_bytes=2),
+        run("tiles", 90.0, error="exit status 1"),
+        run("warp", 50.0, together=2),
+        run("tiles", 10.0, together=2),
+        run("tiles", 1.0, "warm", steps_per_second=3.0, last={"mean": 2.5}),
+    ]
+    found = client_record.compared(runs)
+    assert found["jit_to_warp"] == {"warp": 1.0, "tiles": 0.25}
+    assert found["rough_jit_to_warp"]["tiles"] == 0.2
+    assert found["cubins_to_warp"]["tiles"] == 0.25
+    assert "steps_to_warp" not in found
+    warm = run("warp", 1.0, "warm", steps_per_second=2.0, last={"mean": 2.0})
+    found = client_record.compared([*runs, warm])
+    assert found["steps_to_warp"]["tiles"] == 1.5
+    assert found["last_differs_by"] == {"tiles": {"mean": 0.5}}
+
+
+def test_the_record_of_clients_loses_no_run(tmp_path: Path) -> None:
+    path = tmp_path / "client_speed.json"
+    for sources, date in (("a", "monday"), ("a", "tuesday"), ("b", "tuesday")):
+        record = client_record.Record(path)
+        record.begin("ik", {"sources": sources, "date": date})
+        run = {"side": "tiles", "phase": "cold", "together": 1}
+        record.put("ik", run)
+        run["jit_s"] = 2.0
+        record.put("ik", run)
+    data = client_record.Record(path).data
+    assert len(data["clients"]["ik"]["runs"]) == 1
+    assert [(entry["client"], len(entry["runs"])) for entry in data["earlier"]] == [("ik", 2)]

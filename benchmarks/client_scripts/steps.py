@@ -45,8 +45,8 @@ def mujoco_warp(model: str, **limits: int) -> None:
 # ---- Newton
 
 
-def _quadruped() -> Any:
-    """The quadruped of Newton's example_basic_urdf, on a plane."""
+def quadruped() -> Any:
+    """A builder with the quadruped of Newton's example_basic_urdf."""
     wp, newton = import_module("warp"), import_module("newton")
     builder = newton.ModelBuilder()
     builder.default_joint_cfg.armature = 0.01
@@ -58,6 +58,12 @@ def _quadruped() -> Any:
         ignore_inertial_definitions=True,
         joint_damping_mode="drive",
     )
+    return builder
+
+
+def _quadruped_model() -> Any:
+    """One quadruped on a plane."""
+    builder = quadruped()
     builder.add_ground_plane()
     return builder.finalize(device=DEVICE)
 
@@ -65,7 +71,7 @@ def _quadruped() -> Any:
 def featherstone() -> None:
     """One step of ``SolverFeatherstone(use_tile_gemm=True)`` without contacts, whose kernels have no tile functions."""
     newton = import_module("newton")
-    model = _quadruped()
+    model = _quadruped_model()
     solver = newton.solvers.SolverFeatherstone(model, use_tile_gemm=True)
     before, after, control = model.state(), model.state(), model.control()
     newton.eval_fk(model, model.joint_q, model.joint_qd, before)
@@ -76,7 +82,7 @@ def featherstone() -> None:
 def inverse_kinematics() -> None:
     """One iteration of ``newton.ik.IKSolver`` (Levenberg-Marquardt, analytic Jacobian): three objectives."""
     wp, ik = import_module("warp"), import_module("newton.ik")
-    model = _quadruped()
+    model = _quadruped_model()
     problems, link = 2, model.body_count - 1
     objectives = [
         ik.IKObjectivePosition(link, wp.vec3(), wp.zeros(problems, dtype=wp.vec3)),
