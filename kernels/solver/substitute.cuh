@@ -13,13 +13,6 @@ namespace wt::solver {
 
 enum class Order { forward, backward };  // from the first row of a lower, or the last row of an upper triangle
 
-// Returns 1 / x; 1 for a zero, as Warp does.
-template <class T>
-WT_DEVICE T reciprocal(T x)
-{
-    return x == T(0) ? T(1) : T(1) / x;
-}
-
 // ---- one column for a thread
 
 constexpr int block_rows = 16;
@@ -29,7 +22,7 @@ template <int SIZE, class M, class T>
 WT_DEVICE void reciprocals_of(T (&reciprocals)[SIZE], M block)
 {
     const int own_row = arch::thread_index() % 32 % SIZE;
-    const T own = reciprocal(block.get(own_row, own_row));
+    const T own = T(1) / block.get(own_row, own_row);  // infinite for a singular T, as with libmathdx
 #pragma unroll
     for (int k = 0; k < SIZE; ++k)
         reciprocals[k] = arch::shuffle(own, k);
@@ -201,7 +194,7 @@ struct Substitution {
 #pragma unroll
         for (int slot = 0; slot < slots; ++slot) {
             const int row = Lines::row(slot, lane);
-            reciprocals[slot] = reciprocal(m.get(row, row));
+            reciprocals[slot] = T(1) / m.get(row, row);
         }
 #pragma unroll
         for (int step = 0; step < N; step += across) {

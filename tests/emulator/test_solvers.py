@@ -113,3 +113,20 @@ def test_whole_kernels(emulated: tuple[str, ModuleType, EmulatedKernels], shape:
     assert outcome.error == ""
     for name, values in zip(("adj_A", "adj_B"), gradients(body, a.astype(float), b.astype(float), seeds)):
         np.testing.assert_allclose(outcome.arrays[name], values, **tolerance, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_singular_triangle_has_no_finite_solution(
+    emulated: tuple[str, ModuleType, EmulatedKernels], shape: tuple[int, int]
+) -> None:
+    """As with libmathdx, a zero on the diagonal divides: the rows before it are right, and its row is infinite."""
+    dtype, module, kernels = emulated
+    kernel = getattr(module, f"kernel{SHAPES.index(shape) * len(BODIES) + list(BODIES).index('solve alone')}")
+    a, b = inputs(*shape, dtype)
+    a[-1, -1], above = 0, np.tril(a)[:-1, :-1].astype(float)
+    outcome = kernels.forward(kernel, (1,), [a, b, np.zeros_like(a), np.zeros_like(b)])
+    assert outcome.error == ""
+    found = outcome.arrays["X"]
+    np.testing.assert_allclose(found[:-1], np.linalg.solve(above, b[:-1].astype(float)), rtol=2e-4, atol=5e-5)
+    assert np.all(np.isinf(found[-1]))

@@ -68,3 +68,18 @@ def test_a_matrix_without_a_factor(gpu: str, n: int, pivot: float) -> None:
     assert np.array_equal(np.diag(factor)[: n // 2], np.full(n // 2, 2.0))
     assert not np.any(np.isfinite(np.diag(factor)[n // 2 + 1 :]))
     assert not np.any(np.triu(factor, 1))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_singular_triangle(gpu: str, kernels: tuple[str, int, ModuleType], shape: tuple[int, int]) -> None:
+    """As with libmathdx, a zero on the diagonal makes its row infinite."""
+    dtype, threads, module = kernels
+    kernel = getattr(module, f"kernel{SHAPES.index(shape) * len(BODIES) + list(BODIES).index('solve alone')}")
+    a, b = inputs(*shape, dtype)
+    a[-1, -1] = 0
+    with warp_tiles.enabled():
+        arrays = [wp.array(value, device=gpu) for value in (a, b, a * 0, b * 0)]
+        launch(kernel, threads, arrays, device=gpu)
+    found = arrays[3].numpy()
+    assert np.all(np.isfinite(found[:-1]))
+    assert np.all(np.isinf(found[-1]))
