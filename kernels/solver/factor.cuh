@@ -90,7 +90,14 @@ struct Factor {
 
     // A lane holds a row where columns are lines: then the lanes read and write neighbours.
     static constexpr bool lane_holds_row = !L::rows_are_lines;
-    static constexpr int width = L::width(N);
+
+    // The lanes exchange a column in lines 0 and 1 of L in turn, until L itself is written. Lines without the alignment of
+    // vectors would be read element by element. So if L has no gaps, two aligned buffers in its memory take their place.
+    static constexpr int vector = 16 / int(sizeof(T));
+    static constexpr int padded = (N + vector - 1) / vector * vector;
+    static constexpr bool aligned_buffers =
+        L::width(N) < vector && L::line_stride == N && 2 * padded + vector - 1 <= N * N;
+    static constexpr int width = aligned_buffers ? vector : L::width(N);
 
     static WT_DEVICE void run(A a, L l, int lane)
     {
@@ -109,16 +116,25 @@ struct Factor {
     }
 
 private:
-    // Column j of what remains of A lies in lines 0 and 1 of L in turn, until L itself is written.
+    // The memory for column j of what remains of A
+    static WT_DEVICE T* buffer(L l, int j)
+    {
+        if constexpr (aligned_buffers) {
+            const int skipped = int(-reinterpret_cast<u64>(l.data) % 16) / int(sizeof(T));
+            return l.data + skipped + j % 2 * padded;
+        } else {
+            return l.line(j % 2);
+        }
+    }
 
     static WT_DEVICE void by_rows(T (&x)[N], L l, int lane)
     {
 #pragma unroll
         for (int j = 0; j < N; ++j) {
             const T own = x[j];
-            T* const column = l.line(j % 2);
+            T* const column = buffer(l, j);
             if (j + 1 < N) {
-                if (lane < N)
+                if (lane < (aligned_buffers ? padded : N))
                     arch::store(column + lane, Vector<T, 1>{{own}});
                 arch::warp_barrier();
             }
@@ -140,7 +156,7 @@ private:
         Pivot<T> own{};
 #pragma unroll
         for (int j = 0; j < N; ++j) {
-            T* const column = l.line(j % 2);
+            T* const column = buffer(l, j);
             T factor = T(0);
             if (j + 1 < N) {
                 if (lane == j)
@@ -174,7 +190,7 @@ private:
             Vector<T, width> vector;
 #pragma unroll
             for (int e = 0; e < width; ++e)
-                vector.at[e] = x[first + e];
+                vector.at[e] = x[smaller(first + e, N - 1)];
             arch::store(column + first, vector);
         }
     }
@@ -189,7 +205,7 @@ private:
             const auto vector = arch::load<width>(column + first);
 #pragma unroll
             for (int e = 0; e < width; ++e) {
-                if (first + e > j)
+                if (first + e > j && first + e < N)
                     x[first + e] = arch::multiply_add(-factor, vector.at[e], x[first + e]);
             }
         }
