@@ -224,3 +224,17 @@ def test_a_build_without_a_toolchain_warns_once(
 def test_a_named_mma_without_a_toolchain_is_an_error(no_toolchain: None) -> None:
     with warp_tiles.override(provider="mma"), pytest.raises(ToolchainError, match="NVRTC was not found"):
         plan(solver("tile_lower_solve"))
+
+
+def test_an_indexed_load_raises_the_register_limit() -> None:
+    kernel = """
+@wp.kernel(enable_backward=False)
+def factor(M: wp.array(dtype=float), places: wp.array(dtype=int), L: wp.array2d(dtype=float)):
+    indices = wp.tile_load(places, shape=(729,), storage="shared")
+    matrix = wp.tile_load_indexed(M, indices, shape=(729,), storage="shared")
+    wp.tile_store(L, wp.tile_cholesky(wp.tile_reshape(matrix, (27, 27))))
+"""
+    found = plan(kernel, block_dim=32)
+    assert found.indexed_elements == 23
+    assert found.register_limit == 128
+    assert found.register_limit_reason == "an indexed load or store has 23 elements for each thread"

@@ -9,7 +9,7 @@ import pytest
 from tests.codegen.modules import BIG
 from warp_tiles import settings
 from warp_tiles.gemm.variant import Operand, Role
-from warp_tiles.heuristics.solver import register_limit
+from warp_tiles.heuristics.solver import register_limit, registers_of_indexed
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.plan.registers import with_register_limit
 from warp_tiles.solver.variant import SolverVariant, Variant
@@ -25,8 +25,11 @@ def planned(variant: Variant, kernel: str = "k", provider: str = "mma", needed: 
     return PlannedVariant(variant, Role.FORWARD, "call", kernel, (kernel,), needed, "", provider)
 
 
-def limit(*variants: PlannedVariant, threads: int = 64, kernels: tuple[str, ...] = ("k",)) -> tuple[int | None, str]:
-    found = with_register_limit(ModulePlan("module", 90, threads, kernels, variants, settings.current()))
+def limit(
+    *variants: PlannedVariant, threads: int = 64, kernels: tuple[str, ...] = ("k",), indexed: int = 0
+) -> tuple[int | None, str]:
+    plan = ModulePlan("module", 90, threads, kernels, variants, settings.current(), indexed_elements=indexed)
+    found = with_register_limit(plan)
     assert (found.to_json()["register_limit"], found.to_json()["register_limit_reason"]) == (
         found.register_limit, found.register_limit_reason
     )  # fmt: skip
@@ -72,3 +75,21 @@ def test_the_lower_limit_counts() -> None:
 def test_a_module_that_warp_links_has_no_limit() -> None:
     with settings.override(linker="warp"):
         assert limit(planned(FACTOR), threads=256) == (None, "")
+
+
+@pytest.mark.parametrize(("elements", "registers"), [(23, 128), (40, 192), (500, 255)])
+def test_large_indexed_loads_raise_the_limit_of_solvers(elements: int, registers: int) -> None:
+    reason = f"an indexed load or store has {elements} elements for each thread"
+    assert limit(planned(FACTOR), threads=32, indexed=elements) == (registers, reason)
+
+
+def test_small_indexed_loads_do_not_lower_the_limit_of_solvers() -> None:
+    assert registers_of_indexed(0) == 0
+    assert registers_of_indexed(1) < register_limit(FACTOR)
+    assert limit(planned(FACTOR), indexed=1) == (register_limit(FACTOR), SOLVERS)
+
+
+def test_large_indexed_loads_do_not_raise_the_limit_of_the_block() -> None:
+    alone = "a block of 1024 threads cannot launch with more"
+    assert limit(planned(FACTOR), threads=1024, indexed=60) == (64, alone)
+    assert limit(planned(PRODUCT), indexed=60) == (None, "")

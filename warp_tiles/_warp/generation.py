@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from warp_tiles._warp.module_recorder import ModuleRecorder
 from warp_tiles.build.module_build import ModuleBuild
+from warp_tiles.codegen.effects import INDEXED
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.prelude import PLACEHOLDER
 from warp_tiles.plan.planning import FunctionUse, ModulePlan, Session, resolve
@@ -64,7 +66,8 @@ def finish_module(builder: Any, state: BuilderState, source: str) -> tuple[Gener
     kernels = [kernel.key for kernel in builder.kernels]
     plan = resolve(state.session, called, kernels, list(function_uses(builder, state, reached)))
     trace = state.recorder.trace(state.label, lambda adjoint: kernels_of(adjoint, reached))
-    return GeneratedModule(state.session, source, trace, called), plan
+    indexed = -(-trace.largest_tile(INDEXED) // state.session.block_dim)
+    return GeneratedModule(state.session, source, trace, called), replace(plan, indexed_elements=indexed)
 
 
 def reachable_functions(builder: Any) -> list[tuple[Any, dict[int, Any]]]:

@@ -6,6 +6,8 @@ from warp_tiles.codegen.trace import Effect
 
 LOAD, MATMUL = "tile_load", "tile_matmul"
 ADD_INPLACE = "add_inplace"  # the operator +=
+# Warp unrolls these, so that a thread holds index, address and value of all its elements at once
+INDEXED = frozenset({"tile_load_indexed", "tile_store_indexed", "tile_atomic_add_indexed"})
 # these make a view of an operand's memory: they read and write no element, and do not wait
 _ALIASES = frozenset({"tile_transpose", "tile_view", "tile_reshape", "tile_squeeze", "tile_broadcast"})
 # these read arrays, or only their descriptors

@@ -10,7 +10,8 @@ Two nodes are equal only if they are the same object. Values compare by their fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
@@ -239,6 +240,21 @@ class ModuleTrace:
     functions: Mapping[str, FunctionTrace] = field(default_factory=dict)
     reversed: frozenset[str] = frozenset()
     kernels_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def largest_tile(self, names: Collection[str]) -> int:
+        """Returns the number of elements of the largest tile of some operations.
+
+        Args:
+            names: Names of the operations.
+        """
+        found = (
+            math.prod(tile.shape)
+            for function in self.functions.values()
+            for operation in function.operations()
+            if operation.name in names
+            for tile in operation.tiles
+        )
+        return max(found, default=0)
 
     def may_overlap(self, function: FunctionTrace, one: Tile, other: Tile) -> bool:
         """True if two tiles of a function may share memory. Parameters may if a call of the function passes such."""
