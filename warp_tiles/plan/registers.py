@@ -28,9 +28,9 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
     solvers = [(v.variant, v.kernels) for v in own if isinstance(v.variant, SolverVariant)]
     if solvers and set(plan.kernels) == {kernel for _, kernels in solvers for kernel in kernels}:
         reason = "every kernel calls a solver function, which gains more from resident blocks than from registers"
-        limit = max(register_limit(variant) for variant, _ in solvers)
-        if (least := registers_of_indexed(plan.indexed_elements)) > limit:
-            limit, reason = least, f"an indexed load or store has {plan.indexed_elements} elements for each thread"
-        limits.setdefault(limit, reason)
+        wanted = max(register_limit(variant) for variant, _ in solvers)
+        if (indexed := registers_of_indexed(plan.indexed_elements)) > wanted:
+            wanted, reason = indexed, f"an indexed load or store has {plan.indexed_elements} elements for each thread"
+        limits.setdefault(wanted, reason)
     least = min(limits, default=None)
     return replace(plan, register_limit=least, register_limit_reason="" if least is None else limits[least])
