@@ -295,7 +295,6 @@ MORE: dict[str, Form] = {
     "the return form": Form(
         kernel(START, RANGE.replace("wp.tile_matmul(a, b, c)", "c += wp.tile_matmul(a, b)"), STORE),
         reason="double buffers of 4096 bytes",
-        differentiable=False,
     ),
     "the return form, with a start value in registers": Form(
         kernel(
@@ -305,7 +304,6 @@ MORE: dict[str, Form] = {
         ),
         reason="double buffers of 4096 bytes",
         expected=lambda a, b: a @ b + 1,
-        differentiable=False,
     ),
     "the return form, in Warp's unrolled loop": Form(
         kernel(
