@@ -37,6 +37,23 @@ WT_DEVICE void copy_async(u32 to, const void* from, u32 valid_bytes)
                  : "memory");
 }
 
+// Starts an async copy of 16 bytes that bypasses L1. It reads `valid_bytes` and fills the rest with zeros.
+WT_DEVICE void copy_async_16(u32 to, const void* from, u32 valid_bytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(valid_bytes) : "memory");
+}
+
+// Makes a group of the copies that this thread started since its last group: cp.async.commit_group, sm_80.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-commit-group
+WT_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+
+// Waits for the groups of this thread except its last PENDING ones: cp.async.wait_group, sm_80.
+template <int PENDING>
+WT_DEVICE void wait_for_copy_groups()
+{
+    asm volatile("cp.async.wait_group %0;" : : "n"(PENDING) : "memory");
+}
+
 // Waits for the async copies of this thread alone: cp.async.wait_all, sm_80.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-wait-all
 WT_DEVICE void wait_for_copies() { asm volatile("cp.async.wait_all;" : : : "memory"); }

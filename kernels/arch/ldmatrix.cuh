@@ -30,4 +30,23 @@ WT_DEVICE void ldmatrix_transposed(u32 (&result)[4], const void* row)
                  : "memory");
 }
 
+// Loads four matrices as they are, from an address of shared memory. With g and q as above, the lane receives elements
+// (row g, columns 2q and 2q + 1) of matrix i in result[i].
+WT_DEVICE void ldmatrix(u32 (&result)[4], u32 row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(result[0]), "=r"(result[1]), "=r"(result[2]), "=r"(result[3])
+                 : "r"(row)
+                 : "memory");
+}
+
+// Loads four transposed matrices, from an address of shared memory.
+WT_DEVICE void ldmatrix_transposed(u32 (&result)[4], u32 row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(result[0]), "=r"(result[1]), "=r"(result[2]), "=r"(result[3])
+                 : "r"(row)
+                 : "memory");
+}
+
 }  // namespace wt::arch

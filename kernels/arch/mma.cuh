@@ -21,7 +21,7 @@
 namespace wt::arch {
 
 // #warp-level-matrix-fragment-mma-16816-float, sm_80
-WT_DEVICE void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], f16)
+WT_DEVICE void mma_m16n8k16(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], f16)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -29,7 +29,7 @@ WT_DEVICE void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
 }
 
 // #warp-level-matrix-fragment-mma-16816-float, sm_80
-WT_DEVICE void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], bf16)
+WT_DEVICE void mma_m16n8k16(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], bf16)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -37,7 +37,7 @@ WT_DEVICE void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2],
 }
 
 // #warp-level-matrix-fragment-mma-1688, sm_75
-WT_DEVICE void mma_m16n8k8(float (&d)[4], const u32 (&a)[2], const u32 (&b)[1], f16)
+WT_DEVICE void mma_m16n8k8(f32 (&d)[4], const u32 (&a)[2], const u32 (&b)[1], f16)
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -45,7 +45,7 @@ WT_DEVICE void mma_m16n8k8(float (&d)[4], const u32 (&a)[2], const u32 (&b)[1], 
 }
 
 // #warp-level-matrix-fragment-mma-1688, sm_80. Operands are fp32 bits; the hardware ignores the lower 13.
-WT_DEVICE void mma_m16n8k8_tf32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2])
+WT_DEVICE void mma_m16n8k8_tf32(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2])
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])

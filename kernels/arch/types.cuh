@@ -11,6 +11,7 @@ namespace wt {
 using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
+using f32 = float;  // generated sources define float(x) as a macro, and so need another name before a parenthesis
 
 // IEEE 754 binary16
 struct f16 {

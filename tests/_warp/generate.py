@@ -25,9 +25,9 @@ def recorded_modules() -> Iterator[list[GeneratedModule]]:
     found: list[GeneratedModule] = []
     text = GeneratedModule.text
 
-    def record(self: GeneratedModule, *arguments: Any) -> str:
+    def record(self: GeneratedModule, *arguments: Any, **keywords: Any) -> str:
         found.append(self)
-        return text(self, *arguments)
+        return text(self, *arguments, **keywords)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GeneratedModule, "text", record)

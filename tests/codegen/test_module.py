@@ -25,7 +25,7 @@ from tests.codegen.modules import (
     session,
     text_of,
 )
-from warp_tiles.codegen.loops import LoopDecision, LoopSums, decide
+from warp_tiles.codegen.loops import LoopDecision, LoopSums, LoopTarget, decide
 from warp_tiles.codegen.module import (
     SCALAR_FUNCTION,
     DeviceFunction,
@@ -174,9 +174,9 @@ def test_a_loop_is_planned_for_each_kernel_that_runs_it() -> None:
 def test_plan_and_source_share_one_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bool] = []
 
-    def count(*arguments: Any, ahead: bool) -> tuple[LoopDecision, ...]:
+    def count(*arguments: Any, ahead: bool, target: LoopTarget) -> tuple[LoopDecision, ...]:
         calls.append(ahead)
-        return decide(*arguments, ahead=ahead)
+        return decide(*arguments, ahead=ahead, target=target)
 
     monkeypatch.setattr("warp_tiles.codegen.module.decide", count)
     module = module_with_loop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ import warp as wp
 
 import warp_tiles
 from tests.emulator.memory import Memory, Values, array_argument, bounds_argument, null_array
-from tests.emulator.module import EmulatedModule, Machine, Outcome
+from tests.emulator.module import KERNELS, EmulatedModule, Machine, Outcome
+from tests.emulator.native import FOLDER
 from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
@@ -23,6 +25,7 @@ from warp_tiles.providers.mma import translation_unit
 from warp_tiles.providers.solver_source import solver_translation_unit
 from warp_tiles.solver.config import SolverConfig
 from warp_tiles.solver.variant import SolverVariant
+from warp_tiles.toolchain import sources
 
 Argument = Values | int | float | bytes  # bytes for a struct
 
@@ -56,6 +59,8 @@ def generate(module: ModuleType, folder: Path, arch: int, threads: int) -> Gener
         threads: Threads per block, the module's ``block_dim``.
     """
     plans: list[ModulePlan] = []
+    kernels = folder.parent / f"{folder.name}_kernels"
+    emulated_kernels(kernels)
 
     def finish(build: ModuleBuild, source: Path, output: Path, *args: object, **keywords: object) -> None:
         output.touch()
@@ -63,6 +68,7 @@ def generate(module: ModuleType, folder: Path, arch: int, threads: int) -> Gener
     with (
         patch.object(ModuleBuild, "start", lambda build: plans.append(build.plan)),
         patch.object(ModuleBuild, "finish", finish),
+        patch.object(sources, "kernels_folder", lambda: kernels),
         warp_tiles.enabled(),
         warp_tiles.override(provider="mma"),
     ):
@@ -71,6 +77,13 @@ def generate(module: ModuleType, folder: Path, arch: int, threads: int) -> Gener
     functions = {planned.symbol: _translation_unit(planned) for planned in plan.needed if planned.provider == "mma"}
     sizes = {name.removesuffix("_smem_bytes"): int(size) for name, size in json.loads(meta.read_text()).items()}
     return Generated(source.read_text(), tuple(functions.values()), sizes, arch, threads)
+
+
+def emulated_kernels(folder: Path) -> None:
+    """Copy the device code to a new folder, with the collective instructions of modules in the emulator's form."""
+    shutil.copytree(KERNELS, folder)
+    for name in ("ldmatrix", "mma", "wgmma"):
+        shutil.copy(FOLDER / "arch" / f"{name}.cuh", folder / "arch")
 
 
 def _translation_unit(planned: PlannedVariant) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -118,3 +118,23 @@ def function_uses(
                 yield FunctionUse(kernel.key, label, True, f"kernel '{kernel.key}' differentiates it with wp.grad()")
             else:
                 yield FunctionUse(kernel.key, label, backward, reason)
+
+
+def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, int]) -> None:
+    """Raises the shared memory of kernels whose functions need more than their tiles.
+
+    Args:
+        builder: Warp's ModuleBuilder.
+        state: Its state.
+        reserved: Bytes by label of a function.
+    """
+    if not reserved:
+        return
+    for owner in (*builder.functions, *builder.kernels):  # callees come first
+        adjoint = owner.adj
+        label = state.existing_label(adjoint)
+        adjoint.alloc_shared_extra(reserved.get(label, 0) if label else 0)
+        for callee in adjoint.called_user_functions:
+            adjoint.alloc_shared_extra(callee.adj.get_total_required_shared())
+            adjoint.alloc_shared_extra_backward(callee.adj.get_total_required_shared())
+            adjoint.alloc_shared_extra_backward(callee.adj.get_total_required_shared_backward())

@@ -202,7 +202,7 @@ class Hooks:
         state = self.sites.existing_state(builder)
         if state is None:
             return original(builder, device)
-        from warp_tiles._warp.generation import declare_prelude, finish_module
+        from warp_tiles._warp.generation import declare_prelude, finish_module, reserve_shared
 
         self._generating.state = state
         try:
@@ -214,13 +214,14 @@ class Hooks:
         if not state.session.sites and not state.recorder.recorders:
             return source
         self._refuse_stale_hash(builder)
-        from warp_tiles.build.module_build import ModuleBuild, with_loops
+        from warp_tiles.build.module_build import ModuleBuild, reserved_bytes, with_loops
 
         generated, bare = finish_module(builder, state, source)
         if bare.arch is not None:
             bare = dataclasses.replace(bare, loops_reason=self._tracer.obstacle)
         prepare = functools.partial(ModuleBuild, self.engine, generated)
         plan = with_loops(self.engine.annotate(bare), generated)
+        reserve_shared(builder, state, reserved_bytes(plan, generated))
         self.reloads.before_build(builder.module, builder.options, bare, plan, prepare)
         self.engine.recorder.add_plan(plan)
         state.build = prepare(plan)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from warp_tiles._warp.frames import Call, Emit, Statement, Unrecorded
 from warp_tiles._warp.trace_builder import RecordedBlock, RecordedOperation, TraceBuilder
-from warp_tiles._warp.values import Scalars, flatten, is_array, is_reference, is_tile
+from warp_tiles._warp.values import Scalars, flatten, frame_of, is_array, is_reference, is_tile
 from warp_tiles.codegen.effects import ADD_INPLACE, LOAD, MATMUL, effect_of_builtin, effect_of_function
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.trace import Effect, FunctionTrace
@@ -242,7 +242,8 @@ class Recorder:
         parameters = tuple(argument.emit() for argument in self.adjoint.args)
         root = self._blocks[0]
         nodes = TraceBuilder(self.adjoint, self._scalars, label_of, effect_of).nodes(root.nodes)
-        return FunctionTrace(label, str(self.adjoint.filename), nodes, parameters, root.end_wait)
+        frame = tuple(frame_of(self.adjoint))
+        return FunctionTrace(label, str(self.adjoint.filename), nodes, parameters, root.end_wait, frame)
 
     def effect(self, effect_of: Callable[[Any], Effect]) -> Effect:
         """Returns the effect of a call of the function.

@@ -100,3 +100,14 @@ class Scalars:
             return None
         known = self._affine.get(id(value))
         return known if known is not None else Affine.variable(value.emit())
+
+
+def frame_of(adjoint: Any) -> Iterator[tuple[str, int]]:
+    """Yields each variable of a function that has shared memory of its own, in the order of memory, with its bytes."""
+    for var in adjoint.variables:
+        kind = var.type
+        is_owner = (
+            getattr(kind, "storage", "") == "shared" and kind.owner if is_tile(var) else hasattr(kind, "capacity")
+        )
+        if is_owner:
+            yield var.emit(), int(kind.size_in_bytes())

@@ -389,7 +389,11 @@ def _share(build: Future[Artifact]) -> Future[Artifact]:
 def _choices(resolved: Settings, chain: Chain) -> str:
     names = " ".join(provider.name for provider in chain.providers)
     parts = [resolved.provider, names, resolved.linker, f"loop_sums={resolved.loop_sums}"]
-    parts += [f"without_mathdx={resolved.without_mathdx}", f"wide_moves={resolved.wide_moves}"]
+    parts += [
+        f"without_mathdx={resolved.without_mathdx}",
+        f"main_loop={resolved.main_loop}",
+        f"wide_moves={resolved.wide_moves}",
+    ]
     if chain.tuned is not None:
         parts.append(f"tuned={chain.tuned.fingerprint}")
     return "\n".join(parts)

@@ -21,6 +21,7 @@ from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import BuildError, LinkError, WarpTilesError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.plan.registers import with_register_limit
 from warp_tiles.providers.mma import device_function
 from warp_tiles.solver.variant import Variant
 from warp_tiles.util.files import write_atomic
@@ -49,11 +50,16 @@ class ModuleBuild:
         self._settings = plan.settings
         self._context = engine.build_context(plan.settings)
 
-    def text(self, built: Sequence[Artifact] | None = None) -> str:
-        """The source that calls the built functions or, by default, those of the plan."""
-        return self._generated.text(
-            planned_functions(self.plan) if built is None else _functions(built), self._settings
-        )
+    def text(self, built: Sequence[Artifact] | None = None, *, suffix: bool | None = None) -> str:
+        """The source that calls the built functions or, by default, those of the plan.
+
+        Args:
+            built: The built functions.
+            suffix: True if it may need ``sm_90a``; by default as the plan says.
+        """
+        functions = planned_functions(self.plan) if built is None else _functions(built)
+        allowed = _may_have_suffix(self.plan) if suffix is None else suffix
+        return self._generated.text(functions, self._settings, suffix=allowed)
 
     def start(self) -> None:
         """Start the variants without waiting for them.
@@ -99,7 +105,11 @@ class ModuleBuild:
         foreign += [site.call for site in self._session.sites if site.provider == "libmathdx"]
         if not payloads or module.keywords.get("lineinfo") or self._warp_link_reason(module, foreign):
             return
-        text, context = self.text(artifacts), self._engine.build_context(self._settings, low_priority=True)
+        module = self._with_suffix(module)
+        text, context = (
+            self.text(artifacts, suffix=module.output == "cubin"),
+            self._engine.build_context(self._settings, low_priority=True),
+        )
         request = self._compile_request(module, text)
         compiled = result_of(context.compile_module(request, module, self._generated.prefix))
         linked = result_of(context.pool.submit(self._link_request(module, (compiled.payload, *payloads)))).payload
@@ -147,7 +157,7 @@ class ModuleBuild:
             BuildError: A variant could not be built and may not fall back.
             LinkError: The module could not be compiled or linked, and the settings forbid Warp's link.
         """
-        module = ModuleSource(source_path.name, arch, output_path.suffix[1:], native_dir, keywords)
+        module = self._with_suffix(ModuleSource(source_path.name, arch, output_path.suffix[1:], native_dir, keywords))
         foreign = ["a solver or FFT"] if warp_inputs or keywords.get("fatbins") else []
         ahead = self._engine.linked_ahead.pop(self._identity, None)
         has_functions = any(v.provider != "scalar" for v in self.plan.needed)
@@ -155,17 +165,21 @@ class ModuleBuild:
         early = self._compile(module, source_path) if linked_here and not ahead else None
         artifacts = self._artifacts()
         self._refuse_scalar(artifacts)
-        text = self.text(artifacts)
-        if text != source_path.read_text("utf-8"):  # a product fell back to another function or to the scalar path
-            write_atomic(source_path, text.encode("utf-8"))
-            early = None
         payloads = _payloads(artifacts)
         foreign += _foreign_inputs(artifacts)
         reason = self._warp_link_reason(module, foreign) if payloads else "no function was built for it"
+        suffix = module.output == "cubin" and not reason and _may_have_suffix(self.plan)
+        text = self.text(artifacts, suffix=suffix)
+        if text != source_path.read_text("utf-8"):  # a product fell back to another function or to the scalar path
+            write_atomic(source_path, text.encode("utf-8"))
+            early = None
         if not reason and ahead and ahead[0] == self._digest(module, text, payloads):
             write_atomic(output_path, ahead[1])
         elif not reason:
             reason = self._link(module, source_path, output_path, early, payloads)
+            if reason and suffix:
+                suffix = False
+                write_atomic(source_path, self.text(artifacts, suffix=False).encode("utf-8"))
         if reason:
             warp_build([*warp_inputs, *payloads])
         record = ModuleRecord(
@@ -176,7 +190,7 @@ class ModuleBuild:
             output_path.name,
             os.path.getsize(output_path),
             time.perf_counter() - self._started,
-            self._generated.loops(_functions(artifacts), self._settings),
+            self._generated.loops(_functions(artifacts), self._settings, suffix=suffix),
         )
         if not warp_inputs and not keywords.get("fatbins"):
             self.module_source = replace(module, keywords={**keywords, "ltoirs": None, "fatbins": None})
@@ -203,6 +217,11 @@ class ModuleBuild:
                 f"module {self.plan.name} has to be linked by Warp: {reason}", remedy="set linker to 'auto'"
             )
         return reason
+
+    def _with_suffix(self, module: ModuleSource) -> ModuleSource:
+        """The module with the suffix of its target, if its loops need one."""
+        needed = module.output == "cubin" and any(loop.instruction == "wgmma" for loop in self.plan.loops)
+        return replace(module, suffix="a") if needed else module
 
     def _compile(self, module: ModuleSource, source_path: Path) -> Future[Compiled]:
         request = self._compile_request(module, source_path.read_text("utf-8"))
@@ -281,8 +300,19 @@ def _functions(built: Sequence[Artifact]) -> dict[Variant, DeviceFunction]:
 
 
 def with_loops(plan: ModulePlan, generated: GeneratedModule) -> ModulePlan:
-    """The plan with the treatment of each loop."""
-    return replace(plan, loops=generated.loops(planned_functions(plan), plan.settings))
+    """The plan with the treatment of each loop, and with the register limit that its sums need."""
+    loops = generated.loops(planned_functions(plan), plan.settings, suffix=_may_have_suffix(plan))
+    return with_register_limit(replace(plan, loops=loops))
+
+
+def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, int]:
+    """Bytes of shared memory that functions of a module need beyond their tiles, by the functions' labels."""
+    return generated.reserved_bytes(planned_functions(plan), plan.settings, suffix=_may_have_suffix(plan))
+
+
+def _may_have_suffix(plan: ModulePlan) -> bool:
+    """True if the module may be compiled for ``sm_90a``. Warp's own link has the target that the user sets."""
+    return plan.arch == 90 and plan.settings.linker != "warp"
 
 
 def _payloads(artifacts: Sequence[Artifact]) -> list[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from warp_tiles.codegen.trace import Effect
 
 LOAD, MATMUL = "tile_load", "tile_matmul"
+TRANSPOSE = "tile_transpose"  # a view of the whole tile
 ADD_INPLACE = "add_inplace"  # the operator +=
 # Warp unrolls these, so that a thread holds index, address and value of all its elements at once
 INDEXED = frozenset({"tile_load_indexed", "tile_store_indexed", "tile_atomic_add_indexed"})

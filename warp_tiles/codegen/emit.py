@@ -7,62 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from warp_tiles.codegen.emit_stages import emit_ring
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.loads import Loads
 from warp_tiles.codegen.loops import LoopDecision
+from warp_tiles.codegen.macros import STATEMENT, Macros, hook_of, pointer
 from warp_tiles.codegen.pipelines import Pipeline
 from warp_tiles.codegen.sums import Accumulation
-from warp_tiles.codegen.trace import Branch, FunctionTrace, Node, Operation, Tile
+from warp_tiles.codegen.trace import FunctionTrace, Tile
 
-STATEMENT = "__VA_ARGS__"  # in the macro of a hook: the statement inside the hook
 _SYNC = "WP_TILE_SYNC();"
 _WAIT = "wt_module::wait_for_loads();"
-
-
-class Macros:
-    """The macros of one module. By default a macro leaves the source as Warp wrote it."""
-
-    def __init__(self) -> None:
-        self._texts: dict[str, list[str]] = {}
-        self._replaced: dict[str, str] = {}
-
-    def add(self, hook: Hook, number: int, text: str) -> None:
-        """Adds a statement at a hook before or after a statement or loop."""
-        self._texts.setdefault(hook.name_of(number), []).append(text)
-
-    def replace(self, hook: Hook, number: int, text: str) -> None:
-        """Replaces the statement inside a hook."""
-        self._replaced[hook.name_of(number)] = text
-
-    def definitions(self, functions: Iterable[FunctionTrace]) -> list[str]:
-        """Returns the ``#define`` of every hook of some functions."""
-        lines = []
-        for function in functions:
-            for hook, number in _hooks(function.nodes, function.end_wait):
-                name = hook.name_of(number)
-                if hook.takes_statement:
-                    lines.append(f"#define {name}(...) {self._replaced.get(name, STATEMENT)}")
-                else:
-                    lines.append(f"#define {name} {' '.join(self._texts.get(name, ()))}".rstrip())
-        return lines
-
-
-def _hooks(nodes: Iterable[Node], end: int | None) -> Iterable[tuple[Hook, int]]:
-    for node in nodes:
-        if node.wait is not None:
-            yield from ((Hook.WAIT, node.wait), (Hook.REPLAY_WAIT, node.wait))
-        if isinstance(node, Operation):
-            if node.hook is not None:
-                yield from ((Hook.AT, node.hook), (Hook.REPLAY, node.hook))
-            continue
-        if isinstance(node, Branch):
-            yield from _hooks(node.nodes, node.end_wait)
-            continue
-        yield Hook.BEGIN, node.hook
-        yield from _hooks(node.nodes, node.end_wait)
-        yield Hook.END, node.hook
-    if end is not None:
-        yield from ((Hook.WAIT, end), (Hook.REPLAY_WAIT, end))
 
 
 def emit_loads(macros: Macros, forward: Loads, replayed: Loads) -> None:
@@ -84,6 +39,10 @@ def skip_replays(macros: Macros, function: FunctionTrace, sites: Collection[int]
 def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
     """Writes the loops that keep sums in registers, and those that also load ahead."""
     decisions = tuple(decisions)
+    for decision in decisions:
+        if decision.instruction:
+            emit_ring(macros, decision)
+    decisions = tuple(decision for decision in decisions if not decision.instruction)
     arrays = {product.array: product for decision in decisions for product in decision.accumulations}
     for product in arrays.values():
         _emit_sums(macros, product)
@@ -108,10 +67,10 @@ def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
     for home, c in sorted(zeroed):
         macros.add(Hook.END, home, f"wt_module::zero({c});")
     for product in arrays.values():
-        finish = f"{product.sums.symbol}_finish({_sums(product)}, {_pointer(product.c)});"
+        finish = f"{product.sums.symbol}_finish({_sums(product)}, {pointer(product.c)});"
         macros.add(Hook.END, product.home.hook, f"{_SYNC} {finish} {_SYNC}")
         if product.addition is not None:
-            macros.replace(Hook.AT, _hook(product.addition), "")
+            macros.replace(Hook.AT, hook_of(product.addition), "")
             target = product.addition.tiles[0].name
             macros.add(Hook.END, product.home.hook, f"wp::tile_add_inplace({target}, {product.c.name});")
 
@@ -132,11 +91,11 @@ def _emit_pipeline(macros: Macros, loop: int, pipeline: Pipeline) -> None:
     ends = []
     for buffer in pipeline.buffers:
         name, tile = names[buffer.tile.name], buffer.tile.name
-        second = f"wt_module::address({_pointer(buffer.c)}) + {buffer.offset_bytes}"
+        second = f"wt_module::address({pointer(buffer.c)}) + {buffer.offset_bytes}"
         declaration = f"wt_module::DoubleBuffer<decltype({tile})> {name};"
         macros.add(Hook.BEGIN, loop, f"{declaration} {name}.start({tile}, {second});")
         ends.append(f"{name}.end({tile}, {second});")
-        macros.replace(Hook.AT, _hook(buffer.load), f"{begin}wt_module::Load<false>() << {STATEMENT}")
+        macros.replace(Hook.AT, hook_of(buffer.load), f"{begin}wt_module::Load<false>() << {STATEMENT}")
         begin = ""  # only the first load of an iteration waits for the loads of the iteration before
     *earlier, last = pipeline.products
     for product in earlier:
@@ -164,21 +123,16 @@ def _emit_unrolled(macros: Macros, loop: int, pipeline: Pipeline) -> None:
         _replace_product(macros, product, text)
     group = -1
     for load in pipeline.loads:
-        number = _hook(load)
-        own = sum(_hook(product.operation) < number for product in pipeline.products)
+        number = hook_of(load)
+        own = sum(hook_of(product.operation) < number for product in pipeline.products)
         begin = f"{_WAIT} " if own != group else ""
         group = own
         macros.replace(Hook.AT, number, f"{begin}wt_module::Load<false>() << {STATEMENT}")
     macros.add(Hook.END, loop, f"{_WAIT} {texts[-1]}")
 
 
-def _hook(operation: Operation) -> int:
-    assert operation.hook is not None
-    return operation.hook
-
-
 def _replace_product(macros: Macros, product: Accumulation, text: str) -> None:
-    macros.replace(Hook.AT, _hook(product.operation), text)
+    macros.replace(Hook.AT, hook_of(product.operation), text)
 
 
 def _sums(product: Accumulation) -> str:
@@ -187,12 +141,8 @@ def _sums(product: Accumulation) -> str:
 
 def _add(product: Accumulation, a: str = "", b: str = "") -> str:
     """Returns the call that adds a product to its sums. ``a`` and ``b`` replace the pointers of its tiles."""
-    operands = f"{a or _pointer(product.a)}, {b or _pointer(product.b)}"
+    operands = f"{a or pointer(product.a)}, {b or pointer(product.b)}"
     return f"{product.sums.symbol}_add({_sums(product)}, {operands});"
-
-
-def _pointer(tile: Tile) -> str:
-    return f"{tile.name}.data.ptr"
 
 
 def _operand(tile: Tile, names: Mapping[str, str], offsets: dict[str, str]) -> str:
@@ -205,7 +155,7 @@ def _operand(tile: Tile, names: Mapping[str, str], offsets: dict[str, str]) -> s
     """
     buffer = next((name for root, name in names.items() if root in tile.memory), None)
     if buffer is None:
-        return _pointer(tile)
+        return pointer(tile)
     if tile.name in names:
         return f"{buffer}.ready()"
     (root,) = tile.memory

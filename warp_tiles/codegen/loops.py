@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from warp_tiles.codegen.pipelines import Pipeline, plan_pipeline
+from warp_tiles.codegen.pipelines import Body, Pipeline, body_of, plan_pipeline
+from warp_tiles.codegen.stages import LoopTarget, Ring, plan_ring
 from warp_tiles.codegen.sums import Accumulation, LoopSums, addition_of, obstacle_to_sums
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Operation, loops, own_operations
 
-__all__ = ["STAGES", "LoopDecision", "LoopSums", "decide"]
-
-STAGES = 2  # buffers of each tile in a pipelined loop
+__all__ = ["LoopDecision", "LoopSums", "LoopTarget", "decide"]
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,39 @@ class LoopDecision:
             return "pipelined"
         return "register_sums" if self.accumulations else "as_warp"
 
+    @property
+    def stages(self) -> int:
+        """Number of buffers of each tile that the loop loads."""
+        return self.pipeline.stages if self.pipeline is not None else 1
+
+    @property
+    def ring(self) -> Ring | None:
+        """The stages of the loop; None if it has none."""
+        return self.pipeline.ring if self.pipeline is not None else None
+
+    @property
+    def instruction(self) -> str:
+        """The instruction of staged products; empty without stages."""
+        return self.ring.loop.instruction if self.ring else ""
+
+    @property
+    def sums(self) -> int:
+        """Registers of a thread that hold sums of staged products."""
+        return sum(product.sums for product in self.ring.products) if self.ring else 0
+
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes of shared memory that the function needs for stages beyond its tiles."""
+        return self.ring.loop.extra_bytes if self.ring else 0
+
 
 def decide(
-    module: ModuleTrace, function: FunctionTrace, sums: Mapping[int, LoopSums | str], *, ahead: bool
+    module: ModuleTrace,
+    function: FunctionTrace,
+    sums: Mapping[int, LoopSums | str],
+    *,
+    ahead: bool,
+    target: LoopTarget | None = None,
 ) -> tuple[LoopDecision, ...]:
     """Decides about every loop of a function that contains products.
 
@@ -56,17 +85,56 @@ def decide(
         function: The function.
         sums: By site: the functions that keep its sums, or the reason why there are none.
         ahead: True if tiles may be loaded ahead.
+        target: What loops may use; None without stages.
     """
+    target = target or LoopTarget()
     decisions = []
     arrays: dict[tuple[LoopSums, int, str], int] = {}
     for loop, around in loops(function.nodes):
         products = [operation for operation in own_operations(loop) if operation.product is not None]
-        if products:
-            accumulations, obstacles = _accumulations(module, function, loop, around, products, sums, arrays)
-            pipeline, reasons = _pipeline(module, function, loop, accumulations, obstacles, ahead)
-            text = "; ".join(dict.fromkeys(reasons))
-            decisions.append(LoopDecision(function.label, loop, len(products), accumulations, pipeline, text))
+        if not products:
+            continue
+        staged = _staged(module, function, loop, around, products, ahead, target)
+        if isinstance(staged, LoopDecision):
+            decisions.append(staged)
+            continue
+        accumulations, obstacles = _accumulations(module, function, loop, around, products, sums, arrays)
+        pipeline, reasons = _pipeline(module, function, loop, accumulations, obstacles, ahead)
+        if pipeline is not None and loop.kind != "unrolled" and staged:
+            reasons.append(f"not more stages: {staged}")
+        text = "; ".join(dict.fromkeys(reasons))
+        decisions.append(LoopDecision(function.label, loop, len(products), accumulations, pipeline, text))
     return tuple(decisions)
+
+
+def _staged(
+    module: ModuleTrace,
+    function: FunctionTrace,
+    loop: Loop,
+    around: tuple[Loop, ...],
+    products: Sequence[Operation],
+    ahead: bool,
+    target: LoopTarget,
+) -> LoopDecision | str:
+    """Returns the decision about a loop that loads into stages, or the reason why it does not."""
+    if not target.instructions or not ahead or loop.kind == "unrolled":
+        return target.obstacle
+    sums: dict[int, LoopSums | str] = {site: LoopSums(f"staged_{site}", "float", 0) for site in target.variants}
+    accumulations, obstacles = _accumulations(module, function, loop, around, products, sums, {})
+    if obstacles:
+        return obstacles[0]
+    body = body_of(function, loop, accumulations)
+    if not isinstance(body, Body):
+        return body
+    ring = plan_ring(module, function, loop, body.block, body.loads, accumulations, target)
+    if not isinstance(ring, Ring):
+        return ring
+    found = ring.loop
+    where = f"with {found.extra_bytes} bytes of extra shared memory" if found.extra_bytes else "in idle tiles"
+    reason = f"{found.instruction} multiplies {found.stages} stages of {found.stage_bytes} bytes, {where}"
+    reasons = [reason, target.obstacle] if target.obstacle else [reason]
+    pipeline = Pipeline((), accumulations, body.loads, ring)
+    return LoopDecision(function.label, loop, len(products), accumulations, pipeline, "; ".join(reasons))
 
 
 def _accumulations(

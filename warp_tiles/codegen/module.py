@@ -6,12 +6,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
-from warp_tiles.codegen.emit import Macros, emit_loads, emit_loops, skip_replays
+from warp_tiles.codegen.emit import emit_loads, emit_loops, skip_replays
+from warp_tiles.codegen.emit_stages import staged_types
 from warp_tiles.codegen.loads import plan_loads
-from warp_tiles.codegen.loops import STAGES, LoopDecision, LoopSums, decide
+from warp_tiles.codegen.loops import LoopDecision, LoopSums, LoopTarget, decide
+from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.prelude import prefix_of, waiting_function, with_prelude
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.dtypes import DTYPES
+from warp_tiles.gemm.main_loop import LoopInstruction
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.plan.planning import PlannedLoop, Session, Site
 from warp_tiles.settings import Settings
@@ -27,10 +30,12 @@ class DeviceFunction:
     Attributes:
         symbol: Its name.
         sums: The functions that keep its sums over a loop, or the reason why there are none.
+        own: True if the provider ``mma`` built it, so that loops may multiply in its place.
     """
 
     symbol: str
     sums: LoopSums | str
+    own: bool = False
 
 
 @dataclass
@@ -75,12 +80,15 @@ class GeneratedModule:
         """The source up to the declarations: Warp's headers and macros, which many modules have in common."""
         return prefix_of(self.source)
 
-    def loops(self, functions: Mapping[Variant, DeviceFunction], settings: Settings) -> tuple[PlannedLoop, ...]:
+    def loops(
+        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, suffix: bool = True
+    ) -> tuple[PlannedLoop, ...]:
         """Returns the decision about each loop that contains products, once for each kernel that runs the loop.
 
         Args:
             functions: The functions that are built, by variant.
             settings: The settings of the module.
+            suffix: True if the module may be compiled for an architecture-specific target such as ``sm_90a``.
         """
         return tuple(
             PlannedLoop(
@@ -89,28 +97,43 @@ class GeneratedModule:
                 decision.loop.line,
                 decision.products,
                 decision.state,
-                STAGES if decision.pipeline is not None else 1,
+                decision.stages,
                 decision.reason,
+                decision.instruction,
+                decision.sums,
             )
-            for decision in self._decide(functions, settings)
+            for decision in self._decide(functions, settings, suffix)
             for kernel in self.trace.kernels_of.get(decision.function, ())
         )
 
-    def text(self, functions: Mapping[Variant, DeviceFunction], settings: Settings) -> str:
+    def reserved_bytes(
+        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, suffix: bool
+    ) -> dict[str, int]:
+        """Returns the bytes of shared memory that functions need beyond their tiles, by the functions' labels."""
+        reserved: dict[str, int] = {}
+        for decision in self._decide(functions, settings, suffix):
+            if decision.extra_bytes:
+                reserved[decision.function] = max(reserved.get(decision.function, 0), decision.extra_bytes)
+        return reserved
+
+    def text(self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, suffix: bool = True) -> str:
         """Returns the finished source.
 
         Args:
             functions: The functions that were built, by variant. If a needed function of a site is missing, all its
                 products take the scalar path, because Warp's templates look only at the forward function.
             settings: The settings of the module.
+            suffix: See :meth:`loops`.
         """
         complete = [site for site in self._product_sites() if self._is_complete(site, functions)]
         calls = _Calls({s.placeholder(role): SCALAR_FUNCTION for s in self.session.sites for role in s.roles})
         self._call_solvers(calls, functions)
         self._call_products(calls, complete, functions)
         macros = Macros()
-        decisions = self._decide(functions, settings)
+        decisions = self._decide(functions, settings, suffix)
         for decision in decisions:
+            if decision.instruction:
+                continue
             for accumulation in decision.accumulations:
                 operation, sums = accumulation.operation, accumulation.sums
                 assert operation.product is not None
@@ -129,6 +152,7 @@ class GeneratedModule:
             calls.names,
             macros.definitions(self.trace.functions.values()),
             header=bool(calls.callers) and settings.wide_moves,
+            staged=[text for decision in decisions for text in staged_types(decision)],
             solvers=[calls.solvers[symbol] for symbol in sorted(calls.solvers)],
         )
 
@@ -178,14 +202,16 @@ class GeneratedModule:
     def _is_complete(self, site: Site, functions: Mapping[Variant, DeviceFunction]) -> bool:
         return bool(site.variants) and all(site.variants[role] in functions for role in self._needed(site))
 
-    def _decide(self, functions: Mapping[Variant, DeviceFunction], settings: Settings) -> tuple[LoopDecision, ...]:
-        key = frozenset(functions.items()), settings
+    def _decide(
+        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, suffix: bool
+    ) -> tuple[LoopDecision, ...]:
+        key = frozenset(functions.items()), settings, suffix
         if key not in self._decisions:
-            self._decisions[key] = self._decide_loops(functions, settings)
+            self._decisions[key] = self._decide_loops(functions, settings, suffix)
         return self._decisions[key]
 
     def _decide_loops(
-        self, functions: Mapping[Variant, DeviceFunction], settings: Settings
+        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, suffix: bool
     ) -> tuple[LoopDecision, ...]:
         sums: dict[int, LoopSums | str] = {}
         for site in self._product_sites():
@@ -195,11 +221,31 @@ class GeneratedModule:
                 sums[site.index] = functions[site.variants[Role.FORWARD]].sums
             else:
                 sums[site.index] = f"the product takes Warp's scalar path: {site.scalar_reason or 'nothing was built'}"
+        target = self._loop_target(functions, settings, suffix)
         return tuple(
             decision
             for function in self.trace.functions.values()
-            for decision in decide(self.trace, function, sums, ahead=settings.wide_moves)
+            for decision in decide(self.trace, function, sums, ahead=settings.wide_moves, target=target)
         )
+
+    def _loop_target(self, functions: Mapping[Variant, DeviceFunction], settings: Settings, suffix: bool) -> LoopTarget:
+        """What the loops of the module may use."""
+        if not settings.loop_sums:
+            return LoopTarget(obstacle="the setting loop_sums is off")
+        if settings.main_loop == "two_buffers":
+            return LoopTarget(obstacle=f"{settings.named('main_loop')} is 'two_buffers'")
+        variants = {
+            site.index: product
+            for site in self._product_sites()
+            if self._is_complete(site, functions) and (product := self._product(site, Role.FORWARD)) is not None
+            if functions[product].own
+        }
+        mma: tuple[LoopInstruction, ...] = ("mma_m16n8k16",)
+        if settings.main_loop == "mma":
+            return LoopTarget(variants, mma, f"{settings.named('main_loop')} is 'mma'")
+        if not suffix and self.session.arch == 90:
+            return LoopTarget(variants, mma, "wgmma needs a cubin for sm_90a that is linked here")
+        return LoopTarget(variants, ("wgmma", *mma))
 
     def _emit_loads(
         self, macros: Macros, decisions: tuple[LoopDecision, ...], served: Collection[str], settings: Settings

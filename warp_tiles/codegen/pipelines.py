@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from warp_tiles.codegen.effects import LOAD
+from warp_tiles.codegen.stages import Ring
 from warp_tiles.codegen.sums import Accumulation
 from warp_tiles.codegen.trace import (
     Branch,
@@ -57,11 +58,18 @@ class Pipeline:
         products: In the order of the program. A loop computes all of them at the place of the last one. An unrolled
             loop computes each at the place of the next one, and the last one at its end.
         loads: In the order of the program.
+        ring: The stages into which the loop loads; None if it has two buffers.
     """
 
     buffers: tuple[Buffer, ...]
     products: tuple[Accumulation, ...]
     loads: tuple[Operation, ...]
+    ring: Ring | None = None
+
+    @property
+    def stages(self) -> int:
+        """Number of buffers of each tile."""
+        return self.ring.loop.stages if self.ring else 2
 
     @property
     def buffer_bytes(self) -> int:
@@ -69,13 +77,23 @@ class Pipeline:
         return sum(_aligned(buffer.tile.size_bytes) for buffer in self.buffers)
 
 
-def plan_pipeline(
-    module: ModuleTrace, function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]
-) -> Pipeline | str:
-    """Returns the pipeline of a loop, or the reason why the loop cannot load ahead.
+@dataclass(frozen=True)
+class Body:
+    """The statements of a loop that can load ahead.
+
+    Attributes:
+        block: The statements that directly contain its loads and products.
+        loads: Its loads, in order.
+    """
+
+    block: tuple[Node, ...]
+    loads: tuple[Operation, ...]
+
+
+def body_of(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]) -> Body | str:
+    """Returns the statements of a loop that can load ahead, or the reason why it cannot.
 
     Args:
-        module: The whole module.
         function: The function that contains the loop.
         loop: The loop.
         products: Its products.
@@ -99,11 +117,28 @@ def plan_pipeline(
         problem = _problem_of_load(function, load, block, multiplied, inside, used)
         if problem:
             return f"line {load.line}: {problem}"
+    if loop.kind == "unrolled" and block is not loop.nodes:
+        return "Warp unrolls the loop around a condition"
+    return Body(block, tuple(loads))
+
+
+def plan_pipeline(
+    module: ModuleTrace, function: FunctionTrace, loop: Loop, products: Sequence[Accumulation]
+) -> Pipeline | str:
+    """Returns the pipeline of a loop with two buffers, or the reason why the loop cannot load ahead.
+
+    Args:
+        module: The whole module.
+        function: The function that contains the loop.
+        loop: The loop.
+        products: Its products.
+    """
+    body = body_of(function, loop, products)
+    if not isinstance(body, Body):
+        return body
     if loop.kind == "unrolled":
-        if block is not loop.nodes:
-            return "Warp unrolls the loop around a condition"
-        return _unrolled_pipeline(block, loads, products)
-    return _double_buffered_pipeline(module, function, loads, products)
+        return _unrolled_pipeline(body.block, body.loads, products)
+    return _double_buffered_pipeline(module, function, body.loads, products)
 
 
 def _block_of(nodes: tuple[Node, ...], wanted: Sequence[Operation]) -> tuple[Node, ...] | None:

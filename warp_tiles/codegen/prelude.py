@@ -14,6 +14,7 @@ from warp_tiles.toolchain.flatten import flatten
 
 PLACEHOLDER = "/* warp_tiles prelude */"
 MODULE_HEADER = "module/module.cuh"  # below kernels/
+STAGED_HEADER = "module/staged_module.cuh"  # which includes MODULE_HEADER
 SOLVER_HEADER = "module/solvers.cuh"
 
 
@@ -25,6 +26,7 @@ def with_prelude(
     *,
     header: bool,
     solvers: Sequence[str] = (),
+    staged: Sequence[str] = (),
 ) -> str:
     """Returns the source with its prelude.
 
@@ -34,6 +36,7 @@ def with_prelude(
         names: The value of each placeholder of a site.
         macros: Definitions of the hooks.
         header: True to include the functions of ``kernels/module``. Adjoints of loads then add vectors.
+        staged: C++ of the types of products in stages; the device functions of stages are included with them.
         solvers: C++ of the types that stand for solver functions; the overloads that take them are included with them.
 
     Raises:
@@ -42,7 +45,8 @@ def with_prelude(
     lines = [*declarations, '}  // extern "C"']
     if header:
         kernels = sources.kernels_folder()
-        lines.append(flatten(kernels / MODULE_HEADER, kernels))
+        lines.append(flatten(kernels / (STAGED_HEADER if staged else MODULE_HEADER), kernels))
+        lines += staged
     if solvers:
         lines += [(sources.kernels_folder() / SOLVER_HEADER).read_text("utf-8"), *solvers]
     lines += [f"#define {name} {value}" for name, value in names.items()]

@@ -214,6 +214,7 @@ class FunctionTrace:
         nodes: Its statements, in order.
         parameters: C++ names of its parameters, in order.
         end_wait: Number of the hook at its end; None if no load can be in flight there.
+        frame: Its tiles with shared memory of their own, in the order in which this memory lies, with their bytes.
     """
 
     label: str
@@ -221,6 +222,7 @@ class FunctionTrace:
     nodes: tuple[Node, ...]
     parameters: tuple[str, ...] = ()
     end_wait: int | None = None
+    frame: tuple[tuple[str, int], ...] = ()
 
     def operations(self) -> Iterator[Operation]:
         """Yields every operation, in the order of the program."""
@@ -274,6 +276,14 @@ class ModuleTrace:
             return True
         first, second = (value for value in passed if isinstance(value, Tile))
         return self.may_overlap(caller, first, second)
+
+    def bytes_around(self, label: str) -> int:
+        """Returns the bytes of shared memory that the callers of a function hold while it runs, at most."""
+        callers = {caller.label: caller for caller, _ in self.calls_of(label)}
+        return max(
+            (sum(size for _, size in caller.frame) + self.bytes_around(name) for name, caller in callers.items()),
+            default=0,
+        )
 
     def calls_of(self, label: str) -> list[tuple[FunctionTrace, Operation]]:
         """Returns every call of a function, each with the function that contains it."""

@@ -33,6 +33,7 @@ class ModuleSource:
         output: ``cubin`` or ``ptx``.
         native_dir: Folder of Warp's own headers.
         keywords: The keyword arguments of ``build_cuda()``.
+        suffix: ``a`` if its code needs instructions of ``sm_90a`` alone, else empty.
     """
 
     name: str
@@ -40,12 +41,13 @@ class ModuleSource:
     output: str
     native_dir: str
     keywords: Mapping[str, Any]
+    suffix: str = ""
 
     @property
     def target(self) -> str:
         """``sm_90`` for a cubin, ``compute_90`` for PTX, with Warp's suffix."""
         kind = "compute" if self.output == "ptx" else "sm"
-        return f"{kind}_{self.arch}{self.keywords.get('arch_suffix', '')}"
+        return f"{kind}_{self.arch}{self.suffix or self.keywords.get('arch_suffix', '')}"
 
 
 def module_options(module: ModuleSource, nvrtc_version: Version) -> dict[str, Any]:

@@ -24,3 +24,23 @@ BANK_LINE_BYTES = BANKS * BANK_BYTES  # bytes of one wavefront
 SHARED_BYTES = 227 * 1024  # maximum per block of sm_90 and sm_100
 STATIC_SHARED_BYTES = 48 * 1024  # maximum of static shared memory per kernel
 RESERVED_SHARED_BYTES = 1024  # of each block, for the system
+
+_SHARED_KB = {
+    75: (64, 64),
+    80: (163, 164),
+    87: (163, 164),
+    86: (99, 100),
+    89: (99, 100),
+    120: (99, 100),
+    121: (99, 100),
+}
+
+
+def block_shared_bytes(arch: int) -> int:
+    """Shared memory that one block may have, in bytes."""
+    return _SHARED_KB.get(arch, (227, 228))[0] * 1024
+
+
+def multiprocessor_shared_bytes(arch: int) -> int:
+    """Shared memory of a multiprocessor for all its blocks, in bytes."""
+    return _SHARED_KB.get(arch, (227, 228))[1] * 1024

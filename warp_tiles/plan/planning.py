@@ -137,6 +137,8 @@ class PlannedLoop:
             registers; ``as_warp``: the loop is unchanged.
         stages: Number of buffers of each tile that the loop loads.
         reason: The reason for this state.
+        instruction: ``wgmma`` or ``mma_m16n8k16`` if it multiplies tiles in stages, else empty.
+        sums: Registers of a thread that hold sums of such products.
     """
 
     kernel: str
@@ -146,6 +148,8 @@ class PlannedLoop:
     state: str
     stages: int
     reason: str
+    instruction: str = ""
+    sums: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints."""

@@ -9,6 +9,8 @@ from warp_tiles.heuristics.solver import register_limit, registers_of_indexed
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.solver.variant import SolverVariant
 
+LARGE_SUMS = 64  # of a thread: with more, its registers would not suffice for two blocks of 256 threads
+
 
 def with_register_limit(plan: ModulePlan) -> ModulePlan:
     """The plan with its register limit and the reason.
@@ -21,7 +23,8 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
         return replace(plan, register_limit=None, register_limit_reason="")
     limits: dict[int, str] = {}
     own = [v for v in functions if v.provider == "mma"]
-    blocks = resident_blocks(plan.block_dim, bool(own))
+    sums = max((loop.sums for loop in plan.loops), default=0)
+    blocks = 1 if sums > LARGE_SUMS else resident_blocks(plan.block_dim, bool(own))
     if (limit := max_registers(plan.block_dim, blocks)) is not None:
         alone = f"a block of {plan.block_dim} threads cannot launch with more"
         limits[limit] = alone if blocks == 1 else f"{blocks} resident blocks hide latency"

@@ -49,6 +49,8 @@ class Settings:
         prefetch: ``warp-tiles run`` compiles the modules that the script's last run loaded side by side.
         progress: Progress bar: ``auto`` on a terminal, ``on``, ``off``.
         loop_sums: Keep the sums of a loop of products in registers, and write C after the loop.
+        main_loop: The pipeline of loops of products: ``auto``; ``mma`` has stages but no wgmma; ``two_buffers`` has no
+            stages.
         wide_moves: Load tiles asynchronously in functions with products or solvers, and ahead of the product in loops.
             In modules with products or solvers, add gradients of loads to arrays as vectors.
         policy: The limits of building and tuning; see docs/policy.md.
@@ -71,6 +73,7 @@ class Settings:
     prefetch: bool = False
     progress: str = "auto"
     loop_sums: bool = True
+    main_loop: str = "auto"
     wide_moves: bool = True
     policy: str = "auto"
     background: bool = False
@@ -159,6 +162,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "prefetch": values.flag,
     "progress": values.choice(*SWITCHES),
     "loop_sums": values.flag,
+    "main_loop": values.choice("auto", "mma", "two_buffers"),
     "wide_moves": values.flag,
     "policy": values.choice(*POLICIES),
     "background": values.flag,

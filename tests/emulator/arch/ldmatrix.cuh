@@ -19,4 +19,16 @@ WT_DEVICE void ldmatrix_transposed(u32 (&result)[4], const void* row)
     emulator::collective(emulator::Kind::ldmatrix_x4_trans, {result, row, nullptr, 0});
 }
 
+#ifdef __CUDACC_RTC__  // in modules, whose addresses of shared memory are numbers
+WT_DEVICE void ldmatrix(u32 (&result)[4], u32 row)
+{
+    emulator::collective(emulator::Kind::ldmatrix_x4, {result, emulator::shared_pointer(row), nullptr, 0});
+}
+
+WT_DEVICE void ldmatrix_transposed(u32 (&result)[4], u32 row)
+{
+    emulator::collective(emulator::Kind::ldmatrix_x4_trans, {result, emulator::shared_pointer(row), nullptr, 0});
+}
+#endif
+
 }  // namespace wt::arch

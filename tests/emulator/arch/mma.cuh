@@ -9,22 +9,22 @@
 
 namespace wt::arch {
 
-WT_DEVICE void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], f16)
+WT_DEVICE void mma_m16n8k16(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], f16)
 {
     emulator::collective(emulator::Kind::mma_m16n8k16_f16, {d, a, b, 0});
 }
 
-WT_DEVICE void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], bf16)
+WT_DEVICE void mma_m16n8k16(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], bf16)
 {
     emulator::collective(emulator::Kind::mma_m16n8k16_bf16, {d, a, b, 0});
 }
 
-WT_DEVICE void mma_m16n8k8(float (&d)[4], const u32 (&a)[2], const u32 (&b)[1], f16)
+WT_DEVICE void mma_m16n8k8(f32 (&d)[4], const u32 (&a)[2], const u32 (&b)[1], f16)
 {
     emulator::collective(emulator::Kind::mma_m16n8k8_f16, {d, a, b, 0});
 }
 
-WT_DEVICE void mma_m16n8k8_tf32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2])
+WT_DEVICE void mma_m16n8k8_tf32(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2])
 {
     emulator::collective(emulator::Kind::mma_m16n8k8_tf32, {d, a, b, 0});
 }

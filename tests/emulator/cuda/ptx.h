@@ -21,6 +21,13 @@ inline void cp_async_ca_shared_global(unsigned to, const void* from, int bytes, 
     wt::emulator::start_copy(to, from, bytes, int(valid_bytes));
 }
 
+inline void cp_async_cg_shared_global(unsigned to, const void* from, int bytes, unsigned valid_bytes)
+{
+    wt::emulator::start_copy(to, from, bytes, int(valid_bytes));
+}
+
+inline void cp_async_commit_group() { wt::emulator::commit_copies(); }
+inline void cp_async_wait_group(int pending) { wt::emulator::wait_for_copies(pending); }
 inline void cp_async_wait_all() { wt::emulator::wait_for_copies(); }
 
 inline void red_relaxed_gpu_global_add_v4_f32(void* to, float a, float b, float c, float d)

@@ -58,8 +58,12 @@ std::string Grid::run(const GridLaunch& launch)
         static_states_.reset("static memory", &__data_start, std::size_t(&_end - &__data_start));
         static_states_.add_region("static memory", 0, std::size_t(&_end - &__data_start), true);
         copies_.assign(std::size_t(launch.threads), {});
+        commits_.assign(std::size_t(launch.threads), 0);
+        products_.assign(std::size_t(launch.threads + warp_lanes - 1) / warp_lanes, {});
         try {
             run_threads(launch.threads, launch.sm);
+            for (const AsyncProducts& products : products_)
+                if (!products.empty()) throw Fault{"the kernel ends while products are in flight"};
         } catch (const Fault& fault) {
             return "block " + std::to_string(block) + ", " + fault.text;
         }
@@ -88,7 +92,7 @@ void Grid::access_global(void* address, int bytes)
 
 void Grid::start_copy(unsigned to, const void* from, int bytes, int valid_bytes)
 {
-    Copy copy{shared_pointer(to), from, bytes, valid_bytes, {}};
+    Copy copy{shared_pointer(to), from, bytes, valid_bytes, {}, commits_[std::size_t(thread_index())]};
     guarded([&] {
         const Access reads{thread_index(), "asynchronous load", bytes}, writes{thread_index(), "asynchronous store", bytes};
         if (launch_.sm < 80) throw Fault{writes.text() + " needs sm_80"};
@@ -105,9 +109,18 @@ void Grid::start_copy(unsigned to, const void* from, int bytes, int valid_bytes)
     copies_[std::size_t(thread_index())].push_back(copy);
 }
 
-void Grid::wait_for_copies()
+void Grid::commit_copies() { ++commits_[std::size_t(thread_index())]; }
+
+void Grid::wait_for_copies(int pending)
 {
-    for (const Copy& copy : copies_[std::size_t(thread_index())]) {
+    std::vector<Copy>& copies = copies_[std::size_t(thread_index())];
+    const int first_pending = pending ? commits_[std::size_t(thread_index())] - pending : commits_[std::size_t(thread_index())] + 1;
+    std::vector<Copy> left;
+    for (const Copy& copy : copies) {
+        if (copy.group >= first_pending) {
+            left.push_back(copy);
+            continue;
+        }
         guarded([&] {
             if (std::memcmp(copy.data, copy.from, std::size_t(copy.valid_bytes)) != 0)
                 throw Fault{name_of_thread(thread_index()) + ": the source of its copy changed at "
@@ -116,7 +129,43 @@ void Grid::wait_for_copies()
         std::memcpy(copy.to, copy.data, std::size_t(copy.bytes));
         shared_states_.end_copy(thread_index(), copy.to, copy.bytes);
     }
-    copies_[std::size_t(thread_index())].clear();
+    copies = std::move(left);
+}
+
+struct Grid::SharedReader : AsyncProducts::Reader {
+    Grid& grid;
+    int thread;
+
+    SharedReader(Grid& grid, int thread)
+        : grid(grid)
+        , thread(thread)
+    {
+    }
+    unsigned short read(unsigned address) override
+    {
+        unsigned short bits;
+        grid.shared_states_.access({thread, "wgmma operand", 2}, AccessKind::read, grid.shared_pointer(address), 2);
+        std::memcpy(&bits, grid.shared_pointer(address), 2);
+        return bits;
+    }
+    unsigned short peek(unsigned address) const override
+    {
+        unsigned short bits;
+        std::memcpy(&bits, grid.shared_pointer(address), 2);
+        return bits;
+    }
+};
+
+void Grid::run_async(Kind kind, int warp, const WarpOperands& lanes)
+{
+    AsyncProducts& products = products_[std::size_t(warp)];
+    SharedReader reader(*this, warp * warp_lanes);
+    if (kind == Kind::wgmma)
+        products.issue(warp % 4, lanes, reader);
+    else if (kind == Kind::wgmma_commit)
+        products.commit();
+    else
+        products.wait(lanes[0]->mask, reader);
 }
 
 bool Grid::is_global(const void* address) const

@@ -10,6 +10,7 @@
 #include "machine/threads.h"
 #include "grid/byte_states.h"
 #include "grid/module.h"
+#include "grid/wgmma.h"
 
 namespace wt::emulator {
 
@@ -43,7 +44,8 @@ public:
     void access(AccessKind kind, const void* address, int bytes, int alignment);
     void access_global(void* address, int bytes);  // atomic and aligned
     void start_copy(unsigned to, const void* from, int bytes, int valid_bytes);
-    void wait_for_copies();
+    void commit_copies();
+    void wait_for_copies(int pending = 0);  // groups that may stay pending
 
     bool is_global(const void* address) const;
     bool is_shared(const void* address) const;
@@ -56,10 +58,13 @@ private:
         const void* from;
         int bytes, valid_bytes;
         unsigned char data[16];  // the source when the copy started
+        int group;               // number of commits before it
     };
+    struct SharedReader;
 
     void body() override;
     void resumed(int thread) override;
+    void run_async(Kind kind, int warp, const WarpOperands& lanes) override;
 
     ByteStates& states_of_templates(const void* address);
     int read(const Access& access, const void* address, void* to) override;
@@ -77,6 +82,8 @@ private:
     char* window_;  // shared memory
     GridLaunch launch_{};
     std::vector<std::vector<Copy>> copies_;  // pending copies of each thread
+    std::vector<int> commits_;                // groups of copies that each thread has made
+    std::vector<AsyncProducts> products_;     // of each warp
 };
 
 extern Grid* grid;

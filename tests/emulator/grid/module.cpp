@@ -82,6 +82,7 @@ void start_copy(unsigned to, const void* from, int bytes, int valid_bytes)
 {
     grid->start_copy(to, from, bytes, valid_bytes);
 }
-void wait_for_copies() { grid->wait_for_copies(); }
+void commit_copies() { grid->commit_copies(); }
+void wait_for_copies(int pending) { grid->wait_for_copies(pending); }
 
 }  // namespace wt::emulator

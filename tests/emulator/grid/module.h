@@ -40,7 +40,8 @@ void vector_add_bf16x2(void* to, unsigned a, unsigned b, unsigned c, unsigned d)
 
 // cp.async: reads `valid_bytes` and fills the rest with zeros. The bytes arrive in wait_for_copies() and not before.
 void start_copy(unsigned to, const void* from, int bytes, int valid_bytes);
-void wait_for_copies();
+void commit_copies();
+void wait_for_copies(int pending = 0);  // groups that may stay pending; 0 waits for all copies
 
 // A function that every thread of the grid calls with the addresses of its arguments
 struct ModuleKernel {

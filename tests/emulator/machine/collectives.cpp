@@ -21,12 +21,16 @@ const char* name_of(Kind kind)
     case Kind::warp_barrier: return "bar.warp.sync";
     case Kind::ldmatrix_x2_trans: return "ldmatrix.x2.trans";
     case Kind::ldmatrix_x4_trans: return "ldmatrix.x4.trans";
+    case Kind::ldmatrix_x4: return "ldmatrix.x4";
     case Kind::mma_m16n8k16_f16: return "mma.m16n8k16.f16";
     case Kind::mma_m16n8k16_bf16: return "mma.m16n8k16.bf16";
     case Kind::mma_m16n8k8_f16: return "mma.m16n8k8.f16";
     case Kind::mma_m16n8k8_tf32: return "mma.m16n8k8.tf32";
     case Kind::mma_m8n8k4_f64: return "mma.m8n8k4.f64";
     case Kind::mma_m16n8k8_f64: return "mma.m16n8k8.f64";
+    case Kind::wgmma: return "wgmma.mma_async";
+    case Kind::wgmma_commit: return "wgmma.commit_group";
+    case Kind::wgmma_wait: return "wgmma.wait_group";
     case Kind::exit: return "the end";
     }
     return "?";
@@ -37,12 +41,16 @@ int minimum_sm(Kind kind)
     switch (kind) {
     case Kind::ldmatrix_x2_trans:
     case Kind::ldmatrix_x4_trans:
+    case Kind::ldmatrix_x4:
     case Kind::mma_m16n8k8_f16: return 75;
     case Kind::mma_m16n8k16_f16:
     case Kind::mma_m16n8k16_bf16:
     case Kind::mma_m16n8k8_tf32:
     case Kind::mma_m8n8k4_f64: return 80;
-    case Kind::mma_m16n8k8_f64: return 90;
+    case Kind::mma_m16n8k8_f64:
+    case Kind::wgmma:
+    case Kind::wgmma_commit:
+    case Kind::wgmma_wait: return 90;
     default: return 0;
     }
 }
@@ -72,7 +80,7 @@ void run_ballot(const WarpOperands& lanes)
 }
 
 // Lane 8 i + r passes the address of row r of matrix i. With .trans a lane receives two elements of every matrix: rows
-// 2 (lane % 4) and 2 (lane % 4) + 1 of column lane / 4. Before sm_80 the addresses of all lanes must be valid, even
+// 2 (lane % 4) and 2 (lane % 4) + 1 of column lane / 4; without it, these columns of row lane / 4. Before sm_80 the addresses of all lanes must be valid, even
 // those that the instruction ignores.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#warp-level-matrix-load-instruction-ldmatrix
 void run_ldmatrix(
@@ -100,7 +108,10 @@ void run_ldmatrix(
         unsigned int* const result = static_cast<unsigned int*>(lanes[lane]->result);
         const int group = lane / 4, quarter = lane % 4;
         for (int i = 0; i < matrices; ++i)
-            result[i] = unsigned(elements[i][2 * quarter][group]) | unsigned(elements[i][2 * quarter + 1][group]) << 16;
+            if (kind == Kind::ldmatrix_x4)
+                result[i] = unsigned(elements[i][group][2 * quarter]) | unsigned(elements[i][group][2 * quarter + 1]) << 16;
+            else
+                result[i] = unsigned(elements[i][2 * quarter][group]) | unsigned(elements[i][2 * quarter + 1][group]) << 16;
     }
 }
 

@@ -18,12 +18,16 @@ enum class Kind : int {
     warp_barrier,
     ldmatrix_x2_trans,
     ldmatrix_x4_trans,
+    ldmatrix_x4,
     mma_m16n8k16_f16,
     mma_m16n8k16_bf16,
     mma_m16n8k8_f16,
     mma_m16n8k8_tf32,
     mma_m8n8k4_f64,
     mma_m16n8k8_f64,
+    wgmma,         // result: the sums, a: an AsyncProduct
+    wgmma_commit,
+    wgmma_wait,    // mask: groups that may stay pending
     exit,
 };
 
@@ -33,6 +37,13 @@ struct Operands {
     const void* a;
     const void* b;
     int mask;
+};
+
+// The operands of a wgmma
+struct AsyncProduct {
+    unsigned long long a, b;  // matrix descriptors
+    int n;
+    bool a_is_mn_major, b_is_mn_major, is_bf16;
 };
 
 void collective(Kind kind, const Operands& operands);

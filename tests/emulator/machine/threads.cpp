@@ -126,8 +126,15 @@ void Threads::run_collective(Kind kind, int warp)
         run_ballot(lanes);
     else if (kind == Kind::warp_barrier)
         memory_.pass_warp_barrier(warp);
+    else if (kind == Kind::wgmma || kind == Kind::wgmma_commit || kind == Kind::wgmma_wait)
+        run_async(kind, warp, lanes);
     else
         run_ldmatrix(kind, lanes, first, sm_, memory_, wavefronts);
+}
+
+void Threads::run_async(Kind kind, int, const WarpOperands&)
+{
+    throw Fault{std::string(name_of(kind)) + " is emulated in modules alone"};
 }
 
 void Threads::collective(Kind kind, const Operands& operands)

@@ -4,6 +4,7 @@
 
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,6 +54,9 @@ protected:
 
     // Called before a thread starts or continues.
     virtual void resumed(int) { }
+
+    // Runs an asynchronous product of a warp, or waits for some. Throws Fault.
+    virtual void run_async(Kind kind, int warp, const std::array<const Operands*, warp_lanes>& lanes);
 
     // Runs `count` threads to their end. Throws Fault.
     void run_threads(int count, int sm);

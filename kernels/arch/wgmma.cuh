@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Asynchronous products of a warpgroup, four warps: D = A * B + D with A and B in shared memory. sm_90a.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
+//
+// D has 64 rows. Warp w of the group holds rows 16 w to 16 w + 15, with the layout of mma.m16n8k16's D for each eight
+// columns. A thread must not touch D, nor any thread the bytes of A and B, before the product is complete.
+
+#pragma once
+
+#include "arch/types.cuh"
+
+namespace wt::arch {
+
+// The layout of an operand in shared memory. Rows of a panel are `width` bytes, which are contiguous along K or along
+// M or N. Sixteen-byte vectors are permuted within 8 rows (#matrix-descriptor-format, swizzling modes).
+// start: address, group: bytes between 8 rows, panel: bytes between panels (contiguous along M or N), width: 128, 64 or 32
+WT_DEVICE u64 wgmma_operand(u32 start, u32 group, u32 panel, u32 width)
+{
+    const u64 swizzle = width == 128 ? 1 : width == 64 ? 2 : 3;
+    return u64((start & 0x3ffff) >> 4) | u64(panel >> 4) << 16 | u64(group >> 4) << 32 | swizzle << 62;
+}
+
+// Orders the writes to D and, through the generic proxy, to shared memory before the products that follow.
+WT_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
+
+// Makes a group of the products that this warp started since its last group.
+WT_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory"); }
+
+// Waits for the groups of this warp except its last PENDING ones.
+template <int PENDING>
+WT_DEVICE void wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(PENDING) : "memory");
+}
+
+// Makes this thread's writes to shared memory visible to asynchronous products, after a barrier.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar
+WT_DEVICE void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
+
+#define WT_D4(i) "+f"(d[(i) / 4][0]), "+f"(d[(i) / 4][1]), "+f"(d[(i) / 4][2]), "+f"(d[(i) / 4][3])
+#define WT_D16(i) WT_D4(i), WT_D4(i + 4), WT_D4(i + 8), WT_D4(i + 12)
+#define WT_D64(i) WT_D16(i), WT_D16(i + 16), WT_D16(i + 32), WT_D16(i + 48)
+#define WT_WGMMA(N, TYPE, LIST, A, B, A_MN, B_MN, ...)                                                                 \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST "}, " A ", " B              \
+                 ", 1, 1, 1, " A_MN ", " B_MN ";"                                                                      \
+                 : __VA_ARGS__                                                                                         \
+                 : "l"(a), "l"(b), "n"(A_IS_MN_MAJOR), "n"(B_IS_MN_MAJOR))
+
+#define WT_L8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define WT_L16 WT_L8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define WT_L32 WT_L16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define WT_L64                                                                                                         \
+    WT_L32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"                                          \
+           ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define WT_L128                                                                                                        \
+    WT_L64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"                                          \
+           ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"                                          \
+           ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"                              \
+           ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+
+// The product of 64 x 16 elements of A and 16 x N elements of B, where D has N / 8 groups of eight columns. An operand is
+// MN-major if it is contiguous along M or N.
+#define WT_DEFINE_WGMMA(N, TYPE, NAME, LIST, A, B, A_MN, B_MN, ...)                                                    \
+    template <bool A_IS_MN_MAJOR, bool B_IS_MN_MAJOR>                                                                  \
+    WT_DEVICE void wgmma(f32 (&d)[N / 8][4], u64 a, u64 b, TYPE)                                                     \
+    {                                                                                                                  \
+        WT_WGMMA(N, NAME, LIST, A, B, A_MN, B_MN, __VA_ARGS__);                                                        \
+    }
+#define WT_DEFINE_WGMMAS(TYPE, NAME)                                                                                   \
+    WT_DEFINE_WGMMA(16, TYPE, NAME, WT_L8, "%8", "%9", "%10", "%11", WT_D4(0), WT_D4(4))                               \
+    WT_DEFINE_WGMMA(32, TYPE, NAME, WT_L16, "%16", "%17", "%18", "%19", WT_D16(0))                                     \
+    WT_DEFINE_WGMMA(64, TYPE, NAME, WT_L32, "%32", "%33", "%34", "%35", WT_D16(0), WT_D16(16))                         \
+    WT_DEFINE_WGMMA(128, TYPE, NAME, WT_L64, "%64", "%65", "%66", "%67", WT_D64(0))                                    \
+    WT_DEFINE_WGMMA(256, TYPE, NAME, WT_L128, "%128", "%129", "%130", "%131", WT_D64(0), WT_D64(64))
+WT_DEFINE_WGMMAS(f16, "f16")
+WT_DEFINE_WGMMAS(bf16, "bf16")
+
+#undef WT_DEFINE_WGMMAS
+#undef WT_DEFINE_WGMMA
+#undef WT_WGMMA
+#undef WT_L128
+#undef WT_L64
+#undef WT_L32
+#undef WT_L16
+#undef WT_L8
+#undef WT_D64
+#undef WT_D16
+#undef WT_D4
+
+}  // namespace wt::arch

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The stages of a loop's pipeline. A stage has a slot for each tile that an iteration loads. Slots are swizzled as wgmma and
+// ldmatrix need it, so their elements are not where Warp's tiles have them.
+#pragma once
+
+#include "arch/wgmma.cuh"
+#include "module/loads.cuh"
+
+namespace wt_module {
+
+// The layout of a tile in a slot. Its rows are cut into panels of at most 128 bytes. Panels lie one after another. The
+// 16-byte vectors of a panel's row are permuted by XOR with bits 7 and up of the row's offset: the swizzling modes of
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#tensor-swizzling-modes
+template <int ROWS, int ROW_BYTES> struct SlotLayout {
+    static constexpr int WIDTH = ROW_BYTES % 128 == 0 ? 128 : ROW_BYTES % 64 == 0 ? 64 : 32;  // bytes of a panel's row
+    static constexpr int VECTORS = WIDTH / VECTOR_BYTES;                                        // of a panel's row
+    static constexpr int PANEL_BYTES = ROWS * WIDTH;
+
+    static_assert(ROW_BYTES % 32 == 0 && ROWS % 8 == 0, "a slot has whole swizzle patterns");
+
+    // Returns the offset of a vector, in bytes.
+    static inline __device__ unsigned offset(unsigned row, unsigned vector)
+    {
+        const unsigned swizzled = (vector % VECTORS) ^ (row * WIDTH / 128 % VECTORS);
+        return vector / VECTORS * PANEL_BYTES + row * WIDTH + swizzled * VECTOR_BYTES;
+    }
+};
+
+// Loads a tile of an array into a slot, with zeros outside the array: the general case.
+template <typename Layout, typename T, typename Shape, typename Global>
+__device__ void load_slot(unsigned slot, const Global& source)
+{
+    constexpr int PER_ROW = Shape::dim(1) * static_cast<int>(sizeof(T)) / VECTOR_BYTES;
+    constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(T));
+    const auto& strides = source.data.strides;
+    const char* const array = reinterpret_cast<const char*>(source.data.data);
+    // At an edge of an aligned array, copies of whole vectors fill the rest with zeros.
+    const bool aligned = __isGlobal(array) && strides[1] == sizeof(T) && strides[0] % VECTOR_BYTES == 0
+        && reinterpret_cast<uint64_t>(array) % VECTOR_BYTES == 0 && source.offset[1] % PER_VECTOR == 0 && source.offset[0] >= 0
+        && source.offset[1] >= 0;
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < Shape::dim(0) * PER_ROW; i += WP_TILE_BLOCK_DIM) {
+        const int row = i / PER_ROW, vector = i % PER_ROW;
+        const unsigned to = slot + Layout::offset(row, vector);
+        if (aligned) {
+            const int y = source.offset[0] + row, x = source.offset[1] + vector * PER_VECTOR;
+            const int left = y < source.data.shape[0] ? source.data.shape[1] - x : 0;
+            const unsigned valid = left <= 0 ? 0 : left < PER_VECTOR ? left * unsigned(sizeof(T)) : VECTOR_BYTES;
+            const char* const from = array + int64_t(strides[0]) * y + int64_t(x) * int64_t(sizeof(T));
+            wt::arch::copy_async_16(to, valid ? from : array, valid);
+        } else {
+            T* const elements = static_cast<T*>(__cvta_shared_to_generic(to));
+            for (int e = 0; e < PER_VECTOR; ++e) {
+                const T* const from = element<T>(source, row * Shape::dim(1) + vector * PER_VECTOR + e);
+                elements[e] = from ? *from : T {};
+            }
+        }
+    }
+#if __CUDA_ARCH__ >= 900
+    if (!aligned)  // async copies need no fence, as in CUTLASS's MainloopSm90CpAsyncGmma
+        wt::arch::fence_for_wgmma();
+#endif
+}
+
+// Loads the tiles of one array into slots. What does not change in the loop is computed before it, because the instructions
+// between two products are the time in which tensor cores wait.
+template <typename Tile> struct SlotLoader {
+    using T = typename Tile::Type;
+    using Shape = typename Tile::Layout::Shape;
+    static constexpr int ROWS = Shape::dim(0), PER_ROW = Shape::dim(1) * static_cast<int>(sizeof(T)) / VECTOR_BYTES;
+    static constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(T));
+    using Layout = SlotLayout<ROWS, PER_ROW * VECTOR_BYTES>;
+
+    // The block loads PASS_ROWS rows in a pass. The swizzling pattern repeats after eight rows, so after PERIOD passes a
+    // thread's offsets in the slot differ by constants.
+    static constexpr bool WHOLE_PASSES = WP_TILE_BLOCK_DIM % PER_ROW == 0 && ROWS % (WP_TILE_BLOCK_DIM / PER_ROW) == 0;
+    static constexpr int PASS_ROWS = WHOLE_PASSES ? WP_TILE_BLOCK_DIM / PER_ROW : 1, PASSES = ROWS / PASS_ROWS;
+    static constexpr int PERIOD = PASS_ROWS % 8 == 0 ? 1 : PASS_ROWS % 4 == 0 ? 2 : PASS_ROWS % 2 == 0 ? 4 : 8;
+
+    const char* thread_start;  // the thread's vector of the tile at the array's start
+    int stride;                // bytes between rows
+    int rows, columns;         // offsets below these are inside an array that vectors can read; else zeros
+    unsigned to[PERIOD];       // the thread's offsets in a slot
+
+    template <typename Array> inline __device__ void begin(const Array& array)
+    {
+        const char* const first = reinterpret_cast<const char*>(array.data);
+        stride = array.strides[0];
+        const bool vectors = WHOLE_PASSES && __isGlobal(first) && array.strides[1] == sizeof(T) && stride % VECTOR_BYTES == 0
+            && reinterpret_cast<uint64_t>(first) % VECTOR_BYTES == 0;
+        rows = vectors ? max(array.shape[0] - ROWS + 1, 0) : 0;
+        columns = vectors ? max(array.shape[1] - Shape::dim(1) + 1, 0) : 0;
+        const int row = static_cast<int>(threadIdx.x) / PER_ROW, vector = static_cast<int>(threadIdx.x) % PER_ROW;
+        thread_start = first + int64_t(stride) * row + vector * VECTOR_BYTES;
+#pragma unroll
+        for (int i = 0; i < PERIOD; ++i)
+            to[i] = Layout::offset(row + i * PASS_ROWS, vector);
+    }
+
+    template <typename Global> inline __device__ void load(unsigned slot, const Global& source) const
+    {
+        const unsigned y = source.offset[0], x = source.offset[1];
+        if (WHOLE_PASSES && y < unsigned(rows) && x < unsigned(columns) && x % PER_VECTOR == 0) {
+            const char* from = thread_start + int64_t(stride) * y + x * unsigned(sizeof(T));
+#pragma unroll
+            for (int pass = 0; pass < PASSES; ++pass) {
+                constexpr int BYTES = PERIOD * PASS_ROWS * Layout::WIDTH;  // of a slot, from one period to the next
+                wt::arch::copy_async_16(slot + to[pass % PERIOD] + pass / PERIOD * BYTES, from + int64_t(stride) * PASS_ROWS * pass);
+            }
+        } else {
+            load_slot<Layout, T, Shape>(slot, source);
+        }
+    }
+};
+
+// The left side of an assignment that starts a load into a slot: LoadSlot {loader, slot} << tile = source.
+template <typename Loader> struct Slot {
+    const Loader& loader;
+    unsigned address;
+
+    template <typename Global> inline __device__ void operator=(const Global& source)
+    {
+        if constexpr (Global::is_aligned) {  // Warp's checks for aligned=True
+            using Check = wp::tile_vectorized_check_t<typename Loader::T, typename Loader::Shape>;
+            Check::validate_aligned_compile_time();
+            Check::validate_aligned_runtime(source, source.byte_offset_from_coord(wp::tile_coord(0, 0)));
+        }
+        loader.load(address, source);
+    }
+};
+
+template <typename Loader> struct LoadSlot {
+    const Loader& loader;
+    unsigned address;
+
+    template <typename Tile> inline __device__ Slot<Loader> operator<<(Tile&) const { return {loader, address}; }
+};
+
+// The same for an array that the loop may change.
+struct LoadSlotOnce {
+    unsigned address;
+
+    template <typename Tile> struct Destination {
+        unsigned address;
+
+        template <typename Global> inline __device__ void operator=(const Global& source)
+        {
+            SlotLoader<Tile> loader;
+            loader.begin(source.data);
+            Slot<SlotLoader<Tile>> {loader, address} = source;
+        }
+    };
+
+    template <typename Tile> inline __device__ Destination<Tile> operator<<(Tile&) const { return {address}; }
+};
+
+// The stages of a loop, as a ring. A turn is the loads of one iteration. It is multiplied LAG turns after it was loaded,
+// while the products of IN_FLIGHT earlier turns may be in progress. After the last iteration, the program jumps to the
+// products until no turn is left.
+template <int STAGES, int IN_FLIGHT, int STAGE_BYTES> struct Ring {
+    static constexpr int LAG = STAGES - 1 - IN_FLIGHT;
+    static constexpr int ALIGNMENT = 1024;  // of a stage: the swizzling pattern repeats after so many bytes
+
+    unsigned start, to, from;  // addresses of the first stage, of the next load, and of the next products
+    int turns;                 // that are loaded and not multiplied
+    int more;                  // true if another iteration may follow
+
+    inline __device__ void begin(unsigned memory)
+    {
+        start = to = from = (memory + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        turns = 0;
+        more = true;
+        WP_TILE_SYNC();  // the stages lie in memory that other threads may still read
+    }
+
+    inline __device__ unsigned next(unsigned stage) const
+    {
+        return stage == start + (STAGES - 1) * STAGE_BYTES ? start : stage + STAGE_BYTES;
+    }
+
+    // Returns true if a turn is to be multiplied now.
+    inline __device__ bool due() const { return turns == LAG || !more; }
+
+    // Waits until the oldest turn has arrived, and until all threads have multiplied the stage that is loaded next.
+    template <bool ASYNC_PRODUCTS> inline __device__ void wait()
+    {
+        if (more)
+            wt::arch::wait_for_copy_groups<LAG - 1>();
+        else
+            wt::arch::wait_for_copies();
+        if constexpr (ASYNC_PRODUCTS) {
+            wt::arch::wgmma_wait<IN_FLIGHT>();
+        }
+        WP_TILE_SYNC();
+    }
+
+    inline __device__ void multiplied()
+    {
+        from = next(from);
+        --turns;
+    }
+
+    inline __device__ void loaded()
+    {
+        to = next(to);
+        ++turns;
+    }
+};
+
+}  // namespace wt_module

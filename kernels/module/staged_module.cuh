@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The device functions of a module with a loop that loads into stages.
+#pragma once
+
+#include "module/module.cuh"
+#include "module/staged_product.cuh"

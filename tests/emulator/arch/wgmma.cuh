@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Asynchronous products of a warpgroup, emulated by grid/wgmma.cpp.
+
+#pragma once
+
+#include "arch/types.cuh"
+#include "machine/machine.h"
+
+namespace wt::arch {
+
+WT_DEVICE u64 wgmma_operand(u32 start, u32 group, u32 panel, u32 width)
+{
+    const u64 swizzle = width == 128 ? 1 : width == 64 ? 2 : 3;
+    return u64((start & 0x3ffff) >> 4) | u64(panel >> 4) << 16 | u64(group >> 4) << 32 | swizzle << 62;
+}
+
+WT_DEVICE void wgmma_fence() { }
+WT_DEVICE void fence_for_wgmma() { }
+WT_DEVICE void wgmma_commit() { emulator::collective(emulator::Kind::wgmma_commit, {nullptr, nullptr, nullptr, 0}); }
+
+template <int PENDING>
+WT_DEVICE void wgmma_wait()
+{
+    emulator::collective(emulator::Kind::wgmma_wait, {nullptr, nullptr, nullptr, PENDING});
+}
+
+template <bool A_IS_MN_MAJOR, bool B_IS_MN_MAJOR, int GROUPS, class T>
+WT_DEVICE void wgmma(f32 (&d)[GROUPS][4], u64 a, u64 b, T)
+{
+    const emulator::AsyncProduct product {a, b, 8 * GROUPS, A_IS_MN_MAJOR, B_IS_MN_MAJOR, same<T, bf16>};
+    emulator::collective(emulator::Kind::wgmma, {d, &product, nullptr, 0});
+}
+
+}  // namespace wt::arch

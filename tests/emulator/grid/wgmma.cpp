@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "grid/wgmma.h"
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+
+#include "machine/fault.h"
+
+namespace wt::emulator {
+
+namespace {
+
+constexpr int rows = 16, depth = 16;  // of a warp's part of A
+constexpr std::uint32_t in_flight = 0x7fc0beef;  // a NaN
+
+float pattern() { return float_of_bits(in_flight); }
+
+bool holds_pattern(const float* sums, std::size_t count)
+{
+    for (std::size_t i = 0; i < count; ++i)
+        if (bits_of_float(sums[i]) != in_flight) return false;
+    return true;
+}
+
+// A matrix descriptor. "Strides" and "Canonical layouts" of the PTX ISA.
+struct Descriptor {
+    unsigned start, leading, stride, width;
+
+    explicit Descriptor(unsigned long long bits)
+        : start(unsigned(bits & 0x3fff) << 4)
+        , leading(unsigned(bits >> 16 & 0x3fff) << 4)
+        , stride(unsigned(bits >> 32 & 0x3fff) << 4)
+        , width(bits >> 62 == 1 ? 128 : bits >> 62 == 2 ? 64 : 32)
+    {
+        if (bits >> 62 == 0) throw Fault{"wgmma without a swizzling mode is not emulated"};
+    }
+
+    // The address of an element: x counts rows of A or columns of B.
+    unsigned address(unsigned x, unsigned k, bool mn_major) const
+    {
+        const unsigned per_row = width / 2;
+        const unsigned linear = mn_major ? start + x / per_row * leading + k / 8 * stride + k % 8 * width + x % per_row * 2
+                                         : start + x / 8 * stride + x % 8 * width + 2 * k;
+        return linear ^ (linear >> 7 & (width / 16 - 1)) << 4;
+    }
+};
+
+}  // namespace
+
+float AsyncProducts::element(Product& product, unsigned address, bool is_bf16, Reader& reader)
+{
+    const unsigned short bits = reader.read(address);
+    product.elements.push_back({address, bits});
+    return is_bf16 ? float_of_bits(unsigned(bits) << 16) : float_of_f16(bits);
+}
+
+void AsyncProducts::issue(int warp, const WarpOperands& lanes, Reader& reader)
+{
+    const AsyncProduct& asked = *static_cast<const AsyncProduct*>(lanes[0]->a);
+    for (const Operands* lane : lanes)
+        if (std::memcmp(lane->a, &asked, sizeof asked) != 0) throw Fault{"the lanes of a warp have different wgmma operands"};
+    const Descriptor a(asked.a), b(asked.b);
+    Product product;
+    product.n = asked.n;
+    for (int row = 0; row < rows; ++row)
+        for (int k = 0; k < depth; ++k)
+            product.a.push_back(element(product, a.address(unsigned(rows * warp + row), unsigned(k), asked.a_is_mn_major),
+                                        asked.is_bf16, reader));
+    for (int k = 0; k < depth; ++k)
+        for (int column = 0; column < asked.n; ++column)
+            product.b.push_back(
+                element(product, b.address(unsigned(column), unsigned(k), asked.b_is_mn_major), asked.is_bf16, reader));
+    const std::size_t count = std::size_t(asked.n) / 2;
+    for (int lane = 0; lane < warp_lanes; ++lane) {
+        float* const sums = static_cast<float*>(lanes[lane]->result);
+        product.sums[std::size_t(lane)] = sums;
+        if (shadows_.count(sums)) {
+            if (!holds_pattern(sums, count)) throw Fault{"the sums of a wgmma changed before it was complete"};
+            continue;
+        }
+        shadows_[sums] = std::vector<float>(sums, sums + count);
+        for (std::size_t i = 0; i < count; ++i) sums[i] = pattern();
+    }
+    open_.push_back(std::move(product));
+}
+
+void AsyncProducts::commit()
+{
+    groups_.push_back(std::move(open_));
+    open_.clear();
+}
+
+void AsyncProducts::wait(int pending, const Reader& reader)
+{
+    while (int(groups_.size()) > pending) {
+        const Group group = std::move(groups_.front());
+        groups_.pop_front();
+        for (const Product& product : group) complete(product, reader);
+        for (const Product& product : group)
+            for (float* sums : product.sums) {
+                const auto found = shadows_.find(sums);
+                if (found == shadows_.end() || is_in_flight(sums)) continue;
+                if (!holds_pattern(sums, found->second.size()))
+                    throw Fault{"the sums of a wgmma changed before it was complete"};
+                std::memcpy(sums, found->second.data(), found->second.size() * sizeof(float));
+                shadows_.erase(found);
+            }
+    }
+}
+
+bool AsyncProducts::is_in_flight(const float* sums) const
+{
+    for (const Group& group : groups_)
+        for (const Product& product : group)
+            for (const float* other : product.sums)
+                if (other == sums) return true;
+    return false;
+}
+
+// The sum of an instruction is rounded once, as in machine/mma.cpp.
+void AsyncProducts::complete(const Product& product, const Reader& reader)
+{
+    for (const Element& element : product.elements)
+        if (reader.peek(element.address) != element.bits)
+            throw Fault{"an operand of a wgmma was overwritten before it was complete, at address "
+                        + std::to_string(element.address)};
+    for (int lane = 0; lane < warp_lanes; ++lane) {
+        std::vector<float>& sums = shadows_.at(product.sums[std::size_t(lane)]);
+        for (int i = 0; i < product.n / 2; ++i) {
+            const int row = lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            double sum = double(sums[std::size_t(i)]);
+            for (int k = 0; k < depth; ++k)
+                sum += double(product.a[std::size_t(row * depth + k)]) * double(product.b[std::size_t(k * product.n + column)]);
+            sums[std::size_t(i)] = float(sum);
+        }
+    }
+}
+
+}  // namespace wt::emulator

@@ -1,0 +1,125 @@
+"""Writes loops that load into stages as C++: the bodies of their macros, and the types of their products.
+
+An iteration loads its tiles into one stage, and multiplies those of an earlier iteration before that, so that tensor
+cores work while the loads are issued. After the loop the program jumps to the products until no stage is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from warp_tiles.codegen.hooks import Hook
+from warp_tiles.codegen.loops import LoopDecision
+from warp_tiles.codegen.macros import STATEMENT, Macros, hook_of, pointer
+from warp_tiles.codegen.stages import Ring
+from warp_tiles.codegen.sums import Accumulation
+from warp_tiles.codegen.trace import Array, Tile
+from warp_tiles.gemm.dtypes import DTYPES
+from warp_tiles.gemm.main_loop import StagedProduct
+from warp_tiles.gemm.variant import GemmVariant
+
+_SYNC = "WP_TILE_SYNC();"
+
+
+def staged_types(decision: LoopDecision) -> Iterator[str]:
+    """Yields the C++ types of the products of a loop with stages."""
+    if decision.pipeline is None or (ring := decision.pipeline.ring) is None:
+        return
+    for product, variant, answer in zip(decision.pipeline.products, ring.variants, ring.products):
+        yield _type(product, variant, answer)
+
+
+def _type(product: Accumulation, variant: GemmVariant, answer: StagedProduct) -> str:
+    template = {"wgmma": "WarpgroupProduct", "mma_m16n8k16": "WarpProduct"}[answer.instruction]
+    sizes = {"m": variant.m, "n": variant.n, "k": variant.k, "warps_m": answer.warps_m, "warps_n": answer.warps_n}
+    majors = {"a_k_major": variant.a.arrangement == "row_major", "b_k_major": variant.b.arrangement == "col_major"}
+    name = _name(product)
+    return (
+        f"struct {name}_problem {{\n"
+        f"    using T = {DTYPES[variant.a.dtype].kernel_type};\n"
+        f"    static constexpr int {', '.join(f'{key} = {value}' for key, value in sizes.items())};\n"
+        f"    static constexpr bool {', '.join(f'{key} = {str(value).lower()}' for key, value in majors.items())};\n"
+        f"}};\nusing {name} = wt_module::{template}<{name}_problem>;"
+    )
+
+
+def emit_ring(macros: Macros, decision: LoopDecision) -> None:
+    """Writes a loop that loads into stages."""
+    pipeline = decision.pipeline
+    assert pipeline is not None
+    assert pipeline.ring is not None
+    ring, found, loop = pipeline.ring, pipeline.ring.loop, decision.loop.hook
+    name, multiply, drain = f"wt_ring_{loop}", f"wt_multiply_{loop}", f"wt_drain_{loop}"
+    extra = found.extra_bytes
+    memory = f"wt_memory_{loop}"
+    if extra:  # declared without an initializer, because a goto may not jump over one
+        macros.add(Hook.BEGIN, loop, f"void* {memory}; {memory} = wp::tile_shared_storage_t::alloc({extra});")
+    first = pointer(ring.first) if ring.first is not None else memory
+    kind = f"wt_module::Ring<{found.stages}, {found.in_flight}, {found.stage_bytes}>"
+    macros.add(Hook.BEGIN, loop, f"{kind} {name}; {name}.begin(wt_module::address({first}));")
+    summed = {product.array: product for product in pipeline.products}
+    for number, product in summed.items():
+        macros.add(Hook.BEGIN, loop, f"{_name(product)}::Sums wt_sums_{number}; wt_module::clear(wt_sums_{number});")
+    adds = " ".join(_add(ring, product, name) for product in pipeline.products)
+    wait = f"{name}.wait<{str(found.instruction == 'wgmma').lower()}>();"
+    # Products in flight keep tensor cores busy while the loads are issued. Without them the products come first.
+    if found.in_flight:
+        begin = f"if ({name}.due()) {wait} "
+        before = f"{multiply}:; if ({name}.due()) {{ if (!{name}.more) {wait}"
+    else:
+        begin, before = "", f"{multiply}:; if ({name}.due()) {{ {wait}"
+    multiplied = f"{before} {adds} {name}.multiplied(); if (!{name}.more) goto {drain}; }} "
+    if not found.in_flight:
+        begin, multiplied = multiplied, ""
+    for load in pipeline.loads:
+        (tile,) = (value for value in load.results if isinstance(value, Tile))
+        slot = f"{name}.to + {ring.slots[tile.name].offset_bytes}"
+        array = next((value for value in load.operands if isinstance(value, Array) and value.parameter), None)
+        target = f"wt_module::LoadSlotOnce {{{slot}}}"
+        if array is not None:  # no statement assigns to a parameter
+            loader = f"wt_loader_{loop}_{tile.name}"
+            kind = f"wt_module::SlotLoader<decltype({tile.name})>"
+            macros.add(Hook.BEGIN, loop, f"{kind} {loader}; {loader}.begin({array.name});")
+            target = f"wt_module::LoadSlot<{kind}> {{{loader}, {slot}}}"
+        commit = " wt::arch::commit_copies();" if load is pipeline.loads[-1] else ""
+        macros.replace(Hook.AT, hook_of(load), f"{begin}{target} << {STATEMENT}{commit}")
+        begin = ""
+    *earlier, last = pipeline.products
+    for product in earlier:
+        macros.replace(Hook.AT, hook_of(product.operation), "")
+    macros.replace(Hook.AT, hook_of(last.operation), f"{multiplied}{name}.loaded();")
+    macros.add(Hook.END, loop, f"{name}.more = false; {drain}:; if ({name}.turns) goto {multiply};")
+    macros.add(Hook.END, loop, f"{_name(last)}::complete(); {_SYNC}")
+    if extra:
+        macros.add(Hook.END, loop, f"wp::tile_shared_storage_t::alloc(-{extra});")
+    _emit_results(macros, loop, ring, pipeline.products)
+
+
+def _emit_results(macros: Macros, loop: int, ring: Ring, products: tuple[Accumulation, ...]) -> None:
+    """Writes the sums to C after the loop, or adds them to it."""
+    written: set[str] = set()
+    arrays: set[int] = set()
+    for product, starts in zip(products, ring.starts):
+        if product.array not in arrays:
+            arrays.add(product.array)
+            adds = str(starts or product.c.name in written).lower()
+            written.add(product.c.name)
+            finish = f"{_name(product)}::finish<{adds}>(wt_sums_{product.array}, {pointer(product.c)});"
+            macros.add(Hook.END, loop, f"{finish} {_SYNC}")
+    for product in products:
+        if product.addition is not None:
+            macros.replace(Hook.AT, hook_of(product.addition), "")
+            target = product.addition.tiles[0].name
+            macros.add(Hook.END, loop, f"wp::tile_add_inplace({target}, {product.c.name});")
+
+
+def _add(ring: Ring, product: Accumulation, name: str) -> str:
+    slots = []
+    for tile in (product.a, product.b):
+        root = next(root for root in ring.slots if root in tile.memory)
+        slots.append(f"{name}.from + {ring.slots[root].offset_bytes}")
+    return f"{_name(product)}::add(wt_sums_{product.array}, {', '.join(slots)});"
+
+
+def _name(product: Accumulation) -> str:
+    return f"wt_staged_{hook_of(product.operation)}"

@@ -1,0 +1,231 @@
+"""Loops that load several iterations ahead, into a ring of stages (``kernels/module/slots.cuh``).
+
+A stage has a slot for each tile that an iteration loads. The stages lie in the memory of tiles that are idle in the
+loop, and in extra shared memory. Their tiles are multiplied where they are, by wgmma or by mma.sync.
+
+All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from warp_tiles.codegen.effects import TRANSPOSE
+from warp_tiles.codegen.sums import Accumulation
+from warp_tiles.codegen.trace import (
+    UNKNOWN_MEMORY,
+    FunctionTrace,
+    Loop,
+    ModuleTrace,
+    Node,
+    Operation,
+    Tile,
+    operations,
+    path_to,
+)
+from warp_tiles.codegen.zeros import holds_zeros
+from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, LoopInstruction, MainLoop, StagedProduct
+from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.heuristics.main_loop import main_loop, staged_product
+
+
+@dataclass(frozen=True)
+class LoopTarget:
+    """What loops of a module may use.
+
+    Attributes:
+        variants: The forward product of each site that has a function.
+        instructions: The instructions of staged products; empty if there are none.
+        obstacle: The reason why an instruction may not be used; empty if all may be.
+    """
+
+    variants: Mapping[int, GemmVariant] = field(default_factory=dict)
+    instructions: Collection[LoopInstruction] = ()
+    obstacle: str = ""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of a loaded tile in a stage.
+
+    Attributes:
+        load: The load.
+        offset_bytes: Its offset in the stage.
+    """
+
+    load: Operation
+    offset_bytes: int
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The stages of a loop.
+
+    Attributes:
+        loop: The answer of the chooser.
+        first: The tile in whose memory the first stage begins; None if it begins in extra memory.
+        slots: The slots of a stage by tile, in the order of the loads.
+        products: How each product of the loop is computed, in order.
+        variants: Their questions, in order.
+        starts: True for each product whose C has a start value, which is added after the loop.
+    """
+
+    loop: MainLoop
+    first: Tile | None
+    slots: Mapping[str, Slot]
+    products: tuple[StagedProduct, ...]
+    variants: tuple[GemmVariant, ...]
+    starts: tuple[bool, ...]
+
+
+def plan_ring(
+    module: ModuleTrace,
+    function: FunctionTrace,
+    loop: Loop,
+    block: tuple[Node, ...],
+    loads: Sequence[Operation],
+    products: Sequence[Accumulation],
+    target: LoopTarget,
+) -> Ring | str:
+    """Returns the stages of a loop that can load ahead, or the reason why it has none.
+
+    Args:
+        module: The whole module.
+        function: The function that contains the loop.
+        loop: The loop.
+        block: The statements that contain its loads and products.
+        loads: Its loads, in order.
+        products: Its products, in order.
+        target: What the loop may use.
+    """
+    if not target.instructions:
+        return target.obstacle
+    if problem := _problem_of_order(block, loads, products):
+        return problem
+    chosen: list[tuple[GemmVariant, StagedProduct]] = []
+    roots = {tile.name: tile for load in loads for tile in load.results if isinstance(tile, Tile)}
+    for product in products:
+        assert product.operation.product is not None
+        variant = target.variants.get(product.operation.product.site)
+        if variant is None:
+            return "the product has no function"
+        if product.home is not loop:
+            return "the sums stay in registers over an outer loop"
+        for tile, operand, shape in (
+            (product.a, variant.a, (variant.m, variant.k)),
+            (product.b, variant.b, (variant.k, variant.n)),
+        ):
+            stored = shape if operand.arrangement == "row_major" else shape[::-1]
+            root = _whole_root(function, tile, roots)
+            if root is None or root.shape != stored:
+                return f"an operand of line {product.operation.line} is not a whole tile that the loop loads"
+        answer = staged_product(variant, target.instructions)
+        if isinstance(answer, str):
+            return answer
+        chosen.append((variant, answer))
+    if len({answer.instruction for _, answer in chosen}) > 1:
+        return "its products use different instructions"
+    slots, stage_bytes = _slots(loads)
+    idle, starts = _idle_tiles(module, function, loop, loads, products)
+    run, at_end = _longest_run(function, idle)
+    sizes = dict(function.frame)
+    answered = main_loop(
+        chosen,
+        stage_bytes,
+        tile_bytes=sum(sizes.values()),
+        idle_bytes=sum(sizes[name] for name in run),
+        at_end=at_end,
+        around_bytes=module.bytes_around(function.label),
+    )
+    if isinstance(answered, str):
+        return answered
+    in_tiles = run and (at_end or not answered.extra_bytes)
+    first = idle[run[0]] if in_tiles else None
+    return Ring(answered, first, slots, tuple(a for _, a in chosen), tuple(v for v, _ in chosen), starts)
+
+
+def _problem_of_order(block: tuple[Node, ...], loads: Sequence[Operation], products: Sequence[Accumulation]) -> str:
+    """Returns the reason why loads and products do not follow each other without jumps; empty if they do."""
+    positions = [block.index(load) for load in loads]
+    ends = [block.index(product.operation) for product in products]
+    if max(positions) > min(ends):
+        return "it loads tiles after a product"
+    if not all(isinstance(node, Operation) for node in block[min(positions) : max(ends) + 1]):
+        return "a branch or loop lies between its loads and its products"
+    return ""
+
+
+def _whole_root(function: FunctionTrace, tile: Tile, roots: Mapping[str, Tile]) -> Tile | None:
+    """Returns the loaded tile that an operand is, or is the transpose of."""
+    if tile.name in roots:
+        return roots[tile.name]
+    for operation in function.operations():
+        if operation.name == TRANSPOSE and tile in operation.results:
+            (source,) = (value for value in operation.operands if isinstance(value, Tile))
+            return roots.get(source.name)
+    return None
+
+
+def _slots(loads: Sequence[Operation]) -> tuple[dict[str, Slot], int]:
+    """Returns the slots of a stage by tile, and the bytes of a stage."""
+    slots: dict[str, Slot] = {}
+    offset = 0
+    for load in loads:
+        for tile in load.results:
+            if isinstance(tile, Tile):
+                slots[tile.name] = Slot(load, offset)
+                offset += -(-tile.size_bytes // STAGE_ALIGNMENT) * STAGE_ALIGNMENT
+    return slots, offset
+
+
+def _idle_tiles(
+    module: ModuleTrace,
+    function: FunctionTrace,
+    loop: Loop,
+    loads: Sequence[Operation],
+    products: Sequence[Accumulation],
+) -> tuple[dict[str, Tile], tuple[bool, ...]]:
+    """Returns the tiles whose memory holds nothing in the loop, and for each product whether C has a start value."""
+    idle = {tile.name: tile for load in loads for tile in load.results if isinstance(tile, Tile)}
+    starts = []
+    for product in products:
+        zero = product.addition is not None or holds_zeros(module, function, loop, product.c)
+        starts.append(not zero)
+        if zero and product.c.owner:
+            idle[product.c.name] = product.c
+    idle |= _later_tiles(function, loop)
+    return idle, tuple(starts)
+
+
+def _later_tiles(function: FunctionTrace, loop: Loop) -> dict[str, Tile]:
+    """Returns the tiles with memory of their own that the program touches only after a loop."""
+    path = path_to(function.nodes, loop)
+    nodes, index = path[0]
+    outer = nodes[index]
+    around = [nodes[at] for nodes, at in path]
+    if any(isinstance(node, Loop) and node.kind != "unrolled" and node is not loop for node in around):
+        return {}  # an earlier iteration of the outer loop may have written them
+    before = [*operations(nodes[:index]), *operations((outer,))]
+    touched = {name for operation in before for tile in operation.tiles for name in tile.memory}
+    if UNKNOWN_MEMORY in touched:
+        return {}
+    later = (tile for operation in operations(nodes[index + 1 :]) for tile in operation.tiles)
+    return {tile.name: tile for tile in later if tile.owner and tile.name not in touched}
+
+
+def _longest_run(function: FunctionTrace, idle: Collection[str]) -> tuple[tuple[str, ...], bool]:
+    """Returns the idle tiles that lie next to each other and have the most bytes, and whether they are the last ones.
+
+    The last tiles come first, because extra memory continues them.
+    """
+    runs: list[list[str]] = [[]]
+    for name, _ in function.frame:
+        if name in idle:
+            runs[-1].append(name)
+        else:
+            runs.append([])
+    if runs[-1]:
+        return tuple(runs[-1]), True
+    sizes = dict(function.frame)
+    return tuple(max(runs, key=lambda run: sum(sizes[name] for name in run))), False

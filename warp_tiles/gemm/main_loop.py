@@ -1,0 +1,52 @@
+"""The answer for a loop of products: how its block loads and multiplies the tiles of an iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+LoopInstruction = Literal["wgmma", "mma_m16n8k16"]
+
+STAGE_ALIGNMENT = 1024  # bytes; the swizzling pattern of a slot repeats after so many
+
+
+@dataclass(frozen=True)
+class StagedProduct:
+    """How a block multiplies two tiles that lie in slots (``kernels/module/staged_product.cuh``).
+
+    Attributes:
+        instruction: ``wgmma`` (sm_90a) or ``mma_m16n8k16`` (sm_80 and newer).
+        warps_m, warps_n: The grid of warps over C, or of warpgroups (four warps) with ``wgmma``.
+        sums: Registers of a thread that hold sums.
+    """
+
+    instruction: LoopInstruction
+    warps_m: int
+    warps_n: int
+    sums: int
+
+
+@dataclass(frozen=True)
+class MainLoop:
+    """The pipeline of a loop: a ring of stages, each with the tiles that one iteration loads.
+
+    Attributes:
+        instruction: The instruction of its products.
+        stages: Number of stages.
+        in_flight: Iterations whose products may be in progress while the next ones are issued: 0 or 1.
+        stage_bytes: Bytes of a stage.
+        extra_bytes: Bytes of shared memory that the kernel needs beyond its tiles.
+        blocks: Resident blocks of a multiprocessor, as far as shared memory and the registers of sums decide.
+    """
+
+    instruction: LoopInstruction
+    stages: int
+    in_flight: int
+    stage_bytes: int
+    extra_bytes: int
+    blocks: int
+
+    @property
+    def lag(self) -> int:
+        """Iterations between the loads of tiles and their products."""
+        return self.stages - 1 - self.in_flight
