@@ -398,3 +398,10 @@ def wrong_gradients(form: Form, a: Matrix, b: Matrix, g: Matrix, of_a: Matrix, o
             if np.sum(gradient.astype(np.float64) * direction) != np.sum(g * (moved - constant)):
                 wrong.append(name)
     return wrong
+
+
+def in_half(text: str) -> str:
+    """The source of a form whose arrays A and B are float16, so that its loops may load into stages."""
+    for name in "AB":
+        text = text.replace(f"{name}: wp.array2d(dtype=wp.float32)", f"{name}: wp.array2d(dtype=wp.float16)")
+    return text

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,122 +10,11 @@ import pytest
 
 import warp_tiles
 from tests.emulator.generated import EmulatedKernels, generate
-from tests.emulator.memory import Values
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION, load
+from tests.staged_cases import FORMS, HEADER, Case, drawn
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
-
-HEADER = """
-@wp.func
-def twice_plus(x: wp.float32, y: wp.float32):
-    return x * wp.float32(2.0) + y
-"""
-START = 'c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.float32, storage="shared")'
-LOADS = (
-    "a = wp.tile_load(A, shape={a_shape}, offset={a_offset}, storage='shared')",
-    "b = wp.tile_load(B, shape={b_shape}, offset={b_offset}, storage='shared')",
-)
-STORE = "wp.tile_store(C, c, offset=(i * {m}, j * {n}))"
-KERNEL = """
-@wp.kernel(enable_backward=False)
-def {name}(
-    A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), E: wp.array2d(dtype=wp.float32),
-    C: wp.array2d(dtype=wp.float32),
-):
-    i, j = wp.tid()
-{body}
-"""
-
-
-@dataclass(frozen=True)
-class Case:
-    """One loop: a block tile of m x n, steps of k, and arrays of rows x depth and depth x columns elements.
-
-    Attributes:
-        start: Statements before the loop.
-        product: The product, by default into ``c``.
-        finish: Statements after the loop.
-        expected: The expected C of A B and E.
-        unaligned: True if rows of the arrays are not multiples of 16 bytes.
-    """
-
-    m: int
-    n: int
-    k: int
-    rows: int
-    columns: int
-    depth: int
-    a_transposed: bool = False
-    b_transposed: bool = False
-    unaligned: bool = False
-    start: str = START
-    product: str = "wp.tile_matmul({a}, {b}, c)"
-    finish: str = STORE
-    expected: Callable[[Values, Values], Values] = lambda product, e: product
-    more: str = ""
-
-    def text(self, name: str) -> str:
-        """The source of its kernel."""
-        a_shape, a_offset = f"({self.m}, {self.k})", f"(i * {self.m}, s * {self.k})"
-        b_shape, b_offset = f"({self.k}, {self.n})", f"(s * {self.k}, j * {self.n})"
-        if self.a_transposed:
-            a_shape, a_offset = f"({self.k}, {self.m})", f"(s * {self.k}, i * {self.m})"
-        if self.b_transposed:
-            b_shape, b_offset = f"({self.n}, {self.k})", f"(j * {self.n}, s * {self.k})"
-        a = "wp.tile_transpose(a)" if self.a_transposed else "a"
-        b = "wp.tile_transpose(b)" if self.b_transposed else "b"
-        inner = [*LOADS, *filter(None, [self.more]), self.product.format(a=a, b=b)]
-        lines = [
-            self.start,
-            f"for s in range({-(-self.depth // self.k)} + 0 * A.shape[0]):",
-            *("    " + x for x in inner),
-        ]
-        lines += self.finish.splitlines()
-        body = "\n".join("    " + line for line in lines)
-        body = body.format(
-            m=self.m, n=self.n, k=self.k, a_shape=a_shape, a_offset=a_offset, b_shape=b_shape, b_offset=b_offset
-        )
-        return KERNEL.format(name=name, body=body)
-
-    def arrays(self, seed: int) -> tuple[Values, Values, Values, Values]:
-        """A, B and E of small integers, and the product."""
-        draw = np.random.default_rng(seed)
-        a = draw.integers(-3, 4, (self.rows, self.depth)).astype(np.float16)
-        b = draw.integers(-3, 4, (self.depth, self.columns)).astype(np.float16)
-        e = draw.integers(-9, 10, (self.rows, self.columns)).astype(np.float32)
-        stored_a = np.ascontiguousarray(a.T) if self.a_transposed else a
-        stored_b = np.ascontiguousarray(b.T) if self.b_transposed else b
-        return stored_a, stored_b, e, a.astype(np.float32) @ b.astype(np.float32)
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        return -(-self.rows // self.m), -(-self.columns // self.n)
-
-
-ADD_E = """e = wp.tile_load(E, shape=({m}, {n}), offset=(i * {m}, j * {n}))
-wp.tile_store(C, wp.tile_map(twice_plus, c, e), offset=(i * {m}, j * {n}))"""
-FORMS = {
-    "common": Case(64, 64, 32, 128, 64, 160),
-    "one turn": Case(64, 64, 32, 64, 64, 32),
-    "no turn": Case(64, 64, 32, 64, 64, 0),
-    "edges": Case(64, 64, 32, 72, 40, 88),
-    "unaligned rows": Case(64, 64, 32, 70, 71, 75),
-    "start value": Case(
-        64, 64, 32, 64, 64, 96,
-        start='c = wp.tile_load(E, shape=({m}, {n}), offset=(i * {m}, j * {n}), storage="shared")',
-        expected=lambda product, e: product + e,
-    ),
-    "epilogue": Case(64, 64, 32, 64, 64, 96, finish=ADD_E, expected=lambda product, e: 2 * product + e),
-    "two products": Case(
-        64, 64, 32, 64, 64, 96,
-        product="wp.tile_matmul({a}, {b}, c)\n        wp.tile_matmul({a}, {b}, c)",
-        expected=lambda product, e: 2 * product,
-    ),
-    "a transposed": Case(64, 64, 32, 128, 64, 96, a_transposed=True),
-    "b transposed": Case(64, 64, 32, 64, 128, 96, b_transposed=True),
-    "both transposed": Case(64, 32, 16, 128, 64, 64, a_transposed=True, b_transposed=True),
-}  # fmt: skip
 
 
 def compile_cases(
@@ -163,15 +50,6 @@ def test_forms(machine: Machine, tmp_path: Path, arch: int, threads: int, main_l
     # with 256 threads, panels of B cannot be divided among two warpgroups, unless B is transposed
     assert source.count(f"= wt_module::{instruction}Product<") == products - (2 if threads == 256 else 0)
     check(emulated, kernels, FORMS)
-
-
-def drawn(seed: int) -> Case:
-    """A case with random sizes."""
-    draw = random.Random(seed)
-    m, n, k = draw.choice([64, 128]), draw.choice([32, 48, 64, 96, 128]), draw.choice([16, 32, 64])
-    rows, columns = draw.choice([m, m + 8, 2 * m - 3]), draw.choice([n, n - 8, n + 5])
-    depth = draw.choice([k, 3 * k, 5 * k, 4 * k - 8, 3 * k + 1])
-    return Case(m, n, k, rows, columns, depth, draw.random() < 0.4, draw.random() < 0.4)
 
 
 @pytest.mark.parametrize("seed", range(4))

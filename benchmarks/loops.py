@@ -1,0 +1,151 @@
+"""Compares unmodified loops of wp.tile_matmul over whole matrices with cuBLAS, in one run on a GPU.
+
+    python benchmarks/loops.py --json benchmarks/results/loops.json
+
+A row is a square product of one size, with a block's tile, its threads and the setting `main_loop`. cuBLAS is called
+through torch, with an output of the operands' type. Launches of both alternate. Times are medians by CUDA events. The
+result is compared with a product in float64, relative to its largest element.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.machine import gpu_record
+
+LAUNCHES, WARM_LAUNCHES = 30, 5
+ALLOWED = 1e-4  # difference of correct results
+
+
+@dataclass(frozen=True)
+class Row:
+    """One product of size x size elements by a block of threads, whose tile of C is m x n, in steps of k."""
+
+    dtype: str
+    size: int
+    m: int
+    n: int
+    k: int
+    threads: int
+    main_loop: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.dtype} {self.size} {self.m}x{self.n}x{self.k} {self.threads} threads, {self.main_loop}"
+
+
+TILES = ((128, 256, 64, 256), (128, 128, 64, 128), (128, 128, 64, 256), (128, 128, 32, 128), (128, 128, 32, 256))
+SMALL = (64, 64, 64, 128)
+ROWS = (
+    *(Row("float16", 4096, *tile, "auto") for tile in (*TILES, SMALL)),
+    *(Row("float16", size, *tile, "auto") for size in (2048, 8192) for tile in TILES[:2]),
+    *(Row("bfloat16", size, *TILES[0], "auto") for size in (4096, 8192)),
+    *(Row("float16", 4096, *tile, "mma") for tile in (*TILES[:4], SMALL)),
+    *(Row("float16", 4096, *tile, "two_buffers") for tile in (SMALL, TILES[3])),
+)
+
+
+def kernel_of(row: Row) -> Any:
+    """The kernel of a row: a loop that a user of Warp writes."""
+    import warp as wp
+
+    dtype = getattr(wp, row.dtype)
+    m, n, k = row.m, row.n, row.k
+
+    @wp.kernel(enable_backward=False, module="unique")
+    def gemm(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=wp.float32)):
+        i, j = wp.tid()
+        c = wp.tile_zeros(shape=(m, n), dtype=wp.float32, storage="shared")
+        for step in range(0, A.shape[1], k):
+            a = wp.tile_load(A, shape=(m, k), offset=(i * m, step), storage="shared")
+            b = wp.tile_load(B, shape=(k, n), offset=(step, j * n), storage="shared")
+            wp.tile_matmul(a, b, c)
+        wp.tile_store(C, c, offset=(i * m, j * n))
+
+    return gemm
+
+
+def medians_us(torch: Any, runs: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """The median times of some functions, whose calls alternate."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(WARM_LAUNCHES + LAUNCHES):
+        for name, run in runs.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            run()
+            end.record()
+            end.synchronize()
+            if number >= WARM_LAUNCHES:
+                times[name].append(1e3 * start.elapsed_time(end))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def measure(torch: Any, row: Row) -> dict[str, Any]:
+    """The times of a row, the treatment of its loop, and its difference from float64."""
+    import warp as wp
+
+    import warp_tiles
+
+    torch.manual_seed(0)
+    shape, dtype = (row.size, row.size), getattr(torch, row.dtype)
+    a, b = (torch.randn(shape, device="cuda", dtype=dtype) / 8 for _ in range(2))
+    c, out = torch.zeros(shape, device="cuda", dtype=torch.float32), torch.empty(shape, device="cuda", dtype=dtype)
+    kernel = kernel_of(row)
+    dim = (-(-row.size // row.m), -(-row.size // row.n))
+    with warp_tiles.override(main_loop=row.main_loop):
+        inputs, outputs = [wp.from_torch(a), wp.from_torch(b)], [wp.from_torch(c)]
+        launch = wp.launch_tiled(kernel, dim, inputs, outputs, block_dim=row.threads, record_cmd=True)
+        (loop,) = warp_tiles.plan(kernel.module, arch=90, block_dim=row.threads).to_json()["loops"]
+        launch.launch()
+    expected = a.double() @ b.double()
+    difference = float((c.double() - expected).abs().max() / expected.abs().max())
+    del expected
+    times = medians_us(torch, {"tiles": launch.launch, "cublas": lambda: torch.matmul(a, b, out=out)})
+    tflops = {name: round(2 * row.size**3 / us / 1e6, 1) for name, us in times.items()}
+    treatment = {key: loop[key] for key in ("state", "stages", "instruction", "reason")}
+    found = {"name": row.name, **asdict(row), **treatment, "us": times, "tflops": tflops, "difference": difference}
+    found["to_cublas"] = round(times["cublas"] / times["tiles"], 3)
+    if not difference <= ALLOWED:
+        found["wrong"] = f"differs from float64 by {difference:.3g}"
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure all rows, and write the file after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--only", default="", help="measure only rows whose names contain this text")
+    options = parser.parse_args(arguments)
+    import torch
+    import warp as wp
+
+    import warp_tiles
+
+    wp.config.quiet = True
+    warp_tiles.enable()
+    wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
+    data: dict[str, Any] = {
+        **gpu_record("auto"),
+        "torch": torch.__version__,
+        "torch_cuda": torch.version.cuda,
+        "rows": [],
+    }
+    for row in ROWS:
+        if options.only in row.name:
+            found = measure(torch, row)
+            print(f"{row.name}: {found['tflops']['tiles']} TFLOP/s, {found['to_cublas']} of cuBLAS", flush=True)
+            data["rows"].append(found)
+            options.json.write_text(json.dumps(data, indent=1) + "\n")
+    return int(any("wrong" in row for row in data["rows"]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,51 @@
+"""Loops of float16 products that load into stages, on a GPU: results are exact for every form and instruction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.helpers import load
+from tests.loop_forms import FORMS as LOOP_FORMS
+from tests.loop_forms import K, M, N, in_half
+from tests.staged_cases import FORMS, HEADER, Case, drawn
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
+DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(24)}
+# as many as reach full speed
+LARGE = {
+    "128x256x64": Case(128, 256, 64, 1024, 1000, 520),
+    "128x128x64": Case(128, 128, 64, 1024, 1000, 520),
+    "256x128x64, transposed": Case(256, 128, 64, 1000, 1024, 776, True, True),
+}
+
+
+@pytest.mark.parametrize("name", [*FORMS, *DRAWN, *LARGE])
+@pytest.mark.parametrize(("main_loop", "threads"), [("auto", 128), ("auto", 256), ("mma", 128)])
+def test_cases(name: str, main_loop: str, threads: int, gpu: str) -> None:
+    case = (FORMS | DRAWN | LARGE)[name]
+    with warp_tiles.enabled(), warp_tiles.override(main_loop=main_loop):
+        kernel = load(HEADER + case.text("case"), block_dim=threads).case
+        a, b, e, product = case.arrays(7)
+        arrays = [wp.array(values, device=gpu) for values in (a, b, e)]
+        c = wp.full((case.rows, case.columns), np.nan, dtype=wp.float32, device=gpu)
+        for _ in range(3):  # a race need not show in one launch
+            wp.launch_tiled(kernel, dim=case.grid, inputs=arrays, outputs=[c], block_dim=threads, device=gpu)
+            assert np.array_equal(c.numpy(), case.expected(product, e))
+            c.fill_(np.nan)
+
+
+@pytest.mark.parametrize("name", [name for name in LOOP_FORMS if "+= wp.tile_matmul" not in LOOP_FORMS[name].text])
+def test_forms_in_half(name: str, gpu: str) -> None:
+    form = LOOP_FORMS[name]
+    draw = np.random.default_rng(1)
+    a, b = (draw.integers(-3, 4, shape).astype(np.float16) for shape in ((M, K), (K, N)))
+    given = b.T.copy() if form.b_transposed else b
+    with warp_tiles.enabled():
+        kernel = load(in_half(form.text), block_dim=64).multiply
+        arrays = [wp.array(values, dtype=wp.float16, device=gpu) for values in (a, given)]
+        c = wp.full((M, N), np.nan, dtype=wp.float32, device=gpu)
+        wp.launch_tiled(kernel, dim=(M // 32, N // 32), inputs=arrays, outputs=[c], block_dim=64, device=gpu)
+        assert np.array_equal(c.numpy(), form.expected(a.astype(float), b.astype(float)))
