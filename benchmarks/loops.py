@@ -10,6 +10,7 @@ result is compared with a product in float64, relative to its largest element.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import statistics
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.machine import gpu_record
+from tests.integration.helpers import load
 
 LAUNCHES, WARM_LAUNCHES = 30, 5
 ALLOWED = 1e-4  # difference of correct results
@@ -53,24 +55,23 @@ ROWS = (
 )
 
 
+# a loop that a user of Warp writes
+KERNEL = """
+@wp.kernel(enable_backward=False)
+def gemm(A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), C: wp.array2d(dtype=wp.float32)):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.float32, storage="shared")
+    for step in range(0, A.shape[1], {k}):
+        a = wp.tile_load(A, shape=({m}, {k}), offset=(i * {m}, step), storage="shared")
+        b = wp.tile_load(B, shape=({k}, {n}), offset=(step, j * {n}), storage="shared")
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c, offset=(i * {m}, j * {n}))
+"""
+
+
 def kernel_of(row: Row) -> Any:
-    """The kernel of a row: a loop that a user of Warp writes."""
-    import warp as wp
-
-    dtype = getattr(wp, row.dtype)
-    m, n, k = row.m, row.n, row.k
-
-    @wp.kernel(enable_backward=False, module="unique")
-    def gemm(A: wp.array2d(dtype=dtype), B: wp.array2d(dtype=dtype), C: wp.array2d(dtype=wp.float32)):
-        i, j = wp.tid()
-        c = wp.tile_zeros(shape=(m, n), dtype=wp.float32, storage="shared")
-        for step in range(0, A.shape[1], k):
-            a = wp.tile_load(A, shape=(m, k), offset=(i * m, step), storage="shared")
-            b = wp.tile_load(B, shape=(k, n), offset=(step, j * n), storage="shared")
-            wp.tile_matmul(a, b, c)
-        wp.tile_store(C, c, offset=(i * m, j * n))
-
-    return gemm
+    """The kernel of a row."""
+    return load(KERNEL.format(**asdict(row)), block_dim=row.threads).gemm
 
 
 def medians_us(torch: Any, runs: dict[str, Callable[[], object]]) -> dict[str, float]:
@@ -124,11 +125,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--only", default="", help="measure only rows whose names contain this text")
     options = parser.parse_args(arguments)
-    import torch
     import warp as wp
 
     import warp_tiles
 
+    torch = importlib.import_module("torch")
     wp.config.quiet = True
     warp_tiles.enable()
     wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))

@@ -1,0 +1,104 @@
+"""The choice of a loop's pipeline: instruction, grid of warps, stages and shared memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from warp_tiles.gemm.dispatch import Target, Tile, products
+from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, MainLoop, StagedProduct
+from warp_tiles.gemm.variant import DType, GemmVariant, Role
+from warp_tiles.heuristics.main_loop import main_loop, staged_product
+
+ALL = ("wgmma", "mma_m16n8k16")
+
+
+def variant_of(
+    m: int, n: int, k: int, threads: int, arch: int = 90, dtype: DType = "float16", result: DType = "float32"
+) -> GemmVariant:
+    a, b = Tile(dtype, (m, k), (k, 1), "row_major", True), Tile(dtype, (k, n), (n, 1), "row_major", True)
+    c = Tile(result, (m, n), (n, 1), "row_major", True)
+    return products(a, b, c, precision="default", target=Target(arch, threads)).variants[Role.FORWARD]
+
+
+def loop_of(m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool = True) -> MainLoop:
+    """The pipeline of a loop whose only tiles are A, B and C, all of them idle."""
+    variant = variant_of(m, n, k, threads, arch)
+    product = staged_product(variant, ALL)
+    assert isinstance(product, StagedProduct)
+    stage = 2 * k * (m + n)
+    tiles = stage + 4 * m * n
+    found = main_loop([(variant, product)], stage, tile_bytes=tiles, idle_bytes=tiles, at_end=at_end)
+    assert isinstance(found, MainLoop)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("variant", "expected"),
+    [
+        (variant_of(128, 256, 64, 256), StagedProduct("wgmma", 2, 1, 128)),
+        (variant_of(64, 128, 64, 256), StagedProduct("wgmma", 1, 2, 32)),
+        (variant_of(256, 128, 64, 256), StagedProduct("wgmma", 2, 1, 128)),
+        (variant_of(64, 64, 64, 256), StagedProduct("mma_m16n8k16", 2, 4, 16)),  # panels of B have 64 columns
+        (variant_of(64, 64, 64, 64), StagedProduct("mma_m16n8k16", 1, 2, 64)),  # half a warpgroup
+        (variant_of(32, 64, 32, 128), StagedProduct("mma_m16n8k16", 1, 4, 16)),
+        (variant_of(128, 128, 64, 128, 80), StagedProduct("mma_m16n8k16", 2, 2, 128)),
+        (variant_of(128, 128, 64, 128, 100, "bfloat16"), StagedProduct("mma_m16n8k16", 2, 2, 128)),
+    ],
+)
+def test_instruction_and_grid(variant: GemmVariant, expected: StagedProduct) -> None:
+    assert staged_product(variant, ALL) == expected
+
+
+@pytest.mark.parametrize(
+    ("variant", "reason"),
+    [
+        (variant_of(64, 64, 64, 128, dtype="float32"), "stages hold float16 or bfloat16 tiles"),
+        (variant_of(64, 64, 64, 128, result="float16"), "a row-major float32 C"),
+        (variant_of(64, 72, 64, 128), "64x72x64 is not a multiple of 16"),
+        (variant_of(64, 64, 64, 128, arch=75), "128 threads cannot share 64x64x64"),
+        (variant_of(128, 256, 64, 128), "128 threads cannot share 128x256x64"),  # 256 sums in a thread
+        (variant_of(16, 16, 16, 128), "128 threads cannot share 16x16x16"),
+    ],
+)
+def test_reasons(variant: GemmVariant, reason: str) -> None:
+    found = staged_product(variant, ALL)
+    assert isinstance(found, str)
+    assert reason in found
+
+
+def test_wgmma_only_if_it_may_be_used() -> None:
+    found = staged_product(variant_of(128, 128, 64, 128), ("mma_m16n8k16",))
+    assert found == StagedProduct("mma_m16n8k16", 2, 2, 128)
+
+
+def test_a_block_that_is_alone_keeps_products_in_flight() -> None:
+    loop = loop_of(128, 256, 64, 256)
+    assert (loop.stages, loop.in_flight, loop.lag, loop.blocks) == (4, 1, 2, 1)
+    assert loop.extra_bytes == 4 * loop.stage_bytes + STAGE_ALIGNMENT - (loop.stage_bytes + 4 * 128 * 256)
+
+
+def test_two_blocks_come_before_a_fourth_stage() -> None:
+    loop = loop_of(128, 128, 64, 128)
+    assert (loop.stages, loop.in_flight, loop.lag, loop.blocks) == (3, 0, 2, 2)
+
+
+def test_mma_has_nothing_in_flight() -> None:
+    loop = loop_of(128, 128, 32, 128, 80)
+    assert (loop.in_flight, loop.lag) == (0, loop.stages - 1)
+
+
+def test_less_shared_memory_has_fewer_stages() -> None:
+    assert loop_of(128, 128, 64, 256, 86).stages < loop_of(128, 128, 64, 256, 80).stages
+
+
+def test_stages_apart_from_idle_tiles() -> None:
+    loop = loop_of(128, 128, 64, 256, at_end=False)
+    assert loop.extra_bytes in (0, loop.stages * loop.stage_bytes + STAGE_ALIGNMENT)
+
+
+def test_shared_memory_that_does_not_suffice_is_a_reason() -> None:
+    variant = variant_of(128, 256, 64, 256, 86)
+    product = staged_product(variant, ALL)
+    assert isinstance(product, StagedProduct)
+    reason = main_loop([(variant, product)], 49152, tile_bytes=49152, idle_bytes=49152, at_end=True, around_bytes=9999)
+    assert reason == "2 stages of 49152 bytes need 109327 bytes of shared memory, and there are 99328"
