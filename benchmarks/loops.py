@@ -103,7 +103,9 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
     dim = (-(-row.size // row.m), -(-row.size // row.n))
     with warp_tiles.override(main_loop=row.main_loop):
         inputs, outputs = [wp.from_torch(a), wp.from_torch(b)], [wp.from_torch(c)]
-        launch = wp.launch_tiled(kernel, dim, inputs, outputs, block_dim=row.threads, record_cmd=True)
+        launch = wp.launch_tiled(
+            kernel, dim=dim, inputs=inputs, outputs=outputs, block_dim=row.threads, record_cmd=True
+        )
         (loop,) = warp_tiles.plan(kernel.module, arch=90, block_dim=row.threads).to_json()["loops"]
         launch.launch()
     expected = a.double() @ b.double()
