@@ -10,7 +10,7 @@ from tests.codegen.modules import BIG
 from warp_tiles import settings
 from warp_tiles.gemm.variant import Operand, Role
 from warp_tiles.heuristics.solver import register_limit, registers_of_indexed
-from warp_tiles.plan.planning import ModulePlan, PlannedVariant
+from warp_tiles.plan.planning import ModulePlan, PlannedLoop, PlannedVariant
 from warp_tiles.plan.registers import with_register_limit
 from warp_tiles.solver.variant import SolverVariant, Variant
 
@@ -49,6 +49,13 @@ def limit(
 )
 def test_products_have_the_limit_of_their_block(threads: int, provider: str, expected: tuple[int | None, str]) -> None:
     assert limit(planned(PRODUCT, provider=provider), threads=threads) == expected
+
+
+@pytest.mark.parametrize(("sums", "expected"), [(64, 128), (128, None)])
+def test_many_sums_of_a_loop_leave_room_for_one_block(sums: int, expected: int | None) -> None:
+    loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", "wgmma", sums)
+    plan = ModulePlan("module", 90, 256, ("k",), (planned(PRODUCT),), settings.current(), loops=(loop,))
+    assert with_register_limit(plan).register_limit == expected
 
 
 def test_solvers_have_the_limit_of_the_one_that_needs_most() -> None:

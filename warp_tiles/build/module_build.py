@@ -220,7 +220,7 @@ class ModuleBuild:
 
     def _with_suffix(self, module: ModuleSource) -> ModuleSource:
         """The module with the suffix of its target, if its loops need one."""
-        needed = module.output == "cubin" and any(loop.instruction == "wgmma" for loop in self.plan.loops)
+        needed = module.output == "cubin" and self.plan.target.endswith("a")
         return replace(module, suffix="a") if needed else module
 
     def _compile(self, module: ModuleSource, source_path: Path) -> Future[Compiled]:
@@ -306,8 +306,16 @@ def with_loops(plan: ModulePlan, generated: GeneratedModule) -> ModulePlan:
 
 
 def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, int]:
-    """Bytes of shared memory that functions of a module need beyond their tiles, by the functions' labels."""
-    return generated.reserved_bytes(planned_functions(plan), plan.settings, suffix=_may_have_suffix(plan))
+    """Bytes of shared memory that functions of a module need beyond their tiles, by the functions' labels.
+
+    They suffice also if the module is compiled without the suffix after all.
+    """
+    functions = planned_functions(plan)
+    reserved: dict[str, int] = {}
+    for suffix in {_may_have_suffix(plan), False}:
+        for label, size in generated.reserved_bytes(functions, plan.settings, suffix=suffix).items():
+            reserved[label] = max(size, reserved.get(label, 0))
+    return reserved
 
 
 def _may_have_suffix(plan: ModulePlan) -> bool:

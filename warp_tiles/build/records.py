@@ -88,6 +88,7 @@ class ModuleRecord:
         from_lto = [artifact for artifact in self.artifacts if artifact.symbol]
         return {
             **self.plan.to_json(),
+            "target": replace(self.plan, loops=self.loops).target,
             "loops": [loop.to_json() for loop in self.loops],
             "builds": [artifact.to_json() for artifact in self.artifacts],
             "lto_builds": sum(not artifact.hit for artifact in from_lto),

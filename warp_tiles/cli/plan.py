@@ -58,7 +58,7 @@ def _is_left_to_warp(item: ModulePlan) -> bool:
 
 
 def _print(item: ModulePlan) -> None:
-    title = f"module {item.name}, sm_{item.arch}, {item.block_dim} threads, kernels: {', '.join(item.kernels)}"
+    title = f"module {item.name}, {item.target}, {item.block_dim} threads, kernels: {', '.join(item.kernels)}"
     if item.settings.policy != "auto":
         title += f"; {item.settings.named('policy')} is {item.settings.policy!r}"
     rows: list[list[object]] = []

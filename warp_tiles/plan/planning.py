@@ -203,11 +203,19 @@ class ModulePlan:
         """The variants to build."""
         return tuple(v for v in self.variants if v.needed and v.variant is not None)
 
+    @property
+    def target(self) -> str:
+        """The target of its cubin: ``sm_90a`` if a loop multiplies by wgmma, else e.g. ``sm_90``; empty for the CPU."""
+        if self.arch is None:
+            return ""
+        return f"sm_{self.arch}{'a' if any(loop.instruction == 'wgmma' for loop in self.loops) else ''}"
+
     def to_json(self) -> dict[str, Any]:
         """The module as ``warp-tiles plan --json`` prints it."""
         return {
             "name": self.name,
             "arch": self.arch,
+            "target": self.target,
             "block_dim": self.block_dim,
             "kernels": list(self.kernels),
             "provider": self.settings.provider,

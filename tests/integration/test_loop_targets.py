@@ -1,0 +1,82 @@
+"""Modules whose loops multiply by wgmma: their target, and what they become if Warp links them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warp_tiles
+from tests.integration.helpers import compile_module, load
+from tests.integration.test_loop_builds import KERNEL
+from warp_tiles.compile.compiler import LinkRequest
+
+pytestmark = pytest.mark.usefixtures("enabled")
+FORWARD_ONLY = KERNEL.replace("@wp.kernel\n", "@wp.kernel(enable_backward=False)\n")
+
+
+def loop_module() -> Any:
+    return load(FORWARD_ONLY.format(dtype="float16"), block_dim=128)
+
+
+def instruction_of(record: dict[str, Any], folder: Path) -> str:
+    """The instruction of the loop, by the record and by the source."""
+    (source,) = (path.read_text() for path in folder.glob("*.cu"))
+    (loop,) = record["loops"]
+    assert ("= wt_module::WarpgroupProduct<" in source) is (loop["instruction"] == "wgmma")
+    assert ("= wt_module::WarpProduct<" in source) is (loop["instruction"] == "mma_m16n8k16")
+    return str(loop["instruction"])
+
+
+def test_wgmma_has_the_target_sm_90a(tmp_path: Path) -> None:
+    plan = warp_tiles.plan(loop_module(), arch=90, block_dim=128)
+    assert plan.target == plan.to_json()["target"] == "sm_90a"
+    _, record = compile_module(loop_module(), tmp_path, 90)
+    assert (record["linker"], record["target"]) == ("warp_tiles", "sm_90a")
+    assert instruction_of(record, tmp_path) == "wgmma"
+
+
+@pytest.mark.parametrize("arch", [80, 89, 100, 120])
+def test_other_architectures_have_mma(tmp_path: Path, arch: int) -> None:
+    _, record = compile_module(loop_module(), tmp_path, arch)
+    assert (record["linker"], record["target"]) == ("warp_tiles", f"sm_{arch}")
+    assert instruction_of(record, tmp_path) == "mma_m16n8k16"
+
+
+def test_warps_link_has_mma(tmp_path: Path) -> None:
+    with warp_tiles.override(linker="warp"):
+        (loop,) = warp_tiles.plan(loop_module(), arch=90, block_dim=128).loops
+        assert "wgmma needs a cubin for sm_90a that is linked here" in loop.reason
+        _, record = compile_module(loop_module(), tmp_path, 90)
+    assert (record["linker"], record["target"]) == ("warp", "sm_90")
+    assert instruction_of(record, tmp_path) == "mma_m16n8k16"
+
+
+def test_a_link_that_fails_here_leaves_mma_to_warp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged_request(name: str, inputs: tuple[bytes, ...], *rest: Any) -> LinkRequest:
+        return LinkRequest(name, tuple(data[:100] for data in inputs), *rest)
+
+    monkeypatch.setattr("warp_tiles.build.module_build.LinkRequest", damaged_request)
+    with pytest.warns(RuntimeWarning, match="Warp links module .* itself"):
+        _, record = compile_module(loop_module(), tmp_path, 90)
+    assert (record["linker"], record["target"]) == ("warp", "sm_90")
+    assert instruction_of(record, tmp_path) == "mma_m16n8k16"
+
+
+def test_a_debug_build_has_mma(tmp_path: Path) -> None:
+    module = load(FORWARD_ONLY.format(dtype="float16"), block_dim=128, mode="debug")
+    _, record = compile_module(module, tmp_path, 90)
+    assert (record["linker"], record["target"]) == ("warp", "sm_90")
+    assert instruction_of(record, tmp_path) == "mma_m16n8k16"
+
+
+@pytest.mark.parametrize("main_loop", ["auto", "mma", "two_buffers"])
+def test_shared_memory_covers_the_stages(tmp_path: Path, main_loop: str) -> None:
+    with warp_tiles.override(main_loop=main_loop):
+        compile_module(loop_module(), tmp_path, 90)
+    (meta,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.meta"))
+    (size,) = (size for name, size in meta.items() if name.endswith("forward_smem_bytes"))
+    tiles = 4 * 64 * 64 + 2 * 2 * 64 * 32
+    assert size == {"two_buffers": tiles}.get(main_loop, 4 * 2 * 2 * 64 * 32 + 1024)
