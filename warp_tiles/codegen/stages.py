@@ -129,6 +129,9 @@ def plan_ring(
     slots, stage_bytes = _slots(loads)
     idle, starts = _idle_tiles(module, function, loop, loads, products)
     run, at_end = _longest_run(function, idle)
+    around = module.bytes_around(function.label)
+    if module.reversed:  # in a reverse pass, the tiles of callers have gradients beside them
+        around *= 2
     sizes = dict(function.frame)
     answered = main_loop(
         chosen,
@@ -136,7 +139,7 @@ def plan_ring(
         tile_bytes=sum(sizes.values()),
         idle_bytes=sum(sizes[name] for name in run),
         at_end=at_end,
-        around_bytes=module.bytes_around(function.label),
+        around_bytes=around,
     )
     if isinstance(answered, str):
         return answered
@@ -151,8 +154,9 @@ def _problem_of_order(block: tuple[Node, ...], loads: Sequence[Operation], produ
     ends = [block.index(product.operation) for product in products]
     if max(positions) > min(ends):
         return "it loads tiles after a product"
-    if not all(isinstance(node, Operation) for node in block[min(positions) : max(ends) + 1]):
-        return "a branch or loop lies between its loads and its products"
+    between = block[min(positions) : max(ends) + 1]
+    if not all(isinstance(node, Operation) and node.name not in ("break", "continue") for node in between):
+        return "a branch, loop or jump lies between its loads and its products"
     return ""
 
 
@@ -204,7 +208,7 @@ def _later_tiles(function: FunctionTrace, loop: Loop) -> dict[str, Tile]:
     nodes, index = path[0]
     outer = nodes[index]
     around = [nodes[at] for nodes, at in path]
-    if any(isinstance(node, Loop) and node.kind != "unrolled" and node is not loop for node in around):
+    if any(isinstance(node, Loop) and node is not loop for node in around):
         return {}  # an earlier iteration of the outer loop may have written them
     before = [*operations(nodes[:index]), *operations((outer,))]
     touched = {name for operation in before for tile in operation.tiles for name in tile.memory}

@@ -1,0 +1,155 @@
+"""Loops that load into stages, decided from hand-written traces: where the stages lie, and a test for each reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.codegen import traces as t
+from tests.heuristics.test_main_loop import variant_of
+from warp_tiles.codegen.loops import LoopDecision, decide
+from warp_tiles.codegen.stages import LoopTarget, Ring
+from warp_tiles.codegen.trace import FunctionTrace, Loop, Node, Operation, Tile
+from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT
+
+M, N, K = 64, 64, 32
+A, B = t.tile("a", M, K, "float16"), t.tile("b", K, N, "float16")
+C, D = t.tile("c", M, N), t.tile("d", M, N)
+VARIANT = variant_of(M, N, K, 128)
+TARGET = LoopTarget({0: VARIANT, 1: VARIANT}, ("wgmma", "mma_m16n8k16"))
+STAGE = 2 * K * (M + N)
+
+
+def body(c: Tile = C, site: int = 0) -> tuple[Operation, Operation, Operation]:
+    return t.load(A), t.load(B), t.product(A, B, c, site)
+
+
+def frame(*tiles: Tile) -> tuple[tuple[str, int], ...]:
+    return tuple((tile.name, tile.size_bytes) for tile in tiles)
+
+
+def decided(
+    *nodes: Node, tiles: tuple[Tile, ...] = (C, A, B), target: LoopTarget = TARGET, **fields: Any
+) -> LoopDecision:
+    """The decision about the last loop of a kernel."""
+    found = t.function(*nodes, frame=frame(*tiles), **fields)
+    return decide(t.module(found), found, t.sums_of(0, 1), ahead=True, target=target)[-1]
+
+
+def ring_of(*nodes: Node, tiles: tuple[Tile, ...] = (C, A, B)) -> Ring:
+    ring = decided(*nodes, tiles=tiles).ring
+    assert ring is not None
+    return ring
+
+
+def obstacle(decision: LoopDecision) -> str:
+    assert decision.ring is None
+    return decision.reason.partition("not more stages: ")[2]
+
+
+# ---- where the stages lie
+
+
+def test_stages_begin_in_idle_tiles_and_continue_after_the_last_one() -> None:
+    ring = ring_of(t.zeros(C), t.loop(*body()))
+    assert (ring.first, ring.loop.stages, ring.loop.stage_bytes) == (C, 4, STAGE)
+    assert ring.loop.extra_bytes == max(0, 4 * STAGE + STAGE_ALIGNMENT - sum(size for _, size in frame(C, A, B)))
+    assert {name: slot.offset_bytes for name, slot in ring.slots.items()} == {"a": 0, "b": 2 * M * K}
+    assert ring.starts == (False,)
+
+
+def test_a_start_value_stays_in_c() -> None:
+    ring = ring_of(t.load(C), t.loop(*body()))
+    assert (ring.first, ring.starts) == (A, (True,))
+    assert ring.loop.extra_bytes == 4 * STAGE + STAGE_ALIGNMENT - STAGE
+
+
+def test_a_tile_that_is_used_only_after_the_loop_is_idle() -> None:
+    after = t.load(D)
+    assert ring_of(t.zeros(C), t.loop(*body()), after, tiles=(C, A, B, D)).loop.extra_bytes == 0
+    before = ring_of(t.load(D), t.zeros(C), t.loop(*body()), t.operation("tile_store", D), tiles=(C, A, B, D))
+    assert before.loop.extra_bytes >= 4 * STAGE, "D follows, so extra memory does not continue the idle tiles"
+    assert before.first is None
+
+
+def test_a_tile_of_an_outer_loop_may_hold_a_value_of_its_last_iteration() -> None:
+    inner = t.loop(*body())
+    ring = ring_of(t.loop(t.zeros(C), inner, t.load(D)), tiles=(C, A, B, D))
+    assert ring.first is None
+
+
+def test_the_new_tile_of_a_sum_is_idle() -> None:
+    nodes = t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(D, C)
+    ring = ring_of(t.zeros(D), t.loop(*nodes), tiles=(C, A, B, D))
+    assert (ring.first, ring.starts) == (C if ring.loop.extra_bytes == 0 else None, (False,))
+
+
+def test_two_products_share_a_stage() -> None:
+    first, second, product = body()
+    ring = ring_of(t.zeros(C), t.zeros(D), t.loop(first, second, product, t.product(A, B, D, 1)), tiles=(C, D, A, B))
+    assert len(ring.products) == 2
+    assert ring.loop.stage_bytes == STAGE
+
+
+def test_memory_around_a_function_counts() -> None:
+    huge = t.tile("huge", 1024, 50)
+    helper = t.function(t.zeros(C), t.loop(*body()), label="helper", frame=frame(C, A, B))
+    caller = t.function(t.call("helper"), frame=frame(huge))
+
+    def stages(*functions: FunctionTrace, reverse: frozenset[str] = frozenset()) -> int:
+        module = t.module(*functions, reversed=reverse)
+        return decide(module, helper, t.sums_of(0), ahead=True, target=TARGET)[-1].stages
+
+    assert stages(helper) == 4
+    alone, differentiated = stages(helper, caller), stages(helper, caller, reverse=frozenset({"k"}))
+    assert alone >= 3
+    assert differentiated == 2, "204,800 bytes and their gradients leave no room for stages"
+
+
+# ---- reasons
+
+
+def loop_with(*nodes: Node, **fields: Any) -> tuple[Operation, Loop]:
+    return t.zeros(C), t.loop(*nodes, **fields)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        (loop_with(*body()[:2], t.branch(t.jump("break")), t.product(A, B, C)), "a branch, loop or jump lies between"),
+        (loop_with(t.load(B), t.product(A, B, C)), "is not a whole tile that the loop loads"),
+        (loop_with(t.load(A), t.product(A, B, C), t.load(B)), "it loads tiles after a product"),
+    ],
+)
+def test_obstacles(nodes: tuple[Node, ...], reason: str) -> None:
+    assert reason in obstacle(decided(*nodes))
+
+
+def test_a_view_that_is_no_transpose_is_an_obstacle() -> None:
+    part = t.view("part", A, rows=M, cols=K, dtype="float16")
+    nodes = t.load(A), t.load(B), t.alias(part, A, "tile_view"), t.product(part, B, C)
+    assert "is not a whole tile that the loop loads" in obstacle(decided(t.zeros(C), t.loop(*nodes)))
+
+
+def test_a_transpose_is_a_whole_tile() -> None:
+    stored = t.tile("stored", K, M, "float16")
+    flipped = t.view("flipped", stored, rows=M, cols=K, dtype="float16")
+    variant = variant_of(M, N, K, 128)
+    turned = LoopTarget({0: type(variant)(**{**vars(variant), "a": flipped_operand(variant)})}, TARGET.instructions)
+    nodes = t.load(stored), t.load(B), t.alias(flipped, stored), t.product(flipped, B, C)
+    assert decided(t.zeros(C), t.loop(*nodes), tiles=(C, stored, B), target=turned).ring is not None
+
+
+def flipped_operand(variant: Any) -> Any:
+    return type(variant.a)(variant.a.dtype, "col_major", variant.m, variant.a.alignment)
+
+
+def test_sums_over_an_outer_loop_are_an_obstacle() -> None:
+    decision = decided(t.zeros(C), t.loop(t.loop(*body())))
+    assert obstacle(decision) == "the sums stay in registers over an outer loop"
+
+
+def test_a_setting_is_a_reason() -> None:
+    target = LoopTarget(obstacle="the setting main_loop is 'two_buffers'")
+    assert obstacle(decided(t.zeros(C), t.loop(*body()), target=target)) == "the setting main_loop is 'two_buffers'"
