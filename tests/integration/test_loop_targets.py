@@ -67,6 +67,7 @@ def test_a_link_that_fails_here_leaves_mma_to_warp(tmp_path: Path, monkeypatch: 
 
 def test_a_debug_build_has_mma(tmp_path: Path) -> None:
     module = load(FORWARD_ONLY.format(dtype="float16"), block_dim=128, mode="debug")
+    assert warp_tiles.plan(module, arch=90, block_dim=128).target == "sm_90"
     _, record = compile_module(module, tmp_path, 90)
     assert (record["linker"], record["target"]) == ("warp", "sm_90")
     assert instruction_of(record, tmp_path) == "mma_m16n8k16"

@@ -67,7 +67,8 @@ def finish_module(builder: Any, state: BuilderState, source: str) -> tuple[Gener
     plan = resolve(state.session, called, kernels, list(function_uses(builder, state, reached)))
     trace = state.recorder.trace(state.label, lambda adjoint: kernels_of(adjoint, reached))
     indexed = -(-trace.largest_tile(INDEXED) // state.session.block_dim)
-    return GeneratedModule(state.session, source, trace, called), replace(plan, indexed_elements=indexed)
+    debug = builder.options.get("mode") == "debug"
+    return GeneratedModule(state.session, source, trace, called), replace(plan, indexed_elements=indexed, debug=debug)
 
 
 def reachable_functions(builder: Any) -> list[tuple[Any, dict[int, Any]]]:

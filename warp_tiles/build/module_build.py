@@ -320,7 +320,7 @@ def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, in
 
 def _may_have_suffix(plan: ModulePlan) -> bool:
     """True if the module may be compiled for ``sm_90a``. Warp's own link has the target that the user sets."""
-    return plan.arch == 90 and plan.settings.linker != "warp"
+    return plan.arch == 90 and plan.settings.linker != "warp" and not plan.debug
 
 
 def _payloads(artifacts: Sequence[Artifact]) -> list[bytes]:

@@ -180,6 +180,7 @@ class ModulePlan:
         settings: The settings in force for the module.
         loops: Every loop that contains products, once for each kernel that runs it.
         loops_reason: The reason why no loop was examined; empty if loops were examined.
+        debug: True for a debug build, which Warp links.
         indexed_elements: Elements for each thread, at most, that an indexed load or store of the module has.
         register_limit: Registers per thread, at most, in a cubin that warp_tiles links; None for no limit. Warp's own
             link has none.
@@ -194,6 +195,7 @@ class ModulePlan:
     settings: Settings = field(default_factory=Settings)
     loops: tuple[PlannedLoop, ...] = ()
     loops_reason: str = ""
+    debug: bool = False
     indexed_elements: int = 0
     register_limit: int | None = None
     register_limit_reason: str = ""
