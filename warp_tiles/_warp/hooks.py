@@ -45,6 +45,7 @@ from warp_tiles.errors import PlanError
 if TYPE_CHECKING:
     from warp_tiles._warp.module_recorder import ModuleRecorder
     from warp_tiles.build.module_build import ModuleBuild
+    from warp_tiles.plan.planning import ModulePlan
 
 _NO_EFFECT_ON_CODE = {
     "cache_max_bytes", "cache_shared", "jobs", "precompile_headers", "prefetch", "progress", "tune_budget_s",
@@ -219,12 +220,15 @@ class Hooks:
         generated, bare = finish_module(builder, state, source)
         if bare.arch is not None:
             bare = dataclasses.replace(bare, loops_reason=self._tracer.obstacle)
-        prepare = functools.partial(ModuleBuild, self.engine, generated)
+
+        def prepare(annotated: ModulePlan) -> ModuleBuild:
+            return ModuleBuild(self.engine, generated, with_loops(annotated, generated))
+
         plan = with_loops(self.engine.annotate(bare), generated)
         reserve_shared(builder, state, reserved_bytes(plan, generated))
         self.reloads.before_build(builder.module, builder.options, bare, plan, prepare)
         self.engine.recorder.add_plan(plan)
-        state.build = prepare(plan)
+        state.build = ModuleBuild(self.engine, generated, plan)
         return state.build.text()
 
     def _refuse_stale_hash(self, builder: Any) -> None:
