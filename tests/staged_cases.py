@@ -43,7 +43,6 @@ class Case:
         product: The product, by default into ``c``.
         finish: Statements after the loop.
         expected: The expected C of A B and E.
-        unaligned: True if rows of the arrays are not multiples of 16 bytes.
     """
 
     m: int
@@ -54,12 +53,10 @@ class Case:
     depth: int
     a_transposed: bool = False
     b_transposed: bool = False
-    unaligned: bool = False
     start: str = START
     product: str = "wp.tile_matmul({a}, {b}, c)"
     finish: str = STORE
     expected: Callable[[Values, Values], Values] = lambda product, e: product
-    more: str = ""
 
     def text(self, name: str) -> str:
         """The source of its kernel."""
@@ -71,7 +68,7 @@ class Case:
             b_shape, b_offset = f"({self.n}, {self.k})", f"(j * {self.n}, s * {self.k})"
         a = "wp.tile_transpose(a)" if self.a_transposed else "a"
         b = "wp.tile_transpose(b)" if self.b_transposed else "b"
-        inner = [*LOADS, *filter(None, [self.more]), self.product.format(a=a, b=b)]
+        inner = [*LOADS, self.product.format(a=a, b=b)]
         lines = [
             self.start,
             f"for s in range({-(-self.depth // self.k)} + 0 * A.shape[0]):",

@@ -12,8 +12,8 @@
 
 namespace wt::arch {
 
-// The layout of an operand in shared memory. Rows of a panel are `width` bytes, which are contiguous along K or along
-// M or N. Sixteen-byte vectors are permuted within 8 rows (#matrix-descriptor-format, swizzling modes).
+// Returns the descriptor of an operand in shared memory. A panel's rows have `width` bytes, contiguous along K or along M
+// or N. Sixteen-byte vectors are permuted within 8 rows (#matrix-descriptor-format, swizzling modes).
 // start: address, group: bytes between 8 rows, panel: bytes between panels (contiguous along M or N), width: 128, 64 or 32
 WT_DEVICE u64 wgmma_operand(u32 start, u32 group, u32 panel, u32 width)
 {
@@ -21,7 +21,7 @@ WT_DEVICE u64 wgmma_operand(u32 start, u32 group, u32 panel, u32 width)
     return u64((start & 0x3ffff) >> 4) | u64(panel >> 4) << 16 | u64(group >> 4) << 32 | swizzle << 62;
 }
 
-// Orders the writes to D and, through the generic proxy, to shared memory before the products that follow.
+// Orders this warp's accesses to D before the products that follow.
 WT_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
 
 // Makes a group of the products that this warp started since its last group.
@@ -63,7 +63,7 @@ WT_DEVICE void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;"
 // MN-major if it is contiguous along M or N.
 #define WT_DEFINE_WGMMA(N, TYPE, NAME, LIST, A, B, A_MN, B_MN, ...)                                                    \
     template <bool A_IS_MN_MAJOR, bool B_IS_MN_MAJOR>                                                                  \
-    WT_DEVICE void wgmma(f32 (&d)[N / 8][4], u64 a, u64 b, TYPE)                                                     \
+    WT_DEVICE void wgmma(f32 (&d)[N / 8][4], u64 a, u64 b, TYPE)                                                       \
     {                                                                                                                  \
         WT_WGMMA(N, NAME, LIST, A, B, A_MN, B_MN, __VA_ARGS__);                                                        \
     }

@@ -63,8 +63,8 @@ __device__ void load_slot(unsigned slot, const Global& source)
 #endif
 }
 
-// Loads the tiles of one array into slots. What does not change in the loop is computed before it, because the instructions
-// between two products are the time in which tensor cores wait.
+// Loads the tiles of one array into slots. begin() computes all values that are constant in the loop, because tensor cores
+// wait for the instructions between two products.
 template <typename Tile> struct SlotLoader {
     using T = typename Tile::Type;
     using Shape = typename Tile::Layout::Shape;
@@ -163,7 +163,7 @@ template <int STAGES, int IN_FLIGHT, int STAGE_BYTES> struct Ring {
     static constexpr int ALIGNMENT = 1024;  // of a stage: the swizzling pattern repeats after so many bytes
 
     unsigned start, to, from;  // addresses of the first stage, of the next load, and of the next products
-    int turns;                 // that are loaded and not multiplied
+    int turns;                 // number of turns that are loaded and not yet multiplied
     int more;                  // true if another iteration may follow
 
     inline __device__ void begin(unsigned memory)

@@ -92,8 +92,6 @@ template <class P> struct WarpProduct {
     using A = OperandSlot<P, true>;
     using B = OperandSlot<P, false>;
     static constexpr int ROWS = P::m / P::warps_m, COLS = P::n / P::warps_n;
-    static constexpr int COUNT = ROWS * COLS / 32;
-    static constexpr bool ASYNC = false;
     using Sums = float[ROWS / 16][COLS / 8][4];
 
     static_assert(ROWS % 16 == 0 && COLS % 16 == 0 && P::k % 16 == 0, "a warp tile has whole instructions");
@@ -161,8 +159,6 @@ template <class P> struct WarpgroupProduct {
     using A = OperandSlot<P, true>;
     using B = OperandSlot<P, false>;
     static constexpr int BLOCKS = P::m / P::warps_m / 64, COLS = P::n / P::warps_n;  // of 64 rows; columns
-    static constexpr int COUNT = BLOCKS * COLS / 2;
-    static constexpr bool ASYNC = true;
     using Sums = float[BLOCKS][COLS / 8][4];
 
     static_assert(P::m % (64 * P::warps_m) == 0 && P::n % P::warps_n == 0 && COLS % 16 == 0 && P::k % 16 == 0,

@@ -14,7 +14,7 @@ from tests.staged_cases import FORMS, HEADER, Case, drawn
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(24)}
-# as many as reach full speed
+# tiles that reach full speed
 LARGE = {
     "128x256x64": Case(128, 256, 64, 1024, 1000, 520),
     "128x128x64": Case(128, 128, 64, 1024, 1000, 520),

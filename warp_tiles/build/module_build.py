@@ -106,10 +106,8 @@ class ModuleBuild:
         if not payloads or module.keywords.get("lineinfo") or self._warp_link_reason(module, foreign):
             return
         module = self._with_suffix(module)
-        text, context = (
-            self.text(artifacts, suffix=module.output == "cubin"),
-            self._engine.build_context(self._settings, low_priority=True),
-        )
+        text = self.text(artifacts, suffix=module.output == "cubin" and _may_have_suffix(self.plan))
+        context = self._engine.build_context(self._settings, low_priority=True)
         request = self._compile_request(module, text)
         compiled = result_of(context.compile_module(request, module, self._generated.prefix))
         linked = result_of(context.pool.submit(self._link_request(module, (compiled.payload, *payloads)))).payload
@@ -220,8 +218,7 @@ class ModuleBuild:
 
     def _with_suffix(self, module: ModuleSource) -> ModuleSource:
         """The module with the suffix of its target, if its loops need one."""
-        needed = module.output == "cubin" and self.plan.target.endswith("a")
-        return replace(module, suffix="a") if needed else module
+        return replace(module, suffix=self.plan.arch_suffix) if module.output == "cubin" else module
 
     def _compile(self, module: ModuleSource, source_path: Path) -> Future[Compiled]:
         request = self._compile_request(module, source_path.read_text("utf-8"))

@@ -206,11 +206,14 @@ class ModulePlan:
         return tuple(v for v in self.variants if v.needed and v.variant is not None)
 
     @property
+    def arch_suffix(self) -> str:
+        """``a`` if a loop multiplies by wgmma, which only ``sm_90a`` has; else empty."""
+        return "a" if any(loop.instruction == "wgmma" for loop in self.loops) else ""
+
+    @property
     def target(self) -> str:
-        """The target of its cubin: ``sm_90a`` if a loop multiplies by wgmma, else e.g. ``sm_90``; empty for the CPU."""
-        if self.arch is None:
-            return ""
-        return f"sm_{self.arch}{'a' if any(loop.instruction == 'wgmma' for loop in self.loops) else ''}"
+        """The target of its cubin, e.g. ``sm_90`` or ``sm_90a``; empty for the CPU."""
+        return "" if self.arch is None else f"sm_{self.arch}{self.arch_suffix}"
 
     def to_json(self) -> dict[str, Any]:
         """The module as ``warp-tiles plan --json`` prints it."""
