@@ -2,9 +2,10 @@
 
     python benchmarks/loops.py --json benchmarks/results/loops.json
 
-A row is a square product of one size, with a block's tile, its threads and the setting `main_loop`. cuBLAS is called
-through torch, with an output of the operands' type. Launches of both alternate. Times are medians by CUDA events. The
-result is compared with a product in float64, relative to its largest element.
+A row is a square product of one size, with a block's tile, its threads and the setting `main_loop`. Rows of tf32
+multiply float32 arrays with this precision. "B columns" is a B whose columns are contiguous. cuBLAS is called through
+torch, with the same arrays and an output of the operands' type. Launches of both alternate. Times are medians by CUDA
+events. The result is compared with a product in float64, relative to its largest element.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from benchmarks.machine import gpu_record
 from tests.integration.helpers import load
 
 LAUNCHES, WARM_LAUNCHES = 30, 5
-ALLOWED = 1e-4  # difference of correct results
+ALLOWED = {"tf32": 4e-3, "float64": 1e-12}  # difference of correct results
+ALLOWED_OTHERS = 1e-4
 
 
 @dataclass(frozen=True)
@@ -38,40 +40,72 @@ class Row:
     k: int
     threads: int
     main_loop: str
+    b_columns: bool = False
+
+    @property
+    def stored(self) -> str:
+        """The type of A and B."""
+        return "float32" if self.dtype == "tf32" else self.dtype
+
+    @property
+    def total(self) -> str:
+        """The type of C."""
+        return "float64" if self.dtype == "float64" else "float32"
 
     @property
     def name(self) -> str:
-        return f"{self.dtype} {self.size} {self.m}x{self.n}x{self.k} {self.threads} threads, {self.main_loop}"
+        b = ", B columns" if self.b_columns else ""
+        return f"{self.dtype} {self.size} {self.m}x{self.n}x{self.k} {self.threads} threads, {self.main_loop}{b}"
+
+    @property
+    def source(self) -> str:
+        """The source of its kernel."""
+        loaded, right = f"({self.k}, {self.n}), offset=(step, j * {self.n})", "b"
+        if self.b_columns:
+            loaded, right = f"({self.n}, {self.k}), offset=(j * {self.n}, step)", "wp.tile_transpose(b)"
+        precision = "tf32" if self.dtype == "tf32" else "default"
+        return KERNEL.format(
+            m=self.m, n=self.n, k=self.k, stored=self.stored, total=self.total, precision=precision,
+            loaded=loaded, right=right,
+        )  # fmt: skip
 
 
 TILES = ((128, 256, 64, 256), (128, 128, 64, 128), (128, 128, 64, 256), (128, 128, 32, 128), (128, 128, 32, 256))
 SMALL = (64, 64, 64, 128)
+TF32_TILES = ((128, 256, 32, 256), (128, 128, 32, 256), (128, 128, 32, 128), (64, 64, 32, 128))
+F64_TILES = ((64, 64, 16, 128), (128, 64, 16, 256), (128, 64, 16, 128), (64, 128, 16, 256), (64, 64, 32, 128))
+F32_TILES = ((128, 128, 16, 256), (128, 128, 32, 256), (64, 64, 32, 128))
 ROWS = (
     *(Row("float16", 4096, *tile, "auto") for tile in (*TILES, SMALL)),
     *(Row("float16", size, *tile, "auto") for size in (2048, 8192) for tile in TILES[:2]),
     *(Row("bfloat16", size, *TILES[0], "auto") for size in (4096, 8192)),
     *(Row("float16", 4096, *tile, "mma") for tile in (*TILES[:4], SMALL)),
     *(Row("float16", 4096, *tile, "two_buffers") for tile in (SMALL, TILES[3])),
+    *(Row("tf32", 4096, *tile, "auto", columns) for tile in TF32_TILES for columns in (False, True)),
+    *(Row("tf32", 4096, *tile, "mma") for tile in TF32_TILES[1:]),
+    *(Row("tf32", 4096, *tile, "two_buffers") for tile in TF32_TILES[1:]),
+    *(Row("float64", 4096, *tile, main_loop) for tile in F64_TILES for main_loop in ("auto", "two_buffers")),
+    *(Row("float32", 4096, *tile, main_loop) for tile in F32_TILES for main_loop in ("auto", "two_buffers")),
 )
 
 
 # a loop that a user of Warp writes
 KERNEL = """
 @wp.kernel(enable_backward=False)
-def gemm(A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), C: wp.array2d(dtype=wp.float32)):
+def gemm(A: wp.array2d(dtype=wp.{stored}), B: wp.array2d(dtype=wp.{stored}), C: wp.array2d(dtype=wp.{total})):
     i, j = wp.tid()
-    c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.float32, storage="shared")
+    c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.{total}, storage="shared")
     for step in range(0, A.shape[1], {k}):
         a = wp.tile_load(A, shape=({m}, {k}), offset=(i * {m}, step), storage="shared")
-        b = wp.tile_load(B, shape=({k}, {n}), offset=(step, j * {n}), storage="shared")
-        wp.tile_matmul(a, b, c)
+        b = wp.tile_load(B, shape={loaded}, storage="shared")
+        wp.tile_matmul(a, {right}, c, precision="{precision}")
     wp.tile_store(C, c, offset=(i * {m}, j * {n}))
 """
 
 
 def kernel_of(row: Row) -> Any:
     """The kernel of a row."""
-    return load(KERNEL.format(**asdict(row)), block_dim=row.threads).gemm
+    return load(row.source, block_dim=row.threads).gemm
 
 
 def medians_us(torch: Any, runs: dict[str, Callable[[], object]]) -> dict[str, float]:
@@ -96,13 +130,15 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
     import warp_tiles
 
     torch.manual_seed(0)
-    shape, dtype = (row.size, row.size), getattr(torch, row.dtype)
-    a, b = (torch.randn(shape, device="cuda", dtype=dtype) / 8 for _ in range(2))
-    c, out = torch.zeros(shape, device="cuda", dtype=torch.float32), torch.empty(shape, device="cuda", dtype=dtype)
+    torch.backends.cuda.matmul.allow_tf32 = row.dtype == "tf32"
+    shape, dtype, total = (row.size, row.size), getattr(torch, row.stored), getattr(torch, row.total)
+    a, given = (torch.randn(shape, device="cuda", dtype=dtype) / 8 for _ in range(2))
+    b = given.T if row.b_columns else given
+    c, out = torch.zeros(shape, device="cuda", dtype=total), torch.empty(shape, device="cuda", dtype=dtype)
     kernel = kernel_of(row)
     dim = (-(-row.size // row.m), -(-row.size // row.n))
     with warp_tiles.override(main_loop=row.main_loop):
-        inputs, outputs = [wp.from_torch(a), wp.from_torch(b)], [wp.from_torch(c)]
+        inputs, outputs = [wp.from_torch(a), wp.from_torch(given)], [wp.from_torch(c)]
         launch = wp.launch_tiled(
             kernel, dim=dim, inputs=inputs, outputs=outputs, block_dim=row.threads, record_cmd=True
         )
@@ -116,7 +152,7 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
     treatment = {key: loop[key] for key in ("state", "stages", "instruction", "reason")}
     found = {"name": row.name, **asdict(row), **treatment, "us": times, "tflops": tflops, "difference": difference}
     found["to_cublas"] = round(times["cublas"] / times["tiles"], 3)
-    if not difference <= ALLOWED:
+    if not difference <= ALLOWED.get(row.dtype, ALLOWED_OTHERS):
         found["wrong"] = f"differs from float64 by {difference:.3g}"
     return found
 

@@ -1,10 +1,10 @@
-"""Loops of float16 products that load into stages, with the expected results. Several test modules use them."""
+"""Loops of products that load into stages, with the expected results. Several test modules use them."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,21 +13,24 @@ import numpy.typing as npt
 Values = npt.NDArray[Any]
 
 HEADER = """
+from typing import Any
+
 @wp.func
-def twice_plus(x: wp.float32, y: wp.float32):
-    return x * wp.float32(2.0) + y
+def twice_plus(x: Any, y: Any):
+    return x + x + y
 """
-START = 'c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.float32, storage="shared")'
+START = 'c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.{total}, storage="shared")'
 LOADS = (
     "a = wp.tile_load(A, shape={a_shape}, offset={a_offset}, storage='shared')",
     "b = wp.tile_load(B, shape={b_shape}, offset={b_offset}, storage='shared')",
 )
+PRODUCT = 'wp.tile_matmul({a}, {b}, c, precision="{precision}")'
 STORE = "wp.tile_store(C, c, offset=(i * {m}, j * {n}))"
 KERNEL = """
 @wp.kernel(enable_backward=False)
 def {name}(
-    A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), E: wp.array2d(dtype=wp.float32),
-    C: wp.array2d(dtype=wp.float32),
+    A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), E: wp.array2d(dtype=wp.{total}),
+    C: wp.array2d(dtype=wp.{total}),
 ):
     i, j = wp.tid()
 {body}
@@ -43,6 +46,8 @@ class Case:
         product: The product, by default into ``c``.
         finish: Statements after the loop.
         expected: The expected C of A B and E.
+        dtype: Of A and B. C and E are float64 or float32.
+        precision: Of the product.
     """
 
     m: int
@@ -54,9 +59,21 @@ class Case:
     a_transposed: bool = False
     b_transposed: bool = False
     start: str = START
-    product: str = "wp.tile_matmul({a}, {b}, c)"
+    product: str = PRODUCT
     finish: str = STORE
     expected: Callable[[Values, Values], Values] = lambda product, e: product
+    dtype: str = "float16"
+    precision: str = "default"
+
+    @property
+    def total(self) -> str:
+        """The dtype of C."""
+        return "float64" if self.dtype == "float64" else "float32"
+
+    @property
+    def stored(self) -> str:
+        """The dtype of A and B in NumPy, which has no bfloat16."""
+        return "float32" if self.dtype == "bfloat16" else self.dtype
 
     def text(self, name: str) -> str:
         """The source of its kernel."""
@@ -68,7 +85,7 @@ class Case:
             b_shape, b_offset = f"({self.n}, {self.k})", f"(j * {self.n}, s * {self.k})"
         a = "wp.tile_transpose(a)" if self.a_transposed else "a"
         b = "wp.tile_transpose(b)" if self.b_transposed else "b"
-        inner = [*LOADS, self.product.format(a=a, b=b)]
+        inner = [*LOADS, self.product.format(a=a, b=b, precision=self.precision)]
         lines = [
             self.start,
             f"for s in range({-(-self.depth // self.k)} + 0 * A.shape[0]):",
@@ -77,19 +94,20 @@ class Case:
         lines += self.finish.splitlines()
         body = "\n".join("    " + line for line in lines)
         body = body.format(
-            m=self.m, n=self.n, k=self.k, a_shape=a_shape, a_offset=a_offset, b_shape=b_shape, b_offset=b_offset
-        )
-        return KERNEL.format(name=name, body=body)
+            m=self.m, n=self.n, k=self.k, a_shape=a_shape, a_offset=a_offset, b_shape=b_shape, b_offset=b_offset,
+            total=self.total,
+        )  # fmt: skip
+        return KERNEL.format(name=name, body=body, dtype=self.dtype, total=self.total)
 
     def arrays(self, seed: int) -> tuple[Values, Values, Values, Values]:
         """A, B and E of small integers, and the product."""
         draw = np.random.default_rng(seed)
-        a = draw.integers(-3, 4, (self.rows, self.depth)).astype(np.float16)
-        b = draw.integers(-3, 4, (self.depth, self.columns)).astype(np.float16)
-        e = draw.integers(-9, 10, (self.rows, self.columns)).astype(np.float32)
+        a = draw.integers(-3, 4, (self.rows, self.depth)).astype(self.stored)
+        b = draw.integers(-3, 4, (self.depth, self.columns)).astype(self.stored)
+        e = draw.integers(-9, 10, (self.rows, self.columns)).astype(self.total)
         stored_a = np.ascontiguousarray(a.T) if self.a_transposed else a
         stored_b = np.ascontiguousarray(b.T) if self.b_transposed else b
-        return stored_a, stored_b, e, a.astype(np.float32) @ b.astype(np.float32)
+        return stored_a, stored_b, e, a.astype(self.total) @ b.astype(self.total)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -112,13 +130,27 @@ FORMS = {
     "epilogue": Case(64, 64, 32, 64, 64, 96, finish=ADD_E, expected=lambda product, e: 2 * product + e),
     "two products": Case(
         64, 64, 32, 64, 64, 96,
-        product="wp.tile_matmul({a}, {b}, c)\n        wp.tile_matmul({a}, {b}, c)",
+        product="\n        ".join([PRODUCT, PRODUCT]),
         expected=lambda product, e: 2 * product,
     ),
     "a transposed": Case(64, 64, 32, 128, 64, 96, a_transposed=True),
     "b transposed": Case(64, 64, 32, 64, 128, 96, b_transposed=True),
     "both transposed": Case(64, 32, 16, 128, 64, 64, a_transposed=True, b_transposed=True),
 }  # fmt: skip
+
+
+# tiles that two warpgroups share by rows and by columns, with each layout
+WIDE = {
+    f"{m}x{n}, {'a' * a}{'b' * b}": Case(m, n, 16, m + 8, n - 4, 52, a, b)
+    for m, n in ((128, 128), (128, 256))
+    for a in (False, True)
+    for b in (False, True)
+}
+
+
+def with_type(cases: Mapping[str, Case], dtype: str, precision: str = "default") -> dict[str, Case]:
+    """The cases with operands of another type."""
+    return {name: replace(case, dtype=dtype, precision=precision) for name, case in cases.items()}
 
 
 def drawn(seed: int) -> Case:

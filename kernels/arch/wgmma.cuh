@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Asynchronous products of a warpgroup, four warps: D = A * B + D with A and B in shared memory. sm_90a.
+// Asynchronous products of a warpgroup, four warps: D = A * B + D with B, and mostly A, in shared memory. sm_90a.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#asynchronous-warpgroup-level-matrix-instructions
 //
 // D has 64 rows. Warp w of the group holds rows 16 w to 16 w + 15, with the layout of mma.m16n8k16's D for each eight
@@ -38,15 +38,18 @@ WT_DEVICE void wgmma_wait()
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar
 WT_DEVICE void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
 
+// Keeps registers as they are up to here, because a product that is now complete has read them.
+template <int BLOCKS>
+WT_DEVICE void wgmma_has_read(u32 (&registers)[BLOCKS][4])
+{
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i)
+        asm volatile("" : "+r"(registers[i][0]), "+r"(registers[i][1]), "+r"(registers[i][2]), "+r"(registers[i][3]) : : "memory");
+}
+
 #define WT_D4(i) "+f"(d[(i) / 4][0]), "+f"(d[(i) / 4][1]), "+f"(d[(i) / 4][2]), "+f"(d[(i) / 4][3])
 #define WT_D16(i) WT_D4(i), WT_D4(i + 4), WT_D4(i + 8), WT_D4(i + 12)
 #define WT_D64(i) WT_D16(i), WT_D16(i + 16), WT_D16(i + 32), WT_D16(i + 48)
-#define WT_WGMMA(N, TYPE, LIST, A, B, A_MN, B_MN, ...)                                                                 \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" LIST "}, " A ", " B              \
-                 ", 1, 1, 1, " A_MN ", " B_MN ";"                                                                      \
-                 : __VA_ARGS__                                                                                         \
-                 : "l"(a), "l"(b), "n"(A_IS_MN_MAJOR), "n"(B_IS_MN_MAJOR))
-
 #define WT_L8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define WT_L16 WT_L8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define WT_L32 WT_L16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
@@ -59,25 +62,54 @@ WT_DEVICE void fence_for_wgmma() { asm volatile("fence.proxy.async.shared::cta;"
            ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"                              \
            ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
+#define WT_WGMMA(N, K, TYPE) "wgmma.mma_async.sync.aligned.m64n" #N "k" #K ".f32." TYPE "." TYPE " "
+
 // The product of 64 x 16 elements of A and 16 x N elements of B, where D has N / 8 groups of eight columns. An operand is
 // MN-major if it is contiguous along M or N.
-#define WT_DEFINE_WGMMA(N, TYPE, NAME, LIST, A, B, A_MN, B_MN, ...)                                                    \
+#define WT_DEFINE_HALF(N, TYPE, NAME, LIST, A, B, A_MN, B_MN, ...)                                                     \
     template <bool A_IS_MN_MAJOR, bool B_IS_MN_MAJOR>                                                                  \
     WT_DEVICE void wgmma(f32 (&d)[N / 8][4], u64 a, u64 b, TYPE)                                                       \
     {                                                                                                                  \
-        WT_WGMMA(N, NAME, LIST, A, B, A_MN, B_MN, __VA_ARGS__);                                                        \
+        asm volatile(WT_WGMMA(N, 16, NAME) "{" LIST "}, " A ", " B ", 1, 1, 1, " A_MN ", " B_MN ";"                    \
+                     : __VA_ARGS__                                                                                     \
+                     : "l"(a), "l"(b), "n"(A_IS_MN_MAJOR), "n"(B_IS_MN_MAJOR));                                        \
     }
-#define WT_DEFINE_WGMMAS(TYPE, NAME)                                                                                   \
-    WT_DEFINE_WGMMA(16, TYPE, NAME, WT_L8, "%8", "%9", "%10", "%11", WT_D4(0), WT_D4(4))                               \
-    WT_DEFINE_WGMMA(32, TYPE, NAME, WT_L16, "%16", "%17", "%18", "%19", WT_D16(0))                                     \
-    WT_DEFINE_WGMMA(64, TYPE, NAME, WT_L32, "%32", "%33", "%34", "%35", WT_D16(0), WT_D16(16))                         \
-    WT_DEFINE_WGMMA(128, TYPE, NAME, WT_L64, "%64", "%65", "%66", "%67", WT_D64(0))                                    \
-    WT_DEFINE_WGMMA(256, TYPE, NAME, WT_L128, "%128", "%129", "%130", "%131", WT_D64(0), WT_D64(64))
-WT_DEFINE_WGMMAS(f16, "f16")
-WT_DEFINE_WGMMAS(bf16, "bf16")
 
-#undef WT_DEFINE_WGMMAS
-#undef WT_DEFINE_WGMMA
+// The product of 64 x 8 and 8 x N elements, fp32 bits whose lower 13 the hardware ignores. Both operands are K-major. A may
+// be in registers: those of each warp hold 16 rows, in the layout of mma.m16n8k8's A.
+#define WT_DEFINE_TF32(N, LIST, A0, A1, A2, A3, A4, ...)                                                               \
+    template <bool A_IS_MN_MAJOR, bool B_IS_MN_MAJOR>                                                                  \
+    WT_DEVICE void wgmma(f32 (&d)[N / 8][4], u64 a, u64 b, f32)                                                        \
+    {                                                                                                                  \
+        static_assert(!A_IS_MN_MAJOR && !B_IS_MN_MAJOR, "tf32 operands are K-major");                                  \
+        asm volatile(WT_WGMMA(N, 8, "tf32") "{" LIST "}, " A0 ", " A1 ", 1, 1, 1;"                                     \
+                     : __VA_ARGS__                                                                                     \
+                     : "l"(a), "l"(b));                                                                                \
+    }                                                                                                                  \
+    WT_DEVICE void wgmma_tf32(f32 (&d)[N / 8][4], const u32 (&a)[4], u64 b)                                            \
+    {                                                                                                                  \
+        asm volatile(WT_WGMMA(N, 8, "tf32") "{" LIST "}, {" A0 "," A1 "," A2 "," A3 "}, " A4 ", 1, 1, 1;"              \
+                     : __VA_ARGS__                                                                                     \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                            \
+    }
+
+#define WT_DEFINE_HALVES(TYPE, NAME)                                                                                   \
+    WT_DEFINE_HALF(16, TYPE, NAME, WT_L8, "%8", "%9", "%10", "%11", WT_D4(0), WT_D4(4))                                \
+    WT_DEFINE_HALF(32, TYPE, NAME, WT_L16, "%16", "%17", "%18", "%19", WT_D16(0))                                      \
+    WT_DEFINE_HALF(64, TYPE, NAME, WT_L32, "%32", "%33", "%34", "%35", WT_D16(0), WT_D16(16))                          \
+    WT_DEFINE_HALF(128, TYPE, NAME, WT_L64, "%64", "%65", "%66", "%67", WT_D64(0))                                     \
+    WT_DEFINE_HALF(256, TYPE, NAME, WT_L128, "%128", "%129", "%130", "%131", WT_D64(0), WT_D64(64))
+WT_DEFINE_HALVES(f16, "f16")
+WT_DEFINE_HALVES(bf16, "bf16")
+WT_DEFINE_TF32(16, WT_L8, "%8", "%9", "%10", "%11", "%12", WT_D4(0), WT_D4(4))
+WT_DEFINE_TF32(32, WT_L16, "%16", "%17", "%18", "%19", "%20", WT_D16(0))
+WT_DEFINE_TF32(64, WT_L32, "%32", "%33", "%34", "%35", "%36", WT_D16(0), WT_D16(16))
+WT_DEFINE_TF32(128, WT_L64, "%64", "%65", "%66", "%67", "%68", WT_D64(0))
+WT_DEFINE_TF32(256, WT_L128, "%128", "%129", "%130", "%131", "%132", WT_D64(0), WT_D64(64))
+
+#undef WT_DEFINE_HALVES
+#undef WT_DEFINE_TF32
+#undef WT_DEFINE_HALF
 #undef WT_WGMMA
 #undef WT_L128
 #undef WT_L64

@@ -4,4 +4,5 @@
 #pragma once
 
 #include "module/module.cuh"
-#include "module/staged_product.cuh"
+#include "module/warp_product.cuh"
+#include "module/warpgroup_product.cuh"

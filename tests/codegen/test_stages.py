@@ -17,7 +17,7 @@ M, N, K = 64, 64, 32
 A, B = t.tile("a", M, K, "float16"), t.tile("b", K, N, "float16")
 C, D = t.tile("c", M, N), t.tile("d", M, N)
 VARIANT = variant_of(M, N, K, 128)
-TARGET = LoopTarget({0: VARIANT, 1: VARIANT}, ("wgmma", "mma_m16n8k16"))
+TARGET = LoopTarget({0: VARIANT, 1: VARIANT}, ("wgmma", "mma"))
 STAGE = 2 * K * (M + N)
 
 
@@ -136,7 +136,7 @@ def test_a_transpose_is_a_whole_tile() -> None:
     stored = t.tile("stored", K, M, "float16")
     flipped = t.view("flipped", stored, rows=M, cols=K, dtype="float16")
     variant = variant_of(M, N, K, 128)
-    turned = LoopTarget({0: type(variant)(**{**vars(variant), "a": flipped_operand(variant)})}, TARGET.instructions)
+    turned = LoopTarget({0: type(variant)(**{**vars(variant), "a": flipped_operand(variant)})}, TARGET.families)
     nodes = t.load(stored), t.load(B), t.alias(flipped, stored), t.product(flipped, B, C)
     assert decided(t.zeros(C), t.loop(*nodes), tiles=(C, stored, B), target=turned).ring is not None
 

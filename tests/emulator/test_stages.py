@@ -12,7 +12,7 @@ import warp_tiles
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION, load
-from tests.staged_cases import FORMS, HEADER, Case, drawn
+from tests.staged_cases import FORMS, HEADER, WIDE, Case, drawn, with_type
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
@@ -33,7 +33,7 @@ def compile_cases(
 def check(emulated: EmulatedKernels, kernels: dict[str, object], cases: dict[str, Case]) -> None:
     for number, (name, case) in enumerate(cases.items()):
         a, b, e, product = case.arrays(number)
-        c = np.full((case.rows, case.columns), np.nan, dtype=np.float32)
+        c = np.full((case.rows, case.columns), np.nan, dtype=case.total)
         outcome = emulated.forward(kernels[name], case.grid, [a, b, e, c])
         assert outcome.error == "", name
         assert np.array_equal(outcome.arrays["C"], case.expected(product, e)), name
@@ -50,6 +50,27 @@ def test_forms(machine: Machine, tmp_path: Path, arch: int, threads: int, main_l
     # with 256 threads, panels of B cannot be divided among two warpgroups, unless B is transposed
     assert source.count(f"= wt_module::{instruction}Product<") == products - (2 if threads == 256 else 0)
     check(emulated, kernels, FORMS)
+
+
+# with the number of loops that have stages: the sums of wide tiles need many threads, and eight warps need wide tiles
+TYPES = {
+    "tf32, wgmma": ("float32", "tf32", 90, 128, 15),
+    "tf32, two warpgroups": ("float32", "tf32", 90, 256, 17),
+    "tf32, mma": ("float32", "tf32", 80, 64, 11),
+    "fp64": ("float64", "default", 90, 128, 11),
+    "fp64, sm_80": ("float64", "default", 80, 64, 11),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_other_types(machine: Machine, tmp_path: Path, name: str) -> None:
+    dtype, precision, arch, threads, staged = TYPES[name]
+    wide = {name: case for name, case in WIDE.items() if dtype == "float32" or case.n == 128}
+    cases = with_type(FORMS | wide, dtype, precision)
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, arch, threads)
+    assert source.count("wt_module::Ring<") == staged
+    assert ("wt_module::WarpgroupRegisterProduct<" in source) == ("wgmma" in name or "warpgroups" in name)
+    check(emulated, kernels, cases)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -70,6 +91,8 @@ FAULTS = {
     "it waits for one product too few": ("wgmma_wait<IN_FLIGHT>();", "wgmma_wait<IN_FLIGHT + 1>();"),
     "a stage is missing": ("start + (STAGES - 1) * STAGE_BYTES", "start + (STAGES - 2) * STAGE_BYTES"),
     "products are not complete": ("void complete() { wt::arch::wgmma_wait<0>(); }", "void complete() { }"),
+    "tf32: fragments change too early": ("wt::arch::wgmma_wait<1>();", ""),
+    "tf32: products are not complete": ("void complete() { wt::arch::wgmma_wait<0>(); }", "void complete() { }"),
 }
 
 
@@ -78,14 +101,16 @@ def test_a_shorter_pipeline_is_an_error(machine: Machine, tmp_path: Path, fault:
     old, new = FAULTS[fault]
 
     def edit(source: str) -> str:
-        assert source.count(old) == 1
+        assert old in source
         return source.replace(old, new)
 
     cases = {"common": FORMS["common"], "start value": FORMS["start value"]}
+    if "tf32" in fault:
+        cases = with_type({"four steps": Case(128, 128, 32, 128, 128, 96)}, "float32", "tf32")
     emulated, kernels, _ = compile_cases(machine, tmp_path / "m", cases, 90, 128, edit=edit)
     errors = []
     for name, case in cases.items():
         a, b, e, _ = case.arrays(1)
-        c = np.zeros((case.rows, case.columns), dtype=np.float32)
+        c = np.zeros((case.rows, case.columns), dtype=case.total)
         errors.append(emulated.forward(kernels[name], case.grid, [a, b, e, c]).error)
     assert any(errors)

@@ -1,6 +1,8 @@
-"""Loops of float16 products that load into stages, on a GPU: results are exact for every form and instruction."""
+"""Loops of products that load into stages, on a GPU: results are exact for every form and instruction."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import warp_tiles
 from tests.integration.helpers import load
 from tests.loop_forms import FORMS as LOOP_FORMS
 from tests.loop_forms import K, M, N, in_half
-from tests.staged_cases import FORMS, HEADER, Case, drawn
+from tests.staged_cases import FORMS, HEADER, WIDE, Case, drawn
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(24)}
@@ -25,16 +27,34 @@ LARGE = {
 @pytest.mark.parametrize("name", [*FORMS, *DRAWN, *LARGE])
 @pytest.mark.parametrize(("main_loop", "threads"), [("auto", 128), ("auto", 256), ("mma", 128)])
 def test_cases(name: str, main_loop: str, threads: int, gpu: str) -> None:
-    case = (FORMS | DRAWN | LARGE)[name]
+    exact((FORMS | DRAWN | LARGE)[name], main_loop, threads, gpu)
+
+
+def exact(case: Case, main_loop: str, threads: int, gpu: str) -> None:
+    total, dtype = getattr(wp, case.total), getattr(wp, case.dtype)
     with warp_tiles.enabled(), warp_tiles.override(main_loop=main_loop):
         kernel = load(HEADER + case.text("case"), block_dim=threads).case
         a, b, e, product = case.arrays(7)
-        arrays = [wp.array(values, device=gpu) for values in (a, b, e)]
-        c = wp.full((case.rows, case.columns), np.nan, dtype=wp.float32, device=gpu)
+        arrays = [wp.array(values, dtype=kind, device=gpu) for values, kind in ((a, dtype), (b, dtype), (e, total))]
+        c = wp.full((case.rows, case.columns), np.nan, dtype=total, device=gpu)
         for _ in range(3):  # a race need not show in one launch
             wp.launch_tiled(kernel, dim=case.grid, inputs=arrays, outputs=[c], block_dim=threads, device=gpu)
             assert np.array_equal(c.numpy(), case.expected(product, e))
             c.fill_(np.nan)
+
+
+TYPES = {"tf32": ("float32", "tf32"), "fp64": ("float64", "default"), "bf16": ("bfloat16", "default")}
+
+
+@pytest.mark.parametrize("name", [*FORMS, *WIDE])
+@pytest.mark.parametrize(("main_loop", "threads"), [("auto", 128), ("auto", 256), ("mma", 64)])
+@pytest.mark.parametrize("kind", TYPES)
+def test_other_types(kind: str, name: str, main_loop: str, threads: int, gpu: str) -> None:
+    dtype, precision = TYPES[kind]
+    case = (FORMS | WIDE)[name]
+    if dtype == "float64" and case.m * case.n > 128 * 128:
+        case = replace(case, m=64)  # C would not fit shared memory
+    exact(replace(case, dtype=dtype, precision=precision), main_loop, threads, gpu)
 
 
 @pytest.mark.parametrize("name", [name for name in LOOP_FORMS if "+= wp.tile_matmul" not in LOOP_FORMS[name].text])

@@ -5,19 +5,42 @@ from __future__ import annotations
 import pytest
 
 from warp_tiles.gemm.dispatch import Target, Tile, products
-from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, MainLoop, StagedProduct
-from warp_tiles.gemm.variant import DType, GemmVariant, Role
+from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, MainLoop, StagedProduct
+from warp_tiles.gemm.variant import DType, GemmVariant, Precision, Role
 from warp_tiles.heuristics.main_loop import main_loop, staged_product
 
-ALL = ("wgmma", "mma_m16n8k16")
+ALL: tuple[InstructionFamily, ...] = ("wgmma", "mma")
 
 
 def variant_of(
-    m: int, n: int, k: int, threads: int, arch: int = 90, dtype: DType = "float16", result: DType = "float32"
+    m: int,
+    n: int,
+    k: int,
+    threads: int,
+    arch: int = 90,
+    dtype: DType = "float16",
+    result: DType = "float32",
+    layout: str = "rr",
+    precision: Precision = "default",
 ) -> GemmVariant:
-    a, b = Tile(dtype, (m, k), (k, 1), "row_major", True), Tile(dtype, (k, n), (n, 1), "row_major", True)
+    """A product whose A and B are contiguous along their rows ("r") or columns ("c")."""
+
+    def operand(rows: int, columns: int, letter: str) -> Tile:
+        by_rows = letter == "r"
+        strides = (columns, 1) if by_rows else (1, rows)
+        return Tile(dtype, (rows, columns), strides, "row_major" if by_rows else "col_major", True)
+
     c = Tile(result, (m, n), (n, 1), "row_major", True)
-    return products(a, b, c, precision="default", target=Target(arch, threads)).variants[Role.FORWARD]
+    a, b = operand(m, k, layout[0]), operand(k, n, layout[1])
+    return products(a, b, c, precision=precision, target=Target(arch, threads)).variants[Role.FORWARD]
+
+
+def tf32(m: int, n: int, k: int, threads: int, layout: str, arch: int = 90) -> GemmVariant:
+    return variant_of(m, n, k, threads, arch, "float32", layout=layout, precision="tf32")
+
+
+def fp64(m: int, n: int, k: int, threads: int, arch: int = 90) -> GemmVariant:
+    return variant_of(m, n, k, threads, arch, "float64", "float64")
 
 
 def loop_of(m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool = True) -> MainLoop:
@@ -43,6 +66,16 @@ def loop_of(m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool =
         (variant_of(32, 64, 32, 128), StagedProduct("mma_m16n8k16", 1, 4, 16)),
         (variant_of(128, 128, 64, 128, 80), StagedProduct("mma_m16n8k16", 2, 2, 128)),
         (variant_of(128, 128, 64, 128, 100, "bfloat16"), StagedProduct("mma_m16n8k16", 2, 2, 128)),
+        (tf32(64, 64, 32, 128, "rc"), StagedProduct("wgmma", 1, 1, 32)),
+        (tf32(128, 256, 32, 256, "rr"), StagedProduct("wgmma", 1, 2, 128, "b")),  # each group has 128 columns
+        (tf32(64, 128, 32, 256, "rr"), StagedProduct("wgmma", 2, 1, 32, "b")),  # the groups share B
+        (tf32(256, 128, 32, 256, "cc"), StagedProduct("wgmma", 2, 1, 128, "a")),
+        (tf32(128, 128, 32, 256, "cr"), StagedProduct("mma_m16n8k8", 2, 4, 64)),  # no operand is contiguous along K
+        (tf32(128, 64, 32, 128, "rr"), StagedProduct("mma_m16n8k8", 2, 2, 64)),  # 64 columns
+        (tf32(128, 128, 24, 128, "rr"), StagedProduct("mma_m16n8k8", 2, 2, 128)),  # three steps
+        (tf32(64, 64, 32, 64, "cr", 80), StagedProduct("mma_m16n8k8", 1, 2, 64)),
+        (fp64(64, 64, 16, 128), StagedProduct("mma_m16n8k8", 2, 2, 64)),
+        (fp64(64, 64, 16, 128, 80), StagedProduct("mma_m8n8k4", 2, 2, 64)),
     ],
 )
 def test_instruction_and_grid(variant: GemmVariant, expected: StagedProduct) -> None:
@@ -52,9 +85,11 @@ def test_instruction_and_grid(variant: GemmVariant, expected: StagedProduct) -> 
 @pytest.mark.parametrize(
     ("variant", "reason"),
     [
-        (variant_of(64, 64, 64, 128, dtype="float32"), "stages hold float16 or bfloat16 tiles"),
+        (variant_of(64, 64, 64, 128, dtype="float32"), "stages hold float16, bfloat16, float64 or tf32 tiles"),
+        (fp64(128, 128, 16, 128), "128 threads cannot share 128x128x16"),  # 256 registers of sums
+        (variant_of(64, 64, 16, 64, dtype="float32", result="float64"), "stages hold"),
         (variant_of(64, 64, 64, 128, result="float16"), "a row-major float32 C"),
-        (variant_of(64, 72, 64, 128), "64x72x64 is not a multiple of 16"),
+        (variant_of(64, 72, 64, 128), "64x72x64 is not a multiple of 16x16x16"),
         (variant_of(64, 64, 64, 128, arch=75), "128 threads cannot share 64x64x64"),
         (variant_of(128, 256, 64, 128), "128 threads cannot share 128x256x64"),  # 256 sums in a thread
         (variant_of(16, 16, 16, 128), "128 threads cannot share 16x16x16"),
@@ -67,7 +102,7 @@ def test_reasons(variant: GemmVariant, reason: str) -> None:
 
 
 def test_wgmma_only_if_it_may_be_used() -> None:
-    found = staged_product(variant_of(128, 128, 64, 128), ("mma_m16n8k16",))
+    found = staged_product(variant_of(128, 128, 64, 128), ("mma",))
     assert found == StagedProduct("mma_m16n8k16", 2, 2, 128)
 
 

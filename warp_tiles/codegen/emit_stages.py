@@ -30,7 +30,9 @@ def staged_types(decision: LoopDecision) -> Iterator[str]:
 
 
 def _type(product: Accumulation, variant: GemmVariant, answer: StagedProduct) -> str:
-    template = {"wgmma": "WarpgroupProduct", "mma_m16n8k16": "WarpProduct"}[answer.instruction]
+    template = "WarpgroupProduct" if answer.instruction == "wgmma" else "WarpProduct"
+    if answer.through_registers:
+        template = "WarpgroupRegisterProduct"
     sizes = {"m": variant.m, "n": variant.n, "k": variant.k, "warps_m": answer.warps_m, "warps_n": answer.warps_n}
     majors = {"a_k_major": variant.a.arrangement == "row_major", "b_k_major": variant.b.arrangement == "col_major"}
     name = _name(product)
@@ -59,7 +61,8 @@ def emit_ring(macros: Macros, decision: LoopDecision) -> None:
     macros.add(Hook.BEGIN, loop, f"{kind} {name}; {name}.begin(wt_module::address({first}));")
     summed = {product.array: product for product in pipeline.products}
     for number, product in summed.items():
-        macros.add(Hook.BEGIN, loop, f"{_name(product)}::Sums wt_sums_{number}; wt_module::clear(wt_sums_{number});")
+        kind = _name(product)
+        macros.add(Hook.BEGIN, loop, f"{kind}::Sums wt_sums_{number}; {kind}::start(wt_sums_{number});")
     adds = " ".join(_add(ring, product, name) for product in pipeline.products)
     wait = f"{name}.wait<{str(found.instruction == 'wgmma').lower()}>();"
     # Products in flight keep tensor cores busy while the loads are issued. Without them the products come first.

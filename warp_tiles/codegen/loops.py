@@ -117,7 +117,7 @@ def _staged(
     target: LoopTarget,
 ) -> LoopDecision | str:
     """Returns the decision about a loop that loads into stages, or the reason why it does not."""
-    if not target.instructions or not ahead or loop.kind == "unrolled":
+    if not target.families or not ahead or loop.kind == "unrolled":
         return target.obstacle
     sums: dict[int, LoopSums | str] = {site: LoopSums(f"staged_{site}", "float", 0) for site in target.variants}
     accumulations, obstacles = _accumulations(module, function, loop, around, products, sums, {})

@@ -14,7 +14,7 @@ from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.prelude import prefix_of, waiting_function, with_prelude
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.dtypes import DTYPES
-from warp_tiles.gemm.main_loop import LoopInstruction
+from warp_tiles.gemm.main_loop import InstructionFamily
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.plan.planning import PlannedLoop, Session, Site
 from warp_tiles.settings import Settings
@@ -240,7 +240,7 @@ class GeneratedModule:
             if self._is_complete(site, functions) and (product := self._product(site, Role.FORWARD)) is not None
             if functions[product].own
         }
-        mma: tuple[LoopInstruction, ...] = ("mma_m16n8k16",)
+        mma: tuple[InstructionFamily, ...] = ("mma",)
         if settings.main_loop == "mma":
             return LoopTarget(variants, mma, f"{settings.named('main_loop')} is 'mma'")
         if not suffix and self.session.arch == 90:

@@ -25,7 +25,7 @@ from warp_tiles.codegen.trace import (
     path_to,
 )
 from warp_tiles.codegen.zeros import holds_zeros
-from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, LoopInstruction, MainLoop, StagedProduct
+from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, MainLoop, StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.main_loop import main_loop, staged_product
 
@@ -36,12 +36,12 @@ class LoopTarget:
 
     Attributes:
         variants: The forward product of each site that has a function.
-        instructions: The instructions of staged products; empty if there are none.
+        families: The instructions of staged products; empty if there are none.
         obstacle: The reason why an instruction may not be used; empty if all may be.
     """
 
     variants: Mapping[int, GemmVariant] = field(default_factory=dict)
-    instructions: Collection[LoopInstruction] = ()
+    families: Collection[InstructionFamily] = ()
     obstacle: str = ""
 
 
@@ -99,7 +99,7 @@ def plan_ring(
         products: Its products, in order.
         target: What the loop may use.
     """
-    if not target.instructions:
+    if not target.families:
         return target.obstacle
     if problem := _problem_of_order(block, loads, products):
         return problem
@@ -120,7 +120,7 @@ def plan_ring(
             root = _whole_root(function, tile, roots)
             if root is None or root.shape != stored:
                 return f"an operand of line {product.operation.line} is not a whole tile that the loop loads"
-        answer = staged_product(variant, target.instructions)
+        answer = staged_product(variant, target.families)
         if isinstance(answer, str):
             return answer
         chosen.append((variant, answer))

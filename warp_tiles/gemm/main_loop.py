@@ -5,25 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-LoopInstruction = Literal["wgmma", "mma_m16n8k16"]
+LoopInstruction = Literal["wgmma", "mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4"]
+
+# The instructions that loops may use: wgmma, or those of mma.sync
+InstructionFamily = Literal["wgmma", "mma"]
 
 STAGE_ALIGNMENT = 1024  # bytes; the swizzling pattern of a slot repeats after so many
 
 
 @dataclass(frozen=True)
 class StagedProduct:
-    """How a block multiplies two tiles that lie in slots (``kernels/module/staged_product.cuh``).
+    """How a block multiplies two tiles in slots (``kernels/module/warp_product.cuh`` and ``warpgroup_product.cuh``).
 
     Attributes:
-        instruction: ``wgmma`` (sm_90a) or ``mma_m16n8k16`` (sm_80 and newer).
+        instruction: ``wgmma`` (sm_90a), or an ``mma.sync`` of 16-bit types, of tf32 or of fp64 (sm_80 and newer).
         warps_m, warps_n: The grid of warps over C, or of warpgroups (four warps) with ``wgmma``.
         sums: Registers of a thread that hold sums.
+        through_registers: The operand that ``wgmma`` reads from registers; empty if it reads both from shared memory.
     """
 
     instruction: LoopInstruction
     warps_m: int
     warps_n: int
     sums: int
+    through_registers: Literal["", "a", "b"] = ""
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import Literal
 
 from warp_tiles.gemm.hardware import (
     LANES,
     REGISTERS,
     RESERVED_SHARED_BYTES,
     THREAD_REGISTERS,
+    WIDE_DOUBLES_ARCH,
     block_shared_bytes,
     multiprocessor_shared_bytes,
 )
-from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, LoopInstruction, MainLoop, StagedProduct
+from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopInstruction, MainLoop, StagedProduct
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
 
 WARPGROUP = 4 * LANES  # threads
 LEAST_STAGES, MOST_STAGES = 2, 4
+_REGISTER_LINES, _REGISTER_STEP = 128, 16  # of a warpgroup's operand in registers, along M or N and along K
 _OTHER_REGISTERS = 56  # of a thread besides its sums: addresses, descriptors and the loop itself
 _SYSTEM_BYTES = 1024  # static shared memory of Warp's headers, at most, apart from four bytes for each thread
 
@@ -32,28 +35,38 @@ def panel_elements(operand: Operand, columns: int) -> int:
     return next(width for width in (128, 64, 32) if columns * size % width == 0) // size
 
 
-def staged_product(variant: GemmVariant, instructions: Collection[LoopInstruction]) -> StagedProduct | str:
+def staged_product(variant: GemmVariant, families: Collection[InstructionFamily]) -> StagedProduct | str:
     """How a block multiplies tiles in slots, or the reason why it cannot.
 
     Args:
         variant: The forward product.
-        instructions: The instructions that may be used.
+        families: The instructions that may be used.
     """
-    if variant.a.dtype != variant.b.dtype or variant.a.dtype not in ("float16", "bfloat16"):
-        return "stages hold float16 or bfloat16 tiles"
-    if variant.c.dtype != "float32" or variant.c.arrangement != "row_major" or not variant.is_dense:
-        return "stages need dense tiles and a row-major float32 C"
-    if variant.m % 16 or variant.n % 16 or variant.k % 16:
-        return f"{variant.size} is not a multiple of 16 in each dimension"
-    if "wgmma" in instructions and (grids := list(_warpgroup_grids(variant))):
-        return StagedProduct("wgmma", *grids[0], _sums(variant))
-    if "mma_m16n8k16" in instructions and (grids := list(_warp_grids(variant))):
-        return StagedProduct("mma_m16n8k16", *grids[0], _sums(variant))
+    dtype = variant.a.dtype
+    if variant.b.dtype != dtype or (dtype == "float32" and variant.precision != "tf32"):
+        return "stages hold float16, bfloat16, float64 or tf32 tiles"
+    total = "float64" if dtype == "float64" else "float32"
+    if variant.c.dtype != total or variant.c.arrangement != "row_major" or not variant.is_dense:
+        return f"stages need dense tiles and a row-major {total} C"
+    step = 16 if DTYPE_BYTES[dtype] == 2 else 8
+    if variant.m % 16 or variant.n % 16 or variant.k % step:
+        return f"{variant.size} is not a multiple of 16x16x{step}"
+    if "wgmma" in families and (products := list(_warpgroup_products(variant))):
+        return products[0]
+    if "mma" in families and (grids := list(_warp_grids(variant))):
+        return StagedProduct(_mma(variant), *grids[0], _sums(variant))
     return f"{variant.threads} threads cannot share {variant.size} among their tensor cores"
 
 
+def _mma(variant: GemmVariant) -> LoopInstruction:
+    if DTYPE_BYTES[variant.a.dtype] == 2:
+        return "mma_m16n8k16"
+    return "mma_m8n8k4" if variant.a.dtype == "float64" and variant.arch < WIDE_DOUBLES_ARCH else "mma_m16n8k8"
+
+
 def _sums(variant: GemmVariant) -> int:
-    return variant.m * variant.n // variant.threads
+    """Registers of a thread that hold sums."""
+    return variant.m * variant.n // variant.threads * (DTYPE_BYTES[variant.c.dtype] // 4)
 
 
 def _fit_registers(variant: GemmVariant) -> bool:
@@ -61,19 +74,39 @@ def _fit_registers(variant: GemmVariant) -> bool:
     return _sums(variant) + _OTHER_REGISTERS <= available
 
 
-def _warpgroup_grids(variant: GemmVariant) -> Iterator[tuple[int, int]]:
-    """Grids of warpgroups, the one with the widest instructions first. Its operands are K-major or MN-major panels."""
-    if variant.arch != 90 or variant.threads % WARPGROUP or variant.m % 64 or not _fit_registers(variant):
+def _warpgroup_products(variant: GemmVariant) -> Iterator[StagedProduct]:
+    """Products by wgmma, the one with the widest instructions first.
+
+    wgmma reads 16-bit operands of any layout from shared memory, and tf32 operands if they are contiguous along K. A
+    tf32 operand that is contiguous along M or N can be the instruction's A in registers: A itself, or B in
+    C^T = B^T A^T. At least one of the two must be contiguous along K.
+    """
+    if variant.arch != 90 or variant.threads % WARPGROUP or not _fit_registers(variant):
         return
+    a_k_major, b_k_major = variant.a.arrangement == "row_major", variant.b.arrangement == "col_major"
     groups = variant.threads // WARPGROUP
-    for groups_m in range(groups, 0, -1):
-        groups_n = groups // groups_m
-        if groups % groups_m or variant.m // 64 % groups_m or variant.n % (16 * groups_n):
+    grids = [(groups_m, groups // groups_m) for groups_m in range(groups, 0, -1) if groups % groups_m == 0]
+    if variant.a.dtype == "float32" and not (a_k_major and b_k_major):
+        if not (a_k_major or b_k_major) or variant.k % _REGISTER_STEP:
+            return
+        through: Literal["a", "b"] = "b" if a_k_major else "a"
+        for groups_m, groups_n in reversed(grids) if through == "b" else grids:
+            if variant.m % groups_m or variant.n % groups_n:
+                continue
+            m, n = variant.m // groups_m, variant.n // groups_n
+            lines, width = (n, m) if through == "b" else (m, n)
+            if lines % _REGISTER_LINES == 0 and width % 16 == 0:
+                yield StagedProduct("wgmma", groups_m, groups_n, _sums(variant), through)
+        return
+    if DTYPE_BYTES[variant.a.dtype] > 4:
+        return
+    for groups_m, groups_n in grids:
+        if variant.m % (64 * groups_m) or variant.n % (16 * groups_n):
             continue
         columns = variant.n // groups_n
-        if variant.b.arrangement == "row_major" and columns % panel_elements(variant.b, variant.n):
+        if not b_k_major and columns % panel_elements(variant.b, variant.n):
             continue  # a group's columns begin in the middle of a panel
-        yield groups_m, groups_n
+        yield StagedProduct("wgmma", groups_m, groups_n, _sums(variant))
 
 
 def _warp_grids(variant: GemmVariant) -> Iterator[tuple[int, int]]:
@@ -81,10 +114,15 @@ def _warp_grids(variant: GemmVariant) -> Iterator[tuple[int, int]]:
     if variant.arch < 80 or variant.threads % LANES or not _fit_registers(variant):
         return
     warps = variant.threads // LANES
+    # a vector of tf32 that is contiguous along M or N has lines of four fragments
+    tf32 = variant.a.dtype == "float32"
+    rows = 32 if tf32 and variant.a.arrangement == "col_major" else 16
+    columns = 32 if tf32 and variant.b.arrangement == "row_major" else 16
     grids = [
         (warps_m, warps // warps_m)
         for warps_m in range(1, warps + 1)
-        if warps % warps_m == 0 and variant.m % (16 * warps_m) == 0 and variant.n % (16 * (warps // warps_m)) == 0
+        if warps % warps_m == 0 and variant.m % (rows * warps_m) == 0
+        if variant.n % (columns * (warps // warps_m)) == 0
     ]
     yield from sorted(grids, key=lambda grid: variant.m // grid[0] + variant.n // grid[1])
 

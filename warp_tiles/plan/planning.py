@@ -137,7 +137,7 @@ class PlannedLoop:
             registers; ``as_warp``: the loop is unchanged.
         stages: Number of buffers of each tile that the loop loads.
         reason: The reason for this state.
-        instruction: ``wgmma`` or ``mma_m16n8k16`` if it multiplies tiles in stages, else empty.
+        instruction: ``wgmma`` or an ``mma.sync`` such as ``mma_m16n8k16`` if it multiplies tiles in stages, else empty.
         sums: Registers of a thread that hold sums of such products.
     """
 

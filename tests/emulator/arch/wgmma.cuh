@@ -16,6 +16,10 @@ WT_DEVICE u64 wgmma_operand(u32 start, u32 group, u32 panel, u32 width)
 }
 
 WT_DEVICE void wgmma_fence() { }
+template <int BLOCKS>
+WT_DEVICE void wgmma_has_read(u32 (&)[BLOCKS][4])
+{
+}
 WT_DEVICE void fence_for_wgmma() { }
 WT_DEVICE void wgmma_commit() { emulator::collective(emulator::Kind::wgmma_commit, {nullptr, nullptr, nullptr, 0}); }
 
@@ -28,8 +32,18 @@ WT_DEVICE void wgmma_wait()
 template <bool A_IS_MN_MAJOR, bool B_IS_MN_MAJOR, int GROUPS, class T>
 WT_DEVICE void wgmma(f32 (&d)[GROUPS][4], u64 a, u64 b, T)
 {
-    const emulator::AsyncProduct product {a, b, 8 * GROUPS, A_IS_MN_MAJOR, B_IS_MN_MAJOR, same<T, bf16>};
+    static_assert(sizeof(T) == 2 || !(A_IS_MN_MAJOR || B_IS_MN_MAJOR), "tf32 operands are K-major");
+    using emulator::AsyncType;
+    const AsyncType type = same<T, f32> ? AsyncType::tf32 : same<T, bf16> ? AsyncType::bf16 : AsyncType::f16;
+    const emulator::AsyncProduct product {a, b, 8 * GROUPS, A_IS_MN_MAJOR, B_IS_MN_MAJOR, false, type};
     emulator::collective(emulator::Kind::wgmma, {d, &product, nullptr, 0});
+}
+
+template <int GROUPS>
+WT_DEVICE void wgmma_tf32(f32 (&d)[GROUPS][4], const u32 (&a)[4], u64 b)
+{
+    const emulator::AsyncProduct product {0, b, 8 * GROUPS, false, false, true, emulator::AsyncType::tf32};
+    emulator::collective(emulator::Kind::wgmma, {d, &product, a, 0});
 }
 
 }  // namespace wt::arch

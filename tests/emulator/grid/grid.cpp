@@ -141,17 +141,15 @@ struct Grid::SharedReader : AsyncProducts::Reader {
         , thread(thread)
     {
     }
-    unsigned short read(unsigned address) override
+    unsigned read(unsigned address, int bytes) override
     {
-        unsigned short bits;
-        grid.shared_states_.access({thread, "wgmma operand", 2}, AccessKind::read, grid.shared_pointer(address), 2);
-        std::memcpy(&bits, grid.shared_pointer(address), 2);
-        return bits;
+        grid.shared_states_.access({thread, "wgmma operand", bytes}, AccessKind::read, grid.shared_pointer(address), bytes);
+        return peek(address, bytes);
     }
-    unsigned short peek(unsigned address) const override
+    unsigned peek(unsigned address, int bytes) const override
     {
-        unsigned short bits;
-        std::memcpy(&bits, grid.shared_pointer(address), 2);
+        unsigned bits = 0;
+        std::memcpy(&bits, grid.shared_pointer(address), std::size_t(bytes));
         return bits;
     }
 };

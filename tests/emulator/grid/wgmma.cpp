@@ -12,7 +12,7 @@ namespace wt::emulator {
 
 namespace {
 
-constexpr int rows = 16, depth = 16;  // of a warp's part of A
+constexpr int rows = 16;  // of a warp's part of A
 constexpr std::uint32_t in_flight = 0x7fc0beef;  // a NaN
 
 float pattern() { return float_of_bits(in_flight); }
@@ -38,22 +38,40 @@ struct Descriptor {
     }
 
     // The address of an element: x counts rows of A or columns of B.
-    unsigned address(unsigned x, unsigned k, bool mn_major) const
+    unsigned address(unsigned x, unsigned k, unsigned bytes, bool mn_major) const
     {
-        const unsigned per_row = width / 2;
-        const unsigned linear = mn_major ? start + x / per_row * leading + k / 8 * stride + k % 8 * width + x % per_row * 2
-                                         : start + x / 8 * stride + x % 8 * width + 2 * k;
+        const unsigned per_row = width / bytes;
+        const unsigned linear = mn_major
+            ? start + x / per_row * leading + k / 8 * stride + k % 8 * width + x % per_row * bytes
+            : start + x / 8 * stride + x % 8 * width + bytes * k;
         return linear ^ (linear >> 7 & (width / 16 - 1)) << 4;
     }
 };
 
+int size_of(AsyncType type) { return type == AsyncType::tf32 ? 4 : 2; }
+
+float value_of(unsigned bits, AsyncType type)
+{
+    if (type == AsyncType::f16) return float_of_f16(static_cast<unsigned short>(bits));
+    return float_of_bits(type == AsyncType::bf16 ? bits << 16 : bits & ~0x1fffu);
+}
+
 }  // namespace
 
-float AsyncProducts::element(Product& product, unsigned address, bool is_bf16, Reader& reader)
+float AsyncProducts::element(Product& product, unsigned address, AsyncType type, Reader& reader)
 {
-    const unsigned short bits = reader.read(address);
-    product.elements.push_back({address, bits});
-    return is_bf16 ? float_of_bits(unsigned(bits) << 16) : float_of_f16(bits);
+    const unsigned bits = reader.read(address, size_of(type));
+    product.elements.push_back({address, bits, size_of(type)});
+    return value_of(bits, type);
+}
+
+// An element of A in registers, whose layout is that of mma.m16n8k8 with tf32.
+float AsyncProducts::element(Product& product, const WarpOperands& lanes, int row, int k)
+{
+    const int lane = row % 8 * 4 + k % 4, index = row / 8 + k / 4 * 2;
+    const unsigned* const at = static_cast<const unsigned*>(lanes[std::size_t(lane)]->b) + index;
+    product.registers.push_back({at, *at});
+    return value_of(*at, AsyncType::tf32);
 }
 
 void AsyncProducts::issue(int warp, const WarpOperands& lanes, Reader& reader)
@@ -61,17 +79,24 @@ void AsyncProducts::issue(int warp, const WarpOperands& lanes, Reader& reader)
     const AsyncProduct& asked = *static_cast<const AsyncProduct*>(lanes[0]->a);
     for (const Operands* lane : lanes)
         if (std::memcmp(lane->a, &asked, sizeof asked) != 0) throw Fault{"the lanes of a warp have different wgmma operands"};
-    const Descriptor a(asked.a), b(asked.b);
+    const unsigned bytes = unsigned(size_of(asked.type));
     Product product;
     product.n = asked.n;
+    product.depth = int(32 / bytes);
     for (int row = 0; row < rows; ++row)
-        for (int k = 0; k < depth; ++k)
-            product.a.push_back(element(product, a.address(unsigned(rows * warp + row), unsigned(k), asked.a_is_mn_major),
-                                        asked.is_bf16, reader));
-    for (int k = 0; k < depth; ++k)
+        for (int k = 0; k < product.depth; ++k) {
+            if (asked.a_is_in_registers) {
+                product.a.push_back(element(product, lanes, row, k));
+                continue;
+            }
+            const unsigned at = Descriptor(asked.a).address(unsigned(rows * warp + row), unsigned(k), bytes, asked.a_is_mn_major);
+            product.a.push_back(element(product, at, asked.type, reader));
+        }
+    const Descriptor b(asked.b);
+    for (int k = 0; k < product.depth; ++k)
         for (int column = 0; column < asked.n; ++column)
             product.b.push_back(
-                element(product, b.address(unsigned(column), unsigned(k), asked.b_is_mn_major), asked.is_bf16, reader));
+                element(product, b.address(unsigned(column), unsigned(k), bytes, asked.b_is_mn_major), asked.type, reader));
     const std::size_t count = std::size_t(asked.n) / 2;
     for (int lane = 0; lane < warp_lanes; ++lane) {
         float* const sums = static_cast<float*>(lanes[lane]->result);
@@ -123,16 +148,18 @@ bool AsyncProducts::is_in_flight(const float* sums) const
 void AsyncProducts::complete(const Product& product, const Reader& reader)
 {
     for (const Element& element : product.elements)
-        if (reader.peek(element.address) != element.bits)
+        if (reader.peek(element.address, element.bytes) != element.bits)
             throw Fault{"an operand of a wgmma was overwritten before it was complete, at address "
                         + std::to_string(element.address)};
+    for (const Register& held : product.registers)
+        if (*held.at != held.bits) throw Fault{"a register of a wgmma's A changed before it was complete"};
     for (int lane = 0; lane < warp_lanes; ++lane) {
         std::vector<float>& sums = shadows_.at(product.sums[std::size_t(lane)]);
         for (int i = 0; i < product.n / 2; ++i) {
             const int row = lane / 4 + i % 4 / 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
             double sum = double(sums[std::size_t(i)]);
-            for (int k = 0; k < depth; ++k)
-                sum += double(product.a[std::size_t(row * depth + k)]) * double(product.b[std::size_t(k * product.n + column)]);
+            for (int k = 0; k < product.depth; ++k)
+                sum += double(product.a[std::size_t(row * product.depth + k)]) * double(product.b[std::size_t(k * product.n + column)]);
             sums[std::size_t(i)] = float(sum);
         }
     }

@@ -16,11 +16,11 @@ namespace wt::emulator {
 
 class AsyncProducts {
 public:
-    // Reads two bytes of shared memory at an address, or checks that it holds them still.
+    // Reads two or four bytes of shared memory. peek() does not count as an access.
     struct Reader {
         virtual ~Reader() = default;
-        virtual unsigned short read(unsigned address) = 0;
-        virtual unsigned short peek(unsigned address) const = 0;
+        virtual unsigned read(unsigned address, int bytes) = 0;
+        virtual unsigned peek(unsigned address, int bytes) const = 0;
     };
 
     // `warp` is the index of the warp in its warpgroup. These throw Fault.
@@ -32,18 +32,24 @@ public:
 
 private:
     struct Element {
-        unsigned address;
-        unsigned short bits;
+        unsigned address, bits;
+        int bytes;
+    };
+    struct Register {
+        const unsigned* at;
+        unsigned bits;
     };
     struct Product {
         std::vector<Element> elements;
-        std::vector<float> a, b;  // 16 x 16 and 16 x n
+        std::vector<Register> registers;
+        std::vector<float> a, b;  // 16 x depth and depth x n
         std::array<float*, warp_lanes> sums;
-        int n;
+        int n, depth;
     };
     using Group = std::vector<Product>;
 
-    float element(Product& product, unsigned address, bool is_bf16, Reader& reader);
+    float element(Product& product, unsigned address, AsyncType type, Reader& reader);
+    float element(Product& product, const WarpOperands& lanes, int row, int k);
     void complete(const Product& product, const Reader& reader);
     bool is_in_flight(const float* sums) const;
 

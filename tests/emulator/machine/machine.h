@@ -25,7 +25,7 @@ enum class Kind : int {
     mma_m16n8k8_tf32,
     mma_m8n8k4_f64,
     mma_m16n8k8_f64,
-    wgmma,         // result: the sums, a: an AsyncProduct
+    wgmma,         // result: the sums, a: an AsyncProduct, b: the lane's four registers of A, or null
     wgmma_commit,
     wgmma_wait,    // mask: groups that may stay pending
     exit,
@@ -40,10 +40,13 @@ struct Operands {
 };
 
 // The operands of a wgmma
+enum class AsyncType : unsigned char { f16, bf16, tf32 };
+
 struct AsyncProduct {
     unsigned long long a, b;  // matrix descriptors
     int n;
-    bool a_is_mn_major, b_is_mn_major, is_bf16;
+    bool a_is_mn_major, b_is_mn_major, a_is_in_registers;
+    AsyncType type;
 };
 
 void collective(Kind kind, const Operands& operands);

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products of tiles in slots, whose sums stay in registers: the slots of their operands, and the way of the sums to C.
+//
+// P has the element type (T; float stands for tf32), m, n, k, a_k_major and b_k_major (true for a tile that is contiguous
+// along K), warps_m and warps_n (the grid of warps, or of warpgroups with wgmma).
+#pragma once
+
+#include "arch/memory.cuh"
+#include "module/slots.cuh"
+
+namespace wt_module {
+
+// The slots of A and B. A tile that is contiguous along K has rows along M or N.
+template <class P, bool IS_A> struct OperandSlot {
+    using T = typename P::T;
+    static constexpr int EXTENT = IS_A ? P::m : P::n;
+    static constexpr bool K_MAJOR = IS_A ? P::a_k_major : P::b_k_major;
+    using Layout = SlotLayout<K_MAJOR ? EXTENT : P::k, static_cast<int>(sizeof(T)) * (K_MAJOR ? P::k : EXTENT)>;
+};
+
+// Sets sums to zero.
+template <class T, int I, int J> inline __device__ void clear(T (&sums)[I][J][4])
+{
+#pragma unroll
+    for (int i = 0; i < I; ++i)
+#pragma unroll
+        for (int j = 0; j < J; ++j)
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+                sums[i][j][e] = 0;
+}
+
+// With BIT set in `group`, exchanges the elements whose indices differ in this bit.
+template <int BIT> inline __device__ void exchange(wt::f32 (&x)[4], int group)
+{
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        if (!(i & BIT)) {
+            const float low = x[i], high = x[i | BIT];
+            x[i] = group & BIT ? high : low;
+            x[i | BIT] = group & BIT ? low : high;
+        }
+}
+
+// Writes N neighbouring sums to C, or adds them to it.
+template <bool ADD, class T, int N> inline __device__ void put(T* to, wt::Vector<T, N> sums)
+{
+    if constexpr (ADD) {
+        const wt::Vector<T, N> old = wt::arch::load<N>(to);
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            sums.at[i] += old.at[i];
+    }
+    wt::arch::store(to, sums);
+}
+
+// Writes the sums of 16 rows to a row-major C, or adds them to it. `row` and `col` are the first ones.
+template <bool ADD, int COLS, int LD>
+inline __device__ void put_rows(const wt::f32 (&sums)[COLS / 8][4], float* c, int row, int col)
+{
+    constexpr int BLOCKS = COLS % 32 == 0 ? 4 : 1;  // of eight columns, that a lane writes in an order of its own
+    const int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
+    const int order = BLOCKS == 4 ? group % 4 : 0;  // rows may start in one bank, so neighbouring groups differ in columns
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        float* const line = c + (row + group + 8 * half) * LD + col + 2 * quarter;
+#pragma unroll
+        for (int j = 0; j < COLS / 8; j += BLOCKS) {
+            float x[4], y[4];
+#pragma unroll
+            for (int i = 0; i < BLOCKS; ++i) {
+                x[i] = sums[j + i][2 * half];
+                y[i] = sums[j + i][2 * half + 1];
+            }
+            if constexpr (BLOCKS == 4) {
+                exchange<1>(x, order);
+                exchange<1>(y, order);
+                exchange<2>(x, order);
+                exchange<2>(y, order);
+            }
+#pragma unroll
+            for (int i = 0; i < BLOCKS; ++i)
+                put<ADD>(line + 8 * (j + (i ^ order)), wt::Vector<float, 2> {x[i], y[i]});
+        }
+    }
+}
+
+}  // namespace wt_module

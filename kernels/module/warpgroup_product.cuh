@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products of tiles in slots by wgmma. P is described in staged_sums.cuh.
+#pragma once
+
+#include "arch/wgmma.cuh"
+#include "module/fragments.cuh"
+
+namespace wt_module {
+
+constexpr int WGMMA_BYTES = 32;  // of a row of an operand: an instruction's step of K
+
+// The warpgroup's index is the same in all lanes. The shuffle lets the compiler know, so descriptors stay uniform.
+inline __device__ int warpgroup() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0); }
+
+// The descriptor of an operand's elements from (row or column x, k) on, where a panel or a swizzling pattern begins.
+template <class Slot> inline __device__ wt::u64 wgmma_operand(unsigned slot, int x, int k)
+{
+    using Layout = typename Slot::Layout;
+    constexpr int SIZE = static_cast<int>(sizeof(typename Slot::T)), WIDTH = Layout::WIDTH, PER_PANEL = WIDTH / SIZE;
+    const unsigned start = Slot::K_MAJOR
+        ? slot + k / PER_PANEL * Layout::PANEL_BYTES + x * WIDTH + k % PER_PANEL * SIZE
+        : slot + x / PER_PANEL * Layout::PANEL_BYTES + k * WIDTH;
+    return wt::arch::wgmma_operand(start, 8 * WIDTH, Layout::PANEL_BYTES, WIDTH);
+}
+
+// Both operands are read from slots. A group holds BLOCKS x 64 rows of sums.
+template <class P> struct WarpgroupProduct {
+    using T = typename P::T;
+    using A = OperandSlot<P, true>;
+    using B = OperandSlot<P, false>;
+    static constexpr int BLOCKS = P::m / P::warps_m / 64, COLS = P::n / P::warps_n;
+    static constexpr int STEP = WGMMA_BYTES / static_cast<int>(sizeof(T));
+    using Sums = wt::f32[BLOCKS][COLS / 8][4];
+
+    static_assert(P::m % (64 * P::warps_m) == 0 && P::n % P::warps_n == 0 && COLS % 16 == 0 && P::k % STEP == 0,
+                  "a warpgroup has whole instructions");
+    static_assert(sizeof(T) == 2 || (P::a_k_major && P::b_k_major), "tf32 operands in shared memory are K-major");
+
+    static inline __device__ void start(Sums& sums) { clear(sums); }
+
+    static __forceinline__ __device__ void add(Sums& sums, unsigned a, unsigned b)
+    {
+        const int m = warpgroup() / P::warps_n * (64 * BLOCKS), n = warpgroup() % P::warps_n * COLS;
+        wt::arch::wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < P::k; k += STEP) {
+#pragma unroll
+            for (int i = 0; i < BLOCKS; ++i)
+                columns<COLS, 0>(sums[i], wgmma_operand<A>(a, m + 64 * i, k), b, n, k);
+        }
+        wt::arch::wgmma_commit();
+    }
+
+    static inline __device__ void complete() { wt::arch::wgmma_wait<0>(); }
+
+    template <bool ADD> static __forceinline__ __device__ void finish(const Sums& sums, float* c)
+    {
+        const int row = warpgroup() / P::warps_n * (64 * BLOCKS) + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i)
+            put_rows<ADD, COLS, P::n>(sums[i], c, row + 64 * i, warpgroup() % P::warps_n * COLS);
+    }
+
+private:
+    // The products of all columns, the largest power of two first.
+    template <int LEFT, int DONE>
+    static __forceinline__ __device__ void columns(wt::f32 (&sums)[COLS / 8][4], wt::u64 a, unsigned b, int n, int k)
+    {
+        constexpr int N = LEFT >= 256 ? 256 : LEFT >= 128 ? 128 : LEFT >= 64 ? 64 : LEFT >= 32 ? 32 : 16;
+        auto& part = *reinterpret_cast<wt::f32 (*)[N / 8][4]>(&sums[DONE / 8]);
+        wt::arch::wgmma<!P::a_k_major, !P::b_k_major>(part, a, wgmma_operand<B>(b, n + DONE, k), T {});
+        if constexpr (LEFT > N)
+            columns<LEFT - N, DONE + N>(sums, a, b, n, k);
+    }
+};
+
+// wgmma reads tf32 operands from shared memory only if they are K-major. An operand that is contiguous along M or N
+// passes through registers: as the instruction's A, so that the product is C, or its transpose if the operand is B.
+// A group holds LINES rows of C, or of its transpose, and WIDTH of its columns.
+template <class P> struct WarpgroupRegisterProduct {
+    static constexpr bool SWAPPED = P::a_k_major;
+    using X = OperandSlot<P, !SWAPPED>;  // in registers
+    using Y = OperandSlot<P, SWAPPED>;   // in shared memory
+    static constexpr int LINES = SWAPPED ? P::n / P::warps_n : P::m / P::warps_m;
+    static constexpr int WIDTH = SWAPPED ? P::m / P::warps_m : P::n / P::warps_n;
+    static constexpr int BLOCKS = LINES / 64, STEP = 8;
+    using Part = FragmentsTf32Lines<X, LINES / 4>;  // of a warp
+
+    static_assert(!X::K_MAJOR && Y::K_MAJOR && sizeof(typename P::T) == 4, "one tf32 operand is K-major");
+    static_assert(LINES % 128 == 0 && Part::FITS && WIDTH % 16 == 0, "a warpgroup has whole instructions");
+    static_assert(P::k % (2 * STEP) == 0, "fragments alternate between two sets");
+
+    // The fragments belong to the sums, because wgmma reads them until it is complete.
+    struct Sums {
+        wt::f32 sums[BLOCKS][WIDTH / 8][4];
+        wt::u32 fragments[2][BLOCKS][4];
+    };
+
+    static inline __device__ void start(Sums& s)
+    {
+        clear(s.sums);
+        clear(s.fragments);
+    }
+
+    static __forceinline__ __device__ void add(Sums& s, unsigned a, unsigned b)
+    {
+        const unsigned x = SWAPPED ? b : a, y = SWAPPED ? a : b;
+#pragma unroll
+        for (int k = 0; k < P::k; k += STEP) {
+            auto& fragments = s.fragments[k / STEP % 2];
+            wt::arch::wgmma_wait<1>();  // the products of the step before the last one have read the fragments
+            wt::arch::wgmma_has_read(fragments);
+            typename Part::Values values;
+            Part::load(values, x, first_line(), k);
+#pragma unroll
+            for (int i = 0; i < BLOCKS; ++i)
+#pragma unroll
+                for (int e = 0; e < 4; ++e)
+                    fragments[i][e] = values[2 * i + e % 2][e / 2];
+            wt::arch::wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < BLOCKS; ++i)
+                columns<WIDTH, 0>(s.sums[i], fragments[i], y, k);
+            wt::arch::wgmma_commit();
+        }
+    }
+
+    static inline __device__ void complete() { wt::arch::wgmma_wait<0>(); }
+
+    // A lane has four neighbouring lines: those of two blocks and two halves of an instruction's 16 rows.
+    template <bool ADD> static __forceinline__ __device__ void finish(const Sums& s, float* c)
+    {
+        const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+#pragma unroll
+        for (int i = 0; i < BLOCKS; i += 2)
+#pragma unroll
+            for (int j = 0; j < WIDTH / 8; ++j) {
+                const int line = first_line() + Part::line_of(2 * i, g), column = first_column() + 8 * j + 2 * q;
+                if constexpr (SWAPPED) {
+#pragma unroll
+                    for (int e = 0; e < 2; ++e)
+                        put<ADD>(c + (column + e) * P::n + line,
+                                 wt::Vector<float, 4> {s.sums[i][j][e], s.sums[i][j][2 + e], s.sums[i + 1][j][e], s.sums[i + 1][j][2 + e]});
+                } else {
+#pragma unroll
+                    for (int next = 0; next < 4; ++next)
+                        put<ADD>(c + (line + next) * P::n + column,
+                                 wt::Vector<float, 2> {s.sums[i + next / 2][j][next % 2 * 2], s.sums[i + next / 2][j][next % 2 * 2 + 1]});
+                }
+            }
+    }
+
+private:
+    static inline __device__ int group_of_lines() { return SWAPPED ? warpgroup() % P::warps_n : warpgroup() / P::warps_n; }
+    static inline __device__ int group_of_columns() { return SWAPPED ? warpgroup() / P::warps_n : warpgroup() % P::warps_n; }
+
+    // The warp's first line. A warp has LINES / 4 neighbouring lines.
+    static inline __device__ int first_line()
+    {
+        return group_of_lines() * LINES + static_cast<int>(threadIdx.x) / 32 % 4 * (LINES / 4);
+    }
+    static inline __device__ int first_column() { return group_of_columns() * WIDTH; }
+
+    template <int LEFT, int DONE>
+    static __forceinline__ __device__ void columns(wt::f32 (&sums)[WIDTH / 8][4], const wt::u32 (&x)[4], unsigned y, int k)
+    {
+        constexpr int N = LEFT >= 256 ? 256 : LEFT >= 128 ? 128 : LEFT >= 64 ? 64 : LEFT >= 32 ? 32 : 16;
+        auto& part = *reinterpret_cast<wt::f32 (*)[N / 8][4]>(&sums[DONE / 8]);
+        wt::arch::wgmma_tf32(part, x, wgmma_operand<Y>(y, first_column() + DONE, k));
+        if constexpr (LEFT > N)
+            columns<LEFT - N, DONE + N>(sums, x, y, k);
+    }
+};
+
+}  // namespace wt_module
