@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fragments of operands in slots, for mma.sync. A lane has g = lane / 4 and q = lane % 4. A fragment has eight lines, which
-// are rows of A or columns of B, and a step of K in two halves: fragment[line / 8][half] is the lane's value for line g.
+// Fragments of operands in slots, for the instructions' A (16 lines) and B (8 lines), where lines are rows or columns of C.
+// A lane has g = lane / 4 and q = lane % 4. values[i] are its registers of one instruction, in the instruction's order:
 //
-// Instructions sum over K, so any permutation of K serves, if A and B share it. Any permutation of lines serves too, if C is
-// written accordingly. line_of() is that permutation. It is chosen so that reads of swizzled slots have no bank conflicts.
+//   A   (line g, low), (line g + 8, low), (line g, high), (line g + 8, high)
+//   B   (line g, low), (line g, high)
+//
+// where low and high are the halves of an instruction's step of K. Instructions sum over K, so any permutation of K serves if
+// A and B share it. Any permutation of lines serves too, if C is written accordingly: line_of() is that permutation. Both
+// are chosen so that reads of swizzled slots have no bank conflicts, and that vectors are registers in the order above.
 #pragma once
 
 #include "arch/ldmatrix.cuh"
@@ -14,155 +18,255 @@
 namespace wt_module {
 
 template <class T> struct MmaTypes {  // of f16 and bf16
-    using Value = unsigned;  // of a fragment: the lane's values k = 2q and 2q + 1
     using Sum = wt::f32;
-    static constexpr int STEP = 16;  // of K
+    static constexpr int STEP = 16;  // of K. A register has two elements: k = 2q and 2q + 1 of a half
 };
 template <> struct MmaTypes<wt::f32> {  // tf32
-    using Value = unsigned;  // k = q
     using Sum = wt::f32;
-    static constexpr int STEP = 8;
+    static constexpr int STEP = 8;  // low: k = q, high: k = q + 4
 };
 template <> struct MmaTypes<double> {
-    using Value = double;  // k = 2q in the first half, k = 2q + 1 in the second
     using Sum = double;
-    static constexpr int STEP = 8;
+    static constexpr int STEP = 8;  // low: k = 2q, high: k = 2q + 1
 };
 
-// Reads a vector of a slot.
-template <class T> inline __device__ wt::Vector<T, VECTOR_BYTES / static_cast<int>(sizeof(T))> read(unsigned address)
+// Reads N elements of a slot.
+template <class T, int N> inline __device__ wt::Vector<T, N> read(unsigned address)
 {
-    return wt::arch::load<VECTOR_BYTES / static_cast<int>(sizeof(T))>(static_cast<const T*>(__cvta_shared_to_generic(address)));
+    return wt::arch::load<N>(static_cast<const T*>(__cvta_shared_to_generic(address)));
 }
 
 // The line of eight that g stands for, where lines 2g' and 2g' + 1 would read the same banks.
 inline __device__ int spread(int g) { return g / 2 + g % 2 * 4; }
 
-// Fragments of LINES lines of an operand, from ldmatrix. `half` below is the index of a matrix of 8 lines and 16 bytes of K.
-template <class Slot, class T, int LINES> struct Fragments {
-    using Layout = typename Slot::Layout;
+// ---- by ldmatrix: 16-bit types, and tf32 that is contiguous along K
+
+template <class Slot, int LINES> struct MatricesA {
+    using Values = unsigned[LINES / 16][4];
+    static constexpr bool FITS = LINES % 16 == 0, IN_ORDER = true;
+
+    static inline __device__ int line_of(int i, int half, int g) { return 16 * i + 8 * half + g; }
+
+    static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int k)
+    {
+        using Layout = typename Slot::Layout;
+        constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(typename Slot::T));
+        const int lane = threadIdx.x % 32, row = lane % 8, lower = lane / 8 % 2, high = lane / 16;
+#pragma unroll
+        for (int i = 0; i < LINES / 16; ++i)
+            if constexpr (Slot::K_MAJOR)
+                wt::arch::ldmatrix(values[i], slot + Layout::offset(first + 16 * i + 8 * lower + row, k / PER_VECTOR + high));
+            else
+                wt::arch::ldmatrix_transposed(values[i], slot + Layout::offset(k + row + 8 * high, first / 8 + 2 * i + lower));
+    }
+};
+
+template <class Slot, int LINES> struct MatricesB {
     using Values = unsigned[LINES / 8][2];
     static constexpr bool FITS = LINES % 16 == 0, IN_ORDER = true;
 
-    static inline __device__ int line_of(int group, int g) { return 8 * group + g; }
+    static inline __device__ int line_of(int j, int g) { return 8 * j + g; }
 
     static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int k)
     {
-        constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(T));
-        const int lane = threadIdx.x % 32, row = lane % 8, half = lane / 8 % 2, next = lane / 16;
+        using Layout = typename Slot::Layout;
+        constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(typename Slot::T));
+        const int lane = threadIdx.x % 32, row = lane % 8, high = lane / 8 % 2, next = lane / 16;
 #pragma unroll
-        for (int i = 0; i < LINES / 8; i += 2) {
-            auto& four = reinterpret_cast<unsigned (&)[4]>(values[i]);
+        for (int j = 0; j < LINES / 8; j += 2) {
+            auto& four = reinterpret_cast<unsigned (&)[4]>(values[j]);
             if constexpr (Slot::K_MAJOR)
-                wt::arch::ldmatrix(four, slot + Layout::offset(first + 8 * (i + next) + row, k / PER_VECTOR + half));
+                wt::arch::ldmatrix(four, slot + Layout::offset(first + 8 * (j + next) + row, k / PER_VECTOR + high));
             else
-                wt::arch::ldmatrix_transposed(four, slot + Layout::offset(k + row + 8 * half, first / 8 + i + next));
+                wt::arch::ldmatrix_transposed(four, slot + Layout::offset(k + row + 8 * high, first / 8 + j + next));
         }
     }
 };
 
-// tf32, contiguous along M or N: a vector has four lines of one k, and belongs to four fragments.
-template <class Slot, int LINES> struct FragmentsTf32Lines {
-    using Layout = typename Slot::Layout;
-    using Values = unsigned[LINES / 8][2];
-    static constexpr bool FITS = LINES % 32 == 0 && Layout::WIDTH == 128, IN_ORDER = false;
+// ---- tf32 that is contiguous along M or N
 
-    static inline __device__ int line_of(int group, int g) { return group / 4 * 32 + 4 * spread(g) + group % 4; }
+// A lane reads two neighbouring lines. Half a warp reads vectors x and x + 4 of four rows of the slot. Neighbouring fragments
+// share 32 lines. The first one's index is `at`.
+template <class Slot, int COUNT> struct Tf32Lines {
+    using Values = unsigned[COUNT][4];
+
+    static inline __device__ int line_of(int i, int half, int g) { return i / 2 * 32 + 4 * vector_of(i, g) + g % 2 * 2 + half; }
+
+    static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int at, int k)
+    {
+        const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+#pragma unroll
+            for (int high = 0; high < 2; ++high) {
+                const int vector = first / 4 + (at + i) / 2 * 8 + vector_of(at + i, g);
+                // the swizzling pattern repeats after eight rows, so that the offset is constant in the loop
+                const unsigned offset = Slot::Layout::offset(q + 4 * high, vector) + g % 2 * 8;
+                const auto pair = read<unsigned, 2>(slot + offset + k * Slot::Layout::WIDTH);
+                values[i][2 * high] = pair.at[0];
+                values[i][2 * high + 1] = pair.at[1];
+            }
+    }
+
+private:
+    static inline __device__ int vector_of(int i, int g) { return i % 2 * 2 + g / 4 + g / 2 % 2 * 4; }
+};
+
+template <class Slot, int LINES> struct Tf32A {
+    using Pairs = Tf32Lines<Slot, LINES / 16>;
+    using Values = typename Pairs::Values;
+    static constexpr bool FITS = LINES % 32 == 0 && Slot::Layout::WIDTH == 128, IN_ORDER = false;
+
+    static inline __device__ int line_of(int i, int half, int g) { return Pairs::line_of(i, half, g); }
+
+    static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int k)
+    {
+        Pairs::load(values, slot, first, 0, k);
+    }
+};
+
+// A lane reads four neighbouring lines, which belong to four fragments.
+template <class Slot, int LINES> struct Tf32B {
+    using Values = unsigned[LINES / 8][2];
+    static constexpr bool FITS = LINES % 32 == 0 && Slot::Layout::WIDTH == 128, IN_ORDER = false;
+
+    static inline __device__ int line_of(int j, int g) { return j / 4 * 32 + 4 * spread(g) + j % 4; }
 
     static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int k)
     {
         const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
 #pragma unroll
-        for (int i = 0; i < LINES / 8; i += 4)
+        for (int j = 0; j < LINES / 8; j += 4)
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const auto vector = read<unsigned>(slot + Layout::offset(k + q + 4 * half, first / 4 + 2 * i + spread(g)));
+            for (int high = 0; high < 2; ++high) {
+                const auto four = read<unsigned, 4>(slot + Slot::Layout::offset(q + 4 * high, first / 4 + 2 * j + spread(g)) + k * Slot::Layout::WIDTH);
 #pragma unroll
-                for (int j = 0; j < 4; ++j)
-                    values[i + j][half] = vector.at[j];
+                for (int next = 0; next < 4; ++next)
+                    values[j + next][high] = four.at[next];
             }
     }
 };
 
-// fp64, contiguous along K: a vector has both halves of a line.
-template <class Slot, int LINES> struct FragmentsF64Depth {
+// ---- fp64
+
+// Contiguous along K: a vector has both halves of a line.
+template <class Slot, int LINES> struct DepthF64 {
     using Layout = typename Slot::Layout;
-    using Values = double[LINES / 8][2];
-    static constexpr bool FITS = Layout::WIDTH >= 64, IN_ORDER = false;
 
     static inline __device__ int line_of(int group, int g) { return 8 * group + (Layout::WIDTH == 128 ? spread(g) : g); }
 
-    static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int k)
+    static __forceinline__ __device__ wt::Vector<double, 2> load(unsigned slot, int first, int group, int k)
     {
-        const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
-#pragma unroll
-        for (int i = 0; i < LINES / 8; ++i) {
-            const auto vector = read<double>(slot + Layout::offset(first + line_of(i, g), k / 2 + q));
-            values[i][0] = vector.at[0];
-            values[i][1] = vector.at[1];
-        }
+        const int lane = threadIdx.x % 32;
+        return read<double, 2>(slot + Layout::offset(first + line_of(group, lane / 4), k / 2 + lane % 4));
     }
 };
 
-// fp64, contiguous along M or N: a vector has two lines of one k, and belongs to two fragments.
-template <class Slot, int LINES> struct FragmentsF64Lines {
-    using Layout = typename Slot::Layout;
-    using Values = double[LINES / 8][2];
-    static constexpr bool FITS = LINES % 16 == 0 && Layout::WIDTH == 128, IN_ORDER = false;
+// Contiguous along M or N: a vector has two lines of one k.
+template <class Slot, int LINES> struct LinesF64 {
+    static __forceinline__ __device__ wt::Vector<double, 2> load(unsigned slot, int first, int group, int k, int high)
+    {
+        const int lane = threadIdx.x % 32;
+        const unsigned offset = Slot::Layout::offset(lane % 4 * 2 + high, first / 2 + 8 * group + lane / 4);
+        return read<double, 2>(slot + offset + k * Slot::Layout::WIDTH);
+    }
+};
 
-    static inline __device__ int line_of(int group, int g) { return group / 2 * 16 + 2 * g + group % 2; }
+template <class Slot, int LINES> struct F64A {
+    using Values = double[LINES / 16][4];
+    static constexpr bool FITS = LINES % 16 == 0 && Slot::Layout::WIDTH >= (Slot::K_MAJOR ? 64 : 128), IN_ORDER = false;
+
+    static inline __device__ int line_of(int i, int half, int g)
+    {
+        return Slot::K_MAJOR ? DepthF64<Slot, LINES>::line_of(2 * i + half, g) : 16 * i + 2 * g + half;
+    }
 
     static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int k)
     {
-        const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
 #pragma unroll
-        for (int i = 0; i < LINES / 8; i += 2)
+        for (int i = 0; i < LINES / 16; ++i)
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const auto vector = read<double>(slot + Layout::offset(k + 2 * q + half, first / 2 + 4 * i + g));
-                values[i][half] = vector.at[0];
-                values[i + 1][half] = vector.at[1];
+            for (int part = 0; part < 2; ++part) {
+                if constexpr (Slot::K_MAJOR) {
+                    const auto both = DepthF64<Slot, LINES>::load(slot, first, 2 * i + part, k);
+                    values[i][part] = both.at[0];
+                    values[i][2 + part] = both.at[1];
+                } else {
+                    const auto pair = LinesF64<Slot, LINES>::load(slot, first, i, k, part);
+                    values[i][2 * part] = pair.at[0];
+                    values[i][2 * part + 1] = pair.at[1];
+                }
             }
     }
 };
 
-template <class Slot, class T, int LINES> struct FragmentsOf {
-    using Type = Fragments<Slot, T, LINES>;
+template <class Slot, int LINES> struct F64B {
+    using Values = double[LINES / 8][2];
+    static constexpr bool FITS = LINES % 16 == 0 && Slot::Layout::WIDTH >= (Slot::K_MAJOR ? 64 : 128), IN_ORDER = false;
+
+    static inline __device__ int line_of(int j, int g)
+    {
+        return Slot::K_MAJOR ? DepthF64<Slot, LINES>::line_of(j, g) : j / 2 * 16 + 2 * g + j % 2;
+    }
+
+    static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int k)
+    {
+#pragma unroll
+        for (int j = 0; j < LINES / 8; ++j) {
+            if constexpr (Slot::K_MAJOR) {
+                const auto both = DepthF64<Slot, LINES>::load(slot, first, j, k);
+                values[j][0] = both.at[0];
+                values[j][1] = both.at[1];
+            } else {
+                const auto pair = LinesF64<Slot, LINES>::load(slot, first, j / 2, k, j % 2);
+                values[j / 2 * 2][j % 2] = pair.at[0];
+                values[j / 2 * 2 + 1][j % 2] = pair.at[1];
+            }
+        }
+    }
 };
-template <bool K_MAJOR, class Yes, class No> struct Either {
+
+// ---- the choice
+
+template <bool CONDITION, class Yes, class No> struct Either {
     using Type = Yes;
 };
 template <class Yes, class No> struct Either<false, Yes, No> {
     using Type = No;
 };
+
+template <class Slot, class T, int LINES> struct FragmentsOf {
+    using A = MatricesA<Slot, LINES>;
+    using B = MatricesB<Slot, LINES>;
+};
 template <class Slot, int LINES> struct FragmentsOf<Slot, wt::f32, LINES> {
-    using Type = typename Either<Slot::K_MAJOR, Fragments<Slot, wt::f32, LINES>, FragmentsTf32Lines<Slot, LINES>>::Type;
+    using A = typename Either<Slot::K_MAJOR, MatricesA<Slot, LINES>, Tf32A<Slot, LINES>>::Type;
+    using B = typename Either<Slot::K_MAJOR, MatricesB<Slot, LINES>, Tf32B<Slot, LINES>>::Type;
 };
 template <class Slot, int LINES> struct FragmentsOf<Slot, double, LINES> {
-    using Type = typename Either<Slot::K_MAJOR, FragmentsF64Depth<Slot, LINES>, FragmentsF64Lines<Slot, LINES>>::Type;
+    using A = F64A<Slot, LINES>;
+    using B = F64B<Slot, LINES>;
 };
 
-// D += A * B for 16 rows and eight columns. `a` has the fragments of rows 0 to 7 and 8 to 15.
-template <class T> inline __device__ void multiply(wt::f32 (&d)[4], const unsigned (&a)[2][2], const unsigned (&b)[2])
+// D += A * B
+template <class T> inline __device__ void multiply(wt::f32 (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2])
 {
-    const unsigned four[4] = {a[0][0], a[1][0], a[0][1], a[1][1]};
     if constexpr (wt::same<T, wt::f32>)
-        wt::arch::mma_m16n8k8_tf32(d, four, b);
+        wt::arch::mma_m16n8k8_tf32(d, a, b);
     else
-        wt::arch::mma_m16n8k16(d, four, b, T {});
+        wt::arch::mma_m16n8k16(d, a, b, T {});
 }
 
-template <class T> inline __device__ void multiply(double (&d)[4], const double (&a)[2][2], const double (&b)[2])
+template <class T> inline __device__ void multiply(double (&d)[4], const double (&a)[4], const double (&b)[2])
 {
 #if __CUDA_ARCH__ >= 900
-    const double four[4] = {a[0][0], a[1][0], a[0][1], a[1][1]};
-    wt::arch::mma_m16n8k8(d, four, b);
+    wt::arch::mma_m16n8k8(d, a, b);
 #else
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int high = 0; high < 2; ++high)
 #pragma unroll
-        for (int rows = 0; rows < 2; ++rows)
-            wt::arch::mma_m8n8k4(reinterpret_cast<double (&)[2]>(d[2 * rows]), a[rows][half], b[half]);
+        for (int half = 0; half < 2; ++half)
+            wt::arch::mma_m8n8k4(reinterpret_cast<double (&)[2]>(d[2 * half]), a[2 * high + half], b[high]);
 #endif
 }
 

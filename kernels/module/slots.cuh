@@ -183,14 +183,15 @@ template <int STAGES, int IN_FLIGHT, int STAGE_BYTES> struct Ring {
     inline __device__ bool due() const { return turns == LAG || !more; }
 
     // Waits until the oldest turn has arrived, and until all threads have multiplied the stage that is loaded next.
-    template <bool ASYNC_PRODUCTS> inline __device__ void wait()
+    // GROUPS: of asynchronous products in a turn
+    template <int GROUPS> inline __device__ void wait()
     {
         if (more)
             wt::arch::wait_for_copy_groups<LAG - 1>();
         else
             wt::arch::wait_for_copies();
-        if constexpr (ASYNC_PRODUCTS) {
-            wt::arch::wgmma_wait<IN_FLIGHT>();
+        if constexpr (GROUPS != 0) {
+            wt::arch::wgmma_wait<IN_FLIGHT * GROUPS>();
         }
         WP_TILE_SYNC();
     }

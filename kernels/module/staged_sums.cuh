@@ -19,7 +19,7 @@ template <class P, bool IS_A> struct OperandSlot {
     using Layout = SlotLayout<K_MAJOR ? EXTENT : P::k, static_cast<int>(sizeof(T)) * (K_MAJOR ? P::k : EXTENT)>;
 };
 
-// Sets sums to zero.
+// Sets sums or fragments to zero.
 template <class T, int I, int J> inline __device__ void clear(T (&sums)[I][J][4])
 {
 #pragma unroll

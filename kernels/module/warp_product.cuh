@@ -1,43 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of tiles in slots by mma.sync. A warp holds ROWS x COLS sums: for each 16 rows and each eight columns, the four
-// values per lane of an instruction's D. P is described in staged_sums.cuh.
+// Products of tiles in slots by mma.sync. P is described in staged_sums.cuh.
 #pragma once
 
 #include "module/fragments.cuh"
 
 namespace wt_module {
 
+// A warp holds ROWS x COLS sums: for each 16 x 8 of them, the four values per lane of an instruction's D. If the operands are
+// swapped, B is the instruction's A and the sums are those of C's transpose: then vectors of tiles of fp32 and fp64 that are
+// contiguous along their rows are fragments.
 template <class P> struct WarpProduct {
     using T = typename P::T;
     using Sum = typename MmaTypes<T>::Sum;
-    static constexpr int ROWS = P::m / P::warps_m, COLS = P::n / P::warps_n, STEP = MmaTypes<T>::STEP;
-    using A = typename FragmentsOf<OperandSlot<P, true>, T, ROWS>::Type;
-    using B = typename FragmentsOf<OperandSlot<P, false>, T, COLS>::Type;
+    static constexpr bool SWAPPED = sizeof(T) > 2 && P::a_k_major && !P::b_k_major;
+    static constexpr int M = P::m / P::warps_m, N = P::n / P::warps_n;
+    static constexpr int ROWS = SWAPPED ? N : M, COLS = SWAPPED ? M : N, STEP = MmaTypes<T>::STEP;
+    using A = typename FragmentsOf<OperandSlot<P, !SWAPPED>, T, ROWS>::A;  // of the instruction
+    using B = typename FragmentsOf<OperandSlot<P, SWAPPED>, T, COLS>::B;
+    static constexpr int GROUPS = 0;  // of asynchronous products in an iteration
     using Sums = Sum[ROWS / 16][COLS / 8][4];
+
+    static_assert(A::FITS && B::FITS && P::k % STEP == 0, "a warp tile has whole instructions");
 
     // With two sets of fragments, those of the next step are loaded while this step is multiplied. One set must do where
     // both would not fit the registers.
-    static constexpr int SET_WORDS = static_cast<int>(sizeof(Sum)) / 2 * (ROWS + COLS) / 8, SUM_WORDS = static_cast<int>(sizeof(Sum)) / 4 * ROWS * COLS / 32;
-    static constexpr int SETS = SUM_WORDS + 2 * SET_WORDS <= 200 ? 2 : 1;
-
-    static_assert(ROWS % 16 == 0 && A::FITS && B::FITS && P::k % STEP == 0, "a warp tile has whole instructions");
-
-    static inline __device__ int first_row() { return static_cast<int>(threadIdx.x) / 32 / P::warps_n * ROWS; }
-    static inline __device__ int first_col() { return static_cast<int>(threadIdx.x) / 32 % P::warps_n * COLS; }
+    static constexpr int WORDS = static_cast<int>(sizeof(Sum)) / 4;
+    static constexpr int SETS = WORDS * (ROWS * COLS / 32 + 4 * (ROWS / 8 + COLS / 8)) <= 200 ? 2 : 1;
 
     static inline __device__ void start(Sums& sums) { clear(sums); }
 
     static __forceinline__ __device__ void add(Sums& sums, unsigned a, unsigned b)
     {
+        const unsigned of_a = SWAPPED ? b : a, of_b = SWAPPED ? a : b;
         typename A::Values as[SETS];
         typename B::Values bs[SETS];
 #pragma unroll
         for (int k = (1 - SETS) * STEP; k < P::k; k += STEP) {
             const int now = k / STEP % SETS, next = k + (SETS - 1) * STEP;
             if (next < P::k) {
-                A::load(as[next / STEP % SETS], a, first_row(), next);
-                B::load(bs[next / STEP % SETS], b, first_col(), next);
+                A::load(as[next / STEP % SETS], of_a, first_row(), next);
+                B::load(bs[next / STEP % SETS], of_b, first_col(), next);
             }
             if (k < 0)
                 continue;
@@ -45,7 +48,7 @@ template <class P> struct WarpProduct {
             for (int i = 0; i < ROWS / 16; ++i)
 #pragma unroll
                 for (int j = 0; j < COLS / 8; ++j)
-                    multiply<T>(sums[i][j], reinterpret_cast<const typename MmaTypes<T>::Value (&)[2][2]>(as[now][2 * i]), bs[now][j]);
+                    multiply<T>(sums[i][j], as[now][i], bs[now][j]);
         }
     }
 
@@ -60,16 +63,28 @@ template <class P> struct WarpProduct {
                 put_rows<ADD, COLS, P::n>(sums[i], c, first_row() + 16 * i, first_col());
             } else {
 #pragma unroll
-                for (int e = 0; e < 4; ++e)
+                for (int j = 0; j < COLS / 8; ++j)
 #pragma unroll
-                    for (int j = 0; j < COLS / 8; ++j) {
-                        const int row = first_row() + A::line_of(2 * i + e / 2, g);
-                        const int col = first_col() + B::line_of(j, 2 * q + e % 2);
-                        put<ADD>(c + row * P::n + col, wt::Vector<Sum, 1> {sums[i][j][e]});
+                    for (int e = 0; e < 2; ++e) {
+                        const int column = first_col() + B::line_of(j, 2 * q + e);
+                        const int row = first_row() + A::line_of(i, 0, g), next = first_row() + A::line_of(i, 1, g);
+                        if constexpr (SWAPPED) {
+                            put<ADD>(c + column * P::n + row, wt::Vector<Sum, 2> {sums[i][j][e], sums[i][j][2 + e]});
+                        } else {
+                            put<ADD>(c + row * P::n + column, wt::Vector<Sum, 1> {sums[i][j][e]});
+                            put<ADD>(c + next * P::n + column, wt::Vector<Sum, 1> {sums[i][j][2 + e]});
+                        }
                     }
             }
         }
     }
+
+private:
+    // The warp's first row and column of the instruction's D
+    static inline __device__ int first_row() { return (SWAPPED ? warp_n() : warp_m()) * ROWS; }
+    static inline __device__ int first_col() { return (SWAPPED ? warp_m() : warp_n()) * COLS; }
+    static inline __device__ int warp_m() { return static_cast<int>(threadIdx.x) / 32 / P::warps_n; }
+    static inline __device__ int warp_n() { return static_cast<int>(threadIdx.x) / 32 % P::warps_n; }
 };
 
 }  // namespace wt_module

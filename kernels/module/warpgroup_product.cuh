@@ -31,6 +31,7 @@ template <class P> struct WarpgroupProduct {
     using B = OperandSlot<P, false>;
     static constexpr int BLOCKS = P::m / P::warps_m / 64, COLS = P::n / P::warps_n;
     static constexpr int STEP = WGMMA_BYTES / static_cast<int>(sizeof(T));
+    static constexpr int GROUPS = 1;  // of products in an iteration
     using Sums = wt::f32[BLOCKS][COLS / 8][4];
 
     static_assert(P::m % (64 * P::warps_m) == 0 && P::n % P::warps_n == 0 && COLS % 16 == 0 && P::k % STEP == 0,
@@ -85,16 +86,18 @@ template <class P> struct WarpgroupRegisterProduct {
     static constexpr int LINES = SWAPPED ? P::n / P::warps_n : P::m / P::warps_m;
     static constexpr int WIDTH = SWAPPED ? P::m / P::warps_m : P::n / P::warps_n;
     static constexpr int BLOCKS = LINES / 64, STEP = 8;
-    using Part = FragmentsTf32Lines<X, LINES / 4>;  // of a warp
+    static constexpr int GROUPS = P::k / STEP;           // of products in an iteration
+    static constexpr int SETS = GROUPS % 4 == 0 ? 4 : 2;  // of fragments
+    using Fragments = Tf32Lines<X, BLOCKS>;              // of a warp
 
     static_assert(!X::K_MAJOR && Y::K_MAJOR && sizeof(typename P::T) == 4, "one tf32 operand is K-major");
-    static_assert(LINES % 128 == 0 && Part::FITS && WIDTH % 16 == 0, "a warpgroup has whole instructions");
-    static_assert(P::k % (2 * STEP) == 0, "fragments alternate between two sets");
+    static_assert(LINES % 64 == 0 && X::Layout::WIDTH == 128 && WIDTH % 16 == 0, "a warpgroup has whole instructions");
+    static_assert(GROUPS % SETS == 0, "all iterations begin with the same set of fragments");
 
     // The fragments belong to the sums, because wgmma reads them until it is complete.
     struct Sums {
         wt::f32 sums[BLOCKS][WIDTH / 8][4];
-        wt::u32 fragments[2][BLOCKS][4];
+        typename Fragments::Values fragments[SETS];
     };
 
     static inline __device__ void start(Sums& s)
@@ -108,16 +111,10 @@ template <class P> struct WarpgroupRegisterProduct {
         const unsigned x = SWAPPED ? b : a, y = SWAPPED ? a : b;
 #pragma unroll
         for (int k = 0; k < P::k; k += STEP) {
-            auto& fragments = s.fragments[k / STEP % 2];
-            wt::arch::wgmma_wait<1>();  // the products of the step before the last one have read the fragments
+            auto& fragments = s.fragments[k / STEP % SETS];
+            wt::arch::wgmma_wait<SETS - 1>();  // until the products of SETS steps before have read the fragments
             wt::arch::wgmma_has_read(fragments);
-            typename Part::Values values;
-            Part::load(values, x, first_line(), k);
-#pragma unroll
-            for (int i = 0; i < BLOCKS; ++i)
-#pragma unroll
-                for (int e = 0; e < 4; ++e)
-                    fragments[i][e] = values[2 * i + e % 2][e / 2];
+            Fragments::load(fragments, x, first_line(), first_fragment(), k);
             wt::arch::wgmma_fence();
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i)
@@ -128,38 +125,34 @@ template <class P> struct WarpgroupRegisterProduct {
 
     static inline __device__ void complete() { wt::arch::wgmma_wait<0>(); }
 
-    // A lane has four neighbouring lines: those of two blocks and two halves of an instruction's 16 rows.
     template <bool ADD> static __forceinline__ __device__ void finish(const Sums& s, float* c)
     {
         const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
 #pragma unroll
-        for (int i = 0; i < BLOCKS; i += 2)
+        for (int i = 0; i < BLOCKS; ++i)
 #pragma unroll
-            for (int j = 0; j < WIDTH / 8; ++j) {
-                const int line = first_line() + Part::line_of(2 * i, g), column = first_column() + 8 * j + 2 * q;
-                if constexpr (SWAPPED) {
+            for (int j = 0; j < WIDTH / 8; ++j)
 #pragma unroll
-                    for (int e = 0; e < 2; ++e)
-                        put<ADD>(c + (column + e) * P::n + line,
-                                 wt::Vector<float, 4> {s.sums[i][j][e], s.sums[i][j][2 + e], s.sums[i + 1][j][e], s.sums[i + 1][j][2 + e]});
-                } else {
-#pragma unroll
-                    for (int next = 0; next < 4; ++next)
-                        put<ADD>(c + (line + next) * P::n + column,
-                                 wt::Vector<float, 2> {s.sums[i + next / 2][j][next % 2 * 2], s.sums[i + next / 2][j][next % 2 * 2 + 1]});
+                for (int e = 0; e < 2; ++e) {
+                    const auto& sums = s.sums[i][j];
+                    const int column = first_column() + 8 * j + 2 * q;
+                    if constexpr (SWAPPED) {
+                        const int line = first_line() + Fragments::line_of(first_fragment() + i, 0, g);  // and the next one
+                        put<ADD>(c + (column + e) * P::n + line, wt::Vector<float, 2> {sums[e], sums[2 + e]});
+                    } else {
+                        const int line = first_line() + Fragments::line_of(first_fragment() + i, e, g);
+                        put<ADD>(c + line * P::n + column, wt::Vector<float, 2> {sums[2 * e], sums[2 * e + 1]});
+                    }
                 }
-            }
     }
 
 private:
     static inline __device__ int group_of_lines() { return SWAPPED ? warpgroup() % P::warps_n : warpgroup() / P::warps_n; }
     static inline __device__ int group_of_columns() { return SWAPPED ? warpgroup() / P::warps_n : warpgroup() % P::warps_n; }
 
-    // The warp's first line. A warp has LINES / 4 neighbouring lines.
-    static inline __device__ int first_line()
-    {
-        return group_of_lines() * LINES + static_cast<int>(threadIdx.x) / 32 % 4 * (LINES / 4);
-    }
+    // The group's first line, and the index of the warp's first fragment in the group
+    static inline __device__ int first_line() { return group_of_lines() * LINES; }
+    static inline __device__ int first_fragment() { return static_cast<int>(threadIdx.x) / 32 % 4 * BLOCKS; }
     static inline __device__ int first_column() { return group_of_columns() * WIDTH; }
 
     template <int LEFT, int DONE>

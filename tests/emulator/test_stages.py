@@ -55,7 +55,7 @@ def test_forms(machine: Machine, tmp_path: Path, arch: int, threads: int, main_l
 # with the number of loops that have stages: the sums of wide tiles need many threads, and eight warps need wide tiles
 TYPES = {
     "tf32, wgmma": ("float32", "tf32", 90, 128, 15),
-    "tf32, two warpgroups": ("float32", "tf32", 90, 256, 17),
+    "tf32, two warpgroups": ("float32", "tf32", 90, 256, 18),
     "tf32, mma": ("float32", "tf32", 80, 64, 11),
     "fp64": ("float64", "default", 90, 128, 11),
     "fp64, sm_80": ("float64", "default", 80, 64, 11),
@@ -85,13 +85,13 @@ def test_drawn_cases(machine: Machine, tmp_path: Path, seed: int) -> None:
 FAULTS = {
     "it waits for one load too few": ("wait_for_copy_groups<LAG - 1>", "wait_for_copy_groups<LAG>"),
     "no barrier": (
-        "wgmma_wait<IN_FLIGHT>();\n        }\n        WP_TILE_SYNC();",
-        "wgmma_wait<IN_FLIGHT>();\n        }",
+        "wgmma_wait<IN_FLIGHT * GROUPS>();\n        }\n        WP_TILE_SYNC();",
+        "wgmma_wait<IN_FLIGHT * GROUPS>();\n        }",
     ),
-    "it waits for one product too few": ("wgmma_wait<IN_FLIGHT>();", "wgmma_wait<IN_FLIGHT + 1>();"),
+    "it waits for one product too few": ("wgmma_wait<IN_FLIGHT * GROUPS>();", "wgmma_wait<IN_FLIGHT * GROUPS + 1>();"),
     "a stage is missing": ("start + (STAGES - 1) * STAGE_BYTES", "start + (STAGES - 2) * STAGE_BYTES"),
     "products are not complete": ("void complete() { wt::arch::wgmma_wait<0>(); }", "void complete() { }"),
-    "tf32: fragments change too early": ("wt::arch::wgmma_wait<1>();", ""),
+    "tf32: fragments change too early": ("wt::arch::wgmma_wait<SETS - 1>();", ""),
     "tf32: products are not complete": ("void complete() { wt::arch::wgmma_wait<0>(); }", "void complete() { }"),
 }
 
@@ -106,7 +106,7 @@ def test_a_shorter_pipeline_is_an_error(machine: Machine, tmp_path: Path, fault:
 
     cases = {"common": FORMS["common"], "start value": FORMS["start value"]}
     if "tf32" in fault:
-        cases = with_type({"four steps": Case(128, 128, 32, 128, 128, 96)}, "float32", "tf32")
+        cases = with_type({"eight steps": Case(128, 128, 64, 128, 128, 128)}, "float32", "tf32")
     emulated, kernels, _ = compile_cases(machine, tmp_path / "m", cases, 90, 128, edit=edit)
     errors = []
     for name, case in cases.items():

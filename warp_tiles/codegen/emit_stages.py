@@ -64,7 +64,8 @@ def emit_ring(macros: Macros, decision: LoopDecision) -> None:
         kind = _name(product)
         macros.add(Hook.BEGIN, loop, f"{kind}::Sums wt_sums_{number}; {kind}::start(wt_sums_{number});")
     adds = " ".join(_add(ring, product, name) for product in pipeline.products)
-    wait = f"{name}.wait<{str(found.instruction == 'wgmma').lower()}>();"
+    groups = " + ".join(f"{_name(product)}::GROUPS" for product in pipeline.products)
+    wait = f"{name}.wait<({groups})>();"
     # Products in flight keep tensor cores busy while the loads are issued. Without them the products come first.
     if found.in_flight:
         begin = f"if ({name}.due()) {wait} "

@@ -19,7 +19,7 @@ from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
 
 WARPGROUP = 4 * LANES  # threads
 LEAST_STAGES, MOST_STAGES = 2, 4
-_REGISTER_LINES, _REGISTER_STEP = 128, 16  # of a warpgroup's operand in registers, along M or N and along K
+_REGISTER_LINES, _REGISTER_STEP = 64, 16  # of a warpgroup's operand in registers, along M or N and along K
 _OTHER_REGISTERS = 56  # of a thread besides its sums: addresses, descriptors and the loop itself
 _SYSTEM_BYTES = 1024  # static shared memory of Warp's headers, at most, apart from four bytes for each thread
 
