@@ -43,7 +43,12 @@ def exact(case: Case, main_loop: str, threads: int, gpu: str) -> None:
             c.fill_(np.nan)
 
 
-TYPES = {"tf32": ("float32", "tf32"), "fp64": ("float64", "default"), "bf16": ("bfloat16", "default")}
+TYPES = {
+    "tf32": ("float32", "tf32"),
+    "fp64": ("float64", "default"),
+    "bf16": ("bfloat16", "default"),
+    "fp32": ("float32", "default"),
+}
 
 
 @pytest.mark.parametrize("name", [*FORMS, *WIDE])

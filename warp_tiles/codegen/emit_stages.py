@@ -15,6 +15,7 @@ from warp_tiles.codegen.stages import Ring
 from warp_tiles.codegen.sums import Accumulation
 from warp_tiles.codegen.trace import Array, Tile
 from warp_tiles.gemm.dtypes import DTYPES
+from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.main_loop import StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
 
@@ -30,10 +31,12 @@ def staged_types(decision: LoopDecision) -> Iterator[str]:
 
 
 def _type(product: Accumulation, variant: GemmVariant, answer: StagedProduct) -> str:
-    template = "WarpgroupProduct" if answer.instruction == "wgmma" else "WarpProduct"
+    template = {"wgmma": "WarpgroupProduct", "fma": "FmaProduct"}.get(answer.instruction, "WarpProduct")
     if answer.through_registers:
         template = "WarpgroupRegisterProduct"
     sizes = {"m": variant.m, "n": variant.n, "k": variant.k, "warps_m": answer.warps_m, "warps_n": answer.warps_n}
+    if answer.lanes_m:
+        sizes |= {"lanes_m": answer.lanes_m, "lanes_n": LANES // answer.lanes_m}
     majors = {"a_k_major": variant.a.arrangement == "row_major", "b_k_major": variant.b.arrangement == "col_major"}
     name = _name(product)
     return (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-LoopInstruction = Literal["wgmma", "mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4"]
+LoopInstruction = Literal["wgmma", "mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"]
 
-# The instructions that loops may use: wgmma, or those of mma.sync
+# What loops may use besides fma: wgmma, or the instructions of mma.sync
 InstructionFamily = Literal["wgmma", "mma"]
 
 STAGE_ALIGNMENT = 1024  # bytes; the swizzling pattern of a slot repeats after so many
@@ -18,10 +18,11 @@ class StagedProduct:
     """How a block multiplies two tiles in slots (``kernels/module/warp_product.cuh`` and ``warpgroup_product.cuh``).
 
     Attributes:
-        instruction: ``wgmma`` (sm_90a), or an ``mma.sync`` of 16-bit types, of tf32 or of fp64 (sm_80 and newer).
+        instruction: ``wgmma`` (sm_90a); an ``mma.sync`` of 16-bit types, of tf32 or of fp64; or ``fma`` of fp32.
         warps_m, warps_n: The grid of warps over C, or of warpgroups (four warps) with ``wgmma``.
         sums: Registers of a thread that hold sums.
         through_registers: The operand that ``wgmma`` reads from registers; empty if it reads both from shared memory.
+        lanes_m: Lanes of a warp along M with ``fma``; the others lie along N.
     """
 
     instruction: LoopInstruction
@@ -29,6 +30,7 @@ class StagedProduct:
     warps_n: int
     sums: int
     through_registers: Literal["", "a", "b"] = ""
+    lanes_m: int = 0
 
 
 @dataclass(frozen=True)

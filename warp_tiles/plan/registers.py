@@ -10,6 +10,7 @@ from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.solver.variant import SolverVariant
 
 LARGE_SUMS = 64  # of a thread: with more, its registers would not suffice for two blocks of 256 threads
+LARGE_FMA_SUMS = 63  # fma needs more registers for the operands
 
 
 def with_register_limit(plan: ModulePlan) -> ModulePlan:
@@ -23,8 +24,8 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
         return replace(plan, register_limit=None, register_limit_reason="")
     limits: dict[int, str] = {}
     own = [v for v in functions if v.provider == "mma"]
-    sums = max((loop.sums for loop in plan.loops), default=0)
-    blocks = 1 if sums > LARGE_SUMS else resident_blocks(plan.block_dim, bool(own))
+    large = any(loop.sums > (LARGE_FMA_SUMS if loop.instruction == "fma" else LARGE_SUMS) for loop in plan.loops)
+    blocks = 1 if large else resident_blocks(plan.block_dim, bool(own))
     if (limit := max_registers(plan.block_dim, blocks)) is not None:
         alone = f"a block of {plan.block_dim} threads cannot launch with more"
         limits[limit] = alone if blocks == 1 else f"{blocks} resident blocks hide latency"

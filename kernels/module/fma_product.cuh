@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products of fp32 tiles in slots without tensor cores. P is described in staged_sums.cuh, and has the lanes of a warp along
+// M and N too (lanes_m and lanes_n).
+#pragma once
+
+#include "module/fragments.cuh"
+
+namespace wt_module {
+
+// The elements of an operand that a lane multiplies: LINES rows of A or columns of B. If the slot is contiguous along K, a
+// vector is DEPTH elements of one line, else four lines of one k. Neighbouring lanes read neighbouring rows or vectors.
+template <class Slot, int LINES, int LANES> struct FmaOperand {
+    using Layout = typename Slot::Layout;
+    static constexpr int DEPTH = Slot::K_MAJOR ? 4 : 1, WIDTH = Slot::K_MAJOR ? 1 : 4;
+    using Values = wt::Vector<float, 4>[LINES / WIDTH];
+
+    static_assert(LINES % WIDTH == 0 && LINES * LANES % (Slot::K_MAJOR ? 8 : 4 * Layout::VECTORS) == 0,
+                  "a lane has whole vectors, a warp whole patterns");
+
+    static inline __device__ int line_of(int i, int lane) { return (i / WIDTH * LANES + lane) * WIDTH + i % WIDTH; }
+    static inline __device__ float value(const Values& values, int i, int k) { return values[i / WIDTH].at[Slot::K_MAJOR ? k % 4 : i % 4]; }
+
+    // A lane's vectors lie at addresses that differ by constants, and in a part of the swizzling pattern that differs by XOR
+    // with constants. So there is one address for each part.
+    unsigned addresses[Layout::VECTORS];
+
+    inline __device__ FmaOperand(unsigned slot, int first, int lane)
+    {
+        const int row = Slot::K_MAJOR ? first + lane : 0, vector = Slot::K_MAJOR ? 0 : first / 4 + lane;
+        const unsigned start = slot + vector / Layout::VECTORS * Layout::PANEL_BYTES + row * Layout::WIDTH;
+        const unsigned part = Slot::K_MAJOR ? pattern(row) : vector % Layout::VECTORS;
+#pragma unroll
+        for (int x = 0; x < Layout::VECTORS; ++x)
+            addresses[x] = start + (part ^ x) * VECTOR_BYTES;
+    }
+
+    __forceinline__ __device__ void load(Values& values, int k) const
+    {
+#pragma unroll
+        for (int i = 0; i < LINES / WIDTH; ++i) {
+            const int row = Slot::K_MAJOR ? i * LANES : k, vector = Slot::K_MAJOR ? k / 4 : i * LANES;
+            const int constant = vector / Layout::VECTORS * Layout::PANEL_BYTES + row * Layout::WIDTH;
+            values[i] = read<float, 4>(addresses[vector % Layout::VECTORS ^ pattern(row)] + constant);
+        }
+    }
+
+private:
+    // What the swizzle permutes the vectors of a row by
+    static inline __device__ constexpr int pattern(int row) { return row * Layout::WIDTH / 128 % Layout::VECTORS; }
+};
+
+// A lane holds ROWS x COLS sums.
+template <class P> struct FmaProduct {
+    static constexpr int M = P::m / P::warps_m, N = P::n / P::warps_n;
+    static constexpr int ROWS = M / P::lanes_m, COLS = N / P::lanes_n;
+    using A = FmaOperand<OperandSlot<P, true>, ROWS, P::lanes_m>;
+    using B = FmaOperand<OperandSlot<P, false>, COLS, P::lanes_n>;
+    using Sums = float[ROWS][COLS];
+    static constexpr int GROUPS = 0;  // of asynchronous products in an iteration
+    // With two sets of values, the next ones are loaded while these are multiplied, if the registers hold both.
+    static constexpr int SETS_A = ROWS <= 8 || A::DEPTH == 1 ? 2 : 1, SETS_B = COLS <= 8 || B::DEPTH == 1 ? 2 : 1;
+
+    static_assert(P::lanes_m * P::lanes_n == 32 && M % P::lanes_m == 0 && N % P::lanes_n == 0, "a warp tile has whole lanes");
+    static_assert(P::k % 4 == 0, "vectors lie inside the tile");
+
+    static inline __device__ void start(Sums& sums)
+    {
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+            for (int j = 0; j < COLS; ++j)
+                sums[i][j] = 0;
+    }
+
+    static __forceinline__ __device__ void add(Sums& sums, unsigned a, unsigned b)
+    {
+        const A operand_a(a, first_row(), lane_m());
+        const B operand_b(b, first_col(), lane_n());
+        typename A::Values as[SETS_A];
+        typename B::Values bs[SETS_B];
+        if (SETS_A == 2)
+            operand_a.load(as[0], 0);
+        if (SETS_B == 2)
+            operand_b.load(bs[0], 0);
+#pragma unroll
+        for (int k = 0; k < P::k; ++k) {
+            load_next(as, operand_a, k);
+            load_next(bs, operand_b, k);
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+                for (int j = 0; j < COLS; ++j)
+                    sums[i][j] += A::value(as[k / A::DEPTH % SETS_A], i, k) * B::value(bs[k / B::DEPTH % SETS_B], j, k);
+        }
+    }
+
+    static inline __device__ void complete() { }
+
+    template <bool ADD> static __forceinline__ __device__ void finish(const Sums& sums, float* c)
+    {
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+            for (int j = 0; j < COLS; j += B::WIDTH) {
+                wt::Vector<float, B::WIDTH> values;
+#pragma unroll
+                for (int next = 0; next < B::WIDTH; ++next)
+                    values.at[next] = sums[i][j + next];
+                const int row = first_row() + A::line_of(i, lane_m()), column = first_col() + B::line_of(j, lane_n());
+                put<ADD>(c + row * P::n + column, values);
+            }
+    }
+
+private:
+    // Before the k-th products, loads values of the next vectors, or those of this one if there is a single set.
+    template <class Values, int SETS, class Operand>
+    static __forceinline__ __device__ void load_next(Values (&values)[SETS], const Operand& operand, int k)
+    {
+        const int next = k + (SETS - 1) * Operand::DEPTH;
+        if (k % Operand::DEPTH == 0 && next < P::k)
+            operand.load(values[next / Operand::DEPTH % SETS], next);
+    }
+
+    // Neighbouring lanes alternate between M and N: in groups of 2 x 2, each pair shares a vector, so that twice as many
+    // lanes are served at once (docs/templates.md).
+    static inline __device__ int bit(int number) { return static_cast<int>(threadIdx.x) >> number & 1; }
+    static inline __device__ int lane_m() { return bit(1) + 2 * bit(3) + (P::lanes_m == 8 ? 4 * bit(4) : 0); }
+    static inline __device__ int lane_n() { return bit(0) + 2 * bit(2) + (P::lanes_n == 8 ? 4 * bit(4) : 0); }
+    static inline __device__ int first_row() { return static_cast<int>(threadIdx.x) / 32 / P::warps_n * M; }
+    static inline __device__ int first_col() { return static_cast<int>(threadIdx.x) / 32 % P::warps_n * N; }
+};
+
+}  // namespace wt_module
