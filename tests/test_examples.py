@@ -68,6 +68,18 @@ def test_recorded_training() -> None:
     assert "CUDA graph        not run: no GPU" in text
 
 
+def test_matmul() -> None:
+    text = run(sys.executable, "examples/matmul.py", "--size", "64")
+    found = dict(re.findall(r"^(.+) on .*: differs from NumPy by ([\d.e-]+) of", text, re.MULTILINE))
+    assert set(found) == {
+        *("gelu(x @ w + bias)", "gradient of x", "gradient of w", "gradient of bias", "2 a^T @ b + c / 2"),
+    }
+    planned = json.loads(run(sys.executable, "-m", "warp_tiles", "plan", "--json", "examples/matmul.py"))
+    loops = [loop for module in planned["modules"] for loop in module["loops"]]
+    assert loops
+    assert {loop["state"] for loop in loops} == {"pipelined"}
+
+
 @pytest.mark.slow
 def test_skip_adjoints() -> None:
     text = run(sys.executable, "examples/skip_adjoints.py", "--size", "8")

@@ -25,6 +25,7 @@ LAYERS = (
     ("build",),
     ("_warp",),
     ("launch",),
+    ("product",),
     ("tuning",),
     ("api",),
     ("cli",),

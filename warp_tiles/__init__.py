@@ -6,7 +6,7 @@
     warp_tiles.enable()
 
 The import changes nothing. :func:`enable` hooks into Warp, and :func:`disable` restores it. The
-modules that tune or record launches are imported at their first use.
+modules that tune, record launches or multiply matrices are imported at their first use.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from warp_tiles.errors import (
     CacheError,
     LinkError,
     LockedError,
+    MatmulError,
     PlanError,
     RecordError,
     RecordingError,
@@ -40,6 +41,7 @@ from warp_tiles.version import __version__
 
 if TYPE_CHECKING:
     from warp_tiles.launch.recorded import RecordedLaunch, RecordingTarget, record
+    from warp_tiles.product.matmul import matmul
     from warp_tiles.tuning.autotune import autotune
     from warp_tiles.tuning.kernel import TunedKernel
     from warp_tiles.tuning.measure import Effort
@@ -54,6 +56,7 @@ _LAZY_NAMES = {
     "Space": "tuning.space",
     "TunedKernel": "tuning.kernel",
     "autotune": "tuning.autotune",
+    "matmul": "product.matmul",
     "record": "launch.recorded",
 }
 
@@ -66,6 +69,7 @@ __all__ = [
     "Halving",
     "LinkError",
     "LockedError",
+    "MatmulError",
     "ModulePlan",
     "Operand",
     "PlanError",
@@ -96,6 +100,7 @@ __all__ = [
     "enabled",
     "is_enabled",
     "is_planning",
+    "matmul",
     "override",
     "plan",
     "prefetch",

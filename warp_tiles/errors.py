@@ -8,6 +8,7 @@
     ├── PlanError           a kernel cannot be planned
     ├── BuildError          a variant could not be compiled
     │   └── UnsupportedVariant  a provider cannot serve a variant; the message names the field and its value
+    ├── MatmulError         an argument of matmul() does not fit the others
     ├── RecordingError      a launch cannot be recorded, or an argument does not fit the recording
     ├── LinkError           a module could not be compiled or linked
     ├── CacheError          the cache refuses a request, or does not hold the requested entry
@@ -77,6 +78,10 @@ class BuildError(WarpTilesError, RuntimeError):
 
 class UnsupportedVariant(BuildError):  # noqa: N818  a name like StopIteration, without "Error"
     """A provider cannot serve a variant; the message names the field and its value."""
+
+
+class MatmulError(WarpTilesError, ValueError):
+    """An argument of matmul() does not fit the others."""
 
 
 class RecordingError(WarpTilesError, ValueError):

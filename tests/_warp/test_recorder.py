@@ -100,6 +100,22 @@ def test_tiles_that_own_their_memory() -> None:
     assert product.results == ()
 
 
+def test_an_array_in_a_variable_has_no_shared_memory() -> None:
+    text = (
+        "@wp.kernel\n"
+        "def multiply(A: wp.array3d[wp.float32], B: wp.array3d[wp.float32], C: wp.array3d[wp.float32]):\n"
+        "    z, i, j = wp.tid()\n    a_z = A[z]\n    b_z = B[z]\n    c_z = C[z]\n"
+        "    c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32, storage='shared')\n"
+        "    for k in range(0, A.shape[2], 16):\n"
+        "        a = wp.tile_load(a_z, shape=(32, 16), offset=(i * 32, k), storage='shared')\n"
+        "        b = wp.tile_load(b_z, shape=(16, 32), offset=(k, j * 32), storage='shared')\n"
+        "        wp.tile_matmul(a, b, c)\n"
+        "    wp.tile_store(c_z, c, offset=(i * 32, j * 32))\n"
+    )
+    function = trace_of(load(text))
+    assert [size for _, size in function.frame] == [4096, 2048, 2048]
+
+
 def test_storage_that_is_decided_later() -> None:
     function = trace_kernel("c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32)", RANGE, STORE)
     assert result(operations_named(function, "tile_zeros")[0]).owner, "the product needs it in shared memory"

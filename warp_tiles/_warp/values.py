@@ -106,8 +106,9 @@ def frame_of(adjoint: Any) -> Iterator[tuple[str, int]]:
     """Yields each variable of a function that has shared memory of its own, in the order of memory, with its bytes."""
     for var in adjoint.variables:
         kind = var.type
-        is_owner = (
-            getattr(kind, "storage", "") == "shared" and kind.owner if is_tile(var) else hasattr(kind, "capacity")
-        )
+        if is_tile(var):
+            is_owner = getattr(kind, "storage", "") == "shared" and kind.owner
+        else:
+            is_owner = hasattr(kind, "capacity") and not is_array(var)  # a stack of tiles; arrays have a capacity too
         if is_owner:
             yield var.emit(), int(kind.size_in_bytes())

@@ -1,0 +1,250 @@
+"""Compares warp_tiles.matmul with torch, in one run on a GPU.
+
+    python benchmarks/matmul.py --json benchmarks/results/matmul.json
+
+Both have the same arrays and a result of the operands' type, and are called as a user calls them. Calls alternate.
+Times are medians by CUDA events, so they include what the host does between two launches of a call. Results are
+compared with float64, relative to the largest element. The kinds of rows, and what torch computes:
+
+    product     torch.matmul into a given array, or torch.bmm for a batch
+    backward    two torch.matmul for the gradients of both operands; warp_tiles.matmul's tape also adds to the gradients
+    layer       gelu(linear(x, w, bias)): eager, and by torch.compile
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.loops import medians_us
+from benchmarks.machine import gpu_record
+from benchmarks.matmul_kernels import gelu
+
+# differences of correct results
+ALLOWED = {"float16": 1e-3, "bfloat16": 8e-3, "tf32": 4e-3, "float32": 1e-4, "float64": 1e-12}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: m x k by k x n elements, batch times.
+
+    Attributes:
+        kind: ``product``, ``skinny``, ``backward`` or ``layer``.
+    """
+
+    kind: str
+    dtype: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+    @property
+    def stored(self) -> str:
+        """The type of the arrays."""
+        return "float32" if self.dtype == "tf32" else self.dtype
+
+    @property
+    def name(self) -> str:
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        return f"{self.kind} {self.dtype} {batch}{self.m}x{self.n}x{self.k}"
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return (4 if self.kind == "backward" else 2) * self.m * self.n * self.k * self.batch
+
+
+WIDE = 4096  # the long side of skinny products
+ROWS = (
+    *(Row("product", dtype, size, size, size) for dtype in ("float16", "bfloat16") for size in (2048, 4096, 8192)),
+    *(Row("product", dtype, 4096, 4096, 4096) for dtype in ("tf32", "float32", "float64")),
+    Row("backward", "float16", 4096, 4096, 4096),
+    Row("layer", "float16", 8192, 4096, 4096),
+    *(Row("product", dtype, width, width, width, 1024) for dtype in ("float16", "float32") for width in (64, 128, 256)),
+    *(
+        Row("skinny", "float16", *((side, WIDE) if number % 2 else (WIDE, side)), k)
+        for number, k in enumerate((1024, 4096, 8192, 16384))
+        for side in (16, 32, 64, 128, 256)
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The functions of a row whose times are compared, and its results.
+
+    Attributes:
+        runs: ``tiles``, and torch's functions by name.
+        check: Returns the greatest difference from float64 after one call of ``tiles``.
+        config: The configuration of the product, or of A's gradient, as JSON values.
+    """
+
+    runs: dict[str, Callable[[], object]]
+    check: Callable[[], float]
+    config: dict[str, int]
+
+
+def difference(found: Any, expected: Any) -> float:
+    """The largest difference, relative to the largest element."""
+    return float((found.double() - expected).abs().max() / expected.abs().max())
+
+
+def config_of(a: Any, b: Any, out: Any, **options: Any) -> dict[str, int]:
+    """The configuration that a product of Warp arrays has."""
+    from warp_tiles.product.arguments import checked_call
+    from warp_tiles.product.multiply import prepared
+
+    given = {"alpha": 1.0, "beta": 0.0, "bias": None, "epilogue": None, "precision": "default", **options}
+    return prepared(checked_call(a, b, out, **given), out.device).config.to_json()
+
+
+def operands(torch: Any, row: Row) -> tuple[Any, Any, Any]:
+    """Torch's A, B and C."""
+    torch.manual_seed(0)
+    batch = (row.batch,) if row.batch > 1 else ()
+    dtype = getattr(torch, row.stored)
+    a, b = (torch.randn((*batch, *shape), device="cuda", dtype=dtype) / 8 for shape in ((row.m, row.k), (row.k, row.n)))
+    return a, b, torch.empty((*batch, row.m, row.n), device="cuda", dtype=dtype)
+
+
+def product(torch: Any, row: Row) -> Sides:
+    """One product, or a batch."""
+    import warp as wp
+
+    import warp_tiles
+
+    a, b, out = operands(torch, row)
+    c = torch.empty_like(out)
+    x, y, z = (wp.from_torch(array) for array in (a, b, c))
+    precision = "tf32" if row.dtype == "tf32" else "default"
+    peer = torch.bmm if row.batch > 1 else torch.matmul
+    runs = {
+        "tiles": lambda: warp_tiles.matmul(x, y, z, precision=precision),
+        "torch": lambda: peer(a, b, out=out),
+    }
+    return Sides(
+        runs, lambda: difference(c, torch.matmul(a.double(), b.double())), config_of(x, y, z, precision=precision)
+    )
+
+
+def backward(torch: Any, row: Row) -> Sides:
+    """The gradients of both operands."""
+    import warp as wp
+
+    import warp_tiles
+
+    a, b, g = operands(torch, row)
+    g.normal_().div_(8)
+    of_a, of_b = torch.zeros_like(a), torch.zeros_like(b)
+    pairs = ((a, of_a), (b, of_b), (torch.empty_like(g), g))
+    x, y, out = (wp.from_torch(array, requires_grad=True, grad=gradient) for array, gradient in pairs)
+    out.retain_grad = True
+    with wp.Tape() as tape:
+        warp_tiles.matmul(x, y, out)
+    other_a, other_b = torch.empty_like(a), torch.empty_like(b)
+
+    def both() -> None:
+        torch.matmul(g, b.T, out=other_a)
+        torch.matmul(a.T, g, out=other_b)
+
+    def check() -> float:
+        pairs = ((of_a, g.double() @ b.double().T), (of_b, a.double().T @ g.double()))
+        return max(difference(found, expected) for found, expected in pairs)
+
+    config = config_of(out.grad, y.transpose(), x.grad, beta=1.0)
+    return Sides({"tiles": tape.backward, "torch": both}, check, config)
+
+
+def layer(torch: Any, row: Row) -> Sides:
+    """gelu(linear(x, w, bias))."""
+    import warp as wp
+
+    import warp_tiles
+
+    functional = torch.nn.functional
+    x, _, out = operands(torch, row)
+    w, bias = (
+        torch.randn((row.n, row.k), device="cuda", dtype=x.dtype) / 8,
+        torch.randn(row.n, device="cuda").to(x.dtype),
+    )
+    arrays = [wp.from_torch(array) for array in (x, w, out, bias)]
+    left, right, result, added = arrays[0], arrays[1].transpose(), arrays[2], arrays[3]
+
+    def eager() -> Any:
+        return functional.gelu(functional.linear(x, w, bias))
+
+    compiled = torch.compile(eager)
+    runs = {
+        "tiles": lambda: warp_tiles.matmul(left, right, result, bias=added, epilogue=gelu),
+        "torch": eager,
+        "torch.compile": compiled,
+    }
+
+    def check() -> float:
+        return difference(out, functional.gelu(functional.linear(x.double(), w.double(), bias.double())))
+
+    return Sides(runs, check, config_of(left, right, result, bias=added, epilogue=gelu))
+
+
+KINDS = {"product": product, "skinny": product, "backward": backward, "layer": layer}
+
+
+def measure(torch: Any, row: Row) -> dict[str, Any]:
+    """The times of a row and its difference from float64."""
+    torch.backends.cuda.matmul.allow_tf32 = row.dtype == "tf32"
+    sides = KINDS[row.kind](torch, row)
+    sides.runs["tiles"]()
+    found = {"name": row.name, **asdict(row), "config": sides.config, "difference": sides.check()}
+    torch.cuda.empty_cache()
+    found["us"] = times = medians_us(torch, sides.runs)
+    found["tflops"] = {name: round(row.flops / us / 1e6, 1) for name, us in times.items()}
+    found["to_torch"] = {name: round(us / times["tiles"], 3) for name, us in times.items() if name != "tiles"}
+    if not found["difference"] <= ALLOWED[row.dtype]:
+        found["wrong"] = f"differs from float64 by {found['difference']:.3g}"
+    return found
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Geometric means of torch's times over ours, by kind."""
+    kinds = {row["kind"]: [one["to_torch"]["torch"] for one in rows if one["kind"] == row["kind"]] for row in rows}
+    return {kind: round(statistics.geometric_mean(ratios), 3) for kind, ratios in kinds.items()}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure all rows, and write the file after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--only", default="", help="measure only rows whose names contain this text")
+    options = parser.parse_args(arguments)
+    import warp as wp
+
+    import warp_tiles
+
+    torch = importlib.import_module("torch")
+    wp.config.quiet = True
+    warp_tiles.enable()
+    wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
+    rows: list[dict[str, Any]] = []
+    data = {**gpu_record("auto"), "torch": torch.__version__, "torch_cuda": torch.version.cuda}
+    for row in ROWS:
+        if options.only in row.name:
+            found = measure(torch, row)
+            ratios = ", ".join(f"{ratio} of {name}" for name, ratio in found["to_torch"].items())
+            print(f"{row.name}: {found['tflops']['tiles']} TFLOP/s, {ratios}", flush=True)
+            rows.append(found)
+            report = {**data, "geometric_means": summary(rows), "rows": rows}
+            options.json.write_text(json.dumps(report, indent=1) + "\n")
+    return int(any("wrong" in row for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,169 @@
+"""Measures configurations of warp_tiles.matmul on a GPU, and writes the fastest of each tier.
+
+    python benchmarks/tune_matmul.py --json warp_tiles/product/records/h200.json
+    python benchmarks/tune_matmul.py --json /tmp/records.json --only "float16 nn 16x"
+
+A tier is a type, a layout, and sizes rounded to powers of two. The chooser's candidates are sorted by their estimated
+time, and the first ones are measured in turns. A tier is recorded if a candidate is faster than the chooser's choice by
+more than 2 %. The records of tiers that are not measured are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.loops import medians_us
+from benchmarks.machine import gpu_record
+from warp_tiles.gemm.dtypes import DType
+from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, candidates, choose_matmul, cost_us
+
+MEASURED = 12  # candidates of a tier
+GAIN = 0.98  # of the choice's time
+GROUPS = (4, 8, 16)  # of the fastest candidate
+TYPES: tuple[tuple[DType, bool], ...] = (  # and whether they are rounded to tf32
+    *(("float16", False), ("bfloat16", False), ("float32", True), ("float32", False), ("float64", False)),
+)
+
+
+def problems() -> Iterator[MatmulProblem]:
+    """One problem of each tier."""
+    sizes = [(size, size, size) for size in (256, 512, 1024, 2048, 4096, 8192)]
+    for side in (16, 32, 64, 128, 256):
+        for k in (1024, 2048, 4096, 8192, 16384):
+            sizes += [(side, 4096, k), (4096, side, k)]
+    layouts = ((False, False), (False, True), (True, False))
+    for (dtype, tf32), (a_transposed, b_transposed) in product(TYPES, layouts):
+        unit = MatmulProblem(1, 1, 1, 1, dtype, dtype, dtype, a_transposed, b_transposed, tf32)
+        for m, n, k in sizes:
+            if dtype != "float64" or m * n * k <= 4096**3:
+                yield replace(unit, m=m, n=n, k=k)
+    for (dtype, tf32), width in product((TYPES[0], TYPES[3]), (64, 128, 256)):
+        yield MatmulProblem(width, width, width, 1024, dtype, dtype, dtype, tf32=tf32)
+
+
+def name_of(problem: MatmulProblem) -> str:
+    """The problem in words."""
+    dtype = "tf32" if problem.tf32 else problem.a
+    batch = f"{problem.batch} x " if problem.batch > 1 else ""
+    return f"{dtype} {problem.layout} {batch}{problem.m}x{problem.n}x{problem.k}"
+
+
+def considered(problem: MatmulProblem, arch: int, multiprocessors: int) -> list[MatmulConfig]:
+    """The candidates to measure, the chooser's choice first."""
+    found = sorted(
+        candidates(problem, arch, multiprocessors), key=lambda config: cost_us(problem, config, arch, multiprocessors)
+    )
+    choice = choose_matmul(problem, arch, multiprocessors)
+    return [choice, *(config for config in found if config != choice)][:MEASURED]
+
+
+def fastest(times: dict[MatmulConfig, float], choice: MatmulConfig) -> MatmulConfig | None:
+    """The fastest configuration, if it gains enough over the choice."""
+    best = min(times, key=times.__getitem__)
+    return best if times[best] < GAIN * times[choice] else None
+
+
+class Bench:
+    """The arrays of a problem, and its product with a given configuration."""
+
+    def __init__(self, torch: Any, problem: MatmulProblem) -> None:
+        import warp as wp
+
+        from warp_tiles.product.arguments import checked_call
+
+        dtype = getattr(torch, problem.a)
+        batch = (problem.batch,) if problem.batch > 1 else ()
+
+        def operand(rows: int, columns: int, transposed: bool) -> Any:
+            shape = (columns, rows) if transposed else (rows, columns)
+            values = wp.from_torch(torch.randn((*batch, *shape), device="cuda", dtype=dtype))
+            axes = (0, 2, 1) if batch else (1, 0)
+            return values.transpose(axes) if transposed else values
+
+        self.arrays = [
+            operand(problem.m, problem.k, problem.a_transposed),
+            operand(problem.k, problem.n, problem.b_transposed),
+            operand(problem.m, problem.n, False),
+        ]
+        precision = "tf32" if problem.tf32 else "default"
+        self._call = checked_call(*self.arrays, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision=precision)
+        self._device = self.arrays[0].device
+
+    def run(self, config: MatmulConfig) -> Callable[[], None]:
+        """A function that computes the product."""
+        from warp_tiles.product.multiply import Multiplication
+
+        prepared = Multiplication(self._call, self._device, config)
+        a, b, out = (array.ptr for array in self.arrays)
+        return lambda: prepared.run(a, b, out, None, 1.0, 0.0)
+
+
+def tuned(torch: Any, problem: MatmulProblem, arch: int, multiprocessors: int) -> dict[str, Any]:
+    """The measurements of a tier."""
+    bench = Bench(torch, problem)
+    configs = considered(problem, arch, multiprocessors)
+    times = measured(torch, bench, configs)
+    best = min(times, key=times.__getitem__)
+    times |= measured(torch, bench, [replace(best, group=group) for group in GROUPS if group != best.group])
+    choice = configs[0]
+    found = fastest(times, choice)
+    return {
+        "name": name_of(problem),
+        "tier": list(problem.tier),
+        "config": None if found is None else found.to_json(),
+        "us": round(times[found or choice], 2),
+        "choice_us": round(times[choice], 2),
+    }
+
+
+def measured(torch: Any, bench: Bench, configs: list[MatmulConfig]) -> dict[MatmulConfig, float]:
+    """The median time of each configuration in microseconds."""
+    runs = {str(number): bench.run(config) for number, config in enumerate(configs)}
+    times = medians_us(torch, dict(runs))
+    return {config: times[str(number)] for number, config in enumerate(configs)}
+
+
+def merged(earlier: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records with a configuration. A new measurement of a tier replaces the earlier one."""
+    by_tier = {tuple(record["tier"]): record for record in [*earlier, *found]}
+    return [record for record in by_tier.values() if record["config"] is not None]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure all tiers, and write the file after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--only", default="", help="measure only tiers whose names contain this text")
+    options = parser.parse_args(arguments)
+    import warp as wp
+
+    import warp_tiles
+
+    torch = importlib.import_module("torch")
+    wp.config.quiet = True
+    warp_tiles.enable()
+    wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
+    device = wp.get_device("cuda:0")
+    earlier = json.loads(options.json.read_text())["records"] if options.json.exists() else []
+    data = {**gpu_record("auto"), "arch": device.arch, "multiprocessors": device.sm_count}
+    found: list[dict[str, Any]] = []
+    for problem in problems():
+        if options.only in name_of(problem):
+            record = tuned(torch, problem, device.arch, device.sm_count)
+            print(f"{record['name']}: {record['us']} us, {record['choice_us']} us by the chooser", flush=True)
+            found.append(record)
+            options.json.write_text(json.dumps({**data, "records": merged(earlier, found)}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,156 @@
+"""The choice of tiles, threads and split-K for products of whole matrices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, block_shared_bytes
+from warp_tiles.heuristics.matmul import (
+    MatmulConfig,
+    MatmulProblem,
+    blocks_of,
+    candidates,
+    choose_matmul,
+    cost_us,
+    kind_of,
+    shared_bytes,
+)
+
+ARCHS = [75, 80, 86, 90, 100, 120]
+MULTIPROCESSORS = 132  # of an H200
+
+
+def problem(m: int, n: int, k: int, dtype: Any = "float16", **options: Any) -> MatmulProblem:
+    tf32 = dtype == "tf32"
+    stored = "float32" if tf32 else dtype
+    return MatmulProblem(m, n, k, a=stored, b=stored, out=stored, tf32=tf32, **options)
+
+
+def chosen(*arguments: Any, arch: int | None = 90, **options: Any) -> MatmulConfig:
+    return choose_matmul(problem(*arguments, **options), arch, MULTIPROCESSORS)
+
+
+problems = st.builds(
+    problem,
+    st.integers(1, 9000),
+    st.integers(1, 9000),
+    st.integers(0, 20000),
+    st.sampled_from(["float16", "bfloat16", "tf32", "float32", "float64"]),
+    batch=st.sampled_from([1, 7, 1024]),
+    summed=st.booleans(),
+)
+
+
+@given(problems, st.sampled_from(ARCHS), st.integers(1, 200))
+def test_every_choice_fits_the_gpu(question: MatmulProblem, arch: int, multiprocessors: int) -> None:
+    config = choose_matmul(question, arch, multiprocessors)
+    assert shared_bytes(question, config) <= block_shared_bytes(arch)
+    assert config.threads % LANES == 0
+    assert 0 < config.threads <= BLOCK_THREADS
+    assert all(side % 16 == 0 for side in (config.tile_m, config.tile_n, config.tile_k))
+    assert config.group >= 1
+    steps = -(-question.k // config.tile_k)
+    assert 1 <= config.split_k <= max(1, steps), "each slice has a step"
+    assert config == choose_matmul(question, arch, multiprocessors)
+
+
+@given(problems)
+def test_the_choice_has_the_least_cost(question: MatmulProblem) -> None:
+    best = cost_us(question, choose_matmul(question, 90, 132), 90, 132)
+    assert all(best <= cost_us(question, config, 90, 132) for config in candidates(question, 90, 132))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "tf32"])
+@pytest.mark.parametrize("size", [4096, 8192])
+def test_large_products_on_tensor_cores_have_the_largest_tiles(dtype: str, size: int) -> None:
+    config = chosen(size, size, size, dtype)
+    assert {config.tile_m, config.tile_n} == {128, 256}
+    assert (config.threads, config.split_k) == (256, 1)
+
+
+@pytest.mark.parametrize(("dtype", "sides"), [("float32", {128}), ("float64", {64, 128})])
+def test_large_products_without_tensor_cores(dtype: str, sides: set[int]) -> None:
+    config = chosen(4096, 4096, 4096, dtype)
+    assert {config.tile_m, config.tile_n} == sides
+    assert config.split_k == 1
+
+
+def test_one_wave_of_smaller_tiles_is_faster_than_few_large_ones() -> None:
+    config = chosen(1024, 1024, 1024)
+    assert config.tile_m * config.tile_n < 128 * 256
+    assert MULTIPROCESSORS / 2 < blocks_of(problem(1024, 1024, 1024), config) <= 2 * MULTIPROCESSORS
+
+
+@pytest.mark.parametrize("side", [16, 32, 64, 128])
+@pytest.mark.parametrize("k", [4096, 16384])
+def test_skinny_products_are_split_over_all_multiprocessors(side: int, k: int) -> None:
+    for m, n in ((side, 4096), (4096, side)):
+        config = chosen(m, n, k)
+        assert config.split_k > 1
+        blocks = blocks_of(problem(m, n, k), config)
+        assert MULTIPROCESSORS * 0.7 <= blocks <= 4 * MULTIPROCESSORS
+        assert (config.tile_m if m == side else config.tile_n) <= side
+
+
+def test_tiles_are_not_larger_than_small_matrices() -> None:
+    config = chosen(10, 20, 8, batch=1024)
+    assert (config.tile_m, config.tile_n, config.tile_k) == (16, 32, 16)
+
+
+def test_mixed_types_take_the_wider_ones_arithmetic() -> None:
+    mixed = replace(problem(64, 64, 64), a="float32")
+    assert (kind_of(mixed), kind_of(problem(64, 64, 64, "bfloat16")), kind_of(problem(1, 1, 1, "tf32"))) == (
+        *("float32", "float16", "tf32"),
+    )
+    assert mixed.sums == "float32"
+
+
+@given(problems)
+def test_the_cpu_has_one_tile(question: MatmulProblem) -> None:
+    assert choose_matmul(question, None, 1) == choose_matmul(problem(1, 1, 1), None, 1)
+    assert choose_matmul(question, None, 1).split_k == 1
+
+
+# ---- records
+
+
+def test_a_record_of_the_tier_decides() -> None:
+    question = problem(1000, 1000, 1000)
+    measured = MatmulConfig(64, 64, 64, 128, split_k=3, group=2)
+    records = {problem(1024, 1024, 1024).tier: measured}
+    assert choose_matmul(question, 90, 132, records) == measured
+    for other in (
+        problem(4096, 1000, 1000),
+        problem(1000, 1000, 1000, "bfloat16"),
+        problem(1000, 1000, 1000, a_transposed=True),
+        problem(1000, 1000, 1000, batch=4),
+        replace(question, out="float32"),
+    ):
+        assert choose_matmul(other, 90, 132, records) == choose_matmul(other, 90, 132)
+
+
+def test_a_record_has_at_most_the_slices_that_k_has() -> None:
+    question = problem(64, 64, 1024)
+    records = {question.tier: MatmulConfig(64, 64, 64, 128, split_k=64)}
+    assert choose_matmul(question, 90, 132, records).split_k == 4
+
+
+def test_a_record_that_does_not_fit_is_ignored() -> None:
+    question = problem(4096, 4096, 4096)
+    records = {question.tier: MatmulConfig(128, 256, 64, 256)}
+    assert choose_matmul(question, 90, 132, records).tile_n == 256
+    assert choose_matmul(question, 86, 84, records) == choose_matmul(question, 86, 84)
+
+
+def test_tf32_and_float32_have_different_tiers() -> None:
+    assert problem(64, 64, 64, "tf32").tier != problem(64, 64, 64, "float32").tier
+
+
+def test_a_configuration_survives_json() -> None:
+    config = MatmulConfig(64, 128, 32, 256, 5, 7)
+    assert MatmulConfig.from_json(config.to_json()) == config

@@ -1,0 +1,73 @@
+"""The parts of the benchmarks of products that need no GPU, and the shipped records."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import matmul, tune_matmul
+from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, choose_matmul
+from warp_tiles.product import records
+
+CONFIG = MatmulConfig(64, 64, 64, 128)
+
+
+def test_rows_have_different_names() -> None:
+    assert len({row.name for row in matmul.ROWS}) == len(matmul.ROWS)
+    assert sum(row.kind == "skinny" for row in matmul.ROWS) == 20
+    assert {row.dtype for row in matmul.ROWS} == set(matmul.ALLOWED)
+    assert {row.kind for row in matmul.ROWS} == set(matmul.KINDS)
+
+
+def test_the_summary_has_a_geometric_mean_of_each_kind() -> None:
+    rows = [
+        {"kind": kind, "to_torch": {"torch": ratio}} for kind, ratio in (("skinny", 2.0), ("skinny", 0.5), ("layer", 3))
+    ]
+    assert matmul.summary(rows) == {"skinny": 1.0, "layer": 3.0}
+
+
+def test_each_tier_is_tuned_once() -> None:
+    found = list(tune_matmul.problems())
+    assert len({problem.tier for problem in found}) == len(found)
+    assert len({tune_matmul.name_of(problem) for problem in found}) == len(found)
+
+
+@pytest.mark.parametrize("size", [256, 4096])
+def test_the_choice_is_measured_first(size: int) -> None:
+    problem = MatmulProblem(size, size, size, a="float16", b="float16", out="float16")
+    configs = tune_matmul.considered(problem, 90, 132)
+    assert configs[0] == choose_matmul(problem, 90, 132)
+    assert len(set(configs)) == len(configs) <= tune_matmul.MEASURED
+
+
+def test_only_a_clear_gain_is_recorded() -> None:
+    other = replace(CONFIG, tile_n=128)
+    assert tune_matmul.fastest({CONFIG: 10.0, other: 9.9}, CONFIG) is None
+    assert tune_matmul.fastest({CONFIG: 10.0, other: 9.0}, CONFIG) == other
+
+
+def test_measured_tiers_replace_earlier_ones_and_keep_the_others() -> None:
+    earlier = [{"tier": [tier], "config": {"tile_m": 1}} for tier in ("one", "two", "three")]
+    found = [{"tier": ["one"], "config": None}, {"tier": ["two"], "config": {"tile_m": 2}}]
+    assert tune_matmul.merged(earlier, found) == [
+        {"tier": ["two"], "config": {"tile_m": 2}},
+        {"tier": ["three"], "config": {"tile_m": 1}},
+    ]
+
+
+def test_shipped_records() -> None:
+    for path in sorted(records.FOLDER.glob("*.json")):
+        data = json.loads(path.read_text("utf-8"))
+        found = records.records_for(data["arch"], data["multiprocessors"])
+        assert dict(found) == records.parsed(data), path.name
+    assert records.records_for(None, 1) == {}
+    assert records.records_for(80, 108) == {}
+
+
+def test_records_are_read_by_tier() -> None:
+    problem = MatmulProblem(100, 200, 300)
+    data = {"records": [{"tier": list(problem.tier), "config": CONFIG.to_json()}]}
+    parsed = records.parsed(json.loads(json.dumps(data)))
+    assert choose_matmul(problem, 90, 132, parsed) == CONFIG

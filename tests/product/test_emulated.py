@@ -1,0 +1,108 @@
+"""The device code of a product's kernels on the emulator, which finds races, unwritten memory and wrong bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import warp as wp
+
+from tests.emulator.conftest import compiler, machine  # noqa: F401  fixtures
+from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.module import Machine
+from tests.integration.helpers import WARP_VERSION
+from tests.product.cases import integers
+from warp_tiles.product.kernels import tile_kernel
+from warp_tiles.product.keys import Epilogue, TileKernel
+
+pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
+TILE, THREADS = (64, 64, 32), 128
+M, N, K = 100, 90, 136  # no multiples of the tile
+
+
+@wp.func
+def negated(x: float):
+    return -x
+
+
+def emulated(machine: Machine, kernel: Any, folder: Path) -> EmulatedKernels:  # noqa: F811
+    wp.set_module_options({"block_dim": THREADS}, module=kernel.module)
+    return EmulatedKernels(machine, generate(kernel.module, folder, 90, THREADS))
+
+
+def key(epilogue: Epilogue | None, **options: Any) -> TileKernel:
+    values: dict[str, Any] = {
+        "a": "float16", "b": "float16", "tile": TILE, "a_transposed": False, "b_transposed": False, "batched": False,
+        "tf32": False, "band": 32,
+    }  # fmt: skip
+    return TileKernel(**{**values, **options}, epilogue=epilogue)
+
+
+def counts(k: int, slices: int = 1) -> list[int]:
+    """depth, slice_depth, slices, rows, columns, group."""
+    steps = -(-k // TILE[2])
+    return [k, -(-steps // slices) * TILE[2], slices, -(-M // TILE[0]), -(-N // TILE[1]), 2]
+
+
+def test_an_epilogue_of_bands(machine: Machine, tmp_path: Path) -> None:  # noqa: F811
+    kernel = tile_kernel(key(Epilogue("float16", bias="float32", has_beta=True, function=negated), b_transposed=True))
+    a, b, c, bias = integers(1, M, K, most=1), integers(2, K, N, most=1), integers(3, M, N), integers(4, N)
+    arrays = [values.astype(np.float16) for values in (a, np.ascontiguousarray(b.T), c)]
+    outcome = emulated(machine, kernel, tmp_path / "m").forward(
+        kernel, (4,), [*arrays, bias.astype(np.float32), *counts(K), 2.0, 0.5]
+    )
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"], -(2 * (a @ b) + 0.5 * c + bias))
+
+
+def test_slices_of_a_batch_and_their_sum(machine: Machine, tmp_path: Path) -> None:  # noqa: F811
+    batch, slices = 2, 3
+    kernel = tile_kernel(key(None, a_transposed=True, batched=True, scaled=False))
+    a, b = integers(1, batch, M, K, most=1), integers(2, batch, K, N, most=1)
+    stored = np.ascontiguousarray(a.transpose(0, 2, 1)).astype(np.float16)
+    sums = np.full((batch * slices, M, N), np.nan, dtype=np.float32)
+    none = np.zeros(N, dtype=np.float32)
+    outcome = emulated(machine, kernel, tmp_path / "m").forward(
+        kernel, (batch, 4 * slices), [stored, b.astype(np.float16), sums, none, *counts(K, slices), 1.0, 0.0]
+    )
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"].reshape(batch, slices, M, N).sum(1), a @ b)
+
+
+@pytest.mark.parametrize(
+    ("a_type", "b_type", "result", "tf32"),
+    [
+        ("float16", "float16", "float32", False),
+        ("float32", "float32", "float32", False),
+        ("float32", "float32", "float32", True),
+        ("float64", "float64", "float64", False),
+        ("float32", "float16", "float16", False),
+    ],
+)
+@pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
+def test_types(
+    machine: Machine,  # noqa: F811
+    tmp_path: Path,
+    a_type: Any,
+    b_type: Any,
+    result: Any,
+    tf32: bool,
+    transposed: bool,
+) -> None:
+    sums = "float64" if a_type == "float64" else "float32"
+    kernel = tile_kernel(
+        key(
+            Epilogue(result, sums=sums),
+            a=a_type, b=b_type, a_transposed=transposed, b_transposed=transposed, tf32=tf32, scaled=result != sums,
+        )
+    )  # fmt: skip
+    a, b = integers(1, M, K, most=1), integers(2, K, N, most=1)
+    stored = [np.ascontiguousarray(values.T if transposed else values) for values in (a, b)]
+    c, none = np.full((M, N), np.nan, dtype=result), np.zeros(N, dtype=result)
+    outcome = emulated(machine, kernel, tmp_path / "m").forward(
+        kernel, (4,), [stored[0].astype(a_type), stored[1].astype(b_type), c, none, *counts(K), 1.0, 0.0]
+    )
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"], a @ b)

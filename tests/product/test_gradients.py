@@ -1,0 +1,231 @@
+"""Gradients of products on a tape, compared with NumPy's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.product.cases import CPU, LAYOUTS, Values, integers, on, square, transposed, values_of
+
+
+def gradients(g: Values, a: Values, b: Values, alpha: float = 1.0) -> tuple[Values, Values, Values]:
+    """Gradients of a, b and the bias in NumPy. ``g`` is the gradient before the epilogue."""
+    of_a, of_b = alpha * g @ np.swapaxes(b, -1, -2), alpha * np.swapaxes(a, -1, -2) @ g
+    return summed(of_a, a), summed(of_b, b), g.reshape(-1, g.shape[-1]).sum(0)
+
+
+def slope(epilogue: Any, before: Values) -> Values:
+    """The derivative of an epilogue."""
+    if epilogue is None:
+        return np.ones_like(before)
+    return 2 * before if epilogue is square else 1 - np.tanh(before) ** 2
+
+
+def summed(found: Values, like: Values) -> Values:
+    """The sum over the batch that an operand is shared by."""
+    if found.ndim > like.ndim:
+        return found.sum(0)
+    return found if found.shape == like.shape else found.sum(0, keepdims=True)
+
+
+def backward(tape: Any, out: Any, g: Values) -> None:
+    out.grad.assign(on(g, out.dtype))
+    tape.backward()
+
+
+@pytest.mark.parametrize("dtype", [wp.float16, wp.bfloat16, wp.float32, wp.float64], ids=lambda dtype: dtype.__name__)
+def test_types(dtype: Any) -> None:
+    a, b, g = integers(1, 40, 20, most=1), integers(2, 20, 36, most=1), integers(3, 40, 36, most=1)
+    arrays = [on(values, dtype, requires_grad=True) for values in (a, b)]
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(*arrays)
+    assert out.requires_grad
+    backward(tape, out, g)
+    for array, expected in zip(arrays, gradients(g, a, b)):
+        assert np.array_equal(values_of(array.grad), expected)
+    assert not np.any(values_of(out.grad)), "as with Warp, an overwritten array has no gradient left"
+
+
+def test_a_float32_result_of_float16() -> None:
+    a, b = integers(1, 20, 30), integers(2, 30, 25)
+    g = integers(3, 20, 25) * 0.5 + 1024.25  # has no float16
+    arrays = [on(values, wp.float16, requires_grad=True) for values in (a, b)]
+    out = wp.zeros((20, 25), dtype=wp.float32, device=CPU, requires_grad=True)
+    with wp.Tape() as tape:
+        warp_tiles.matmul(*arrays, out)
+    backward(tape, out, g)
+    for array, expected in zip(arrays, gradients(g, a, b)):
+        assert np.array_equal(values_of(array.grad), expected.astype(np.float16))
+
+
+@pytest.mark.parametrize(
+    ("a_shape", "b_shape"),
+    [
+        ((33, 20), (20, 18)),
+        ((3, 33, 20), (3, 20, 18)),
+        ((3, 33, 20), (20, 18)),
+        ((33, 20), (3, 20, 18)),
+        ((1, 33, 20), (3, 20, 18)),
+        ((3, 33, 20), (1, 20, 18)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("a_layout", ["rows", "columns"])
+@pytest.mark.parametrize("b_layout", ["rows", "inside"])
+def test_batches_and_layouts(a_shape: tuple[int, ...], b_shape: tuple[int, ...], a_layout: str, b_layout: str) -> None:
+    a, b = integers(1, *a_shape), integers(2, *b_shape)
+    g = integers(3, *(a @ b).shape)
+    x, y = LAYOUTS[a_layout](a, requires_grad=True), LAYOUTS[b_layout](b, requires_grad=True)
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(x, y)
+    backward(tape, out, g)
+    of_a, of_b, _ = gradients(g, a, b)
+    assert np.array_equal(x.grad.numpy(), of_a)
+    assert np.array_equal(y.grad.numpy(), of_b)
+
+
+@pytest.mark.parametrize("batch", [(), (2,)], ids=["one", "batch"])
+@pytest.mark.parametrize("epilogue", [None, square, wp.tanh], ids=["", "square", "tanh"])
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_options(batch: tuple[int, ...], epilogue: Any, beta: float) -> None:
+    alpha = 0.125
+    a, b, c = integers(1, *batch, 33, 20), integers(2, 20, 18), integers(3, *batch, 33, 18)
+    bias, g = integers(4, 18), integers(5, *batch, 33, 18)
+    x, y, v, out = (on(values, requires_grad=True) for values in (a, b, bias, c))
+    with wp.Tape() as tape:
+        warp_tiles.matmul(x, y, out, alpha=alpha, beta=beta, bias=v, epilogue=epilogue)
+    before = alpha * (a @ b) + beta * c + bias
+    backward(tape, out, g)
+    for array, expected in zip((x, y, v), gradients(slope(epilogue, before) * g, a, b, alpha)):
+        np.testing.assert_allclose(array.grad.numpy(), expected, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(out.grad.numpy(), beta * slope(epilogue, before) * g, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_are_added() -> None:
+    a, b, g = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
+    x, y, v = on(a, requires_grad=True), on(b, requires_grad=True), on(integers(4, 7), requires_grad=True)
+    for array in (x, y, v):
+        array.grad.fill_(100.0)
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(x, y, bias=v)
+    backward(tape, out, g)
+    for array, expected in zip((x, y, v), gradients(g, a, b)):
+        assert np.array_equal(array.grad.numpy(), 100 + expected)
+    tape.zero()
+    assert not any(np.any(array.grad.numpy()) for array in (x, y, v, out))
+
+
+def test_only_required_gradients_are_computed() -> None:
+    a, b, g = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
+    x, y = on(a), on(b, requires_grad=True)
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(x, y)
+    backward(tape, out, g)
+    assert x.grad is None
+    assert np.array_equal(y.grad.numpy(), a.T @ g)
+
+
+def test_nothing_is_recorded_without_gradients() -> None:
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(on(integers(1, 9, 8)), on(integers(2, 8, 7)))
+    assert not out.requires_grad
+    assert tape.launches == []
+    assert not warp_tiles.matmul(on(integers(1, 9, 8), requires_grad=True), on(integers(2, 8, 7))).requires_grad
+
+
+def test_one_array_as_both_operands() -> None:
+    a, g = integers(1, 9, 9), integers(2, 9, 9)
+    x = on(a, requires_grad=True)
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(x, x)
+    backward(tape, out, g)
+    assert np.array_equal(x.grad.numpy(), g @ a.T + a.T @ g)
+
+
+def test_a_chain_with_launches_of_warp() -> None:
+    @wp.kernel
+    def total(values: wp.array(dtype=float, ndim=2), loss: wp.array(dtype=float)):
+        i, j = wp.tid()
+        wp.atomic_add(loss, 0, values[i, j])
+
+    a, b, c = integers(1, 9, 8), integers(2, 8, 7), integers(3, 7, 6)
+    x, y, z = (on(values, requires_grad=True) for values in (a, b, c))
+    loss = wp.zeros(1, dtype=float, device=CPU, requires_grad=True)
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(warp_tiles.matmul(x, y), z)
+        wp.launch(total, dim=out.shape, inputs=[out], outputs=[loss], device=CPU)
+    tape.backward(loss)
+    g = np.ones((9, 6))
+    assert np.array_equal(x.grad.numpy(), g @ c.T @ b.T)
+    assert np.array_equal(y.grad.numpy(), a.T @ g @ c.T)
+    assert np.array_equal(z.grad.numpy(), (a @ b).T @ g)
+
+
+def test_one_result_for_several_products() -> None:
+    a, b, g = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
+    first, second, y = on(a, requires_grad=True), on(2 * a, requires_grad=True), on(b, requires_grad=True)
+    out = wp.zeros((9, 7), dtype=float, device=CPU, requires_grad=True)
+    with wp.Tape() as tape:
+        warp_tiles.matmul(first, y, out)
+        warp_tiles.matmul(second, y, out)  # overwrites the first product
+    backward(tape, out, g)
+    assert not np.any(first.grad.numpy())
+    assert np.array_equal(second.grad.numpy(), g @ b.T)
+
+
+def test_a_sum_of_products_in_one_result() -> None:
+    a, b, g = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
+    first, second, y = on(a, requires_grad=True), on(2 * a, requires_grad=True), on(b, requires_grad=True)
+    out = wp.zeros((9, 7), dtype=float, device=CPU, requires_grad=True)
+    with wp.Tape() as tape:
+        warp_tiles.matmul(first, y, out)
+        warp_tiles.matmul(second, y, out, beta=3.0)
+    backward(tape, out, g)
+    assert np.array_equal(first.grad.numpy(), 3 * g @ b.T)
+    assert np.array_equal(second.grad.numpy(), g @ b.T)
+    assert np.array_equal(y.grad.numpy(), 3 * a.T @ g + 2 * a.T @ g)
+
+
+def test_a_retained_gradient() -> None:
+    x, y = on(integers(1, 9, 8), requires_grad=True), on(integers(2, 8, 7), requires_grad=True)
+    g = integers(3, 9, 7)
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(x, y)
+    out.retain_grad = True
+    backward(tape, out, g)
+    assert np.array_equal(out.grad.numpy(), g)
+
+
+def test_a_result_whose_columns_are_contiguous() -> None:
+    a, b, g = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
+    x, y, bias = on(a, requires_grad=True), on(b, requires_grad=True), on(integers(4, 7), requires_grad=True)
+    out = transposed(np.zeros((9, 7)), requires_grad=True)
+    with wp.Tape() as tape:
+        warp_tiles.matmul(x, y, out, bias=bias, epilogue=square)
+    before = a @ b + bias.numpy()
+    backward(tape, out, g)
+    assert np.array_equal(out.numpy(), before**2)
+    for array, expected in zip((x, y, bias), gradients(slope(square, before) * g, a, b)):
+        assert np.array_equal(array.grad.numpy(), expected)
+
+
+def test_gradients_of_many_rows_of_a_bias() -> None:
+    g = integers(1, 3, 700, 5)
+    x, y, bias = on(np.zeros((3, 700, 2))), on(np.zeros((2, 5))), on(np.zeros(5), requires_grad=True)
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(x, y, bias=bias)
+    backward(tape, out, g)
+    assert np.array_equal(bias.grad.numpy(), g.sum((0, 1)))
+
+
+def test_gradients_without_k() -> None:
+    x, y = (on(np.zeros(shape), requires_grad=True) for shape in ((3, 0), (0, 4)))
+    bias = on(np.zeros(4), requires_grad=True)
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(x, y, bias=bias)
+    backward(tape, out, np.ones((3, 4)))
+    assert np.array_equal(bias.grad.numpy(), np.full(4, 3.0))

@@ -1,0 +1,94 @@
+"""The names and modules of a product's kernels."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import warp as wp
+
+from tests.product.cases import cube, square
+from warp_tiles.product.kernels import tile_kernel
+from warp_tiles.product.keys import Epilogue, TileKernel
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def key(epilogue: Epilogue | None = None, **options: Any) -> TileKernel:
+    values: dict[str, Any] = {
+        "a": "float32", "b": "float32", "tile": (32, 32, 32), "a_transposed": False, "b_transposed": False,
+        "batched": False, "tf32": False, "epilogue": epilogue or Epilogue("float32"),
+    }  # fmt: skip
+    return TileKernel(**{**values, **options})
+
+
+KEYS = {
+    "common": key(),
+    "tile": key(tile=(32, 16, 32)),
+    "a": key(a_transposed=True),
+    "b": key(b_transposed=True),
+    "batch": key(batched=True),
+    "tf32": key(tf32=True),
+    "plain": key(scaled=False),
+    "half": key(Epilogue("float16"), a="float16", b="float16"),
+    "bias": key(Epilogue("float32", bias="float32")),
+    "beta": key(Epilogue("float32", has_beta=True)),
+    "tanh": key(Epilogue("float32", function=wp.tanh)),
+    "square": key(Epilogue("float32", function=square)),
+    "cube": key(Epilogue("float32", function=cube)),
+}
+
+
+def test_each_kernel_has_a_module_of_its_own() -> None:
+    modules = {name: tile_kernel(one).module.name for name, one in KEYS.items()}
+    assert len(set(modules.values())) == len(modules)
+    for one in KEYS.values():
+        assert list(tile_kernel(one).module.kernels.values()) == [tile_kernel(one)]
+
+
+def test_an_epilogue_is_known_by_what_it_computes() -> None:
+    def made(factor: float) -> Any:
+        @wp.func
+        def scaled(x: float):
+            return x * factor
+
+        return scaled
+
+    names = [tile_kernel(key(Epilogue("float32", function=made(factor)))).module.name for factor in (2.0, 3.0, 2.0)]
+    assert names[0] == names[2] != names[1]
+
+
+def test_kernels_have_no_adjoint() -> None:
+    assert tile_kernel(key()).options["enable_backward"] is False
+    assert tile_kernel(key()).module.options["enable_backward"] is False
+
+
+def test_names_are_the_same_in_each_process() -> None:
+    code = (
+        "import sys, warp as wp; wp.config.quiet = True\n"
+        "from tests.product.test_kernels import KEYS, tile_kernel\n"
+        "names = list(KEYS) if sys.argv[1] == '1' else list(reversed(KEYS))\n"
+        "print(*sorted(tile_kernel(KEYS[name]).module.name for name in names))"
+    )
+    found = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", code, seed], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout.splitlines()[-1])
+    assert found[0] == found[1]
+    assert len(set(found[0].split())) == len(KEYS)
+
+
+@pytest.mark.parametrize("enable_backward", [False, True])
+def test_global_options_do_not_matter(monkeypatch: pytest.MonkeyPatch, enable_backward: bool) -> None:
+    monkeypatch.setattr(wp.config, "enable_backward", enable_backward)
+    kernel = tile_kernel.__wrapped__(key(Epilogue("bfloat16"), a="bfloat16", b="bfloat16", tile=(16, 16, 16)))
+    options = kernel.module.options
+    assert (options["enable_backward"], kernel.options["enable_backward"]) == (False, False)

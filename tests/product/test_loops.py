@@ -1,0 +1,110 @@
+"""The plan of the kernels of a product: loops on tensor cores are pipelined and multiply by a known instruction."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.plans import needs_tf32
+from tests.product.cases import square
+from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, candidates
+from warp_tiles.product.kernels import reduce_kernel, tile_kernel
+from warp_tiles.product.keys import Epilogue, TileKernel
+
+pytestmark = pytest.mark.usefixtures("enabled")
+LARGE = MatmulConfig(128, 256, 64, 256)
+HALF = ("float16", "bfloat16")
+
+
+def loop_of(key: TileKernel, threads: int, arch: int = 90) -> dict[str, Any]:
+    """The single loop of a kernel, from its plan."""
+    (loop,) = warp_tiles.plan(tile_kernel(key).module, arch=arch, block_dim=threads).to_json()["loops"]
+    return dict(loop)
+
+
+def tile_of(config: MatmulConfig) -> tuple[int, int, int]:
+    return config.tile_m, config.tile_n, config.tile_k
+
+
+def tiles(dtype: Any, arch: int = 90) -> list[MatmulConfig]:
+    """All tiles that the chooser can choose."""
+    sizes = (16, 48, 4096)
+    problems = [
+        MatmulProblem(m, n, k, a=dtype, b=dtype, out=dtype) for m, n, k in itertools.product(sizes, sizes, (16, 4096))
+    ]
+    found = {tile_of(config): config for one in problems for config in candidates(one, arch, 132)}
+    return list(found.values())
+
+
+def epilogues(dtype: Any) -> dict[str, Epilogue | None]:
+    return {
+        "slices": None,
+        "plain": Epilogue("float32"),
+        "rounded": Epilogue(dtype),
+        "bias": Epilogue(dtype, bias=dtype),
+        "beta": Epilogue(dtype, has_beta=True),
+        "function": Epilogue(dtype, function=wp.tanh),
+        "all": Epilogue(dtype, bias="float32", has_beta=True, function=square),
+    }
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["matrix", "batch"])
+@pytest.mark.parametrize("name", epilogues("float16"))
+@pytest.mark.parametrize("dtype", HALF)
+def test_every_epilogue_and_layout(dtype: Any, name: str, batched: bool) -> None:
+    for a_transposed, b_transposed in itertools.product((False, True), repeat=2):
+        key = TileKernel(
+            dtype, dtype, tile_of(LARGE), a_transposed, b_transposed, batched, False, epilogues(dtype)[name],
+            scaled=name != "plain",
+        )  # fmt: skip
+        loop = loop_of(key, LARGE.threads)
+        assert (loop["state"], loop["instruction"]) == ("pipelined", "wgmma"), loop
+        assert loop["stages"] >= 3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "arch"), [("float16", 80), ("float16", 86), ("float16", 90), ("float16", 100), ("bfloat16", 90)]
+)
+def test_every_tile(dtype: Any, arch: int) -> None:
+    for number, config in enumerate(tiles(dtype, arch)):
+        layout = bool(number % 2), bool(number % 3)
+        loop = loop_of(
+            TileKernel(dtype, dtype, tile_of(config), *layout, False, False, Epilogue(dtype, bias=dtype)),
+            config.threads,
+            arch,
+        )
+        assert loop["state"] == "pipelined", (config, loop)
+        assert loop["instruction"], (config, loop)
+
+
+@pytest.mark.parametrize("b_transposed", [False, True], ids=["", "b transposed"])
+@pytest.mark.parametrize(
+    ("dtype", "tf32"), [("float32", False), pytest.param("float32", True, marks=needs_tf32), ("float64", False)]
+)
+def test_loops_of_other_types_load_ahead(dtype: Any, tf32: bool, b_transposed: bool) -> None:
+    question = MatmulProblem(4096, 4096, 4096, a=dtype, b=dtype, out=dtype, tf32=tf32, b_transposed=b_transposed)
+    for config in {tile_of(config): config for config in candidates(question, 90, 132)}.values():
+        epilogue = Epilogue(dtype, sums=dtype)
+        loop = loop_of(
+            TileKernel(dtype, dtype, tile_of(config), False, b_transposed, False, tf32, epilogue), config.threads
+        )
+        small = tf32 and (config.tile_m, config.tile_n) == (32, 32)  # 128 threads share too few of its sums
+        assert loop["state"] in ("pipelined", *(["register_sums"] if small else [])), (config, loop)
+
+
+@pytest.mark.parametrize(("a", "b"), [("float32", "float16"), ("float16", "float32")])
+def test_a_float32_gradient_of_a_product_of_float16(a: Any, b: Any) -> None:
+    key = TileKernel(a, b, (64, 64, 32), False, True, False, False, Epilogue("float16", has_beta=True))
+    assert loop_of(key, 128)["state"] == "pipelined"
+
+
+def test_kernels_without_adjoints_and_without_unused_functions() -> None:
+    key = TileKernel("float16", "float16", tile_of(LARGE), False, False, False, False, Epilogue("float16"))
+    plan = warp_tiles.plan(tile_kernel(key).module, arch=90, block_dim=256)
+    assert [variant.role.value for variant in plan.needed] == ["forward"]
+    reduced = warp_tiles.plan(reduce_kernel(Epilogue("float16")).module, arch=90, block_dim=256)
+    assert reduced.variants == ()

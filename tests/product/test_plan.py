@@ -1,0 +1,132 @@
+"""How calls are arranged: joined batches, and a C with contiguous rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warp_tiles.heuristics.matmul import MatmulConfig
+from warp_tiles.product.arguments import Bias, MatmulCall
+from warp_tiles.product.plan import arranged, band_of, epilogue_of, kernel_of, problem_of
+from warp_tiles.product.views import View
+
+CONFIG = MatmulConfig(64, 64, 32, 128)
+
+
+def view(values: np.ndarray[Any, Any]) -> View:
+    shape, strides = values.shape, values.strides
+    return View("float32", (shape[0], shape[1], shape[2]), (strides[0], strides[1], strides[2]))
+
+
+def matrices(batch: int, rows: int, columns: int, *, is_transposed: bool = False, is_shared: bool = False) -> Any:
+    """Numbers in memory, as a batch of matrices."""
+    shape = (1 if is_shared else batch, *((columns, rows) if is_transposed else (rows, columns)))
+    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 1
+    values = values.transpose(0, 2, 1) if is_transposed else values
+    return np.broadcast_to(values, (batch, rows, columns))
+
+
+def read(values: Any, found: View) -> Any:
+    """The elements of a view of the memory of an array."""
+    base = values if values.base is None else values.base
+    while base.base is not None:
+        base = base.base
+    return np.lib.stride_tricks.as_strided(base, found.shape, found.strides)
+
+
+@given(
+    *(st.integers(1, size) for size in (4, 5, 6, 7)), *(st.booleans() for _ in range(6)),
+)  # fmt: skip
+def test_an_arranged_call_computes_the_same(
+    batch: int, m: int, n: int, k: int, at: bool, bt: bool, ct: bool, a_shared: bool, b_shared: bool, summed: bool
+) -> None:
+    a = matrices(batch, m, k, is_transposed=at, is_shared=a_shared)
+    b = matrices(batch, k, n, is_transposed=bt, is_shared=b_shared)
+    c = matrices(1 if summed else batch, m, n, is_transposed=ct)
+    found = arranged(MatmulCall(view(a), view(b), view(c), summed=summed))
+    call = found.call
+    left, right = (b, a) if found.is_swapped else (a, b)
+    result = read(left, call.a) @ read(right, call.b)
+    if call.summed:
+        result = result.sum(0, keepdims=True)
+    expected = (a @ b).sum(0, keepdims=True) if summed else a @ b
+    out = np.zeros_like(c.base if c.base is not None else c)
+    while out.base is not None:
+        out = out.base
+    np.lib.stride_tricks.as_strided(out, call.out.shape, call.out.strides)[...] = result
+    stored = np.lib.stride_tricks.as_strided(out, c.shape, c.strides)
+    np.testing.assert_allclose(stored, expected, rtol=1e-6)
+
+
+def call(a: Any, b: Any, c: Any, **options: Any) -> MatmulCall:
+    return MatmulCall(view(a), view(b), view(c), **options)
+
+
+def test_a_batch_with_a_shared_matrix_is_one_product() -> None:
+    found = arranged(call(matrices(5, 6, 7), matrices(5, 7, 8, is_shared=True), matrices(5, 6, 8)))
+    assert (problem_of(found.call).m, problem_of(found.call).batch) == (30, 1)
+    assert not found.is_swapped
+
+
+def test_the_gradient_of_a_shared_matrix_is_one_product() -> None:
+    a, g = matrices(5, 6, 7).transpose(0, 2, 1), matrices(5, 6, 8)
+    found = arranged(call(a, g, matrices(1, 7, 8), summed=True))
+    assert (problem_of(found.call).k, found.call.summed) == (30, False)
+    assert found.call.a.is_transposed
+
+
+def test_a_transposed_result_exchanges_the_operands() -> None:
+    plain = call(matrices(1, 6, 7), matrices(1, 7, 8), matrices(1, 6, 8, is_transposed=True))
+    found = arranged(plain)
+    assert found.is_swapped
+    assert found.call.out.strides[2] == 4
+    assert found.call.a.is_transposed
+    with_bias = call(
+        matrices(1, 6, 7), matrices(1, 7, 8), matrices(1, 6, 8, is_transposed=True), bias=Bias("float32", 4)
+    )
+    assert not arranged(with_bias).is_swapped
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_contiguous_columns_are_loaded_transposed(is_transposed: bool) -> None:
+    found = call(matrices(1, 6, 7, is_transposed=is_transposed), matrices(1, 7, 8), matrices(1, 6, 8))
+    assert problem_of(found).a_transposed is is_transposed
+    assert kernel_of(found, CONFIG).a_transposed is is_transposed
+
+
+def test_vectors_are_loaded_along_their_elements() -> None:
+    assert View("float32", (1, 7, 1), (28, 4, 4)).is_transposed
+    assert not View("float32", (1, 1, 7), (28, 28, 4)).is_transposed
+    assert not View("float32", (1, 1, 1), (4, 4, 4)).is_transposed
+
+
+def test_kernels_of_slices_have_no_epilogue() -> None:
+    one = call(matrices(2, 6, 7), matrices(2, 7, 8), matrices(2, 6, 8), scaled=True, has_beta=True)
+    assert kernel_of(one, CONFIG).epilogue == epilogue_of(one)
+    split = kernel_of(one, MatmulConfig(64, 64, 32, 128, split_k=2))
+    assert (split.epilogue, split.scaled, split.batched) == (None, False, True)
+    assert (
+        kernel_of(call(matrices(2, 6, 7), matrices(2, 7, 8), matrices(1, 6, 8), summed=True), CONFIG).epilogue is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "rows"),
+    [
+        (MatmulConfig(128, 256, 64, 256), 16),
+        (MatmulConfig(128, 128, 64, 128), 16),
+        (MatmulConfig(64, 64, 64, 128), 32),
+        (MatmulConfig(16, 128, 64, 128), 16),
+        (MatmulConfig(48, 64, 64, 128), 16),
+        (MatmulConfig(16, 1024, 16, 32), 1),
+        (MatmulConfig(32, 32, 32, 1), 32),
+    ],
+    ids=str,
+)
+def test_bands_divide_tiles_and_fit_registers(config: MatmulConfig, rows: int) -> None:
+    assert band_of(config) == rows
+    assert config.tile_m % rows == 0

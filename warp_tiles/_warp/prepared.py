@@ -1,0 +1,84 @@
+"""Launches that are packed once, and repeated with other arrays of the same shape and strides."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import warp
+
+from warp_tiles._warp import launch as warp_launch
+from warp_tiles._warp.definition import Definition
+
+
+class PreparedLaunch:
+    """A launch whose arrays are views of memory that each call names. It keeps no array alive. Thread-safe.
+
+    Args:
+        kernel: The kernel. Its adjoint is never launched.
+        arrays: Its first arguments: dtype, shape and strides of each array, or None for an array without memory.
+        scalars: Its other arguments. The last ones may change.
+        dim: Launch dimensions, without the threads of a block if ``tiled``.
+        block_dim: Threads per block.
+        tiled: True to launch as ``wp.launch_tiled`` does.
+        device: The device.
+
+    Raises:
+        Exception: Any error of ``wp.launch`` when the module does not build.
+    """
+
+    def __init__(
+        self,
+        kernel: Any,
+        arrays: Sequence[tuple[Any, tuple[int, ...], tuple[int, ...]] | None],
+        scalars: Sequence[float],
+        dim: Sequence[int],
+        block_dim: int,
+        *,
+        tiled: bool,
+        device: Any,
+    ) -> None:
+        self._arrays = tuple(arrays)
+        self._device = device
+        self._runtime = warp_launch.runtime()
+        values = [*self._views([0] * len(self._arrays)), *scalars]
+        replay = warp_launch.record(
+            kernel, values, None, dim=dim, block_dim=block_dim, tiled=tiled, max_blocks=0, device=device, stream=None
+        )
+        self._launch = launch = replay.launch
+        self._replay = replay if device.is_cuda else warp_launch.Replay(launch, None)
+        self._definition = Definition(kernel, kernel.module, launch.block_dim)
+        packed = launch.params if isinstance(launch.params, list) else []  # while a script is planned, there are none
+        self._structures, self._scalars = packed[1 : 1 + len(self._arrays)], packed[1 + len(self._arrays) :]
+        self._lock = threading.Lock()
+
+    def is_current(self) -> bool:
+        """True if the module is unmodified since this launch was packed."""
+        return self._definition.is_current()
+
+    def run(self, pointers: Sequence[int | None], *scalars: float) -> None:
+        """Launches the kernel on the device's current stream.
+
+        Args:
+            pointers: The memory of each array.
+            scalars: New values of the last arguments.
+        """
+        with self._lock:
+            for structure, pointer in zip(self._structures, pointers):
+                structure.data = pointer or 0
+            for packed, value in zip(self._scalars[len(self._scalars) - len(scalars) :], scalars):
+                packed.value = value
+            if self._runtime._apic_capture is not None:  # such a capture looks the arrays up by their objects
+                self._launch.fwd_args = [*self._views(pointers), *self._launch.fwd_args[len(self._arrays) :]]
+            self._replay.run()
+
+    def _views(self, pointers: Sequence[int | None]) -> list[Any]:
+        return [
+            None
+            if layout is None
+            else warp.array(
+                ptr=pointer or None, dtype=layout[0], shape=layout[1], strides=layout[2], device=self._device
+            )
+            for layout, pointer in zip(self._arrays, pointers)
+        ]

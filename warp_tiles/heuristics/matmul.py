@@ -1,0 +1,273 @@
+"""The chooser of tiles, threads and split-K for :func:`warp_tiles.matmul`. It is pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
+from warp_tiles.gemm.hardware import (
+    LANES,
+    RESERVED_SHARED_BYTES,
+    RESIDENT_BLOCKS,
+    RESIDENT_THREADS,
+    block_shared_bytes,
+    multiprocessor_shared_bytes,
+)
+
+Tier = tuple[str, str, str, str, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class MatmulProblem:
+    """A product of a batch of matrices, as the device computes it.
+
+    Attributes:
+        m, n, k: Rows and columns of C, and the elements that are summed.
+        batch: The number of matrices.
+        a, b, out: Element types.
+        a_transposed, b_transposed: True if the operand's columns are contiguous in memory, and not its rows.
+        tf32: True for tensor cores that round float32 to tf32.
+        summed: True if C is one matrix, the sum over the batch.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    a: DType = "float32"
+    b: DType = "float32"
+    out: DType = "float32"
+    a_transposed: bool = False
+    b_transposed: bool = False
+    tf32: bool = False
+    summed: bool = False
+
+    @property
+    def sums(self) -> DType:
+        """Element type of the sums."""
+        return "float64" if self.a == "float64" else "float32"
+
+    @property
+    def layout(self) -> str:
+        """The layouts of A and B in the letters of BLAS: ``n``, or ``t`` for a transposed operand."""
+        return "nt"[self.a_transposed] + "nt"[self.b_transposed]
+
+    @property
+    def tier(self) -> Tier:
+        """The entry of a table of measured configurations: types, layout, and sizes rounded to powers of two."""
+        kind = "tf32" if self.tf32 else self.a
+        sizes = (round(math.log2(max(1, size))) for size in (self.m, self.n, self.k, self.batch))
+        return (kind, self.b, self.out, self.layout, *sizes)  # type: ignore[return-value]  # four sizes
+
+
+@dataclass(frozen=True)
+class MatmulConfig:
+    """How a product is computed.
+
+    Attributes:
+        tile_m, tile_n: Rows and columns of C that one block computes.
+        tile_k: Elements of K in one step of its loop.
+        threads: Threads of a block.
+        split_k: The number of slices of K. Several blocks compute one tile of C, each from one slice.
+        group: Blocks with consecutive numbers compute ``group`` rows of tiles column by column, so that the L2 cache
+            serves their loads.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    threads: int
+    split_k: int = 1
+    group: int = 8
+
+    def to_json(self) -> dict[str, int]:
+        """The configuration as JSON values."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> MatmulConfig:
+        """Inverse of :meth:`to_json`."""
+        return MatmulConfig(**{field.name: int(values[field.name]) for field in fields(MatmulConfig)})
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """Speed of one multiprocessor, fitted to measurements on an H200.
+
+    Attributes:
+        products: Multiplications with additions in 1 us, for tiles with at least 64 rows and columns.
+        thin: The same for tiles with fewer.
+        ahead: Steps of a loop whose loads are under way while a tile is multiplied.
+    """
+
+    products: float
+    thin: float
+    ahead: int
+
+
+_RATES = {
+    "float16": _Rates(2.6e6, 1.2e6, 3),
+    "tf32": _Rates(1.2e6, 6.0e5, 2),
+    "float32": _Rates(1.5e5, 1.0e5, 1),
+    "float64": _Rates(1.4e5, 1.0e5, 2),
+}
+_LOADED = 8.0e4  # bytes that one multiprocessor loads from the L2 cache in 1 us
+_LATENCY_US = 0.9  # of a load from memory
+_MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
+_START_US = 1.5  # of a block and its first loads
+_BLOCK_US = 0.2  # of a block that starts while another one runs
+_STORED = 5.0e4  # bytes of C that one multiprocessor writes in 1 us
+_LAUNCH_US = 3.0  # of the kernel that adds slices
+_SLICES = 64  # at most
+_SLICE_STEPS = 4  # at least, of the loop of one slice
+_GROUP_ROWS = 1024  # rows of C that consecutive blocks share
+_LEAST_SIDE = 32  # of a tile in a larger matrix
+_MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
+
+_CPU_TILE = MatmulConfig(32, 32, 32, 1)
+
+
+def kind_of(problem: MatmulProblem) -> str:
+    """The arithmetic of a product: ``float16`` (bfloat16 included), ``tf32``, ``float32`` or ``float64``."""
+    if problem.tf32:
+        return "tf32"
+    wider = max((problem.a, problem.b), key=DTYPE_BYTES.__getitem__)
+    return "float16" if wider == "bfloat16" else wider
+
+
+def choose_matmul(
+    problem: MatmulProblem,
+    arch: int | None,
+    multiprocessors: int,
+    records: Mapping[Tier, MatmulConfig] | None = None,
+) -> MatmulConfig:
+    """The measured configuration of the problem's tier, or else the one with the least estimated time.
+
+    Args:
+        problem: The product.
+        arch: Compute capability, e.g. 90; None for the CPU.
+        multiprocessors: Multiprocessors of the GPU.
+        records: Measured configurations by tier.
+    """
+    if arch is None:
+        return _CPU_TILE
+    measured = (records or {}).get(problem.tier)
+    if measured is not None and shared_bytes(problem, measured) <= block_shared_bytes(arch) and not problem.summed:
+        return replace(measured, split_k=min(measured.split_k, _most_slices(problem, measured.tile_k)))
+    return min(
+        candidates(problem, arch, multiprocessors), key=lambda config: cost_us(problem, config, arch, multiprocessors)
+    )
+
+
+def shared_bytes(problem: MatmulProblem, config: MatmulConfig) -> int:
+    """Shared memory of a block: the tiles of A, B and C, in bytes."""
+    a = config.tile_m * config.tile_k * DTYPE_BYTES[problem.a]
+    b = config.tile_n * config.tile_k * DTYPE_BYTES[problem.b]
+    return a + b + config.tile_m * config.tile_n * DTYPE_BYTES[problem.sums] + _MARGIN_BYTES
+
+
+def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Iterator[MatmulConfig]:
+    """All configurations whose tiles fit shared memory, each with useful numbers of slices. There is always one."""
+    for config in _tiles(problem):
+        if shared_bytes(problem, config) <= block_shared_bytes(arch):
+            config = replace(config, group=max(1, min(_ceil(problem.m, config.tile_m), _GROUP_ROWS // config.tile_m)))
+            for slices in _slice_counts(problem, config, multiprocessors):
+                yield replace(config, split_k=slices)
+
+
+def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> float:
+    """Estimated time in microseconds. It orders candidates; it is no prediction.
+
+    A multiprocessor is limited by arithmetic, by the bytes that its blocks load from the L2 cache, or by the latency of
+    loads, which its resident blocks share.
+    """
+    rates = _RATES[kind_of(problem)]
+    rate = rates.products if min(config.tile_m, config.tile_n) >= 64 else rates.thin
+    rate *= min(1.0, config.threads / 128)
+    tile = config.tile_m * config.tile_n
+    steps = _ceil(_ceil(problem.k, config.tile_k), config.split_k)
+    depth = steps * config.tile_k
+    loaded = depth * (config.tile_m * DTYPE_BYTES[problem.a] + config.tile_n * DTYPE_BYTES[problem.b])
+    is_split = config.split_k > 1 or problem.summed
+    stored = tile * DTYPE_BYTES[problem.sums if is_split else problem.out]
+    count = _ceil(blocks_of(problem, config), multiprocessors)  # of one multiprocessor
+    turns = _ceil(count, _resident(problem, config, arch))
+    busy = count * max(tile * depth / rate, loaded / _LOADED)
+    time = (
+        max(busy, turns * steps * _LATENCY_US / rates.ahead)
+        + turns * _START_US
+        + count * (_BLOCK_US + stored / _STORED)
+    )
+    if is_split:
+        elements = config.split_k * problem.batch * problem.m * problem.n
+        time += _LAUNCH_US + 2 * elements * DTYPE_BYTES[problem.sums] / _MEMORY
+    return time
+
+
+def _resident(problem: MatmulProblem, config: MatmulConfig, arch: int) -> int:
+    """Blocks that one multiprocessor runs at a time, as far as shared memory and threads decide."""
+    by_memory = multiprocessor_shared_bytes(arch) // (shared_bytes(problem, config) + RESERVED_SHARED_BYTES)
+    return max(1, min(by_memory, RESIDENT_THREADS // config.threads, RESIDENT_BLOCKS))
+
+
+def blocks_of(problem: MatmulProblem, config: MatmulConfig) -> int:
+    """The number of blocks."""
+    tiles = _ceil(problem.m, config.tile_m) * _ceil(problem.n, config.tile_n)
+    return tiles * config.split_k * problem.batch
+
+
+# sides of tiles, larger tiles, elements of K in a step, elements of a tile from which a block has 256 threads
+_SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = {
+    "float16": ((16, 32, 64, 128), ((128, 256), (256, 128)), 64, 128 * 256),
+    "tf32": ((16, 32, 64, 128), ((128, 256), (256, 128)), 32, 128 * 256),
+    "float32": ((16, 32, 64, 128), (), 32, 128 * 128),
+    "float64": ((16, 32, 64), ((128, 64), (64, 128)), 16, 128 * 128),
+}
+
+
+def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
+    """Tiles and threads for the types of a product. A side is at most the next one above the matrix's side."""
+    kind = kind_of(problem)
+    sides, larger, most, many = _SHAPES[kind]
+    rows, columns = (_useful(sides, size) for size in (problem.m, problem.n))
+    for tile_m, tile_n in (*product(rows, columns), *larger):
+        tile, step = tile_m * tile_n, most
+        if (tile_m, tile_n) in larger and (tile_m > 2 * problem.m or tile_n > 2 * problem.n):
+            continue
+        if kind == "float32":
+            if problem.b_transposed and tile >= many:
+                continue  # 256 threads cannot hold its sums
+            if (tile_m + tile_n) * step > tile:
+                step //= 2  # so that the double buffers fit C's memory
+        step = min(step, max(16, 16 * _ceil(problem.k, 16)))
+        threads = 256 if tile >= many else 128 if tile >= 1024 else 64 if tile >= 512 else LANES
+        yield MatmulConfig(tile_m, tile_n, step, threads)
+
+
+def _useful(sides: Sequence[int], size: int) -> list[int]:
+    """The sides of tiles up to the first that has room for the whole matrix, without 16 for larger ones."""
+    return [
+        side
+        for index, side in enumerate(sides)
+        if (index == 0 or sides[index - 1] < size) and (side >= _LEAST_SIDE or size <= side)
+    ]
+
+
+def _slice_counts(problem: MatmulProblem, config: MatmulConfig, multiprocessors: int) -> list[int]:
+    """1, and the numbers of slices that give each multiprocessor about one, two or four blocks."""
+    alone = blocks_of(problem, config)
+    most = _most_slices(problem, config.tile_k)
+    found = {1, *(min(most, multiprocessors * share // alone) for share in (1, 2, 4))}
+    return sorted(count for count in found if count >= 1)
+
+
+def _most_slices(problem: MatmulProblem, tile_k: int) -> int:
+    return max(1, min(_SLICES, _ceil(problem.k, tile_k) // _SLICE_STEPS))
+
+
+def _ceil(size: int, part: int) -> int:
+    return -(-size // part)

@@ -1,0 +1,261 @@
+"""The Warp kernels of a product. Each has a Warp module of its own, so that Warp builds only those that are launched.
+
+A constant of a factory is a constant of its kernel, and decides which branch of an ``if`` the kernel has.
+"""
+
+# mypy: ignore-errors
+# Warp reads annotations as values, so they are no types, and the file does not import them from __future__
+
+import functools
+from typing import Any
+
+from warp_tiles.gemm.dtypes import DType
+from warp_tiles.product.keys import Epilogue, TileKernel
+
+
+def types(*names: DType) -> list[Any]:
+    """Warp's scalar types."""
+    import warp as wp
+
+    return [getattr(wp, name) for name in names]
+
+
+def forward_only(kernel: Any) -> Any:
+    """Turns adjoints off for a kernel's own module, as Warp demands for products of bfloat16. Returns the kernel."""
+    import warp as wp
+
+    if kernel.module.options["enable_backward"]:
+        wp.set_module_options({"enable_backward": False}, module=kernel.module)
+    return kernel
+
+
+@functools.cache
+def finish_function(epilogue: Epilogue) -> Any:
+    """A Warp function that computes an element of C from its sum."""
+    import warp as wp
+
+    sums, out, bias_type = types(epilogue.sums, epilogue.out, epilogue.bias or epilogue.out)
+    has_beta, has_bias, has_function = epilogue.has_beta, epilogue.bias is not None, epilogue.function is not None
+    function = epilogue.function
+
+    @wp.func
+    def finish(total: sums, alpha: sums, beta: sums, old: out, bias: bias_type):
+        value = alpha * total
+        if has_beta:
+            value += beta * sums(old)
+        if has_bias:
+            value += sums(bias)
+        if has_function:
+            value = function(value)
+        return out(value)
+
+    return finish
+
+
+@functools.cache
+def raster_function() -> Any:
+    """A Warp function of the tile of a block. Consecutive blocks go down the columns of a group, and share loads."""
+    import warp as wp
+
+    @wp.func
+    def tile_position(number: int, rows: int, columns: int, group: int):
+        first = number // (group * columns) * group
+        height = wp.min(group, rows - first)
+        within = number % (group * columns)
+        return first + within % height, within // height
+
+    return tile_position
+
+
+@functools.cache
+def store_function(key: TileKernel) -> Any:
+    """A Warp function that stores a tile of sums in C after the epilogue."""
+    import warp as wp
+
+    stored = key.epilogue or Epilogue(key.sums, sums=key.sums)
+    out, bias_type, sums = types(stored.out, stored.bias or stored.out, stored.sums)
+    TILE_M, TILE_N, _ = key.tile
+    is_plain, has_beta, has_bias = key.is_plain, stored.has_beta, stored.bias is not None
+    BAND = key.band
+    finish = finish_function(stored)
+
+    @wp.func
+    def store(
+        C: wp.array(dtype=out, ndim=2),
+        c: Any,
+        Bias: wp.array(dtype=bias_type, ndim=1),
+        i: int,
+        j: int,
+        alpha: sums,
+        beta: sums,
+    ):
+        if is_plain:
+            wp.tile_store(C, c, offset=(i * TILE_M, j * TILE_N))
+        else:
+            if has_bias:
+                row = wp.tile_load(Bias, shape=TILE_N, offset=j * TILE_N, storage="shared")
+                bias = wp.tile_broadcast(row, shape=(BAND, TILE_N))
+            else:
+                bias = bias_type(0.0)
+            last = wp.min(TILE_M, C.shape[0] - i * TILE_M)
+            for first in range(0, last, BAND):  # a band at a time needs few registers
+                at = i * TILE_M + first
+                band = wp.tile_view(c, offset=(first, 0), shape=(BAND, TILE_N))
+                old = wp.tile_load(C, shape=(BAND, TILE_N), offset=(at, j * TILE_N)) if has_beta else out(0.0)
+                result = wp.tile_map(wp.static(finish), band, alpha, beta, old, bias)
+                wp.tile_store(C, result, offset=(at, j * TILE_N))
+
+    return store
+
+
+@functools.cache
+def tile_kernel(key: TileKernel) -> Any:
+    """A kernel with arguments ``A, B, C, Bias, depth, slice_depth, slices, rows, columns, group, alpha, beta``.
+
+    ``A`` is (batch, m, k) or transposed, ``B`` (batch, k, n) or transposed, ``C`` (batch, m, n); all are without the
+    batch if ``batched`` is false. Without an epilogue, C is (batch * slices, m, n). ``depth`` is k, ``slice_depth`` its
+    part in one slice, and ``rows`` and ``columns`` count the tiles of C. The launch has a block for each tile of each
+    slice, and the batch as its first dimension if there is one.
+    """
+    return _batched_kernel(key) if key.batched else _matrix_kernel(key)
+
+
+def _matrix_kernel(key: TileKernel) -> Any:
+    import warp as wp
+
+    stored = key.epilogue or Epilogue(key.sums, sums=key.sums)
+    a_type, b_type, out, bias_type, sums = types(key.a, key.b, stored.out, stored.bias or stored.out, stored.sums)
+    TILE_M, TILE_N, TILE_K = key.tile
+    a_transposed, b_transposed, tf32, is_partial = key.a_transposed, key.b_transposed, key.tf32, key.epilogue is None
+    position, store = raster_function(), store_function(key)
+
+    @wp.kernel(enable_backward=False, module="unique")
+    def matmul(
+        A: wp.array(dtype=a_type, ndim=2),
+        B: wp.array(dtype=b_type, ndim=2),
+        C: wp.array(dtype=out, ndim=3 if is_partial else 2),
+        Bias: wp.array(dtype=bias_type, ndim=1),
+        depth: int,
+        slice_depth: int,
+        slices: int,
+        rows: int,
+        columns: int,
+        group: int,
+        alpha: sums,
+        beta: sums,
+    ):
+        block = wp.tid()
+        part = block // (rows * columns)
+        i, j = position(block % (rows * columns), rows, columns, group)
+        first = part * slice_depth
+        c = wp.tile_zeros(shape=(TILE_M, TILE_N), dtype=sums, storage="shared")
+        for k in range(first, wp.min(depth, first + slice_depth), TILE_K):
+            if a_transposed:
+                stored_a = wp.tile_load(A, shape=(TILE_K, TILE_M), offset=(k, i * TILE_M), storage="shared")
+                a = wp.tile_transpose(stored_a)
+            else:
+                a = wp.tile_load(A, shape=(TILE_M, TILE_K), offset=(i * TILE_M, k), storage="shared")
+            if b_transposed:
+                stored_b = wp.tile_load(B, shape=(TILE_N, TILE_K), offset=(j * TILE_N, k), storage="shared")
+                b = wp.tile_transpose(stored_b)
+            else:
+                b = wp.tile_load(B, shape=(TILE_K, TILE_N), offset=(k, j * TILE_N), storage="shared")
+            if tf32:
+                wp.tile_matmul(a, b, c, precision="tf32")
+            else:
+                wp.tile_matmul(a, b, c)
+        if is_partial:
+            slice_c = C[part]
+            store(slice_c, c, Bias, i, j, alpha, beta)
+        else:
+            store(C, c, Bias, i, j, alpha, beta)
+
+    return forward_only(matmul)
+
+
+def _batched_kernel(key: TileKernel) -> Any:
+    import warp as wp
+
+    stored = key.epilogue or Epilogue(key.sums, sums=key.sums)
+    a_type, b_type, out, bias_type, sums = types(key.a, key.b, stored.out, stored.bias or stored.out, stored.sums)
+    TILE_M, TILE_N, TILE_K = key.tile
+    a_transposed, b_transposed, tf32 = key.a_transposed, key.b_transposed, key.tf32
+    position, store = raster_function(), store_function(key)
+
+    @wp.kernel(enable_backward=False, module="unique")
+    def batched_matmul(
+        A: wp.array(dtype=a_type, ndim=3),
+        B: wp.array(dtype=b_type, ndim=3),
+        C: wp.array(dtype=out, ndim=3),
+        Bias: wp.array(dtype=bias_type, ndim=1),
+        depth: int,
+        slice_depth: int,
+        slices: int,
+        rows: int,
+        columns: int,
+        group: int,
+        alpha: sums,
+        beta: sums,
+    ):
+        z, block = wp.tid()
+        part = block // (rows * columns)
+        i, j = position(block % (rows * columns), rows, columns, group)
+        first = part * slice_depth
+        matrix_a = A[z]
+        matrix_b = B[z]
+        matrix_c = C[z * slices + part]
+        c = wp.tile_zeros(shape=(TILE_M, TILE_N), dtype=sums, storage="shared")
+        for k in range(first, wp.min(depth, first + slice_depth), TILE_K):
+            if a_transposed:
+                stored_a = wp.tile_load(matrix_a, shape=(TILE_K, TILE_M), offset=(k, i * TILE_M), storage="shared")
+                a = wp.tile_transpose(stored_a)
+            else:
+                a = wp.tile_load(matrix_a, shape=(TILE_M, TILE_K), offset=(i * TILE_M, k), storage="shared")
+            if b_transposed:
+                stored_b = wp.tile_load(matrix_b, shape=(TILE_N, TILE_K), offset=(j * TILE_N, k), storage="shared")
+                b = wp.tile_transpose(stored_b)
+            else:
+                b = wp.tile_load(matrix_b, shape=(TILE_K, TILE_N), offset=(k, j * TILE_N), storage="shared")
+            if tf32:
+                wp.tile_matmul(a, b, c, precision="tf32")
+            else:
+                wp.tile_matmul(a, b, c)
+        store(matrix_c, c, Bias, i, j, alpha, beta)
+
+    return forward_only(batched_matmul)
+
+
+@functools.cache
+def reduce_kernel(epilogue: Epilogue) -> Any:
+    """A kernel of ``Sums, C, Bias, slices, alpha, beta`` that adds slices in order and applies the epilogue.
+
+    ``Sums`` is (batch * slices, m, n) and ``C`` (batch, m, n). Each thread computes one element of C.
+    """
+    import warp as wp
+
+    sums, out, bias_type = types(epilogue.sums, epilogue.out, epilogue.bias or epilogue.out)
+    has_beta, has_bias = epilogue.has_beta, epilogue.bias is not None
+    finish = finish_function(epilogue)
+
+    @wp.kernel(enable_backward=False, module="unique")
+    def add_slices(
+        Sums: wp.array(dtype=sums, ndim=3),
+        C: wp.array(dtype=out, ndim=3),
+        Bias: wp.array(dtype=bias_type, ndim=1),
+        slices: int,
+        alpha: sums,
+        beta: sums,
+    ):
+        z, i, j = wp.tid()
+        total = sums(0.0)
+        for part in range(slices):
+            total += Sums[z * slices + part, i, j]
+        old = out(0.0)
+        if has_beta:
+            old = C[z, i, j]
+        bias = bias_type(0.0)
+        if has_bias:
+            bias = Bias[j]
+        C[z, i, j] = finish(total, alpha, beta, old, bias)
+
+    return forward_only(add_slices)

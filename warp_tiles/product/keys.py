@@ -1,0 +1,64 @@
+"""The constants that decide the kernels of a product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from warp_tiles.gemm.dtypes import DType
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What follows the sums: C = epilogue(alpha * sums + beta * C + bias).
+
+    Attributes:
+        out: Element type of C.
+        bias: Element type of the bias; None without one.
+        has_beta: True if C is read.
+        function: A Warp function of one scalar; None without one.
+        sums: Element type of the sums.
+    """
+
+    out: DType
+    bias: DType | None = None
+    has_beta: bool = False
+    function: Any = None
+    sums: DType = "float32"
+
+
+@dataclass(frozen=True)
+class TileKernel:
+    """The constants of a kernel with a loop of products.
+
+    Attributes:
+        a, b: Element types of the arrays.
+        tile: Rows and columns of a tile of C, and elements of K in one step.
+        a_transposed, b_transposed: True if the array is the operand's transpose.
+        batched: True if the arrays have a dimension for the batch.
+        tf32: True for tensor cores that round float32 to tf32.
+        epilogue: What follows the loop; None stores the sums of each slice of K in a matrix of its own.
+        scaled: False if alpha is 1.
+        band: Rows of a tile of C that the epilogue computes at a time. They divide the tile's.
+    """
+
+    a: DType
+    b: DType
+    tile: tuple[int, int, int]
+    a_transposed: bool
+    b_transposed: bool
+    batched: bool
+    tf32: bool
+    epilogue: Epilogue | None
+    scaled: bool = True
+    band: int = 16
+
+    @property
+    def sums(self) -> DType:
+        """Element type of the sums."""
+        return "float64" if self.a == "float64" else "float32"
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the sums are stored unchanged."""
+        return self.epilogue is None or (not self.scaled and self.epilogue == Epilogue(self.sums, sums=self.sums))

@@ -1,0 +1,163 @@
+"""``warp_tiles.matmul``: checks, a cache of prepared products, and the tape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from warp_tiles.product import arguments
+from warp_tiles.product.arguments import MatmulCall
+from warp_tiles.product.multiply import Multiplication, prepared
+
+_MOST_CALLS = 1024  # that are remembered
+
+
+@dataclass
+class _Known:
+    """A call whose arguments were checked.
+
+    Attributes:
+        call: The call.
+        product: Its prepared product; None if C is empty.
+        spans: First and last bytes of a, b, bias and out, relative to their pointers.
+    """
+
+    call: MatmulCall
+    product: Multiplication | None
+    spans: tuple[tuple[int, int], ...]
+
+
+_known: dict[Any, _Known] = {}
+_runtime: Any = None
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    out: Any = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    bias: Any = None,
+    epilogue: Any = None,
+    precision: str = "default",
+) -> Any:
+    """Multiplies matrices: ``out = epilogue(alpha * (a @ b) + beta * out + bias)``.
+
+    It launches ordinary Warp kernels on the current stream of the arrays' device, and never waits for them. After
+    ``warp_tiles.enable()`` their loops are pipelined; without it they have Warp's speed. Inside ``with wp.Tape():`` the
+    product is recorded. Its backward pass adds to ``a.grad``, ``b.grad`` and ``bias.grad``, where these arrays require
+    gradients, and leaves in ``out.grad`` the gradient of the previous content of ``out``: ``beta`` times the gradient,
+    or zeros unless ``out.retain_grad``. Results and gradients are the same in each run.
+
+    Args:
+        a: (m, k) or (batch, m, k) elements of float16, bfloat16, float32 or float64, with any strides.
+        b: (k, n) or (batch, k, n) elements of the same type. A matrix or a batch of 1 is shared by the other's batch.
+        out: (m, n) or (batch, m, n) elements of a's type, or of float32. None creates an array of a's type, which
+            requires a gradient if a tape is active and an operand requires one. It must not overlap an operand.
+        alpha: Factor of the product.
+        beta: Factor of the previous content of ``out``, which is not read if this is 0.
+        bias: (n,) elements of out's type or of float32, added to each row.
+        epilogue: A ``@wp.func``, or a function of Warp such as ``wp.tanh``, of one float32 that returns one (of one
+            float64 for float64 operands). It is applied before rounding to out's type.
+        precision: ``"tf32"`` rounds float32 operands to tf32, as in ``wp.tile_matmul``; else ``"default"``.
+
+    Returns:
+        ``out``, or the new array.
+
+    Raises:
+        MatmulError: Shapes, dtypes, devices or memory of the arguments do not fit each other.
+        TypeError: An argument has another type than above.
+        SeamError: The installed Warp lacks a part that recorded launches rely on.
+        Exception: Any error of ``wp.launch`` when a module does not build.
+    """
+    if alpha.__class__ is not float:
+        alpha = arguments.factor("alpha", alpha)
+    if beta.__class__ is not float:
+        beta = arguments.factor("beta", beta)
+    if out is None:
+        out = _new_result(a, b, bias, beta)
+    try:
+        key = (
+            *(type(a), a.dtype, a.shape, a.strides, a.device.alias),
+            *(type(b), b.dtype, b.shape, b.strides, b.device.alias),
+            *(type(out), out.dtype, out.shape, out.strides, out.device.alias),
+            None if bias is None else (type(bias), bias.dtype, bias.shape, bias.strides, bias.device.alias),
+            *(alpha != 1.0, beta != 0.0, epilogue, precision),
+        )
+        known = _known.get(key)
+    except (AttributeError, TypeError):  # not an array, or not hashable: the checks raise
+        key, known = None, None
+    if known is None:
+        known = _checked(a, b, out, alpha, beta, bias, epilogue, precision)
+        _remember(key, known)
+    _check_memory(known, a, b, bias, out)
+    product = known.product
+    if product is None:
+        return out
+    if not product.is_current():
+        product = known.product = prepared(known.call, out.device)
+    tape = (_runtime or _find_runtime()).tape
+    backward = None if tape is None else _backward(known.call, a, b, out, bias, alpha, beta)
+    product.run(a.ptr or 0, b.ptr or 0, out.ptr, None if bias is None else bias.ptr, alpha, beta)
+    if backward is not None:
+        from warp_tiles.product.backward import record_on_tape
+
+        record_on_tape(tape, backward)
+    return out
+
+
+def _find_runtime() -> Any:
+    global _runtime
+    from warp_tiles._warp.launch import runtime
+
+    _runtime = runtime()
+    return _runtime
+
+
+def _new_result(a: Any, b: Any, bias: Any, beta: float) -> Any:
+    import warp as wp
+
+    arguments.check_beta(beta, None)
+    arguments.checked_operands(a, b)
+    needs_gradient = (_runtime or _find_runtime()).tape is not None and any(
+        getattr(array, "requires_grad", False) for array in (a, b, bias)
+    )
+    return wp.empty(arguments.result_shape(a, b), dtype=a.dtype, device=a.device, requires_grad=needs_gradient)
+
+
+def _checked(a: Any, b: Any, out: Any, alpha: float, beta: float, bias: Any, epilogue: Any, precision: Any) -> _Known:
+    arguments.checked_operands(a, b)
+    call = arguments.checked_call(a, b, out, alpha=alpha, beta=beta, bias=bias, epilogue=epilogue, precision=precision)
+    spans = tuple(arguments.span(array) for array in (out, a, b, bias) if array is not None)
+    return _Known(call, None if call.is_empty else prepared(call, out.device), spans)
+
+
+def _remember(key: Any, known: _Known) -> None:
+    if key is not None:
+        if len(_known) >= _MOST_CALLS:
+            _known.clear()
+        _known[key] = known
+
+
+def _check_memory(known: _Known, a: Any, b: Any, bias: Any, out: Any) -> None:
+    """Raises if ``out`` overlaps an operand. Most arrays lie apart, which their first and last bytes show."""
+    if known.product is None:
+        return
+    (low, high), *others = known.spans
+    low, high = low + out.ptr, high + out.ptr
+    for name, array, (first, last) in zip(("a", "b", "bias"), (a, b, bias), others):
+        pointer = array.ptr
+        if pointer and pointer + first < high and low < pointer + last:
+            arguments.check_overlap(name, array, out)
+
+
+def _backward(call: MatmulCall, a: Any, b: Any, out: Any, bias: Any, alpha: float, beta: float) -> Any:
+    """The backward pass, or None if there is no gradient to add. A copy of ``out`` is made only if it needs one."""
+    targets = [array for array in (a, b, bias) if array is not None and array.grad is not None]
+    if out.grad is None or not (targets or call.has_beta):
+        return None
+    from warp_tiles.product.backward import Backward, copied
+
+    old = copied(call, out) if call.has_beta and call.epilogue is not None else None
+    return Backward(call, a, b, out, bias, alpha, beta, old)

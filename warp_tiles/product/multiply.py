@@ -1,0 +1,172 @@
+"""Prepared products: their configuration, kernels, workspace and packed launches."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from warp_tiles.heuristics.matmul import MatmulConfig, choose_matmul
+from warp_tiles.product.arguments import MatmulCall
+from warp_tiles.product.kernels import reduce_kernel, tile_kernel, types
+from warp_tiles.product.keys import Epilogue
+from warp_tiles.product.launches import THREADS, layout
+from warp_tiles.product.plan import arranged, epilogue_of, kernel_of, problem_of
+from warp_tiles.product.records import records_for
+from warp_tiles.product.views import View, contiguous
+
+PLANNED_GPU = (90, 132)  # compute capability and multiprocessors of plans on a machine without a GPU
+
+
+class Multiplication:
+    """A product on a device that is repeated with other memory. Thread-safe. It keeps no array alive.
+
+    Args:
+        call: The product.
+        device: Warp's device.
+        config: Its configuration; None chooses one.
+
+    Attributes:
+        config: The configuration.
+    """
+
+    def __init__(self, call: MatmulCall, device: Any, config: MatmulConfig | None = None) -> None:
+        found = arranged(call)
+        self._is_swapped = found.is_swapped
+        self._device = device
+        call = found.call
+        self.config = config or configuration(call, device)
+        (self._sums,) = types(call.sums)
+        self._workspace: tuple[int, int, int] | None = None
+        self._reduction: Reduction | None = None
+        out = call.out
+        if self.config.split_k > 1 or call.summed:
+            batch, slices = call.a.shape[0], self.config.split_k
+            self._workspace = (batch * slices, *call.out.shape[1:])
+            out = contiguous(call.sums, self._workspace)
+            stride = 0 if call.bias is None else call.bias.stride
+            added = batch * slices if call.summed else slices
+            self._reduction = Reduction(epilogue_of(call), out, call.out, stride, added, device)
+        self._launch = self._prepared(call, out)
+
+    def _prepared(self, call: MatmulCall, out: View) -> Any:
+        from warp_tiles._warp.prepared import PreparedLaunch
+
+        config, key = self.config, kernel_of(call, self.config)
+        (batch, _, k), (_, m, n) = call.a.shape, call.out.shape
+        rows, columns = -(-m // config.tile_m), -(-n // config.tile_n)
+        steps = -(-k // config.tile_k)
+        slice_depth = max(1, -(-steps // config.split_k)) * config.tile_k
+        operands = [layout(view.transposed() if view.is_transposed else view, key.batched) for view in (call.a, call.b)]
+        bias = None
+        if key.epilogue is not None and call.bias is not None:
+            bias = (*types(call.bias.dtype), (n,), (call.bias.stride,))
+        blocks = rows * columns * config.split_k
+        return PreparedLaunch(
+            tile_kernel(key),
+            [*operands, layout(out, key.batched or key.epilogue is None), bias],
+            [k, slice_depth, config.split_k, rows, columns, config.group, 1.0, 0.0],
+            [batch, blocks] if key.batched else [blocks],
+            config.threads,
+            tiled=True,
+            device=self._device,
+        )
+
+    def is_current(self) -> bool:
+        """True if the modules of its kernels are unmodified."""
+        return self._launch.is_current() and (self._reduction is None or self._reduction.is_current())
+
+    def run(self, a: int, b: int, out: int, bias: int | None, alpha: float, beta: float) -> None:
+        """Launches the product on the device's current stream.
+
+        Args:
+            a, b, out, bias: Addresses of the arrays.
+            alpha, beta: The factors.
+        """
+        if self._is_swapped:
+            a, b = b, a
+        if self._reduction is None:
+            self._launch.run((a, b, out, bias), alpha, beta)
+            return
+        import warp as wp
+
+        workspace = wp.empty(self._workspace, dtype=self._sums, device=self._device)
+        self._launch.run((a, b, workspace.ptr, None), 1.0, 0.0)
+        self._reduction.run(workspace.ptr, out, bias, alpha, beta)
+
+
+class Reduction:
+    """Sums of slices in order, with an epilogue, on a device.
+
+    Args:
+        epilogue: What follows the sums.
+        sums: The slices: (batch * slices, m, n).
+        out: The result: (batch, m, n), or one matrix.
+        bias_stride: Distance between elements of the bias in bytes.
+        slices: The number of slices of each matrix of the result.
+        device: Warp's device.
+    """
+
+    def __init__(self, epilogue: Epilogue, sums: View, out: View, bias_stride: int, slices: int, device: Any) -> None:
+        from warp_tiles._warp.prepared import PreparedLaunch
+
+        bias = None
+        if epilogue.bias is not None:
+            bias = (*types(epilogue.bias), (out.shape[2],), (bias_stride,))
+        self._launch = PreparedLaunch(
+            reduce_kernel(epilogue),
+            [layout(sums), layout(out), bias],
+            [slices, 1.0, 0.0],
+            out.shape,
+            THREADS,
+            tiled=False,
+            device=device,
+        )
+
+    def is_current(self) -> bool:
+        """True if the module of its kernel is unmodified."""
+        return bool(self._launch.is_current())
+
+    def run(self, sums: int, out: int, bias: int | None, alpha: float, beta: float) -> None:
+        """Launches it on the device's current stream. The arguments are addresses and factors."""
+        self._launch.run((sums, out, bias), alpha, beta)
+
+
+def configuration(call: MatmulCall, device: Any) -> MatmulConfig:
+    """The configuration of an arranged call on a device."""
+    from warp_tiles._warp.intercept import is_planning
+
+    if device.is_cuda:
+        arch, multiprocessors = device.arch, device.sm_count
+    else:
+        arch, multiprocessors = PLANNED_GPU if is_planning() else (None, 1)
+    return choose_matmul(problem_of(call), arch, multiprocessors, records_for(arch, multiprocessors))
+
+
+@functools.lru_cache(maxsize=1024)
+def _holder(call: MatmulCall, alias: str) -> list[Multiplication]:
+    import warp as wp
+
+    return [Multiplication(call, wp.get_device(alias))]
+
+
+def prepared(call: MatmulCall, device: Any) -> Multiplication:
+    """The product on a device. It is prepared once, and again after its module was modified."""
+    holder = _holder(call, device.alias)
+    if not holder[0].is_current():
+        holder[0] = Multiplication(call, device)
+    return holder[0]
+
+
+def multiply(call: MatmulCall, device: Any, pointers: Sequence[int | None], alpha: float, beta: float) -> None:
+    """Launches a product of checked arguments. Without elements in C, it launches nothing.
+
+    Args:
+        call: The product.
+        device: Warp's device.
+        pointers: Addresses of A, B, C and the bias.
+        alpha, beta: The factors.
+    """
+    if not call.is_empty:
+        a, b, out, bias = pointers
+        prepared(call, device).run(a or 0, b or 0, out or 0, bias, alpha, beta)

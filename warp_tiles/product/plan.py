@@ -1,0 +1,109 @@
+"""From a call to the problem that the device computes: joined batches, and a C with contiguous rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem
+from warp_tiles.product.arguments import MatmulCall
+from warp_tiles.product.keys import Epilogue, TileKernel
+
+_BAND_ELEMENTS = 16  # of each thread; with 32, kernels that read C spilled registers
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """A call whose operands the kernels load in their order.
+
+    Attributes:
+        call: The call.
+        is_swapped: True if A and B were exchanged, and C is the transpose of the caller's.
+    """
+
+    call: MatmulCall
+    is_swapped: bool = False
+
+
+def arranged(call: MatmulCall) -> Arranged:
+    """The same product with fewer matrices where they can be joined, and with contiguous rows of C where possible."""
+    joined = _joined(call)
+    if joined is not None:
+        return arranged(joined)
+    if call.bias is None:
+        swapped = _swapped(call)
+        joined = _joined(swapped)
+        if joined is not None:
+            return replace(arranged(joined), is_swapped=not arranged(joined).is_swapped)
+        if call.out.is_transposed:
+            return Arranged(swapped, is_swapped=True)
+    return Arranged(call)
+
+
+def _swapped(call: MatmulCall) -> MatmulCall:
+    """The transpose of C is the product of the transposes of B and A."""
+    return replace(call, a=call.b.transposed(), b=call.a.transposed(), out=call.out.transposed())
+
+
+def _joined(call: MatmulCall) -> MatmulCall | None:
+    """The call as a single product, if the matrices of its batch lie in one matrix of more rows or a longer K."""
+    a, b, out = call.a, call.b, call.out
+    if a.shape[0] == 1:
+        return None
+    if call.summed:
+        columns = a.transposed()
+        if columns.rows_can_join and b.rows_can_join:
+            return replace(call, a=columns.joined_rows().transposed(), b=b.joined_rows(), summed=False)
+    elif b.strides[0] == 0 and a.rows_can_join and out.rows_can_join:
+        return replace(call, a=a.joined_rows(), b=b.alone(), out=out.joined_rows())
+    return None
+
+
+def problem_of(call: MatmulCall) -> MatmulProblem:
+    """The question to the chooser."""
+    a, b = call.a, call.b
+    batch, m, k = a.shape
+    return MatmulProblem(
+        m,
+        b.shape[2],
+        k,
+        batch,
+        a.dtype,
+        b.dtype,
+        call.out.dtype,
+        a.is_transposed,
+        b.is_transposed,
+        call.tf32,
+        call.summed,
+    )
+
+
+def epilogue_of(call: MatmulCall) -> Epilogue:
+    """What follows the sums."""
+    bias = None if call.bias is None else call.bias.dtype
+    return Epilogue(call.out.dtype, bias, call.has_beta, call.epilogue, call.sums)
+
+
+def kernel_of(call: MatmulCall, config: MatmulConfig) -> TileKernel:
+    """The constants of the kernel with the loop."""
+    is_partial = config.split_k > 1 or call.summed
+    return TileKernel(
+        call.a.dtype,
+        call.b.dtype,
+        (config.tile_m, config.tile_n, config.tile_k),
+        call.a.is_transposed,
+        call.b.is_transposed,
+        batched=call.a.shape[0] > 1,
+        tf32=call.tf32,
+        epilogue=None if is_partial else epilogue_of(call),
+        scaled=not is_partial and call.scaled,
+        band=band_of(config),
+    )
+
+
+def band_of(config: MatmulConfig) -> int:
+    """Rows of a tile that the epilogue computes at a time, so that its values fit the registers of each thread."""
+    if config.threads == 1:
+        return config.tile_m
+    most = max(1, _BAND_ELEMENTS * config.threads // config.tile_n)
+    return math.gcd(config.tile_m, 1 << (most.bit_length() - 1))

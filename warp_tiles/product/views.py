@@ -1,0 +1,65 @@
+"""Strided views of arrays by shape and strides, without their memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
+
+
+@dataclass(frozen=True)
+class View:
+    """A batch of matrices in memory.
+
+    Attributes:
+        dtype: Element type.
+        shape: Matrices, rows and columns.
+        strides: Distances in bytes between them. The distance between matrices is 0 for a matrix that a batch shares.
+    """
+
+    dtype: DType
+    shape: tuple[int, int, int]
+    strides: tuple[int, int, int]
+
+    @property
+    def is_transposed(self) -> bool:
+        """True if the elements of a column are adjacent in memory, and those of a row are not."""
+        (_, rows, columns), (_, down, along), size = self.shape, self.strides, DTYPE_BYTES[self.dtype]
+        return rows > 1 and down == size and (columns == 1 or along != size)
+
+    def transposed(self) -> View:
+        """The view with rows and columns exchanged."""
+        (batch, rows, columns), (far, down, along) = self.shape, self.strides
+        return View(self.dtype, (batch, columns, rows), (far, along, down))
+
+    def shared(self, batch: int) -> View:
+        """A single matrix as a batch of the same matrix."""
+        return self if self.shape[0] == batch else View(self.dtype, (batch, *self.shape[1:]), (0, *self.strides[1:]))
+
+    def alone(self) -> View:
+        """The first matrix."""
+        return replace(self, shape=(1, *self.shape[1:]))
+
+    @property
+    def rows_can_join(self) -> bool:
+        """True if the rows of all matrices are the rows of one matrix."""
+        return self.strides[0] == self.shape[1] * self.strides[1]
+
+    def joined_rows(self) -> View:
+        """One matrix with the rows of all matrices."""
+        (batch, rows, columns), (_, down, along) = self.shape, self.strides
+        return View(self.dtype, (1, batch * rows, columns), (batch * rows * down, down, along))
+
+
+def view_of(array: Any, dtype: DType) -> View:
+    """The view of a Warp array with 2 or 3 dimensions."""
+    if len(array.shape) == 2:
+        return View(dtype, (1, *array.shape), (0, *array.strides))
+    return View(dtype, array.shape, array.strides)
+
+
+def contiguous(dtype: DType, shape: tuple[int, int, int]) -> View:
+    """The view of a contiguous array."""
+    size_bytes, (_, rows, columns) = DTYPE_BYTES[dtype], shape
+    return View(dtype, shape, (rows * columns * size_bytes, columns * size_bytes, size_bytes))
