@@ -7,3 +7,4 @@
 
 #include "module/adjoint_loads.cuh"
 #include "module/pipeline.cuh"
+#include "module/stores.cuh"

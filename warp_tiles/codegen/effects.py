@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from warp_tiles.codegen.trace import Effect
 
-LOAD, MATMUL = "tile_load", "tile_matmul"
+LOAD, STORE, MATMUL = "tile_load", "tile_store", "tile_matmul"
+ASTYPE = "tile_astype"
+JUMPS = ("break", "continue")
 TRANSPOSE = "tile_transpose"  # a view of the whole tile
 ADD_INPLACE = "add_inplace"  # the operator +=
 # Warp unrolls these, so that a thread holds index, address and value of all its elements at once

@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from warp_tiles.codegen.effects import LOAD
+from warp_tiles.codegen.effects import JUMPS, LOAD
 from warp_tiles.codegen.trace import Branch, Effect, FunctionTrace, Loop, Node, Operation, Tile
-
-_JUMPS = ("break", "continue")
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class _Walk:
         if is_asynchronous(operation) and operation.hook is not None:
             self.asynchronous[operation.hook] = not self._in_flight
             self._in_flight = True
-        elif operation.effect not in (Effect.NONE, Effect.ALIAS) or operation.name in _JUMPS:
+        elif operation.effect not in (Effect.NONE, Effect.ALIAS) or operation.name in JUMPS:
             self._wait(operation.wait)
 
     def _wait(self, hook: int | None) -> None:

@@ -12,6 +12,7 @@ from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import LoopDecision, LoopSums, LoopTarget, decide
 from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.prelude import prefix_of, waiting_function, with_prelude
+from warp_tiles.codegen.stores import emit_converted_stores
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.main_loop import InstructionFamily
@@ -141,7 +142,7 @@ class GeneratedModule:
                 assert summed is not None
                 calls.declarations[f"{sums.symbol}_add"] = loop_declarations(summed, sums)
         emit_loops(macros, decisions)
-        self._emit_loads(macros, decisions, calls.callers, settings)
+        self._emit_moves(macros, decisions, calls.callers, settings)
         if settings.loop_sums:
             sites = sites_without_replay(self.trace) & {site.index for site in complete}
             for function in self.trace.functions.values():
@@ -247,7 +248,7 @@ class GeneratedModule:
             return LoopTarget(variants, mma, "wgmma needs a cubin for sm_90a that is linked here")
         return LoopTarget(variants, ("wgmma", *mma))
 
-    def _emit_loads(
+    def _emit_moves(
         self, macros: Macros, decisions: tuple[LoopDecision, ...], served: Collection[str], settings: Settings
     ) -> None:
         if not settings.wide_moves:
@@ -256,6 +257,8 @@ class GeneratedModule:
         for label, function in self.trace.functions.items():
             if label in served:
                 emit_loads(macros, plan_loads(function, ahead), plan_loads(function))
+            if served:
+                emit_converted_stores(macros, function)
 
 
 def pointers(variant: GemmVariant) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from warp_tiles.codegen.effects import TRANSPOSE
+from warp_tiles.codegen.effects import JUMPS, TRANSPOSE
 from warp_tiles.codegen.sums import Accumulation
 from warp_tiles.codegen.trace import (
     UNKNOWN_MEMORY,
@@ -155,7 +155,7 @@ def _problem_of_order(block: tuple[Node, ...], loads: Sequence[Operation], produ
     if max(positions) > min(ends):
         return "it loads tiles after a product"
     between = block[min(positions) : max(ends) + 1]
-    if not all(isinstance(node, Operation) and node.name not in ("break", "continue") for node in between):
+    if not all(isinstance(node, Operation) and node.name not in JUMPS for node in between):
         return "a branch, loop or jump lies between its loads and its products"
     return ""
 

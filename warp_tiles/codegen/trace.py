@@ -311,6 +311,14 @@ def loops(nodes: tuple[Node, ...], around: tuple[Loop, ...] = ()) -> Iterator[tu
             yield from loops(node.nodes, around)
 
 
+def blocks(nodes: tuple[Node, ...]) -> Iterator[tuple[Node, ...]]:
+    """Yields some nodes, and the statements of each loop and branch below them."""
+    yield nodes
+    for node in nodes:
+        if not isinstance(node, Operation):
+            yield from blocks(node.nodes)
+
+
 def own_operations(loop: Loop | Branch) -> Iterator[Operation]:
     """Yields the operations of a loop, without those of inner loops."""
     for node in loop.nodes:

@@ -76,6 +76,7 @@ def store_function(key: TileKernel) -> Any:
     out, bias_type, sums = types(stored.out, stored.bias or stored.out, stored.sums)
     TILE_M, TILE_N, _ = key.tile
     is_plain, has_beta, has_bias = key.is_plain, stored.has_beta, stored.bias is not None
+    is_rounded = is_plain and stored.out != key.sums
     BAND = key.band
     finish = finish_function(stored)
 
@@ -89,7 +90,9 @@ def store_function(key: TileKernel) -> Any:
         alpha: sums,
         beta: sums,
     ):
-        if is_plain:
+        if is_rounded:
+            wp.tile_store(C, wp.tile_astype(c, dtype=out), offset=(i * TILE_M, j * TILE_N))
+        elif is_plain:
             wp.tile_store(C, c, offset=(i * TILE_M, j * TILE_N))
         else:
             if has_bias:

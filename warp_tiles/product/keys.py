@@ -60,5 +60,6 @@ class TileKernel:
 
     @property
     def is_plain(self) -> bool:
-        """True if the sums are stored unchanged."""
-        return self.epilogue is None or (not self.scaled and self.epilogue == Epilogue(self.sums, sums=self.sums))
+        """True if the sums are only rounded to C's type."""
+        last = self.epilogue
+        return last is None or (not self.scaled and last == Epilogue(last.out, sums=self.sums))
