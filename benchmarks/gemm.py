@@ -11,6 +11,9 @@ whose builds by Warp exist.
 A separate process builds each side ahead of time. The builds are only loaded here, where Warp is unmodified.
 Launches of the sides alternate. Times are medians by CUDA events. Results of the sides are compared first. A
 difference that roundings do not explain is an error.
+
+If torch with CUDA is installed, rows of the parts `loop` and `backward_loop` also have cuBLAS, called by torch.matmul
+with the same arrays, and `to_cublas`, its time over ours. Without torch the run says so, and rows lack this column.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import bounds
 from benchmarks.machine import ROOT, gpu_record
+from benchmarks.speed import cublas
 from benchmarks.speed.builds import BuildStore
 from benchmarks.speed.cells import PARTS, Entry, Part
 from warp_tiles.gemm.tile_config import TileConfig
@@ -104,12 +108,14 @@ def load_sides(entry: Entry, part: Part, store: BuildStore, device: str, row: Ro
     return sides
 
 
-def measure(entry: Entry, part: Part, store: BuildStore, rates: Mapping[str, float], device: str) -> Row:
-    """Compare the sides of one row and time them."""
+def measure(
+    entry: Entry, part: Part, store: BuildStore, rates: Mapping[str, float], device: str, torch: Any = None
+) -> Row:
+    """Compare the sides of one row and time them. With torch, cuBLAS is one of them."""
     import warp as wp
 
     from benchmarks.speed import timing
-    from benchmarks.speed.sides import compare
+    from benchmarks.speed.sides import Launch, compare
 
     cell = entry.ours
     row: Row = {"name": entry.name, "types": entry.types, **asdict(cell)}
@@ -120,16 +126,19 @@ def measure(entry: Entry, part: Part, store: BuildStore, rates: Mapping[str, flo
     launches = {name: side.launch(part.calls, cell.backward) for name, side in sides.items()}
     if cell.backward:
         launches |= {f"{name} forward": side.launch(part.calls, False) for name, side in sides.items()}
-    flops = flops_of(entry, part)
+    flops = dict.fromkeys(("tiles", *peers), flops_of(entry, part))
+    if torch and part.whole and "tiles" in sides and (beside := cublas.load(torch, sides["tiles"], row)):
+        launches["cublas"], flops["cublas"] = Launch(beside.run), beside.flops
     for name, times in timing.time_alternately(launches, device).items():
         found, _, forward = name.partition(" ")
         if forward:
             row[found]["forward_us"] = times.median_us
         else:
             row[found] |= asdict(times)
-            if found != "loads":
-                row[found]["tflops"] = round(flops / times.median_us / 1e6, 3)
+            if found in flops:
+                row[found]["tflops"] = round(flops[found] / times.median_us / 1e6, 3)
     add_ratios(row, peers)
+    cublas.add_ratio(row)
     if "median_us" in row["tiles"]:
         multiprocessors = wp.get_device(device).sm_count
         built = (store.record(entry.builds["tiles"]) or {}).get("builds", [])
@@ -191,6 +200,10 @@ def summary(rows: list[Row], loop: bool) -> dict[str, Row]:
             line["of_the_bound_with_kept_sums"] = geometric_mean(
                 row["bound"]["kept_reached"] for row in selected if "bound" in row
             )
+        beside = [row["to_cublas"] for row in selected if "to_cublas" in row]
+        if beside:
+            line["to_cublas"] = {"ratios": len(beside), "geometric_mean": geometric_mean(beside)}
+            line["to_cublas"] |= {"least": min(beside), "greatest": max(beside)}
         if loop and types != "all":
             for side in ("tiles", "warp"):
                 timed = [row for row in selected if "tflops" in row.get(side, {})]
@@ -233,9 +246,14 @@ class Record:
         return {row["name"]: row for row in self.data["parts"].get(part.name, {}).get("rows", [])}
 
     def has(self, part: Part, entry: Entry) -> bool:
-        """Returns True if the row was measured with the sources and the provider of this run."""
+        """Returns True if the row was measured with the sources and provider of this run, and beside the same peers."""
         row, runs = self.rows(part).get(entry.name), self.data["runs"]
-        return row is not None and all(runs[row["run"]][key] == runs[-1][key] for key in ("sources", "provider"))
+        if row is None:
+            return False
+        then, now = runs[row["run"]], runs[-1]
+        if part.whole and now.get("cublas") == cublas.TIMED != then.get("cublas"):
+            return False
+        return all(then[key] == now[key] for key in ("sources", "provider"))
 
     def put(self, part: Part, row: Row) -> None:
         """Store a row, and replace an older one of the same name."""
@@ -243,7 +261,8 @@ class Record:
         rows = self.rows(part) | {row["name"]: row}
         ordered = [rows[entry.name] for entry in part.entries if entry.name in rows]
         settings = {"title": part.title, "calls": part.calls, "blocks": part.blocks, "size": part.size}
-        self.data["parts"][part.name] = {**settings, "summary": summary(ordered, "loop" in part.name), "rows": ordered}
+        settings |= {"cublas": cublas.note_of(part), "summary": summary(ordered, part.whole)}
+        self.data["parts"][part.name] = {**settings, "rows": ordered}
         if self._path:
             fresh = self._path.with_suffix(".tmp")
             fresh.write_text(text_of(self.data))
@@ -252,10 +271,12 @@ class Record:
 
 def line_of(row: Row) -> str:
     """Returns one line for the terminal."""
-    sides = [name for name in ("warp", "scalar", "tiles") if name in row]
+    sides = [name for name in ("warp", "scalar", "tiles", "cublas") if name in row]
     shown = [f"{name} {row[name].get('tflops') or 'failed: ' + row[name].get('error', '')[:70]}" for name in sides]
     parts = [f"{row['name']}: {', '.join(shown)} TFLOP/s"]
     parts.append(f"ratio {row['ratio']:.2f}" if "ratio" in row else "no ratio")
+    if "to_cublas" in row:
+        parts.append(f"{row['to_cublas']:.2f} of cuBLAS's speed")
     if "bound" in row:
         parts.append(f"{row['bound']['reached']:.0%} of the bound {row['bound']['tflops']}")
     if "median_us" in row.get("loads", {}):
@@ -313,7 +334,10 @@ def main() -> int:
     from benchmarks.speed.sides import WrongResultError
 
     device = "cuda:0"
-    record = Record(arguments.json, {**gpu_record(arguments.provider), "rates": rates})
+    torch, reason = cublas.find((part for part, _ in wanted), arguments.alone)
+    if torch is None:
+        print(f"cuBLAS: {reason}", file=sys.stderr)
+    record = Record(arguments.json, {**gpu_record(arguments.provider), "rates": rates, **cublas.facts(torch, reason)})
     timing.warm_up(device)
     wrong = []
     for part, entry in wanted:
@@ -323,7 +347,7 @@ def main() -> int:
             print("out of time; --missing measures the rest", file=sys.stderr)
             break
         try:
-            row = measure(entry, part, store, rates, device)
+            row = measure(entry, part, store, rates, device, torch)
         except WrongResultError as error:
             wrong.append(f"{part.name}: {entry.name}: {error}")
             row = {"name": entry.name, "types": entry.types, "wrong": str(error)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import importlib
 import os
 import platform
 import subprocess
@@ -35,6 +36,22 @@ def source_digest() -> str:
         for path in sorted((ROOT / folder).rglob(pattern)):
             digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
+
+
+def find_torch() -> tuple[Any, str]:
+    """Returns torch, or None and the reason why it cannot use a GPU."""
+    try:
+        torch = importlib.import_module("torch")
+    except (ImportError, OSError) as error:  # an OSError if a shared library is missing
+        return None, f"torch is not installed: {error}"
+    if not torch.cuda.is_available():
+        return None, f"torch {torch.__version__} has no GPU"
+    return torch, ""
+
+
+def torch_versions(torch: Any) -> dict[str, Any]:
+    """Versions of torch and of its CUDA, as JSON values."""
+    return {"torch": str(torch.__version__), "torch_cuda": torch.version.cuda}
 
 
 def cpu_record() -> dict[str, Any]:

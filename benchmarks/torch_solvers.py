@@ -10,7 +10,6 @@ than ``BUSY_US``, or waits for the GPU, its time includes time of the host.
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks import machine
 from benchmarks.gemm import table_text
 
 if TYPE_CHECKING:
@@ -38,20 +38,14 @@ OPERATIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 def find_torch() -> tuple[Any, str]:
     """Returns torch, or None and the reason why there is no torch column."""
-    try:
-        torch = importlib.import_module("torch")
-    except (ImportError, OSError) as error:  # an OSError if a shared library is missing
-        return None, f"torch is not installed, so torch.linalg was not timed: {error}"
-    if not torch.cuda.is_available():
-        return None, f"torch {torch.__version__} has no GPU, so torch.linalg was not timed"
-    return torch, ""
+    torch, reason = machine.find_torch()
+    return torch, f"{reason}, so torch.linalg was not timed" if reason else ""
 
 
 def facts(torch: Any) -> dict[str, Any]:
     """Versions of torch and CUDA, whether torch has MAGMA, and ``BUSY_US``."""
     magma = bool(getattr(torch.cuda, "has_magma", False))
-    versions = {"torch": str(torch.__version__), "torch_cuda": torch.version.cuda}
-    return {**versions, "magma": magma, "busy_us": BUSY_US}
+    return {**machine.torch_versions(torch), "magma": magma, "busy_us": BUSY_US}
 
 
 def name_of(cell: Cell) -> str:

@@ -148,6 +148,11 @@ class Part:
     size: int = 4096
     on_request: bool = False
 
+    @property
+    def whole(self) -> bool:
+        """True if its rows multiply whole arrays, as cuBLAS does."""
+        return any(entry.ours.form == "loop" for entry in self.entries)
+
 
 def _cell(form: Form, types: Types, m: int, n: int, k: int, threads: int, backward: bool = False) -> Cell:
     ab, c = DTYPES[types]

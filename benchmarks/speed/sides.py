@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import warp as wp
@@ -58,6 +58,17 @@ def _operand(shape: tuple[int, ...], seed: int, exact: bool, dtype: str, device:
     return result
 
 
+class Computed(Protocol):
+    """What computes the results of a row."""
+
+    cell: Cell
+    part: Part
+    rounds_to_half: bool
+
+    def results(self, calls: int) -> dict[str, Matrix]:
+        """Samples of the results of ``calls`` products by name."""
+
+
 class Side:
     """A loaded kernel with its arrays.
 
@@ -72,7 +83,7 @@ class Side:
     def __init__(self, store: BuildStore, build: Build[Cell], part: Part, device: str, exact: bool) -> None:
         cell = build.cell
         self.cell, self.part, self.device = cell, part, device
-        self.unmodified = build.side != "tiles"
+        self.rounds_to_half = build.side != "tiles"  # cuBLASDx does so with products of float and half
         self._kernel = load_kernel(store, build, device)
         shape_a, shape_b, shape_c = self._shapes(cell, part)
         self.a = _operand(shape_a, 1, exact, cell.a, device)
@@ -82,8 +93,8 @@ class Side:
             self.a, self.b = wp.clone(self.a), wp.clone(self.b)
             for array in (self.a, self.b):
                 array.grad = wp.zeros_like(array)
-            self._gradient_of_c = _operand(shape_c, 3, exact, cell.c, device)
-            self.c.grad = wp.clone(self._gradient_of_c)
+            self.gradient_of_c = _operand(shape_c, 3, exact, cell.c, device)
+            self.c.grad = wp.clone(self.gradient_of_c)
 
     @staticmethod
     def _shapes(cell: Cell, part: Part) -> tuple[tuple[int, ...], ...]:
@@ -107,7 +118,7 @@ class Side:
 
     def launch(self, calls: int, adjoint: bool) -> Launch:
         """Returns a launch. An adjoint first restores the gradient of C, which Warp's adjoint of a store zeroes."""
-        restore = functools.partial(wp.copy, self.c.grad, self._gradient_of_c) if adjoint else None
+        restore = functools.partial(wp.copy, self.c.grad, self.gradient_of_c) if adjoint else None
         return Launch(self.command(calls, adjoint).launch, restore)
 
     def results(self, calls: int) -> dict[str, Matrix]:
@@ -115,20 +126,20 @@ class Side:
         if not self.cell.backward:
             self.c.fill_(float("nan"))
             self.command(calls, False).launch()
-            return {"c": _sample(self.c)}
+            return {"c": sample(self.c)}
         self.a.grad.zero_()
         self.b.grad.zero_()
-        wp.copy(self.c.grad, self._gradient_of_c)
+        wp.copy(self.c.grad, self.gradient_of_c)
         self.command(calls, True).launch()
-        return {"grad_a": _sample(self.a.grad), "grad_b": _sample(self.b.grad)}
+        return {"grad_a": sample(self.a.grad), "grad_b": sample(self.b.grad)}
 
 
-def _sample(array: Any) -> Matrix:
+def sample(array: Any) -> Matrix:
     """Returns a few tiles, or rows from every position within a tile."""
     return to_host(array[::703] if array.ndim == 3 else array[::17])
 
 
-def _unit(side: Side, name: str) -> float:
+def _unit(side: Computed, name: str) -> float:
     """Relative size of the roundings of a result: sqrt(K) for the sums, and one for each store of the result."""
     cell, part = side.cell, side.part
     reduced = {"c": cell.k, "grad_a": cell.n, "grad_b": cell.m}[name]
@@ -139,12 +150,12 @@ def _unit(side: Side, name: str) -> float:
     else:
         stores = 1.0
     inner = "tf32" if cell.tf32 else "float64" if cell.c == "float64" else "float32"
-    if cell.backward and side.unmodified and cell.a in ("float16", "bfloat16"):
-        inner = cell.a  # cuBLASDx rounds products of float and half to half
+    if cell.backward and side.rounds_to_half and cell.a in ("float16", "bfloat16"):
+        inner = cell.a
     return float(np.sqrt(reduced) * ROUNDOFF[inner] + np.sqrt(stores) * ROUNDOFF[stored])
 
 
-def compare(ours: Side, theirs: Side) -> dict[str, dict[str, float]]:
+def compare(ours: Computed, theirs: Computed) -> dict[str, dict[str, float]]:
     """Returns the differences between the results of one call.
 
     Returns:

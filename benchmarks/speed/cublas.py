@@ -1,0 +1,124 @@
+"""The cuBLAS column: the product of a row, or its two gradients, by ``torch.matmul``, which calls cuBLAS.
+
+torch is optional. A run without it records the reason, and its rows lack the column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import warp as wp
+
+from benchmarks.machine import find_torch, torch_versions
+from benchmarks.speed.arrays import Matrix
+from benchmarks.speed.cells import Part
+from benchmarks.speed.sides import Side, WrongResultError, compare, sample
+
+Row = dict[str, Any]
+
+TIMED = "timed through torch.matmul"
+_RESIDENT = "no counterpart: cuBLAS multiplies arrays in global memory; these tiles stay in shared memory"
+_PRODUCT = "torch.matmul of the same A and B; its result has their dtype"
+_GRADIENTS = (
+    "two torch.matmul, for the gradients of the same A and B; the gradient of C and the results have their dtype. Its "
+    "TFLOP/s count two products, those of the other sides also the product that is replayed"
+)
+
+
+def note_of(part: Part) -> str:
+    """What the column compares in a part, or why the part has none."""
+    if not part.whole:
+        return _RESIDENT
+    return _GRADIENTS if any(entry.ours.backward for entry in part.entries) else _PRODUCT
+
+
+def find(parts: Iterable[Part], alone: bool) -> tuple[Any, str]:
+    """Returns torch, or None and the reason why a run has no column.
+
+    Args:
+        parts: The parts of the run.
+        alone: True if the run times no peers.
+    """
+    if alone:
+        return None, "not timed, because --alone leaves out peers"
+    if not any(part.whole for part in parts):
+        return None, "not timed, because no part of this run has a counterpart"
+    return find_torch()
+
+
+def facts(torch: Any, reason: str) -> dict[str, Any]:
+    """What the record of a run says about the column: the versions, or the reason why there is none."""
+    return {"cublas": reason} if torch is None else {"cublas": TIMED, **torch_versions(torch)}
+
+
+class Cublas:
+    """The products of a row by cuBLAS.
+
+    Args:
+        torch: The module.
+        ours: Our side of the row, whose arrays are multiplied. Its form is ``loop``.
+    """
+
+    rounds_to_half = False  # its sums are float32
+
+    def __init__(self, torch: Any, ours: Side) -> None:
+        cell, size = ours.cell, ours.part.size
+        self.part = ours.part
+        # one tile is the whole product, so each result is rounded once
+        self.cell = replace(cell, c=cell.a, m=size, n=size, k=size)
+        self._torch = torch
+        self._stream = wp.stream_to_torch(ours.device)
+        a, b = (wp.to_torch(array, requires_grad=False) for array in (ours.a, ours.b))
+        factors = {"c": (a, b)}
+        if cell.backward:
+            with torch.cuda.stream(self._stream):
+                gradient = wp.to_torch(ours.gradient_of_c, requires_grad=False).to(a.dtype)
+            factors = {"grad_a": (gradient, b.T), "grad_b": (a.T, gradient)}
+        dtype = getattr(wp, cell.a)
+        self._results = {name: wp.empty((size, size), dtype=dtype, device=ours.device) for name in factors}
+        self._products = [(*pair, wp.to_torch(self._results[name])) for name, pair in factors.items()]
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one run."""
+        return int(len(self._products) * 2 * self.part.size**3)
+
+    def run(self) -> None:
+        """Multiply once, on Warp's stream."""
+        self._torch.backends.cuda.matmul.allow_tf32 = self.cell.tf32
+        with self._torch.cuda.stream(self._stream):
+            for left, right, out in self._products:
+                self._torch.matmul(left, right, out=out)
+
+    def results(self, calls: int) -> dict[str, Matrix]:
+        """Samples of the results. ``calls`` is 1, as in every loop."""
+        self.run()
+        return {name: sample(array) for name, array in self._results.items()}
+
+
+def load(torch: Any, ours: Side, row: Row) -> Cublas | None:
+    """Prepare cuBLAS for a row and compare its results with ours. An error of torch goes into the row, not further.
+
+    Raises:
+        WrongResultError: The results differ by more than roundings explain.
+    """
+    cell = ours.cell
+    row["cublas"] = {"dtypes": [cell.a, cell.b, cell.a]}
+    try:
+        found = Cublas(torch, ours)
+        row["difference"]["cublas"] = compare(ours, found)
+    except WrongResultError:
+        raise
+    except Exception as error:  # of torch, e.g. no memory
+        row["cublas"]["error"] = f"{type(error).__name__}: {error}"[:300]
+        return None
+    return found
+
+
+def add_ratio(row: Row) -> None:
+    """Add the time of cuBLAS over ours: the part of cuBLAS's speed that a row reaches."""
+    times = [row.get(side, {}).get("median_us") for side in ("cublas", "tiles")]
+    if None not in times:
+        row["to_cublas"] = round(times[0] / times[1], 3)

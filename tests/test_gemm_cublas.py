@@ -1,0 +1,311 @@
+"""The column of cuBLAS in the benchmark of products, without a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import warp as wp
+from matplotlib.transforms import Bbox
+
+from benchmarks import gemm
+from benchmarks.speed import cublas, draw, timing
+from benchmarks.speed.arrays import to_host
+from benchmarks.speed.cells import PARTS, Entry, Part
+from benchmarks.speed.sides import WrongResultError
+
+SIZE = 128
+RUN = {"gpu": "GPU", "warp": "1.19.0", "sources": "s", "provider": "auto"}
+WHOLE = {name: replace(PARTS[name], size=SIZE) for name in ("loop", "backward_loop")}
+
+
+class Tensor(np.ndarray[Any, Any]):
+    """A NumPy array with the method of a tensor that the benchmark calls."""
+
+    def to(self, dtype: Any) -> Any:
+        return self.astype(dtype)
+
+
+class Flags:
+    """Notes what is set."""
+
+    allow_tf32 = None
+
+
+def stand_in_for_torch(matmul: Any = np.matmul) -> Any:
+    """What the benchmark calls of torch."""
+    cuda = SimpleNamespace(stream=lambda stream: contextlib.nullcontext(), is_available=lambda: True)
+    backends = SimpleNamespace(cuda=SimpleNamespace(matmul=Flags()))
+    version = SimpleNamespace(cuda="13.0")
+    return SimpleNamespace(matmul=matmul, cuda=cuda, backends=backends, version=version, __version__="2.11.0")
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A stand-in that computes by NumPy, on the CPU."""
+    monkeypatch.setattr(wp, "to_torch", lambda array, requires_grad=None: array.numpy().view(Tensor))
+    monkeypatch.setattr(wp, "stream_to_torch", lambda device: None)
+    return stand_in_for_torch()
+
+
+def entry_of(part: Part, types: str) -> Entry:
+    return next(entry for entry in part.entries if entry.types == types)
+
+
+def our_side(part: Part, types: str, wrong: bool = False) -> Any:
+    """Our side of a row, with correct results unless they are to be wrong."""
+    cell = entry_of(part, types).ours
+    random = np.random.default_rng(0)
+    a, b, g = (random.uniform(-1, 1, (SIZE, SIZE)) for _ in range(3))
+    arrays = {name: wp.array(values, dtype=getattr(wp, dtype), device="cpu") for name, values, dtype in (
+        ("a", a, cell.a), ("b", b, cell.b), ("gradient_of_c", g, cell.c)
+    )}  # fmt: skip
+    a, b, g = (to_host(array) for array in arrays.values())
+    results = {"grad_a": g @ b.T, "grad_b": a.T @ g} if cell.backward else {"c": a @ b}
+    results = {name: values[::17] * (1.5 if wrong else 1.0) for name, values in results.items()}
+    command = SimpleNamespace(run=lambda: None, prepare=None)
+    return SimpleNamespace(
+        cell=cell, part=part, device="cpu", rounds_to_half=False, results=lambda calls: results,
+        launch=lambda calls, adjoint: command, **arrays,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("part", WHOLE.values(), ids=WHOLE)
+@pytest.mark.parametrize("types", ["fp16", "tf32", "fp32", "fp64"])
+def test_the_products_are_those_of_our_side(torch: Any, part: Part, types: str) -> None:
+    row: dict[str, Any] = {"difference": {}}
+    found = cublas.load(torch, our_side(part, types), row)
+    assert found is not None
+    assert found.flops == (4 if "backward" in part.name else 2) * SIZE**3
+    assert set(row["difference"]["cublas"]) == ({"grad_a", "grad_b"} if "backward" in part.name else {"c"})
+    assert set(row["cublas"]["dtypes"]) == {entry_of(part, types).ours.a}  # the result has the operands' dtype
+    assert torch.backends.cuda.matmul.allow_tf32 == (types == "tf32")
+
+
+@pytest.mark.parametrize("part", WHOLE.values(), ids=WHOLE)
+@pytest.mark.parametrize("types", ["fp16", "bf16", "fp64"])
+def test_torch_itself_computes_the_products(monkeypatch: pytest.MonkeyPatch, part: Part, types: str) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(wp, "stream_to_torch", lambda device: None)
+    row: dict[str, Any] = {"difference": {}}
+    assert cublas.load(stand_in_for_torch(torch.matmul), our_side(part, types), row)
+
+
+def test_wrong_results_are_an_error_and_those_of_torch_are_recorded(torch: Any) -> None:
+    row: dict[str, Any] = {"difference": {}}
+    with pytest.raises(WrongResultError, match="c differs"):
+        cublas.load(torch, our_side(WHOLE["loop"], "fp32", wrong=True), row)
+
+    def fails(*_: Any, out: Any) -> None:
+        raise RuntimeError("no memory")
+
+    assert cublas.load(stand_in_for_torch(fails), our_side(WHOLE["loop"], "fp32"), row) is None
+    assert row["cublas"]["error"] == "RuntimeError: no memory"
+
+
+@pytest.fixture
+def measured(torch: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Measures an fp16 row of a part with fake times."""
+    times = {"tiles": 30.0, "warp": 60.0, "cublas": 15.0, "tiles forward": 10.0, "warp forward": 20.0}
+
+    def load_sides(entry: Entry, part: Part, store: Any, device: str, row: gemm.Row) -> dict[str, Any]:
+        row |= {"tiles": {}, "warp": {}, "builds": []}
+        return {name: our_side(part, "fp16") for name in ("tiles", "warp")}
+
+    monkeypatch.setattr(gemm, "load_sides", load_sides)
+    monkeypatch.setattr(gemm, "bound_of", lambda *_: {"tflops": 1.0, "kept_tflops": 1.0})
+    monkeypatch.setattr(
+        timing,
+        "time_alternately",
+        lambda launches, device: {name: timing.Times(times[name], 1.0, 1.9) for name in launches},
+    )
+    store: Any = SimpleNamespace(record=lambda build: None)
+    return lambda part, torch: gemm.measure(entry_of(part, "fp16"), part, store, {}, "cpu", torch)
+
+
+def test_a_row_of_products(torch: Any, measured: Any) -> None:
+    row = measured(WHOLE["loop"], torch)
+    assert (row["to_cublas"], row["ratio"]) == (0.5, 2.0)
+    assert row["cublas"]["tflops"] == round(2 * SIZE**3 / 15e6, 3)
+    assert "0.50 of cuBLAS's speed" in gemm.line_of(row)
+
+
+def test_a_row_of_gradients_counts_two_products_of_cublas(torch: Any, measured: Any) -> None:
+    row = measured(WHOLE["backward_loop"], torch)
+    assert (row["to_cublas"], row["adjoint_ratio"]) == (0.5, 2.0)
+    assert row["cublas"]["tflops"] == round(4 * SIZE**3 / 15e6, 3)
+    assert row["tiles"]["tflops"] == round(6 * SIZE**3 / 30e6, 3)
+
+
+def test_a_row_without_torch_lacks_the_column(measured: Any) -> None:
+    row = measured(WHOLE["loop"], None)
+    assert row["ratio"] == 2.0
+    assert not {"cublas", "to_cublas"} & set(row)
+    assert "cuBLAS" not in gemm.line_of(row)
+
+
+def test_a_failure_of_torch_is_printed(torch: Any, measured: Any) -> None:
+    torch.matmul = None
+    row = measured(WHOLE["loop"], torch)
+    assert "to_cublas" not in row
+    assert "cublas failed: TypeError" in gemm.line_of(row)
+
+
+def test_the_summary_has_mean_and_range_of_the_column() -> None:
+    rows: list[gemm.Row] = [{"types": "fp16", "to_cublas": value, "ratio": 2.0} for value in (0.25, 1.0)]
+    found = gemm.summary([*rows, {"types": "fp32", "ratio": 2.0}], loop=True)
+    assert found["all"]["to_cublas"] == {"ratios": 2, "geometric_mean": 0.5, "least": 0.25, "greatest": 1.0}
+    assert "to_cublas" not in found["fp32"]
+
+
+def test_each_part_says_what_is_compared_or_why_nothing_is() -> None:
+    notes = {name: cublas.note_of(part) for name, part in PARTS.items()}
+    assert {name for name, note in notes.items() if not note.startswith("no counterpart")} == set(WHOLE)
+    assert notes["backward_loop"].startswith("two torch.matmul")
+
+
+def test_a_missing_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = PARTS.values()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    missing, reason = cublas.find(parts, alone=False)
+    assert missing is None
+    assert cublas.facts(missing, reason)["cublas"].startswith("torch is not installed")
+    fake = stand_in_for_torch()
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    assert cublas.find(parts, alone=False) == (fake, "")
+    assert cublas.facts(fake, "") == {"cublas": cublas.TIMED, "torch": "2.11.0", "torch_cuda": "13.0"}
+    assert "--alone" in cublas.find(parts, alone=True)[1]
+    assert "no part" in cublas.find([PARTS["small"]], alone=False)[1]
+    fake.cuda.is_available = lambda: False
+    assert cublas.find(parts, alone=False) == (None, "torch 2.11.0 has no GPU")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Runs ``gemm.main`` on stand-ins for builds, GPU and times. Returns its record."""
+    path = tmp_path / "gemm.json"
+
+    def measure(entry: Entry, part: Part, store: Any, rates: Any, device: str, torch: Any) -> gemm.Row:
+        row = row_of(entry)
+        return row if torch and part.whole else {key: row[key] for key in row if "cublas" not in key}
+
+    def main(torch: Any, *arguments: str) -> Any:
+        store = SimpleNamespace(fill=lambda *_: None)
+        monkeypatch.setattr(gemm, "BuildStore", lambda *_: store)
+        monkeypatch.setattr(gemm, "measure", measure)
+        monkeypatch.setattr(gemm, "gpu_record", lambda provider: dict(RUN))
+        monkeypatch.setattr(timing, "warm_up", lambda device: None)
+        monkeypatch.setattr(timing, "is_usable", lambda device: True)
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        monkeypatch.setattr(sys, "argv", ["gemm.py", "--json", str(path), *arguments])
+        assert gemm.main() == 0
+        return json.loads(path.read_text())
+
+    return main
+
+
+def row_of(entry: Entry, tflops: float = 40.0, peer_tflops: float = 80.0) -> gemm.Row:
+    """A row whose times fit one product."""
+    sides = (("tiles", tflops), ("warp", 20.0), ("loads", tflops * 1.1), ("cublas", peer_tflops))
+    row: gemm.Row = {"name": entry.name, "types": entry.types, **asdict(entry.ours), "ratio": 2.0, "builds": []}
+    row |= {side: {"tflops": rate, "median_us": 2 * 4096**3 / rate / 1e6} for side, rate in sides}
+    cublas.add_ratio(row)
+    return row
+
+
+def test_runs_with_and_without_torch(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    only = ("--part", "loop", "small", "--only", "fp64 64x64x16 128", "fp64 4x4x4 32")
+    first = run(None, *only)
+    assert "cuBLAS: torch is not installed" in capsys.readouterr().err
+    assert first["runs"][0]["cublas"].startswith("torch is not installed")
+    assert all("to_cublas" not in part["rows"][0] for part in first["parts"].values())
+
+    second = run(stand_in_for_torch(), *only, "--missing")  # measures what a run without torch lacks
+    assert [second["parts"][name]["rows"][0]["run"] for name in ("loop", "small")] == [1, 0]
+    assert second["runs"][1]["torch"] == "2.11.0"
+    assert second["parts"]["loop"]["summary"]["fp64"]["to_cublas"]["geometric_mean"] == 0.5
+    assert second["parts"]["small"]["cublas"].startswith("no counterpart")
+    assert "0.50 of cuBLAS's speed" in capsys.readouterr().err
+
+    for torch in (None, stand_in_for_torch()):  # now nothing is missing
+        assert run(torch, *only, "--missing")["parts"] == second["parts"]
+
+
+def drawn(data: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures of a record."""
+    figures: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(draw.pyplot, "close", figures.append)
+        draw.draw(data, folder)
+    for figure in figures:
+        draw.pyplot.close(figure)
+    return figures
+
+
+def parts_of(rows: Any) -> dict[str, Any]:
+    """A record with both parts of loops; ``rows`` turns the row of an entry into another."""
+    parts = {
+        name: {"title": name, "rows": [rows(entry) | {"run": 0} for entry in PARTS[name].entries]} for name in WHOLE
+    }
+    return {"runs": [RUN], "parts": parts}
+
+
+def overlapping(boxes: list[Bbox]) -> int:
+    return sum(first.overlaps(second) for first, second in itertools.combinations(boxes, 2))
+
+
+@pytest.mark.parametrize("tflops", [8.0, 78.0, 84.0])
+def test_no_text_of_a_picture_covers_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tflops: float) -> None:
+    for figure in drawn(parts_of(lambda entry: row_of(entry, tflops)), tmp_path, monkeypatch):
+        legend = figure.axes[0].get_legend()
+        assert "cuBLAS" in legend.get_texts()[-1].get_text()
+        boxes = [legend.get_window_extent(), figure._suptitle.get_window_extent()]
+        for axes in figure.axes:
+            assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+            labels = [*axes.get_xticklabels(), *axes.texts, axes.title]
+            assert any("of cuBLAS" in label.get_text() for label in labels)
+            boxes += [label.get_window_extent() for label in labels]
+        assert overlapping(boxes) == 0
+
+
+def test_heights_of_gradients_compare_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = parts_of(lambda entry: row_of(entry, 40.0, 50.0))
+    for row in data["parts"]["backward_loop"]["rows"]:
+        row["cublas"]["tflops"] *= 2 / 3  # of the two products that it computes
+    _, figure = drawn(data, tmp_path, monkeypatch)
+    bars = {bars.get_label(): bars[0].get_height() for bars in figure.axes[0].containers}
+    assert bars["cuBLAS, counted as three products"] == pytest.approx(50.0)
+
+
+def test_records_without_the_column_are_drawn_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = json.loads((gemm.ROOT / "benchmarks" / "results" / "gemm.json").read_text())
+    for part in data["parts"].values():
+        for row in part["rows"]:
+            row.pop("cublas", None)
+            row.pop("to_cublas", None)
+    for figure in drawn(data, tmp_path, monkeypatch):
+        texts = [label.get_text() for axes in figure.axes for label in (*axes.get_xticklabels(), *axes.texts)]
+        assert not [text for text in texts if "cuBLAS" in text]
+        legend = figure.axes[0].get_legend()
+        assert legend.get_window_extent().overlaps(figure.axes[0].get_window_extent())
+    assert {path.stem for path in tmp_path.iterdir()} == {f"gemm_{name}" for name in data["parts"]}
+
+
+def test_a_record_with_the_column_in_some_rows_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = parts_of(row_of)
+    for part in data["parts"].values():
+        for row in part["rows"][1:]:
+            del row["cublas"], row["to_cublas"]
+        part["rows"][2] = {"name": "wrong", "types": "fp16", "wrong": "c", "run": 0}
+    figure, _ = drawn(data, tmp_path, monkeypatch)
+    heights = [bar.get_height() for bar in figure.axes[0].containers[-1]]
+    assert heights[0] == pytest.approx(80.0)
+    assert not any(heights[1:])
