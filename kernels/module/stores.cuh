@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stores of converted tiles. Warp's tile_astype reads a shared tile into registers, from which tile_store writes single
-// elements. Here each thread reads, converts and writes vectors.
+// Stores of tiles that tile_map or tile_astype computes. Warp keeps such a tile in registers, from which tile_store writes
+// single elements. Here each thread reads vectors of shared tiles, computes a vector of results and stores it.
+//
+//   store_computed<Result>(compute, store, tile, result)
+//
+// is `compute(tile, result); store(result)`: two statements of the program, as functions of the first operand and of the
+// computed tile, which has the type Result. If the operand is a shared tile, `compute` gets a Lazy in its place. Then the
+// overloads of Warp's functions below read nothing, and return a Computed, which `store` evaluates.
 #pragma once
 
 #include "arch/memory.cuh"
@@ -9,82 +15,206 @@
 
 namespace wt_module {
 
-// Converts a tile to elements of Result and stores them as vectors, if tile and array allow it. Returns true if it did.
-template <typename Result, typename Tile, typename Global> inline __device__ bool store_vectors(Tile&, const Global&)
+using Coord = wp::tile_coord_t<2>;
+
+template <int N> struct Count {
+    static constexpr int value = N;
+};
+
+template <typename T, int COUNT> struct Elements {
+    T at[COUNT];
+};
+
+template <typename Tile> struct Lazy {
+    Tile& tile;
+};
+
+// Returns COUNT neighbouring elements of an operand. An operand that is no tile has one value for all.
+template <int COUNT, typename T> inline __device__ Elements<T, COUNT> elements(const T& value, Coord)
 {
-    return false;
+    Elements<T, COUNT> found;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+        found.at[i] = value;
+    return found;
 }
 
-template <typename Result, typename T, typename Layout, bool Owner, typename Global>
-inline __device__ bool store_vectors(wp::tile_shared_t<T, Layout, Owner>& tile, const Global& to)
+template <int COUNT, typename T, typename Layout, bool Owner>
+inline __device__ Elements<T, COUNT> elements(const wp::tile_shared_t<T, Layout, Owner>& tile, Coord coord)
 {
-    using To = typename Result::Type;
-    using Shape = typename Layout::Shape;
-    if constexpr (!has_whole_vectors<To, Layout>() || !has_whole_vectors<T, Layout>()) {
-        return false;
-    } else {
+    using Stride = typename Layout::Stride;
+    constexpr int SIZE = static_cast<int>(sizeof(T)), WIDEST = VECTOR_BYTES % SIZE == 0 ? VECTOR_BYTES / SIZE : 1;
+    constexpr int PIECE = COUNT < WIDEST ? COUNT : WIDEST;
+    Elements<T, COUNT> found;
+    const T* const start = tile.data.ptr + Layout::index_from_coord(coord);
+    if constexpr (PIECE > 1 && Stride::dim(1) == 1 && Stride::dim(0) % PIECE == 0) {
+        if (__cvta_generic_to_shared(tile.data.ptr) % VECTOR_BYTES == 0) {
+#pragma unroll
+            for (int i = 0; i < COUNT; i += PIECE) {
+                const auto piece = wt::arch::load<PIECE>(start + i);
+#pragma unroll
+                for (int e = 0; e < PIECE; ++e)
+                    found.at[i + e] = piece.at[e];
+            }
+            return found;
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+        found.at[i] = start[i * Stride::dim(1)];
+    return found;
+}
+
+template <int COUNT, typename Tile> inline __device__ auto elements(const Lazy<Tile>& lazy, Coord coord)
+{
+    return elements<COUNT>(lazy.tile, coord);
+}
+
+// Calls a function with each of COUNT elements of its operands.
+template <int COUNT, typename Function, typename... Operands>
+inline __device__ auto call(const Function& function, const Operands&... operands)
+{
+    Elements<decltype(function(operands.at[0]...)), COUNT> results;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+        results.at[i] = function(operands.at[i]...);
+    return results;
+}
+
+// A tile whose elements are computed when it is stored. at(Count<N>, coord) returns N neighbouring ones.
+template <typename Shape_, typename At> struct Computed {
+    struct Layout {
+        using Shape = Shape_;
+    };
+
+    At at;
+
+    template <typename Global> inline __device__ void copy_to_global(const Global& to) const
+    {
+        using Check = wp::tile_vectorized_check_t<typename Global::Type, Shape_>;
         if constexpr (Global::is_aligned) {  // Warp's checks for aligned=True
-            using Check = wp::tile_vectorized_check_t<To, Shape>;
             Check::validate_aligned_compile_time();
             Check::validate_aligned_runtime(to, to.byte_offset_from_coord(wp::tile_coord(0, 0)));
         }
-        constexpr int COUNT = VECTOR_BYTES / static_cast<int>(sizeof(To)), PER_ROW = Shape::dim(1) / COUNT;  // of a vector, a row
-        const auto& strides = to.data.strides;
-        char* const array = reinterpret_cast<char*>(to.data.data);
-        const int y = to.offset[0], x = to.offset[1];
-        if (!__isGlobal(array) || strides[1] != sizeof(To) || strides[0] % VECTOR_BYTES != 0
-            || reinterpret_cast<uint64_t>(array) % VECTOR_BYTES != 0
-            || __cvta_generic_to_shared(tile.data.ptr) % VECTOR_BYTES != 0 || x % COUNT != 0 || x < 0 || y < 0)
-            return false;
-#pragma unroll 4
-        for (int i = static_cast<int>(threadIdx.x); i < Shape::dim(0) * PER_ROW; i += WP_TILE_BLOCK_DIM) {
-            const int row = i / PER_ROW, column = i % PER_ROW * COUNT;
-            wt::Vector<To, COUNT> values;
-#pragma unroll
-            for (int e = 0; e < COUNT; ++e)
-                values.at[e] = static_cast<To>(tile.data.ptr[i * COUNT + e]);
-            if (!Global::bounds_check || (y + row < to.data.shape[0] && x + column + COUNT <= to.data.shape[1])) {
-                char* const start = array + int64_t(strides[0]) * (y + row) + int64_t(x + column) * int64_t(sizeof(To));
-                *reinterpret_cast<wt::Vector<To, COUNT>*>(start) = values;
-            } else {
-                for (int e = 0; e < COUNT; ++e)
-                    to.store(wp::tile_coord(row, column + e), values.at[e]);
+        if (!store_vectors(to)) {
+#pragma unroll 1
+            for (int i = static_cast<int>(threadIdx.x); i < Shape_::size(); i += WP_TILE_BLOCK_DIM) {
+                const auto coord = wp::tile_coord(i / Shape_::dim(1), i % Shape_::dim(1));
+                to.store(coord, at(Count<1> {}, coord).at[0]);
             }
         }
-        return true;
     }
-}
 
-// Converts and stores element by element: the general case. Warp would hold all elements in registers.
-template <typename Result, typename Tile, typename Global> inline __device__ void store_elements(Tile& tile, const Global& to)
-{
-    auto values = wp::tile_astype<Result>(tile);
-    values.copy_to_global(to);
-}
-
-template <typename Result, typename T, typename Layout, bool Owner, typename Global>
-inline __device__ void store_elements(wp::tile_shared_t<T, Layout, Owner>& tile, const Global& to)
-{
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < Layout::Size; i += WP_TILE_BLOCK_DIM) {
-        const auto coord = Layout::coord_from_linear(i);
-        to.store(coord, static_cast<typename Result::Type>(tile.data.ptr[Layout::index_from_coord(coord)]));
-    }
-}
-
-// A tile that is converted when tile_store stores it. Result is the type of Warp's converted tile.
-template <typename Result, typename Tile> struct Converted {
-    using Layout = typename Result::Layout;
-
-    Tile& tile;
-
-    template <typename Global> inline __device__ void copy_to_global(const Global& to)
+private:
+    // Returns true if the array allows vectors.
+    template <typename Global> inline __device__ bool store_vectors(const Global& to) const
     {
-        if (!store_vectors<Result>(tile, to))
-            store_elements<Result>(tile, to);
+        using T = typename Global::Type;
+        constexpr int SIZE = static_cast<int>(sizeof(T)), COUNT = VECTOR_BYTES % SIZE == 0 ? VECTOR_BYTES / SIZE : 1;
+        if constexpr (COUNT == 1 || Shape_::dim(1) % COUNT != 0) {
+            return false;
+        } else {
+            constexpr int PER_ROW = Shape_::dim(1) / COUNT;
+            const auto& strides = to.data.strides;
+            char* const array = reinterpret_cast<char*>(to.data.data);
+            const int y = to.offset[0], x = to.offset[1];
+            if (!__isGlobal(array) || strides[1] != SIZE || strides[0] % VECTOR_BYTES != 0
+                || reinterpret_cast<uint64_t>(array) % VECTOR_BYTES != 0 || x % COUNT != 0 || x < 0 || y < 0)
+                return false;
+#pragma unroll 4
+            for (int i = static_cast<int>(threadIdx.x); i < Shape_::dim(0) * PER_ROW; i += WP_TILE_BLOCK_DIM) {
+                const int row = i / PER_ROW, column = i % PER_ROW * COUNT;
+                const auto results = at(Count<COUNT> {}, wp::tile_coord(row, column));
+                if (!Global::bounds_check || (y + row < to.data.shape[0] && x + column + COUNT <= to.data.shape[1])) {
+                    wt::Vector<T, COUNT> vector;
+#pragma unroll
+                    for (int e = 0; e < COUNT; ++e)
+                        vector.at[e] = results.at[e];
+                    char* const start = array + int64_t(strides[0]) * (y + row) + int64_t(x + column) * int64_t(SIZE);
+                    wt::arch::store(reinterpret_cast<T*>(start), vector);
+                } else {
+                    for (int e = 0; e < COUNT; ++e)
+                        to.store(wp::tile_coord(row, column + e), results.at[e]);
+                }
+            }
+            return true;
+        }
     }
 };
 
-template <typename Result, typename Tile> inline __device__ Converted<Result, Tile> converted(Tile& tile) { return {tile}; }
+template <typename Tile, typename Function, typename... Rest>
+inline __device__ auto computed(const Function& function, const Lazy<Tile>& first, const Rest&... rest)
+{
+    const auto at = [function, &first, &rest...](auto count, Coord coord) {
+        constexpr int N = decltype(count)::value;
+        return call<N>(function, elements<N>(first, coord), elements<N>(rest, coord)...);
+    };
+    return Computed<typename Tile::Layout::Shape, decltype(at)> {at};
+}
+
+// The left side of an assignment of a computed tile, which stores it.
+template <typename Store> struct StoreNow {
+    const Store& store;
+
+    template <typename Tile> inline __device__ void operator=(const Tile& tile) const { store(tile); }
+};
+
+template <typename Compute, typename Store, typename Tile, typename Result>
+inline __device__ void store_computed(const Compute& compute, const Store& store, Tile& tile, Result& result)
+{
+    compute(tile, result);
+    store(result);
+}
+
+template <typename Compute, typename Store, typename T, typename Layout, bool Owner, typename Result>
+inline __device__ void
+store_computed(const Compute& compute, const Store& store, wp::tile_shared_t<T, Layout, Owner>& tile, Result& result)
+{
+    if constexpr (Layout::Shape::N == 2) {
+        Lazy<wp::tile_shared_t<T, Layout, Owner>> lazy {tile};
+        const StoreNow<Store> now {store};
+        compute(lazy, now);
+    } else {
+        compute(tile, result);
+        store(result);
+    }
+}
 
 }  // namespace wt_module
+
+namespace wp {
+
+template <typename Result, typename Tile> inline __device__ auto tile_astype(wt_module::Lazy<Tile>& tile)
+{
+    return wt_module::computed([](auto x) { return static_cast<typename Result::Type>(x); }, tile);
+}
+
+template <typename Tile, typename Fwd> inline __device__ auto tile_map(Fwd op, wt_module::Lazy<Tile>& a)
+{
+    return wt_module::computed(op, a);
+}
+
+template <typename Tile, typename B, typename Fwd> inline __device__ auto tile_map(Fwd op, wt_module::Lazy<Tile>& a, const B& b)
+{
+    return wt_module::computed(op, a, b);
+}
+
+template <typename Fwd, typename Tile, typename T2, typename T3>
+inline __device__ auto tile_map(Fwd op, wt_module::Lazy<Tile>& t1, T2& t2, T3& t3)
+{
+    return wt_module::computed(op, t1, t2, t3);
+}
+
+template <typename Fwd, typename Tile, typename T2, typename T3, typename T4>
+inline __device__ auto tile_map(Fwd op, wt_module::Lazy<Tile>& t1, T2& t2, T3& t3, T4& t4)
+{
+    return wt_module::computed(op, t1, t2, t3, t4);
+}
+
+template <typename Fwd, typename Tile, typename T2, typename T3, typename T4, typename T5>
+inline __device__ auto tile_map(Fwd op, wt_module::Lazy<Tile>& t1, T2& t2, T3& t3, T4& t4, T5& t5)
+{
+    return wt_module::computed(op, t1, t2, t3, t4, t5);
+}
+
+}  // namespace wp

@@ -28,7 +28,8 @@ def defined(macros: Macros, *functions: FunctionTrace) -> dict[str, str]:
 def macros_of(*nodes: Node, ahead: bool = True) -> dict[str, str]:
     function = t.function(*nodes)
     macros = Macros()
-    emit_loops(macros, decide(t.module(function), function, t.sums_of(0, 1), ahead=ahead))
+    module = t.module(function)
+    emit_loops(macros, module, decide(module, function, t.sums_of(0, 1), ahead=ahead))
     return defined(macros, function)
 
 

@@ -263,7 +263,7 @@ def test_two_loops_have_buffers_in_one_c() -> None:
     assert [decision.state for decision in decisions] == ["pipelined", "pipelined"]
     assert len({one.home.hook for decision in decisions for one in decision.accumulations}) == 1
     macros = Macros()
-    emit_loops(macros, decisions)
+    emit_loops(macros, t.module(), decisions)
     home = decisions[0].accumulations[0].home.hook
     lines = macros.definitions([t.function(t.zeros(C), outer)])
     (end,) = (line for line in lines if line.startswith(f"#define WT_END_{home} "))

@@ -9,8 +9,8 @@ import pytest
 from tests.codegen import traces as t
 from tests.heuristics.test_main_loop import variant_of
 from warp_tiles.codegen.loops import LoopDecision, decide
-from warp_tiles.codegen.stages import LoopTarget, Ring
-from warp_tiles.codegen.trace import FunctionTrace, Loop, Node, Operation, Tile
+from warp_tiles.codegen.stages import LoopTarget, Ring, constant_arrays
+from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Loop, Node, Operation, Tile
 from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT
 
 M, N, K = 64, 64, 32
@@ -105,6 +105,19 @@ def test_memory_around_a_function_counts() -> None:
     alone, differentiated = stages(helper, caller), stages(helper, caller, reverse=frozenset({"k"}))
     assert alone >= 3
     assert differentiated == 2, "204,800 bytes and their gradients leave no room for stages"
+
+
+def test_arrays_that_are_constant_in_a_loop() -> None:
+    given, before, inside, changed, unknown = (
+        Array(name, name == "given") for name in ["given", "before", "inside", "changed", "unknown"]
+    )
+    loop = t.loop(
+        t.operation("view", given, effect=Effect.NONE, results=(inside,)),
+        *(t.load(A, array) for array in (given, before, inside, changed, unknown)),
+        t.operation("assign", changed, inside, effect=Effect.NONE),
+    )
+    made = [t.operation("view", given, effect=Effect.NONE, results=(array,)) for array in (before, changed)]
+    assert constant_arrays(t.function(*made, loop), loop) == {"given", "before"}
 
 
 # ---- reasons

@@ -1,4 +1,4 @@
-"""Which stores of converted tiles convert the tile themselves, decided from hand-written traces."""
+"""Which stores of computed tiles compute the tile themselves, decided from hand-written traces."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from tests.codegen import traces as t
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.macros import Macros
-from warp_tiles.codegen.stores import converted_stores, emit_converted_stores
-from warp_tiles.codegen.trace import Effect, Node, Operation, Tile
+from warp_tiles.codegen.stores import computed_stores, emit_computed_stores
+from warp_tiles.codegen.trace import Effect, Node, Operation, Scalar, Tile
 
 C, D = t.tile("c"), t.register("d", dtype="float16")
 
@@ -22,7 +22,7 @@ def store(tile: Tile = D) -> Operation:
 
 
 def count(*nodes: Node) -> int:
-    return len(list(converted_stores(t.function(*nodes))))
+    return len(list(computed_stores(t.function(*nodes))))
 
 
 def test_a_store_that_follows() -> None:
@@ -30,6 +30,17 @@ def test_a_store_that_follows() -> None:
     assert count(convert(), t.arithmetic(), store()) == 1
     assert count(t.loop(convert(), store())) == 1
     assert count(t.branch(convert(), store()), convert(), store()) == 0, "the name is used twice"
+
+
+def test_operands_of_a_map() -> None:
+    def mapped(*operands: Tile | Scalar) -> int:
+        return count(t.operation("tile_map", Scalar("f"), *operands, results=(D,), hook=t.number()), store())
+
+    assert mapped(C) == mapped(C, C) == mapped(C, Scalar("x", 2.0), t.tile("e")) == 1
+    assert mapped(t.parameter("p")) == 1, "a parameter may be a shared tile"
+    assert mapped(C, t.parameter("p")) == mapped(C, t.register("r")) == 0, "or a tile in registers"
+    assert mapped(*[C] * 5) == 1
+    assert mapped(*[C] * 6) == 0
 
 
 SHARED = t.tile("d", dtype="float16")
@@ -60,12 +71,14 @@ def test_the_code() -> None:
     first, second = convert(), store()
     function = t.function(first, second)
     macros = Macros()
-    emit_converted_stores(macros, function)
+    emit_computed_stores(macros, function)
     lines = macros.definitions([function])
     assert first.hook is not None
     assert second.hook is not None
-    assert f"#define {Hook.AT.name_of(first.hook)}(...) " in lines
-    (found,) = (line for line in lines if line.startswith(f"#define {Hook.AT.name_of(second.hook)}("))
-    assert found.endswith(
-        "{ auto wt_converted = wt_module::converted<decltype(d)>(c); auto& d = wt_converted; __VA_ARGS__ }"
+    texts = {line.split("(")[0].split()[1]: line.partition(") ")[2] for line in lines if "(...)" in line}
+    compute = "{ const auto wt_compute = [&](auto& c, auto& d) { __VA_ARGS__ };"
+    stored = (
+        "const auto wt_store = [&](auto& d) { __VA_ARGS__ }; wt_module::store_computed(wt_compute, wt_store, c, d); }"
     )
+    assert texts[Hook.AT.name_of(first.hook)] == compute
+    assert texts[Hook.AT.name_of(second.hook)] == stored

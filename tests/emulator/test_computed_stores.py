@@ -1,4 +1,4 @@
-"""Stores of converted tiles, on the emulator."""
+"""Stores of computed tiles, on the emulator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import warp_tiles
-from tests.converted_kernels import BODIES, CONVERTED, SIZES, TYPES, Case
+from tests.computed_kernels import BODIES, COMPUTED, SIZES, TYPES, Case
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION, load
@@ -19,15 +19,17 @@ pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and laun
 @pytest.mark.parametrize("out", TYPES)
 def test_forms(machine: Machine, tmp_path: Path, out: str) -> None:
     names = {form: f"store_{number}" for number, form in enumerate(BODIES)}
-    module = load("".join(Case(form, out, "whole").text(names[form]) for form in BODIES), block_dim=64)
+    module = load(
+        Case("", out, "").functions() + "".join(Case(form, out, "whole").text(names[form]) for form in BODIES),
+        block_dim=64,
+    )
     with warp_tiles.enabled():
         generated = generate(module, tmp_path / "m", 90, 64)
-    assert generated.source.count("wt_module::converted<decltype(") == sum(CONVERTED.values())
+    assert generated.source.count("wt_module::store_computed(") == sum(COMPUTED.values())
     emulated = EmulatedKernels(machine, generated)
     for form in BODIES:
         for size in SIZES:
-            a, b, expected = Case(form, out, size).arrays()
-            c = np.full(expected.shape, 99, dtype=out)
+            a, b, c, expected = Case(form, out, size).arrays()
             outcome = emulated.forward(getattr(module, names[form]), (2, 2), [a, b, c, 1])
             assert outcome.error == "", (form, size)
             assert np.array_equal(outcome.arrays["C"], expected), (form, size)

@@ -1,4 +1,4 @@
-"""Stores of converted tiles, on a GPU."""
+"""Stores of computed tiles, on a GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.converted_kernels import BODIES, SIZES, TYPES, Case
+from tests.computed_kernels import BODIES, SIZES, TYPES, Case
 from tests.integration.helpers import load
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -17,10 +17,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 @pytest.mark.parametrize("form", BODIES)
 def test_forms(form: str, out: str, gpu: str) -> None:
     with warp_tiles.enabled():
-        kernel = load(Case(form, out, "whole").text("store"), block_dim=64).store
+        case = Case(form, out, "whole")
+        kernel = load(case.functions() + case.text("store"), block_dim=64).store
         for size in SIZES:
-            a, b, expected = Case(form, out, size).arrays()
-            c = wp.full(expected.shape, 99, dtype=getattr(wp, out), device=gpu)
+            a, b, before, expected = Case(form, out, size).arrays()
+            c = wp.array(before, dtype=getattr(wp, out), device=gpu)
             arrays = [wp.array(values, device=gpu) for values in (a, b)]
             wp.launch_tiled(kernel, dim=(2, 2), inputs=[*arrays, c, 1], block_dim=64, device=gpu)
             assert np.array_equal(c.numpy(), expected), size

@@ -9,7 +9,16 @@ from typing import Any, Literal
 from warp_tiles._warp.frames import Call, Emit, Statement, Unrecorded
 from warp_tiles._warp.trace_builder import RecordedBlock, RecordedOperation, TraceBuilder
 from warp_tiles._warp.values import Scalars, flatten, frame_of, is_array, is_reference, is_tile
-from warp_tiles.codegen.effects import ADD_INPLACE, ASTYPE, LOAD, MATMUL, STORE, effect_of_builtin, effect_of_function
+from warp_tiles.codegen.effects import (
+    ADD_INPLACE,
+    ASTYPE,
+    LOAD,
+    MAP,
+    MATMUL,
+    STORE,
+    effect_of_builtin,
+    effect_of_function,
+)
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.trace import Effect, FunctionTrace
 
@@ -94,7 +103,7 @@ class Recorder:
             if effect is not Effect.ALIAS and name != LOAD and frame.function.is_builtin():
                 self._loads_in_flight = False
         is_sum = name == ADD_INPLACE and all(map(is_tile, frame.operands))
-        if name in (LOAD, STORE, ASTYPE) or is_sum or (name == MATMUL and frame.site is not None):
+        if name in (LOAD, STORE, ASTYPE, MAP) or is_sum or (name == MATMUL and frame.site is not None):
             frame.hook = next(self._numbers)
             if not frame.function.skip_replay:  # else Warp writes it into the reverse pass as a comment
                 replay = Hook.REPLAY.around(frame.hook, replay or text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from warp_tiles.codegen.trace import Effect
 
 LOAD, STORE, MATMUL = "tile_load", "tile_store", "tile_matmul"
-ASTYPE = "tile_astype"
+ASTYPE, MAP = "tile_astype", "tile_map"  # these compute a tile in registers
 JUMPS = ("break", "continue")
 TRANSPOSE = "tile_transpose"  # a view of the whole tile
 ADD_INPLACE = "add_inplace"  # the operator +=

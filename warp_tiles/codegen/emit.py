@@ -14,7 +14,7 @@ from warp_tiles.codegen.loops import LoopDecision
 from warp_tiles.codegen.macros import STATEMENT, Macros, hook_of, pointer
 from warp_tiles.codegen.pipelines import Pipeline
 from warp_tiles.codegen.sums import Accumulation
-from warp_tiles.codegen.trace import FunctionTrace, Tile
+from warp_tiles.codegen.trace import FunctionTrace, ModuleTrace, Tile
 
 _SYNC = "WP_TILE_SYNC();"
 _WAIT = "wt_module::wait_for_loads();"
@@ -36,12 +36,12 @@ def skip_replays(macros: Macros, function: FunctionTrace, sites: Collection[int]
             macros.replace(Hook.REPLAY, operation.hook, _SYNC)
 
 
-def emit_loops(macros: Macros, decisions: Iterable[LoopDecision]) -> None:
-    """Writes the loops that keep sums in registers, and those that also load ahead."""
+def emit_loops(macros: Macros, module: ModuleTrace, decisions: Iterable[LoopDecision]) -> None:
+    """Writes the loops of a module that keep sums in registers, and those that also load ahead."""
     decisions = tuple(decisions)
     for decision in decisions:
         if decision.instruction:
-            emit_ring(macros, decision)
+            emit_ring(macros, module.functions[decision.function], decision)
     decisions = tuple(decision for decision in decisions if not decision.instruction)
     arrays = {product.array: product for decision in decisions for product in decision.accumulations}
     for product in arrays.values():

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.loops import LoopDecision
 from warp_tiles.codegen.macros import STATEMENT, Macros, hook_of, pointer
-from warp_tiles.codegen.stages import Ring
+from warp_tiles.codegen.stages import Ring, constant_arrays
 from warp_tiles.codegen.sums import Accumulation
-from warp_tiles.codegen.trace import Array, Tile
+from warp_tiles.codegen.trace import Array, FunctionTrace, Tile
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.main_loop import StagedProduct
@@ -48,8 +48,8 @@ def _type(product: Accumulation, variant: GemmVariant, answer: StagedProduct) ->
     )
 
 
-def emit_ring(macros: Macros, decision: LoopDecision) -> None:
-    """Writes a loop that loads into stages."""
+def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -> None:
+    """Writes a loop of a function that loads into stages."""
     pipeline = decision.pipeline
     assert pipeline is not None
     assert pipeline.ring is not None
@@ -62,6 +62,7 @@ def emit_ring(macros: Macros, decision: LoopDecision) -> None:
     first = pointer(ring.first) if ring.first is not None else memory
     kind = f"wt_module::Ring<{found.stages}, {found.in_flight}, {found.stage_bytes}>"
     macros.add(Hook.BEGIN, loop, f"{kind} {name}; {name}.begin(wt_module::address({first}));")
+    constant = constant_arrays(function, decision.loop)
     summed = {product.array: product for product in pipeline.products}
     for number, product in summed.items():
         kind = _name(product)
@@ -81,9 +82,9 @@ def emit_ring(macros: Macros, decision: LoopDecision) -> None:
     for load in pipeline.loads:
         (tile,) = (value for value in load.results if isinstance(value, Tile))
         slot = f"{name}.to + {ring.slots[tile.name].offset_bytes}"
-        array = next((value for value in load.operands if isinstance(value, Array) and value.parameter), None)
+        array = next((value for value in load.operands if isinstance(value, Array) and value.name in constant), None)
         target = f"wt_module::LoadSlotOnce {{{slot}}}"
-        if array is not None:  # no statement assigns to a parameter
+        if array is not None:
             loader = f"wt_loader_{loop}_{tile.name}"
             kind = f"wt_module::SlotLoader<decltype({tile.name})>"
             macros.add(Hook.BEGIN, loop, f"{kind} {loader}; {loader}.begin({array.name});")

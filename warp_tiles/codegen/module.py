@@ -12,7 +12,7 @@ from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import LoopDecision, LoopSums, LoopTarget, decide
 from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.prelude import prefix_of, waiting_function, with_prelude
-from warp_tiles.codegen.stores import emit_converted_stores
+from warp_tiles.codegen.stores import emit_computed_stores
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.main_loop import InstructionFamily
@@ -141,7 +141,7 @@ class GeneratedModule:
                 summed = self._product(self.session.sites[operation.product.site], Role.FORWARD)
                 assert summed is not None
                 calls.declarations[f"{sums.symbol}_add"] = loop_declarations(summed, sums)
-        emit_loops(macros, decisions)
+        emit_loops(macros, self.trace, decisions)
         self._emit_moves(macros, decisions, calls.callers, settings)
         if settings.loop_sums:
             sites = sites_without_replay(self.trace) & {site.index for site in complete}
@@ -258,7 +258,7 @@ class GeneratedModule:
             if label in served:
                 emit_loads(macros, plan_loads(function, ahead), plan_loads(function))
             if served:
-                emit_converted_stores(macros, function)
+                emit_computed_stores(macros, function)
 
 
 def pointers(variant: GemmVariant) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from warp_tiles.codegen.effects import JUMPS, TRANSPOSE
 from warp_tiles.codegen.sums import Accumulation
 from warp_tiles.codegen.trace import (
     UNKNOWN_MEMORY,
+    Array,
     FunctionTrace,
     Loop,
     ModuleTrace,
@@ -146,6 +147,22 @@ def plan_ring(
     in_tiles = run and (at_end or not answered.extra_bytes)
     first = idle[run[0]] if in_tiles else None
     return Ring(answered, first, slots, tuple(a for _, a in chosen), tuple(v for v, _ in chosen), starts)
+
+
+def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:
+    """The names of arrays that do not change in a loop: parameters, and variables that are set once, before it."""
+    inside = set(operations((loop,)))
+    made: dict[str, Operation] = {}
+    assigned: set[str] = set()
+    for operation in function.operations():
+        made |= {value.name: operation for value in operation.results if isinstance(value, Array)}
+        assigned |= {value.name for value in operation.operands if operation.name == "assign"}
+    read = {value for operation in inside for value in operation.operands if isinstance(value, Array)}
+    return frozenset(
+        array.name
+        for array in read
+        if array.parameter or (array.name in made and made[array.name] not in inside and array.name not in assigned)
+    )
 
 
 def _problem_of_order(block: tuple[Node, ...], loads: Sequence[Operation], products: Sequence[Accumulation]) -> str:

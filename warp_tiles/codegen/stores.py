@@ -1,7 +1,7 @@
-"""Stores of converted tiles: ``wp.tile_store(C, wp.tile_astype(c, dtype))``.
+"""Stores of computed tiles: ``wp.tile_store(C, wp.tile_map(f, c))`` and ``wp.tile_store(C, wp.tile_astype(c, dtype))``.
 
-Warp converts the tile in registers and stores single elements. If nothing else uses the converted tile, the store can
-read the elements of the shared tile instead, and convert and write vectors (``kernels/module/stores.cuh``).
+Warp computes such a tile in registers and stores single elements. If nothing else uses it, the store can read vectors
+of shared tiles instead, compute and write vectors (``kernels/module/stores.cuh``).
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
 """
@@ -11,51 +11,64 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from warp_tiles.codegen.effects import ASTYPE, JUMPS, STORE
+from warp_tiles.codegen.effects import ASTYPE, JUMPS, MAP, STORE
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.macros import STATEMENT, Macros, hook_of
 from warp_tiles.codegen.trace import Effect, FunctionTrace, Node, Operation, Tile, blocks
 
+MOST_OPERANDS = 5  # of a function of tile_map, in kernels/module/stores.cuh
+
 
 @dataclass(frozen=True)
-class ConvertedStore:
-    """A store of a converted tile.
+class ComputedStore:
+    """A store of a computed tile.
 
     Attributes:
-        conversion: The conversion.
-        store: The store, the only statement that uses its result.
+        computation: What computes the tile.
+        store: The store, the only statement that uses it.
     """
 
-    conversion: Operation
+    computation: Operation
     store: Operation
 
     @property
     def source(self) -> Tile:
-        """The tile that is converted."""
-        return next(value for value in self.conversion.operands if isinstance(value, Tile))
+        """The first tile from which it is computed."""
+        return next(value for value in self.computation.operands if isinstance(value, Tile))
 
     @property
     def result(self) -> Tile:
-        """The converted tile."""
-        return next(value for value in self.conversion.results if isinstance(value, Tile))
+        """The computed tile."""
+        return next(value for value in self.computation.results if isinstance(value, Tile))
 
 
-def converted_stores(function: FunctionTrace) -> Iterator[ConvertedStore]:
-    """Yields the stores that can convert the tile themselves.
+def computed_stores(function: FunctionTrace) -> Iterator[ComputedStore]:
+    """Yields the stores that can compute the tile themselves.
 
-    Between conversion and store there are only computations of numbers, so the tile has the same elements at both.
+    Between computation and store there are only computations of numbers, so the operands are the same at both.
     """
     for block in blocks(function.nodes):
         for index, node in enumerate(block):
-            if not isinstance(node, Operation) or node.name != ASTYPE or node.hook is None:
+            if not isinstance(node, Operation) or not _is_computation(node):
                 continue
             store = _next_operation(block[index + 1 :])
             if store is None or store.name != STORE or store.hook is None:
                 continue
-            found = ConvertedStore(node, store)
+            found = ComputedStore(node, store)
             users = [other for other in function.operations() if found.result in other.tiles]
             if found.result.storage == "register" and users == [node, store]:
                 yield found
+
+
+def _is_computation(operation: Operation) -> bool:
+    """True for a computation from shared tiles and numbers. Only the first tile may be a parameter in registers."""
+    if operation.hook is None or operation.name not in (ASTYPE, MAP):
+        return False
+    tiles = [value for value in operation.operands if isinstance(value, Tile)]
+    if not tiles or len(operation.operands) > 1 + MOST_OPERANDS:
+        return False
+    first, *others = tiles
+    return all(tile.storage == "shared" and not tile.parameter for tile in others if tile != first)
 
 
 def _next_operation(nodes: tuple[Node, ...]) -> Operation | None:
@@ -68,11 +81,15 @@ def _next_operation(nodes: tuple[Node, ...]) -> Operation | None:
     return None
 
 
-def emit_converted_stores(macros: Macros, function: FunctionTrace) -> None:
-    """Writes the stores of a function that convert the tile themselves."""
-    for found in converted_stores(function):
+def emit_computed_stores(macros: Macros, function: FunctionTrace) -> None:
+    """Writes the stores of a function that compute the tile themselves.
+
+    Computation and store become functions in a block of their own, because a ``goto`` may not jump over a variable.
+    """
+    for found in computed_stores(function):
         source, result = found.source.name, found.result.name
-        macros.replace(Hook.AT, hook_of(found.conversion), "")
-        # inside the block, the name of the result stands for the tile that is converted
-        make = f"auto wt_converted = wt_module::converted<decltype({result})>({source});"
-        macros.replace(Hook.AT, hook_of(found.store), f"{{ {make} auto& {result} = wt_converted; {STATEMENT} }}")
+        compute = f"{{ const auto wt_compute = [&](auto& {source}, auto& {result}) {{ {STATEMENT} }};"
+        macros.replace(Hook.AT, hook_of(found.computation), compute)
+        store = f"const auto wt_store = [&](auto& {result}) {{ {STATEMENT} }};"
+        call = f"wt_module::store_computed(wt_compute, wt_store, {source}, {result}); }}"
+        macros.replace(Hook.AT, hook_of(found.store), f"{store} {call}")

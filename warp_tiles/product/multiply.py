@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.heuristics.matmul import MatmulConfig, choose_matmul
 from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.kernels import reduce_kernel, tile_kernel, types
@@ -14,6 +16,7 @@ from warp_tiles.product.launches import THREADS, layout
 from warp_tiles.product.plan import arranged, epilogue_of, kernel_of, problem_of
 from warp_tiles.product.records import records_for
 from warp_tiles.product.views import View, contiguous
+from warp_tiles.product.workspace import workspace
 
 PLANNED_GPU = (90, 132)  # compute capability and multiprocessors of plans on a machine without a GPU
 
@@ -36,14 +39,14 @@ class Multiplication:
         self._device = device
         call = found.call
         self.config = config or configuration(call, device)
-        (self._sums,) = types(call.sums)
-        self._workspace: tuple[int, int, int] | None = None
+        self._workspace_bytes = 0
         self._reduction: Reduction | None = None
         out = call.out
         if self.config.split_k > 1 or call.summed:
             batch, slices = call.a.shape[0], self.config.split_k
-            self._workspace = (batch * slices, *call.out.shape[1:])
-            out = contiguous(call.sums, self._workspace)
+            shape = (batch * slices, *call.out.shape[1:])
+            self._workspace_bytes = math.prod(shape) * DTYPE_BYTES[call.sums]
+            out = contiguous(call.sums, shape)
             stride = 0 if call.bias is None else call.bias.stride
             added = batch * slices if call.summed else slices
             self._reduction = Reduction(epilogue_of(call), out, call.out, stride, added, device)
@@ -88,11 +91,9 @@ class Multiplication:
         if self._reduction is None:
             self._launch.run((a, b, out, bias), alpha, beta)
             return
-        import warp as wp
-
-        workspace = wp.empty(self._workspace, dtype=self._sums, device=self._device)
-        self._launch.run((a, b, workspace.ptr, None), 1.0, 0.0)
-        self._reduction.run(workspace.ptr, out, bias, alpha, beta)
+        with workspace(self._workspace_bytes, self._device) as sums:
+            self._launch.run((a, b, sums, None), 1.0, 0.0)
+            self._reduction.run(sums, out, bias, alpha, beta)
 
 
 class Reduction:
