@@ -104,7 +104,10 @@ def store_function(key: TileKernel) -> Any:
             for first in range(0, last, BAND):  # a band at a time needs few registers
                 at = i * TILE_M + first
                 band = wp.tile_view(c, offset=(first, 0), shape=(BAND, TILE_N))
-                old = wp.tile_load(C, shape=(BAND, TILE_N), offset=(at, j * TILE_N)) if has_beta else out(0.0)
+                if has_beta:
+                    old = wp.tile_load(C, shape=(BAND, TILE_N), offset=(at, j * TILE_N), storage="shared")
+                else:
+                    old = out(0.0)
                 result = wp.tile_map(wp.static(finish), band, alpha, beta, old, bias)
                 wp.tile_store(C, result, offset=(at, j * TILE_N))
 
