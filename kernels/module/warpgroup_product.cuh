@@ -32,35 +32,43 @@ template <class P> struct WarpgroupProduct {
     static constexpr int BLOCKS = P::m / P::warps_m / 64, COLS = P::n / P::warps_n;
     static constexpr int STEP = WGMMA_BYTES / static_cast<int>(sizeof(T));
     static constexpr int GROUPS = 1;  // of products in an iteration
-    using Sums = wt::f32[BLOCKS][COLS / 8][4];
+    struct Sums {
+        wt::f32 sums[BLOCKS][COLS / 8][4];
+        int m, n;  // the group's first row and column
+    };
 
     static_assert(P::m % (64 * P::warps_m) == 0 && P::n % P::warps_n == 0 && COLS % 16 == 0 && P::k % STEP == 0,
                   "a warpgroup has whole instructions");
     static_assert(sizeof(T) == 2 || (P::a_k_major && P::b_k_major), "tf32 operands in shared memory are K-major");
 
-    static inline __device__ void start(Sums& sums) { clear(sums); }
-
-    static __forceinline__ __device__ void add(Sums& sums, unsigned a, unsigned b)
+    static inline __device__ void start(Sums& s)
     {
-        const int m = warpgroup() / P::warps_n * (64 * BLOCKS), n = warpgroup() % P::warps_n * COLS;
+        clear(s.sums);
+        const int group = warpgroup();
+        s.m = group / P::warps_n * (64 * BLOCKS);
+        s.n = group % P::warps_n * COLS;
+    }
+
+    static __forceinline__ __device__ void add(Sums& s, unsigned a, unsigned b)
+    {
         wt::arch::wgmma_fence();
 #pragma unroll
         for (int k = 0; k < P::k; k += STEP) {
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i)
-                columns<COLS, 0>(sums[i], wgmma_operand<A>(a, m + 64 * i, k), b, n, k);
+                columns<COLS, 0>(s.sums[i], wgmma_operand<A>(a, s.m + 64 * i, k), b, s.n, k);
         }
         wt::arch::wgmma_commit();
     }
 
     static inline __device__ void complete() { wt::arch::wgmma_wait<0>(); }
 
-    template <bool ADD> static __forceinline__ __device__ void finish(const Sums& sums, float* c)
+    template <bool ADD> static __forceinline__ __device__ void finish(const Sums& s, float* c)
     {
-        const int row = warpgroup() / P::warps_n * (64 * BLOCKS) + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+        const int row = s.m + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i)
-            put_rows<ADD, COLS, P::n>(sums[i], c, row + 64 * i, warpgroup() % P::warps_n * COLS);
+            put_rows<ADD, COLS, P::n>(s.sums[i], c, row + 64 * i, s.n);
     }
 
 private:
@@ -98,12 +106,16 @@ template <class P> struct WarpgroupRegisterProduct {
     struct Sums {
         wt::f32 sums[BLOCKS][WIDTH / 8][4];
         typename Fragments::Values fragments[SETS];
+        int line, column;  // the group's first ones
     };
 
     static inline __device__ void start(Sums& s)
     {
         clear(s.sums);
         clear(s.fragments);
+        const int group = warpgroup(), m = group / P::warps_n, n = group % P::warps_n;
+        s.line = (SWAPPED ? n : m) * LINES;
+        s.column = (SWAPPED ? m : n) * WIDTH;
     }
 
     static __forceinline__ __device__ void add(Sums& s, unsigned a, unsigned b)
@@ -114,11 +126,11 @@ template <class P> struct WarpgroupRegisterProduct {
             auto& fragments = s.fragments[k / STEP % SETS];
             wt::arch::wgmma_wait<SETS - 1>();  // until the products of SETS steps before have read the fragments
             wt::arch::wgmma_has_read(fragments);
-            Fragments::load(fragments, x, first_line(), first_fragment(), k);
+            Fragments::load(fragments, x, s.line, first_fragment(), k);
             wt::arch::wgmma_fence();
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i)
-                columns<WIDTH, 0>(s.sums[i], fragments[i], y, k);
+                columns<WIDTH, 0>(s.sums[i], fragments[i], y, s.column, k);
             wt::arch::wgmma_commit();
         }
     }
@@ -135,34 +147,29 @@ template <class P> struct WarpgroupRegisterProduct {
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
                     const auto& sums = s.sums[i][j];
-                    const int column = first_column() + 8 * j + 2 * q;
+                    const int column = s.column + 8 * j + 2 * q;
                     if constexpr (SWAPPED) {
-                        const int line = first_line() + Fragments::line_of(first_fragment() + i, 0, g);  // and the next one
+                        const int line = s.line + Fragments::line_of(first_fragment() + i, 0, g);  // and the next one
                         put<ADD>(c + (column + e) * P::n + line, wt::Vector<float, 2> {sums[e], sums[2 + e]});
                     } else {
-                        const int line = first_line() + Fragments::line_of(first_fragment() + i, e, g);
+                        const int line = s.line + Fragments::line_of(first_fragment() + i, e, g);
                         put<ADD>(c + line * P::n + column, wt::Vector<float, 2> {sums[2 * e], sums[2 * e + 1]});
                     }
                 }
     }
 
 private:
-    static inline __device__ int group_of_lines() { return SWAPPED ? warpgroup() % P::warps_n : warpgroup() / P::warps_n; }
-    static inline __device__ int group_of_columns() { return SWAPPED ? warpgroup() / P::warps_n : warpgroup() % P::warps_n; }
-
-    // The group's first line, and the index of the warp's first fragment in the group
-    static inline __device__ int first_line() { return group_of_lines() * LINES; }
+    // The index of the warp's first fragment in the group
     static inline __device__ int first_fragment() { return static_cast<int>(threadIdx.x) / 32 % 4 * BLOCKS; }
-    static inline __device__ int first_column() { return group_of_columns() * WIDTH; }
 
     template <int LEFT, int DONE>
-    static __forceinline__ __device__ void columns(wt::f32 (&sums)[WIDTH / 8][4], const wt::u32 (&x)[4], unsigned y, int k)
+    static __forceinline__ __device__ void columns(wt::f32 (&sums)[WIDTH / 8][4], const wt::u32 (&x)[4], unsigned y, int n, int k)
     {
         constexpr int N = LEFT >= 256 ? 256 : LEFT >= 128 ? 128 : LEFT >= 64 ? 64 : LEFT >= 32 ? 32 : 16;
         auto& part = *reinterpret_cast<wt::f32 (*)[N / 8][4]>(&sums[DONE / 8]);
-        wt::arch::wgmma_tf32(part, x, wgmma_operand<Y>(y, first_column() + DONE, k));
+        wt::arch::wgmma_tf32(part, x, wgmma_operand<Y>(y, n + DONE, k));
         if constexpr (LEFT > N)
-            columns<LEFT - N, DONE + N>(sums, x, y, k);
+            columns<LEFT - N, DONE + N>(sums, x, y, n, k);
     }
 };
 

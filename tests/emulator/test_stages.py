@@ -57,7 +57,7 @@ def test_forms(machine: Machine, tmp_path: Path, arch: int, threads: int, main_l
 TYPES = {
     "tf32, wgmma": ("float32", "tf32", 90, 128, 15),
     "tf32, two warpgroups": ("float32", "tf32", 90, 256, 18),
-    "tf32, mma": ("float32", "tf32", 80, 64, 11),
+    "tf32, mma": ("float32", "tf32", 80, 64, 10),
     "fp64": ("float64", "default", 90, 128, 11),
     "fp32": ("float32", "default", 90, 128, 4),
     "fp32, two warps": ("float32", "default", 80, 64, 2),

@@ -68,14 +68,17 @@ def loop_of(m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool =
         (variant_of(128, 128, 64, 128, 100, "bfloat16"), StagedProduct("mma_m16n8k16", 2, 2, 128)),
         (tf32(64, 64, 32, 128, "rc"), StagedProduct("wgmma", 1, 1, 32)),
         (tf32(128, 256, 32, 256, "rr"), StagedProduct("wgmma", 1, 2, 128, "b")),  # each group has 128 columns
-        (tf32(64, 128, 32, 256, "rr"), StagedProduct("wgmma", 2, 1, 32, "b")),  # the groups share B
+        (tf32(64, 128, 32, 256, "rr"), StagedProduct("wgmma", 1, 2, 32, "b")),
+        (tf32(128, 64, 32, 256, "rr"), StagedProduct("wgmma", 2, 1, 32, "b")),  # the groups share B
         (tf32(256, 128, 32, 256, "cc"), StagedProduct("wgmma", 2, 1, 128, "a")),
         (tf32(128, 128, 32, 256, "cr"), StagedProduct("mma_m16n8k8", 2, 4, 64)),  # no operand is contiguous along K
-        (tf32(128, 64, 32, 128, "rr"), StagedProduct("mma_m16n8k8", 2, 2, 64)),  # 64 columns
+        (tf32(128, 32, 32, 128, "rr"), StagedProduct("mma_m16n8k8", 4, 1, 32)),  # 32 columns
         (tf32(128, 128, 24, 128, "rr"), StagedProduct("mma_m16n8k8", 2, 2, 128)),  # three steps
         (tf32(64, 64, 32, 64, "cr", 80), StagedProduct("mma_m16n8k8", 1, 2, 64)),
         (fp64(64, 64, 16, 128), StagedProduct("mma_m16n8k8", 2, 2, 64)),
         (fp64(64, 64, 16, 128, 80), StagedProduct("mma_m8n8k4", 2, 2, 64)),
+        (variant_of(128, 128, 16, 256, dtype="float32", layout="rc"), StagedProduct("fma", 2, 4, 64, lanes_m=8)),
+        (variant_of(64, 64, 16, 64, dtype="float32", layout="cc"), StagedProduct("fma", 1, 2, 64, lanes_m=8)),
     ],
 )
 def test_instruction_and_grid(variant: GemmVariant, expected: StagedProduct) -> None:
@@ -85,9 +88,9 @@ def test_instruction_and_grid(variant: GemmVariant, expected: StagedProduct) -> 
 @pytest.mark.parametrize(
     ("variant", "reason"),
     [
-        (variant_of(64, 64, 64, 128, dtype="float32"), "stages hold float16, bfloat16, float64 or tf32 tiles"),
+        (variant_of(64, 64, 64, 128, dtype="float32"), "double buffers are as fast where B is contiguous along N"),
         (fp64(128, 128, 16, 128), "128 threads cannot share 128x128x16"),  # 256 registers of sums
-        (variant_of(64, 64, 16, 64, dtype="float32", result="float64"), "stages hold"),
+        (variant_of(64, 64, 16, 64, dtype="float32", result="float64"), "a row-major float32 C"),
         (variant_of(64, 64, 64, 128, result="float16"), "a row-major float32 C"),
         (variant_of(64, 72, 64, 128), "64x72x64 is not a multiple of 16x16x16"),
         (variant_of(64, 64, 64, 128, arch=75), "128 threads cannot share 64x64x64"),
@@ -120,6 +123,16 @@ def test_two_blocks_come_before_a_fourth_stage() -> None:
 def test_mma_has_nothing_in_flight() -> None:
     loop = loop_of(128, 128, 32, 128, 80)
     assert (loop.in_flight, loop.lag) == (0, loop.stages - 1)
+
+
+def test_stages_that_leave_few_warps_are_refused() -> None:
+    variant = fp64(64, 64, 64, 128)
+    product = staged_product(variant, ALL)
+    assert isinstance(product, StagedProduct)
+    stage = 8 * 64 * (64 + 64)
+    tiles = stage + 8 * 64 * 64
+    found = main_loop([(variant, product)], stage, tile_bytes=tiles, idle_bytes=tiles, at_end=True)
+    assert found == "a multiprocessor has 1 blocks of 128 threads with them, and 2 without"
 
 
 def test_less_shared_memory_has_fewer_stages() -> None:

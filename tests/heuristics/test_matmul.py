@@ -124,9 +124,10 @@ def test_a_record_of_the_tier_decides() -> None:
     measured = MatmulConfig(64, 64, 64, 128, split_k=3, group=2)
     records = {problem(1024, 1024, 1024).tier: measured}
     assert choose_matmul(question, 90, 132, records) == measured
+    assert choose_matmul(problem(1000, 1000, 1000, "bfloat16"), 90, 132, records) == measured
     for other in (
         problem(4096, 1000, 1000),
-        problem(1000, 1000, 1000, "bfloat16"),
+        problem(1000, 1000, 1000, "tf32"),
         problem(1000, 1000, 1000, a_transposed=True),
         problem(1000, 1000, 1000, batch=4),
         replace(question, out="float32"),

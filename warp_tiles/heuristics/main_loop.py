@@ -20,6 +20,7 @@ from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
 
 WARPGROUP = 4 * LANES  # threads
 LEAST_STAGES, MOST_STAGES = 2, 4
+LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
 _REGISTER_LINES, _REGISTER_STEP = 64, 16  # of a warpgroup's operand in registers, along M or N and along K
 _OTHER_REGISTERS = 56  # of a thread besides its sums: addresses, descriptors and the loop itself
 _SYSTEM_BYTES = 1024  # static shared memory of Warp's headers, at most, apart from four bytes for each thread
@@ -179,15 +180,13 @@ def main_loop(
     variant, product = products[0]
     arch, threads = variant.arch, variant.threads
     limit = block_shared_bytes(arch) - _SYSTEM_BYTES - 4 * threads
-    registers = -(-(max(p.sums for _, p in products) + _OTHER_REGISTERS) // 8) * 8
     found = []
     for stages in range(LEAST_STAGES, MOST_STAGES + 1):
         extra = _extra_bytes(stages * stage_bytes, idle_bytes, at_end)
         total = around_bytes + tile_bytes + extra
         if total > limit:
             continue
-        by_memory = multiprocessor_shared_bytes(arch) // (total + _SYSTEM_BYTES + 4 * threads + RESERVED_SHARED_BYTES)
-        blocks = max(1, min(by_memory, REGISTERS // (registers * threads)))
+        blocks = _resident_blocks(products, total)
         in_flight = int(product.instruction == "wgmma" and blocks == 1 and stages > LEAST_STAGES)
         found.append(MainLoop(product.instruction, stages, in_flight, stage_bytes, extra, blocks))
     if not found:
@@ -195,7 +194,21 @@ def main_loop(
         return (
             f"{LEAST_STAGES} stages of {stage_bytes} bytes need {needed} bytes of shared memory, and there are {limit}"
         )
-    return max(found, key=lambda loop: (min(loop.blocks, 2), loop.stages))
+    wanted = 2 if product.instruction == "wgmma" else max(2, LEAST_WARPS * LANES // threads)
+    best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
+    without = _resident_blocks(products, around_bytes + tile_bytes)
+    if product.instruction != "wgmma" and best.blocks * threads < LEAST_WARPS * LANES and best.blocks < without:
+        return f"a multiprocessor has {best.blocks} blocks of {threads} threads with them, and {without} without"
+    return best
+
+
+def _resident_blocks(products: Sequence[tuple[GemmVariant, StagedProduct]], shared_bytes: int) -> int:
+    """Resident blocks of a multiprocessor, as far as shared memory and the registers of sums decide."""
+    variant = products[0][0]
+    registers = -(-(max(product.sums for _, product in products) + _OTHER_REGISTERS) // 8) * 8
+    block_bytes = shared_bytes + _SYSTEM_BYTES + 4 * variant.threads + RESERVED_SHARED_BYTES
+    by_memory = multiprocessor_shared_bytes(variant.arch) // block_bytes
+    return max(1, min(by_memory, REGISTERS // (registers * variant.threads)))
 
 
 def _extra_bytes(ring_bytes: int, idle_bytes: int, at_end: bool) -> int:

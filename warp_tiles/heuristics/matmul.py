@@ -58,10 +58,15 @@ class MatmulProblem:
 
     @property
     def tier(self) -> Tier:
-        """The entry of a table of measured configurations: types, layout, and sizes rounded to powers of two."""
-        kind = "tf32" if self.tf32 else self.a
+        """The entry of a table of measured configurations: types, layout, and sizes rounded to powers of two.
+
+        bfloat16 has the entries of float16, because it has the same instructions and sizes.
+        """
+        kind, b, out = (
+            "float16" if name == "bfloat16" else name for name in ("tf32" if self.tf32 else self.a, self.b, self.out)
+        )
         sizes = (round(math.log2(max(1, size))) for size in (self.m, self.n, self.k, self.batch))
-        return (kind, self.b, self.out, self.layout, *sizes)  # type: ignore[return-value]  # four sizes
+        return (kind, b, out, self.layout, *sizes)  # type: ignore[return-value]  # four sizes
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ class _Rates:
 
 _RATES = {
     "float16": _Rates(2.6e6, 1.2e6, 3),
-    "tf32": _Rates(1.2e6, 6.0e5, 2),
+    "tf32": _Rates(1.3e6, 6.0e5, 2),
     "float32": _Rates(1.5e5, 1.0e5, 1),
     "float64": _Rates(1.4e5, 1.0e5, 2),
 }
@@ -223,7 +228,7 @@ def blocks_of(problem: MatmulProblem, config: MatmulConfig) -> int:
 # sides of tiles, larger tiles, elements of K in a step, elements of a tile from which a block has 256 threads
 _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = {
     "float16": ((16, 32, 64, 128), ((128, 256), (256, 128)), 64, 128 * 256),
-    "tf32": ((16, 32, 64, 128), ((128, 256), (256, 128)), 32, 128 * 256),
+    "tf32": ((16, 32, 64, 128), ((256, 128), (128, 256)), 32, 128 * 256),
     "float32": ((16, 32, 64, 128), (), 32, 128 * 128),
     "float64": ((16, 32, 64), ((128, 64), (64, 128)), 16, 128 * 128),
 }
@@ -238,6 +243,8 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
         tile, step = tile_m * tile_n, most
         if (tile_m, tile_n) in larger and (tile_m > 2 * problem.m or tile_n > 2 * problem.n):
             continue
+        if kind == "tf32" and (tile_m, tile_n) == larger[problem.layout == "nn"]:
+            continue  # B passes through registers if its rows are contiguous, so that fewer columns cost less
         if kind == "float32":
             if problem.b_transposed and tile >= many:
                 continue  # 256 threads cannot hold its sums
@@ -246,6 +253,10 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
         step = min(step, max(16, 16 * _ceil(problem.k, 16)))
         threads = 256 if tile >= many else 128 if tile >= 1024 else 64 if tile >= 512 else LANES
         yield MatmulConfig(tile_m, tile_n, step, threads)
+        if kind == "float32" and tile >= many:
+            yield MatmulConfig(tile_m, tile_n, step // 2, 128)
+        elif tile == 128 * 128 and threads == 128:
+            yield MatmulConfig(tile_m, tile_n, step, 256)
 
 
 def _useful(sides: Sequence[int], size: int) -> list[int]:

@@ -116,12 +116,12 @@ def store_function(key: TileKernel) -> Any:
 
 @functools.cache
 def tile_kernel(key: TileKernel) -> Any:
-    """A kernel with arguments ``A, B, C, Bias, depth, slice_depth, slices, rows, columns, group, alpha, beta``.
+    """A kernel with arguments ``A, B, C, Bias, slice_depth, slices, rows, columns, group, alpha, beta``.
 
     ``A`` is (batch, m, k) or transposed, ``B`` (batch, k, n) or transposed, ``C`` (batch, m, n); all are without the
-    batch if ``batched`` is false. Without an epilogue, C is (batch * slices, m, n). ``depth`` is k, ``slice_depth`` its
-    part in one slice, and ``rows`` and ``columns`` count the tiles of C. The launch has a block for each tile of each
-    slice, and the batch as its first dimension if there is one.
+    batch if ``batched`` is false. Without an epilogue, C is (batch * slices, m, n). ``slice_depth`` is the part of k
+    in one slice; elements beyond k are zeros. ``rows`` and ``columns`` count the tiles of C. The launch has a block for
+    each tile of each slice, and the batch as its first dimension if there is one.
     """
     return _batched_kernel(key) if key.batched else _matrix_kernel(key)
 
@@ -141,7 +141,6 @@ def _matrix_kernel(key: TileKernel) -> Any:
         B: wp.array(dtype=b_type, ndim=2),
         C: wp.array(dtype=out, ndim=3 if is_partial else 2),
         Bias: wp.array(dtype=bias_type, ndim=1),
-        depth: int,
         slice_depth: int,
         slices: int,
         rows: int,
@@ -155,7 +154,8 @@ def _matrix_kernel(key: TileKernel) -> Any:
         i, j = position(block % (rows * columns), rows, columns, group)
         first = part * slice_depth
         c = wp.tile_zeros(shape=(TILE_M, TILE_N), dtype=sums, storage="shared")
-        for k in range(first, wp.min(depth, first + slice_depth), TILE_K):
+        for step in range(0, slice_depth, TILE_K):  # all blocks have the same steps, so that they are uniform
+            k = first + step
             if a_transposed:
                 stored_a = wp.tile_load(A, shape=(TILE_K, TILE_M), offset=(k, i * TILE_M), storage="shared")
                 a = wp.tile_transpose(stored_a)
@@ -194,7 +194,6 @@ def _batched_kernel(key: TileKernel) -> Any:
         B: wp.array(dtype=b_type, ndim=3),
         C: wp.array(dtype=out, ndim=3),
         Bias: wp.array(dtype=bias_type, ndim=1),
-        depth: int,
         slice_depth: int,
         slices: int,
         rows: int,
@@ -211,7 +210,8 @@ def _batched_kernel(key: TileKernel) -> Any:
         matrix_b = B[z]
         matrix_c = C[z * slices + part]
         c = wp.tile_zeros(shape=(TILE_M, TILE_N), dtype=sums, storage="shared")
-        for k in range(first, wp.min(depth, first + slice_depth), TILE_K):
+        for step in range(0, slice_depth, TILE_K):  # all blocks have the same steps, so that they are uniform
+            k = first + step
             if a_transposed:
                 stored_a = wp.tile_load(matrix_a, shape=(TILE_K, TILE_M), offset=(k, i * TILE_M), storage="shared")
                 a = wp.tile_transpose(stored_a)

@@ -59,7 +59,7 @@ class Multiplication:
         (batch, _, k), (_, m, n) = call.a.shape, call.out.shape
         rows, columns = -(-m // config.tile_m), -(-n // config.tile_n)
         steps = -(-k // config.tile_k)
-        slice_depth = max(1, -(-steps // config.split_k)) * config.tile_k
+        slice_depth = -(-steps // config.split_k) * config.tile_k
         operands = [layout(view.transposed() if view.is_transposed else view, key.batched) for view in (call.a, call.b)]
         bias = None
         if key.epilogue is not None and call.bias is not None:
@@ -68,7 +68,7 @@ class Multiplication:
         return PreparedLaunch(
             tile_kernel(key),
             [*operands, layout(out, key.batched or key.epilogue is None), bias],
-            [k, slice_depth, config.split_k, rows, columns, config.group, 1.0, 0.0],
+            [slice_depth, config.split_k, rows, columns, config.group, 1.0, 0.0],
             [batch, blocks] if key.batched else [blocks],
             config.threads,
             tiled=True,
