@@ -62,7 +62,7 @@ TYPES = {
     "fp32": ("float32", "default", 90, 128, 4),
     "fp32, two warps": ("float32", "default", 80, 64, 2),
     "fp32, eight warps": ("float32", "default", 90, 256, 6),
-    "fp64, sm_80": ("float64", "default", 80, 64, 11),
+    "fp64, sm_80": ("float64", "default", 80, 64, 10),
 }
 
 
