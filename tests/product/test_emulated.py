@@ -34,7 +34,7 @@ def emulated(machine: Machine, kernel: Any, folder: Path) -> EmulatedKernels:  #
 
 def key(epilogue: Epilogue | None, **options: Any) -> TileKernel:
     values: dict[str, Any] = {
-        "a": "float16", "b": "float16", "tile": TILE, "a_transposed": False, "b_transposed": False, "batched": False,
+        "a": "float16", "b": "float16", "tile": TILE, "a_transposed": False, "b_transposed": False,
         "tf32": False, "band": 32,
     }  # fmt: skip
     return TileKernel(**{**values, **options}, epilogue=epilogue)
@@ -49,17 +49,17 @@ def counts(k: int, slices: int = 1) -> list[int]:
 def test_an_epilogue_of_bands(machine: Machine, tmp_path: Path) -> None:  # noqa: F811
     kernel = tile_kernel(key(Epilogue("float16", bias="float32", has_beta=True, function=negated), b_transposed=True))
     a, b, c, bias = integers(1, M, K, most=1), integers(2, K, N, most=1), integers(3, M, N), integers(4, N)
-    arrays = [values.astype(np.float16) for values in (a, np.ascontiguousarray(b.T), c)]
+    arrays = [values.astype(np.float16)[None] for values in (a, np.ascontiguousarray(b.T), c)]
     outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel, (4,), [*arrays, bias.astype(np.float32), *counts(K), 2.0, 0.5]
+        kernel, (1, 4), [*arrays, bias.astype(np.float32), *counts(K), 2.0, 0.5]
     )
     assert outcome.error == ""
-    assert np.array_equal(outcome.arrays["C"], -(2 * (a @ b) + 0.5 * c + bias))
+    assert np.array_equal(outcome.arrays["C"][0], -(2 * (a @ b) + 0.5 * c + bias))
 
 
 def test_slices_of_a_batch_and_their_sum(machine: Machine, tmp_path: Path) -> None:  # noqa: F811
     batch, slices = 2, 3
-    kernel = tile_kernel(key(None, a_transposed=True, batched=True, scaled=False))
+    kernel = tile_kernel(key(None, a_transposed=True, scaled=False))
     a, b = integers(1, batch, M, K, most=1), integers(2, batch, K, N, most=1)
     stored = np.ascontiguousarray(a.transpose(0, 2, 1)).astype(np.float16)
     sums = np.full((batch * slices, M, N), np.nan, dtype=np.float32)
@@ -99,10 +99,10 @@ def test_types(
         )
     )  # fmt: skip
     a, b = integers(1, M, K, most=1), integers(2, K, N, most=1)
-    stored = [np.ascontiguousarray(values.T if transposed else values) for values in (a, b)]
-    c, none = np.full((M, N), np.nan, dtype=result), np.zeros(N, dtype=result)
+    stored = [np.ascontiguousarray(values.T if transposed else values)[None] for values in (a, b)]
+    c, none = np.full((1, M, N), np.nan, dtype=result), np.zeros(N, dtype=result)
     outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel, (4,), [stored[0].astype(a_type), stored[1].astype(b_type), c, none, *counts(K), 1.0, 0.0]
+        kernel, (1, 4), [stored[0].astype(a_type), stored[1].astype(b_type), c, none, *counts(K), 1.0, 0.0]
     )
     assert outcome.error == ""
-    assert np.array_equal(outcome.arrays["C"], a @ b)
+    assert np.array_equal(outcome.arrays["C"][0], a @ b)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def key(epilogue: Epilogue | None = None, **options: Any) -> TileKernel:
     values: dict[str, Any] = {
         "a": "float32", "b": "float32", "tile": (32, 32, 32), "a_transposed": False, "b_transposed": False,
-        "batched": False, "tf32": False, "epilogue": epilogue or Epilogue("float32"),
+        "tf32": False, "epilogue": epilogue or Epilogue("float32"),
     }  # fmt: skip
     return TileKernel(**{**values, **options})
 
@@ -31,7 +31,6 @@ KEYS = {
     "tile": key(tile=(32, 16, 32)),
     "a": key(a_transposed=True),
     "b": key(b_transposed=True),
-    "batch": key(batched=True),
     "tf32": key(tf32=True),
     "plain": key(scaled=False),
     "half": key(Epilogue("float16"), a="float16", b="float16"),

@@ -52,13 +52,12 @@ def epilogues(dtype: Any) -> dict[str, Epilogue | None]:
     }
 
 
-@pytest.mark.parametrize("batched", [False, True], ids=["matrix", "batch"])
 @pytest.mark.parametrize("name", epilogues("float16"))
 @pytest.mark.parametrize("dtype", HALF)
-def test_every_epilogue_and_layout(dtype: Any, name: str, batched: bool) -> None:
+def test_every_epilogue_and_layout(dtype: Any, name: str) -> None:
     for a_transposed, b_transposed in itertools.product((False, True), repeat=2):
         key = TileKernel(
-            dtype, dtype, tile_of(LARGE), a_transposed, b_transposed, batched, False, epilogues(dtype)[name],
+            dtype, dtype, tile_of(LARGE), a_transposed, b_transposed, False, epilogues(dtype)[name],
             scaled=name != "plain",
         )  # fmt: skip
         loop = loop_of(key, LARGE.threads)
@@ -73,7 +72,7 @@ def test_every_tile(dtype: Any, arch: int) -> None:
     for number, config in enumerate(tiles(dtype, arch)):
         layout = bool(number % 2), bool(number % 3)
         loop = loop_of(
-            TileKernel(dtype, dtype, tile_of(config), *layout, False, False, Epilogue(dtype, bias=dtype)),
+            TileKernel(dtype, dtype, tile_of(config), *layout, False, Epilogue(dtype, bias=dtype)),
             config.threads,
             arch,
         )
@@ -89,21 +88,19 @@ def test_loops_of_other_types_load_ahead(dtype: Any, tf32: bool, b_transposed: b
     question = MatmulProblem(4096, 4096, 4096, a=dtype, b=dtype, out=dtype, tf32=tf32, b_transposed=b_transposed)
     for config in {tile_of(config): config for config in candidates(question, 90, 132)}.values():
         epilogue = Epilogue(dtype, sums=dtype)
-        loop = loop_of(
-            TileKernel(dtype, dtype, tile_of(config), False, b_transposed, False, tf32, epilogue), config.threads
-        )
+        loop = loop_of(TileKernel(dtype, dtype, tile_of(config), False, b_transposed, tf32, epilogue), config.threads)
         small = tf32 and (config.tile_m, config.tile_n) == (32, 32)  # 128 threads share too few of its sums
         assert loop["state"] in ("pipelined", *(["register_sums"] if small else [])), (config, loop)
 
 
 @pytest.mark.parametrize(("a", "b"), [("float32", "float16"), ("float16", "float32")])
 def test_a_float32_gradient_of_a_product_of_float16(a: Any, b: Any) -> None:
-    key = TileKernel(a, b, (64, 64, 32), False, True, False, False, Epilogue("float16", has_beta=True))
+    key = TileKernel(a, b, (64, 64, 32), False, True, False, Epilogue("float16", has_beta=True))
     assert loop_of(key, 128)["state"] == "pipelined"
 
 
 def test_kernels_without_adjoints_and_without_unused_functions() -> None:
-    key = TileKernel("float16", "float16", tile_of(LARGE), False, False, False, False, Epilogue("float16"))
+    key = TileKernel("float16", "float16", tile_of(LARGE), False, False, False, Epilogue("float16"))
     plan = warp_tiles.plan(tile_kernel(key).module, arch=90, block_dim=256)
     assert [variant.role.value for variant in plan.needed] == ["forward"]
     reduced = warp_tiles.plan(reduce_kernel(Epilogue("float16")).module, arch=90, block_dim=256)

@@ -108,7 +108,7 @@ def test_kernels_of_slices_have_no_epilogue() -> None:
     one = call(matrices(2, 6, 7), matrices(2, 7, 8), matrices(2, 6, 8), scaled=True, has_beta=True)
     assert kernel_of(one, CONFIG).epilogue == epilogue_of(one)
     split = kernel_of(one, MatmulConfig(64, 64, 32, 128, split_k=2))
-    assert (split.epilogue, split.scaled, split.batched) == (None, False, True)
+    assert (split.epilogue, split.scaled) == (None, False)
     assert (
         kernel_of(call(matrices(2, 6, 7), matrices(2, 7, 8), matrices(1, 6, 8), summed=True), CONFIG).epilogue is None
     )
@@ -117,9 +117,9 @@ def test_kernels_of_slices_have_no_epilogue() -> None:
 @pytest.mark.parametrize(
     ("config", "rows"),
     [
-        (MatmulConfig(128, 256, 64, 256), 16),
-        (MatmulConfig(128, 128, 64, 128), 16),
-        (MatmulConfig(64, 64, 64, 128), 32),
+        (MatmulConfig(128, 256, 64, 256), 32),
+        (MatmulConfig(128, 128, 64, 128), 32),
+        (MatmulConfig(64, 64, 64, 128), 64),
         (MatmulConfig(16, 128, 64, 128), 16),
         (MatmulConfig(48, 64, 64, 128), 16),
         (MatmulConfig(16, 1024, 16, 32), 1),

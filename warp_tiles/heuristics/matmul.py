@@ -254,7 +254,7 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
         threads = 256 if tile >= many else 128 if tile >= 1024 else 64 if tile >= 512 else LANES
         yield MatmulConfig(tile_m, tile_n, step, threads)
         if kind == "float32" and tile >= many:
-            yield MatmulConfig(tile_m, tile_n, step // 2, 128)
+            yield MatmulConfig(tile_m, tile_n, max(16, step // 2), 128)
         elif tile == 128 * 128 and threads == 128:
             yield MatmulConfig(tile_m, tile_n, step, 256)
 

@@ -118,68 +118,11 @@ def store_function(key: TileKernel) -> Any:
 def tile_kernel(key: TileKernel) -> Any:
     """A kernel with arguments ``A, B, C, Bias, slice_depth, slices, rows, columns, group, alpha, beta``.
 
-    ``A`` is (batch, m, k) or transposed, ``B`` (batch, k, n) or transposed, ``C`` (batch, m, n); all are without the
-    batch if ``batched`` is false. Without an epilogue, C is (batch * slices, m, n). ``slice_depth`` is the part of k
-    in one slice; elements beyond k are zeros. ``rows`` and ``columns`` count the tiles of C. The launch has a block for
-    each tile of each slice, and the batch as its first dimension if there is one.
+    ``A`` is (batch, m, k) or transposed, ``B`` (batch, k, n) or transposed, ``C`` (batch, m, n), or without an
+    epilogue (batch * slices, m, n). ``slice_depth`` is the part of k in one slice; elements beyond k are zeros.
+    ``rows`` and ``columns`` count the tiles of C. The launch has the batch as its first dimension, and a block for each tile of
+    each slice.
     """
-    return _batched_kernel(key) if key.batched else _matrix_kernel(key)
-
-
-def _matrix_kernel(key: TileKernel) -> Any:
-    import warp as wp
-
-    stored = key.epilogue or Epilogue(key.sums, sums=key.sums)
-    a_type, b_type, out, bias_type, sums = types(key.a, key.b, stored.out, stored.bias or stored.out, stored.sums)
-    TILE_M, TILE_N, TILE_K = key.tile
-    a_transposed, b_transposed, tf32, is_partial = key.a_transposed, key.b_transposed, key.tf32, key.epilogue is None
-    position, store = raster_function(), store_function(key)
-
-    @wp.kernel(enable_backward=False, module="unique")
-    def matmul(
-        A: wp.array(dtype=a_type, ndim=2),
-        B: wp.array(dtype=b_type, ndim=2),
-        C: wp.array(dtype=out, ndim=3 if is_partial else 2),
-        Bias: wp.array(dtype=bias_type, ndim=1),
-        slice_depth: int,
-        slices: int,
-        rows: int,
-        columns: int,
-        group: int,
-        alpha: sums,
-        beta: sums,
-    ):
-        block = wp.tid()
-        part = block // (rows * columns)
-        i, j = position(block % (rows * columns), rows, columns, group)
-        first = part * slice_depth
-        c = wp.tile_zeros(shape=(TILE_M, TILE_N), dtype=sums, storage="shared")
-        for step in range(0, slice_depth, TILE_K):  # all blocks have the same steps, so that they are uniform
-            k = first + step
-            if a_transposed:
-                stored_a = wp.tile_load(A, shape=(TILE_K, TILE_M), offset=(k, i * TILE_M), storage="shared")
-                a = wp.tile_transpose(stored_a)
-            else:
-                a = wp.tile_load(A, shape=(TILE_M, TILE_K), offset=(i * TILE_M, k), storage="shared")
-            if b_transposed:
-                stored_b = wp.tile_load(B, shape=(TILE_N, TILE_K), offset=(j * TILE_N, k), storage="shared")
-                b = wp.tile_transpose(stored_b)
-            else:
-                b = wp.tile_load(B, shape=(TILE_K, TILE_N), offset=(k, j * TILE_N), storage="shared")
-            if tf32:
-                wp.tile_matmul(a, b, c, precision="tf32")
-            else:
-                wp.tile_matmul(a, b, c)
-        if is_partial:
-            slice_c = C[part]
-            store(slice_c, c, Bias, i, j, alpha, beta)
-        else:
-            store(C, c, Bias, i, j, alpha, beta)
-
-    return forward_only(matmul)
-
-
-def _batched_kernel(key: TileKernel) -> Any:
     import warp as wp
 
     stored = key.epilogue or Epilogue(key.sums, sums=key.sums)
@@ -189,7 +132,7 @@ def _batched_kernel(key: TileKernel) -> Any:
     position, store = raster_function(), store_function(key)
 
     @wp.kernel(enable_backward=False, module="unique")
-    def batched_matmul(
+    def matmul(
         A: wp.array(dtype=a_type, ndim=3),
         B: wp.array(dtype=b_type, ndim=3),
         C: wp.array(dtype=out, ndim=3),
@@ -228,7 +171,7 @@ def _batched_kernel(key: TileKernel) -> Any:
                 wp.tile_matmul(a, b, c)
         store(matrix_c, c, Bias, i, j, alpha, beta)
 
-    return forward_only(batched_matmul)
+    return forward_only(matmul)
 
 
 @functools.cache

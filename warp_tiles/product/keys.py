@@ -35,7 +35,6 @@ class TileKernel:
         a, b: Element types of the arrays.
         tile: Rows and columns of a tile of C, and elements of K in one step.
         a_transposed, b_transposed: True if the array is the operand's transpose.
-        batched: True if the arrays have a dimension for the batch.
         tf32: True for tensor cores that round float32 to tf32.
         epilogue: What follows the loop; None stores the sums of each slice of K in a matrix of its own.
         scaled: False if alpha is 1.
@@ -47,7 +46,6 @@ class TileKernel:
     tile: tuple[int, int, int]
     a_transposed: bool
     b_transposed: bool
-    batched: bool
     tf32: bool
     epilogue: Epilogue | None
     scaled: bool = True

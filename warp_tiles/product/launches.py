@@ -12,10 +12,10 @@ from warp_tiles.product.views import View
 THREADS = 256  # of kernels without tiles
 
 
-def layout(view: View, batched: bool = True) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
-    """Dtype, shape and strides of a view, without the batch if ``batched`` is false."""
+def layout(view: View) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
+    """Dtype, shape and strides of a view."""
     (dtype,) = types(view.dtype)
-    return (dtype, view.shape, view.strides) if batched else (dtype, view.shape[1:], view.strides[1:])
+    return dtype, view.shape, view.strides
 
 
 @functools.lru_cache(maxsize=512)

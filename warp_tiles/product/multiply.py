@@ -60,16 +60,16 @@ class Multiplication:
         rows, columns = -(-m // config.tile_m), -(-n // config.tile_n)
         steps = -(-k // config.tile_k)
         slice_depth = -(-steps // config.split_k) * config.tile_k
-        operands = [layout(view.transposed() if view.is_transposed else view, key.batched) for view in (call.a, call.b)]
+        operands = [layout(view.transposed() if view.is_transposed else view) for view in (call.a, call.b)]
         bias = None
         if key.epilogue is not None and call.bias is not None:
             bias = (*types(call.bias.dtype), (n,), (call.bias.stride,))
         blocks = rows * columns * config.split_k
         return PreparedLaunch(
             tile_kernel(key),
-            [*operands, layout(out, key.batched or key.epilogue is None), bias],
+            [*operands, layout(out), bias],
             [slice_depth, config.split_k, rows, columns, config.group, 1.0, 0.0],
-            [batch, blocks] if key.batched else [blocks],
+            [batch, blocks],
             config.threads,
             tiled=True,
             device=self._device,

@@ -93,7 +93,6 @@ def kernel_of(call: MatmulCall, config: MatmulConfig) -> TileKernel:
         (config.tile_m, config.tile_n, config.tile_k),
         call.a.is_transposed,
         call.b.is_transposed,
-        batched=call.a.shape[0] > 1,
         tf32=call.tf32,
         epilogue=None if is_partial else epilogue_of(call),
         scaled=not is_partial and call.scaled,
