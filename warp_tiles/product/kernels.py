@@ -120,8 +120,8 @@ def tile_kernel(key: TileKernel) -> Any:
 
     ``A`` is (batch, m, k) or transposed, ``B`` (batch, k, n) or transposed, ``C`` (batch, m, n), or without an
     epilogue (batch * slices, m, n). ``slice_depth`` is the part of k in one slice; elements beyond k are zeros.
-    ``rows`` and ``columns`` count the tiles of C. The launch has the batch as its first dimension, and a block for each tile of
-    each slice.
+    ``rows`` and ``columns`` count the tiles of C. The launch has the batch as its first dimension, and a block for each
+    tile of each slice.
     """
     import warp as wp
 
