@@ -191,7 +191,8 @@ template <int STAGES, int IN_FLIGHT, int STAGE_BYTES> struct Ring {
         else
             wt::arch::wait_for_copies();
         if constexpr (GROUPS != 0) {
-            wt::arch::wgmma_wait<IN_FLIGHT * GROUPS>();
+            constexpr int MOST = 7;  // that the instruction can leave pending
+            wt::arch::wgmma_wait<(IN_FLIGHT * GROUPS < MOST ? IN_FLIGHT * GROUPS : MOST)>();
         }
         WP_TILE_SYNC();
     }

@@ -89,10 +89,10 @@ def test_drawn_cases(machine: Machine, tmp_path: Path, seed: int) -> None:
 FAULTS = {
     "it waits for one load too few": ("wait_for_copy_groups<LAG - 1>", "wait_for_copy_groups<LAG>"),
     "no barrier": (
-        "wgmma_wait<IN_FLIGHT * GROUPS>();\n        }\n        WP_TILE_SYNC();",
-        "wgmma_wait<IN_FLIGHT * GROUPS>();\n        }",
+        "IN_FLIGHT * GROUPS : MOST)>();\n        }\n        WP_TILE_SYNC();",
+        "IN_FLIGHT * GROUPS : MOST)>();\n        }",
     ),
-    "it waits for one product too few": ("wgmma_wait<IN_FLIGHT * GROUPS>();", "wgmma_wait<IN_FLIGHT * GROUPS + 1>();"),
+    "it waits for one product too few": ("? IN_FLIGHT * GROUPS : MOST", "? IN_FLIGHT * GROUPS + 1 : MOST"),
     "a stage is missing": ("start + (STAGES - 1) * STAGE_BYTES", "start + (STAGES - 2) * STAGE_BYTES"),
     "products are not complete": ("void complete() { wt::arch::wgmma_wait<0>(); }", "void complete() { }"),
     "tf32: fragments change too early": ("wt::arch::wgmma_wait<SETS - 1>();", ""),
