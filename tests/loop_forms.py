@@ -57,6 +57,7 @@ class Form:
         expected: Returns the expected C.
         b_transposed: True if the array B holds the transpose.
         loops: The number of loops in the plan.
+        stages: The number of buffers of a loop whose state is "pipelined".
         differentiable: True if Warp's backward pass is correct, so that gradients can be compared.
     """
 
@@ -66,6 +67,7 @@ class Form:
     expected: Callable[[Matrix, Matrix], Matrix] = np.matmul
     b_transposed: bool = False
     loops: int = 1
+    stages: int = 2
     differentiable: bool = True
 
 
@@ -124,7 +126,9 @@ SPELLINGS: dict[str, Form] = {
             ),
             STORE,
         ),
+        reason="fma multiplies 4 stages of 4096 bytes",
         b_transposed=True,
+        stages=4,
     ),
     "while": Form(
         kernel(START, "k = int(0)", loop("while k < A.shape[1]:", "k") + "\n    k += 16", STORE), differentiable=False
@@ -374,30 +378,6 @@ def even_steps(a: Matrix) -> Matrix:
 def transposed_tiles(c: Matrix) -> Matrix:
     """C with each tile transposed."""
     return np.block([[c[i : i + 32, j : j + 32].T for j in (0, 32)] for i in (0, 32)])
-
-
-def wrong_gradients(form: Form, a: Matrix, b: Matrix, g: Matrix, of_a: Matrix, of_b: Matrix) -> list[str]:
-    """Check gradients of ``sum(G * C)``. Returns "A" or "B" for each wrong one.
-
-    C is linear in A and in B, so its change along a direction is the sum of the gradient times that direction.
-    Directions are random integers, and all sums are exact.
-
-    Args:
-        form: The form that computes C.
-        a, b, g: A, B and G, as for the form's ``expected``.
-        of_a, of_b: The gradients.
-    """
-    a, b, g = (values.astype(np.float64) for values in (a, b, g))
-    constant = form.expected(np.zeros_like(a), b)
-    random = np.random.default_rng(7)
-    wrong = []
-    for _ in range(4):
-        for name, gradient in (("A", of_a), ("B", of_b)):
-            direction = random.integers(-3, 4, gradient.shape).astype(np.float64)
-            moved = form.expected(direction, b) if name == "A" else form.expected(a, direction)
-            if np.sum(gradient.astype(np.float64) * direction) != np.sum(g * (moved - constant)):
-                wrong.append(name)
-    return wrong
 
 
 def in_half(text: str) -> str:

@@ -10,8 +10,9 @@ import pytest
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.memory import Values
 from tests.emulator.module import Machine
+from tests.form_gradients import wrong_gradients
 from tests.integration.helpers import WARP_VERSION, load
-from tests.loop_forms import FORMS, HEADER, K, M, N, wrong_gradients
+from tests.loop_forms import FORMS, HEADER, K, M, N
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 

@@ -9,8 +9,9 @@ import pytest
 import warp as wp
 
 import warp_tiles
+from tests.form_gradients import wrong_gradients
 from tests.integration.helpers import load
-from tests.loop_forms import FORMS, SPELLINGS, Form, K, M, N, wrong_gradients
+from tests.loop_forms import FORMS, SPELLINGS, Form, K, M, N
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 OPTIONS: dict[str, dict[str, Any]] = {
