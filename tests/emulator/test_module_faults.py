@@ -16,6 +16,8 @@ FAULTS = {
     "dynamic_race": ["thread 1 ", "load of 4 bytes races at shared memory, byte 0", "thread 0 ", "which wrote it"],
     "array_race": ["thread 1 (warp 0, lane 1): store of 4 bytes races at y, byte 0 with thread 0 (warp 0, lane 0)"],
     "block_race": ["block 1, thread 0 (warp 0, lane 0): store of 4 bytes races at y, byte 0", "of another block"],
+    "without_release": ["block 1, thread 5 (warp 0, lane 5): load of 4 bytes races at y, byte 4", "of another block"],
+    "without_acquire": ["block 1, thread 5 (warp 0, lane 5): load of 4 bytes races at y, byte 4", "of another block"],
     "unwritten": ["load of 4 bytes of unwritten memory at shared memory, byte 0"],
     "past_shared_memory": ["thread 63 ", "store of 4 bytes out of bounds at 0 bytes past the end of shared memory"],
     "past_the_array": ["thread 63 ", "load of 4 bytes out of bounds at 0 bytes past the end of x"],
@@ -37,6 +39,7 @@ FAULTS = {
     "other_instruction": ["not emulated: ex2.approx.f32"],
     "failed_assertion": ["thread 10 (warp 0, lane 10): the assertion failed: x[threadIdx.x] < 10.0f"],
 }
+OF_TWO_BLOCKS = ("block_race", "without_release", "without_acquire")
 X = np.arange(64, dtype=np.float32)
 
 
@@ -53,7 +56,7 @@ def launch(module: EmulatedModule, kernel: str, blocks: int = 1) -> Outcome:
 
 @pytest.mark.parametrize("kernel", FAULTS)
 def test_an_error_names_thread_and_location(module: EmulatedModule, kernel: str) -> None:
-    error = launch(module, kernel, 2 if kernel == "block_race" else 1).error
+    error = launch(module, kernel, 2 if kernel in OF_TWO_BLOCKS else 1).error
     assert error.startswith(f"{kernel}: block ")
     for part in FAULTS[kernel]:
         assert part in error
@@ -68,3 +71,9 @@ def test_correct_kernels_pass(module: EmulatedModule, kernel: str, expected: lis
     assert outcome.error == ""
     assert outcome.arrays["y"][: len(expected)].tolist() == list(expected)
     assert np.array_equal(outcome.arrays["x"], X)
+
+
+def test_fences_and_atomic_operations_order_blocks(module: EmulatedModule) -> None:
+    outcome = launch(module, "last_block", 2)
+    assert outcome.error == ""
+    assert outcome.arrays["y"][0] == 2.0

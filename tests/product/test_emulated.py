@@ -41,9 +41,14 @@ def key(epilogue: Epilogue | None, **options: Any) -> TileKernel:
 
 
 def counts(k: int, slices: int = 1) -> list[int]:
-    """slice_depth, slices, rows, columns, group."""
+    """slice_depth, rows, columns, group."""
     steps = -(-k // TILE[2])
-    return [-(-steps // slices) * TILE[2], slices, -(-M // TILE[0]), -(-N // TILE[1]), 2]
+    return [-(-steps // slices) * TILE[2], -(-M // TILE[0]), -(-N // TILE[1]), 2]
+
+
+def unused(sums: str = "float32") -> list[Any]:
+    """Arguments for Factor, Sums and Arrived of a kernel that uses none of them."""
+    return [np.ones(1, dtype=sums), np.zeros((1, 1, 1), dtype=sums), np.zeros(1, dtype=np.int32)]
 
 
 def test_an_epilogue_of_bands(machine: Machine, tmp_path: Path) -> None:  # noqa: F811
@@ -51,7 +56,7 @@ def test_an_epilogue_of_bands(machine: Machine, tmp_path: Path) -> None:  # noqa
     a, b, c, bias = integers(1, M, K, most=1), integers(2, K, N, most=1), integers(3, M, N), integers(4, N)
     arrays = [values.astype(np.float16)[None] for values in (a, np.ascontiguousarray(b.T), c)]
     outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel, (1, 4), [*arrays, bias.astype(np.float32), *counts(K), 2.0, 0.5]
+        kernel, (1, 4), [*arrays, bias.astype(np.float32), *unused(), *counts(K), 2.0, 0.5]
     )
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"][0], -(2 * (a @ b) + 0.5 * c + bias))
@@ -59,16 +64,39 @@ def test_an_epilogue_of_bands(machine: Machine, tmp_path: Path) -> None:  # noqa
 
 def test_slices_of_a_batch_and_their_sum(machine: Machine, tmp_path: Path) -> None:  # noqa: F811
     batch, slices = 2, 3
-    kernel = tile_kernel(key(None, a_transposed=True, scaled=False))
+    kernel = tile_kernel(key(None, a_transposed=True, scaled=False, slices=slices))
     a, b = integers(1, batch, M, K, most=1), integers(2, batch, K, N, most=1)
     stored = np.ascontiguousarray(a.transpose(0, 2, 1)).astype(np.float16)
     sums = np.full((batch * slices, M, N), np.nan, dtype=np.float32)
     none = np.zeros(N, dtype=np.float32)
     outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel, (batch, 4 * slices), [stored, b.astype(np.float16), sums, none, *counts(K, slices), 1.0, 0.0]
+        kernel, (batch, 4 * slices), [stored, b.astype(np.float16), sums, none, *unused(), *counts(K, slices), 1.0, 0.0]
     )
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"].reshape(batch, slices, M, N).sum(1), a @ b)
+
+
+@pytest.mark.parametrize("epilogue", [False, True], ids=["plain", "epilogue"])
+def test_the_last_block_of_a_tile_adds_the_slices(machine: Machine, tmp_path: Path, epilogue: bool) -> None:  # noqa: F811
+    batch, slices = 2, 3
+    last = Epilogue("float16", "float32", True, negated, has_factor=True) if epilogue else Epilogue("float32")
+    kernel = tile_kernel(key(last, scaled=epilogue, slices=slices))
+    a, b = integers(1, batch, M, K, most=1), integers(2, batch, K, N, most=1)
+    c, bias = integers(3, M, N), integers(4, N)
+    old = np.repeat(c[None], batch, axis=0).astype(last.out)
+    sums = np.full((batch * 4 * slices, *TILE[:2]), np.nan, dtype=np.float32)
+    outcome = emulated(machine, kernel, tmp_path / "m").forward(
+        kernel,
+        (batch, 4 * slices),
+        [
+            *(a.astype(np.float16), b.astype(np.float16), old, bias.astype(np.float32)),
+            *(np.full(1, 4.0, dtype=np.float32), sums, np.zeros(batch * 4, dtype=np.int32)),
+            *(*counts(K, slices), 0.5 if epilogue else 1.0, 0.25),
+        ],
+    )
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"], -(2 * (a @ b) + 0.25 * c + bias) if epilogue else a @ b)
+    assert not outcome.arrays["Arrived"].any()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +130,9 @@ def test_types(
     stored = [np.ascontiguousarray(values.T if transposed else values)[None] for values in (a, b)]
     c, none = np.full((1, M, N), np.nan, dtype=result), np.zeros(N, dtype=result)
     outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel, (1, 4), [stored[0].astype(a_type), stored[1].astype(b_type), c, none, *counts(K), 1.0, 0.0]
+        kernel,
+        (1, 4),
+        [stored[0].astype(a_type), stored[1].astype(b_type), c, none, *unused(sums), *counts(K), 1.0, 0.0],
     )
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"][0], a @ b)

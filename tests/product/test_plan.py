@@ -104,11 +104,11 @@ def test_vectors_are_loaded_along_their_elements() -> None:
     assert not View("float32", (1, 1, 1), (4, 4, 4)).is_transposed
 
 
-def test_kernels_of_slices_have_no_epilogue() -> None:
+def test_sums_over_a_batch_have_no_epilogue() -> None:
     one = call(matrices(2, 6, 7), matrices(2, 7, 8), matrices(2, 6, 8), scaled=True, has_beta=True)
     assert kernel_of(one, CONFIG).epilogue == epilogue_of(one)
     split = kernel_of(one, MatmulConfig(64, 64, 32, 128, split_k=2))
-    assert (split.epilogue, split.scaled) == (None, False)
+    assert (split.epilogue, split.scaled, split.slices) == (epilogue_of(one), True, 2)
     assert (
         kernel_of(call(matrices(2, 6, 7), matrices(2, 7, 8), matrices(1, 6, 8), summed=True), CONFIG).epilogue is None
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -61,7 +62,7 @@ class PreparedLaunch:
         """Launches the kernel on the device's current stream.
 
         Args:
-            pointers: The memory of each array.
+            pointers: The memory of each array. The last arrays may lack theirs if they have no memory.
             scalars: New values of the last arguments.
         """
         with self._lock:
@@ -80,5 +81,5 @@ class PreparedLaunch:
             else warp.array(
                 ptr=pointer or None, dtype=layout[0], shape=layout[1], strides=layout[2], device=self._device
             )
-            for layout, pointer in zip(self._arrays, pointers)
+            for layout, pointer in itertools.zip_longest(self._arrays, pointers)
         ]

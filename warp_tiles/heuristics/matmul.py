@@ -126,7 +126,8 @@ _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
 _START_US = 1.5  # of a block and its first loads
 _BLOCK_US = 0.2  # of a block that starts while another one runs
 _STORED = 5.0e4  # bytes of C that one multiprocessor writes in 1 us
-_LAUNCH_US = 3.0  # of the kernel that adds slices
+_LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
+_ARRIVAL_US = 2.0  # from the last sums of a tile to their addition
 _SLICES = 64  # at most
 _SLICE_STEPS = 4  # at least, of the loop of one slice
 _GROUP_ROWS = 1024  # rows of C that consecutive blocks share
@@ -207,9 +208,11 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
         + turns * _START_US
         + count * (_BLOCK_US + stored / _STORED)
     )
-    if is_split:
+    if problem.summed:
         elements = config.split_k * problem.batch * problem.m * problem.n
         time += _LAUNCH_US + 2 * elements * DTYPE_BYTES[problem.sums] / _MEMORY
+    elif is_split:  # one block of each tile reads the sums of all slices
+        time += _ARRIVAL_US + config.split_k * tile * DTYPE_BYTES[problem.sums] / _LOADED
     return time
 
 

@@ -30,7 +30,7 @@ class Bias:
 
 @dataclass(frozen=True)
 class MatmulCall:
-    """C = epilogue(alpha * (A @ B) + beta * C + bias), without the memory of the arrays.
+    """C = epilogue(alpha * factor * (A @ B) + beta * C + bias), without the memory of the arrays.
 
     Attributes:
         a, b, out: The matrices. A batch has the same size in all three, unless ``summed``.
@@ -40,6 +40,7 @@ class MatmulCall:
         epilogue: A Warp function of one scalar, or None.
         tf32: True for tensor cores that round float32 to tf32.
         summed: True if C is one matrix, the sum over the batch of A and B.
+        has_factor: True if a factor lies in an array, because a kernel computed it; else it is 1.
     """
 
     a: View
@@ -51,6 +52,7 @@ class MatmulCall:
     epilogue: Any = None
     tf32: bool = False
     summed: bool = False
+    has_factor: bool = False
 
     @property
     def sums(self) -> DType:

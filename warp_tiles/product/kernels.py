@@ -67,24 +67,87 @@ def raster_function() -> Any:
     return tile_position
 
 
+_ARRIVE = """
+#if defined(__CUDA_ARCH__)
+    __syncthreads();
+    int is_last = 0;
+    if (threadIdx.x == 0) {
+        __threadfence();  // releases the sums of this block
+        is_last = atomicAdd(arrived.data + tile, 1) == slices - 1;
+        if (is_last) atomicExch(arrived.data + tile, 0);
+        __threadfence();  // acquires the sums of the others
+    }
+    return __syncthreads_or(is_last);
+#else
+    arrived.data[tile] = (arrived.data[tile] + 1) % slices;
+    return arrived.data[tile] == 0;
+#endif
+"""
+
+
 @functools.cache
-def store_function(key: TileKernel) -> Any:
-    """A Warp function that stores a tile of sums in C after the epilogue."""
+def arrival_function() -> Any:
+    """A Warp function that is not 0 for the last one of the blocks of a tile, and that resets the tile's counter.
+
+    Blocks call it after they stored their sums. This follows ``threadFenceReduction`` of the CUDA samples.
+    """
     import warp as wp
 
-    stored = key.epilogue or Epilogue(key.sums, sums=key.sums)
+    @wp.func_native(_ARRIVE)
+    def arrive(arrived: wp.array(dtype=wp.int32, ndim=1), tile: int, slices: int) -> int: ...
+
+    return arrive
+
+
+@functools.cache
+def band_function(key: TileKernel) -> Any:
+    """A Warp function that applies the epilogue to some rows of a tile of sums, and stores them in C."""
+    import warp as wp
+
+    stored = key.stored
+    out, sums = types(stored.out, stored.sums)
+    TILE_N, BAND = key.tile[1], key.band
+    has_beta = stored.has_beta
+    finish = finish_function(stored)
+
+    @wp.func
+    def store_band(
+        C: wp.array(dtype=out, ndim=2), band: Any, bias: Any, first_row: int, first_column: int, alpha: sums, beta: sums
+    ):
+        if has_beta:
+            old = wp.tile_load(C, shape=(BAND, TILE_N), offset=(first_row, first_column), storage="shared")
+        else:
+            old = out(0.0)
+        result = wp.tile_map(wp.static(finish), band, alpha, beta, old, bias)
+        wp.tile_store(C, result, offset=(first_row, first_column))
+
+    return store_band
+
+
+@functools.cache
+def store_function(key: TileKernel) -> Any:
+    """A Warp function that stores a tile of sums in C after the epilogue.
+
+    The sums are those of ``c``, or with slices those of ``Sums`` from ``first_slice`` on, which it adds in order.
+    """
+    import warp as wp
+
+    stored = key.stored
     out, bias_type, sums = types(stored.out, stored.bias or stored.out, stored.sums)
     TILE_M, TILE_N, _ = key.tile
-    is_plain, has_beta, has_bias = key.is_plain, stored.has_beta, stored.bias is not None
+    is_plain, is_split, has_bias, has_factor = key.is_plain, key.is_split, stored.bias is not None, stored.has_factor
     is_rounded = is_plain and stored.out != key.sums
-    BAND = key.band
-    finish = finish_function(stored)
+    BAND, SLICES = key.band, key.slices
+    store_band = band_function(key)
 
     @wp.func
     def store(
         C: wp.array(dtype=out, ndim=2),
         c: Any,
         Bias: wp.array(dtype=bias_type, ndim=1),
+        Factor: wp.array(dtype=sums, ndim=1),
+        Sums: wp.array(dtype=sums, ndim=3),
+        first_slice: int,
         i: int,
         j: int,
         alpha: sums,
@@ -100,36 +163,43 @@ def store_function(key: TileKernel) -> Any:
                 bias = wp.tile_broadcast(row, shape=(BAND, TILE_N))
             else:
                 bias = bias_type(0.0)
+            scale = alpha
+            if has_factor:
+                scale = alpha * Factor[0]
             last = wp.min(TILE_M, C.shape[0] - i * TILE_M)
             for first in range(0, last, BAND):  # a band at a time needs few registers
-                at = i * TILE_M + first
-                band = wp.tile_view(c, offset=(first, 0), shape=(BAND, TILE_N))
-                if has_beta:
-                    old = wp.tile_load(C, shape=(BAND, TILE_N), offset=(at, j * TILE_N), storage="shared")
+                if is_split:
+                    band = wp.tile_load(Sums[first_slice], shape=(BAND, TILE_N), offset=(first, 0))
+                    for part in range(1, SLICES):
+                        band += wp.tile_load(Sums[first_slice + part], shape=(BAND, TILE_N), offset=(first, 0))
                 else:
-                    old = out(0.0)
-                result = wp.tile_map(wp.static(finish), band, alpha, beta, old, bias)
-                wp.tile_store(C, result, offset=(at, j * TILE_N))
+                    band = wp.tile_view(c, offset=(first, 0), shape=(BAND, TILE_N))
+                store_band(C, band, bias, i * TILE_M + first, j * TILE_N, scale, beta)
 
     return store
 
 
 @functools.cache
 def tile_kernel(key: TileKernel) -> Any:
-    """A kernel with arguments ``A, B, C, Bias, slice_depth, slices, rows, columns, group, alpha, beta``.
+    """A kernel of arrays ``A, B, C, Bias, Factor, Sums, Arrived`` and numbers ``slice_depth, rows, columns, group,
+    alpha, beta``.
 
-    ``A`` is (batch, m, k) or transposed, ``B`` (batch, k, n) or transposed, ``C`` (batch, m, n), or without an
-    epilogue (batch * slices, m, n). ``slice_depth`` is the part of k in one slice; elements beyond k are zeros.
-    ``rows`` and ``columns`` count the tiles of C. The launch has the batch as its first dimension, and a block for each
-    tile of each slice.
+    ``A`` is (batch, m, k) or transposed, ``B`` (batch, k, n) or transposed, ``C`` (batch, m, n). ``Factor`` has one
+    element. ``slice_depth`` is the part of k in one slice; elements beyond k are zeros. ``rows`` and ``columns`` count
+    the tiles of C. The launch has the batch as its first dimension, and a block for each slice of each tile.
+
+    With slices, each block stores its sums in ``Sums``, of shape (batch * rows * columns * slices, tile_m, tile_n), and
+    the last block of a tile adds them. ``Arrived`` counts the blocks of each tile; it is zero before and after a
+    launch. Without an epilogue, ``C`` is (batch * slices, m, n), and receives the sums of each slice.
     """
     import warp as wp
 
-    stored = key.epilogue or Epilogue(key.sums, sums=key.sums)
+    stored = key.stored
     a_type, b_type, out, bias_type, sums = types(key.a, key.b, stored.out, stored.bias or stored.out, stored.sums)
     TILE_M, TILE_N, TILE_K = key.tile
+    SLICES, is_split, is_partial = key.slices, key.is_split, key.epilogue is None
     a_transposed, b_transposed, tf32 = key.a_transposed, key.b_transposed, key.tf32
-    position, store = raster_function(), store_function(key)
+    position, store, arrive = raster_function(), store_function(key), arrival_function()
 
     @wp.kernel(enable_backward=False, module="unique")
     def matmul(
@@ -137,8 +207,10 @@ def tile_kernel(key: TileKernel) -> Any:
         B: wp.array(dtype=b_type, ndim=3),
         C: wp.array(dtype=out, ndim=3),
         Bias: wp.array(dtype=bias_type, ndim=1),
+        Factor: wp.array(dtype=sums, ndim=1),
+        Sums: wp.array(dtype=sums, ndim=3),
+        Arrived: wp.array(dtype=wp.int32, ndim=1),
         slice_depth: int,
-        slices: int,
         rows: int,
         columns: int,
         group: int,
@@ -151,7 +223,10 @@ def tile_kernel(key: TileKernel) -> Any:
         first = part * slice_depth
         matrix_a = A[z]
         matrix_b = B[z]
-        matrix_c = C[z * slices + part]
+        result = z
+        if is_partial:
+            result = z * SLICES + part
+        matrix_c = C[result]
         c = wp.tile_zeros(shape=(TILE_M, TILE_N), dtype=sums, storage="shared")
         for step in range(0, slice_depth, TILE_K):  # all blocks have the same steps, so that they are uniform
             k = first + step
@@ -169,21 +244,27 @@ def tile_kernel(key: TileKernel) -> Any:
                 wp.tile_matmul(a, b, c, precision="tf32")
             else:
                 wp.tile_matmul(a, b, c)
-        store(matrix_c, c, Bias, i, j, alpha, beta)
+        tile = (z * rows + i) * columns + j
+        if is_split:
+            wp.tile_store(Sums[tile * SLICES + part], c)
+            if arrive(Arrived, tile, SLICES) != 0:
+                store(matrix_c, c, Bias, Factor, Sums, tile * SLICES, i, j, alpha, beta)
+        else:
+            store(matrix_c, c, Bias, Factor, Sums, 0, i, j, alpha, beta)
 
     return forward_only(matmul)
 
 
 @functools.cache
 def reduce_kernel(epilogue: Epilogue) -> Any:
-    """A kernel of ``Sums, C, Bias, slices, alpha, beta`` that adds slices in order and applies the epilogue.
+    """A kernel of ``Sums, C, Bias, Factor, slices, alpha, beta``: adds slices in order and applies the epilogue.
 
     ``Sums`` is (batch * slices, m, n) and ``C`` (batch, m, n). Each thread computes one element of C.
     """
     import warp as wp
 
     sums, out, bias_type = types(epilogue.sums, epilogue.out, epilogue.bias or epilogue.out)
-    has_beta, has_bias = epilogue.has_beta, epilogue.bias is not None
+    has_beta, has_bias, has_factor = epilogue.has_beta, epilogue.bias is not None, epilogue.has_factor
     finish = finish_function(epilogue)
 
     @wp.kernel(enable_backward=False, module="unique")
@@ -191,6 +272,7 @@ def reduce_kernel(epilogue: Epilogue) -> Any:
         Sums: wp.array(dtype=sums, ndim=3),
         C: wp.array(dtype=out, ndim=3),
         Bias: wp.array(dtype=bias_type, ndim=1),
+        Factor: wp.array(dtype=sums, ndim=1),
         slices: int,
         alpha: sums,
         beta: sums,
@@ -205,6 +287,9 @@ def reduce_kernel(epilogue: Epilogue) -> Any:
         bias = bias_type(0.0)
         if has_bias:
             bias = Bias[j]
-        C[z, i, j] = finish(total, alpha, beta, old, bias)
+        scale = alpha
+        if has_factor:
+            scale = alpha * Factor[0]
+        C[z, i, j] = finish(total, scale, beta, old, bias)
 
     return forward_only(add_slices)

@@ -10,7 +10,7 @@ from warp_tiles.gemm.dtypes import DType
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What follows the sums: C = epilogue(alpha * sums + beta * C + bias).
+    """What follows the sums: C = epilogue(alpha * factor * sums + beta * C + bias).
 
     Attributes:
         out: Element type of C.
@@ -18,6 +18,7 @@ class Epilogue:
         has_beta: True if C is read.
         function: A Warp function of one scalar; None without one.
         sums: Element type of the sums.
+        has_factor: True if alpha is multiplied by a factor in an array, which a kernel computed.
     """
 
     out: DType
@@ -25,6 +26,7 @@ class Epilogue:
     has_beta: bool = False
     function: Any = None
     sums: DType = "float32"
+    has_factor: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class TileKernel:
         epilogue: What follows the loop; None stores the sums of each slice of K in a matrix of its own.
         scaled: False if alpha is 1.
         band: Rows of a tile of C that the epilogue computes at a time. They divide the tile's.
+        slices: The number of slices of K. Several blocks compute one tile of C, each from one slice.
     """
 
     a: DType
@@ -50,6 +53,7 @@ class TileKernel:
     epilogue: Epilogue | None
     scaled: bool = True
     band: int = 16
+    slices: int = 1
 
     @property
     def sums(self) -> DType:
@@ -57,7 +61,17 @@ class TileKernel:
         return "float64" if self.a == "float64" else "float32"
 
     @property
+    def stored(self) -> Epilogue:
+        """What the kernel stores: after the epilogue, or the sums alone."""
+        return self.epilogue or Epilogue(self.sums, sums=self.sums)
+
+    @property
+    def is_split(self) -> bool:
+        """True if the last block of each tile adds the slices and applies the epilogue."""
+        return self.slices > 1 and self.epilogue is not None
+
+    @property
     def is_plain(self) -> bool:
-        """True if the sums are only rounded to C's type."""
+        """True if the sums of one block are only rounded to C's type."""
         last = self.epilogue
-        return last is None or (not self.scaled and last == Epilogue(last.out, sums=self.sums))
+        return last is None or (not self.scaled and not self.is_split and last == Epilogue(last.out, sums=self.sums))

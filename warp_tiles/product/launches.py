@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
 from warp_tiles.product.kernels import types
 from warp_tiles.product.views import View
 
@@ -16,6 +17,12 @@ def layout(view: View) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
     """Dtype, shape and strides of a view."""
     (dtype,) = types(view.dtype)
     return dtype, view.shape, view.strides
+
+
+def single(dtype: DType) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
+    """Dtype, shape and strides of an array with one element."""
+    (found,) = types(dtype)
+    return found, (1,), (DTYPE_BYTES[dtype],)
 
 
 @functools.lru_cache(maxsize=512)

@@ -12,7 +12,7 @@ from warp_tiles.heuristics.matmul import MatmulConfig, choose_matmul
 from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.kernels import reduce_kernel, tile_kernel, types
 from warp_tiles.product.keys import Epilogue
-from warp_tiles.product.launches import THREADS, layout
+from warp_tiles.product.launches import THREADS, layout, single
 from warp_tiles.product.plan import arranged, epilogue_of, kernel_of, problem_of
 from warp_tiles.product.records import records_for
 from warp_tiles.product.views import View, contiguous
@@ -39,37 +39,43 @@ class Multiplication:
         self._device = device
         call = found.call
         self.config = config or configuration(call, device)
-        self._workspace_bytes = 0
         self._reduction: Reduction | None = None
-        out = call.out
-        if self.config.split_k > 1 or call.summed:
-            batch, slices = call.a.shape[0], self.config.split_k
-            shape = (batch * slices, *call.out.shape[1:])
-            self._workspace_bytes = math.prod(shape) * DTYPE_BYTES[call.sums]
-            out = contiguous(call.sums, shape)
+        config, batch = self.config, call.a.shape[0]
+        (_, m, n), rows, columns = call.out.shape, *_tiles(call, self.config)
+        sums, self._counters, out = (0, 1, 1), 0, call.out
+        if call.summed:  # a matrix of sums for each slice of each product
+            slices = batch * config.split_k
+            sums = (slices, m, n)
+            out = contiguous(call.sums, sums)
             stride = 0 if call.bias is None else call.bias.stride
-            added = batch * slices if call.summed else slices
-            self._reduction = Reduction(epilogue_of(call), out, call.out, stride, added, device)
-        self._launch = self._prepared(call, out)
+            self._reduction = Reduction(epilogue_of(call), out, call.out, stride, slices, device)
+        elif config.split_k > 1:
+            self._counters = batch * rows * columns
+            sums = (self._counters * config.split_k, config.tile_m, config.tile_n)
+        self._workspace_bytes = math.prod(sums) * DTYPE_BYTES[call.sums]
+        self._launch = self._prepared(call, out, contiguous(call.sums, sums))
 
-    def _prepared(self, call: MatmulCall, out: View) -> Any:
+    def _prepared(self, call: MatmulCall, out: View, sums: View) -> Any:
         from warp_tiles._warp.prepared import PreparedLaunch
 
         config, key = self.config, kernel_of(call, self.config)
-        (batch, _, k), (_, m, n) = call.a.shape, call.out.shape
-        rows, columns = -(-m // config.tile_m), -(-n // config.tile_n)
+        (batch, _, k), n = call.a.shape, call.out.shape[2]
+        rows, columns = _tiles(call, config)
         steps = -(-k // config.tile_k)
         slice_depth = -(-steps // config.split_k) * config.tile_k
         operands = [layout(view.transposed() if view.is_transposed else view) for view in (call.a, call.b)]
-        bias = None
-        if key.epilogue is not None and call.bias is not None:
+        bias = factor = slices = arrived = None
+        if key.stored.bias is not None and call.bias is not None:
             bias = (*types(call.bias.dtype), (n,), (call.bias.stride,))
-        blocks = rows * columns * config.split_k
+        if key.stored.has_factor:
+            factor = single(call.sums)
+        if key.is_split:
+            slices, arrived = layout(sums), (int, (self._counters,), (4,))
         return PreparedLaunch(
             tile_kernel(key),
-            [*operands, layout(out), bias],
-            [slice_depth, config.split_k, rows, columns, config.group, 1.0, 0.0],
-            [batch, blocks],
+            [*operands, layout(out), bias, factor, slices, arrived],
+            [slice_depth, rows, columns, config.group, 1.0, 0.0],
+            [batch, rows * columns * config.split_k],
             config.threads,
             tiled=True,
             device=self._device,
@@ -79,21 +85,33 @@ class Multiplication:
         """True if the modules of its kernels are unmodified."""
         return self._launch.is_current() and (self._reduction is None or self._reduction.is_current())
 
-    def run(self, a: int, b: int, out: int, bias: int | None, alpha: float, beta: float) -> None:
+    def run(
+        self, a: int, b: int, out: int, bias: int | None, alpha: float, beta: float, factor: int | None = None
+    ) -> None:
         """Launches the product on the device's current stream.
 
         Args:
             a, b, out, bias: Addresses of the arrays.
             alpha, beta: The factors.
+            factor: Address of the factor that a kernel computed, if the call has one.
         """
         if self._is_swapped:
             a, b = b, a
-        if self._reduction is None:
-            self._launch.run((a, b, out, bias), alpha, beta)
+        if not self._workspace_bytes:
+            self._launch.run((a, b, out, bias, factor), alpha, beta)
             return
-        with workspace(self._workspace_bytes, self._device) as sums:
-            self._launch.run((a, b, sums, None), 1.0, 0.0)
-            self._reduction.run(sums, out, bias, alpha, beta)
+        with workspace(self._workspace_bytes, self._counters, self._device) as memory:
+            if self._reduction is None:
+                self._launch.run((a, b, out, bias, factor, memory.sums, memory.arrived), alpha, beta)
+            else:
+                self._launch.run((a, b, memory.sums), 1.0, 0.0)
+                self._reduction.run(memory.sums, out, bias, alpha, beta, factor)
+
+
+def _tiles(call: MatmulCall, config: MatmulConfig) -> tuple[int, int]:
+    """Rows and columns of tiles of C."""
+    _, m, n = call.out.shape
+    return -(-m // config.tile_m), -(-n // config.tile_n)
 
 
 class Reduction:
@@ -116,7 +134,7 @@ class Reduction:
             bias = (*types(epilogue.bias), (out.shape[2],), (bias_stride,))
         self._launch = PreparedLaunch(
             reduce_kernel(epilogue),
-            [layout(sums), layout(out), bias],
+            [layout(sums), layout(out), bias, single(epilogue.sums) if epilogue.has_factor else None],
             [slices, 1.0, 0.0],
             out.shape,
             THREADS,
@@ -128,9 +146,9 @@ class Reduction:
         """True if the module of its kernel is unmodified."""
         return bool(self._launch.is_current())
 
-    def run(self, sums: int, out: int, bias: int | None, alpha: float, beta: float) -> None:
+    def run(self, sums: int, out: int, bias: int | None, alpha: float, beta: float, factor: int | None = None) -> None:
         """Launches it on the device's current stream. The arguments are addresses and factors."""
-        self._launch.run((sums, out, bias), alpha, beta)
+        self._launch.run((sums, out, bias, factor), alpha, beta)
 
 
 def configuration(call: MatmulCall, device: Any) -> MatmulConfig:
@@ -159,7 +177,14 @@ def prepared(call: MatmulCall, device: Any) -> Multiplication:
     return holder[0]
 
 
-def multiply(call: MatmulCall, device: Any, pointers: Sequence[int | None], alpha: float, beta: float) -> None:
+def multiply(
+    call: MatmulCall,
+    device: Any,
+    pointers: Sequence[int | None],
+    alpha: float,
+    beta: float,
+    factor: int | None = None,
+) -> None:
     """Launches a product of checked arguments. Without elements in C, it launches nothing.
 
     Args:
@@ -167,7 +192,8 @@ def multiply(call: MatmulCall, device: Any, pointers: Sequence[int | None], alph
         device: Warp's device.
         pointers: Addresses of A, B, C and the bias.
         alpha, beta: The factors.
+        factor: Address of the factor that a kernel computed, if the call has one.
     """
     if not call.is_empty:
         a, b, out, bias = pointers
-        prepared(call, device).run(a or 0, b or 0, out or 0, bias, alpha, beta)
+        prepared(call, device).run(a or 0, b or 0, out or 0, bias, alpha, beta, factor)

@@ -81,12 +81,11 @@ def problem_of(call: MatmulCall) -> MatmulProblem:
 def epilogue_of(call: MatmulCall) -> Epilogue:
     """What follows the sums."""
     bias = None if call.bias is None else call.bias.dtype
-    return Epilogue(call.out.dtype, bias, call.has_beta, call.epilogue, call.sums)
+    return Epilogue(call.out.dtype, bias, call.has_beta, call.epilogue, call.sums, call.has_factor)
 
 
 def kernel_of(call: MatmulCall, config: MatmulConfig) -> TileKernel:
     """The constants of the kernel with the loop."""
-    is_partial = config.split_k > 1 or call.summed
     return TileKernel(
         call.a.dtype,
         call.b.dtype,
@@ -94,9 +93,10 @@ def kernel_of(call: MatmulCall, config: MatmulConfig) -> TileKernel:
         call.a.is_transposed,
         call.b.is_transposed,
         tf32=call.tf32,
-        epilogue=None if is_partial else epilogue_of(call),
-        scaled=not is_partial and call.scaled,
+        epilogue=None if call.summed else epilogue_of(call),
+        scaled=call.scaled and not call.summed,
         band=band_of(config),
+        slices=config.split_k,
     )
 
 

@@ -11,17 +11,35 @@ from typing import Any
 KEPT_BYTES = 256 << 20  # of one stream; larger workspaces are freed after each use
 
 
+COUNTERS = 1 << 16  # of one stream, for tiles whose slices several blocks compute
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Addresses of memory for the kernels of one product.
+
+    Attributes:
+        sums: Sums of slices.
+        arrived: Counters of the blocks of each tile. They are zeros, which each kernel leaves.
+    """
+
+    sums: int
+    arrived: int
+
+
 @dataclass
 class _Kept:
     """The workspace of a stream. Its users take turns, so that the stream runs each one's kernels one after another.
 
     Attributes:
-        array: The memory, as bytes.
+        sums: The memory, as bytes.
+        arrived: The counters.
         older: Smaller ones, to which the graphs of other libraries may still write.
         lock: Held from the first kernel that writes to it to the last one that reads it.
     """
 
-    array: Any = None
+    sums: Any = None
+    arrived: Any = None
     older: list[Any] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -30,26 +48,30 @@ _kept: dict[tuple[str, int], _Kept] = {}
 
 
 @contextmanager
-def workspace(size_bytes: int, device: Any) -> Iterator[int]:
-    """Yields the address of memory for kernels that the caller launches in the block, on the device's current stream.
+def workspace(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace]:
+    """Yields memory for kernels that the caller launches in the block, on the device's current stream.
 
     A graph that Warp captures gets memory of its own, because it may run on another stream.
 
     Args:
-        size_bytes: Size of the memory.
+        size_bytes: Size of the sums.
+        counters: The number of counters.
         device: Warp's device.
     """
     import warp as wp
 
-    if not device.is_cuda or size_bytes > KEPT_BYTES or device.captures:
-        array = wp.empty(size_bytes, dtype=wp.uint8, device=device)
-        yield array.ptr
+    if not device.is_cuda or size_bytes > KEPT_BYTES or counters > COUNTERS or device.captures:
+        sums = wp.empty(size_bytes, dtype=wp.uint8, device=device)
+        arrived = wp.zeros(counters, dtype=wp.int32, device=device)
+        yield Workspace(sums.ptr, arrived.ptr or 0)
         return
     kept = _kept.setdefault((device.alias, device.stream.cuda_stream), _Kept())
     with kept.lock:
-        if kept.array is None or kept.array.capacity < size_bytes:
-            if kept.array is not None:
-                kept.older.append(kept.array)
+        if kept.sums is None or kept.sums.capacity < size_bytes:
+            if kept.sums is not None:
+                kept.older.append(kept.sums)
             size = min(KEPT_BYTES, 1 << (size_bytes - 1).bit_length())
-            kept.array = wp.empty(size, dtype=wp.uint8, device=device)
-        yield kept.array.ptr
+            kept.sums = wp.empty(size, dtype=wp.uint8, device=device)
+        if kept.arrived is None:
+            kept.arrived = wp.zeros(COUNTERS, dtype=wp.int32, device=device)
+        yield Workspace(kept.sums.ptr, kept.arrived.ptr)

@@ -162,8 +162,18 @@ inline void __brkpt() { wt::emulator::fail("a breakpoint", "", 0); }
 // ---- threads, warps and memory
 
 inline void __syncthreads() { wt::emulator::collective(wt::emulator::Kind::barrier, {}); }
+__attribute__((no_sanitize("thread"))) inline int __syncthreads_or(int vote)
+{
+    static int found;  // blocks run one after another
+    __syncthreads();
+    if (threadIdx.x == 0) found = 0;
+    __syncthreads();
+    if (vote) found = 1;
+    __syncthreads();
+    return found;
+}
 inline void __syncwarp(unsigned lanes = 0xffffffffu) { wt::emulator::warp_barrier(lanes); }
-inline void __threadfence() { }
+inline void __threadfence() { wt::emulator::fence(); }
 inline void __threadfence_block() { }
 inline unsigned __activemask() { return wt::emulator::active_lanes(); }
 inline unsigned __ballot_sync(unsigned lanes, int vote) { return wt::emulator::ballot(lanes, vote != 0); }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "grid/fences.h"
 #include "machine/memory.h"
 #include "machine/warp_times.h"
 
@@ -16,24 +17,33 @@ namespace wt::emulator {
 
 enum class AccessKind { read, write, atomic };
 
-// A logical clock that advances at each barrier and each block. Barriers order the accesses of a block's threads. Nothing
-// orders the accesses of two blocks.
+// A logical clock that advances at each barrier and each block. Barriers order the accesses of a block's threads. Only
+// fences and atomic operations order the accesses of two blocks.
 class Clock {
 public:
-    void start_launch() { now_ = block_ = 1; }
+    void start_launch()
+    {
+        now_ = block_ = 1;
+        fences.start_launch();
+    }
     void start_block()
     {
         block_ = ++now_;
         warps.reset();
+        fences.start_block(block_);
     }
     void pass_barrier() { ++now_; }
 
     std::uint32_t now() const { return now_; }
 
-    // Returns true if a barrier orders an access at that time before all accesses from now on.
-    bool is_past(std::uint32_t time) const { return time >= block_ && time < now_; }
+    // Returns true if a barrier or fence orders an access at that time before all accesses from now on.
+    bool is_past(std::uint32_t time) const
+    {
+        return time >= block_ ? time < now_ : fences.is_ordered(time, now_);
+    }
 
     WarpTimes warps;
+    Fences fences;
 
 private:
     std::uint32_t now_ = 1, block_ = 1;

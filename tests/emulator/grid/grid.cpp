@@ -85,6 +85,17 @@ void Grid::access(AccessKind kind, const void* address, int bytes, int alignment
     guarded([&] { states->access({thread_index(), names[int(kind)], bytes}, kind, address, alignment); });
 }
 
+void Grid::atomic(void* address, int bytes)
+{
+    access(AccessKind::atomic, address, bytes, bytes);
+    if (thread_index() >= 0 && is_global(address)) clock_.fences.atomic(thread_index(), address);
+}
+
+void Grid::fence()
+{
+    if (thread_index() >= 0) clock_.fences.fence(thread_index(), clock_.now());
+}
+
 void Grid::access_global(void* address, int bytes)
 {
     guarded([&] { array_states_.access({thread_index(), "atomic operation", bytes}, AccessKind::atomic, address, bytes); });

@@ -43,6 +43,8 @@ public:
     // ---- called by threads; an error ends the thread
     void access(AccessKind kind, const void* address, int bytes, int alignment);
     void access_global(void* address, int bytes);  // atomic and aligned
+    void atomic(void* address, int bytes);
+    void fence();
     void start_copy(unsigned to, const void* from, int bytes, int valid_bytes);
     void commit_copies();
     void wait_for_copies(int pending = 0);  // groups that may stay pending

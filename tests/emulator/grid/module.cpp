@@ -77,7 +77,8 @@ unsigned active_lanes() { fail("activemask is not emulated", "", 0); }
 bool is_global(const void* pointer) { return grid->is_global(pointer); }
 unsigned long shared_address(const void* pointer) { return grid->shared_address(pointer); }
 void* shared_pointer(unsigned long address) { return grid->shared_pointer(address); }
-void atomic(void* address, int bytes) { grid->access(AccessKind::atomic, address, bytes, bytes); }
+void atomic(void* address, int bytes) { grid->atomic(address, bytes); }
+void fence() { grid->fence(); }
 void start_copy(unsigned to, const void* from, int bytes, int valid_bytes)
 {
     grid->start_copy(to, from, bytes, valid_bytes);

@@ -50,7 +50,27 @@ extern "C" __global__ void summed(float* x, float* y)
     }
 }
 
+// The last block to arrive at x[63] adds what each block stored.
+template <bool releases, bool acquires> __device__ void add_in_last_block(float* x, float* y)
+{
+    if (threadIdx.x < 31) y[1 + blockIdx.x * 31 + threadIdx.x] = 1.0f;
+    __syncthreads();
+    int is_last = 0;
+    if (threadIdx.x == 0) {
+        if (releases) __threadfence();
+        is_last = atomicAdd(x + 63, 1.0f) == 64.0f;
+        if (acquires) __threadfence();
+    }
+    if (__syncthreads_or(is_last) && threadIdx.x == 5) y[0] = y[1] + y[32];
+}
+
+extern "C" __global__ void last_block(float* x, float* y) { add_in_last_block<true, true>(x, y); }
+
 // ---- faulty
+
+extern "C" __global__ void without_release(float* x, float* y) { add_in_last_block<false, true>(x, y); }
+
+extern "C" __global__ void without_acquire(float* x, float* y) { add_in_last_block<true, false>(x, y); }
 
 extern "C" __global__ void static_race(float* x, float* y)
 {
