@@ -27,7 +27,8 @@ def staged_types(decision: LoopDecision) -> Iterator[str]:
     if decision.pipeline is None or (ring := decision.pipeline.ring) is None:
         return
     for product, variant, answer in zip(decision.pipeline.products, ring.variants, ring.products):
-        yield _type(product, variant, answer)
+        if product.array == hook_of(product.operation):  # the first one of those that share sums
+            yield _type(product, variant, answer)
 
 
 def _type(product: Accumulation, variant: GemmVariant, answer: StagedProduct) -> str:
@@ -130,4 +131,4 @@ def _add(ring: Ring, product: Accumulation, name: str) -> str:
 
 
 def _name(product: Accumulation) -> str:
-    return f"wt_staged_{hook_of(product.operation)}"
+    return f"wt_staged_{product.array}"

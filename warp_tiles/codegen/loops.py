@@ -62,7 +62,9 @@ class LoopDecision:
     @property
     def sums(self) -> int:
         """Registers of a thread that hold sums of staged products."""
-        return sum(product.sums for product in self.ring.products) if self.ring else 0
+        if self.ring is None:
+            return 0
+        return sum({c.array: product.sums for c, product in zip(self.accumulations, self.ring.products)}.values())
 
     @property
     def extra_bytes(self) -> int:
@@ -119,7 +121,10 @@ def _staged(
     """Returns the decision about a loop that loads into stages, or the reason why it does not."""
     if not target.families or not ahead or loop.kind == "unrolled":
         return target.obstacle
-    sums: dict[int, LoopSums | str] = {site: LoopSums(f"staged_{site}", "float", 0) for site in target.variants}
+    # equal products that add to one C share their sums
+    sums: dict[int, LoopSums | str] = {
+        site: LoopSums(f"staged_{variant.symbol}", "float", 0) for site, variant in target.variants.items()
+    }
     accumulations, obstacles = _accumulations(module, function, loop, around, products, sums, {})
     if obstacles:
         return obstacles[0]
