@@ -99,6 +99,28 @@ def test_the_last_block_of_a_tile_adds_the_slices(machine: Machine, tmp_path: Pa
     assert not outcome.arrays["Arrived"].any()
 
 
+@pytest.mark.parametrize("in_parts", ["a", "b"])
+@pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
+def test_an_operand_in_parts(machine: Machine, tmp_path: Path, in_parts: str, transposed: bool) -> None:  # noqa: F811
+    kernel = tile_kernel(
+        key(Epilogue("float32"), a_transposed=transposed, b_transposed=transposed, scaled=False, in_parts=in_parts)
+    )
+    a, b = integers(1, M, K, most=1), integers(2, K, N, most=1)
+    rest = integers(3, *(a if in_parts == "a" else b).shape, most=1)
+    stored = {"a": [a], "b": [b]}
+    stored[in_parts].append(rest)
+    arrays = [
+        np.stack([np.ascontiguousarray(part.T if transposed else part) for part in parts]).astype(np.float16)
+        for parts in stored.values()
+    ]
+    c, none = np.full((1, M, N), np.nan, dtype=np.float32), np.zeros(N, dtype=np.float32)
+    outcome = emulated(machine, kernel, tmp_path / "m").forward(
+        kernel, (1, 4), [*arrays, c, none, *unused(), *counts(K), 1.0, 0.0]
+    )
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"][0], sum(stored["a"]) @ sum(stored["b"]))
+
+
 @pytest.mark.parametrize(
     ("a_type", "b_type", "result", "tf32"),
     [

@@ -62,6 +62,54 @@ def test_a_float32_result_of_float16() -> None:
         assert np.array_equal(values_of(array.grad), expected.astype(np.float16))
 
 
+@pytest.mark.parametrize("dtype", [wp.float16, wp.bfloat16], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("shapes", [((33, 20), (20, 18)), ((3, 33, 20), (20, 18)), ((33, 20), (3, 20, 18))], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_of_a_float32_result(dtype: Any, shapes: tuple[tuple[int, ...], ...], layout: str) -> None:
+    a, b = integers(1, *shapes[0], most=1), integers(2, *shapes[1], most=1)
+    x, y = (LAYOUTS[layout](values, dtype, requires_grad=True) for values in (a, b))
+    out = LAYOUTS[layout](np.zeros((a @ b).shape), requires_grad=True)
+    g = integers(3, *out.shape) + 0.5
+    with wp.Tape() as tape:
+        warp_tiles.matmul(x, y, out)
+    backward(tape, out, g)
+    for array, expected in zip((x, y), gradients(g, a, b)):
+        np.testing.assert_allclose(values_of(array.grad), expected, rtol=2.0**-8 if dtype is wp.bfloat16 else 2.0**-11)
+
+
+@pytest.mark.parametrize("largest", [1e-33, 1e-20, 3e-8, 1.0, 65519.0, 1e20, 3e38])
+@pytest.mark.parametrize("dtype", [wp.float16, wp.bfloat16], ids=lambda dtype: dtype.__name__)
+def test_the_range_of_float32_gradients(largest: float, dtype: Any) -> None:
+    a, b, g = integers(1, 20, 30), np.eye(30), np.random.default_rng(3).normal(size=(20, 30))
+    g *= largest / np.max(np.abs(g))
+    arrays = [on(values, dtype, requires_grad=True) for values in (a, b)]
+    out = wp.zeros((20, 30), dtype=wp.float32, device=CPU, requires_grad=True)
+    alpha = 1.0 / largest
+    with wp.Tape() as tape:
+        warp_tiles.matmul(*arrays, out, alpha=min(alpha, 3e38))
+    backward(tape, out, g)
+    exact = min(alpha, 3e38) * g
+    np.testing.assert_allclose(values_of(arrays[0].grad), exact, rtol=2.0**-8, atol=2.0**-24)
+    if dtype is wp.float16:  # all but the last rounding keeps 22 bits
+        kept = np.abs(exact) > 2.0**-10
+        np.testing.assert_allclose(values_of(arrays[0].grad)[kept], exact[kept].astype(np.float16), rtol=2.0**-10)
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_gradients_that_are_not_finite_reach_only_their_rows(bad: float) -> None:
+    a, b, g = integers(1, 20, 30), integers(2, 30, 25), integers(3, 20, 25)
+    expected = g @ b.T
+    g[4, 7] = bad
+    arrays = [on(values, wp.float16, requires_grad=True) for values in (a, b)]
+    out = wp.zeros((20, 25), dtype=wp.float32, device=CPU, requires_grad=True)
+    with wp.Tape() as tape:
+        warp_tiles.matmul(*arrays, out)
+    backward(tape, out, g)
+    others = np.arange(20) != 4
+    assert np.array_equal(arrays[0].grad.numpy()[others], expected[others])
+    assert not np.isfinite(arrays[0].grad.numpy()[4, b[:, 7] != 0]).any()
+
+
 @pytest.mark.parametrize(
     ("a_shape", "b_shape"),
     [

@@ -32,6 +32,7 @@ class MatmulProblem:
         a_transposed, b_transposed: True if the operand's columns are contiguous in memory, and not its rows.
         tf32: True for tensor cores that round float32 to tf32.
         summed: True if C is one matrix, the sum over the batch.
+        in_parts: True if an operand is a sum of two arrays, so that each step of the loop has two products.
     """
 
     m: int
@@ -45,6 +46,7 @@ class MatmulProblem:
     b_transposed: bool = False
     tf32: bool = False
     summed: bool = False
+    in_parts: bool = False
 
     @property
     def sums(self) -> DType:
@@ -162,6 +164,8 @@ def choose_matmul(
     if arch is None:
         return _CPU_TILE
     measured = (records or {}).get(problem.tier)
+    if measured is not None and problem.in_parts:
+        measured = replace(measured, tile_k=measured.tile_k // 2)
     if measured is not None and shared_bytes(problem, measured) <= block_shared_bytes(arch) and not problem.summed:
         return replace(measured, split_k=min(measured.split_k, _most_slices(problem, measured.tile_k)))
     return min(
@@ -253,7 +257,7 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
                 continue  # 256 threads cannot hold its sums
             if (tile_m + tile_n) * step > tile:
                 step //= 2  # so that the double buffers fit C's memory
-        step = min(step, max(16, 16 * _ceil(problem.k, 16)))
+        step = min(step // (1 + problem.in_parts), max(16, 16 * _ceil(problem.k, 16)))
         threads = 256 if tile >= many else 128 if tile >= 1024 else 64 if tile >= 512 else LANES
         yield MatmulConfig(tile_m, tile_n, step, threads)
         if kind == "float32" and tile >= many:

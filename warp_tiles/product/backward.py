@@ -6,8 +6,15 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
-from warp_tiles.product.arguments import MatmulCall
-from warp_tiles.product.elementwise import column_sums_kernel, gradient_kernel, scale_kernel
+from warp_tiles.gemm.dtypes import DType
+from warp_tiles.product.arguments import MatmulCall, Operand
+from warp_tiles.product.elementwise import (
+    column_sums_kernel,
+    gradient_kernel,
+    largest_kernel,
+    parts_kernel,
+    scale_kernel,
+)
 from warp_tiles.product.kernels import types
 from warp_tiles.product.keys import Epilogue
 from warp_tiles.product.launches import launch
@@ -46,8 +53,11 @@ class Backward:
         before, array = view, gradient
         if self.call.epilogue is not None:
             before, array = self._before_epilogue(view, gradient)
-        self._add_to_operand(self.a, before, array, is_a=True)
-        self._add_to_operand(self.b, before, array, is_a=False)
+        gradients = _Gradient(before, array)
+        if before.dtype != self.call.a.dtype:
+            gradients = _in_parts(before, array, self.call.a.dtype, device)
+        self._add_to_operand(self.a, gradients, is_a=True)
+        self._add_to_operand(self.b, gradients, is_a=False)
         if self.bias is not None and self.bias.grad is not None:
             self._add_to_bias(before, array)
         if self.call.has_beta:
@@ -76,14 +86,15 @@ class Backward:
         launch(kernel, (inputs, view, outputs), (total.ptr, gradient.ptr, result.ptr), view.shape, device)
         return outputs, result
 
-    def _add_to_operand(self, operand: Any, before: View, array: Any, *, is_a: bool) -> None:
+    def _add_to_operand(self, operand: Any, gradient: _Gradient, *, is_a: bool) -> None:
         """A.grad += alpha * G @ B^T, or B.grad += alpha * A^T @ G, summed over the batch if it shares the operand."""
         if operand.grad is None:
             return
         target = view_of(operand.grad, self.call.a.dtype)
         other, other_array = (self.call.b, self.b) if is_a else (self.call.a, self.a)
-        left, right = (before, other.transposed()) if is_a else (other.transposed(), before)
-        first, second = (array, other_array) if is_a else (other_array, array)
+        left, right = (gradient.view, other.transposed()) if is_a else (other.transposed(), gradient.view)
+        first, second = (gradient.array, other_array) if is_a else (other_array, gradient.array)
+        parts: Operand = "a" if is_a else "b"
         call = MatmulCall(
             left,
             right,
@@ -92,8 +103,11 @@ class Backward:
             has_beta=True,
             tf32=self.call.tf32,
             summed=target.shape[0] < left.shape[0],
+            has_factor=gradient.factor is not None,
+            in_parts=parts if gradient.is_in_parts else None,
         )
-        multiply(call, self.out.device, (first.ptr, second.ptr, operand.grad.ptr, None), self.alpha, 1.0)
+        factor = None if gradient.factor is None else gradient.factor.ptr
+        multiply(call, self.out.device, (first.ptr, second.ptr, operand.grad.ptr, None), self.alpha, 1.0, factor)
 
     def _add_to_bias(self, before: View, array: Any) -> None:
         """bias.grad += the sums of the gradient's columns, of chunks of rows first."""
@@ -116,6 +130,47 @@ class Backward:
         assert call.bias is not None
         target = View(call.bias.dtype, (1, 1, columns), (0, 0, self.bias.grad.strides[0]))
         _add_rows(sums_view, target, (sums.ptr, self.bias.grad.ptr), device)
+
+
+@dataclass(frozen=True)
+class _Gradient:
+    """The gradient of a product, as an operand of its operands' gradients.
+
+    Attributes:
+        view, array: The array. If it is in parts, the second ones lie behind the view.
+        factor: An array with a factor of the gradient, or None.
+        is_in_parts: True if the gradient is a sum of two numbers.
+    """
+
+    view: View
+    array: Any
+    factor: Any = None
+    is_in_parts: bool = False
+
+
+def _in_parts(view: View, array: Any, dtype: DType, device: Any) -> _Gradient:
+    """A float32 gradient as sums of two 16-bit numbers, so that tensor cores multiply it with 16-bit operands."""
+    import warp as wp
+
+    batch, rows, columns = view.shape
+    (half,) = types(dtype)
+    parts = wp.empty((2 * batch, rows, columns), dtype=half, device=device)
+    numbers = wp.zeros((2, 1, 1), dtype=float, device=device)  # the largest magnitude, and the factor
+    number, largest, factor = contiguous("float32", (1, 1, 1)), numbers[0], numbers[1]
+    is_scaled = dtype == "float16"
+    if is_scaled:
+        chunks = -(-rows // CHUNK)
+        grid = (batch, chunks, columns)
+        launch(largest_kernel(), (view, number), (array.ptr, largest.ptr), grid, device, CHUNK)
+    launch(
+        parts_kernel(dtype),
+        (view, number, contiguous(dtype, (2 * batch, rows, columns)), number),
+        (array.ptr, largest.ptr, parts.ptr, factor.ptr),
+        view.shape,
+        device,
+        batch,
+    )
+    return _Gradient(contiguous(dtype, view.shape), parts, factor if is_scaled else None, is_in_parts=True)
 
 
 @functools.lru_cache(maxsize=128)

@@ -52,6 +52,72 @@ def scale_kernel(source: DType, result: DType, sums: DType) -> Any:
 
 
 @functools.cache
+def largest_kernel() -> Any:
+    """A kernel of ``Values, Largest, height, one``: the largest finite magnitude.
+
+    ``Values`` is (batch, m, n). ``Largest`` has one element, which is zero at first. The launch has a thread for each
+    column of ``height`` rows.
+    """
+    import warp as wp
+
+    @wp.kernel(enable_backward=False, module="unique")
+    def largest_magnitude(
+        Values: wp.array(dtype=float, ndim=3), Largest: wp.array(dtype=float, ndim=3), height: int, factor: float
+    ):
+        z, chunk, j = wp.tid()
+        found = wp.float32(0.0)
+        for i in range(chunk * height, wp.min(Values.shape[1], (chunk + 1) * height)):
+            value = wp.abs(Values[z, i, j])
+            if wp.isfinite(value):
+                found = wp.max(found, value)
+        if found > Largest[0, 0, 0]:  # few threads find a larger one, so that few wait for each other
+            wp.atomic_max(Largest, 0, 0, 0, found)
+
+    return forward_only(largest_magnitude)
+
+
+@functools.cache
+def parts_kernel(half: DType) -> Any:
+    """A kernel of ``Values, Largest, Parts, Factor, batch, one``: float32 as sums of two 16-bit numbers.
+
+    ``Values`` is (batch, m, n). ``Parts`` is (2 * batch, m, n), the rounded values and then what the rounding cut off.
+    The values of float16 are multiplied before by a power of two, so that the largest magnitude is at least 2^14 and
+    less than 2^15. ``Factor`` gets its inverse. So magnitudes from 2^-18 of the largest keep 22 bits or more. Those of
+    bfloat16 have the exponents of float32, and keep 16 bits.
+    """
+    import warp as wp
+
+    (value,) = types(half)
+    is_scaled = half == "float16"
+
+    @wp.kernel(enable_backward=False, module="unique")
+    def two_parts(
+        Values: wp.array(dtype=float, ndim=3),
+        Largest: wp.array(dtype=float, ndim=3),
+        Parts: wp.array(dtype=value, ndim=3),
+        Factor: wp.array(dtype=float, ndim=3),
+        batch: int,
+        factor: float,
+    ):
+        z, i, j = wp.tid()
+        scaled = Values[z, i, j]
+        if is_scaled:
+            # exponents as float32 stores them; that of the scale stays in the range of normal numbers
+            exponent = wp.clamp(wp.cast(Largest[0, 0, 0], wp.int32) >> 23, 15, 254)
+            scaled *= wp.cast((268 - exponent) << 23, wp.float32)
+            if z + i + j == 0:
+                Factor[0, 0, 0] = wp.cast((exponent - 14) << 23, wp.float32)
+        rounded = value(scaled)
+        Parts[z, i, j] = rounded
+        rest = scaled - float(rounded)
+        if not wp.isfinite(scaled):
+            rest = wp.float32(0.0)
+        Parts[batch + z, i, j] = value(rest)
+
+    return forward_only(two_parts)
+
+
+@functools.cache
 def column_sums_kernel(dtype: DType, sums: DType) -> Any:
     """A kernel of ``Gradient, Sums, height, one``: sums of ``height`` rows.
 

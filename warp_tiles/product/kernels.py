@@ -191,6 +191,8 @@ def tile_kernel(key: TileKernel) -> Any:
     With slices, each block stores its sums in ``Sums``, of shape (batch * rows * columns * slices, tile_m, tile_n), and
     the last block of a tile adds them. ``Arrived`` counts the blocks of each tile; it is zero before and after a
     launch. Without an epilogue, ``C`` is (batch * slices, m, n), and receives the sums of each slice.
+
+    An operand in parts has twice the batch: the first parts of all matrices, and then the second ones.
     """
     import warp as wp
 
@@ -199,6 +201,7 @@ def tile_kernel(key: TileKernel) -> Any:
     TILE_M, TILE_N, TILE_K = key.tile
     SLICES, is_split, is_partial = key.slices, key.is_split, key.epilogue is None
     a_transposed, b_transposed, tf32 = key.a_transposed, key.b_transposed, key.tf32
+    a_in_parts, b_in_parts = key.in_parts == "a", key.in_parts == "b"
     position, store, arrive = raster_function(), store_function(key), arrival_function()
 
     @wp.kernel(enable_backward=False, module="unique")
@@ -227,6 +230,10 @@ def tile_kernel(key: TileKernel) -> Any:
         if is_partial:
             result = z * SLICES + part
         matrix_c = C[result]
+        if a_in_parts:
+            rest_of_a = A[z + A.shape[0] // 2]
+        if b_in_parts:
+            rest_of_b = B[z + B.shape[0] // 2]
         c = wp.tile_zeros(shape=(TILE_M, TILE_N), dtype=sums, storage="shared")
         for step in range(0, slice_depth, TILE_K):  # all blocks have the same steps, so that they are uniform
             k = first + step
@@ -240,7 +247,27 @@ def tile_kernel(key: TileKernel) -> Any:
                 b = wp.tile_transpose(stored_b)
             else:
                 b = wp.tile_load(matrix_b, shape=(TILE_K, TILE_N), offset=(k, j * TILE_N), storage="shared")
-            if tf32:
+            if a_in_parts:
+                if a_transposed:
+                    stored_rest = wp.tile_load(
+                        rest_of_a, shape=(TILE_K, TILE_M), offset=(k, i * TILE_M), storage="shared"
+                    )
+                    rest = wp.tile_transpose(stored_rest)
+                else:
+                    rest = wp.tile_load(rest_of_a, shape=(TILE_M, TILE_K), offset=(i * TILE_M, k), storage="shared")
+                wp.tile_matmul(a, b, c)
+                wp.tile_matmul(rest, b, c)
+            elif b_in_parts:
+                if b_transposed:
+                    stored_rest = wp.tile_load(
+                        rest_of_b, shape=(TILE_N, TILE_K), offset=(j * TILE_N, k), storage="shared"
+                    )
+                    rest = wp.tile_transpose(stored_rest)
+                else:
+                    rest = wp.tile_load(rest_of_b, shape=(TILE_K, TILE_N), offset=(k, j * TILE_N), storage="shared")
+                wp.tile_matmul(a, b, c)
+                wp.tile_matmul(a, rest, c)
+            elif tf32:
                 wp.tile_matmul(a, b, c, precision="tf32")
             else:
                 wp.tile_matmul(a, b, c)

@@ -42,6 +42,7 @@ class TileKernel:
         scaled: False if alpha is 1.
         band: Rows of a tile of C that the epilogue computes at a time. They divide the tile's.
         slices: The number of slices of K. Several blocks compute one tile of C, each from one slice.
+        in_parts: The operand that is a sum of two arrays, ``a`` or ``b``.
     """
 
     a: DType
@@ -54,6 +55,7 @@ class TileKernel:
     scaled: bool = True
     band: int = 16
     slices: int = 1
+    in_parts: str | None = None
 
     @property
     def sums(self) -> DType:

@@ -63,7 +63,7 @@ class Multiplication:
         rows, columns = _tiles(call, config)
         steps = -(-k // config.tile_k)
         slice_depth = -(-steps // config.split_k) * config.tile_k
-        operands = [layout(view.transposed() if view.is_transposed else view) for view in (call.a, call.b)]
+        operands = [_operand(view, call.in_parts == name) for name, view in (("a", call.a), ("b", call.b))]
         bias = factor = slices = arrived = None
         if key.stored.bias is not None and call.bias is not None:
             bias = (*types(call.bias.dtype), (n,), (call.bias.stride,))
@@ -106,6 +106,12 @@ class Multiplication:
             else:
                 self._launch.run((a, b, memory.sums), 1.0, 0.0)
                 self._reduction.run(memory.sums, out, bias, alpha, beta, factor)
+
+
+def _operand(view: View, in_parts: bool) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
+    """The layout of an array that is an operand or its transpose."""
+    dtype, (batch, *shape), strides = layout(view.transposed() if view.is_transposed else view)
+    return dtype, (batch * (1 + in_parts), *shape), strides
 
 
 def _tiles(call: MatmulCall, config: MatmulConfig) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem
-from warp_tiles.product.arguments import MatmulCall
+from warp_tiles.product.arguments import MatmulCall, Operand
 from warp_tiles.product.keys import Epilogue, TileKernel
 
 _BAND_ELEMENTS = 32  # of each thread, which holds them in registers without enable()
@@ -42,7 +42,9 @@ def arranged(call: MatmulCall) -> Arranged:
 
 def _swapped(call: MatmulCall) -> MatmulCall:
     """The transpose of C is the product of the transposes of B and A."""
-    return replace(call, a=call.b.transposed(), b=call.a.transposed(), out=call.out.transposed())
+    in_parts: Operand | None = {"a": "b", "b": "a"}.get(call.in_parts or "")  # type: ignore[assignment]
+    a, b = call.b.transposed(), call.a.transposed()
+    return replace(call, a=a, b=b, out=call.out.transposed(), in_parts=in_parts)
 
 
 def _joined(call: MatmulCall) -> MatmulCall | None:
@@ -75,6 +77,7 @@ def problem_of(call: MatmulCall) -> MatmulProblem:
         b.is_transposed,
         call.tf32,
         call.summed,
+        call.in_parts is not None,
     )
 
 
@@ -97,6 +100,7 @@ def kernel_of(call: MatmulCall, config: MatmulConfig) -> TileKernel:
         scaled=call.scaled and not call.summed,
         band=band_of(config),
         slices=config.split_k,
+        in_parts=call.in_parts,
     )
 
 
