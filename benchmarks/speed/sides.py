@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import warp as wp
 
+import warp_tiles
 from benchmarks.speed.arrays import Matrix, draw, to_device, to_host
 from benchmarks.speed.builds import ARCH, Build, BuildStore, import_kernels
 from benchmarks.speed.cells import Cell, Part
@@ -84,6 +85,7 @@ class Side:
         cell = build.cell
         self.cell, self.part, self.device = cell, part, device
         self.rounds_to_half = build.side != "tiles"  # cuBLASDx does so with products of float and half
+        self._side = build.side
         self._kernel = load_kernel(store, build, device)
         shape_a, shape_b, shape_c = self._shapes(cell, part)
         self.a = _operand(shape_a, 1, exact, cell.a, device)
@@ -118,8 +120,29 @@ class Side:
 
     def launch(self, calls: int, adjoint: bool) -> Launch:
         """Returns a launch. An adjoint first restores the gradient of C, which Warp's adjoint of a store zeroes."""
-        restore = functools.partial(wp.copy, self.c.grad, self.gradient_of_c) if adjoint else None
-        return Launch(self.command(calls, adjoint).launch, restore)
+        if not adjoint:
+            return Launch(self.command(calls, False).launch)
+        return Launch(self._backward(calls), functools.partial(wp.copy, self.c.grad, self.gradient_of_c))
+
+    def _backward(self, calls: int) -> Callable[[], None]:
+        """Returns the adjoint: of a loop as a tape runs it, else the recorded launch of the kernel."""
+        if self.cell.form != "loop":
+            run: Callable[[], None] = self.command(calls, True).launch
+            return run
+        is_ours = self._side == "tiles"
+        if is_ours:
+            warp_tiles.enable()  # so that the tape may multiply whole arrays
+        cell, size = self.cell, self.part.size
+        with wp.Tape() as tape, warp_tiles.override(whole_gradients="auto" if is_ours else "off"):
+            wp.launch_tiled(
+                self._kernel,
+                dim=[size // cell.m, size // cell.n],
+                inputs=[self.a, self.b],
+                outputs=[self.c],
+                block_dim=cell.threads,
+                device=self.device,
+            )
+        return functools.partial(tape.backward)
 
     def results(self, calls: int) -> dict[str, Matrix]:
         """The results of ``calls`` products: a sample of C, or of the gradients of A and B."""
@@ -130,7 +153,7 @@ class Side:
         self.a.grad.zero_()
         self.b.grad.zero_()
         wp.copy(self.c.grad, self.gradient_of_c)
-        self.command(calls, True).launch()
+        self._backward(calls)()
         return {"grad_a": sample(self.a.grad), "grad_b": sample(self.b.grad)}
 
 

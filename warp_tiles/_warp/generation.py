@@ -65,7 +65,8 @@ def finish_module(builder: Any, state: BuilderState, source: str) -> tuple[Gener
     called = frozenset(i for i, adjoint in state.adjoint_of_site.items() if adjoint in state.recorder.reversed)
     kernels = [kernel.key for kernel in builder.kernels]
     plan = resolve(state.session, called, kernels, list(function_uses(builder, state, reached)))
-    trace = state.recorder.trace(state.label, lambda adjoint: kernels_of(adjoint, reached))
+    keys = {id(kernel.adj): kernel.key for kernel in builder.kernels}
+    trace = state.recorder.trace(state.label, lambda adjoint: kernels_of(adjoint, reached), keys)
     indexed = -(-trace.largest_tile(INDEXED) // state.session.block_dim)
     debug = builder.options.get("mode") == "debug"
     return GeneratedModule(state.session, source, trace, called), replace(plan, indexed_elements=indexed, debug=debug)

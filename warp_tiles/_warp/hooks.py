@@ -14,7 +14,8 @@ The hooks replace these members of Warp. :meth:`Hooks.install` checks that all e
     Module.load, Module._compile    load a module; one whose hash is discarded is loaded again
 
 The trace of the code generator needs more members (:mod:`warp_tiles._warp.tracing`). If a Warp lacks one of them, its
-products and solvers are still served, and its loops stay as Warp generates them.
+products and solvers are still served, and its loops stay as Warp generates them. A tape's ``record_launch`` shows the
+launches of products of whole arrays (:mod:`warp_tiles._warp.tapes`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from warp_tiles._warp.reload import LoadAgain, Reloads
 from warp_tiles._warp.seams import GEMM_OPTION, MATMUL, SOLVER_OPTION, SOLVERS, check_seams, find, mathdx_enabled
 from warp_tiles._warp.sites import Sites
 from warp_tiles._warp.solvers import SolverHooks
+from warp_tiles._warp.tapes import Tapes
 from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import mentions
 from warp_tiles.build.engine import Engine
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 _NO_EFFECT_ON_CODE = {
     "cache_max_bytes", "cache_shared", "jobs", "precompile_headers", "prefetch", "progress", "tune_budget_s",
+    "whole_gradients",
 }  # fmt: skip
 
 
@@ -83,6 +86,7 @@ class Hooks:
         self.engine = engine
         self.reloads = Reloads(engine)
         self._tracer = Tracer()
+        self._tapes = Tapes(self._plan)
         self.sites = Sites(self.reloads, self._tracer)
         self._products = Products(self.sites, self._tracer)
         self._solvers = SolverHooks(self.sites, engine)
@@ -114,6 +118,7 @@ class Hooks:
             self._wrap(codegen.Adjoint, "build", self._adjoint_build)
             self._wrap(codegen, "codegen_func_reverse", self._codegen_func_reverse)
             self._tracer.install(self._wrap)
+            self._tapes.install(self._wrap)
             self._wrap(context.ModuleBuilder, "codegen", self._codegen)
             self._wrap(context.ModuleBuilder, "get_link_inputs", self._get_link_inputs)
             self._replace(context.Module, "load", self.reloads.wrapped_load(context.Module.load))
@@ -140,6 +145,11 @@ class Hooks:
         threads = 1 if target.is_cpu else block_dim
         fresh = (module for module in modules if not module.execs)
         return self.reloads.prefetches.start((m, target, threads or int(m.options["block_dim"])) for m in fresh)
+
+    def _plan(self, module: Any, arch: int, block_dim: int) -> ModulePlan | None:
+        from warp_tiles._warp.plans import plan_module
+
+        return plan_module(self, module, arch, block_dim)
 
     def settings_changed(self) -> None:
         """Discards the hashes of all modules if a setting changed that affects their code."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from warp_tiles._warp.recorder import Recorder
@@ -29,12 +29,18 @@ class ModuleRecorder:
         recorder = self.recorders[id(adjoint)] = Recorder(adjoint, self._numbers)
         return recorder
 
-    def trace(self, label_of: Callable[[Any], str], kernels_of: Callable[[Any], tuple[str, ...]]) -> ModuleTrace:
+    def trace(
+        self,
+        label_of: Callable[[Any], str],
+        kernels_of: Callable[[Any], tuple[str, ...]],
+        kernel_keys: Mapping[int, str],
+    ) -> ModuleTrace:
         """Returns the trace of the module.
 
         Args:
             label_of: Returns the label of a function, by its Adjoint.
             kernels_of: Returns the keys of the kernels that reach a function, by its Adjoint.
+            kernel_keys: Keys of the module's kernels, by identity of their Adjoints.
         """
         functions: dict[str, FunctionTrace] = {}
         kernels: dict[str, tuple[str, ...]] = {}
@@ -43,7 +49,8 @@ class ModuleRecorder:
             functions[found.label] = found
             kernels[found.label] = kernels_of(recorder.adjoint)
         reverse = frozenset(label_of(r.adjoint) for i, r in self.recorders.items() if i in self.reversed)
-        return ModuleTrace(functions, reverse, kernels)
+        own = {label_of(r.adjoint): kernel_keys[i] for i, r in self.recorders.items() if i in kernel_keys}
+        return ModuleTrace(functions, reverse, kernels, own)
 
     def _effect_of(self, function: Any) -> Effect:
         identity = id(function.adj)

@@ -15,6 +15,7 @@ from warp_tiles.codegen.effects import (
     LOAD,
     MAP,
     MATMUL,
+    SHAPE,
     STORE,
     effect_of_builtin,
     effect_of_function,
@@ -157,6 +158,11 @@ class Recorder:
             )
         )
 
+    def record_shape(self, array: Any, shape: Any) -> None:
+        """Records ``array.shape``."""
+        if is_array(array) and hasattr(shape, "emit"):
+            self._add(RecordedOperation(SHAPE, self.line, Effect.NONE, (array,), (shape,)))
+
     def record_return(self, values: Any, emit: Emit) -> None:
         """Records a return statement before Warp emits it."""
         wait = self.mark_wait(emit)
@@ -170,9 +176,18 @@ class Recorder:
         emit(Hook.BEGIN.name_of(block.hook), None, True)
         self._open(block)
 
-    def set_loop_variable(self, variable: Any) -> None:
-        """Sets the variable of the innermost loop."""
-        self._blocks[-1].variable = variable.emit()
+    def set_loop_variable(self, variable: Any, constant: Any) -> None:
+        """Sets the variable of the innermost loop.
+
+        Args:
+            variable: Warp's value.
+            constant: Warp's constant range; None for another one.
+        """
+        block = self._blocks[-1]
+        block.variable = variable.emit()
+        start, stop, step = (getattr(constant, name, None) for name in ("start", "stop", "step"))
+        if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int):
+            block.steps = start, stop, step
 
     def end_body(self, emit: Emit) -> None:
         """Ends the body of the innermost loop or branch."""

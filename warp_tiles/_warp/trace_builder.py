@@ -50,6 +50,7 @@ class RecordedBlock:
     nodes: list[RecordedOperation | RecordedBlock] = field(default_factory=list)
     wait: int | None = None
     end_wait: int | None = None
+    steps: tuple[int, int, int] | None = None
 
 
 class TraceBuilder:
@@ -84,7 +85,7 @@ class TraceBuilder:
             if node.kind == "branch":
                 return Branch(node.line, inside, node.wait, node.end_wait)
             kind = cast("Literal['range', 'while', 'unrolled']", node.kind)
-            return Loop(kind, node.line, node.hook, inside, node.variable, node.wait, node.end_wait)
+            return Loop(kind, node.line, node.hook, inside, node.variable, node.wait, node.end_wait, node.steps)
         operands = tuple(self._value(value, node.constants) for value in node.operands)
         memory = frozenset().union(*(value.memory for value in operands if isinstance(value, Tile)))
         results = tuple(self._value(value, {}, memory) for value in node.results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles._warp.frames import Call, Emit, Statement, Unrecorded
 from warp_tiles._warp.seams import find, missing_part
+from warp_tiles.codegen.effects import SHAPE
 
 if TYPE_CHECKING:
     from warp_tiles._warp.module_recorder import ModuleRecorder
@@ -185,7 +187,8 @@ class Tracer:
         recorder.begin_loop("range", self._emit_unrecorded(adj))
         with self._unrecorded(recorder):
             variable = original(adj, *args, **named)
-        recorder.set_loop_variable(variable)
+        constant = args[1] if len(args) > 1 else named.get("constant_range")
+        recorder.set_loop_variable(variable, constant)
         return variable
 
     def _eval(self, original: Any, adj: Any, node: Any) -> Any:
@@ -198,6 +201,8 @@ class Tracer:
             found = original(adj, node)
         finally:
             recorder.frames.pop()
+        if isinstance(node, ast.Attribute) and node.attr == SHAPE and isinstance(node.value, ast.Name):
+            recorder.record_shape(adj.symbols.get(node.value.id), found)
         if statement.unrolled:
             recorder.end_loop(self._emit_unrecorded(adj))
         return found

@@ -299,7 +299,7 @@ def _functions(built: Sequence[Artifact]) -> dict[Variant, DeviceFunction]:
 def with_loops(plan: ModulePlan, generated: GeneratedModule) -> ModulePlan:
     """The plan with the treatment of each loop, and with the register limit that its sums need."""
     loops = generated.loops(planned_functions(plan), plan.settings, suffix=_may_have_suffix(plan))
-    return with_register_limit(replace(plan, loops=loops))
+    return with_register_limit(replace(plan, loops=loops, whole_products=generated.whole_products()))
 
 
 def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, int]:

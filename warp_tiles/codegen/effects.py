@@ -6,6 +6,7 @@ from warp_tiles.codegen.trace import Effect
 
 LOAD, STORE, MATMUL = "tile_load", "tile_store", "tile_matmul"
 ASTYPE, MAP = "tile_astype", "tile_map"  # these compute a tile in registers
+SHAPE = "shape"  # of an array
 JUMPS = ("break", "continue")
 TRANSPOSE = "tile_transpose"  # a view of the whole tile
 ADD_INPLACE = "add_inplace"  # the operator +=

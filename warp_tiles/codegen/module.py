@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
 from warp_tiles.codegen.emit import emit_loads, emit_loops, skip_replays
@@ -14,6 +14,7 @@ from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.prelude import prefix_of, waiting_function, with_prelude
 from warp_tiles.codegen.stores import emit_computed_stores
 from warp_tiles.codegen.trace import ModuleTrace
+from warp_tiles.codegen.whole import WholeProduct, whole_product
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.main_loop import InstructionFamily
 from warp_tiles.gemm.variant import GemmVariant, Role
@@ -21,6 +22,7 @@ from warp_tiles.plan.planning import PlannedLoop, Session, Site
 from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import SolverVariant, Variant
 
+WHOLE_GRADIENTS = "two products of whole arrays, if a launch on a GPU covers large arrays; else the adjoint kernel"
 SCALAR_FUNCTION = "0"  # Warp's templates take the scalar path if they get an int in place of a function
 
 
@@ -102,10 +104,41 @@ class GeneratedModule:
                 decision.reason,
                 decision.instruction,
                 decision.sums,
+                self._gradients(decision.function, settings),
             )
             for decision in self._decide(functions, settings, suffix)
             for kernel in self.trace.kernels_of.get(decision.function, ())
         )
+
+    def whole_products(self) -> dict[str, WholeProduct]:
+        """Returns the kernels that are a product of whole arrays and have an adjoint, by their keys."""
+        keys = list(self.trace.kernels.values())
+        found = {
+            key: whole_product(self.trace.functions[label])
+            for label, key in self.trace.kernels.items()
+            if label in self.trace.reversed and keys.count(key) == 1
+        }
+        return {
+            key: replace(whole, tf32=self.session.sites[whole.site].is_tf32)
+            for key, whole in found.items()
+            if isinstance(whole, WholeProduct)
+        }
+
+    def _gradients(self, label: str, settings: Settings) -> str:
+        """How a tape computes the gradients of a loop; empty if the function has no adjoint."""
+        if label not in self.trace.reversed:
+            return ""
+        obstacle = ""
+        if settings.whole_gradients == "off":
+            obstacle = f"{settings.named('whole_gradients')} is 'off'"
+        elif label not in self.trace.kernels:
+            obstacle = "the loop is in a function"
+        elif list(self.trace.kernels.values()).count(self.trace.kernels[label]) > 1:
+            obstacle = "the kernel is generic, and has several instances"
+        else:
+            whole = whole_product(self.trace.functions[label])
+            obstacle = whole if isinstance(whole, str) else ""
+        return f"the adjoint kernel: {obstacle}" if obstacle else WHOLE_GRADIENTS
 
     def reserved_bytes(
         self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, suffix: bool

@@ -173,6 +173,7 @@ class Loop:
         variable: C++ name of the loop's variable, or empty.
         wait: Number of the hook before it; None if no load can be in flight there.
         end_wait: Number of the hook at the end of its body; None if no load can be in flight there.
+        steps: Start, end and step of a range of constants, if Warp's code generator knows them, else None.
     """
 
     kind: Literal["range", "while", "unrolled"]
@@ -182,6 +183,7 @@ class Loop:
     variable: str = ""
     wait: int | None = None
     end_wait: int | None = None
+    steps: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,11 +239,13 @@ class ModuleTrace:
         functions: The traced functions by label.
         reversed: Labels of the functions whose adjoint is generated.
         kernels_of: Keys of the kernels that reach a function, by its label.
+        kernels: Keys of kernels, by their labels. Instances of a generic kernel have one key.
     """
 
     functions: Mapping[str, FunctionTrace] = field(default_factory=dict)
     reversed: frozenset[str] = frozenset()
     kernels_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kernels: Mapping[str, str] = field(default_factory=dict)
 
     def largest_tile(self, names: Collection[str]) -> int:
         """Returns the number of elements of the largest tile of some operations.

@@ -12,8 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from warp_tiles.codegen.whole import WholeProduct
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
-from warp_tiles.gemm.variant import PRODUCT_ROLES, Role
+from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Role
 from warp_tiles.settings import Settings, current
 from warp_tiles.solver.config import Config
 from warp_tiles.solver.variant import Variant
@@ -47,6 +48,12 @@ class Site:
     def is_solver(self) -> bool:
         """True if the site calls a solver function."""
         return Role.ADJOINT_A not in self.roles
+
+    @property
+    def is_tf32(self) -> bool:
+        """True for a product that rounds float32 to tf32."""
+        forward = self.variants.get(Role.FORWARD)
+        return isinstance(forward, GemmVariant) and forward.precision == "tf32"
 
     def placeholder(self, role: Role) -> str:
         """The name of one function of this site in the generated source."""
@@ -139,6 +146,7 @@ class PlannedLoop:
         reason: The reason for this state.
         instruction: ``wgmma`` or an ``mma.sync`` such as ``mma_m16n8k16`` if it multiplies tiles in stages, else empty.
         sums: Registers of a thread that hold sums of such products.
+        gradients: How a ``wp.Tape`` computes its gradients, and why; empty if the kernel has no adjoint.
     """
 
     kernel: str
@@ -150,6 +158,7 @@ class PlannedLoop:
     reason: str
     instruction: str = ""
     sums: int = 0
+    gradients: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints."""
@@ -180,6 +189,7 @@ class ModulePlan:
         settings: The settings in force for the module.
         loops: Every loop that contains products, once for each kernel that runs it.
         loops_reason: The reason why no loop was examined; empty if loops were examined.
+        whole_products: Kernels that are a product of whole arrays and have an adjoint, by their keys.
         debug: True for a debug build, which Warp links.
         indexed_elements: Elements for each thread, at most, that an indexed load or store of the module has.
         register_limit: Registers per thread, at most, in a cubin that warp_tiles links; None for no limit. Warp's own
@@ -195,6 +205,7 @@ class ModulePlan:
     settings: Settings = field(default_factory=Settings)
     loops: tuple[PlannedLoop, ...] = ()
     loops_reason: str = ""
+    whole_products: Mapping[str, WholeProduct] = field(default_factory=dict)
     debug: bool = False
     indexed_elements: int = 0
     register_limit: int | None = None

@@ -33,6 +33,7 @@ class Backward:
         a, b, out, bias: Its arrays.
         alpha, beta: Its factors.
         old: The content of ``out`` before the product, if the epilogue's gradient needs it.
+        a_transposed, b_transposed: True if the array is the transpose of the operand in ``call``.
     """
 
     call: MatmulCall
@@ -43,6 +44,8 @@ class Backward:
     alpha: float
     beta: float
     old: Any = None
+    a_transposed: bool = False
+    b_transposed: bool = False
 
     def __call__(self) -> None:
         gradient = self.out.grad
@@ -91,6 +94,8 @@ class Backward:
         if operand.grad is None:
             return
         target = view_of(operand.grad, self.call.a.dtype)
+        if self.a_transposed if is_a else self.b_transposed:
+            target = target.transposed()
         other, other_array = (self.call.b, self.b) if is_a else (self.call.a, self.a)
         left, right = (gradient.view, other.transposed()) if is_a else (other.transposed(), gradient.view)
         first, second = (gradient.array, other_array) if is_a else (other_array, gradient.array)

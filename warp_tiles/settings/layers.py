@@ -49,6 +49,8 @@ class Settings:
         prefetch: ``warp-tiles run`` compiles the modules that the script's last run loaded side by side.
         progress: Progress bar: ``auto`` on a terminal, ``on``, ``off``.
         loop_sums: Keep the sums of a loop of products in registers, and write C after the loop.
+        whole_gradients: Where a kernel is a product of whole arrays, a tape on a GPU computes its gradients as two
+            products without atomic additions: ``auto`` for large arrays, ``always``, or ``off``.
         main_loop: The pipeline of loops of products: ``auto``; ``mma`` has stages but no wgmma; ``two_buffers`` has no
             stages.
         wide_moves: Load tiles asynchronously in functions with products or solvers, and ahead of the product in loops.
@@ -73,6 +75,7 @@ class Settings:
     prefetch: bool = False
     progress: str = "auto"
     loop_sums: bool = True
+    whole_gradients: str = "auto"
     main_loop: str = "auto"
     wide_moves: bool = True
     policy: str = "auto"
@@ -162,6 +165,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "prefetch": values.flag,
     "progress": values.choice(*SWITCHES),
     "loop_sums": values.flag,
+    "whole_gradients": values.choice("auto", "always", "off"),
     "main_loop": values.choice("auto", "mma", "two_buffers"),
     "wide_moves": values.flag,
     "policy": values.choice(*POLICIES),

@@ -1,0 +1,112 @@
+"""Gradients of kernels that are a product of whole arrays, on a tape on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.helpers import load
+from tests.product.cases import Values, integers, on
+from tests.whole_kernels import WHOLE, Whole
+from warp_tiles._warp.tapes import RecordedProduct
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
+M, N, K, THREADS = 260, 200, 144, 64
+
+
+@pytest.fixture(autouse=True)
+def _hooked() -> Iterator[None]:
+    with warp_tiles.enabled():
+        yield
+
+
+class Recorded:
+    """A launch on a tape, with its arrays on a GPU.
+
+    Attributes:
+        a, b, g: Values of A and B, and of the gradient of C.
+        tape: The tape.
+    """
+
+    def __init__(self, form: Whole, gpu: str, mode: str) -> None:
+        self.a, self.b = integers(1, M, K, most=1), integers(2, K, N, most=1)
+        self.g = integers(3, M, N, most=1) + (0.25 if form.result == "float32" else 0.0)
+        dtype, result = getattr(wp, form.dtype), getattr(wp, form.result)
+        self._arrays = [
+            on(self.a.T if form.a_transposed else self.a, dtype, gpu, requires_grad=True),
+            on(self.b.T if form.b_transposed else self.b, dtype, gpu, requires_grad=True),
+            on(np.zeros((M, N)), result, gpu, requires_grad=True),
+        ]
+        self._form = form
+        self._gradient = on(self.g, result, gpu)
+        tiles = -(-M // 32), -(-N // 16)
+        a, b, self._c = self._arrays
+        with warp_tiles.override(whole_gradients=mode), wp.Tape() as self.tape:
+            wp.launch_tiled(
+                load(form.text, block_dim=THREADS).multiply,
+                dim=tiles[::-1] if form.swapped else tiles,
+                inputs=[a, b, K],
+                outputs=[self._c],
+                block_dim=THREADS,
+                device=gpu,
+            )
+
+    def backward(self) -> None:
+        """Adds the gradients. The arrays stay where they are."""
+        wp.copy(self._c.grad, self._gradient)
+        self.tape.backward()
+
+    def gradients(self) -> tuple[Values, Values]:
+        """The gradients of A and B, in the operands' orientation."""
+        a, b = (array.grad.numpy().astype(np.float64) for array in self._arrays[:2])
+        return (a.T if self._form.a_transposed else a), (b.T if self._form.b_transposed else b)
+
+
+def rounded(values: Values, form: Whole) -> Values:
+    return values.astype(form.dtype).astype(np.float64)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_gradients_are_exact(name: str, gpu: str) -> None:
+    form = WHOLE[name]
+    recorded = Recorded(form, gpu, "always")
+    (launch,) = recorded.tape.launches
+    assert isinstance(launch, RecordedProduct)
+    recorded.backward()
+    of_a, of_b = recorded.gradients()
+    assert np.array_equal(of_a, rounded(recorded.g @ recorded.b.T, form))
+    assert np.array_equal(of_b, rounded(recorded.a.T @ recorded.g, form))
+
+
+@pytest.mark.parametrize("mode", ["auto", "off"])
+def test_small_products_keep_their_adjoint_kernels(mode: str, gpu: str) -> None:
+    recorded = Recorded(WHOLE["bounds from a shape"], gpu, mode)
+    (launch,) = recorded.tape.launches
+    assert not isinstance(launch, RecordedProduct)
+    recorded.backward()
+    assert np.array_equal(recorded.gradients()[0], recorded.g @ recorded.b.T)
+
+
+@pytest.mark.parametrize("name", ["bounds from a shape", "half"])
+def test_a_graph_repeats_the_gradients(name: str, gpu: str) -> None:
+    recorded = Recorded(WHOLE[name], gpu, "always")
+    recorded.backward()
+    first = recorded.gradients()
+    recorded.tape.zero()
+    with wp.ScopedCapture(gpu) as capture:
+        recorded.backward()
+    for _ in range(2):
+        wp.capture_launch(capture.graph)
+    for gradient, once in zip(recorded.gradients(), first):
+        assert np.array_equal(gradient, rounded(2 * once, WHOLE[name]))
+
+
+def test_a_module_from_warps_cache_is_planned(gpu: str) -> None:
+    form = WHOLE["bounds from a shape"]
+    found: list[Any] = [Recorded(form, gpu, "always").tape.launches[0] for _ in range(2)]
+    assert all(isinstance(launch, RecordedProduct) for launch in found)

@@ -1,0 +1,157 @@
+"""Kernels that are a product of whole arrays, and kernels that are more or less than one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KERNEL = """
+@wp.kernel{options}
+def multiply(
+    A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), n: int, C: wp.array2d(dtype=wp.{result})
+):
+    i, j = wp.tid()
+{body}
+"""
+START = "c = wp.tile_zeros(shape=(32, 16), dtype=wp.float32)"
+RANGE = "for k in range(0, A.shape[1], 8):"
+LOAD_A = "a = wp.tile_load(A, shape=(32, 8), offset=(i * 32, k))"
+LOAD_B = "b = wp.tile_load(B, shape=(8, 16), offset=(k, j * 16))"
+PRODUCT = "wp.tile_matmul(a, b, c)"
+STORE = "wp.tile_store(C, c, offset=(i * 32, j * 16))"
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A kernel that is a product of whole arrays. Its tiles of C have 32 x 16 elements.
+
+    Attributes:
+        text: Python source after ``import warp as wp``.
+        a_transposed, b_transposed: True if the array holds the operand's transpose.
+        swapped: True if the first launch dimension counts tiles across.
+        dtype, result: Element types of A and B, and of C.
+    """
+
+    text: str
+    a_transposed: bool = False
+    b_transposed: bool = False
+    swapped: bool = False
+    dtype: str = "float32"
+    result: str = "float32"
+
+
+def kernel(
+    *,
+    start: str = START,
+    head: str = RANGE,
+    loads: tuple[str, ...] = (LOAD_A, LOAD_B),
+    product: str = PRODUCT,
+    store: str = STORE,
+    dtype: str = "float32",
+    result: str = "float32",
+    options: str = "",
+    above: str = "",
+) -> str:
+    """The source of a kernel with these statements."""
+    lines = [*start.splitlines(), head, *(f"    {line}" for line in (*loads, *product.splitlines()))]
+    lines += store.splitlines()
+    body = "\n".join(f"    {line}" for line in lines)
+    return above + KERNEL.format(options=options, dtype=dtype, result=result, body=body)
+
+
+COUNTED = ("a = wp.tile_load(A, shape=(32, 8), offset=(i * 32, k * 8))", LOAD_B.replace("k,", "k * 8,"))
+TRANSPOSED_A = "a = wp.tile_transpose(wp.tile_load(A, shape=(8, 32), offset=(k, i * 32)))"
+TRANSPOSED_B = "b = wp.tile_transpose(wp.tile_load(B, shape=(16, 8), offset=(j * 16, k)))"
+ROUNDED = "wp.tile_store(C, wp.tile_astype(c, dtype=wp.float16), offset=(i * 32, j * 16))"
+
+WHOLE = {
+    "bounds from a shape": Whole(kernel()),
+    "Warp's example": Whole(
+        kernel(
+            start=f"{START}\nM = A.shape[0]\nN = B.shape[1]\nK = A.shape[1]\ncount = int(K / 8)",
+            head="for k in range(0, count):",
+            loads=COUNTED,
+        )
+    ),
+    "a size as argument": Whole(kernel(head="for k in range((n + 7) // 8):", loads=COUNTED)),
+    "a constant range": Whole(kernel(head="for k in range(0, 144, 8):")),
+    "offset after the start": Whole(
+        kernel(
+            head="for k in range(8, n + 8, 8):", loads=(LOAD_A.replace("k)", "k - 8)"), LOAD_B.replace("(k", "(k - 8"))
+        )
+    ),
+    "added to C": Whole(kernel(product="c += wp.tile_matmul(a, b)")),
+    "A transposed": Whole(kernel(head="for k in range(0, A.shape[0], 8):", loads=(TRANSPOSED_A, LOAD_B)), True),
+    "B transposed": Whole(kernel(loads=(LOAD_A, TRANSPOSED_B)), b_transposed=True),
+    "both transposed": Whole(kernel(head="for k in range(0, n, 8):", loads=(TRANSPOSED_B, TRANSPOSED_A)), True, True),
+    "tiles across first": Whole(
+        kernel(
+            loads=(LOAD_A.replace("i *", "j *"), LOAD_B.replace("j *", "i *")),
+            store="wp.tile_store(C, c, offset=(j * 32, i * 16))",
+        ),
+        swapped=True,
+    ),
+    "half": Whole(kernel(dtype="float16"), dtype="float16"),
+    "rounded to half": Whole(
+        kernel(dtype="float16", result="float16", store=ROUNDED), dtype="float16", result="float16"
+    ),
+}
+
+# kernels that are no such product, with the reason in the plan
+OTHERS = {
+    "a start value": (kernel(start=START.replace("zeros", "ones")), "C does not start as zeros"),
+    "an epilogue": (
+        kernel(store="d = wp.tile_map(wp.tanh, c)\nwp.tile_store(C, d, offset=(i * 32, j * 16))"),
+        "after the loop it does more than store C",
+    ),
+    "two stores": (kernel(store=f"{STORE}\n{STORE}"), "after the loop it does more than store C"),
+    "alpha": (kernel(product="wp.tile_matmul(a, b, c, alpha=2.0)"), "alpha and beta"),
+    "a branch": (kernel(store=f"if n > 3:\n    {STORE}"), "it has branches"),
+    "a jump": (kernel(product=f"{PRODUCT}\nif k > n:\n    break"), "it has branches"),
+    "two loops": (kernel(store=f"for unused in range(n):\n    {STORE}"), "it has other loops"),
+    "a while loop": (
+        kernel(start=f"{START}\nk = int(0)", head="while k < n:", product=f"{PRODUCT}\nk += 8"),
+        "it has other loops",
+    ),
+    "two products": (kernel(product=f"{PRODUCT}\n{PRODUCT}"), "2 products and 2 loads"),
+    "A twice": (
+        kernel(
+            product="wp.tile_matmul(a, wp.tile_transpose(a), c)",
+            start="c = wp.tile_zeros(shape=(32, 32), dtype=wp.float32)",
+            loads=(LOAD_A,), store="wp.tile_store(C, c, offset=(i * 32, j * 32))",
+        ),
+        "1 products and 1 loads",
+    ),
+    "another order of K": (kernel(loads=(LOAD_A, LOAD_B.replace("(k", "(n - k"))), "not loaded at the same multiple"),
+    "other rows": (kernel(loads=(LOAD_A.replace("i *", "j *"), LOAD_B)), "loads other rows or columns"),
+    "reversed tiles": (
+        kernel(
+            start=f"r = n - i\n{START}",
+            loads=(LOAD_A.replace("i *", "r *"), LOAD_B), store=STORE.replace("i *", "r *"),
+        ),
+        "does not lie at wp.tid() times its size",
+    ),
+    "a view": (kernel(start=f"D = A\n{START}\nE = D[0:32]", loads=(LOAD_A.replace("A,", "E,"), LOAD_B)), "no matrix"),
+    "an unknown bound": (
+        kernel(start=f"{START}\nlast = n\nif n > 100:\n    last = 100", head="for k in range(0, last, 8):"),
+        "it has branches",
+    ),
+    "a side effect": (kernel(product=f"{PRODUCT}\nwp.tile_atomic_add(C, a, offset=(0, 0))"), "is no part of a product"),
+    "in a function": (
+        kernel(
+            head="if n < 0:", loads=("return",), product="pass", store=f"add(A, B, i, j, c)\n{STORE}",
+            above="""
+from typing import Any
+
+
+@wp.func
+def add(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), i: int, j: int, c: Any):
+    for k in range(0, A.shape[1], 8):
+        a = wp.tile_load(A, shape=(32, 8), offset=(i * 32, k))
+        b = wp.tile_load(B, shape=(8, 16), offset=(k, j * 16))
+        wp.tile_matmul(a, b, c)
+
+""",
+        ),
+        "the loop is in a function",
+    ),
+}  # fmt: skip

@@ -1,0 +1,283 @@
+"""Kernels that are a product of whole arrays: C = A B, a tile of C in each block, and nothing else.
+
+The gradients of such a kernel are two products of whole arrays as well, and need no atomic additions. The pattern is
+
+    i, j = wp.tid()
+    c = wp.tile_zeros(...)
+    for k in range(...):
+        a, b = wp.tile_load(A, ...), wp.tile_load(B, ...)
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c, ...)
+
+in any order of arithmetic around it. A or B may be loaded as transposed tiles, and C may be rounded to another type.
+All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from warp_tiles.codegen.affine import Affine
+from warp_tiles.codegen.effects import ADD_INPLACE, ASTYPE, JUMPS, LOAD, MATMUL, SHAPE, STORE, TRANSPOSE
+from warp_tiles.codegen.expressions import Argument, Expression, argument, combined, constant, extent
+from warp_tiles.codegen.trace import Array, Branch, Effect, FunctionTrace, Loop, Operation, Scalar, Tile, Value, loops
+
+
+@dataclass(frozen=True)
+class WholeOperand:
+    """An operand of the product.
+
+    Attributes:
+        position: Position of the array among the kernel's arguments.
+        transposed: True if the array is the operand's transpose.
+    """
+
+    position: int
+    transposed: bool = False
+
+    def shape(self, arguments: Sequence[Argument | None]) -> tuple[int, ...]:
+        """Rows and columns of the operand; empty if the argument is no matrix."""
+        found = arguments[self.position]
+        if not isinstance(found, tuple) or len(found) != 2:
+            return ()
+        return found[::-1] if self.transposed else found
+
+
+@dataclass(frozen=True)
+class WholeProduct:
+    """A kernel that computes C = A B, if a launch covers the arrays.
+
+    Attributes:
+        a, b, c: The matrices.
+        tile: Rows and columns of a tile of C, and the step along K.
+        row_axis, column_axis: The launch dimensions that count tiles of C down and across.
+        steps: Start, end and step of the loop's ``range``.
+        k_factor, k_constant: A tile begins at ``k_factor * variable + k_constant`` along K.
+        site: Number of the site of the product.
+        tf32: True if it rounds float32 to tf32. The trace does not tell.
+    """
+
+    a: WholeOperand
+    b: WholeOperand
+    c: WholeOperand
+    tile: tuple[int, int, int]
+    row_axis: int
+    column_axis: int
+    steps: tuple[Expression, Expression, Expression]
+    k_factor: int
+    k_constant: int
+    site: int
+    tf32: bool = False
+
+    def obstacle(self, blocks: Sequence[int], arguments: Sequence[Argument | None]) -> str:
+        """The reason why a launch does not compute the whole product; empty if it does.
+
+        Args:
+            blocks: The launch dimensions of a tiled launch, without the threads of a block.
+            arguments: The arguments: integers, shapes of arrays, or None for others.
+        """
+        a, b, c = (operand.shape(arguments) for operand in (self.a, self.b, self.c))
+        if not (a and b and c) or (a[0], b[1]) != c or a[1] != b[0]:
+            return f"A, B and C have shapes {a}, {b} and {c}"
+        (m, n), k = c, a[1]
+        tile_m, tile_n, tile_k = self.tile
+        wanted = {self.row_axis: -(-m // tile_m), self.column_axis: -(-n // tile_n)}
+        if list(blocks) != [wanted[axis] for axis in sorted(wanted)]:
+            return f"{tuple(blocks)} blocks do not cover C of shape {c}"
+        try:
+            start, end, step = (number.value(arguments) for number in self.steps)
+            turns = range(start, end, step)
+        except (ArithmeticError, TypeError, IndexError, ValueError) as error:
+            return f"the loop's range is unknown: {error}"
+        first, stride = self.k_factor * start + self.k_constant, self.k_factor * step
+        if (first, stride, len(turns)) != (0, tile_k, -(-k // tile_k)):
+            return f"{len(turns)} steps of {stride} from {first} do not cover K = {k}"
+        return ""
+
+
+class _UnsuitableError(Exception):
+    """The kernel is no product of whole arrays. The message is the reason."""
+
+
+def whole_product(function: FunctionTrace) -> WholeProduct | str:
+    """The product that a kernel computes, or the reason why it is more or less than one."""
+    try:
+        return _Reader(function).product()
+    except _UnsuitableError as reason:
+        return str(reason)
+
+
+class _Reader:
+    """Reads the trace of one kernel."""
+
+    def __init__(self, function: FunctionTrace) -> None:
+        self._function = function
+        self._operations = list(function.operations())
+        # the first one, because a tuple has its operands as results
+        makers = ((value.name, operation) for operation in reversed(self._operations) for value in operation.results)
+        self._maker = dict(makers)
+        self._assigned = {
+            value.name
+            for operation in self._operations
+            if operation.name == "assign"
+            for value in operation.operands[:1]
+        }
+
+    def product(self) -> WholeProduct:
+        """The product.
+
+        Raises:
+            _UnsuitableError: The kernel is no product of whole arrays.
+        """
+        loop = self._only_loop()
+        loads, transposes, matmul, addition = self._in_loop(loop)
+        a, b, result = matmul.matrices
+        sums = result if addition is None else addition.tiles[0]
+        store = self._after_loop(loop, sums, {matmul, addition})
+        (c, row, column), variable = self._place(store), loop.variable
+        tile_m, tile_k, tile_n = a.shape[0], a.shape[1], b.shape[1]
+        axes = self._axis(row, tile_m), self._axis(column, tile_n)
+        if set(axes) != {0, 1}:
+            raise _UnsuitableError("rows and columns of C are not the two launch dimensions")
+        found = []
+        for operand, outer, is_a in ((a, row, True), (b, column, False)):
+            load = loads.get(transposes.get(operand.name, operand.name))
+            if load is None:
+                raise _UnsuitableError("an operand is not a tile that the loop loads")
+            array, *offsets = self._place(load)
+            transposed = operand.name in transposes
+            along_m_or_n, along_k = offsets if is_a != transposed else offsets[::-1]
+            if along_m_or_n != outer:
+                raise _UnsuitableError(f"line {load.line} loads other rows or columns than those of C's tile")
+            found.append((WholeOperand(self._position(array), transposed), along_k))
+        (left, k_of_a), (right, k_of_b) = found
+        if k_of_a != k_of_b or k_of_a.variables != {variable}:
+            raise _UnsuitableError("A and B are not loaded at the same multiple of the loop's variable")
+        assert matmul.product is not None
+        return WholeProduct(
+            left,
+            right,
+            WholeOperand(self._position(c)),
+            (tile_m, tile_n, tile_k),
+            *axes,
+            self._range(loop),
+            dict(k_of_a.terms)[variable],
+            k_of_a.constant,
+            matmul.product.site,
+        )
+
+    # ---- statements
+
+    def _only_loop(self) -> Loop:
+        found = [loop for loop, _ in loops(self._function.nodes)]
+        if len(found) != 1 or found[0].kind != "range" or found[0] not in self._function.nodes:
+            raise _UnsuitableError("it has other loops than one over K")
+        for nodes in (self._function.nodes, found[0].nodes):
+            if any(isinstance(node, Branch) for node in nodes):
+                raise _UnsuitableError("it has branches")
+        for operation in self._operations:
+            if operation.name in JUMPS or operation.effect in (Effect.LEAVES, Effect.UNKNOWN):
+                raise _UnsuitableError(f"line {operation.line}: {operation.name} is no part of a product")
+        return found[0]
+
+    def _in_loop(self, loop: Loop) -> tuple[dict[str, Operation], dict[str, str], Operation, Operation | None]:
+        """Loads and transposes by their results, the product, and the statement that adds it to C."""
+        loads: dict[str, Operation] = {}
+        transposes: dict[str, str] = {}
+        products: list[Operation] = []
+        addition: Operation | None = None
+        for operation in (node for node in loop.nodes if isinstance(node, Operation)):
+            if operation.effect is Effect.NONE:
+                continue
+            if operation.name == LOAD:
+                loads[operation.results[0].name] = operation
+            elif operation.name == TRANSPOSE:
+                transposes[operation.results[0].name] = operation.operands[0].name
+            elif operation.name == MATMUL and operation.product is not None:
+                products.append(operation)
+            elif operation.name == ADD_INPLACE and products and operation.tiles[1:] == products[-1].tiles[2:]:
+                addition = operation
+            else:
+                raise _UnsuitableError(f"line {operation.line}: {operation.name} is no part of a product")
+        if len(products) != 1 or len(loads) != 2:
+            raise _UnsuitableError(f"its loop has {len(products)} products and {len(loads)} loads")
+        (matmul,) = products
+        assert matmul.product is not None
+        factors = matmul.product.alpha, matmul.product.beta
+        if factors[0] != 1 or (addition is None and factors[1] != 1):
+            raise _UnsuitableError("alpha and beta are not both the constant 1")
+        return loads, transposes, matmul, addition
+
+    def _after_loop(self, loop: Loop, sums: Tile, inside: set[Operation | None]) -> Operation:
+        """The store of C. Before the loop, C is filled with zeros."""
+        outside = [node for node in self._function.nodes if isinstance(node, Operation)]
+        kept = [node for node in outside if node.effect is not Effect.NONE]
+        before = [node for node in kept if self._function.nodes.index(node) < self._function.nodes.index(loop)]
+        if [node.name for node in before] != ["tile_zeros"] or before[0].results[0].name != sums.name:
+            raise _UnsuitableError("C does not start as zeros, or something else comes before the loop")
+        after = [node for node in kept if node not in before]
+        if after and after[0].name == ASTYPE and after[0].tiles[0] == sums:
+            sums, after = after[0].tiles[-1], after[1:]
+        if [node.name for node in after] != [STORE] or after[0].tiles != (sums,):
+            raise _UnsuitableError("after the loop it does more than store C")
+        return after[0]
+
+    # ---- values
+
+    def _place(self, access: Operation) -> tuple[Array, Affine, Affine]:
+        """Array and offsets of a load or store of a matrix."""
+        arrays = [value for value in access.operands if isinstance(value, Array)]
+        offsets = [v.offset for v in access.operands if isinstance(v, Scalar) and v.offset is not None]
+        if len(arrays) != 1 or not arrays[0].parameter or len(offsets) != 2:
+            raise _UnsuitableError(f"line {access.line} accesses no matrix that is an argument, or at an unknown place")
+        return arrays[0], offsets[0], offsets[1]
+
+    def _axis(self, offset: Affine, extent_of_tile: int) -> int:
+        """The launch dimension that counts tiles at this offset."""
+        makers = [(self._maker.get(name), name) for name in offset.variables]
+        if len(makers) == 1 and offset.constant == 0 and offset.terms[0][1] == extent_of_tile:
+            ((maker, name),) = makers
+            if maker is not None and maker.name == "tid" and len(maker.results) == 2:
+                return [value.name for value in maker.results].index(name)
+        raise _UnsuitableError("a tile of C does not lie at wp.tid() times its size")
+
+    def _position(self, array: Array) -> int:
+        return self._function.parameters.index(array.name)
+
+    def _range(self, loop: Loop) -> tuple[Expression, Expression, Expression]:
+        if loop.steps is not None:
+            start, end, step = map(constant, loop.steps)
+            return start, end, step
+        iterator = self._maker.get(loop.variable)
+        call = self._maker.get(iterator.operands[0].name) if iterator is not None and iterator.operands else None
+        numbers = [self._expression(value) for value in call.operands] if call is not None else []
+        known = [number for number in numbers if number is not None]
+        if call is None or call.name != "range" or not known or len(known) != len(numbers):
+            raise _UnsuitableError("the bounds of the loop are no integers that the arguments decide")
+        start, end = (constant(0), known[0]) if len(known) == 1 else (known[0], known[1])
+        return start, end, known[2] if len(known) == 3 else constant(1)
+
+    def _expression(self, value: Value) -> Expression | None:
+        """A value as an expression of the arguments; None if it is unknown."""
+        if not isinstance(value, Scalar) or value.name in self._assigned:
+            return None
+        if isinstance(value.constant, int) and not isinstance(value.constant, bool):
+            return constant(value.constant)
+        if value.name in self._function.parameters:
+            return argument(self._function.parameters.index(value.name))
+        maker = self._maker.get(value.name)
+        if maker is None:
+            return None
+        if maker.name == "extract":
+            return self._extent(maker.operands)
+        return combined(maker.name, [self._expression(operand) for operand in maker.operands])
+
+    def _extent(self, operands: Sequence[Value]) -> Expression | None:
+        shape, dimension = self._maker.get(operands[0].name), operands[1]
+        if shape is None or shape.name != SHAPE or not isinstance(dimension, Scalar):
+            return None
+        (array,) = shape.operands
+        if not isinstance(array, Array) or not array.parameter or not isinstance(dimension.constant, int):
+            return None
+        return extent(self._position(array), dimension.constant)

@@ -1,0 +1,56 @@
+"""The gradients of a user's kernel that is a product of whole arrays (:mod:`warp_tiles.codegen.whole`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from warp_tiles.codegen.expressions import Argument
+from warp_tiles.codegen.whole import WholeOperand, WholeProduct
+from warp_tiles.errors import MatmulError
+from warp_tiles.product.arguments import check_overlap, checked_call
+from warp_tiles.product.backward import Backward
+
+LEAST_WORK = 1 << 30  # multiplications of a product whose gradients are worth two more kernels
+
+
+def whole_gradients(
+    whole: WholeProduct, values: Sequence[Any], blocks: Sequence[int], least_work: int = LEAST_WORK
+) -> Backward | str:
+    """The gradients of a launch as two products, or the reason why its adjoint kernel computes them.
+
+    Args:
+        whole: The kernel.
+        values: The arguments of the launch.
+        blocks: Its dimensions, without the threads of a block.
+        least_work: The least number of multiplications of the forward product.
+    """
+    arguments = [_argument(value) for value in values]
+    a, b, c = (values[operand.position] for operand in (whole.a, whole.b, whole.c))
+    if obstacle := whole.obstacle(blocks, arguments):
+        return obstacle
+    work = math.prod(whole.c.shape(arguments)) * whole.a.shape(arguments)[1]
+    if work < least_work:
+        return f"{work} multiplications are fewer than {least_work}"
+    try:
+        operands = _as_operand(whole.a, a), _as_operand(whole.b, b)
+        precision = "tf32" if whole.tf32 else "default"
+        call = checked_call(*operands, c, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision=precision)
+        for name, operand in zip("ab", operands):
+            check_overlap(name, operand, c)
+    except (MatmulError, TypeError) as error:
+        return str(error)
+    return Backward(call, a, b, c, None, 1.0, 0.0, a_transposed=whole.a.transposed, b_transposed=whole.b.transposed)
+
+
+def _argument(value: Any) -> Argument | None:
+    import warp as wp
+
+    if isinstance(value, wp.array):
+        return tuple(value.shape)
+    return int(value) if isinstance(value, int) else getattr(value, "value", None)  # of one of Warp's scalar types
+
+
+def _as_operand(operand: WholeOperand, array: Any) -> Any:
+    return array.transpose() if operand.transposed else array
