@@ -42,11 +42,13 @@ def enable(*, executor: Executor | None = None) -> None:
             return
         from warp_tiles import _warp
         from warp_tiles.build.engine import Engine
+        from warp_tiles.product.whole import whole_gradients
         from warp_tiles.tuning.snapshots import TunedSnapshots
 
         settings.current()
         engine = Engine(warp_toolkit=_warp.toolkit_version(), executor=executor, tuned=TunedSnapshots())
-        hooks = _warp.Hooks(engine)
+        tapes = _warp.Tapes(lambda *target: _warp.plan_module(hooks, *target), whole_gradients)
+        hooks = _warp.Hooks(engine, tapes)
         hooks.install()
         settings.on_change(_settings_changed)
         set_installed(hooks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from warp_tiles.gemm.dispatch import Target, Tile, products
-from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, MainLoop, StagedProduct
+from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
 from warp_tiles.gemm.variant import DType, GemmVariant, Precision, Role
 from warp_tiles.heuristics.main_loop import main_loop, staged_product
 
@@ -142,6 +142,73 @@ def test_less_shared_memory_has_fewer_stages() -> None:
 def test_stages_apart_from_idle_tiles() -> None:
     loop = loop_of(128, 128, 64, 256, at_end=False)
     assert loop.extra_bytes in (0, loop.stages * loop.stage_bytes + STAGE_ALIGNMENT)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("auto", LoopChoice()),
+        ("mma", LoopChoice("mma")),
+        ("wgmma, stages=3", LoopChoice("wgmma", 3)),
+        ("stages=8,in_flight=0,warps_m=2", LoopChoice(None, 8, 0, 2)),
+    ],
+)
+def test_a_choice_is_read_from_text(text: str, expected: LoopChoice) -> None:
+    assert LoopChoice.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' is unknown"),
+        ("hmma", "'hmma' is unknown"),
+        ("stages=1", "'stages=1' is unknown"),
+        ("stages=9", "'stages=9' is unknown"),
+        ("stages=", "'stages=' is unknown"),
+        ("warps_m=-1", "'warps_m=-1' is unknown"),
+        ("mma,wgmma", "family is given twice"),
+        ("two_buffers,stages=3", "double buffers have no other fields"),
+    ],
+)
+def test_a_bad_choice_is_named(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LoopChoice.parse(text)
+
+
+@pytest.mark.parametrize(("warps_m", "grid"), [(1, (1, 2)), (2, (2, 1))])
+def test_a_grid_can_be_chosen(warps_m: int, grid: tuple[int, int]) -> None:
+    found = staged_product(variant_of(128, 256, 64, 256), ALL, LoopChoice(warps_m=warps_m))
+    assert isinstance(found, StagedProduct)
+    assert (found.warps_m, found.warps_n) == grid
+
+
+def test_a_grid_that_does_not_fit_is_a_reason() -> None:
+    found = staged_product(variant_of(128, 256, 64, 256), ALL, LoopChoice(warps_m=3))
+    assert found == "warps_m is 3, and can be 2, 1"
+
+
+@pytest.mark.parametrize("stages", range(2, 9))
+@pytest.mark.parametrize("in_flight", [0, 1])
+def test_stages_can_be_chosen(stages: int, in_flight: int) -> None:
+    variant = variant_of(64, 64, 32, 128)
+    product = staged_product(variant, ALL)
+    assert isinstance(product, StagedProduct)
+    choice = LoopChoice(stages=stages, in_flight=in_flight)
+    found = main_loop([(variant, product)], 8192, tile_bytes=24576, idle_bytes=24576, at_end=True, choice=choice)
+    if stages == 2 and in_flight:
+        assert found == "wgmma with 2 stages has no products in flight"
+    else:
+        assert isinstance(found, MainLoop)
+        assert (found.stages, found.in_flight) == (stages, in_flight)
+
+
+def test_chosen_stages_that_do_not_fit_are_a_reason() -> None:
+    variant = variant_of(128, 256, 64, 256)
+    product = staged_product(variant, ALL)
+    assert isinstance(product, StagedProduct)
+    choice = LoopChoice(stages=8)
+    found = main_loop([(variant, product)], 49152, tile_bytes=180224, idle_bytes=180224, at_end=True, choice=choice)
+    assert found == "8 stages of 49152 bytes need 394240 bytes of shared memory, and there are 230400"
 
 
 def test_shared_memory_that_does_not_suffice_is_a_reason() -> None:

@@ -85,6 +85,22 @@ def test_a_build_in_the_background_knows_the_loops(tmp_path: Path, monkeypatch: 
     assert targets == ["sm_90a"]
 
 
+@pytest.mark.parametrize(
+    ("main_loop", "expected"),
+    [
+        ("stages=3,in_flight=1", ("wgmma", 3, "the setting main_loop (override()) is 'stages=3,in_flight=1'")),
+        ("mma,stages=2", ("mma_m16n8k16", 2, "the setting main_loop (override()) is 'mma,stages=2'")),
+        ("warps_m=5", ("", 2, "not more stages: warps_m is 5, and can be 1")),
+    ],
+)
+def test_fields_of_the_pipeline_can_be_set(main_loop: str, expected: tuple[str, int, str]) -> None:
+    with warp_tiles.override(main_loop=main_loop):
+        (loop,) = warp_tiles.plan(loop_module(), arch=90).loops
+    instruction, stages, reason = expected
+    assert (loop.instruction, loop.stages) == (instruction, stages)
+    assert reason in loop.reason
+
+
 @pytest.mark.parametrize("main_loop", ["auto", "mma", "two_buffers"])
 def test_shared_memory_covers_the_stages(tmp_path: Path, main_loop: str) -> None:
     with warp_tiles.override(main_loop=main_loop):

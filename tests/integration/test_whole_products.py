@@ -15,8 +15,9 @@ from tests.product.cases import CPU, Values, integers, on
 from tests.whole_kernels import OTHERS, WHOLE, Whole, kernel
 from warp_tiles._warp.tapes import RecordedProduct, Tapes
 from warp_tiles.codegen.module import WHOLE_GRADIENTS
+from warp_tiles.plan.whole import LEAST_WORK
 from warp_tiles.product.backward import Backward
-from warp_tiles.product.whole import LEAST_WORK, whole_gradients
+from warp_tiles.product.whole import whole_gradients
 
 M, N, K = 70, 50, 144
 THREADS = 64
@@ -160,7 +161,7 @@ def recorder() -> tuple[Tapes, list[int]]:
         planned.append(arch)
         return warp_tiles.plan(module, arch=arch, block_dim=block_dim)
 
-    return Tapes(plan), planned
+    return Tapes(plan, whole_gradients), planned
 
 
 def test_a_kernel_is_planned_once() -> None:

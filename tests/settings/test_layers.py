@@ -152,7 +152,7 @@ SAMPLES: dict[str, list[Any]] = {
     "prefetch": [True, False],
     "progress": list(settings.SWITCHES),
     "loop_sums": [True, False],
-    "main_loop": ["auto", "mma", "two_buffers"],
+    "main_loop": ["auto", "mma", "two_buffers", "wgmma,stages=3,in_flight=0"],
     "whole_gradients": ["auto", "always", "off"],
     "policy": list(POLICIES),
     "background": [True, False],

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
         mathdx_enabled,
         toolkit_version,
     )
+    from warp_tiles._warp.tapes import Tapes
 
 _MODULE_OF = {
     "REQUIRED": "seams",
     "SUPPORTED_VERSIONS": "seams",
     "Hooks": "hooks",
+    "Tapes": "tapes",
     "check_seams": "seams",
     "compile_module": "modules",
     "driver_version": "seams",
@@ -45,6 +47,7 @@ __all__ = [
     "REQUIRED",
     "SUPPORTED_VERSIONS",
     "Hooks",
+    "Tapes",
     "check_seams",
     "compile_module",
     "driver_version",

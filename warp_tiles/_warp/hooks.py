@@ -80,13 +80,14 @@ class Hooks:
 
     Args:
         engine: Plans and builds.
+        tapes: Replaces launches on tapes; None leaves all to Warp.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, tapes: Tapes | None = None) -> None:
         self.engine = engine
         self.reloads = Reloads(engine)
         self._tracer = Tracer()
-        self._tapes = Tapes(self._plan)
+        self._tapes = tapes
         self.sites = Sites(self.reloads, self._tracer)
         self._products = Products(self.sites, self._tracer)
         self._solvers = SolverHooks(self.sites, engine)
@@ -118,7 +119,8 @@ class Hooks:
             self._wrap(codegen.Adjoint, "build", self._adjoint_build)
             self._wrap(codegen, "codegen_func_reverse", self._codegen_func_reverse)
             self._tracer.install(self._wrap)
-            self._tapes.install(self._wrap)
+            if self._tapes is not None:
+                self._tapes.install(self._wrap)
             self._wrap(context.ModuleBuilder, "codegen", self._codegen)
             self._wrap(context.ModuleBuilder, "get_link_inputs", self._get_link_inputs)
             self._replace(context.Module, "load", self.reloads.wrapped_load(context.Module.load))
@@ -145,11 +147,6 @@ class Hooks:
         threads = 1 if target.is_cpu else block_dim
         fresh = (module for module in modules if not module.execs)
         return self.reloads.prefetches.start((m, target, threads or int(m.options["block_dim"])) for m in fresh)
-
-    def _plan(self, module: Any, arch: int, block_dim: int) -> ModulePlan | None:
-        from warp_tiles._warp.plans import plan_module
-
-        return plan_module(self, module, arch, block_dim)
 
     def settings_changed(self) -> None:
         """Discards the hashes of all modules if a setting changed that affects their code."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import warp
@@ -12,9 +12,9 @@ import warp
 from warp_tiles import settings
 from warp_tiles._warp.launch import has_adjoint
 from warp_tiles._warp.seams import find, missing_part
-from warp_tiles.codegen.whole import WholeProduct
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.plan.whole import LEAST_WORK, WholeProduct
 
 log = logging.getLogger("warp_tiles")
 
@@ -29,10 +29,17 @@ class Tapes:
 
     Args:
         plan: Plans Warp's module of a kernel for a compute capability and a number of threads.
+        gradients: Returns the gradients of a launch, or the reason why its adjoint kernel computes them. Its arguments
+            are the product, the arguments of the launch, its blocks, and the least number of multiplications.
     """
 
-    def __init__(self, plan: Callable[[Any, int, int], ModulePlan | None]) -> None:
+    def __init__(
+        self,
+        plan: Callable[[Any, int, int], ModulePlan | None],
+        gradients: Callable[[WholeProduct, Sequence[Any], Sequence[int], int], Any],
+    ) -> None:
         self._plan = plan
+        self._gradients = gradients
         self._known: weakref.WeakKeyDictionary[Any, dict[Key, WholeProduct | None]] = weakref.WeakKeyDictionary()
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
@@ -83,15 +90,13 @@ class Tapes:
         if len(matrices) != 3 or not any(array.requires_grad for array in matrices):
             return None
         mode = settings.current(kernel.module.options, kernel.module.name).whole_gradients
-        from warp_tiles.product.whole import LEAST_WORK, whole_gradients
-
         least = 0 if mode == "always" else LEAST_WORK
         if mode == "off" or matrices[0].size * max(matrices[1].shape) < least:
             return None
         whole = self._whole_product(kernel, device.arch, block_dim)
         if whole is None:
             return None
-        backward = whole_gradients(whole, values, blocks[:2], least)
+        backward = self._gradients(whole, values, blocks[:2], least)
         if isinstance(backward, str):
             log.debug("kernel %s: its adjoint kernel computes the gradients: %s", kernel.key, backward)
             return None

@@ -14,11 +14,12 @@ from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.prelude import prefix_of, waiting_function, with_prelude
 from warp_tiles.codegen.stores import emit_computed_stores
 from warp_tiles.codegen.trace import ModuleTrace
-from warp_tiles.codegen.whole import WholeProduct, whole_product
+from warp_tiles.codegen.whole import whole_product
 from warp_tiles.gemm.dtypes import DTYPES
-from warp_tiles.gemm.main_loop import InstructionFamily
+from warp_tiles.gemm.main_loop import InstructionFamily, LoopChoice
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.plan.planning import PlannedLoop, Session, Site
+from warp_tiles.plan.whole import WholeProduct
 from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import SolverVariant, Variant
 
@@ -266,7 +267,8 @@ class GeneratedModule:
         """What the loops of the module may use."""
         if not settings.loop_sums:
             return LoopTarget(obstacle="the setting loop_sums is off")
-        if settings.main_loop == "two_buffers":
+        choice = LoopChoice.parse(settings.main_loop)
+        if choice.family == "two_buffers":
             return LoopTarget(obstacle=f"{settings.named('main_loop')} is 'two_buffers'")
         variants = {
             site.index: product
@@ -275,11 +277,12 @@ class GeneratedModule:
             if functions[product].own
         }
         mma: tuple[InstructionFamily, ...] = ("mma",)
-        if settings.main_loop == "mma":
-            return LoopTarget(variants, mma, f"{settings.named('main_loop')} is 'mma'")
+        asked = "" if choice == LoopChoice() else f"{settings.named('main_loop')} is '{settings.main_loop}'"
+        if choice.family == "mma":
+            return LoopTarget(variants, mma, asked, choice)
         if not suffix and self.session.arch == 90:
-            return LoopTarget(variants, mma, "wgmma needs a cubin for sm_90a that is linked here")
-        return LoopTarget(variants, ("wgmma", *mma))
+            return LoopTarget(variants, mma, "wgmma needs a cubin for sm_90a that is linked here", choice)
+        return LoopTarget(variants, ("wgmma",) if choice.family else ("wgmma", *mma), asked, choice)
 
     def _emit_moves(
         self, macros: Macros, decisions: tuple[LoopDecision, ...], served: Collection[str], settings: Settings

@@ -26,7 +26,7 @@ from warp_tiles.codegen.trace import (
     path_to,
 )
 from warp_tiles.codegen.zeros import holds_zeros
-from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, MainLoop, StagedProduct
+from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.main_loop import main_loop, staged_product
 
@@ -39,11 +39,13 @@ class LoopTarget:
         variants: The forward product of each site that has a function.
         families: The instructions of staged products; empty if there are none.
         obstacle: The reason why an instruction may not be used; empty if all may be.
+        choice: What the settings fix of the pipeline.
     """
 
     variants: Mapping[int, GemmVariant] = field(default_factory=dict)
     families: Collection[InstructionFamily] = ()
     obstacle: str = ""
+    choice: LoopChoice = field(default_factory=LoopChoice)
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ def plan_ring(
             root = _whole_root(function, tile, roots)
             if root is None or root.shape != stored:
                 return f"an operand of line {product.operation.line} is not a whole tile that the loop loads"
-        answer = staged_product(variant, target.families)
+        answer = staged_product(variant, target.families, target.choice)
         if isinstance(answer, str):
             return answer
         chosen.append((variant, answer))
@@ -141,6 +143,7 @@ def plan_ring(
         idle_bytes=sum(sizes[name] for name in run),
         at_end=at_end,
         around_bytes=around,
+        choice=target.choice,
     )
     if isinstance(answered, str):
         return answered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 LoopInstruction = Literal["wgmma", "mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", "fma"]
 
@@ -11,6 +11,50 @@ LoopInstruction = Literal["wgmma", "mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", 
 InstructionFamily = Literal["wgmma", "mma"]
 
 STAGE_ALIGNMENT = 1024  # bytes; the swizzling pattern of a slot repeats after so many
+
+
+LEAST_STAGES, MOST_STAGES = 2, 8
+_FIELDS = {"stages": range(LEAST_STAGES, MOST_STAGES + 1), "in_flight": range(2), "warps_m": range(1, 33)}
+
+
+@dataclass(frozen=True)
+class LoopChoice:
+    """What the setting ``main_loop`` fixes of a loop's pipeline. The chooser decides about each field that is None.
+
+    Attributes:
+        family: The instructions of staged products, or ``two_buffers`` for double buffers in place of stages.
+        stages, in_flight: Those of :class:`MainLoop`. Only ``wgmma`` has products in flight.
+        warps_m: That of :class:`StagedProduct`.
+    """
+
+    family: Literal["wgmma", "mma", "two_buffers"] | None = None
+    stages: int | None = None
+    in_flight: int | None = None
+    warps_m: int | None = None
+
+    @staticmethod
+    def parse(text: str) -> LoopChoice:
+        """The choice in a setting's text: ``auto``, or words and fields with commas between, e.g. ``mma,stages=3``.
+
+        Raises:
+            ValueError: A word, field or number is unknown. The message names it.
+        """
+        fields: dict[str, Any] = {}
+        for part in text.split(","):
+            name, is_number, value = part.strip().partition("=")
+            if not is_number:
+                name, value = "family", name
+            if name in fields:
+                raise ValueError(f"{name} is given twice")
+            if name == "family" and value in ("auto", "wgmma", "mma", "two_buffers"):
+                fields[name] = None if value == "auto" else value
+            elif name in _FIELDS and value.isdecimal() and int(value) in _FIELDS[name]:
+                fields[name] = int(value)
+            else:
+                raise ValueError(f"{part.strip()!r} is unknown")
+        if fields.get("family") == "two_buffers" and len(fields) > 1:
+            raise ValueError("double buffers have no other fields")
+        return LoopChoice(**fields)
 
 
 @dataclass(frozen=True)

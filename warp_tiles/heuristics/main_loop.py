@@ -15,14 +15,23 @@ from warp_tiles.gemm.hardware import (
     block_shared_bytes,
     multiprocessor_shared_bytes,
 )
-from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopInstruction, MainLoop, StagedProduct
+from warp_tiles.gemm.main_loop import (
+    LEAST_STAGES,
+    STAGE_ALIGNMENT,
+    InstructionFamily,
+    LoopChoice,
+    LoopInstruction,
+    MainLoop,
+    StagedProduct,
+)
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
 
 WARPGROUP = 4 * LANES  # threads
-LEAST_STAGES, MOST_STAGES = 2, 4
+_USEFUL_STAGES = 4  # more hide no more latency
 LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
 _REGISTER_LINES, _REGISTER_STEP = 64, 16  # of a warpgroup's operand in registers, along M or N and along K
 _OTHER_REGISTERS = 56  # of a thread besides its sums: addresses, descriptors and the loop itself
+_AUTO = LoopChoice()
 _SYSTEM_BYTES = 1024  # static shared memory of Warp's headers, at most, apart from four bytes for each thread
 
 
@@ -37,13 +46,25 @@ def panel_elements(operand: Operand, columns: int) -> int:
     return next(width for width in (128, 64, 32) if columns * size % width == 0) // size
 
 
-def staged_product(variant: GemmVariant, families: Collection[InstructionFamily]) -> StagedProduct | str:
+def staged_product(
+    variant: GemmVariant, families: Collection[InstructionFamily], choice: LoopChoice = _AUTO
+) -> StagedProduct | str:
     """How a block multiplies tiles in slots, or the reason why it cannot.
 
     Args:
         variant: The forward product.
         families: The instructions that may be used.
+        choice: What the settings fix.
     """
+    found = _staged_products(variant, families)
+    if isinstance(found, str) or choice.warps_m is None:
+        return found if isinstance(found, str) else found[0]
+    grids = ", ".join(dict.fromkeys(str(product.warps_m) for product in found))
+    return next((p for p in found if p.warps_m == choice.warps_m), f"warps_m is {choice.warps_m}, and can be {grids}")
+
+
+def _staged_products(variant: GemmVariant, families: Collection[InstructionFamily]) -> list[StagedProduct] | str:
+    """The ways to multiply, the best one first. There is at least one."""
     dtype = variant.a.dtype
     if variant.b.dtype != dtype:
         return "stages hold tiles of one type"
@@ -56,12 +77,11 @@ def staged_product(variant: GemmVariant, families: Collection[InstructionFamily]
     if dtype == "float32" and variant.precision != "tf32":
         if variant.b.arrangement == "row_major":  # measured on an H200: 0.91 to 1.23 times their speed, by tile
             return "double buffers are as fast where B is contiguous along N"
-        fma = list(_fma_products(variant))
-        return fma[0] if fma else f"{variant.threads} threads cannot share {variant.size}"
+        return list(_fma_products(variant)) or f"{variant.threads} threads cannot share {variant.size}"
     if "wgmma" in families and (products := list(_warpgroup_products(variant))):
-        return products[0]
+        return products
     if "mma" in families and (grids := list(_warp_grids(variant))):
-        return StagedProduct(_mma(variant), *grids[0], _sums(variant))
+        return [StagedProduct(_mma(variant), *grid, _sums(variant)) for grid in grids]
     return f"{variant.threads} threads cannot share {variant.size} among their tensor cores"
 
 
@@ -163,6 +183,7 @@ def main_loop(
     idle_bytes: int,
     at_end: bool,
     around_bytes: int = 0,
+    choice: LoopChoice = _AUTO,
 ) -> MainLoop | str:
     """The pipeline of a loop, or the reason why shared memory does not suffice.
 
@@ -176,28 +197,33 @@ def main_loop(
         idle_bytes: Bytes of neighbouring tiles that are idle in the loop; the stages may lie there.
         at_end: True if these tiles are the last ones of the function, so that extra memory continues them.
         around_bytes: Bytes of the tiles of functions that call this one.
+        choice: What the settings fix.
     """
     variant, product = products[0]
     arch, threads = variant.arch, variant.threads
     limit = block_shared_bytes(arch) - _SYSTEM_BYTES - 4 * threads
     found = []
-    for stages in range(LEAST_STAGES, MOST_STAGES + 1):
+    least, most = (LEAST_STAGES, _USEFUL_STAGES) if choice.stages is None else (choice.stages, choice.stages)
+    for stages in range(least, most + 1):
         extra = _extra_bytes(stages * stage_bytes, idle_bytes, at_end)
         total = around_bytes + tile_bytes + extra
         if total > limit:
             continue
         blocks = _resident_blocks(products, total)
         in_flight = int(product.instruction == "wgmma" and blocks == 1 and stages > LEAST_STAGES)
+        if choice.in_flight is not None:
+            if choice.in_flight and (product.instruction != "wgmma" or stages == LEAST_STAGES):
+                return f"{product.instruction} with {stages} stages has no products in flight"
+            in_flight = choice.in_flight
         found.append(MainLoop(product.instruction, stages, in_flight, stage_bytes, extra, blocks))
     if not found:
-        needed = around_bytes + tile_bytes + _extra_bytes(LEAST_STAGES * stage_bytes, idle_bytes, at_end)
-        return (
-            f"{LEAST_STAGES} stages of {stage_bytes} bytes need {needed} bytes of shared memory, and there are {limit}"
-        )
+        needed = around_bytes + tile_bytes + _extra_bytes(least * stage_bytes, idle_bytes, at_end)
+        return f"{least} stages of {stage_bytes} bytes need {needed} bytes of shared memory, and there are {limit}"
     wanted = 2 if product.instruction == "wgmma" else max(2, LEAST_WARPS * LANES // threads)
     best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
     without = _resident_blocks(products, around_bytes + tile_bytes)
-    if product.instruction != "wgmma" and best.blocks * threads < LEAST_WARPS * LANES and best.blocks < without:
+    is_free = choice.stages is None and product.instruction != "wgmma"
+    if is_free and best.blocks * threads < LEAST_WARPS * LANES and best.blocks < without:
         return f"a multiprocessor has {best.blocks} blocks of {threads} threads with them, and {without} without"
     return best
 

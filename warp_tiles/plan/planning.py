@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from warp_tiles.codegen.whole import WholeProduct
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
 from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Role
+from warp_tiles.plan.whole import WholeProduct
 from warp_tiles.settings import Settings, current
 from warp_tiles.solver.config import Config
 from warp_tiles.solver.variant import Variant

@@ -1,4 +1,4 @@
-"""The gradients of a user's kernel that is a product of whole arrays (:mod:`warp_tiles.codegen.whole`)."""
+"""The gradients of a user's kernel that is a product of whole arrays (:mod:`warp_tiles.plan.whole`)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from warp_tiles.codegen.expressions import Argument
-from warp_tiles.codegen.whole import WholeOperand, WholeProduct
 from warp_tiles.errors import MatmulError
+from warp_tiles.plan.expressions import Argument
+from warp_tiles.plan.whole import LEAST_WORK, WholeOperand, WholeProduct
 from warp_tiles.product.arguments import check_overlap, checked_call
 from warp_tiles.product.backward import Backward
-
-LEAST_WORK = 1 << 30  # multiplications of a product whose gradients are worth two more kernels
 
 
 def whole_gradients(

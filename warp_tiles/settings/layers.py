@@ -52,7 +52,7 @@ class Settings:
         whole_gradients: Where a kernel is a product of whole arrays, a tape on a GPU computes its gradients as two
             products without atomic additions: ``auto`` for large arrays, ``always``, or ``off``.
         main_loop: The pipeline of loops of products: ``auto``; ``mma`` has stages but no wgmma; ``two_buffers`` has no
-            stages.
+            stages; or single fields (:class:`warp_tiles.gemm.main_loop.LoopChoice`).
         wide_moves: Load tiles asynchronously in functions with products or solvers, and ahead of the product in loops.
             In modules with products or solvers, add gradients of loads to arrays as vectors.
         policy: The limits of building and tuning; see docs/policy.md.
@@ -166,7 +166,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "progress": values.choice(*SWITCHES),
     "loop_sums": values.flag,
     "whole_gradients": values.choice("auto", "always", "off"),
-    "main_loop": values.choice("auto", "mma", "two_buffers"),
+    "main_loop": values.main_loop,
     "wide_moves": values.flag,
     "policy": values.choice(*POLICIES),
     "background": values.flag,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from warp_tiles.errors import SettingError
+from warp_tiles.gemm.main_loop import LoopChoice
 
 
 def choice(*valid: str) -> Callable[[str, Any], str]:
@@ -22,6 +23,23 @@ def choice(*valid: str) -> Callable[[str, Any], str]:
         return str(value)
 
     return parse
+
+
+def main_loop(name: str, value: Any) -> str:
+    """A choice of a loop's pipeline (:class:`warp_tiles.gemm.main_loop.LoopChoice`), as text.
+
+    Raises:
+        SettingError: It contains an unknown word, field or number.
+    """
+    try:
+        LoopChoice.parse(str(value))
+    except ValueError as error:
+        raise SettingError(
+            f"{name} is {value!r}: {error}",
+            remedy="give 'auto', 'wgmma', 'mma' or 'two_buffers', or fields with commas between, e.g. "
+            "'wgmma,stages=3,in_flight=0,warps_m=2'",
+        ) from error
+    return str(value)
 
 
 def path(name: str, value: Any) -> Path | None:
