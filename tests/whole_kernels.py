@@ -112,6 +112,28 @@ OTHERS = {
         kernel(start=f"{START}\nk = int(0)", head="while k < n:", product=f"{PRODUCT}\nk += 8"),
         "it has other loops",
     ),
+    "added twice": (
+        kernel(product="t = wp.tile_matmul(a, b)\nc += t\nc += t"), "add_inplace is no part of a product",
+    ),
+    "doubled": (kernel(product=f"{PRODUCT}\nc += c"), "add_inplace is no part of a product"),
+    "another tile added": (
+        kernel(start=f"{START}\nd = wp.tile_ones(shape=(32, 16), dtype=wp.float32)", product=f"{PRODUCT}\nc += d"),
+        "add_inplace is no part of a product",
+    ),
+    **{
+        f"a function with the name of {name}": (
+            kernel(
+                above=f"@wp.func\ndef {name}(t: Any):\n    return {result}\n\n\n",
+                **{where: text.replace(f"wp.{name}({before}", f"{name}({before}")},
+            ).replace("@wp.func", "from typing import Any\n\n\n@wp.func", 1),
+            reason,
+        )
+        for name, result, where, text, before, reason in (
+            ("tile_astype", "wp.tile_map(wp.tanh, t)", "store",
+             "d = wp.tile_astype(c)\nwp.tile_store(C, d, offset=(i * 32, j * 16))", "c", "it does more than store C"),
+            ("max", "t + 8", "head", "for k in range(0, wp.max(n), 8):", "n", "bounds of the loop"),
+        )
+    },
     "two products": (kernel(product=f"{PRODUCT}\n{PRODUCT}"), "2 products and 2 loads"),
     "A twice": (
         kernel(

@@ -43,14 +43,17 @@ def fp64(m: int, n: int, k: int, threads: int, arch: int = 90) -> GemmVariant:
     return variant_of(m, n, k, threads, arch, "float64", "float64")
 
 
-def loop_of(m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool = True) -> MainLoop:
+def loop_of(
+    m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool = True, choice: LoopChoice | None = None
+) -> MainLoop:
     """The pipeline of a loop whose only tiles are A, B and C, all of them idle."""
     variant = variant_of(m, n, k, threads, arch)
     product = staged_product(variant, ALL)
     assert isinstance(product, StagedProduct)
     stage = 2 * k * (m + n)
     tiles = stage + 4 * m * n
-    found = main_loop([(variant, product)], stage, tile_bytes=tiles, idle_bytes=tiles, at_end=at_end)
+    given = {} if choice is None else {"choice": choice}
+    found = main_loop([(variant, product)], stage, tile_bytes=tiles, idle_bytes=tiles, at_end=at_end, **given)
     assert isinstance(found, MainLoop)
     return found
 
@@ -200,6 +203,20 @@ def test_stages_can_be_chosen(stages: int, in_flight: int) -> None:
     else:
         assert isinstance(found, MainLoop)
         assert (found.stages, found.in_flight) == (stages, in_flight)
+
+
+def test_products_in_flight_take_the_stages_that_they_need() -> None:
+    found = loop_of(64, 64, 64, 128, choice=LoopChoice(in_flight=1))
+    assert (found.in_flight, found.stages) == (1, 4)
+
+
+def test_mma_has_no_products_in_flight() -> None:
+    variant = variant_of(64, 64, 32, 128)
+    product = staged_product(variant, ("mma",))
+    assert isinstance(product, StagedProduct)
+    choice = LoopChoice(in_flight=1)
+    found = main_loop([(variant, product)], 8192, tile_bytes=24576, idle_bytes=24576, at_end=True, choice=choice)
+    assert found == "mma_m16n8k16 with 2 stages has no products in flight"
 
 
 def test_chosen_stages_that_do_not_fit_are_a_reason() -> None:

@@ -101,6 +101,14 @@ def test_fields_of_the_pipeline_can_be_set(main_loop: str, expected: tuple[str, 
     assert reason in loop.reason
 
 
+@pytest.mark.parametrize(("arch", "linker"), [(80, "auto"), (90, "warp")])
+def test_wgmma_is_not_replaced(arch: int, linker: str) -> None:
+    with warp_tiles.override(main_loop="wgmma", linker=linker):
+        (loop,) = warp_tiles.plan(loop_module(), arch=arch).loops
+    assert (loop.instruction, loop.stages) == ("", 2)
+    assert "is 'wgmma', and wgmma needs a cubin for sm_90a that is linked here" in loop.reason
+
+
 @pytest.mark.parametrize("main_loop", ["auto", "mma", "two_buffers"])
 def test_shared_memory_covers_the_stages(tmp_path: Path, main_loop: str) -> None:
     with warp_tiles.override(main_loop=main_loop):

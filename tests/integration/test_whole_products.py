@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ from tests.whole_kernels import OTHERS, WHOLE, Whole, kernel
 from warp_tiles._warp.tapes import RecordedProduct, Tapes
 from warp_tiles.codegen.module import WHOLE_GRADIENTS
 from warp_tiles.plan.whole import LEAST_WORK
+from warp_tiles.product import backward as backward_module
 from warp_tiles.product.backward import Backward
 from warp_tiles.product.whole import whole_gradients
 
@@ -50,6 +53,14 @@ def arguments(form: Whole) -> tuple[list[Any], Values, Values]:
         on(np.zeros((M, N)), result, requires_grad=True),
     ]
     return [*arrays[:2], K, arrays[2]], a, b
+
+
+def gradients_of(
+    plan: warp_tiles.ModulePlan, values: list[Any], grid: tuple[int, int], least: int = 0
+) -> Backward | str:
+    """The gradients of a launch, or the reason why its adjoint kernel computes them."""
+    shapes = [value if isinstance(value, int) else tuple(value.shape) for value in values]
+    return whole_gradients(plan.whole_products["multiply"], values, shapes, grid, least)
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -101,7 +112,7 @@ def test_gradients_equal_those_of_the_adjoint_kernel(name: str) -> None:
             wp.launch_tiled(multiply, dim=blocks(form), inputs=values, block_dim=THREADS, device=CPU)
         assert np.array_equal(values[3].numpy(), a @ b)
         if is_whole:
-            backward = whole_gradients(plan.whole_products["multiply"], values, blocks(form), 0)
+            backward = gradients_of(plan, values, blocks(form))
             assert isinstance(backward, Backward)
             tape.launches[-1] = RecordedProduct(tape.launches[-1], tape, backward)
         values[3].grad.assign(g)
@@ -112,6 +123,16 @@ def test_gradients_equal_those_of_the_adjoint_kernel(name: str) -> None:
     for expected, gradient in zip(*found):
         assert np.array_equal(expected, gradient)
     assert not found[1][2].any()
+
+
+def sliding(rows: int, columns: int, step: int = 4) -> Any:
+    """A matrix whose rows begin ``step`` bytes after each other, and its gradient."""
+    strides = {"shape": (rows, columns), "strides": (step, 4), "dtype": float, "device": CPU}
+    memory = [wp.zeros(rows + columns, dtype=float, device=CPU) for _ in range(2)]
+    gradient = wp.array(ptr=memory[1].ptr, **strides)
+    found = wp.array(ptr=memory[0].ptr, grad=gradient, **strides)
+    found.memory = memory
+    return found
 
 
 def changed(values: list[Any], change: str) -> tuple[list[Any], tuple[int, int]]:
@@ -125,6 +146,13 @@ def changed(values: list[Any], change: str) -> tuple[list[Any], tuple[int, int]]
         values[3] = wp.zeros((M - 32, N), dtype=float, device=CPU, requires_grad=True)
     elif change == "C overlaps A":
         values[3] = values[0][:, :N]
+    elif change == "A slides":
+        values[0] = sliding(M, K)
+    elif change == "A is one row":
+        values[0] = sliding(M, K, 0)
+    elif change == "K is empty":
+        values[0], values[1] = (on(np.zeros(shape), requires_grad=True) for shape in ((M, 0), (0, N)))
+        values[2] = 0
     return values, grid
 
 
@@ -135,19 +163,22 @@ def changed(values: list[Any], change: str) -> tuple[list[Any], tuple[int, int]]
         ("a part of K", "do not cover K = 144"),
         ("another shape", "A, B and C have shapes"),
         ("C overlaps A", "overlaps out in memory"),
+        ("A slides", "the gradient of a has shape (70, 144) and strides (4, 4): elements share memory"),
+        ("A is one row", "the gradient of a has shape (70, 144) and strides (0, 4): elements share memory"),
+        ("K is empty", "0 multiplications are fewer than 1"),
     ],
 )
 def test_a_launch_that_is_not_whole_has_a_reason(change: str, reason: str) -> None:
     _, plan = plan_of(WHOLE["a size as argument"].text)
     values, grid = changed(arguments(WHOLE["a size as argument"])[0], change)
-    found = whole_gradients(plan.whole_products["multiply"], values, grid, 0)
+    found = gradients_of(plan, values, grid)
     assert isinstance(found, str)
     assert reason in found
 
 
 def test_small_products_keep_their_adjoint_kernels() -> None:
     _, plan = plan_of(kernel())
-    found = whole_gradients(plan.whole_products["multiply"], arguments(WHOLE["bounds from a shape"])[0], (3, 4))
+    found = gradients_of(plan, arguments(WHOLE["bounds from a shape"])[0], (3, 4), LEAST_WORK)
     assert found == f"{M * N * K} multiplications are fewer than {LEAST_WORK}"
 
 
@@ -197,13 +228,12 @@ def test_launches_without_gradients_or_tiles_are_not_planned() -> None:
 
 
 def test_a_tape_records_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    tapes, _ = recorder()
     multiply, _ = plan_of(kernel())
     monkeypatch.setattr(
         Tapes,
         "gradients",
-        lambda self, kernel, dim, values, device, block_dim: whole_gradients(
-            tapes._whole_product(kernel, 90, THREADS), values, dim[:2], 0
+        lambda self, kernel, dim, values, device, block_dim: gradients_of(
+            warp_tiles.plan(kernel, arch=90, block_dim=THREADS), values, tuple(dim[:2])
         ),
     )
     values, a, b = arguments(WHOLE["bounds from a shape"])
@@ -217,3 +247,67 @@ def test_a_tape_records_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(values[0].grad.numpy(), g @ b.T)
     assert np.array_equal(values[1].grad.numpy(), a.T @ g)
     assert set(tape.gradients) == {values[0], values[1], values[3]}
+
+
+def test_products_that_are_not_prepared_run_the_adjoint_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    multiply, plan = plan_of(kernel())
+    values, a, b = arguments(WHOLE["bounds from a shape"])
+    g = integers(3, M, N)
+    tape = wp.Tape()
+    with tape:
+        wp.launch_tiled(multiply, dim=(3, 4), inputs=values[:3], outputs=values[3:], block_dim=THREADS, device=CPU)
+    backward = gradients_of(plan, values, (3, 4))
+    assert isinstance(backward, Backward)
+    tape.launches[-1] = RecordedProduct(tape.launches[-1], tape, backward)
+    monkeypatch.setattr(Backward, "__call__", lambda self: pytest.fail("the products were launched"))
+    monkeypatch.setattr(backward_module, "_prepared", set())
+    tape.backward(grads={values[3]: on(g)})
+    assert np.array_equal(values[0].grad.numpy(), g @ b.T)
+    assert np.array_equal(values[1].grad.numpy(), a.T @ g)
+    assert set(tape.gradients) == {values[0], values[1], values[3]}
+
+
+def test_a_tape_is_freed_with_its_last_reference() -> None:
+    multiply, plan = plan_of(kernel())
+    values, _, _ = arguments(WHOLE["bounds from a shape"])
+    tape = wp.Tape()
+    with tape:
+        wp.launch_tiled(multiply, dim=(3, 4), inputs=values, block_dim=THREADS, device=CPU)
+    tape.launches[-1] = RecordedProduct(tape.launches[-1], tape, gradients_of(plan, values, (3, 4)))
+    alive = weakref.ref(tape)
+    gc.disable()
+    try:
+        del tape
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("device", ["cpu", None])
+def test_launches_can_be_recorded_by_hand(device: Any) -> None:
+    multiply, _ = plan_of(kernel())
+    values, _, _ = arguments(WHOLE["bounds from a shape"])
+    tape = wp.Tape()
+    with wp.ScopedDevice(CPU):
+        tape.record_launch(multiply, [3, 4, 1], 0, values[:3], values[3:], device)
+    assert tape.launches[0][5] == wp.get_device(CPU)
+
+
+def test_other_arrays_of_a_kernel_do_not_matter() -> None:
+    tapes, _ = recorder()
+    text = kernel().replace("n: int,", "n: int, D: wp.array2d(dtype=wp.float32),")
+    multiply, _ = plan_of(text)
+    values, _, _ = arguments(WHOLE["bounds from a shape"])
+    values.insert(3, on(np.zeros((2, 2))))
+    with warp_tiles.override(whole_gradients="always"):
+        assert isinstance(tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS), Backward)
+
+
+def test_a_number_of_another_type_decides_no_range() -> None:
+    tapes, _ = recorder()
+    multiply, _ = plan_of(
+        WHOLE["a size as argument"].text.replace("n: int,", "n: wp.int64,").replace("(n + 7)", "int(n + wp.int64(7))")
+    )
+    values, _, _ = arguments(WHOLE["a size as argument"])
+    with warp_tiles.override(whole_gradients="always"):
+        assert tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS) is None

@@ -10,6 +10,7 @@ import warp as wp
 
 import warp_tiles
 from tests.product.cases import CPU, LAYOUTS, Values, integers, on, square, transposed, values_of
+from warp_tiles.errors import MatmulError
 
 
 def gradients(g: Values, a: Values, b: Values, alpha: float = 1.0) -> tuple[Values, Values, Values]:
@@ -108,6 +109,39 @@ def test_gradients_that_are_not_finite_reach_only_their_rows(bad: float) -> None
     others = np.arange(20) != 4
     assert np.array_equal(arrays[0].grad.numpy()[others], expected[others])
     assert not np.isfinite(arrays[0].grad.numpy()[4, b[:, 7] != 0]).any()
+
+
+def test_an_infinite_operand_reaches_only_its_column() -> None:
+    a, b, g = integers(1, 20, 30), integers(2, 30, 25), integers(3, 20, 25) + 0.5
+    b[7, 4] = np.inf
+    arrays = [on(values, wp.float16, requires_grad=True) for values in (a, b)]
+    out = wp.zeros((20, 25), dtype=wp.float32, device=CPU, requires_grad=True)
+    with wp.Tape() as tape:
+        warp_tiles.matmul(*arrays, out)
+    backward(tape, out, g)
+    found, others = arrays[0].grad.numpy(), np.arange(30) != 7
+    assert not np.isfinite(found[:, 7]).any()
+    assert np.array_equal(found[:, others], (g @ b[others].T).astype(np.float16))
+
+
+def test_a_gradient_beyond_bfloat16_is_infinite() -> None:
+    arrays = [on(values, wp.bfloat16, requires_grad=True) for values in (np.ones((16, 16)), np.ones((16, 16)))]
+    out = wp.zeros((16, 16), dtype=wp.float32, device=CPU, requires_grad=True)
+    with wp.Tape() as tape:
+        warp_tiles.matmul(*arrays, out)
+    backward(tape, out, np.full((16, 16), 3.4e38))
+    assert np.all(np.isinf(values_of(arrays[1].grad)))
+
+
+@pytest.mark.parametrize("strides", [(4, 4), (0, 4)], ids=["sliding", "broadcast"])
+def test_gradients_whose_elements_share_memory_are_refused(strides: tuple[int, int]) -> None:
+    memory = [wp.zeros(100, dtype=float, device=CPU) for _ in range(2)]
+    layout: dict[str, Any] = {"dtype": float, "shape": (9, 8), "strides": strides, "device": CPU}
+    x = wp.array(ptr=memory[0].ptr, grad=wp.array(ptr=memory[1].ptr, **layout), **layout)
+    y = on(integers(2, 8, 7))
+    with wp.Tape(), pytest.raises(MatmulError, match="elements share memory"):
+        warp_tiles.matmul(x, y, wp.zeros((9, 7), dtype=float, device=CPU, requires_grad=True))
+    assert warp_tiles.matmul(x, y).shape == (9, 7)
 
 
 @pytest.mark.parametrize(

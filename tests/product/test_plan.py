@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.heuristics.matmul import MatmulConfig
+from warp_tiles.heuristics.matmul import MatmulConfig, band_of
 from warp_tiles.product.arguments import Bias, MatmulCall
-from warp_tiles.product.plan import arranged, band_of, epilogue_of, kernel_of, problem_of
+from warp_tiles.product.plan import arranged, epilogue_of, kernel_of, problem_of
 from warp_tiles.product.views import View
 
 CONFIG = MatmulConfig(64, 64, 32, 128)

@@ -62,7 +62,7 @@ class PreparedLaunch:
         """Launches the kernel on the device's current stream.
 
         Args:
-            pointers: The memory of each array. The last arrays may lack theirs if they have no memory.
+            pointers: The memory of each array. Trailing arrays without memory may be left out.
             scalars: New values of the last arguments.
         """
         with self._lock:

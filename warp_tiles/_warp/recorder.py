@@ -31,6 +31,11 @@ _ARITHMETIC_NODES = (
 _LOOP_JUMPS: dict[type[ast.AST], str] = {ast.Break: "break", ast.Continue: "continue"}
 
 
+def _name_of(function: Any) -> str:
+    """The key of a builtin. A user's function has parentheses, because it may have a builtin's name."""
+    return str(function.key) if function.is_builtin() else f"{function.key}()"
+
+
 class Recorder:
     """Records the operations, loops and branches of one function.
 
@@ -97,7 +102,7 @@ class Recorder:
         if not isinstance(frame, Call) or frame.function is None:
             emit(text, replay, skip_replay)
             return
-        name = str(frame.function.key)
+        name = _name_of(frame.function)
         effect = self._effect(frame)
         if effect is not Effect.NONE:
             frame.wait = self.mark_wait(emit, frame.wait)
@@ -131,7 +136,7 @@ class Recorder:
         if call.function is None:
             return
         results = tuple(flatten([output if call.result is None else call.result]))
-        name = str(call.function.key)
+        name = _name_of(call.function)
         self._scalars.follow(call, results)
         callee = None if call.function.is_builtin() else call.function
         effect = self._effect(call, results)

@@ -7,12 +7,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import warp
 
 from warp_tiles import settings
 from warp_tiles._warp.launch import has_adjoint
 from warp_tiles._warp.seams import find, missing_part
 from warp_tiles.errors import WarpTilesError
+from warp_tiles.plan.expressions import Argument
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.plan.whole import LEAST_WORK, WholeProduct
 
@@ -21,22 +23,23 @@ log = logging.getLogger("warp_tiles")
 # required members of warp._src, each with its required parameters
 SEAMS = {"tape.Tape.record_launch": "kernel dim max_blocks inputs outputs device block_dim"}
 
-Key = tuple[int, int]  # compute capability, and threads per block
+Key = tuple[int, int, bytes]  # compute capability, threads per block, and the module's hash
 
 
 class Tapes:
-    """Replaces the launches of such kernels on a tape.
+    """Replaces the records of launches of products of whole arrays on tapes.
 
     Args:
         plan: Plans Warp's module of a kernel for a compute capability and a number of threads.
         gradients: Returns the gradients of a launch, or the reason why its adjoint kernel computes them. Its arguments
-            are the product, the arguments of the launch, its blocks, and the least number of multiplications.
+            are the product; the launch's arguments; their shapes and integers; its blocks; and the least number of
+            multiplications.
     """
 
     def __init__(
         self,
         plan: Callable[[Any, int, int], ModulePlan | None],
-        gradients: Callable[[WholeProduct, Sequence[Any], Sequence[int], int], Any],
+        gradients: Callable[[WholeProduct, Sequence[Any], Sequence[Argument | None], Sequence[int], int], Any],
     ) -> None:
         self._plan = plan
         self._gradients = gradients
@@ -53,25 +56,14 @@ class Tapes:
             return
         wrap(find("tape.Tape"), "record_launch", self._record_launch)
 
-    def _record_launch(
-        self,
-        original: Callable[..., None],
-        tape: Any,
-        kernel: Any,
-        dim: Any,
-        max_blocks: int,
-        inputs: Any,
-        outputs: Any,
-        device: Any,
-        block_dim: int = 0,
-        **named: Any,
-    ) -> None:
-        original(tape, kernel, dim, max_blocks, inputs, outputs, device, block_dim, **named)
+    def _record_launch(self, original: Callable[..., None], tape: Any, *launch: Any, **named: Any) -> None:
+        original(tape, *launch, **named)
+        kernel, dim, _, inputs, outputs, device, block_dim, *_ = tape.launches[-1]  # as Warp resolved them
         backward = self.gradients(kernel, dim, [*inputs, *outputs], device, block_dim)
         if backward is not None:
             tape.launches[-1] = RecordedProduct(tape.launches[-1], tape, backward)
 
-    def gradients(self, kernel: Any, dim: Any, values: list[Any], device: Any, block_dim: int) -> Any:
+    def gradients(self, kernel: Any, dim: Any, values: Sequence[Any], device: Any, block_dim: int) -> Any:
         """The gradients of a launch as two products, or None if its adjoint kernel computes them.
 
         Args:
@@ -87,16 +79,18 @@ class Tapes:
         if not has_adjoint(kernel):  # the tape warns of it
             return None
         matrices = [value for value in values if isinstance(value, warp.array) and value.ndim == 2]
-        if len(matrices) != 3 or not any(array.requires_grad for array in matrices):
+        if len(matrices) < 3 or not any(array.requires_grad for array in matrices):
             return None
         mode = settings.current(kernel.module.options, kernel.module.name).whole_gradients
         least = 0 if mode == "always" else LEAST_WORK
-        if mode == "off" or matrices[0].size * max(matrices[1].shape) < least:
+        most = max(array.size for array in matrices) * max(max(array.shape) for array in matrices)
+        if mode == "off" or most < least:
             return None
         whole = self._whole_product(kernel, device.arch, block_dim)
         if whole is None:
             return None
-        backward = self._gradients(whole, values, blocks[:2], least)
+        arguments = [_argument(argument.type, value) for argument, value in zip(kernel.adj.args, values)]
+        backward = self._gradients(whole, values, arguments, blocks[:2], least)
         if isinstance(backward, str):
             log.debug("kernel %s: its adjoint kernel computes the gradients: %s", kernel.key, backward)
             return None
@@ -104,27 +98,50 @@ class Tapes:
 
     def _whole_product(self, kernel: Any, arch: int, block_dim: int) -> WholeProduct | None:
         """The product that a kernel is, or None. Its module is planned once for it."""
+        key = arch, block_dim, kernel.module.get_module_hash(block_dim)
         known = self._known.setdefault(kernel, {})
-        if (arch, block_dim) not in known:
+        if key not in known:
             try:
                 plan = self._plan(kernel.module, arch, block_dim)
             except WarpTilesError as error:
                 log.debug("module %s is not planned: %s", kernel.module.name, error)
                 return None
-            known[arch, block_dim] = None if plan is None else plan.whole_products.get(kernel.key)
-        return known[arch, block_dim]
+            known[key] = None if plan is None else plan.whole_products.get(kernel.key)
+        return known[key]
+
+
+def _argument(kind: Any, value: Any) -> Argument | None:
+    """The shape of an array, the value of a 32-bit integer, or None for another argument."""
+    if isinstance(value, warp.array):
+        return tuple(value.shape)
+    number = getattr(value, "value", value)  # of one of Warp's scalar types
+    return int(number) if kind in (int, warp.int32) and isinstance(number, (int, np.integer)) else None
 
 
 class RecordedProduct(list):  # type: ignore[type-arg]
-    """A launch as Warp records it, which a tape calls in its backward pass in place of the adjoint kernel."""
+    """A launch as Warp records it. A tape calls it in its backward pass in place of the adjoint kernel.
+
+    Args:
+        launch: Warp's record.
+        tape: The tape.
+        backward: Adds the gradients (:class:`warp_tiles.product.backward.Backward`).
+    """
 
     def __init__(self, launch: list[Any], tape: Any, backward: Any) -> None:
         super().__init__(launch)
-        self._tape = tape
+        self._tape = weakref.ref(tape)  # the tape owns this object
         self._backward = backward
 
     def __call__(self) -> None:
         """Adds the gradients."""
+        tape = self._tape()
+        if tape is None:
+            raise ReferenceError("the tape of this launch does not exist any more")
         for array in (self._backward.a, self._backward.b, self._backward.out):
-            self._tape.get_adjoint(array)  # the tape zeroes them with its others
-        self._backward()
+            tape.get_adjoint(array)  # the tape zeroes them with its others
+        if self._backward.is_prepared():
+            self._backward()
+            return
+        replay = warp.Tape()  # an operand got a gradient after the launch: Warp launches the adjoint kernel
+        replay.gradients, replay.launches = tape.gradients, [list(self)]
+        replay.backward()

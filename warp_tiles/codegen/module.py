@@ -135,7 +135,7 @@ class GeneratedModule:
         elif label not in self.trace.kernels:
             obstacle = "the loop is in a function"
         elif list(self.trace.kernels.values()).count(self.trace.kernels[label]) > 1:
-            obstacle = "the kernel is generic, and has several instances"
+            obstacle = "several kernels of the module have its name"
         else:
             whole = whole_product(self.trace.functions[label])
             obstacle = whole if isinstance(whole, str) else ""
@@ -280,6 +280,8 @@ class GeneratedModule:
         asked = "" if choice == LoopChoice() else f"{settings.named('main_loop')} is '{settings.main_loop}'"
         if choice.family == "mma":
             return LoopTarget(variants, mma, asked, choice)
+        if choice.family == "wgmma" and not (suffix and self.session.arch == 90):
+            return LoopTarget(obstacle=f"{asked}, and wgmma needs a cubin for sm_90a that is linked here")
         if not suffix and self.session.arch == 90:
             return LoopTarget(variants, mma, "wgmma needs a cubin for sm_90a that is linked here", choice)
         return LoopTarget(variants, ("wgmma",) if choice.family else ("wgmma", *mma), asked, choice)

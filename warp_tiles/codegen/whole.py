@@ -36,6 +36,14 @@ def whole_product(function: FunctionTrace) -> WholeProduct | str:
         return str(reason)
 
 
+def _adds(addition: Operation, product: Operation) -> bool:
+    """True if a statement adds the new tile that a product returned to another tile."""
+    if len(product.results) != 1 or len(addition.tiles) != 2:
+        return False
+    total, added = addition.tiles
+    return added == product.results[0] and total != added
+
+
 class _Reader:
     """Reads the trace of one kernel."""
 
@@ -62,7 +70,7 @@ class _Reader:
         loads, transposes, matmul, addition = self._in_loop(loop)
         a, b, result = matmul.matrices
         sums = result if addition is None else addition.tiles[0]
-        store = self._after_loop(loop, sums, {matmul, addition})
+        store = self._after_loop(loop, sums)
         (c, row, column), variable = self._place(store), loop.variable
         tile_m, tile_k, tile_n = a.shape[0], a.shape[1], b.shape[1]
         axes = self._axis(row, tile_m), self._axis(column, tile_n)
@@ -124,7 +132,7 @@ class _Reader:
                 transposes[operation.results[0].name] = operation.operands[0].name
             elif operation.name == MATMUL and operation.product is not None:
                 products.append(operation)
-            elif operation.name == ADD_INPLACE and products and operation.tiles[1:] == products[-1].tiles[2:]:
+            elif operation.name == ADD_INPLACE and addition is None and products and _adds(operation, products[-1]):
                 addition = operation
             else:
                 raise _UnsuitableError(f"line {operation.line}: {operation.name} is no part of a product")
@@ -137,7 +145,7 @@ class _Reader:
             raise _UnsuitableError("alpha and beta are not both the constant 1")
         return loads, transposes, matmul, addition
 
-    def _after_loop(self, loop: Loop, sums: Tile, inside: set[Operation | None]) -> Operation:
+    def _after_loop(self, loop: Loop, sums: Tile) -> Operation:
         """The store of C. Before the loop, C is filled with zeros."""
         outside = [node for node in self._function.nodes if isinstance(node, Operation)]
         kept = [node for node in outside if node.effect is not Effect.NONE]

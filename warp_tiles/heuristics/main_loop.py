@@ -213,10 +213,13 @@ def main_loop(
         in_flight = int(product.instruction == "wgmma" and blocks == 1 and stages > LEAST_STAGES)
         if choice.in_flight is not None:
             if choice.in_flight and (product.instruction != "wgmma" or stages == LEAST_STAGES):
-                return f"{product.instruction} with {stages} stages has no products in flight"
+                continue
             in_flight = choice.in_flight
         found.append(MainLoop(product.instruction, stages, in_flight, stage_bytes, extra, blocks))
+    if choice.in_flight and (product.instruction != "wgmma" or most == LEAST_STAGES):
+        return f"{product.instruction} with {least} stages has no products in flight"
     if not found:
+        least = max(least, LEAST_STAGES + (choice.in_flight or 0))
         needed = around_bytes + tile_bytes + _extra_bytes(least * stage_bytes, idle_bytes, at_end)
         return f"{least} stages of {stage_bytes} bytes need {needed} bytes of shared memory, and there are {limit}"
     wanted = 2 if product.instruction == "wgmma" else max(2, LEAST_WARPS * LANES // threads)

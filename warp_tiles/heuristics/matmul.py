@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
 from warp_tiles.gemm.hardware import (
@@ -18,6 +18,7 @@ from warp_tiles.gemm.hardware import (
     multiprocessor_shared_bytes,
 )
 
+Operand = Literal["a", "b"]
 Tier = tuple[str, str, str, str, int, int, int, int]
 
 
@@ -32,7 +33,8 @@ class MatmulProblem:
         a_transposed, b_transposed: True if the operand's columns are contiguous in memory, and not its rows.
         tf32: True for tensor cores that round float32 to tf32.
         summed: True if C is one matrix, the sum over the batch.
-        in_parts: True if an operand is a sum of two arrays, so that each step of the loop has two products.
+        in_parts: The operand that is a sum of two arrays, so that each step of the loop has two products, or None.
+        has_beta: True if C is read.
     """
 
     m: int
@@ -46,7 +48,8 @@ class MatmulProblem:
     b_transposed: bool = False
     tf32: bool = False
     summed: bool = False
-    in_parts: bool = False
+    in_parts: Operand | None = None
+    has_beta: bool = False
 
     @property
     def sums(self) -> DType:
@@ -134,6 +137,7 @@ _SLICES = 64  # at most
 _SLICE_STEPS = 4  # at least, of the loop of one slice
 _GROUP_ROWS = 1024  # rows of C that consecutive blocks share
 _LEAST_SIDE = 32  # of a tile in a larger matrix
+_BAND_ELEMENTS = 32  # of each thread, which holds them in registers without enable()
 _MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
 
 _CPU_TILE = MatmulConfig(32, 32, 32, 1)
@@ -174,10 +178,21 @@ def choose_matmul(
 
 
 def shared_bytes(problem: MatmulProblem, config: MatmulConfig) -> int:
-    """Shared memory of a block: the tiles of A, B and C, in bytes."""
-    a = config.tile_m * config.tile_k * DTYPE_BYTES[problem.a]
-    b = config.tile_n * config.tile_k * DTYPE_BYTES[problem.b]
-    return a + b + config.tile_m * config.tile_n * DTYPE_BYTES[problem.sums] + _MARGIN_BYTES
+    """Shared memory of a block in bytes: the tiles of A, B and C, and a band of the previous C."""
+    a = config.tile_m * config.tile_k * DTYPE_BYTES[problem.a] * (1 + (problem.in_parts == "a"))
+    b = config.tile_n * config.tile_k * DTYPE_BYTES[problem.b] * (1 + (problem.in_parts == "b"))
+    previous = 0
+    if problem.has_beta and not problem.summed:
+        previous = band_of(config) * config.tile_n * DTYPE_BYTES[problem.out]
+    return a + b + config.tile_m * config.tile_n * DTYPE_BYTES[problem.sums] + previous + _MARGIN_BYTES
+
+
+def band_of(config: MatmulConfig) -> int:
+    """Rows of a tile that the epilogue computes at a time, so that its values fit the registers of each thread."""
+    if config.threads == 1:
+        return config.tile_m
+    most = max(1, _BAND_ELEMENTS * config.threads // config.tile_n)
+    return math.gcd(config.tile_m, 1 << (most.bit_length() - 1))
 
 
 def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Iterator[MatmulConfig]:
@@ -257,7 +272,7 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
                 continue  # 256 threads cannot hold its sums
             if (tile_m + tile_n) * step > tile:
                 step //= 2  # so that the double buffers fit C's memory
-        step = min(step // (1 + problem.in_parts), max(16, 16 * _ceil(problem.k, 16)))
+        step = min(step // (2 if problem.in_parts else 1), max(16, 16 * _ceil(problem.k, 16)))
         threads = 256 if tile >= many else 128 if tile >= 1024 else 64 if tile >= 512 else LANES
         yield MatmulConfig(tile_m, tile_n, step, threads)
         if kind == "float32" and tile >= many:

@@ -45,7 +45,7 @@ class Expression:
             arguments: The arguments of the launch; None for one that is neither an integer nor an array.
 
         Raises:
-            ArithmeticError: It divides by zero.
+            ArithmeticError: It divides by zero, or a result is no 32-bit integer.
             TypeError: An argument is no integer or no array.
             IndexError: An array has no such dimension.
         """
@@ -58,7 +58,10 @@ class Expression:
             if self.operation == "argument" and isinstance(found, int):
                 return found
             raise TypeError(f"argument {self.numbers[0]} is {found!r}")
-        return _OPERATIONS[self.operation](*(operand.value(arguments) for operand in self.operands))
+        result = _OPERATIONS[self.operation](*(operand.value(arguments) for operand in self.operands))
+        if not -(2**31) <= result < 2**31:
+            raise OverflowError(f"{self.operation} is {result}, which is no 32-bit integer")
+        return result
 
 
 def constant(number: int) -> Expression:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.dtypes import DTYPES, DType
+from warp_tiles.heuristics.matmul import Operand
 from warp_tiles.product.views import View, view_of
 
 PRECISIONS = ("default", "tf32")
-Operand = Literal["a", "b"]
 _MOST_WORK: Any = 1_000_000  # of NumPy's search for a common address
 
 
@@ -42,7 +42,7 @@ class MatmulCall:
         tf32: True for tensor cores that round float32 to tf32.
         summed: True if C is one matrix, the sum over the batch of A and B.
         has_factor: True if a factor lies in an array, because a kernel computed it; else it is 1.
-        in_parts: The operand that is a sum of two arrays: its view, and the same view directly behind it in memory.
+        in_parts: The operand that is a sum of two arrays: its view, and the same ``batch * strides[0]`` bytes behind.
     """
 
     a: View

@@ -6,22 +6,19 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
-from warp_tiles.gemm.dtypes import DType
-from warp_tiles.product.arguments import MatmulCall, Operand
-from warp_tiles.product.elementwise import (
-    column_sums_kernel,
-    gradient_kernel,
-    largest_kernel,
-    parts_kernel,
-    scale_kernel,
-)
+from warp_tiles.errors import MatmulError
+from warp_tiles.heuristics.matmul import Operand
+from warp_tiles.product.arguments import MatmulCall
+from warp_tiles.product.elementwise import CHUNK, column_sums_kernel, gradient_kernel, scale_kernel
 from warp_tiles.product.kernels import types
 from warp_tiles.product.keys import Epilogue
 from warp_tiles.product.launches import launch
-from warp_tiles.product.multiply import Reduction, multiply
-from warp_tiles.product.views import View, contiguous, view_of
+from warp_tiles.product.multiply import Reduction, multiply, prepared
+from warp_tiles.product.parts import Gradient, GradientLayout, as_operand, layout_of, prepare_operand
+from warp_tiles.product.views import View, are_distinct, contiguous, view_of
 
-CHUNK = 128  # rows of a gradient that one thread adds
+_MOST_PREPARED = 1024
+_prepared: set[tuple[str, MatmulCall | None, MatmulCall | None]] = set()  # by Backward.prepare()
 
 
 @dataclass(frozen=True)
@@ -56,11 +53,9 @@ class Backward:
         before, array = view, gradient
         if self.call.epilogue is not None:
             before, array = self._before_epilogue(view, gradient)
-        gradients = _Gradient(before, array)
-        if before.dtype != self.call.a.dtype:
-            gradients = _in_parts(before, array, self.call.a.dtype, device)
-        self._add_to_operand(self.a, gradients, is_a=True)
-        self._add_to_operand(self.b, gradients, is_a=False)
+        operand = as_operand(before, array, self.call.a.dtype, device)
+        self._add_to_operand(operand, is_a=True)
+        self._add_to_operand(operand, is_a=False)
         if self.bias is not None and self.bias.grad is not None:
             self._add_to_bias(before, array)
         if self.call.has_beta:
@@ -89,18 +84,54 @@ class Backward:
         launch(kernel, (inputs, view, outputs), (total.ptr, gradient.ptr, result.ptr), view.shape, device)
         return outputs, result
 
-    def _add_to_operand(self, operand: Any, gradient: _Gradient, *, is_a: bool) -> None:
+    def check_gradients(self) -> None:
+        """Checks that each element of a gradient has memory of its own, because nothing is added atomically.
+
+        Raises:
+            MatmulError: Elements of a gradient share memory.
+        """
+        for name, array in (("a", self.a), ("b", self.b), ("bias", self.bias)):
+            gradient = None if array is None else array.grad
+            if gradient is not None and not are_distinct(gradient):
+                raise MatmulError(
+                    f"the gradient of {name} has shape {tuple(gradient.shape)} and strides {tuple(gradient.strides)}: "
+                    "elements share memory",
+                    remedy=f"copy {name} into an array of its own before the product",
+                )
+
+    def is_prepared(self) -> bool:
+        """True if :meth:`prepare` was called for the same layouts, and for gradients of the same operands."""
+        return self._products(self.call.out) in _prepared
+
+    def prepare(self) -> None:
+        """Builds and loads the kernels of a backward pass without epilogue and bias."""
+        device, view = self.out.device, self.call.out  # Warp demands gradients with the strides of their arrays
+        prepare_operand(view, self.call.a.dtype, device)
+        products = self._products(view)
+        for call in products[1:]:
+            if call is not None:
+                prepared(call, device)
+        if len(_prepared) >= _MOST_PREPARED:
+            _prepared.clear()
+        _prepared.add(products)
+
+    def _products(self, view: View) -> tuple[str, MatmulCall | None, MatmulCall | None]:
+        """The device, and the products that add to A's and B's gradients. ``view`` is the gradient of C."""
+        layout = layout_of(view, self.call.a.dtype)
+        return self.out.device.alias, self._product(layout, is_a=True), self._product(layout, is_a=False)
+
+    def _product(self, gradient: GradientLayout, *, is_a: bool) -> MatmulCall | None:
         """A.grad += alpha * G @ B^T, or B.grad += alpha * A^T @ G, summed over the batch if it shares the operand."""
-        if operand.grad is None:
-            return
-        target = view_of(operand.grad, self.call.a.dtype)
-        if self.a_transposed if is_a else self.b_transposed:
+        array, transposed = (self.a, self.a_transposed) if is_a else (self.b, self.b_transposed)
+        if array.grad is None:
+            return None
+        target = view_of(array.grad, self.call.a.dtype)
+        if transposed:
             target = target.transposed()
-        other, other_array = (self.call.b, self.b) if is_a else (self.call.a, self.a)
-        left, right = (gradient.view, other.transposed()) if is_a else (other.transposed(), gradient.view)
-        first, second = (gradient.array, other_array) if is_a else (other_array, gradient.array)
+        other = (self.call.b if is_a else self.call.a).transposed()
+        left, right = (gradient.view, other) if is_a else (other, gradient.view)
         parts: Operand = "a" if is_a else "b"
-        call = MatmulCall(
+        return MatmulCall(
             left,
             right,
             target,
@@ -108,11 +139,18 @@ class Backward:
             has_beta=True,
             tf32=self.call.tf32,
             summed=target.shape[0] < left.shape[0],
-            has_factor=gradient.factor is not None,
+            has_factor=gradient.has_factor,
             in_parts=parts if gradient.is_in_parts else None,
         )
-        factor = None if gradient.factor is None else gradient.factor.ptr
-        multiply(call, self.out.device, (first.ptr, second.ptr, operand.grad.ptr, None), self.alpha, 1.0, factor)
+
+    def _add_to_operand(self, gradient: Gradient, *, is_a: bool) -> None:
+        call = self._product(gradient.layout, is_a=is_a)
+        if call is None:
+            return
+        operands = (gradient.array, self.b) if is_a else (self.a, gradient.array)
+        target = (self.a if is_a else self.b).grad
+        pointers = (*(array.ptr for array in operands), target.ptr, None)
+        multiply(call, self.out.device, pointers, self.alpha, 1.0, gradient.factor_pointer)
 
     def _add_to_bias(self, before: View, array: Any) -> None:
         """bias.grad += the sums of the gradient's columns, of chunks of rows first."""
@@ -135,47 +173,6 @@ class Backward:
         assert call.bias is not None
         target = View(call.bias.dtype, (1, 1, columns), (0, 0, self.bias.grad.strides[0]))
         _add_rows(sums_view, target, (sums.ptr, self.bias.grad.ptr), device)
-
-
-@dataclass(frozen=True)
-class _Gradient:
-    """The gradient of a product, as an operand of its operands' gradients.
-
-    Attributes:
-        view, array: The array. If it is in parts, the second ones lie behind the view.
-        factor: An array with a factor of the gradient, or None.
-        is_in_parts: True if the gradient is a sum of two numbers.
-    """
-
-    view: View
-    array: Any
-    factor: Any = None
-    is_in_parts: bool = False
-
-
-def _in_parts(view: View, array: Any, dtype: DType, device: Any) -> _Gradient:
-    """A float32 gradient as sums of two 16-bit numbers, so that tensor cores multiply it with 16-bit operands."""
-    import warp as wp
-
-    batch, rows, columns = view.shape
-    (half,) = types(dtype)
-    parts = wp.empty((2 * batch, rows, columns), dtype=half, device=device)
-    numbers = wp.zeros((2, 1, 1), dtype=float, device=device)  # the largest magnitude, and the factor
-    number, largest, factor = contiguous("float32", (1, 1, 1)), numbers[0], numbers[1]
-    is_scaled = dtype == "float16"
-    if is_scaled:
-        chunks = -(-rows // CHUNK)
-        grid = (batch, chunks, columns)
-        launch(largest_kernel(), (view, number), (array.ptr, largest.ptr), grid, device, CHUNK)
-    launch(
-        parts_kernel(dtype),
-        (view, number, contiguous(dtype, (2 * batch, rows, columns)), number),
-        (array.ptr, largest.ptr, parts.ptr, factor.ptr),
-        view.shape,
-        device,
-        batch,
-    )
-    return _Gradient(contiguous(dtype, view.shape), parts, factor if is_scaled else None, is_in_parts=True)
 
 
 @functools.lru_cache(maxsize=128)

@@ -9,6 +9,8 @@ from typing import Any
 from warp_tiles.gemm.dtypes import DType
 from warp_tiles.product.kernels import forward_only, types
 
+CHUNK = 128  # rows of a column that one thread reads
+
 
 @functools.cache
 def gradient_kernel(function: Any, dtype: DType, sums: DType) -> Any:
@@ -82,8 +84,8 @@ def parts_kernel(half: DType) -> Any:
 
     ``Values`` is (batch, m, n). ``Parts`` is (2 * batch, m, n), the rounded values and then what the rounding cut off.
     The values of float16 are multiplied before by a power of two, so that the largest magnitude is at least 2^14 and
-    less than 2^15. ``Factor`` gets its inverse. So magnitudes from 2^-18 of the largest keep 22 bits or more. Those of
-    bfloat16 have the exponents of float32, and keep 16 bits.
+    less than 2^15 (less if it is below 2^-112). ``Factor`` gets the inverse. So magnitudes from 2^-18 of the largest
+    keep 22 bits or more. Those of bfloat16 have the exponents of float32, and keep 16 bits.
     """
     import warp as wp
 
@@ -110,7 +112,7 @@ def parts_kernel(half: DType) -> Any:
         rounded = value(scaled)
         Parts[z, i, j] = rounded
         rest = scaled - float(rounded)
-        if not wp.isfinite(scaled):
+        if not wp.isfinite(float(rounded)):
             rest = wp.float32(0.0)
         Parts[batch + z, i, j] = value(rest)
 

@@ -39,6 +39,11 @@ def _packed(kernel: Any, views: tuple[View, ...], dim: tuple[int, ...], scalars:
     return PreparedLaunch(kernel, layouts, [*scalars, 1.0], dim, THREADS, tiled=False, device=device)
 
 
+def prepare(kernel: Any, views: Sequence[View], dim: Sequence[int], device: Any, *scalars: int) -> None:
+    """Builds and loads the kernel of a launch, and packs it (see :func:`launch`)."""
+    _holder(kernel, tuple(views), tuple(dim), scalars, device.alias)
+
+
 def launch(
     kernel: Any,
     views: Sequence[View],

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
-from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem
-from warp_tiles.product.arguments import MatmulCall, Operand
+from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, Operand, band_of
+from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.keys import Epilogue, TileKernel
-
-_BAND_ELEMENTS = 32  # of each thread, which holds them in registers without enable()
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,8 @@ def problem_of(call: MatmulCall) -> MatmulProblem:
         b.is_transposed,
         call.tf32,
         call.summed,
-        call.in_parts is not None,
+        call.in_parts,
+        call.has_beta,
     )
 
 
@@ -102,11 +100,3 @@ def kernel_of(call: MatmulCall, config: MatmulConfig) -> TileKernel:
         slices=config.split_k,
         in_parts=call.in_parts,
     )
-
-
-def band_of(config: MatmulConfig) -> int:
-    """Rows of a tile that the epilogue computes at a time, so that its values fit the registers of each thread."""
-    if config.threads == 1:
-        return config.tile_m
-    most = max(1, _BAND_ELEMENTS * config.threads // config.tile_n)
-    return math.gcd(config.tile_m, 1 << (most.bit_length() - 1))

@@ -59,6 +59,20 @@ def view_of(array: Any, dtype: DType) -> View:
     return View(dtype, array.shape, array.strides)
 
 
+def are_distinct(array: Any) -> bool:
+    """True if each element of a Warp array has memory of its own, as far as its strides show."""
+    import warp as wp
+
+    if 0 in array.shape:
+        return True
+    reach = wp.types.type_size_in_bytes(array.dtype)
+    for stride, size in sorted((abs(stride), size) for size, stride in zip(array.shape, array.strides) if size > 1):
+        if stride < reach:
+            return False
+        reach += stride * (size - 1)
+    return True
+
+
 def contiguous(dtype: DType, shape: tuple[int, int, int]) -> View:
     """The view of a contiguous array."""
     size_bytes, (_, rows, columns) = DTYPE_BYTES[dtype], shape

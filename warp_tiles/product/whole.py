@@ -14,40 +14,46 @@ from warp_tiles.product.backward import Backward
 
 
 def whole_gradients(
-    whole: WholeProduct, values: Sequence[Any], blocks: Sequence[int], least_work: int = LEAST_WORK
+    whole: WholeProduct,
+    values: Sequence[Any],
+    arguments: Sequence[Argument | None],
+    blocks: Sequence[int],
+    least_work: int = LEAST_WORK,
 ) -> Backward | str:
     """The gradients of a launch as two products, or the reason why its adjoint kernel computes them.
+
+    Their kernels are built and loaded, so that a graph can capture the backward pass.
 
     Args:
         whole: The kernel.
         values: The arguments of the launch.
+        arguments: Their shapes and integers.
         blocks: Its dimensions, without the threads of a block.
         least_work: The least number of multiplications of the forward product.
     """
-    arguments = [_argument(value) for value in values]
-    a, b, c = (values[operand.position] for operand in (whole.a, whole.b, whole.c))
     if obstacle := whole.obstacle(blocks, arguments):
         return obstacle
     work = math.prod(whole.c.shape(arguments)) * whole.a.shape(arguments)[1]
-    if work < least_work:
-        return f"{work} multiplications are fewer than {least_work}"
+    if work < max(1, least_work):
+        return f"{work} multiplications are fewer than {max(1, least_work)}"
+    a, b, c = (values[operand.position] for operand in (whole.a, whole.b, whole.c))
     try:
         operands = _as_operand(whole.a, a), _as_operand(whole.b, b)
         precision = "tf32" if whole.tf32 else "default"
         call = checked_call(*operands, c, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision=precision)
         for name, operand in zip("ab", operands):
             check_overlap(name, operand, c)
+        found = Backward(
+            call, a, b, c, None, 1.0, 0.0, a_transposed=whole.a.transposed, b_transposed=whole.b.transposed
+        )
+        found.check_gradients()
     except (MatmulError, TypeError) as error:
         return str(error)
-    return Backward(call, a, b, c, None, 1.0, 0.0, a_transposed=whole.a.transposed, b_transposed=whole.b.transposed)
-
-
-def _argument(value: Any) -> Argument | None:
-    import warp as wp
-
-    if isinstance(value, wp.array):
-        return tuple(value.shape)
-    return int(value) if isinstance(value, int) else getattr(value, "value", None)  # of one of Warp's scalar types
+    if not found.is_prepared():
+        if c.device.is_capturing:
+            return "its products are not built yet, and a graph is being captured"
+        found.prepare()
+    return found
 
 
 def _as_operand(operand: WholeOperand, array: Any) -> Any:

@@ -20,7 +20,7 @@ class Workspace:
 
     Attributes:
         sums: Sums of slices.
-        arrived: Counters of the blocks of each tile. They are zeros, which each kernel leaves.
+        arrived: Counters of the blocks of each tile. They are zero before and after each kernel.
     """
 
     sums: int
@@ -51,7 +51,9 @@ _kept: dict[tuple[str, int], _Kept] = {}
 def workspace(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace]:
     """Yields memory for kernels that the caller launches in the block, on the device's current stream.
 
-    A graph that Warp captures gets memory of its own, because it may run on another stream.
+    A graph that Warp captures gets memory of its own, because it may run on another stream. A graph that another
+    library captures gets that of the stream, if there is enough: memory allocated during a capture serves this graph
+    alone.
 
     Args:
         size_bytes: Size of the sums.
@@ -60,12 +62,14 @@ def workspace(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace
     """
     import warp as wp
 
-    if not device.is_cuda or size_bytes > KEPT_BYTES or counters > COUNTERS or device.captures:
+    kept = _kept.setdefault((device.alias, device.stream.cuda_stream), _Kept()) if device.is_cuda else _Kept()
+    is_enough = kept.arrived is not None and kept.sums is not None and kept.sums.capacity >= size_bytes
+    is_kept = device.is_cuda and size_bytes <= KEPT_BYTES and counters <= COUNTERS and not device.captures
+    if not is_kept or (not is_enough and device.is_capturing):
         sums = wp.empty(size_bytes, dtype=wp.uint8, device=device)
         arrived = wp.zeros(counters, dtype=wp.int32, device=device)
         yield Workspace(sums.ptr, arrived.ptr or 0)
         return
-    kept = _kept.setdefault((device.alias, device.stream.cuda_stream), _Kept())
     with kept.lock:
         if kept.sums is None or kept.sums.capacity < size_bytes:
             if kept.sums is not None:

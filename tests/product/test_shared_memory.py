@@ -1,0 +1,68 @@
+"""The chosen tiles fit the shared memory of every architecture, with all that Warp allocates for a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import warp_tiles
+from warp_tiles.gemm.hardware import block_shared_bytes
+from warp_tiles.heuristics.matmul import MatmulProblem, band_of, choose_matmul, shared_bytes
+from warp_tiles.product.kernels import tile_kernel
+from warp_tiles.product.keys import Epilogue, TileKernel
+
+LARGE = (4096, 4096, 4096, 1)
+PROBLEMS = {
+    "fp16": MatmulProblem(*LARGE, "float16", "float16", "float16"),
+    "fp16 gradient": MatmulProblem(*LARGE, "float16", "float16", "float16", b_transposed=True, has_beta=True),
+    "A in parts": MatmulProblem(
+        *LARGE, "float16", "float16", "float16", b_transposed=True, in_parts="a", has_beta=True
+    ),
+    "B in parts": MatmulProblem(
+        *LARGE, "bfloat16", "bfloat16", "bfloat16", a_transposed=True, in_parts="b", has_beta=True
+    ),
+    "tf32 gradient": MatmulProblem(*LARGE, tf32=True, has_beta=True),
+    "fp32 gradient": MatmulProblem(*LARGE, has_beta=True),
+    "fp64 gradient": MatmulProblem(*LARGE, "float64", "float64", "float64", has_beta=True),
+}
+
+
+@pytest.fixture(autouse=True)
+def _hooked() -> Iterator[None]:
+    with warp_tiles.enabled():
+        yield
+
+
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [
+        (name, arch)
+        for name, problem in PROBLEMS.items()
+        for arch in (75, 80, 86, 89, 90, 100, 120)
+        if arch >= 80 or not problem.tf32  # sm_75 has no tf32
+    ],
+)
+def test_a_kernel_needs_no_more_than_there_is(name: str, arch: int) -> None:
+    problem = PROBLEMS[name]
+    config = choose_matmul(problem, arch, 80)
+    epilogue = Epilogue(problem.out, bias=problem.out, has_beta=problem.has_beta, sums=problem.sums)
+    kernel = tile_kernel(
+        TileKernel(
+            problem.a,
+            problem.b,
+            (config.tile_m, config.tile_n, config.tile_k),
+            problem.a_transposed,
+            problem.b_transposed,
+            tf32=problem.tf32,
+            epilogue=epilogue,
+            band=band_of(config),
+            in_parts=problem.in_parts,
+        )
+    )
+    with warp_tiles.override(main_loop="two_buffers"):
+        warp_tiles.plan(kernel, arch=arch, block_dim=config.threads)
+        tiles = kernel.adj.get_total_required_shared()
+    assert tiles <= shared_bytes(problem, config) <= block_shared_bytes(arch)
+    warp_tiles.plan(kernel, arch=arch, block_dim=config.threads)
+    assert kernel.adj.get_total_required_shared() <= block_shared_bytes(arch)
