@@ -35,7 +35,15 @@ Row = dict[str, Any]
 
 
 class EarlierBuild(Build[Cell]):
-    """A build of the earlier state. Its module has its own name, because Warp treats equal names as one module."""
+    """A build of the earlier state. Its module has its own name, because Warp treats equal names as one module.
+
+    Its gradients are those of its adjoint kernels, because products of whole arrays would be those of this state.
+    """
+
+    @property
+    def multiplies_whole_arrays(self) -> bool:
+        """See :class:`Build`."""
+        return False
 
     @property
     def module(self) -> str:

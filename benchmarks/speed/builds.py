@@ -77,6 +77,11 @@ class Build(Generic[C]):
         return f"{self.side}_{self.cell.name}"
 
     @property
+    def multiplies_whole_arrays(self) -> bool:
+        """True if a tape computes gradients of products of whole arrays as warp_tiles does."""
+        return self.side == "tiles"
+
+    @property
     def text(self) -> str:
         """Source of that module."""
         return self.cell.text(self.side)

@@ -85,7 +85,7 @@ class Side:
         cell = build.cell
         self.cell, self.part, self.device = cell, part, device
         self.rounds_to_half = build.side != "tiles"  # cuBLASDx does so with products of float and half
-        self._side = build.side
+        self._multiplies_whole_arrays = build.multiplies_whole_arrays
         self._kernel = load_kernel(store, build, device)
         shape_a, shape_b, shape_c = self._shapes(cell, part)
         self.a = _operand(shape_a, 1, exact, cell.a, device)
@@ -129,11 +129,10 @@ class Side:
         if self.cell.form != "loop":
             run: Callable[[], None] = self.command(calls, True).launch
             return run
-        is_ours = self._side == "tiles"
-        if is_ours:
-            warp_tiles.enable()  # so that the tape may multiply whole arrays
+        if self._multiplies_whole_arrays:
+            warp_tiles.enable()
         cell, size = self.cell, self.part.size
-        with wp.Tape() as tape, warp_tiles.override(whole_gradients="auto" if is_ours else "off"):
+        with wp.Tape() as tape, warp_tiles.override(whole_gradients="auto" if self._multiplies_whole_arrays else "off"):
             wp.launch_tiled(
                 self._kernel,
                 dim=[size // cell.m, size // cell.n],
