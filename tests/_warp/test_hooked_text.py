@@ -33,7 +33,7 @@ def test_hooks_have_unique_numbers_and_are_in_the_source(name: str) -> None:
         numbers += [number for number in (*waits, function.end_wait) if number is not None]
         for node in nodes:
             if isinstance(node, Operation):
-                hooked = ("tile_load", "tile_store", "tile_astype", "tile_map", "add_inplace")
+                hooked = ("tile_load", "tile_store", "tile_astype", "tile_map", "tile_zeros", "add_inplace")
                 assert (node.hook is not None) == (node.name in hooked or node.product is not None)
                 if node.hook is not None:
                     assert f"WT_AT_{node.hook}(" in generated.source

@@ -59,9 +59,9 @@ def operation(name: str, *operands: Value, effect: Effect = Effect.TILES, **fiel
     return Operation(name, **{"line": 1, "effect": effect, "operands": operands, "wait": number(), **fields})
 
 
-def zeros(result: Tile) -> Operation:
+def zeros(result: Tile, **fields: Any) -> Operation:
     """``c = wp.tile_zeros()``."""
-    return operation("tile_zeros", results=(result,))
+    return operation("tile_zeros", results=(result,), **fields)
 
 
 def load(result: Tile, *operands: Value, **fields: Any) -> Operation:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from types import ModuleType
 from typing import Any
 
@@ -10,7 +12,7 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import compile_module, load
-from tests.loop_forms import FORMS, SPELLINGS
+from tests.loop_forms import FORMS, RANGE, SPELLINGS, START, STORE, in_half, kernel
 
 pytestmark = pytest.mark.usefixtures("enabled")
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -99,3 +101,28 @@ def test_a_cpu_module_has_no_loops() -> None:
     module = load(SPELLINGS["bounds from a shape"].text)
     assert warp_tiles.plan(module, arch=None).loops == ()
     assert wp.is_cpu_available()
+
+
+CONDITION = kernel(START, "if A.shape[1] > 0:\n" + textwrap.indent(RANGE, "    "), STORE)
+OUTER = kernel(START, "for part in range(A.shape[0]):\n" + textwrap.indent(RANGE, "    "), STORE)
+READ = kernel(START, "d = c + wp.tile_ones(shape=(32, 32), dtype=wp.float32)", RANGE, STORE, "wp.tile_store(C, d)")
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (SPELLINGS["bounds from a shape"].text, [False]),
+        (kernel(START, "n = A.shape[1]", RANGE.replace("A.shape[1]", "n"), STORE), [False]),
+        (CONDITION, [True]),
+        (OUTER, [True]),
+        (READ, [True]),
+        (FORMS["a start value"].text, []),
+    ],
+    ids=["usual", "numbers between", "a condition", "an outer loop", "read", "other values"],
+)
+def test_zeros_that_a_loop_overwrites_are_not_written(text: str, kept: list[bool], tmp_path: Any) -> None:
+    compile_module(load(in_half(text), block_dim=64), tmp_path)
+    (source,) = (path.read_text() for path in tmp_path.glob("*.cu"))
+    fills = re.findall(r"WT_AT_(\d+)\(var_\d+ = wp::tile_zeros", source)
+    macros = dict(re.findall(r"#define WT_AT_(\d+)\(\.\.\.\) ?(.*)", source))
+    assert [macros[number] == "__VA_ARGS__" for number in dict.fromkeys(fills)] == kept

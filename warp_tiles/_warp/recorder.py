@@ -17,6 +17,7 @@ from warp_tiles.codegen.effects import (
     MATMUL,
     SHAPE,
     STORE,
+    ZEROS,
     effect_of_builtin,
     effect_of_function,
 )
@@ -109,7 +110,7 @@ class Recorder:
             if effect is not Effect.ALIAS and name != LOAD and frame.function.is_builtin():
                 self._loads_in_flight = False
         is_sum = name == ADD_INPLACE and all(map(is_tile, frame.operands))
-        if name in (LOAD, STORE, ASTYPE, MAP) or is_sum or (name == MATMUL and frame.site is not None):
+        if name in (LOAD, STORE, ASTYPE, MAP, ZEROS) or is_sum or (name == MATMUL and frame.site is not None):
             frame.hook = next(self._numbers)
             if not frame.function.skip_replay:  # else Warp writes it into the reverse pass as a comment
                 replay = Hook.REPLAY.around(frame.hook, replay or text)

@@ -8,6 +8,7 @@ LOAD, STORE, MATMUL = "tile_load", "tile_store", "tile_matmul"
 ASTYPE, MAP = "tile_astype", "tile_map"  # these compute a tile in registers
 SHAPE = "shape"  # of an array
 JUMPS = ("break", "continue")
+ZEROS = "tile_zeros"
 TRANSPOSE = "tile_transpose"  # a view of the whole tile
 ADD_INPLACE = "add_inplace"  # the operator +=
 # Warp unrolls these, so that a thread holds index, address and value of all its elements at once

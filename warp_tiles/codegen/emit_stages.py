@@ -115,6 +115,8 @@ def _emit_results(macros: Macros, loop: int, ring: Ring, products: tuple[Accumul
             written.add(product.c.name)
             finish = f"{_name(product)}::finish<{adds}>(wt_sums_{product.array}, {pointer(product.c)});"
             macros.add(Hook.END, loop, f"{finish} {_SYNC}")
+    for fill in ring.fills:  # the loop overwrites C
+        macros.replace(Hook.AT, hook_of(fill), "")
     for product in products:
         if product.addition is not None:
             macros.replace(Hook.AT, hook_of(product.addition), "")

@@ -25,7 +25,7 @@ from warp_tiles.codegen.trace import (
     operations,
     path_to,
 )
-from warp_tiles.codegen.zeros import holds_zeros
+from warp_tiles.codegen.zeros import fill_before, holds_zeros
 from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.main_loop import main_loop, staged_product
@@ -72,6 +72,7 @@ class Ring:
         products: How each product of the loop is computed, in order.
         variants: Their questions, in order.
         starts: True for each product whose C has a start value, which is added after the loop.
+        fills: The statements that fill a C with zeros right before the loop, which overwrites it.
     """
 
     loop: MainLoop
@@ -80,6 +81,7 @@ class Ring:
     products: tuple[StagedProduct, ...]
     variants: tuple[GemmVariant, ...]
     starts: tuple[bool, ...]
+    fills: tuple[Operation, ...] = ()
 
 
 def plan_ring(
@@ -149,7 +151,10 @@ def plan_ring(
         return answered
     in_tiles = run and (at_end or not answered.extra_bytes)
     first = idle[run[0]] if in_tiles else None
-    return Ring(answered, first, slots, tuple(a for _, a in chosen), tuple(v for v, _ in chosen), starts)
+    summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
+    fills = (fill_before(module, function, loop, c) for c in summed.values() if c.owner)
+    answers, questions = tuple(answer for _, answer in chosen), tuple(variant for variant, _ in chosen)
+    return Ring(answered, first, slots, answers, questions, starts, tuple(fill for fill in fills if fill is not None))
 
 
 def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:

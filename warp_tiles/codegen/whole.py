@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from warp_tiles.codegen.affine import Affine
-from warp_tiles.codegen.effects import ADD_INPLACE, ASTYPE, JUMPS, LOAD, MATMUL, SHAPE, STORE, TRANSPOSE
+from warp_tiles.codegen.effects import ADD_INPLACE, ASTYPE, JUMPS, LOAD, MATMUL, SHAPE, STORE, TRANSPOSE, ZEROS
 from warp_tiles.codegen.trace import Array, Branch, Effect, FunctionTrace, Loop, Operation, Scalar, Tile, Value, loops
 from warp_tiles.plan.expressions import Expression, argument, combined, constant, extent
 from warp_tiles.plan.whole import WholeOperand, WholeProduct
@@ -150,7 +150,7 @@ class _Reader:
         outside = [node for node in self._function.nodes if isinstance(node, Operation)]
         kept = [node for node in outside if node.effect is not Effect.NONE]
         before = [node for node in kept if self._function.nodes.index(node) < self._function.nodes.index(loop)]
-        if [node.name for node in before] != ["tile_zeros"] or before[0].results[0].name != sums.name:
+        if [node.name for node in before] != [ZEROS] or before[0].results[0].name != sums.name:
             raise _UnsuitableError("C does not start as zeros, or something else comes before the loop")
         after = [node for node in kept if node not in before]
         if after and after[0].name == ASTYPE and after[0].tiles[0] == sums:

@@ -1,7 +1,8 @@
-"""Tells whether a tile holds zeros when the program reaches a node."""
+"""Tells whether a tile holds zeros when the program reaches a node, and which statement fills it."""
 
 from __future__ import annotations
 
+from warp_tiles.codegen.effects import JUMPS, ZEROS
 from warp_tiles.codegen.trace import (
     Effect,
     FunctionTrace,
@@ -34,12 +35,34 @@ def holds_zeros(module: ModuleTrace, function: FunctionTrace, before: Node, tile
             inside = [node] if isinstance(node, Operation) else list(operations(node.nodes))
             accesses = (operation for operation in inside if operation.effect is not Effect.ALIAS)
             if any(module.may_overlap(function, tile, other) for operation in accesses for other in operation.tiles):
-                return isinstance(node, Operation) and node.name == "tile_zeros" and tile in node.results
+                return isinstance(node, Operation) and node.name == ZEROS and tile in node.results
     if not tile.parameter:
         return False
     calls = module.calls_of(function.label)
     position = function.parameters.index(tile.name)
     return bool(calls) and all(_passes_zeros(module, caller, call, position, tile) for caller, call in calls)
+
+
+def fill_before(module: ModuleTrace, function: FunctionTrace, loop: Loop, tile: Tile) -> Operation | None:
+    """The ``tile_zeros`` that fills a tile right before a loop, which overwrites it: only numbers lie between.
+
+    Args:
+        module: The whole module.
+        function: The function.
+        loop: The loop.
+        tile: The tile.
+
+    Returns:
+        None if there is none, or if the program can leave the block between fill and loop.
+    """
+    nodes, index = path_to(function.nodes, loop)[-1]
+    for node in reversed(nodes[:index]):
+        if not isinstance(node, Operation) or node.name in JUMPS or node.effect in (Effect.LEAVES, Effect.UNKNOWN):
+            return None
+        if any(module.may_overlap(function, tile, other) for other in node.tiles):
+            is_fill = node.name == ZEROS and tile in node.results and node.hook is not None
+            return node if is_fill else None
+    return None
 
 
 def _passes_zeros(module: ModuleTrace, caller: FunctionTrace, call: Operation, position: int, tile: Tile) -> bool:
