@@ -14,8 +14,8 @@ The hooks replace these members of Warp. :meth:`Hooks.install` checks that all e
     Module.load, Module._compile    load a module; one whose hash is discarded is loaded again
 
 The trace of the code generator needs more members (:mod:`warp_tiles._warp.tracing`). If a Warp lacks one of them, its
-products and solvers are still served, and its loops stay as Warp generates them. A tape's ``record_launch`` shows the
-launches of products of whole arrays (:mod:`warp_tiles._warp.tapes`).
+products and solvers are still served, and its loops stay as Warp generates them. The hook of
+``Tape.record_launch`` (:mod:`warp_tiles._warp.tapes`) is optional too. Without it, tapes run all adjoint kernels.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import warp
 from warp_tiles import settings
 from warp_tiles._warp.launch import has_adjoint
 from warp_tiles._warp.seams import find, missing_part
-from warp_tiles.errors import WarpTilesError
+from warp_tiles.errors import RecordingError, WarpTilesError
 from warp_tiles.plan.expressions import Argument
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.plan.whole import LEAST_WORK, WholeProduct
@@ -27,7 +27,7 @@ Key = tuple[int, int, bytes]  # compute capability, threads per block, and the m
 
 
 class Tapes:
-    """Replaces the records of launches of products of whole arrays on tapes.
+    """Finds launches that multiply whole arrays, and replaces their records on tapes.
 
     Args:
         plan: Plans Warp's module of a kernel for a compute capability and a number of threads.
@@ -136,7 +136,9 @@ class RecordedProduct(list):  # type: ignore[type-arg]
         """Adds the gradients."""
         tape = self._tape()
         if tape is None:
-            raise ReferenceError("the tape of this launch does not exist any more")
+            raise RecordingError(
+                "the tape of this launch does not exist any more", remedy="keep the tape until its backward pass"
+            )
         for array in (self._backward.a, self._backward.b, self._backward.out):
             tape.get_adjoint(array)  # the tape zeroes them with its others
         if self._backward.is_prepared():

@@ -113,33 +113,27 @@ class GeneratedModule:
 
     def whole_products(self) -> dict[str, WholeProduct]:
         """Returns the kernels that are a product of whole arrays and have an adjoint, by their keys."""
-        keys = list(self.trace.kernels.values())
-        found = {
-            key: whole_product(self.trace.functions[label])
-            for label, key in self.trace.kernels.items()
-            if label in self.trace.reversed and keys.count(key) == 1
-        }
-        return {
-            key: replace(whole, tf32=self.session.sites[whole.site].is_tf32)
-            for key, whole in found.items()
-            if isinstance(whole, WholeProduct)
-        }
+        reversed_kernels = {label: key for label, key in self.trace.kernels.items() if label in self.trace.reversed}
+        found = {key: self._whole_product(label) for label, key in reversed_kernels.items()}
+        return {key: whole for key, whole in found.items() if isinstance(whole, WholeProduct)}
+
+    def _whole_product(self, label: str) -> WholeProduct | str:
+        """The product that a function computes, or the reason why its adjoint computes the gradients."""
+        if label not in self.trace.kernels:
+            return "the loop is in a function"
+        if list(self.trace.kernels.values()).count(self.trace.kernels[label]) > 1:
+            return "several kernels of the module have its name"
+        found = whole_product(self.trace.functions[label])
+        return found if isinstance(found, str) else replace(found, tf32=self.session.sites[found.site].is_tf32)
 
     def _gradients(self, label: str, settings: Settings) -> str:
         """How a tape computes the gradients of a loop; empty if the function has no adjoint."""
         if label not in self.trace.reversed:
             return ""
-        obstacle = ""
         if settings.whole_gradients == "off":
-            obstacle = f"{settings.named('whole_gradients')} is 'off'"
-        elif label not in self.trace.kernels:
-            obstacle = "the loop is in a function"
-        elif list(self.trace.kernels.values()).count(self.trace.kernels[label]) > 1:
-            obstacle = "several kernels of the module have its name"
-        else:
-            whole = whole_product(self.trace.functions[label])
-            obstacle = whole if isinstance(whole, str) else ""
-        return f"the adjoint kernel: {obstacle}" if obstacle else WHOLE_GRADIENTS
+            return f"the adjoint kernel: {settings.named('whole_gradients')} is 'off'"
+        found = self._whole_product(label)
+        return f"the adjoint kernel: {found}" if isinstance(found, str) else WHOLE_GRADIENTS
 
     def reserved_bytes(
         self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, suffix: bool

@@ -57,8 +57,10 @@ def staged_product(
         choice: What the settings fix.
     """
     found = _staged_products(variant, families)
-    if isinstance(found, str) or choice.warps_m is None:
-        return found if isinstance(found, str) else found[0]
+    if isinstance(found, str):
+        return found
+    if choice.warps_m is None:
+        return found[0]
     grids = ", ".join(dict.fromkeys(str(product.warps_m) for product in found))
     return next((p for p in found if p.warps_m == choice.warps_m), f"warps_m is {choice.warps_m}, and can be {grids}")
 

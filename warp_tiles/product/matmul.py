@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from warp_tiles.product import arguments
@@ -159,6 +159,6 @@ def _backward(call: MatmulCall, a: Any, b: Any, out: Any, bias: Any, alpha: floa
         return None
     from warp_tiles.product.backward import Backward, copied
 
-    Backward(call, a, b, out, bias, alpha, beta).check_gradients()
-    old = copied(call, out) if call.has_beta and call.epilogue is not None else None
-    return Backward(call, a, b, out, bias, alpha, beta, old)
+    found = Backward(call, a, b, out, bias, alpha, beta)
+    found.check_gradients()
+    return replace(found, old=copied(call, out)) if call.has_beta and call.epilogue is not None else found

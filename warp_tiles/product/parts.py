@@ -12,6 +12,7 @@ from warp_tiles.product.launches import launch, prepare
 from warp_tiles.product.views import View, contiguous
 
 _NUMBER = contiguous("float32", (1, 1, 1))
+_Launch = tuple[Any, tuple[View, ...], tuple[int, ...], int]  # kernel, views, dimensions, and the integer argument
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def layout_of(view: View, operands: DType) -> GradientLayout:
 
 
 def as_operand(view: View, array: Any, operands: DType, device: Any) -> Gradient:
-    """A gradient in the layout in which it is multiplied. If that is another one, two kernels are launched.
+    """A gradient in the layout in which it is multiplied. For another layout it launches one or two kernels.
 
     Args:
         view, array: The gradient.
@@ -94,11 +95,8 @@ def prepare_operand(view: View, operands: DType, device: Any) -> None:
             prepare(kernel, views, dim, device, count)
 
 
-_Launch = tuple[Any, tuple[View, ...], tuple[int, ...], int]
-
-
 def _launches(view: View, operands: DType) -> list[_Launch]:
-    """Kernels, views, dimensions and the integer argument of the launches."""
+    """The launches that write a gradient in parts."""
     batch, rows, columns = view.shape
     parts = contiguous(operands, (2 * batch, rows, columns))
     halve: _Launch = (parts_kernel(operands), (view, _NUMBER, parts, _NUMBER), view.shape, batch)

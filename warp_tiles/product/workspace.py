@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 KEPT_BYTES = 256 << 20  # of one stream; larger workspaces are freed after each use
-
-
 COUNTERS = 1 << 16  # of one stream, for tiles whose slices several blocks compute
 
 
