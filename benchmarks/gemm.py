@@ -8,7 +8,8 @@ no GPU. Warp's builds in it are valid for every state of this project. The part 
 order, and is run only if `--part` names it. Warp's builds of all its rows take hours. `--built` measures only the rows
 whose builds by Warp exist.
 
-A separate process builds each side ahead of time. The builds are only loaded here, where Warp is unmodified.
+A separate process builds each side ahead of time. The builds are only loaded here. For the gradients of our loops this
+process enables warp_tiles, so that `wp.Tape` multiplies whole arrays. Warp's own loops run their adjoint kernels.
 Launches of the sides alternate. Times are medians by CUDA events. Results of the sides are compared first. A
 difference that roundings do not explain is an error.
 
@@ -42,7 +43,7 @@ Row = dict[str, Any]
 
 
 def flops_of(entry: Entry, part: Part) -> int:
-    """Floating-point operations of one launch. An adjoint replays the product, so it computes three products."""
+    """Floating-point operations of one launch. An adjoint counts as three products, as Warp replays the first."""
     cell = entry.ours
     products = 3 if cell.backward else 1
     if cell.form == "loop":
@@ -125,7 +126,10 @@ def measure(
         row["difference"] = {name: compare(sides["tiles"], side) for name, side in sides.items() if name in peers}
     launches = {name: side.launch(part.calls, cell.backward) for name, side in sides.items()}
     if cell.backward:
-        launches |= {f"{name} forward": side.launch(part.calls, False) for name, side in sides.items()}
+        replayed = {name: side for name, side in sides.items() if side.replays_product}
+        launches |= {f"{name} forward": side.launch(part.calls, False) for name, side in replayed.items()}
+        for name in sides.keys() - replayed.keys():
+            row[name]["forward_us"] = 0.0
     flops = dict.fromkeys(("tiles", *peers), flops_of(entry, part))
     if torch and part.whole and "tiles" in sides and (beside := cublas.load(torch, sides["tiles"], row)):
         launches["cublas"], flops["cublas"] = Launch(beside.run), beside.flops
@@ -161,7 +165,7 @@ def brief(row: Row) -> Row:
 
 
 def add_ratios(row: Row, peers: Iterable[str]) -> None:
-    """Add our speed over that of the fastest peer, and for adjoints the same without the product that Warp replays."""
+    """Add our speed over that of the fastest peer, and for adjoints the same without the products that are replayed."""
     timed = [name for name in peers if "median_us" in row[name]]
     if not timed or "median_us" not in row["tiles"]:
         return

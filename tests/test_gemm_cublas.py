@@ -73,6 +73,7 @@ def our_side(part: Part, types: str, wrong: bool = False) -> Any:
     results = {name: values[::17] * (1.5 if wrong else 1.0) for name, values in results.items()}
     command = SimpleNamespace(run=lambda: None, prepare=None)
     return SimpleNamespace(
+        replays_product=True,
         cell=cell, part=part, device="cpu", rounds_to_half=False, results=lambda calls: results,
         launch=lambda calls, adjoint: command, **arrays,
     )  # fmt: skip
@@ -136,6 +137,20 @@ def test_a_row_of_products(torch: Any, measured: Any) -> None:
     assert (row["to_cublas"], row["ratio"]) == (0.5, 2.0)
     assert row["cublas"]["tflops"] == round(2 * SIZE**3 / 15e6, 3)
     assert "0.50 of cuBLAS's speed" in gemm.line_of(row)
+
+
+def test_gradients_of_whole_arrays_replay_no_product(measured: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_sides = gemm.load_sides
+
+    def sides(*arguments: Any) -> dict[str, Any]:
+        found = load_sides(*arguments)
+        found["tiles"].replays_product = False
+        return found
+
+    monkeypatch.setattr(gemm, "load_sides", sides)
+    row = measured(WHOLE["backward_loop"], None)
+    assert row["tiles"]["forward_us"] == 0.0
+    assert row["adjoint_ratio"] == round((60.0 - 20.0) / 30.0, 3)
 
 
 def test_a_row_of_gradients_counts_two_products_of_cublas(torch: Any, measured: Any) -> None:

@@ -61,6 +61,15 @@ def kernel(
 COUNTED = ("a = wp.tile_load(A, shape=(32, 8), offset=(i * 32, k * 8))", LOAD_B.replace("k,", "k * 8,"))
 TRANSPOSED_A = "a = wp.tile_transpose(wp.tile_load(A, shape=(8, 32), offset=(k, i * 32)))"
 TRANSPOSED_B = "b = wp.tile_transpose(wp.tile_load(B, shape=(16, 8), offset=(j * 16, k)))"
+FUNCTION = """from typing import Any
+
+
+@wp.func
+def {head}:
+    return {result}
+
+
+"""
 ROUNDED = "wp.tile_store(C, wp.tile_astype(c, dtype=wp.float16), offset=(i * 32, j * 16))"
 
 WHOLE = {
@@ -120,20 +129,17 @@ OTHERS = {
         kernel(start=f"{START}\nd = wp.tile_ones(shape=(32, 16), dtype=wp.float32)", product=f"{PRODUCT}\nc += d"),
         "add_inplace is no part of a product",
     ),
-    **{
-        f"a function with the name of {name}": (
-            kernel(
-                above=f"@wp.func\ndef {name}(t: Any):\n    return {result}\n\n\n",
-                **{where: text.replace(f"wp.{name}({before}", f"{name}({before}")},
-            ).replace("@wp.func", "from typing import Any\n\n\n@wp.func", 1),
-            reason,
-        )
-        for name, result, where, text, before, reason in (
-            ("tile_astype", "wp.tile_map(wp.tanh, t)", "store",
-             "d = wp.tile_astype(c)\nwp.tile_store(C, d, offset=(i * 32, j * 16))", "c", "it does more than store C"),
-            ("max", "t + 8", "head", "for k in range(0, wp.max(n), 8):", "n", "bounds of the loop"),
-        )
-    },
+    "a function with the name of tile_astype": (
+        kernel(
+            above=FUNCTION.format(head="tile_astype(t: Any)", result="wp.tile_map(wp.tanh, t)"),
+            store="d = tile_astype(c)\nwp.tile_store(C, d, offset=(i * 32, j * 16))",
+        ),
+        "it does more than store C",
+    ),
+    "a function with the name of max": (
+        kernel(above=FUNCTION.format(head="max(t: Any)", result="t + 8"), head="for k in range(0, max(n), 8):"),
+        "bounds of the loop",
+    ),
     "two products": (kernel(product=f"{PRODUCT}\n{PRODUCT}"), "2 products and 2 loads"),
     "A twice": (
         kernel(

@@ -118,6 +118,11 @@ class Side:
             keywords |= {"adjoint": True, "adj_inputs": [*(array.grad for array in arrays), *count]}
         return wp.launch_tiled(self._kernel, **keywords)
 
+    @property
+    def replays_product(self) -> bool:
+        """True if the adjoint computes the product again. A tape that multiplies whole arrays does not."""
+        return self.cell.form != "loop" or not self._multiplies_whole_arrays
+
     def launch(self, calls: int, adjoint: bool) -> Launch:
         """Returns a launch. An adjoint first restores the gradient of C, which Warp's adjoint of a store zeroes."""
         if not adjoint:
@@ -130,7 +135,7 @@ class Side:
             run: Callable[[], None] = self.command(calls, True).launch
             return run
         if self._multiplies_whole_arrays:
-            warp_tiles.enable()
+            warp_tiles.enable()  # for the tape; builds are loaded as they are
         cell, size = self.cell, self.part.size
         with wp.Tape() as tape, warp_tiles.override(whole_gradients="auto" if self._multiplies_whole_arrays else "off"):
             wp.launch_tiled(
@@ -141,7 +146,8 @@ class Side:
                 block_dim=cell.threads,
                 device=self.device,
             )
-        return functools.partial(tape.backward)
+        backward: Callable[[], None] = tape.backward
+        return backward
 
     def results(self, calls: int) -> dict[str, Matrix]:
         """The results of ``calls`` products: a sample of C, or of the gradients of A and B."""
