@@ -41,8 +41,9 @@ class MatmulCall:
         epilogue: A Warp function of one scalar, or None.
         tf32: True for tensor cores that round float32 to tf32.
         summed: True if C is one matrix, the sum over the batch of A and B.
-        has_factor: True if a factor lies in an array, because a kernel computed it; else it is 1.
-        in_parts: The operand that is a sum of two arrays: its view, and the same ``batch * strides[0]`` bytes behind.
+        has_factor: True if a kernel computed the factor and stored it in an array; else the factor is 1.
+        in_parts: The operand that is a sum of two arrays. The second one lies ``batch * strides[0]`` bytes behind the
+            first, and has the same strides.
     """
 
     a: View
