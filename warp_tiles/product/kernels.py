@@ -99,6 +99,61 @@ def arrival_function() -> Any:
     return arrive
 
 
+_ADD = """
+    using Sum = typename tile_c::Type;
+    constexpr int WIDTH = 16 / sizeof(Sum), VECTORS = tile_c::Layout::Size / WIDTH;
+#if defined(__CUDA_ARCH__)
+    constexpr int THREADS = WP_TILE_BLOCK_DIM;
+    const int thread = threadIdx.x;
+#else
+    constexpr int THREADS = 1, thread = 0;
+#endif
+    constexpr int EACH = (VECTORS + THREADS - 1) / THREADS, AT_ONCE = EACH < 8 ? EACH : 8;  // loads under way
+    struct alignas(16) Vector { Sum sums[WIDTH]; };
+    const Vector* slice = reinterpret_cast<const Vector*>(Sums.data) + static_cast<long long>(first) * VECTORS;
+    Vector* result = reinterpret_cast<Vector*>(c.data.ptr);
+    for (int done = 0; done < EACH; done += AT_ONCE) {
+        Vector totals[AT_ONCE];
+        for (int part = 0; part < slices; ++part) {
+            Vector loaded[AT_ONCE];
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int vector = (done + i) * THREADS + thread;
+                if (vector < VECTORS) loaded[i] = slice[static_cast<long long>(part) * VECTORS + vector];
+            }
+            for (int i = 0; i < AT_ONCE; ++i)
+                for (int j = 0; j < WIDTH; ++j)
+                    totals[i].sums[j] = part == 0 ? loaded[i].sums[j] : totals[i].sums[j] + loaded[i].sums[j];
+        }
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int vector = (done + i) * THREADS + thread;
+            if (vector < VECTORS) result[vector] = totals[i];
+        }
+    }
+#if defined(__CUDA_ARCH__)
+    __syncthreads();
+#endif
+"""
+
+
+@functools.cache
+def addition_function(key: TileKernel) -> Any:
+    """A Warp function that sets a shared tile to the sums of its slices, which it adds in order.
+
+    The vectors of a thread are loaded side by side, because few blocks hide the latency of these loads.
+    """
+    import warp as wp
+
+    (sums,) = types(key.sums)
+    TILE_M, TILE_N, _ = key.tile
+
+    @wp.func_native(_ADD)
+    def add_slices(
+        c: wp.tile[sums, TILE_M, TILE_N], Sums: wp.array(dtype=sums, ndim=3), first: int, slices: int
+    ): ...
+
+    return add_slices
+
+
 @functools.cache
 def band_function(key: TileKernel) -> Any:
     """A Warp function that applies the epilogue to some rows of a tile of sums, and stores them in C."""
@@ -126,18 +181,15 @@ def band_function(key: TileKernel) -> Any:
 
 @functools.cache
 def store_function(key: TileKernel) -> Any:
-    """A Warp function that stores a tile of sums in C after the epilogue.
-
-    The sums are those of ``c``, or with slices those of ``Sums`` from ``first_slice`` on, which it adds in order.
-    """
+    """A Warp function that stores a tile of sums in C after the epilogue."""
     import warp as wp
 
     stored = key.stored
     out, bias_type, sums = types(stored.out, stored.bias or stored.out, stored.sums)
     TILE_M, TILE_N, _ = key.tile
-    is_plain, is_split, has_bias, has_factor = key.is_plain, key.is_split, stored.bias is not None, stored.has_factor
+    is_plain, has_bias, has_factor = key.is_plain, stored.bias is not None, stored.has_factor
     is_rounded = is_plain and stored.out != key.sums
-    BAND, SLICES = key.band, key.slices
+    BAND = key.band
     store_band = band_function(key)
 
     @wp.func
@@ -146,8 +198,6 @@ def store_function(key: TileKernel) -> Any:
         c: Any,
         Bias: wp.array(dtype=bias_type, ndim=1),
         Factor: wp.array(dtype=sums, ndim=1),
-        Sums: wp.array(dtype=sums, ndim=3),
-        first_slice: int,
         i: int,
         j: int,
         alpha: sums,
@@ -168,12 +218,7 @@ def store_function(key: TileKernel) -> Any:
                 scale = alpha * Factor[0]
             last = wp.min(TILE_M, C.shape[0] - i * TILE_M)
             for first in range(0, last, BAND):  # a band at a time needs few registers
-                if is_split:
-                    band = wp.tile_load(Sums[first_slice], shape=(BAND, TILE_N), offset=(first, 0))
-                    for part in range(1, SLICES):
-                        band += wp.tile_load(Sums[first_slice + part], shape=(BAND, TILE_N), offset=(first, 0))
-                else:
-                    band = wp.tile_view(c, offset=(first, 0), shape=(BAND, TILE_N))
+                band = wp.tile_view(c, offset=(first, 0), shape=(BAND, TILE_N))
                 store_band(C, band, bias, i * TILE_M + first, j * TILE_N, scale, beta)
 
     return store
@@ -202,7 +247,7 @@ def tile_kernel(key: TileKernel) -> Any:
     SLICES, is_split, is_partial = key.slices, key.is_split, key.epilogue is None
     a_transposed, b_transposed, tf32 = key.a_transposed, key.b_transposed, key.tf32
     a_in_parts, b_in_parts = key.in_parts == "a", key.in_parts == "b"
-    position, store, arrive = raster_function(), store_function(key), arrival_function()
+    position, store, arrive, add = raster_function(), store_function(key), arrival_function(), addition_function(key)
 
     @wp.kernel(enable_backward=False, module="unique")
     def matmul(
@@ -275,9 +320,10 @@ def tile_kernel(key: TileKernel) -> Any:
         if is_split:
             wp.tile_store(Sums[tile * SLICES + part], c)
             if arrive(Arrived, tile, SLICES) != 0:
-                store(matrix_c, c, Bias, Factor, Sums, tile * SLICES, i, j, alpha, beta)
+                add(c, Sums, tile * SLICES, SLICES)
+                store(matrix_c, c, Bias, Factor, i, j, alpha, beta)
         else:
-            store(matrix_c, c, Bias, Factor, Sums, 0, i, j, alpha, beta)
+            store(matrix_c, c, Bias, Factor, i, j, alpha, beta)
 
     return forward_only(matmul)
 

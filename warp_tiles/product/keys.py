@@ -76,4 +76,4 @@ class TileKernel:
     def is_plain(self) -> bool:
         """True if the sums of one block are only rounded to C's type."""
         last = self.epilogue
-        return last is None or (not self.scaled and not self.is_split and last == Epilogue(last.out, sums=self.sums))
+        return last is None or (not self.scaled and last == Epilogue(last.out, sums=self.sums))
