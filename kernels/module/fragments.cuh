@@ -41,44 +41,63 @@ inline __device__ int spread(int g) { return g / 2 + g % 2 * 4; }
 
 // ---- by ldmatrix: 16-bit types, and tf32 that is contiguous along K
 
+// The addresses of a lane's rows of matrices. LINES is the number of lines of a warp, and `first`, a multiple of it, is the
+// warp's first line. All but one sum are constants, because tensor cores wait for these instructions.
+template <class Slot, int LINES> struct MatrixRows {
+    using Layout = typename Slot::Layout;
+    static constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(typename Slot::T));
+    static constexpr bool IS_POWER = (LINES & (LINES - 1)) == 0;
+
+    // The lane's row of a matrix starts at line `at` + `line` and element `k` + `depth` of K, which is a multiple of 8 if
+    // lines are contiguous. `at` and `k` are constants, multiples of 16 and of an instruction's step.
+    static __forceinline__ __device__ unsigned address(unsigned slot, int first, int at, int line, int k, int depth)
+    {
+        if constexpr (Slot::K_MAJOR)
+            return Layout::after(slot + first * Layout::WIDTH + Layout::offset(line, depth / PER_VECTOR), k / PER_VECTOR)
+                + at * Layout::WIDTH;
+        else if constexpr (IS_POWER)
+            return Layout::after(slot + Layout::offset(depth, (first + line) / PER_VECTOR), at / PER_VECTOR) + k * Layout::WIDTH;
+        else
+            return slot + Layout::offset(depth, (first + at + line) / PER_VECTOR) + k * Layout::WIDTH;
+    }
+};
+
 template <class Slot, int LINES> struct MatricesA {
     using Values = unsigned[LINES / 16][4];
+    using Rows = MatrixRows<Slot, LINES>;
     static constexpr bool FITS = LINES % 16 == 0, IN_ORDER = true;
 
     static inline __device__ int line_of(int i, int half, int g) { return 16 * i + 8 * half + g; }
 
     static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int k)
     {
-        using Layout = typename Slot::Layout;
-        constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(typename Slot::T));
         const int lane = threadIdx.x % 32, row = lane % 8, lower = lane / 8 % 2, high = lane / 16;
 #pragma unroll
         for (int i = 0; i < LINES / 16; ++i)
             if constexpr (Slot::K_MAJOR)
-                wt::arch::ldmatrix(values[i], slot + Layout::offset(first + 16 * i + 8 * lower + row, k / PER_VECTOR + high));
+                wt::arch::ldmatrix(values[i], Rows::address(slot, first, 16 * i, 8 * lower + row, k, Rows::PER_VECTOR * high));
             else
-                wt::arch::ldmatrix_transposed(values[i], slot + Layout::offset(k + row + 8 * high, first / 8 + 2 * i + lower));
+                wt::arch::ldmatrix_transposed(values[i], Rows::address(slot, first, 16 * i, 8 * lower, k, 8 * high + row));
     }
 };
 
 template <class Slot, int LINES> struct MatricesB {
     using Values = unsigned[LINES / 8][2];
+    using Rows = MatrixRows<Slot, LINES>;
     static constexpr bool FITS = LINES % 16 == 0, IN_ORDER = true;
 
     static inline __device__ int line_of(int j, int g) { return 8 * j + g; }
 
     static __forceinline__ __device__ void load(Values& values, unsigned slot, int first, int k)
     {
-        using Layout = typename Slot::Layout;
-        constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(typename Slot::T));
         const int lane = threadIdx.x % 32, row = lane % 8, high = lane / 8 % 2, next = lane / 16;
 #pragma unroll
         for (int j = 0; j < LINES / 8; j += 2) {
             auto& four = reinterpret_cast<unsigned (&)[4]>(values[j]);
             if constexpr (Slot::K_MAJOR)
-                wt::arch::ldmatrix(four, slot + Layout::offset(first + 8 * (j + next) + row, k / PER_VECTOR + high));
+                wt::arch::ldmatrix(four, Rows::address(slot, first, 8 * j, 8 * next + row, k, Rows::PER_VECTOR * high));
             else
-                wt::arch::ldmatrix_transposed(four, slot + Layout::offset(k + row + 8 * high, first / 8 + j + next));
+                wt::arch::ldmatrix_transposed(four, Rows::address(slot, first, 8 * j, 8 * next, k, 8 * high + row));
         }
     }
 };
@@ -158,7 +177,8 @@ template <class Slot, int LINES> struct DepthF64 {
     static __forceinline__ __device__ wt::Vector<double, 2> load(unsigned slot, int first, int group, int k)
     {
         const int lane = threadIdx.x % 32;
-        return read<double, 2>(slot + Layout::offset(first + line_of(group, lane / 4), k / 2 + lane % 4));
+        const unsigned from = slot + (first + 8 * group) * Layout::WIDTH + Layout::offset(line_of(0, lane / 4), lane % 4);
+        return read<double, 2>(Layout::after(from, k / 2));
     }
 };
 
@@ -167,8 +187,8 @@ template <class Slot, int LINES> struct LinesF64 {
     static __forceinline__ __device__ wt::Vector<double, 2> load(unsigned slot, int first, int group, int k, int high)
     {
         const int lane = threadIdx.x % 32;
-        const unsigned offset = Slot::Layout::offset(lane % 4 * 2 + high, first / 2 + 8 * group + lane / 4);
-        return read<double, 2>(slot + offset + k * Slot::Layout::WIDTH);
+        const unsigned panel = slot + (first / 16 + group) * Slot::Layout::PANEL_BYTES;
+        return read<double, 2>(panel + Slot::Layout::offset(lane % 4 * 2 + high, lane / 4) + k * Slot::Layout::WIDTH);
     }
 };
 

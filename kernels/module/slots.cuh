@@ -25,6 +25,13 @@ template <int ROWS, int ROW_BYTES> struct SlotLayout {
         const unsigned swizzled = (vector % VECTORS) ^ (row * WIDTH / 128 % VECTORS);
         return vector / VECTORS * PANEL_BYTES + row * WIDTH + swizzled * VECTOR_BYTES;
     }
+
+    // Returns the address of the vector that lies `step` vectors after the one at an address, in the same row. Their indices
+    // in a panel must have no bit in common, so that their sum is their XOR.
+    static inline __device__ unsigned after(unsigned address, unsigned step)
+    {
+        return (address ^ step % VECTORS * VECTOR_BYTES) + step / VECTORS * PANEL_BYTES;
+    }
 };
 
 // Loads a tile of an array into a slot, with zeros outside the array: the general case.
