@@ -95,7 +95,7 @@ template <class P> struct FmaProduct {
         }
     }
 
-    static inline __device__ void complete() { }
+    static inline __device__ void complete(Sums&) { }
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Sums& sums, float* c)
     {

@@ -20,14 +20,14 @@ template <class P, bool IS_A> struct OperandSlot {
 };
 
 // Sets sums or fragments to zero.
-template <class T, int I, int J> inline __device__ void clear(T (&sums)[I][J][4])
+template <class T, int I, int J, int N> inline __device__ void clear(T (&sums)[I][J][N])
 {
 #pragma unroll
     for (int i = 0; i < I; ++i)
 #pragma unroll
         for (int j = 0; j < J; ++j)
 #pragma unroll
-            for (int e = 0; e < 4; ++e)
+            for (int e = 0; e < N; ++e)
                 sums[i][j][e] = 0;
 }
 

@@ -19,48 +19,56 @@ template <class P> struct WarpProduct {
     using A = typename FragmentsOf<OperandSlot<P, !SWAPPED>, T, ROWS>::A;  // of the instruction
     using B = typename FragmentsOf<OperandSlot<P, SWAPPED>, T, COLS>::B;
     static constexpr int GROUPS = 0;  // of asynchronous products in an iteration
-    using Sums = Sum[ROWS / 16][COLS / 8][4];
+    static constexpr int STEPS = P::k / STEP;
 
     static_assert(A::FITS && B::FITS && P::k % STEP == 0, "a warp tile has whole instructions");
 
-    // With two sets of fragments, those of the next step are loaded while this step is multiplied. One set must do where
-    // both would not fit the registers.
+    // With two sets of fragments, those of the next step are loaded while this step is multiplied. The last step of an
+    // iteration is multiplied in the next one, so that tensor cores need not wait for its first fragments. One set must do
+    // where both would not fit the registers.
     static constexpr int WORDS = static_cast<int>(sizeof(Sum)) / 4;
-    static constexpr int SETS = WORDS * (ROWS * COLS / 32 + 4 * (ROWS / 8 + COLS / 8)) <= 200 ? 2 : 1;
+    static constexpr int SETS = WORDS * (ROWS * COLS / 32 + 4 * (ROWS / 8 + COLS / 8)) <= 224 ? 2 : 1;
+    static constexpr bool LATE = SETS == 2 && STEPS % 2 == 0;  // all iterations begin with the same set
 
-    static inline __device__ void start(Sums& sums) { clear(sums); }
+    struct Sums {
+        Sum values[ROWS / 16][COLS / 8][4];
+        typename A::Values as[SETS];
+        typename B::Values bs[SETS];
+    };
+
+    static inline __device__ void start(Sums& sums)
+    {
+        clear(sums.values);
+        clear(sums.as);  // the first iteration multiplies zeros
+        clear(sums.bs);
+    }
 
     static __forceinline__ __device__ void add(Sums& sums, unsigned a, unsigned b)
     {
-        const unsigned of_a = SWAPPED ? b : a, of_b = SWAPPED ? a : b;
-        typename A::Values as[SETS];
-        typename B::Values bs[SETS];
 #pragma unroll
-        for (int k = (1 - SETS) * STEP; k < P::k; k += STEP) {
-            const int now = k / STEP % SETS, next = k + (SETS - 1) * STEP;
-            if (next < P::k) {
-                A::load(as[next / STEP % SETS], of_a, first_row(), next);
-                B::load(bs[next / STEP % SETS], of_b, first_col(), next);
-            }
-            if (k < 0)
-                continue;
-#pragma unroll
-            for (int i = 0; i < ROWS / 16; ++i)
-#pragma unroll
-                for (int j = 0; j < COLS / 8; ++j)
-                    multiply<T>(sums[i][j], as[now][i], bs[now][j]);
+        for (int step = 0; step < STEPS; ++step) {
+            if (LATE || SETS == 1 || step == 0)
+                load(sums, a, b, step);
+            if (SETS == 2 && !LATE && step + 1 < STEPS)
+                load(sums, a, b, step + 1);
+            multiply_step(sums, LATE ? step + 1 : step);
         }
     }
 
-    static inline __device__ void complete() { }
+    static inline __device__ void complete(Sums& sums)
+    {
+        if constexpr (LATE)
+            multiply_step(sums, STEPS - 1);
+    }
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Sums& sums, Sum* c)
     {
+        const auto& values = sums.values;
         const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
 #pragma unroll
         for (int i = 0; i < ROWS / 16; ++i) {
             if constexpr (A::IN_ORDER && B::IN_ORDER) {
-                put_rows<ADD, COLS, P::n>(sums[i], c, first_row() + 16 * i, first_col());
+                put_rows<ADD, COLS, P::n>(values[i], c, first_row() + 16 * i, first_col());
             } else {
 #pragma unroll
                 for (int j = 0; j < COLS / 8; ++j)
@@ -69,10 +77,10 @@ template <class P> struct WarpProduct {
                         const int column = first_col() + B::line_of(j, 2 * q + e);
                         const int row = first_row() + A::line_of(i, 0, g), next = first_row() + A::line_of(i, 1, g);
                         if constexpr (SWAPPED) {
-                            put<ADD>(c + column * P::n + row, wt::Vector<Sum, 2> {sums[i][j][e], sums[i][j][2 + e]});
+                            put<ADD>(c + column * P::n + row, wt::Vector<Sum, 2> {values[i][j][e], values[i][j][2 + e]});
                         } else {
-                            put<ADD>(c + row * P::n + column, wt::Vector<Sum, 1> {sums[i][j][e]});
-                            put<ADD>(c + next * P::n + column, wt::Vector<Sum, 1> {sums[i][j][2 + e]});
+                            put<ADD>(c + row * P::n + column, wt::Vector<Sum, 1> {values[i][j][e]});
+                            put<ADD>(c + next * P::n + column, wt::Vector<Sum, 1> {values[i][j][2 + e]});
                         }
                     }
             }
@@ -80,6 +88,22 @@ template <class P> struct WarpProduct {
     }
 
 private:
+    // Loads the fragments of a step into its set.
+    static __forceinline__ __device__ void load(Sums& sums, unsigned a, unsigned b, int step)
+    {
+        A::load(sums.as[step % SETS], SWAPPED ? b : a, first_row(), step * STEP);
+        B::load(sums.bs[step % SETS], SWAPPED ? a : b, first_col(), step * STEP);
+    }
+
+    static __forceinline__ __device__ void multiply_step(Sums& sums, int step)
+    {
+#pragma unroll
+        for (int i = 0; i < ROWS / 16; ++i)
+#pragma unroll
+            for (int j = 0; j < COLS / 8; ++j)
+                multiply<T>(sums.values[i][j], sums.as[step % SETS][i], sums.bs[step % SETS][j]);
+    }
+
     // The warp's first row and column of the instruction's D
     static inline __device__ int first_row() { return (SWAPPED ? warp_n() : warp_m()) * ROWS; }
     static inline __device__ int first_col() { return (SWAPPED ? warp_m() : warp_n()) * COLS; }

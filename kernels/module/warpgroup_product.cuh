@@ -61,7 +61,7 @@ template <class P> struct WarpgroupProduct {
         wt::arch::wgmma_commit();
     }
 
-    static inline __device__ void complete() { wt::arch::wgmma_wait<0>(); }
+    static inline __device__ void complete(Sums&) { wt::arch::wgmma_wait<0>(); }
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Sums& s, float* c)
     {
@@ -135,7 +135,7 @@ template <class P> struct WarpgroupRegisterProduct {
         }
     }
 
-    static inline __device__ void complete() { wt::arch::wgmma_wait<0>(); }
+    static inline __device__ void complete(Sums&) { wt::arch::wgmma_wait<0>(); }
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Sums& s, float* c)
     {

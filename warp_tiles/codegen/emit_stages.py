@@ -98,7 +98,8 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
         macros.replace(Hook.AT, hook_of(product.operation), "")
     macros.replace(Hook.AT, hook_of(last.operation), f"{multiplied}{name}.loaded();")
     macros.add(Hook.END, loop, f"{name}.more = false; {drain}:; if ({name}.turns) goto {multiply};")
-    macros.add(Hook.END, loop, f"{_name(last)}::complete(); {_SYNC}")
+    completions = " ".join(f"{_name(product)}::complete(wt_sums_{number});" for number, product in summed.items())
+    macros.add(Hook.END, loop, f"{completions} {_SYNC}")
     if extra:
         macros.add(Hook.END, loop, f"wp::tile_shared_storage_t::alloc(-{extra});")
     _emit_results(macros, loop, ring, pipeline.products)

@@ -147,9 +147,7 @@ def addition_function(key: TileKernel) -> Any:
     TILE_M, TILE_N, _ = key.tile
 
     @wp.func_native(_ADD)
-    def add_slices(
-        c: wp.tile[sums, TILE_M, TILE_N], Sums: wp.array(dtype=sums, ndim=3), first: int, slices: int
-    ): ...
+    def add_slices(c: wp.tile[sums, TILE_M, TILE_N], Sums: wp.array(dtype=sums, ndim=3), first: int, slices: int): ...
 
     return add_slices
 
