@@ -95,6 +95,10 @@ FAULTS = {
     "it waits for one product too few": ("? IN_FLIGHT * GROUPS : MOST", "? IN_FLIGHT * GROUPS + 1 : MOST"),
     "a stage is missing": ("start + (STAGES - 1) * STAGE_BYTES", "start + (STAGES - 2) * STAGE_BYTES"),
     "products are not complete": ("void complete(Sums&) { wt::arch::wgmma_wait<0>(); }", "void complete(Sums&) { }"),
+    "mma: the last step is missing": (
+        "void complete(Sums& sums)\n    {\n        if constexpr (LATE)",
+        "void complete(Sums& sums)\n    {\n        if constexpr (false)",
+    ),
     "tf32: fragments change too early": ("wt::arch::wgmma_wait<SETS - 1>();", ""),
     "tf32: products are not complete": (
         "void complete(Sums&) { wt::arch::wgmma_wait<0>(); }",
@@ -114,10 +118,13 @@ def test_a_shorter_pipeline_is_an_error(machine: Machine, tmp_path: Path, fault:
     cases = {"common": FORMS["common"], "start value": FORMS["start value"]}
     if "tf32" in fault:
         cases = with_type({"eight steps": Case(128, 128, 64, 128, 128, 128)}, "float32", "tf32")
-    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", cases, 90, 128, edit=edit)
-    errors = []
+    main_loop = "mma" if "mma" in fault else "auto"
+    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", cases, 90, 128, main_loop, edit=edit)
+    faults = []
     for name, case in cases.items():
-        a, b, e, _ = case.arrays(1)
+        a, b, e, product = case.arrays(1)
         c = np.zeros((case.rows, case.columns), dtype=case.total)
-        errors.append(emulated.forward(kernels[name], case.grid, [a, b, e, c]).error)
-    assert any(errors)
+        outcome = emulated.forward(kernels[name], case.grid, [a, b, e, c])
+        is_wrong = not np.array_equal(outcome.arrays["C"], case.expected(product, e))
+        faults.append(is_wrong if main_loop == "mma" else outcome.error)
+    assert any(faults)

@@ -123,6 +123,11 @@ def test_two_blocks_come_before_a_fourth_stage() -> None:
     assert (loop.stages, loop.in_flight, loop.lag, loop.blocks) == (3, 0, 2, 2)
 
 
+def test_an_iteration_of_two_steps_stays_in_flight() -> None:
+    loop = loop_of(128, 128, 32, 128)
+    assert (loop.stages, loop.in_flight, loop.lag, loop.blocks) == (4, 1, 2, 2)
+
+
 def test_mma_has_nothing_in_flight() -> None:
     loop = loop_of(128, 128, 32, 128, 80)
     assert (loop.in_flight, loop.lag) == (0, loop.stages - 1)
