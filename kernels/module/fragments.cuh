@@ -41,15 +41,15 @@ inline __device__ int spread(int g) { return g / 2 + g % 2 * 4; }
 
 // ---- by ldmatrix: 16-bit types, and tf32 that is contiguous along K
 
-// The addresses of a lane's rows of matrices. LINES is the number of lines of a warp, and `first`, a multiple of it, is the
-// warp's first line. All but one sum are constants, because tensor cores wait for these instructions.
+// Addresses for ldmatrix. A warp has LINES lines from `first` on, which is a multiple of LINES. The addresses of a lane differ
+// by constants, because tensor cores wait for the instructions that compute them.
 template <class Slot, int LINES> struct MatrixRows {
     using Layout = typename Slot::Layout;
     static constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(typename Slot::T));
     static constexpr bool IS_POWER = (LINES & (LINES - 1)) == 0;
 
-    // The lane's row of a matrix starts at line `at` + `line` and element `k` + `depth` of K, which is a multiple of 8 if
-    // lines are contiguous. `at` and `k` are constants, multiples of 16 and of an instruction's step.
+    // Returns the address of line `first` + `at` + `line` and element `k` + `depth` of K, where a vector begins. `at` and `k` are
+    // constants, multiples of 16 and of an instruction's step. `line` and `depth` depend on the lane, and are less than that.
     static __forceinline__ __device__ unsigned address(unsigned slot, int first, int at, int line, int k, int depth)
     {
         if constexpr (Slot::K_MAJOR)

@@ -23,12 +23,12 @@ template <class P> struct WarpProduct {
 
     static_assert(A::FITS && B::FITS && P::k % STEP == 0, "a warp tile has whole instructions");
 
-    // With two sets of fragments, those of the next step are loaded while this step is multiplied. The last step of an
-    // iteration is multiplied in the next one, so that tensor cores need not wait for its first fragments. One set must do
-    // where both would not fit the registers.
+    // If LATE, a step is multiplied after the fragments of the next step were requested. So the last step of an iteration is
+    // multiplied in the next iteration, and tensor cores do not wait for its first fragments. Two sets of fragments must fit
+    // the registers, and all iterations must begin with the same set.
     static constexpr int WORDS = static_cast<int>(sizeof(Sum)) / 4;
-    static constexpr int SETS = WORDS * (ROWS * COLS / 32 + 4 * (ROWS / 8 + COLS / 8)) <= 224 ? 2 : 1;
-    static constexpr bool LATE = SETS == 2 && STEPS % 2 == 0;  // all iterations begin with the same set
+    static constexpr bool LATE = STEPS % 2 == 0 && WORDS * (ROWS * COLS / 32 + 4 * (ROWS / 8 + COLS / 8)) <= 224;
+    static constexpr int SETS = LATE ? 2 : 1;
 
     struct Sums {
         Sum values[ROWS / 16][COLS / 8][4];
@@ -39,7 +39,7 @@ template <class P> struct WarpProduct {
     static inline __device__ void start(Sums& sums)
     {
         clear(sums.values);
-        clear(sums.as);  // the first iteration multiplies zeros
+        clear(sums.as);  // if LATE, the first product has no fragments yet
         clear(sums.bs);
     }
 
@@ -47,11 +47,8 @@ template <class P> struct WarpProduct {
     {
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
-            if (LATE || SETS == 1 || step == 0)
-                load(sums, a, b, step);
-            if (SETS == 2 && !LATE && step + 1 < STEPS)
-                load(sums, a, b, step + 1);
-            multiply_step(sums, LATE ? step + 1 : step);
+            load(sums, a, b, step);
+            multiply_step(sums, LATE ? step + STEPS - 1 : step);
         }
     }
 

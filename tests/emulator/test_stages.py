@@ -95,10 +95,6 @@ FAULTS = {
     "it waits for one product too few": ("? IN_FLIGHT * GROUPS : MOST", "? IN_FLIGHT * GROUPS + 1 : MOST"),
     "a stage is missing": ("start + (STAGES - 1) * STAGE_BYTES", "start + (STAGES - 2) * STAGE_BYTES"),
     "products are not complete": ("void complete(Sums&) { wt::arch::wgmma_wait<0>(); }", "void complete(Sums&) { }"),
-    "mma: the last step is missing": (
-        "void complete(Sums& sums)\n    {\n        if constexpr (LATE)",
-        "void complete(Sums& sums)\n    {\n        if constexpr (false)",
-    ),
     "tf32: fragments change too early": ("wt::arch::wgmma_wait<SETS - 1>();", ""),
     "tf32: products are not complete": (
         "void complete(Sums&) { wt::arch::wgmma_wait<0>(); }",
@@ -118,13 +114,26 @@ def test_a_shorter_pipeline_is_an_error(machine: Machine, tmp_path: Path, fault:
     cases = {"common": FORMS["common"], "start value": FORMS["start value"]}
     if "tf32" in fault:
         cases = with_type({"eight steps": Case(128, 128, 64, 128, 128, 128)}, "float32", "tf32")
-    main_loop = "mma" if "mma" in fault else "auto"
-    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", cases, 90, 128, main_loop, edit=edit)
-    faults = []
+    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", cases, 90, 128, edit=edit)
+    errors = []
     for name, case in cases.items():
-        a, b, e, product = case.arrays(1)
+        a, b, e, _ = case.arrays(1)
         c = np.zeros((case.rows, case.columns), dtype=case.total)
-        outcome = emulated.forward(kernels[name], case.grid, [a, b, e, c])
-        is_wrong = not np.array_equal(outcome.arrays["C"], case.expected(product, e))
-        faults.append(is_wrong if main_loop == "mma" else outcome.error)
-    assert any(faults)
+        errors.append(emulated.forward(kernels[name], case.grid, [a, b, e, c]).error)
+    assert any(errors)
+
+
+def test_the_last_step_of_mma_is_multiplied_after_the_loop(machine: Machine, tmp_path: Path) -> None:
+    complete = "void complete(Sums& sums)\n    {\n        if constexpr (%s)"
+
+    def edit(source: str) -> str:
+        assert complete % "LATE" in source
+        return source.replace(complete % "LATE", complete % "false")
+
+    case = FORMS["common"]
+    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", {"common": case}, 90, 128, "mma", edit=edit)
+    a, b, e, product = case.arrays(1)
+    c = np.zeros((case.rows, case.columns), dtype=case.total)
+    outcome = emulated.forward(kernels["common"], case.grid, [a, b, e, c])
+    assert outcome.error == ""
+    assert not np.array_equal(outcome.arrays["C"], case.expected(product, e))

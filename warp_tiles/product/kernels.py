@@ -139,7 +139,7 @@ _ADD = """
 def addition_function(key: TileKernel) -> Any:
     """A Warp function that sets a shared tile to the sums of its slices, which it adds in order.
 
-    The vectors of a thread are loaded side by side, because few blocks hide the latency of these loads.
+    A thread has several loads under way, because too few blocks run to hide their latency.
     """
     import warp as wp
 
@@ -147,9 +147,9 @@ def addition_function(key: TileKernel) -> Any:
     TILE_M, TILE_N, _ = key.tile
 
     @wp.func_native(_ADD)
-    def add_slices(c: wp.tile[sums, TILE_M, TILE_N], Sums: wp.array(dtype=sums, ndim=3), first: int, slices: int): ...
+    def sum_slices(c: wp.tile[sums, TILE_M, TILE_N], Sums: wp.array(dtype=sums, ndim=3), first: int, slices: int): ...
 
-    return add_slices
+    return sum_slices
 
 
 @functools.cache

@@ -74,6 +74,6 @@ class TileKernel:
 
     @property
     def is_plain(self) -> bool:
-        """True if the sums of one block are only rounded to C's type."""
+        """True if the sums of a tile are only rounded to C's type."""
         last = self.epilogue
         return last is None or (not self.scaled and last == Epilogue(last.out, sums=self.sums))
