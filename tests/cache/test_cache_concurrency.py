@@ -128,7 +128,7 @@ def test_processes_on_a_cold_cache_build_each_key_once(root: Path, tmp_path: Pat
 
 
 def test_a_lock_held_too_long_does_not_stop_the_build(root: Path) -> None:
-    cache = Cache(root, lock_timeout_s=0.1)
+    cache = Cache(root, build_wait_s=0.1)
     with Cache(root)._folder.lock(key("a").digest, 1.0):
         entry, hit = cache.get_or_build(key("a"), lambda: (payload("a"), {}))
     assert (hit, entry.payload) == (False, payload("a"))
@@ -179,7 +179,7 @@ def test_a_writer_killed_at_any_point_leaves_the_cache_sound(root: Path) -> None
             time.sleep(generator.uniform(0.0, 0.25))
             writer.kill()
         assert writer.returncode == -9
-        cache = Cache(root, lock_timeout_s=1.0)
+        cache = Cache(root, build_wait_s=1.0)
         report = cache.verify()
         assert report.damaged == ()
         assert report.missing == ()

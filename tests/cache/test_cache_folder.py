@@ -64,7 +64,7 @@ def test_without_a_usable_folder_only_the_caching_is_lost(
 def test_after_a_failed_write_only_the_caching_is_lost(
     cache: Cache, root: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
@@ -145,7 +145,7 @@ def test_a_damaged_entry_that_cannot_be_moved_is_still_a_miss(cache: Cache, monk
 def test_a_command_that_cannot_change_the_folder_raises(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(cache, "a")
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(os, "unlink", fail)
@@ -165,32 +165,45 @@ def test_a_removed_folder_is_created_again(cache: Cache, root: Path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX permissions")
 class TestTrust:
     @pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702, 0o1777])
-    @pytest.mark.parametrize("below", ["", "v1", "v1/keys", "v1/objects"])
-    @pytest.mark.parametrize("command", ["get", "put", "get_or_build"])
-    def test_a_folder_that_others_can_write_is_refused(self, root: Path, mode: int, below: str, command: str) -> None:
+    @pytest.mark.parametrize("below", ["", "v1", "v1/keys", "v1/objects", "v1/locks", "v1/quarantine"])
+    def test_a_folder_that_others_can_write_is_refused(self, root: Path, mode: int, below: str) -> None:
         (root / below).mkdir(parents=True)
-        for path in (root / "v1/keys", root / "v1/objects", root / "v1", root):
-            if path.exists():
+        for path in ((root / below), *(root / below).parents):
+            if path.is_relative_to(root):
                 path.chmod(0o700)
         (root / below).chmod(mode)
         before = files(root)
         with pytest.raises(CacheError, match="is refused") as caught:
-            COMMANDS[command](Cache(root))
+            Cache(root).check_trust()
         assert "chmod 700" in caught.value.remedy
         assert files(root) == before
 
     @pytest.mark.parametrize("command", COMMANDS)
-    def test_every_command_refuses_it(self, cache: Cache, root: Path, command: str) -> None:
-        fill(cache, "a")
+    def test_only_commands_of_the_user_fail(self, cache: Cache, root: Path, command: str) -> None:
+        """A launch goes on without the cache; nothing is read from it, and the reason is reported."""
+        (entry,) = fill(cache, "a")
         root.chmod(0o777)
-        with pytest.raises(CacheError, match="is refused"):
-            COMMANDS[command](Cache(root))
+        before, refusing = files(root), Cache(root)
+        if command in ("get", "manifest"):
+            assert COMMANDS[command](refusing) is None
+        elif command == "put":
+            assert COMMANDS[command](refusing).payload == b"x"
+        elif command == "get_or_build":
+            found, hit = COMMANDS[command](refusing)
+            assert (found.payload, hit) == (b"x", False)
+            assert found != entry
+        else:
+            with pytest.raises(CacheError, match="is refused"):
+                COMMANDS[command](refusing)
+            return
+        assert files(root) == before
+        assert "is refused" in str(refusing.problems[0])
 
     def test_a_folder_of_another_user_is_refused(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         root.mkdir(mode=0o700)
         monkeypatch.setattr(os, "geteuid", lambda: root.stat().st_uid + 1)
         with pytest.raises(CacheError, match="belongs to user"):
-            Cache(root).get(key("a"))
+            Cache(root).check_trust()
         assert Cache(root, allow_shared=True).get(key("a")) is None
 
     @pytest.mark.parametrize("mode", [0o700, 0o500, 0o755, 0o711])

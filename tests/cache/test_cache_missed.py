@@ -7,6 +7,7 @@ from pathlib import Path
 
 from warp_tiles.cache import Cache, CacheKey, _missed
 from warp_tiles.cache._missed import MissedKeys
+from warp_tiles.cache._sealed import seal
 
 
 def key(compiler: str = "12.9") -> CacheKey:
@@ -14,7 +15,7 @@ def key(compiler: str = "12.9") -> CacheKey:
 
 
 def test_a_missed_key_is_found_by_its_first_digits(tmp_path: Path) -> None:
-    keys = MissedKeys(tmp_path / "asked")
+    keys = MissedKeys(tmp_path)
     assert keys.find(key().digest[:8]) is None
     keys.add(key())
     assert keys.find(key().digest[:8]) == key()
@@ -26,8 +27,8 @@ def test_a_missed_key_is_found_by_its_first_digits(tmp_path: Path) -> None:
 def test_a_miss_is_explained_by_the_differing_field(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     cache.put(key(), b"payload", {})
-    MissedKeys(tmp_path / "asked").add(key("13.0"))
-    missed = MissedKeys(tmp_path / "asked").find(key("13.0").digest)
+    MissedKeys(tmp_path).add(key("13.0"))
+    missed = MissedKeys(tmp_path).find(key("13.0").digest)
     assert missed is not None
     explanation = cache.explain(missed)
     assert not explanation.stored
@@ -35,12 +36,14 @@ def test_a_miss_is_explained_by_the_differing_field(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_no_key(tmp_path: Path) -> None:
-    keys = MissedKeys(tmp_path)
+    keys, stored = MissedKeys(tmp_path), tmp_path / "asked" / f"{key().digest}.json"
+    for data in (seal({"transcript": key("13.0").transcript}), seal({"transcript": 1}), seal({}), b"{"):
+        keys.add(key())
+        stored.write_bytes(data)
+        assert keys.find(key().digest) is None
+    assert not stored.exists()
     keys.add(key())
-    (tmp_path / f"{key().digest}.json").write_text('{"schema": 1, "fields": [["m", "text", "17"]]}')
-    assert keys.find(key().digest) is None
-    (tmp_path / f"{key().digest}.json").write_text("{")
-    assert keys.find(key().digest) is None
+    assert keys.find(key().digest) == key()
 
 
 def test_the_oldest_keys_are_removed_first(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -48,12 +51,12 @@ def test_the_oldest_keys_are_removed_first(tmp_path: Path, monkeypatch) -> None:
     keys = MissedKeys(tmp_path)
     for number in range(5):
         keys.add(key(str(number)))
-        os.utime(tmp_path / f"{key(str(number)).digest}.json", (number, number))
+        os.utime(tmp_path / "asked" / f"{key(str(number)).digest}.json", (number, number))
     assert [keys.find(key(str(number)).digest) is not None for number in range(5)] == [False, False, True, True, True]
 
 
 def test_an_unwritable_folder_raises_nothing(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    MissedKeys(blocked / "asked").add(key())
-    assert MissedKeys(blocked / "asked").find(key().digest) is None
+    MissedKeys(blocked).add(key())
+    assert MissedKeys(blocked).find(key().digest) is None

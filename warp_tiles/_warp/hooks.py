@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from warp_tiles.plan.planning import ModulePlan
 
 _NO_EFFECT_ON_CODE = {
-    "cache_max_bytes", "cache_shared", "jobs", "precompile_headers", "prefetch", "progress", "tune_budget_s",
-    "whole_gradients",
+    "build_wait_s", "cache_max_bytes", "cache_shared", "jobs", "precompile_headers", "prefetch", "progress",
+    "tune_budget_s", "whole_gradients",
 }  # fmt: skip
 
 

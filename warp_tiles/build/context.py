@@ -14,8 +14,8 @@ from warp_tiles.errors import BuildError, LockedError, ToolchainError, WorkerErr
 from warp_tiles.settings import Settings
 from warp_tiles.toolchain.search import Toolchain, Version, dotted, require_linkable
 from warp_tiles.toolchain.store import ToolchainStore
-from warp_tiles.util.files import make_private_folders, write_atomic
 from warp_tiles.util.threads import DaemonThreads
+from warp_tiles.util.trusted_folder import TrustedFolder
 
 if TYPE_CHECKING:
     from warp_tiles.build.headers import ModuleHeaders
@@ -41,7 +41,7 @@ class Resources:
         self._lock = threading.Lock()
         self.closed = False
         self._stores: dict[tuple[Path, bool], ToolchainStore] = {}
-        self._caches: dict[tuple[Path, int, bool], Cache] = {}
+        self._caches: dict[tuple[Path, int, bool, float], Cache] = {}
         self._headers: dict[Path, ModuleHeaders] = {}
         self._pools: dict[tuple[int, bool], CompilerPool] = {}
         self._waiters: DaemonThreads | None = None
@@ -50,10 +50,12 @@ class Resources:
         """The cache that the settings name."""
         from warp_tiles.cache import Cache
 
-        identity = (cache_root(settings), settings.cache_max_bytes, settings.cache_shared)
+        wait_s = settings.build_wait_s or -1.0  # no limit
+        identity = (cache_root(settings), settings.cache_max_bytes, settings.cache_shared, wait_s)
         with self._lock:
             if identity not in self._caches:
-                self._caches[identity] = Cache(identity[0], max_bytes=identity[1], allow_shared=identity[2])
+                root, max_bytes, shared, _ = identity
+                self._caches[identity] = Cache(root, max_bytes=max_bytes, allow_shared=shared, build_wait_s=wait_s)
             return self._caches[identity]
 
     def store(self, settings: Settings) -> ToolchainStore:
@@ -61,7 +63,7 @@ class Resources:
         identity = (cache_root(settings), settings.cache_shared)
         with self._lock:
             if identity not in self._stores:
-                self._stores[identity] = ToolchainStore(identity[0] / "toolchain", shared=identity[1])
+                self._stores[identity] = ToolchainStore(identity[0], "toolchain", shared=identity[1])
             return self._stores[identity]
 
     def headers(self, settings: Settings) -> ModuleHeaders:
@@ -218,13 +220,13 @@ class BuildContext:
 
     def _reproduction(self, request: CompileRequest) -> str:
         """Keep a rejected source, and return instructions for compiling it alone."""
-        path = self.root / "failed" / request.name
+        name = f"failed/{request.name}"
+        files = TrustedFolder(self.root, shared=self.settings.cache_shared, private=True)
         try:
-            make_private_folders(path.parent)
-            write_atomic(path, request.text.encode("utf-8"))
+            files.write(name, request.text.encode("utf-8"))
         except OSError:
             return (
                 "`python -m warp_tiles.compile.worker --reproduce FILE` compiles it alone, with this in FILE:\n"
                 f"{request.text}"
             )
-        return f"python -m warp_tiles.compile.worker --reproduce {path}"
+        return f"python -m warp_tiles.compile.worker --reproduce {files.path(name)}"

@@ -242,7 +242,7 @@ class Engine:
             return found
         cached = context.is_cached(key)
         if not cached:
-            MissedKeys(context.root / "asked").add(key)
+            MissedKeys(context.root, shared=context.settings.cache_shared).add(key)
         return replace(found, key=key.digest, cached=cached)
 
     def require_cached(self, plan: ModulePlan) -> None:

@@ -6,26 +6,25 @@ as ``objects/<sha256>.ltoir``, in the order of first mention. It is not signed.
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from warp_tiles.cache import _tar
-from warp_tiles.cache._folder import Folder
+from warp_tiles.cache._folder import MAX_PAYLOAD_BYTES, Folder
 from warp_tiles.cache._manifest import Manifest
 from warp_tiles.cache._sealed import DamagedError, parse_object, seal, unseal
 from warp_tiles.errors import BundleError, CacheError
+from warp_tiles.util.files import open_input, open_output
 
 FORMAT = "warp_tiles-bundle"
 SCHEMA = 1
 MANIFEST_NAME = "manifest.json"
-MAX_MANIFEST_BYTES = 256 * 1024**2
-MAX_PAYLOAD_BYTES = 256 * 1024**2
+#: About 2,500 entries. To parse as many bytes of any JSON takes less than 200 MB.
+MAX_MANIFEST_BYTES = 8 * 1024**2
 _OBJECT_NAME = re.compile(r"objects/([0-9a-f]{64})\.ltoir")
 
 
@@ -50,8 +49,9 @@ def export(folder: Folder, path: Path, keys: Sequence[str] | None) -> BundleRepo
     """Write entries to a bundle.
 
     Raises:
-        CacheError: A requested key has no sound entry, or an entry changed meanwhile.
-        OSError: The bundle cannot be written.
+        CacheError: A requested key has no sound entry, an entry changed meanwhile, there are too many entries, or the
+            bundle cannot be written.
+        OSError: The cache cannot be read.
     """
     chosen: list[Manifest] = []
     skipped: list[str] = []
@@ -65,27 +65,58 @@ def export(folder: Folder, path: Path, keys: Sequence[str] | None) -> BundleRepo
             raise CacheError(f"no sound entry of key {digest} is stored", remedy="list the cache for its keys")
     payloads = {manifest.payload_sha256: manifest for manifest in chosen}
     head = seal({"format": FORMAT, "schema": SCHEMA, "entries": [manifest.as_json() for manifest in chosen]})
-    descriptor, temporary = tempfile.mkstemp(prefix=".tmp-", dir=path.absolute().parent)
-    try:
-        with open(descriptor, "wb") as stream:
-            _write(stream, MANIFEST_NAME, head)
-            for sha256, manifest in payloads.items():
-                try:
-                    _write(stream, f"objects/{sha256}.ltoir", folder.read_payload(manifest, full=True))
-                except (DamagedError, FileNotFoundError) as error:
-                    raise CacheError(
-                        f"the entry {manifest.key.digest} changed during the export: {error}", remedy="export again"
-                    ) from error
-            stream.write(bytes(2 * _tar.BLOCK_BYTES))
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+    if len(head) > MAX_MANIFEST_BYTES:
+        raise CacheError(
+            f"a bundle of {len(chosen)} entries would have a manifest of {len(head)} bytes, the limit is "
+            f"{MAX_MANIFEST_BYTES}",
+            remedy="export the entries in several bundles, with --key",
+        )
+    with _writing(path), open_output(path) as stream:
+        _write(stream, MANIFEST_NAME, head)
+        for sha256, manifest in payloads.items():
+            try:
+                _write(stream, f"objects/{sha256}.ltoir", folder.read_payload(manifest, full=True))
+            except (DamagedError, FileNotFoundError) as error:
+                raise CacheError(
+                    f"the entry {manifest.key.digest} changed during the export: {error}", remedy="export again"
+                ) from error
+        stream.write(bytes(2 * _tar.BLOCK_BYTES))
     size = sum(manifest.payload_bytes for manifest in payloads.values())
     return BundleReport(len(chosen), 0, tuple(skipped), size)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Convert errors of the output, which are not those of the cache.
+
+    Raises:
+        CacheError: The bundle cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CacheError(
+            f"the bundle {path} cannot be written: {error.strerror or error}",
+            remedy="name a file in an existing folder that you may write, on a disk with space",
+        ) from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a bundle for reading.
+
+    Raises:
+        CacheError: It is no regular file, or cannot be read.
+    """
+    try:
+        stream = open_input(path)
+    except OSError as error:
+        raise CacheError(
+            f"the bundle {path} cannot be read: {error.strerror or error}",
+            remedy="name a file that `warp-tiles cache export` wrote",
+        ) from error
+    with stream:
+        yield stream
 
 
 def _write(stream: BinaryIO, name: str, data: bytes) -> None:
@@ -102,9 +133,9 @@ def check(path: Path) -> tuple[Manifest, ...]:
 
     Raises:
         BundleError: It is malformed or damaged, has another version, or lists an entry without a payload.
-        OSError: The file cannot be read.
+        CacheError: It is no regular file, or cannot be read.
     """
-    with open(path, "rb") as stream:
+    with _opened(path) as stream:
         return _walk(stream, None)
 
 
@@ -116,7 +147,7 @@ def import_checked(folder: Folder, path: Path, checked: Sequence[Manifest]) -> B
         OSError: An entry cannot be stored. The entries before it are stored.
     """
     importer = _Importer(folder)
-    with open(path, "rb") as stream:
+    with _opened(path) as stream:
         if _walk(stream, importer) != tuple(checked):
             raise _tar.malformed("it changed while it was imported")
     return BundleReport(importer.added, importer.present, (), importer.payload_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,16 +24,13 @@ class FileCache(Cache):
             digest: Returns the SHA-256 of a file. It may remember digests, as :class:`FileDigests` does.
 
         Returns:
-            The file, or None if it is missing or damaged.
-
-        Raises:
-            CacheError: The folder is refused.
+            The file, or None if it is missing or damaged, or if the folder cannot be used.
         """
-        self._folder.check_trust()
         try:
             manifest = self._folder.read_manifest(key.digest)
-            path = self._folder.object_path(manifest.payload_sha256)
-            if digest(path) == manifest.payload_sha256:
+            name = self._folder.object_name(manifest.payload_sha256)
+            path = self._folder.files.path(name)
+            if stat.S_ISREG(self._folder.files.status(name).st_mode) and digest(path) == manifest.payload_sha256:
                 self._folder.touch(key.digest)
                 return path
         except FileNotFoundError:
@@ -46,10 +44,8 @@ class FileCache(Cache):
         """A path for a file that its writer removes. If the writer is killed, :meth:`gc` removes it after a day.
 
         Raises:
-            CacheError: The folder is refused.
-            OSError: The folder cannot be created.
+            OSError: The folder cannot be created, or is refused.
         """
-        self._folder.check_trust()
         return self._folder.temporary_path()
 
     def mark(self, name: str, most: int) -> bool:
@@ -63,8 +59,6 @@ class FileCache(Cache):
             True if the mark existed.
 
         Raises:
-            CacheError: The folder is refused.
-            OSError: The mark cannot be left.
+            OSError: The mark cannot be left, or the folder is refused.
         """
-        self._folder.check_trust()
         return self._folder.mark(name, most)

@@ -10,25 +10,29 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from warp_tiles.cache._manifest import Entry, Manifest
-from warp_tiles.cache._paths import LAYOUT, foreign_writers, is_digest, modes_in
+from warp_tiles.cache._paths import LAYOUT, is_digest
 from warp_tiles.cache._report import Problem, Problems
 from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.errors import CacheError
-from warp_tiles.util.files import TEMP_PREFIX, make_private_folders, read_whole, write_atomic
-from warp_tiles.util.locks import file_lock
+from warp_tiles.util.files import FileTooLargeError
+from warp_tiles.util.processes import TEMP_PREFIX, temporary_name
+from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 
 STORE_LOCK = "store"
+MAX_MANIFEST_BYTES = 1 << 20
+MAX_PAYLOAD_BYTES = 256 << 20
+KEYS, OBJECTS, LOCKS = f"{LAYOUT}/keys", f"{LAYOUT}/objects", f"{LAYOUT}/locks"
+QUARANTINE, MARKS = f"{LAYOUT}/quarantine", f"{LAYOUT}/marks"
 
 
 class Folder:
-    """Files of one cache. Methods raise ``OSError`` if the folder cannot be used.
+    """Files of one cache. Methods raise ``OSError`` if the folder cannot be used or is refused.
 
     Args:
         root: The cache's folder.
@@ -39,77 +43,57 @@ class Folder:
 
     def __init__(self, root: Path, allow_shared: bool, problems: Problems, suffix: str = ".ltoir") -> None:
         self.root = root
-        self.allow_shared = allow_shared
+        self.files = TrustedFolder(root, shared=allow_shared)
         self.problems = problems
         self._suffix = suffix
-        self.base = root / LAYOUT
-        self.keys = self.base / "keys"
-        self.objects = self.base / "objects"
-        self.locks = self.base / "locks"
-        self.quarantine = self.base / "quarantine"
-        self.marks = self.base / "marks"
+
+    def key_name(self, digest: str) -> str:
+        """Name of a key's manifest below the root."""
+        return f"{KEYS}/{digest[:2]}/{digest}.json"
+
+    def object_name(self, sha256: str) -> str:
+        """Name of a payload below the root."""
+        return f"{OBJECTS}/{sha256[:2]}/{sha256}{self._suffix}"
 
     def key_path(self, digest: str) -> Path:
         """Path of a key's manifest."""
-        return self.keys / digest[:2] / f"{digest}.json"
+        return self.files.path(self.key_name(digest))
 
     def object_path(self, sha256: str) -> Path:
         """Path of a payload."""
-        return self.objects / sha256[:2] / f"{sha256}{self._suffix}"
+        return self.files.path(self.object_name(sha256))
 
     def temporary_path(self) -> Path:
         """An unused path for a file that :meth:`each_temporary` finds. Its folder is created."""
-        folder = self.objects / "00"
-        make_private_folders(folder, self.modes()[0])
-        return folder / f"{TEMP_PREFIX}{uuid.uuid4().hex}"
+        folder = f"{OBJECTS}/00"
+        self.files.make(folder)
+        return self.files.path(f"{folder}/{temporary_name()}")
 
     def mark(self, name: str, most: int) -> bool:
         """Leave an empty file as a mark, and remove the oldest marks above a number. Returns True if it existed."""
-        make_private_folders(self.marks, self.modes()[0])
-        try:
-            os.close(os.open(self.marks / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, self.modes()[1]))
-        except FileExistsError:
+        if not self.files.create_empty(f"{MARKS}/{name}"):
             return True
-        marks = sorted((status.st_mtime_ns, path) for path, status in _entries(self.marks))
-        for _, path in marks[: max(0, len(marks) - most)]:
-            self.remove(path)
+        marks = sorted((status.st_mtime_ns, mark) for mark, status in self.files.files(MARKS))
+        for _, mark in marks[: max(0, len(marks) - most)]:
+            self.files.remove(mark)
         return False
 
     def check_trust(self) -> None:
-        """Refuse folders that others can write. Missing folders pass.
+        """Refuse folders that others can write, and links in their place. Missing folders pass.
 
         Raises:
-            CacheError: Another user owns or can write a folder of the cache, and the cache is not shared.
+            RefusedFolderError: A folder of the cache is refused.
             OSError: A folder cannot be examined.
         """
-        if self.allow_shared:
-            return
-        for path in (self.root, self.base, self.keys, self.objects):
-            try:
-                reason = foreign_writers(path)
-            except FileNotFoundError:
-                continue
-            if reason is not None:
-                raise CacheError(
-                    f"the cache folder {path} is refused: {reason}; whoever can write to it chooses the code that runs",
-                    remedy=f"chmod 700 {path}, choose a folder of your own, or set WARP_TILES_CACHE_SHARED=1",
-                )
+        self.files.check()
+        for folder in (KEYS, OBJECTS, LOCKS, QUARANTINE, MARKS):
+            self.files.folders(folder)
 
-    def modes(self) -> tuple[int, int]:
-        """Permissions of new folders and files: for the owner only, or those of a shared root."""
-        return modes_in(self.root, self.allow_shared)
-
-    @contextmanager
-    def lock(self, name: str, timeout_s: float) -> Iterator[None]:
-        """Hold a lock across processes.
-
-        Raises:
-            OSError: The lock cannot be created; ``TimeoutError`` if another process holds it for too long.
-        """
-        folder_mode, file_mode = self.modes()
-        make_private_folders(self.locks, folder_mode)
-        with file_lock(self.locks / f"{name}.lock", timeout_s, file_mode):
-            yield
+    def lock(
+        self, name: str, timeout_s: float, waiting: Callable[[str], None] | None = None
+    ) -> AbstractContextManager[None]:
+        """Hold a lock across processes, see :meth:`TrustedFolder.lock`."""
+        return self.files.lock(f"{LOCKS}/{name}.lock", timeout_s, waiting=waiting)
 
     def read_manifest(self, digest: str) -> Manifest:
         """Read a key's manifest.
@@ -118,7 +102,11 @@ class Folder:
             DamagedError: It is damaged.
             FileNotFoundError: The key is not stored.
         """
-        return Manifest.decode(read_whole(self.key_path(digest))[0], digest)
+        try:
+            data, _ = self.files.read(self.key_name(digest), MAX_MANIFEST_BYTES)
+        except FileTooLargeError as error:
+            raise DamagedError(f"{error.strerror}") from error
+        return Manifest.decode(data, digest)
 
     def read_payload(self, manifest: Manifest, *, full: bool = False) -> bytes:
         """Read and verify a payload.
@@ -130,9 +118,21 @@ class Folder:
             DamagedError: It is damaged.
             FileNotFoundError: The payload is missing.
         """
-        payload, status = read_whole(self.object_path(manifest.payload_sha256))
+        payload, status = self.read_object(manifest.payload_sha256)
         manifest.check_payload(payload, full=full or status.st_mtime_ns != manifest.payload_mtime_ns)
         return payload
+
+    def read_object(self, sha256: str) -> tuple[bytes, os.stat_result]:
+        """Read a payload without verifying it, and return it with its file's status.
+
+        Raises:
+            DamagedError: It is larger than a payload can be.
+            FileNotFoundError: It is missing.
+        """
+        try:
+            return self.files.read(self.object_name(sha256), MAX_PAYLOAD_BYTES)
+        except FileTooLargeError as error:
+            raise DamagedError(f"{error.strerror}") from error
 
     def read_entry(self, digest: str, *, full: bool = False) -> Entry | None:
         """Read and verify an entry. A damaged entry is set aside and reported.
@@ -145,38 +145,36 @@ class Folder:
         except FileNotFoundError:
             return None
         except DamagedError as error:
-            self.set_aside(self.key_path(digest), str(error))
+            self.set_aside(self.key_name(digest), str(error))
             return None
         try:
             return Entry(digest, self.read_payload(manifest, full=full), manifest)
         except FileNotFoundError:
             return None
         except DamagedError as error:
-            self.set_aside(self.object_path(manifest.payload_sha256), str(error))
-            self.set_aside(self.key_path(digest), None)
+            self.set_aside(self.object_name(manifest.payload_sha256), str(error))
+            self.set_aside(self.key_name(digest), None)
             return None
 
-    def set_aside(self, path: Path, reason: str | None) -> None:
+    def set_aside(self, name: str, reason: str | None) -> None:
         """Move a damaged file to the quarantine, or remove it if that fails. Report it if there is a reason."""
         if reason is not None:
-            self.problems.damage(str(path), reason)
-        target = self.quarantine / f"{time.time_ns():x}-{path.name}"
+            self.problems.damage(str(self.files.path(name)), reason)
+        target = f"{QUARANTINE}/{time.time_ns():x}-{name.rpartition('/')[2]}"
         try:
-            make_private_folders(self.quarantine, self.modes()[0])
-            os.replace(path, target)
-            os.utime(target)
+            self.files.move(name, target)
+            self.files.touch(target)
         except OSError:
             with suppress(OSError):
-                os.unlink(path)
+                self.files.remove(name)
 
     def touch(self, digest: str) -> None:
         """Record a use of a key for the order of eviction, as far as permissions allow."""
-        path, now = self.key_path(digest), time.time_ns()
         try:
-            os.utime(path, ns=(now, now))  # finer than the kernel's own clock tick
+            self.files.touch(self.key_name(digest), time.time_ns())  # finer than the kernel's own clock tick
         except PermissionError:  # another user's file in a shared cache: only "now" may be set
             with suppress(OSError):
-                os.utime(path)
+                self.files.touch(self.key_name(digest))
         except OSError:
             pass
 
@@ -186,88 +184,63 @@ class Folder:
         Returns:
             The stored manifest.
         """
-        folder_mode, file_mode = self.modes()
-        place = self.object_path(manifest.payload_sha256)
-        make_private_folders(place.parent, folder_mode)
-        status = self._same_payload(place, payload)
+        status = self._same_payload(manifest.payload_sha256, payload)
         if status is None:
-            status = write_atomic(place, payload, file_mode)
+            status = self.files.write(self.object_name(manifest.payload_sha256), payload)
         stored = replace(manifest, payload_mtime_ns=status.st_mtime_ns)
-        path = self.key_path(manifest.key.digest)
-        make_private_folders(path.parent, folder_mode)
-        write_atomic(path, stored.encode(), file_mode)
+        self.files.write(self.key_name(manifest.key.digest), stored.encode())
         self.touch(manifest.key.digest)
         return stored
 
-    def _same_payload(self, place: Path, payload: bytes) -> os.stat_result | None:
+    def _same_payload(self, sha256: str, payload: bytes) -> os.stat_result | None:
         try:
-            found, status = read_whole(place)
-        except OSError:
+            found, status = self.read_object(sha256)
+        except (OSError, DamagedError):
             return None
         if found == payload:
             return status
-        self.set_aside(place, "payload does not match its name")
+        self.set_aside(self.object_name(sha256), "payload does not match its name")
         return None
 
     def each_key(self) -> Iterator[tuple[str, os.stat_result]]:
         """Digests and file status of the stored keys."""
-        for path, status in _files(self.keys):
-            if path.suffix == ".json" and is_digest(path.stem):
-                yield path.stem, status
+        for name, status in self._sharded(KEYS):
+            digest, _, suffix = name.rpartition("/")[2].partition(".")
+            if suffix == "json" and is_digest(digest):
+                yield digest, status
 
     def each_object(self) -> Iterator[tuple[str, os.stat_result]]:
         """Digests and file status of the stored payloads."""
-        for path, status in _files(self.objects):
-            if path.suffix == self._suffix and is_digest(path.stem):
-                yield path.stem, status
+        for name, status in self._sharded(OBJECTS):
+            digest, _, suffix = name.rpartition("/")[2].partition(".")
+            if f".{suffix}" == self._suffix and is_digest(digest):
+                yield digest, status
 
-    def each_temporary(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Temporary files of running and of interrupted writers."""
-        for folder in (self.keys, self.objects):
-            for path, status in _files(folder):
-                if path.name.startswith(TEMP_PREFIX):
-                    yield path, status
+    def each_temporary(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Temporary files of running and of interrupted writers, by name below the root."""
+        for folder in (KEYS, OBJECTS):
+            for name, status in self._sharded(folder):
+                if name.rpartition("/")[2].startswith(TEMP_PREFIX):
+                    yield name, status
 
-    def each_quarantined(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Damaged files in the quarantine."""
-        yield from _entries(self.quarantine)
+    def each_quarantined(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Damaged files in the quarantine, by name below the root."""
+        yield from self.files.files(QUARANTINE)
 
-    def each_lock(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Lock files of keys."""
-        for path, status in _entries(self.locks):
-            if is_digest(path.stem):
-                yield path, status
+    def each_lock(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Lock files of keys, by name below the root."""
+        for name, status in self.files.files(LOCKS):
+            if is_digest(name.rpartition("/")[2].partition(".")[0]):
+                yield name, status
 
     def size_bytes(self) -> int:
         """Bytes of all stored, temporary and quarantined files."""
-        parts = (_files(self.keys), _files(self.objects), _entries(self.quarantine))
+        parts = (self._sharded(KEYS), self._sharded(OBJECTS), self.files.files(QUARANTINE))
         return sum(status.st_size for part in parts for _, status in part)
 
-    def remove(self, path: Path) -> None:
-        """Remove a file if it exists."""
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    for shard in _scan(folder):
-        if shard.is_dir(follow_symlinks=False):
-            yield from _entries(Path(shard.path))
-
-
-def _entries(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    for item in _scan(folder):
-        with suppress(FileNotFoundError):
-            if not item.is_dir(follow_symlinks=False):
-                yield Path(item.path), item.stat(follow_symlinks=False)
-
-
-def _scan(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as items:
-            return list(items)
-    except FileNotFoundError:
-        return []
+    def _sharded(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+        for shard in self.files.folders(folder):
+            yield from self.files.files(shard)
 
 
 def lock_problem(root: Path, error: OSError) -> Problem:
@@ -277,4 +250,13 @@ def lock_problem(root: Path, error: OSError) -> Problem:
         str(root),
         f"builds are not coordinated between processes ({error.strerror or error})",
         "check whether another process hangs, or choose a cache folder on a local file system",
+    )
+
+
+def refused(error: RefusedFolderError) -> CacheError:
+    """The error of a command for a folder that is refused."""
+    return CacheError(
+        f"{error.strerror}; whoever can write to it chooses the code that runs",
+        remedy=f"chmod 700 {error.path}, remove a link there, choose a folder of your own, "
+        "or set WARP_TILES_CACHE_SHARED=1 if the other users may choose your code",
     )

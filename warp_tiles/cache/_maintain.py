@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from warp_tiles.cache._folder import Folder
+from warp_tiles.cache._folder import KEYS, OBJECTS, Folder
 from warp_tiles.cache._manifest import Manifest
+from warp_tiles.cache._paths import LAYOUT
 from warp_tiles.cache._sealed import DamagedError
-from warp_tiles.util.files import read_whole, sync_folder
-from warp_tiles.util.locks import file_lock
+from warp_tiles.util.processes import is_abandoned
 
 DAY_S = 86400.0
 QUARANTINE_DAYS = 7
@@ -124,7 +124,7 @@ def summary(folder: Folder, max_bytes: int) -> CacheInfo:
     objects = [status.st_size for _, status in folder.each_object()]
     return CacheInfo(
         root=folder.root,
-        exists=folder.base.is_dir(),
+        exists=os.path.isdir(folder.root / LAYOUT),
         entries=sum(1 for _ in folder.each_key()),
         payloads=len(objects),
         payload_bytes=sum(objects),
@@ -147,7 +147,6 @@ def listing(folder: Folder, only: Iterable[str] | None = None) -> tuple[EntryInf
 
 def verify(folder: Folder, *, set_aside: bool) -> VerifyReport:
     """Check every manifest and payload by SHA-256."""
-    damaged: list[Finding] = []
     missing: list[Finding] = []
     referenced: set[str] = set()
     checked = sound = 0
@@ -155,16 +154,15 @@ def verify(folder: Folder, *, set_aside: bool) -> VerifyReport:
     for digest, _ in folder.each_object():
         with suppress(FileNotFoundError):  # removed meanwhile
             state[digest] = _payload_damage(folder, digest)
-    damaged.extend(Finding(folder.object_path(name), reason) for name, reason in state.items() if reason)
+    aside = {folder.object_name(name): reason for name, reason in state.items() if reason}
     for digest, _ in folder.each_key():
-        path = folder.key_path(digest)
         try:
             manifest = folder.read_manifest(digest)
         except FileNotFoundError:
             continue  # removed meanwhile
         except DamagedError as error:
             checked += 1
-            damaged.append(Finding(path, str(error)))
+            aside[folder.key_name(digest)] = str(error)
             continue
         checked += 1
         name = manifest.payload_sha256
@@ -173,17 +171,17 @@ def verify(folder: Folder, *, set_aside: bool) -> VerifyReport:
             if name not in state:  # stored meanwhile, or missing
                 state[name] = _payload_damage(folder, name)
         except FileNotFoundError:
-            missing.append(Finding(path, f"its payload {name} is not stored"))
+            missing.append(Finding(folder.key_path(digest), f"its payload {name} is not stored"))
             continue
         if state[name] is None:
             sound += 1
     if set_aside:
-        for finding in damaged:
-            folder.set_aside(finding.path, finding.reason)
+        for name, reason in aside.items():
+            folder.set_aside(name, reason)
     return VerifyReport(
         checked=checked,
         sound=sound,
-        damaged=tuple(damaged),
+        damaged=tuple(Finding(folder.files.path(name), reason) for name, reason in aside.items()),
         missing=tuple(missing),
         unreferenced=len(set(state) - referenced),
         unfinished=sum(1 for _ in folder.each_temporary()),
@@ -191,7 +189,10 @@ def verify(folder: Folder, *, set_aside: bool) -> VerifyReport:
 
 
 def _payload_damage(folder: Folder, sha256: str) -> str | None:
-    payload, _ = read_whole(folder.object_path(sha256))
+    try:
+        payload, _ = folder.read_object(sha256)
+    except DamagedError as error:
+        return str(error)
     return None if hashlib.sha256(payload).hexdigest() == sha256 else "payload does not match its SHA-256"
 
 
@@ -206,8 +207,8 @@ class _Sweep:
         self.payloads = 0
         self.leftovers = 0
 
-    def drop(self, path: Path, size: int) -> None:
-        self.folder.remove(path)
+    def drop(self, name: str, size: int) -> None:
+        self.folder.files.remove(name)
         self.size_bytes -= size
         self.freed_bytes += size
 
@@ -225,13 +226,13 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
     """
     sweep = _Sweep(folder)
     now = time.time()
-    for path, status in list(folder.each_temporary()):
-        if now - status.st_mtime > DAY_S:
-            sweep.drop(path, status.st_size)
+    for name, status in list(folder.each_temporary()):
+        if now - status.st_mtime > DAY_S or is_abandoned(name.rpartition("/")[2]):
+            sweep.drop(name, status.st_size)
             sweep.leftovers += 1
-    for path, status in list(folder.each_quarantined()):
+    for name, status in list(folder.each_quarantined()):
         if now - status.st_mtime > QUARANTINE_DAYS * DAY_S or sweep.size_bytes > max_bytes:
-            sweep.drop(path, status.st_size)
+            sweep.drop(name, status.st_size)
             sweep.leftovers += 1
     _drop_idle_locks(folder, now)
 
@@ -243,7 +244,7 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
         except FileNotFoundError:
             continue
         except DamagedError as error:
-            folder.set_aside(folder.key_path(digest), str(error))
+            folder.set_aside(folder.key_name(digest), str(error))
             continue
         except OSError:
             complete = False  # this key may refer to any payload
@@ -254,48 +255,48 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
     if complete:
         for payload, size in sizes.items():
             if not references[payload]:
-                sweep.drop(folder.object_path(payload), size)
+                sweep.drop(folder.object_name(payload), size)
                 sweep.payloads += 1
     for _, digest, size, payload in sorted(keys):
         if sweep.size_bytes <= max_bytes:
             break
         if digest == keep:
             continue
-        sweep.drop(folder.key_path(digest), size)
-        sync_folder(folder.key_path(digest).parent)  # never a durable key without its payload
+        sweep.drop(folder.key_name(digest), size)
+        folder.files.sync(f"{KEYS}/{digest[:2]}")  # never a durable key without its payload
         sweep.evicted.append(digest)
         references[payload] -= 1
         if complete and not references[payload] and payload in sizes:
-            sweep.drop(folder.object_path(payload), sizes[payload])
+            sweep.drop(folder.object_name(payload), sizes[payload])
             sweep.payloads += 1
     return sweep.report()
 
 
 def _drop_idle_locks(folder: Folder, now: float) -> None:
-    for path, status in list(folder.each_lock()):
-        if now - status.st_mtime < DAY_S:
-            continue
-        with suppress(OSError), file_lock(path, timeout_s=0):  # a held lock stays, and so does one without file locking
-            folder.remove(path)
+    for name, status in list(folder.each_lock()):
+        # a held lock stays, and one without file locking; the name of a killed holder goes
+        lock, is_lock = f"{name.rpartition('.')[0]}.lock", name.endswith(".lock")
+        if not is_lock or now - status.st_mtime > DAY_S:
+            with suppress(OSError), folder.files.lock(lock, 0.0):
+                folder.files.remove(name)
 
 
 def clear(folder: Folder) -> GcReport:
     """Remove every entry and leftover. The caller holds the store lock."""
     sweep = _Sweep(folder)
     for digest, status in list(folder.each_key()):
-        sweep.drop(folder.key_path(digest), status.st_size)
+        sweep.drop(folder.key_name(digest), status.st_size)
         sweep.evicted.append(digest)
     for digest, status in list(folder.each_object()):
-        sweep.drop(folder.object_path(digest), status.st_size)
+        sweep.drop(folder.object_name(digest), status.st_size)
         sweep.payloads += 1
     old = time.time() - 60.0
-    for path, status in [*folder.each_temporary(), *folder.each_quarantined()]:
-        # a young temporary file may belong to a writer that runs without the lock
-        if path.parent == folder.quarantine or status.st_mtime < old:
-            sweep.drop(path, status.st_size)
-            sweep.leftovers += 1
-    for place in (folder.keys, folder.objects):
-        with suppress(OSError):
-            for shard in os.scandir(place):
-                sync_folder(Path(shard.path))
+    quarantined = list(folder.each_quarantined())
+    # a young temporary file may belong to a writer that runs without the lock
+    for name, status in [*(item for item in folder.each_temporary() if item[1].st_mtime < old), *quarantined]:
+        sweep.drop(name, status.st_size)
+        sweep.leftovers += 1
+    for place in (KEYS, OBJECTS):
+        for shard in folder.files.folders(place):
+            folder.files.sync(shard)
     return sweep.report()

@@ -12,17 +12,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
-from warp_tiles.cache._paths import LAYOUT, foreign_writers, is_digest
-from warp_tiles.cache._sealed import DamagedError, seal, unseal
-from warp_tiles.util.files import make_private_folders, read_whole, write_atomic
+from warp_tiles.cache._documents import Documents
+from warp_tiles.cache._paths import LAYOUT, absolute, is_digest
 
 #: The largest number of records. The oldest are removed first.
 MAX_RECORDS = 256
 #: A file that changed this recently may change again within one clock tick, so its digest is not stored.
 SETTLE_NS = 2_000_000_000
+_NAME = "digests"
 
 
 class FileDigests:
@@ -30,20 +29,20 @@ class FileDigests:
 
     Args:
         root: The cache's folder. It is first accessed when a digest is requested.
-        allow_shared: Use the memo in a folder that others can write.
+        folder: The memo's folder, by name below the root.
+        allow_shared: Accept a root that others can write. The memo itself is for this user alone.
     """
 
-    def __init__(self, root: Path, *, allow_shared: bool = False) -> None:
-        self._root = Path(root).absolute()
-        self._path = self._root / LAYOUT / "digests.json"
-        self._allow_shared = allow_shared
+    def __init__(self, root: Path, folder: str = "", *, allow_shared: bool = False) -> None:
+        place = f"{folder}/{LAYOUT}" if folder else LAYOUT
+        self._documents = Documents(absolute(root), place, shared=allow_shared)
         self._records: dict[str, str] | None = None
         self._lock = threading.Lock()
 
     @property
     def is_empty(self) -> bool:
         """True if no digest is stored, as at the first use on a machine."""
-        return not self._records and not self._path.exists()
+        return not self._records and not self._documents.names()
 
     def digest(self, path: str | os.PathLike[str]) -> str:
         """SHA-256 of one file, hex.
@@ -84,20 +83,8 @@ class FileDigests:
             self._remember(identity, digest)
         return digest
 
-    def _usable(self) -> bool:
-        if self._allow_shared:
-            return True
-        with suppress(FileNotFoundError):
-            return all(foreign_writers(path) is None for path in (self._root, self._path.parent))
-        return True
-
     def _load(self) -> dict[str, str]:
-        try:
-            if not self._usable():
-                return {}
-            records = unseal(read_whole(self._path)[0]).get("records")
-        except (OSError, DamagedError):
-            return {}
+        records = (self._documents.read(_NAME) or {}).get("records")
         if not isinstance(records, list):
             return {}
         return {
@@ -114,11 +101,7 @@ class FileDigests:
             merged.pop(identity, None)
             merged[identity] = digest
             self._records = dict(list(merged.items())[-MAX_RECORDS:])
-            with suppress(OSError):
-                make_private_folders(self._path.parent)
-                if self._usable():
-                    rows = [list(row) for row in self._records.items()]
-                    write_atomic(self._path, seal({"records": rows}))
+            self._documents.write(_NAME, {"records": [list(row) for row in self._records.items()]})
 
 
 def _identity(kind: str, files: Mapping[str, str | os.PathLike[str]]) -> tuple[str, int]:

@@ -2,50 +2,45 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.util.files import make_private_folders, write_atomic
+from warp_tiles.cache._documents import Documents
+from warp_tiles.cache._paths import is_digest
 
 if TYPE_CHECKING:
     from warp_tiles.cache import CacheKey
 
+FOLDER = "asked"  # below the cache
 MAX_KEYS = 256
 
 
 class MissedKeys:
-    """Transcripts of missed keys in a folder. If the folder is not writable, a miss has no explanation.
+    """Transcripts of missed keys. If their folder cannot be used, a miss has no explanation.
 
     Args:
-        folder: It holds one file per key. The oldest files are removed first.
+        root: The folder of the cache. It holds one file per key; the oldest are removed first.
+        shared: Accept a root that others can write.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, root: Path, *, shared: bool = False) -> None:
+        self._documents = Documents(root, FOLDER, shared=shared, most=MAX_KEYS)
 
     def add(self, key: CacheKey) -> None:
         """Store a missed key."""
-        path = self._folder / f"{key.digest}.json"
-        with contextlib.suppress(OSError):
-            if path.exists():
-                return
-            make_private_folders(self._folder)
-            write_atomic(path, json.dumps(key.transcript).encode("utf-8"))
-            kept = sorted(self._folder.glob("*.json"), key=lambda other: other.stat().st_mtime_ns)
-            for old in kept[:-MAX_KEYS]:
-                old.unlink(missing_ok=True)
+        if self._documents.read(key.digest) is None:
+            self._documents.write(key.digest, {"transcript": key.transcript})
 
     def find(self, prefix: str) -> CacheKey | None:
         """The one stored key whose digest has this prefix; None if none or several have it, or its file is damaged."""
         from warp_tiles.cache import CacheKey
 
-        try:
-            found = [path for path in self._folder.glob("*.json") if path.name.startswith(prefix)]
-            if len(found) != 1:
-                return None
-            key = CacheKey.from_transcript(json.loads(found[0].read_text("utf-8")))
-        except (OSError, ValueError):
+        found = [name for name in self._documents.names() if is_digest(name) and name.startswith(prefix)]
+        document = self._documents.read(found[0]) if len(found) == 1 else None
+        if document is None:
             return None
-        return key if key.digest == found[0].stem else None
+        try:
+            key = CacheKey.from_transcript(document.get("transcript"))
+        except ValueError:
+            return None
+        return key if key.digest == found[0] else None

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from warp_tiles.cache import _bundle, _maintain
-from warp_tiles.cache._explain import Explanation, explain_among
-from warp_tiles.cache._folder import STORE_LOCK, Folder, lock_problem
+from warp_tiles.cache import _maintain
+from warp_tiles.cache._commands import STORE_WAIT_S, Commands, digest_of
+from warp_tiles.cache._folder import STORE_LOCK, Folder, lock_problem, refused
 from warp_tiles.cache._key import CacheKey
 from warp_tiles.cache._manifest import Entry, Manifest
-from warp_tiles.cache._paths import is_digest
-from warp_tiles.cache._report import Problem, Problems
+from warp_tiles.cache._paths import absolute
+from warp_tiles.cache._report import Problem, Problems, logger
 from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.errors import CacheError
 from warp_tiles.util.single_flight import Flights, ReentrantFlightError
+from warp_tiles.util.trusted_folder import RefusedFolderError
 
 DEFAULT_MAX_BYTES = 4 * 1024**3
 #: An automatic eviction frees a tenth more than needed, so that the next stores need no eviction.
@@ -45,17 +46,18 @@ class Counters:
     evictions: int = 0
 
 
-class Cache:
+class Cache(Commands):
     """Content-addressed store of compiler output, mostly raw LTO-IR. It is safe for threads and processes.
 
-    The constructor accesses no files. If the folder is missing, full or not writable, only the caching is lost, and
-    :attr:`problems` holds the reason. A folder that other users can write is refused at the first use.
+    The constructor accesses no files. If the folder is missing, full or not writable, or is refused because other users
+    can write it, only the caching is lost, and :attr:`problems` holds the reason. Commands of the user (:meth:`info`,
+    :meth:`verify` and those after it) raise an error then.
 
     Args:
         root: The cache's folder. The first store creates it.
         max_bytes: Size above which the least recently used keys are removed.
         allow_shared: Accept a folder that others can write. They then choose the code that runs.
-        lock_timeout_s: Seconds to wait for another process that builds the same key, before building it here too.
+        build_wait_s: Seconds to wait for another process that builds the same key, before building it here too.
         suffix: Suffix of payload files. Bundles hold only LTO-IR.
 
     Raises:
@@ -68,14 +70,14 @@ class Cache:
         *,
         max_bytes: int = DEFAULT_MAX_BYTES,
         allow_shared: bool = False,
-        lock_timeout_s: float = 600.0,
+        build_wait_s: float = 120.0,
         suffix: str = ".ltoir",
     ) -> None:
         if max_bytes < 0:
             raise ValueError(f"max_bytes must not be negative, got {max_bytes}")
-        self.root = Path(root).absolute()  # a later chdir() must not move the cache
+        self.root = absolute(root)  # a later chdir() must not move the cache
         self.max_bytes = max_bytes
-        self._lock_timeout_s = lock_timeout_s
+        self._build_wait_s = build_wait_s
         self._problems = Problems()
         self._folder = Folder(self.root, allow_shared, self._problems, suffix)
         self._flights: Flights[str, tuple[Entry, bool]] = Flights()
@@ -86,6 +88,11 @@ class Cache:
     def problems(self) -> tuple[Problem, ...]:
         """Problems so far, oldest first."""
         return self._problems.all()
+
+    @property
+    def shared(self) -> bool:
+        """True if the folder may be one that others can write."""
+        return self._folder.files.shared
 
     @property
     def counters(self) -> Counters:
@@ -100,6 +107,8 @@ class Cache:
         """
         try:
             self._folder.check_trust()
+        except RefusedFolderError as error:
+            raise refused(error) from error
         except OSError as error:
             self._problems.folder(str(self.root), error)
 
@@ -113,9 +122,9 @@ class Cache:
             The entry, or ``None`` if it is missing or damaged.
 
         Raises:
-            CacheError: The folder is refused, or ``key`` is not a digest.
+            CacheError: ``key`` is not a digest.
         """
-        entry = self._look_up(_digest(key))
+        entry = self._look_up(digest_of(key))
         self._count(hits=int(entry is not None), misses=int(entry is None))
         return entry
 
@@ -125,13 +134,15 @@ class Cache:
         A later :meth:`get` may still miss, because the payload may be missing or damaged.
 
         Raises:
-            CacheError: The folder is refused, or ``key`` is not a digest.
+            CacheError: ``key`` is not a digest.
         """
-        digest = _digest(key)
+        digest = digest_of(key)
         try:
-            self._folder.check_trust()
             return self._folder.read_manifest(digest)
-        except (FileNotFoundError, DamagedError):
+        except FileNotFoundError:
+            return None
+        except DamagedError as error:
+            self._folder.set_aside(self._folder.key_name(digest), str(error))
             return None
         except OSError as error:
             self._problems.folder(str(self.root), error)
@@ -149,7 +160,6 @@ class Cache:
             The entry. It is valid even if it could not be stored (see :attr:`problems`).
 
         Raises:
-            CacheError: The folder is refused.
             TypeError: The payload is not bytes or ``info`` has no JSON form.
             ValueError: The payload is empty or ``info`` holds a number that is not finite.
         """
@@ -167,7 +177,6 @@ class Cache:
             self._count(failed_stores=1)
             return Entry(key.digest, payload, manifest)
         try:
-            self._folder.check_trust()
             with self._store_lock():
                 manifest = self._folder.store(manifest, payload)
                 self._count(stores=1)
@@ -193,7 +202,7 @@ class Cache:
             The entry, and True if this call did not have to build it.
 
         Raises:
-            CacheError: The folder is refused, or the build of a key requested the same key.
+            CacheError: The build of a key requested the same key.
             TypeError, ValueError: :meth:`put` does not accept the result of ``build``.
             Exception: The exception of ``build``. Threads that wait for the build get it too.
         """
@@ -213,7 +222,7 @@ class Cache:
         return entry, hit or not led
 
     def _build(self, key: CacheKey, build: Callable[[], tuple[bytes, Mapping[str, object]]]) -> tuple[Entry, bool]:
-        with self._build_lock(key.digest):
+        with self._build_lock(key):
             entry = self._look_up(key.digest)
             if entry is not None:
                 return entry, True
@@ -223,7 +232,6 @@ class Cache:
 
     def _look_up(self, digest: str) -> Entry | None:
         try:
-            self._folder.check_trust()
             entry = self._folder.read_entry(digest)
         except OSError as error:
             self._problems.folder(str(self.root), error)
@@ -233,10 +241,14 @@ class Cache:
         return entry
 
     @contextmanager
-    def _build_lock(self, digest: str) -> Iterator[None]:
+    def _build_lock(self, key: CacheKey) -> Iterator[None]:
+        def waiting(holder: str) -> None:
+            text = "waiting for %s, which builds the same function; it is built here too after %g s"
+            logger.warning(text, holder, self._build_wait_s)
+
         with ExitStack() as stack:
             try:
-                stack.enter_context(self._folder.lock(digest, self._lock_timeout_s))
+                stack.enter_context(self._folder.lock(key.digest, self._build_wait_s, waiting))
             except TimeoutError as error:
                 self._problems.add(lock_problem(self.root, error))
             except OSError as error:
@@ -247,7 +259,7 @@ class Cache:
     def _store_lock(self) -> Iterator[None]:
         with ExitStack() as stack:
             try:
-                stack.enter_context(self._folder.lock(STORE_LOCK, min(60.0, self._lock_timeout_s)))
+                stack.enter_context(self._folder.lock(STORE_LOCK, STORE_WAIT_S))
             except TimeoutError as error:  # without the lock, a store at worst causes a later miss
                 self._problems.add(lock_problem(self.root, error))
             yield
@@ -257,144 +269,3 @@ class Cache:
             self._counters = replace(
                 self._counters, **{name: getattr(self._counters, name) + step for name, step in steps.items()}
             )
-
-    @contextmanager
-    def _command(self, what: str, *, change: bool = False) -> Iterator[None]:
-        """Run a command of the user. An unusable folder is an error here."""
-        try:
-            self._folder.check_trust()
-            with ExitStack() as stack:
-                if change and self._folder.base.is_dir():
-                    stack.enter_context(self._folder.lock(STORE_LOCK, min(60.0, self._lock_timeout_s)))
-                yield
-        except OSError as error:
-            raise CacheError(
-                f"{what} failed for the cache folder {self.root}: {error}",
-                remedy="check that the folder exists, is yours and has space",
-            ) from error
-
-    def find(self, prefix: str) -> Manifest:
-        """The manifest of the one stored key that begins with these hex digits.
-
-        Raises:
-            CacheError: No stored key or several have this prefix, or the folder is refused or unreadable.
-        """
-        with self._command("looking up a key"):
-            found = sorted(digest for digest, _ in self._folder.each_key() if digest.startswith(prefix))
-            if len(found) == 1:
-                for item in _maintain.listing(self._folder, found):
-                    return item.manifest
-        raise CacheError(
-            f"{len(found)} stored keys begin with {prefix!r}", remedy="give more digits, or list the cache for its keys"
-        )
-
-    def explain(self, key: CacheKey | str) -> Explanation:
-        """Compare a key with the nearest other stored key. Of equally near ones, the most recently used is taken.
-
-        Args:
-            key: A key, stored or not, or the first digits of a stored one.
-
-        Raises:
-            CacheError: No stored key or several begin with the digits, or the folder is refused or unreadable.
-        """
-        requested = self.find(key).key if isinstance(key, str) else key
-        return explain_among(requested, (item.manifest.key for item in self.entries()))
-
-    def info(self) -> _maintain.CacheInfo:
-        """Sizes and counts.
-
-        Raises:
-            CacheError: The folder is refused or unreadable.
-        """
-        with self._command("info"):
-            return _maintain.summary(self._folder, self.max_bytes)
-
-    def entries(self) -> tuple[_maintain.EntryInfo, ...]:
-        """The stored entries, the most recently used first. Payloads are not read.
-
-        Raises:
-            CacheError: The folder is refused or unreadable.
-        """
-        with self._command("listing"):
-            return _maintain.listing(self._folder)
-
-    def verify(self, *, set_aside: bool = False) -> _maintain.VerifyReport:
-        """Check every manifest and payload by SHA-256.
-
-        Args:
-            set_aside: Also move damaged files to the quarantine.
-
-        Raises:
-            CacheError: The folder is refused or unreadable.
-        """
-        with self._command("verify", change=set_aside):
-            return _maintain.verify(self._folder, set_aside=set_aside)
-
-    def gc(self, max_bytes: int | None = None) -> _maintain.GcReport:
-        """Remove unreferenced payloads, then the least recently used keys until the size is within a bound.
-
-        Args:
-            max_bytes: The bound; ``None`` for the cache's own.
-
-        Raises:
-            CacheError: The folder is refused, or cannot be changed.
-            ValueError: ``max_bytes`` is negative.
-        """
-        bound = self.max_bytes if max_bytes is None else max_bytes
-        if bound < 0:
-            raise ValueError(f"max_bytes must not be negative, got {bound}")
-        with self._command("gc", change=True):
-            report = _maintain.collect(self._folder, bound)
-        self._count(evictions=len(report.evicted))
-        return report
-
-    def clear(self) -> _maintain.GcReport:
-        """Remove every entry and the quarantine. The folder and its locks stay.
-
-        Raises:
-            CacheError: The folder is refused, or cannot be changed.
-        """
-        with self._command("clear", change=True):
-            return _maintain.clear(self._folder)
-
-    def export_bundle(self, path: Path, keys: Iterable[str] | None = None) -> _bundle.BundleReport:
-        """Write entries to one file.
-
-        Args:
-            path: The bundle. An existing file is replaced.
-            keys: Hex digests; ``None`` for every sound entry.
-
-        Raises:
-            CacheError: A key is not stored, the folder is refused, or the file cannot be written.
-        """
-        wanted = None if keys is None else [_digest(key) for key in keys]
-        with self._command("export"):
-            return _bundle.export(self._folder, Path(path), wanted)
-
-    def import_bundle(self, path: Path) -> _bundle.BundleReport:
-        """Add the entries of a bundle. A stored key keeps its entry.
-
-        The whole bundle is verified before the first entry is stored. A bundle is code: import one only from a source
-        whose programs you would run.
-
-        Raises:
-            BundleError: The bundle is malformed. The cache is unchanged.
-            CacheError: The folder is refused, the file cannot be read, or the entries cannot be stored.
-        """
-        with self._command("import"):
-            manifests = _bundle.check(Path(path))
-            with self._folder.lock(STORE_LOCK, min(60.0, self._lock_timeout_s)):
-                report = _bundle.import_checked(self._folder, Path(path), manifests)
-                if self._folder.size_bytes() > self.max_bytes:
-                    evicted = _maintain.collect(self._folder, self.max_bytes).evicted
-                    self._count(evictions=len(evicted))
-        self._count(stores=report.added)
-        return report
-
-
-def _digest(key: CacheKey | str) -> str:
-    if isinstance(key, CacheKey):
-        return key.digest
-    if not is_digest(key):
-        raise CacheError(f"{key!r:.80} is not a key digest", remedy="give 64 lower-case hex digits")
-    return key

@@ -96,7 +96,7 @@ def explain(key: str, as_json: bool) -> None:
     try:
         found = store.explain(key)
     except CacheError:
-        missed = MissedKeys(store.root / "asked").find(key)
+        missed = MissedKeys(store.root, shared=store.shared).find(key)
         if missed is None:
             raise
         found = store.explain(missed)

@@ -44,6 +44,8 @@ class Settings:
         cache_dir: Folder of the LTO-IR cache.
         cache_max_bytes: Size above which the least recently used entries are removed.
         cache_shared: Accept a cache folder that other users can write.
+        build_wait_s: Seconds to wait for another process that builds the same function, before it is built here too; 0
+            for no limit.
         jobs: Number of parallel compiler processes; 0 means one per core.
         precompile_headers: Keep NVRTC's precompiled headers of modules for later modules and processes.
         prefetch: ``warp-tiles run`` compiles the modules that the script's last run loaded side by side.
@@ -70,6 +72,7 @@ class Settings:
     cache_dir: Path | None = None
     cache_max_bytes: int = 4 * 1024**3
     cache_shared: bool = False
+    build_wait_s: float = 120.0
     jobs: int = 0
     precompile_headers: bool = True
     prefetch: bool = False
@@ -160,6 +163,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "cache_dir": values.path,
     "cache_max_bytes": values.parse_size,
     "cache_shared": values.flag,
+    "build_wait_s": values.seconds,
     "jobs": values.count,
     "precompile_headers": values.flag,
     "prefetch": values.flag,

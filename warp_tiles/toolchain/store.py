@@ -6,7 +6,6 @@ The result of a search is stored with the state of the search path. Later proces
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 from collections.abc import Iterable
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles.cache import FileDigests
+from warp_tiles.cache._documents import Documents
+from warp_tiles.cache._paths import absolute
 from warp_tiles.toolchain.search import Toolchain, find_toolchain
 from warp_tiles.toolchain.sources import DeviceSource, include_closure
-from warp_tiles.util.files import make_private_folders, write_atomic
 
 _SEARCH_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "MATHDX_HOME", "CONDA_PREFIX", "LD_LIBRARY_PATH")
 
@@ -50,13 +50,14 @@ class ToolchainStore:
     If the folder is damaged, stale or not writable, the search is repeated.
 
     Args:
-        folder: The folder.
-        shared: True to trust a folder that other users can write.
+        root: The folder of the cache.
+        folder: The folder of the facts, by name below the root; empty for the root itself.
+        shared: Accept a root that others can write. The facts themselves are for this user alone.
     """
 
-    def __init__(self, folder: Path, *, shared: bool = False) -> None:
-        self.folder = folder
-        self.digests = FileDigests(folder, allow_shared=shared)
+    def __init__(self, root: Path, folder: str = "", *, shared: bool = False) -> None:
+        self._documents = Documents(absolute(root), folder, shared=shared)
+        self.digests = FileDigests(root, folder, allow_shared=shared)
         self._toolchain: Toolchain | None = None
         self._closures: dict[DeviceSource, dict[str, str]] = {}
 
@@ -138,22 +139,14 @@ class ToolchainStore:
         self._closures[source] = closure
         return closure
 
-    def _path(self, name: str) -> Path:
-        """A file for this Python environment, because several environments share the folder."""
+    def _file(self, name: str) -> str:
+        """A name for this Python environment, because several environments share the folder."""
         environment = hashlib.sha256(os.fsencode(sys.prefix)).hexdigest()[:8]
-        return self.folder / f"{name}-{environment}.json"
+        return f"{name}-{environment}"
 
     def _read(self, name: str, state: object) -> Any | None:
-        try:
-            stored = json.loads(self._path(name).read_text("utf-8"))
-            return stored["value"] if stored["state"] == state else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        stored = self._documents.read(self._file(name))
+        return stored.get("value") if stored is not None and stored.get("state") == state else None
 
     def _write(self, name: str, state: object, value: object) -> None:
-        text = json.dumps({"state": state, "value": value})
-        try:
-            make_private_folders(self.folder)
-            write_atomic(self._path(name), text.encode("utf-8"))
-        except OSError:
-            pass  # the search is repeated next time
+        self._documents.write(self._file(name), {"state": state, "value": value})

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from warp_tiles.cache._paths import foreign_writers, is_digest, modes_in
+from warp_tiles.cache._paths import is_digest
 from warp_tiles.tuning.encoding import FutureSchemaError, decode_record, encode_record
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import Record
-from warp_tiles.util.files import make_private_folders, read_whole, write_atomic
-from warp_tiles.util.locks import NoLocksError, file_lock
+from warp_tiles.util.files import FileTooLargeError, read_whole
+from warp_tiles.util.locks import NoLocksError
+from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 from warp_tiles.util.warn import WarnedTexts, warn
 
 LOCK_TIMEOUT_S = 60.0  # a change of the folder takes milliseconds
 DAMAGED_SUFFIX = ".damaged"
+MAX_BYTES = 4 << 20  # of a record; one with a thousand timings has 0.4 MB
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _SLUG_LENGTH = 100
 
@@ -39,63 +42,61 @@ class RecordFolder:
     """The files of one folder.
 
     Args:
-        root: The folder; nothing is created until something is written.
+        root: The folder, or the folder of the cache that contains it; nothing is created until something is written.
+        folder: The folder of the records, by name below the root; empty for the root itself.
         read_only: True for a shipped folder, which is never written.
-        shared: Accept a folder that other users can write, and let them read and write new files.
+        shared: Accept a root that other users can write, and let them read and write new files.
     """
 
-    def __init__(self, root: Path, *, read_only: bool, shared: bool = False) -> None:
-        self.root = root
+    def __init__(self, root: Path, folder: str = "", *, read_only: bool, shared: bool = False) -> None:
+        self.root = root / folder
+        self.trusted = TrustedFolder(root, shared=shared)
         self.read_only = read_only
-        self.shared = shared
+        self._folder = folder
 
     def path(self, key: TuningKey) -> Path:
         """The file of a key's record."""
         return self.root / (slug(key.subject) or "-") / f"{key.digest}.json"
 
-    def lock_path(self, digest: str) -> Path:
-        """The lock file of a search for a key."""
-        return self.root / ".locks" / f"{digest}.lock"
+    def name(self, path: Path) -> str:
+        """The name of a file below the root."""
+        return path.relative_to(self.trusted.root).as_posix()
 
-    def modes(self) -> tuple[int, int]:
-        """Permissions of new folders and files. They follow the root, or its parent if there is no root yet.
-
-        Raises:
-            OSError: See :meth:`check_trust`.
-        """
-        self.check_trust()
-        return modes_in(self.root if self.root.exists() else self.root.parent, self.shared)
-
-    def check_trust(self) -> None:
-        """Refuse a folder that others can write; a missing one passes.
-
-        Raises:
-            PermissionError: Others can write it, and that was not allowed.
-            OSError: The folder cannot be examined.
-        """
-        if self.shared or self.read_only:
-            return
-        try:
-            reason = foreign_writers(self.root)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        if reason is not None:
-            raise PermissionError(f"{reason}; chmod 700 it, or set WARP_TILES_CACHE_SHARED=1")
+    def lock_name(self, digest: str) -> str:
+        """The lock of a search for a key, by name below the root."""
+        return self.name(self.root / ".locks" / f"{digest}.lock")
 
     def files(self, subject_prefix: str = "") -> Iterator[tuple[Path, os.stat_result]]:
         """Yield the files of subjects that begin with a prefix, sorted by name. Similar subjects may be among them.
 
         Raises:
-            OSError: The folder cannot be listed.
+            OSError: The folder is refused, or cannot be listed.
         """
-        self.check_trust()
         wanted = slug(subject_prefix)
+        for path, status in self._shipped() if self.read_only else self._own():
+            subject = path.parent.name
+            if subject.startswith(wanted) and path.suffix == ".json" and is_digest(path.stem):
+                yield path, status
+
+    def set_aside(self) -> Iterator[str]:
+        """Yield the damaged files that were set aside, by name below the root."""
+        for path, _ in self._own():
+            if path.suffix == DAMAGED_SUFFIX:
+                yield self.name(path)
+
+    def _own(self) -> Iterator[tuple[Path, os.stat_result]]:
+        for subject in self.trusted.folders(self._folder):
+            if not subject.rpartition("/")[2].startswith("."):
+                for name, status in sorted(self.trusted.files(subject), key=lambda found: found[0]):
+                    yield self.trusted.path(name), status
+
+    def _shipped(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """The files of a folder in which package managers may create links, which are followed."""
         for subject in _entries(self.root):
-            if subject.name.startswith(wanted) and not subject.name.startswith(".") and subject.is_dir():
+            if not subject.name.startswith(".") and subject.is_dir():
                 for file in _entries(subject.path):
-                    if file.name.endswith(".json") and is_digest(file.name[:-5]):
-                        with suppress(FileNotFoundError):
-                            yield Path(file.path), file.stat(follow_symlinks=self.read_only)
+                    with suppress(OSError):  # a link without a target, or one that leads to itself
+                        yield Path(file.path), file.stat()
 
     def read(self, path: Path) -> Record | None:
         """Returns the record of a file; None if there is no readable record.
@@ -103,11 +104,6 @@ class RecordFolder:
         A damaged file causes a warning and is set aside, unless the folder is read-only. A file of a later schema
         causes a warning and stays.
         """
-        try:
-            self.check_trust()
-        except OSError as error:
-            warn_once(f"the tuning records in {self.root} are not used: {reason_of(error)}")
-            return None
         try:
             return self._decode(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -119,13 +115,27 @@ class RecordFolder:
                 warn_once(f"the tuning record {path} is damaged and not used: {error}")
             else:
                 return self._set_aside(path, error)
+        except RefusedFolderError as error:
+            self.warn_of(error)
         except OSError as error:
             warn_once(f"the tuning record {path} is not used: {reason_of(error)}")
         return None
 
+    def warn_of(self, error: OSError) -> None:
+        """Warn once that the folder is not used."""
+        reason = reason_of(error)
+        if isinstance(error, RefusedFolderError):
+            reason = f"{error.path}: {error.reason}; chmod 700 it, or set WARP_TILES_CACHE_SHARED=1"
+        warn_once(f"the tuning records in {self.root} are not used: {reason}")
+
     def _decode(self, path: Path) -> Record:
-        # links are followed only in shipped folders, where package managers create them
-        data, _ = read_whole(os.path.realpath(path) if self.read_only else path)
+        try:
+            if self.read_only:
+                data, _ = read_whole(path, MAX_BYTES)
+            else:
+                data, _ = self.trusted.read(self.name(path), MAX_BYTES)
+        except FileTooLargeError as error:
+            raise ValueError(f"{error.strerror}") from error
         return decode_record(data, path.stem)
 
     def _set_aside(self, path: Path, error: ValueError) -> Record | None:
@@ -145,12 +155,9 @@ class RecordFolder:
         Raises:
             OSError: The folder cannot be used, or another process locks it for too long.
         """
-        folder_mode, file_mode = self.modes()
-        lock = self.root / ".locks" / "store.lock"
-        make_private_folders(lock.parent, folder_mode)
         with ExitStack() as held:
             try:
-                held.enter_context(file_lock(lock, LOCK_TIMEOUT_S, file_mode))
+                held.enter_context(self.trusted.lock(self.lock_name("store"), LOCK_TIMEOUT_S))
             except NoLocksError as error:
                 warn_once(f"records in {self.root} can be lost when several processes tune: {reason_of(error)}")
             yield
@@ -170,7 +177,7 @@ class RecordFolder:
             raise
         except ValueError as error:
             aside = path.with_suffix(DAMAGED_SUFFIX)
-            os.replace(path, aside)
+            self.trusted.move(self.name(path), self.name(aside))
             warn_once(f"the tuning record {path} is damaged ({error}); it was set aside as {aside.name}")
             return None
 
@@ -181,13 +188,13 @@ class RecordFolder:
             OSError: The file cannot be written.
             TypeError, ValueError: A configuration has no JSON form.
         """
-        path, data = self.path(record.key), encode_record(record)
+        name, data = self.name(self.path(record.key)), encode_record(record)
+        if len(data) > MAX_BYTES:
+            raise OSError(errno.EFBIG, f"the record has {len(data)} bytes, and at most {MAX_BYTES} are read")
         with suppress(OSError):
-            if read_whole(path)[0] == data:  # a new file would change fingerprints
+            if self.trusted.read(name, MAX_BYTES)[0] == data:  # a new file would change fingerprints
                 return
-        folder_mode, file_mode = self.modes()
-        make_private_folders(path.parent, folder_mode)
-        write_atomic(path, data, file_mode)
+        self.trusted.write(name, data)
 
 
 def reason_of(error: OSError) -> str:

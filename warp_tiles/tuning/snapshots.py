@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,8 +56,13 @@ class TunedSnapshots:
 
 
 def _has_records(root: Path) -> bool:
-    """Returns True if a cache's folder has records of GEMM variants. Without records the tuner is not imported."""
-    return (root / "tuning" / "gemm").is_dir()
+    """Returns True if a cache's folder may have records of GEMM variants. Without records the tuner is not imported."""
+    try:
+        return stat.S_ISDIR(os.stat(root / "tuning" / "gemm").st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # reading them warns
 
 
 def _read(now: Settings, store: ToolchainStore) -> Tuned | None:

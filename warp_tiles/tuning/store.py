@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,15 +17,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from warp_tiles.cache import cache_root
+from warp_tiles.cache._paths import absolute
 from warp_tiles.errors import RecordError
 from warp_tiles.settings import Settings, current
 from warp_tiles.tuning.encoding import FutureSchemaError, decode_bundle, encode_bundle, encode_record
-from warp_tiles.tuning.folder import DAMAGED_SUFFIX, RecordFolder, reason_of, slug, warn_once
+from warp_tiles.tuning.folder import MAX_BYTES, RecordFolder, reason_of, slug, warn_once
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import Record, Timing
-from warp_tiles.util.files import read_whole, write_atomic
+from warp_tiles.util.files import read_whole, write_output
 from warp_tiles.util.single_flight import single_flight
 
+#: Largest export that is read.
+MAX_EXPORT_BYTES = 32 << 20
 # records that could not be written, by path; a forked child inherits them
 _unwritten: dict[Path, Record] = {}
 _unwritten_lock = threading.Lock()
@@ -51,15 +56,16 @@ class RecordStore:
     the process. Methods raise only the errors that they list.
 
     Args:
-        root: The user's folder, created at the first write.
+        root: The user's folder, or the folder of the cache that contains it; created at the first write.
         read_only: Folders that are searched before the user's, in this order. They are never written.
+        folder: The user's folder, by name below the root; empty for the root itself.
         shared: Accept a user's folder that others can write.
     """
 
-    def __init__(self, root: Path, read_only: Sequence[Path] = (), *, shared: bool = False) -> None:
-        self.root = Path(root).absolute()
-        self._own = RecordFolder(self.root, read_only=False, shared=shared)
-        shipped = (RecordFolder(Path(path).absolute(), read_only=True) for path in read_only)
+    def __init__(self, root: Path, read_only: Sequence[Path] = (), *, folder: str = "", shared: bool = False) -> None:
+        self._own = RecordFolder(absolute(root), folder, read_only=False, shared=shared)
+        self.root = self._own.root
+        shipped = (RecordFolder(absolute(path), read_only=True) for path in read_only)
         self._folders = (*shipped, self._own)
 
     def load(self, key: TuningKey) -> Record | None:
@@ -133,7 +139,7 @@ class RecordStore:
                 f"searches are not coordinated between processes: {self.root} cannot be used ({reason_of(error)})"
             )
 
-        with single_flight(self._own.lock_path(key.digest), timeout_s, self._own.modes, unusable) as may_search:
+        with single_flight(self._own.trusted, self._own.lock_name(key.digest), timeout_s, unusable) as may_search:
             yield may_search
 
     def records(self, subject_prefix: str = "") -> list[StoredRecord]:
@@ -150,7 +156,7 @@ class RecordStore:
                     if record_there is not None:
                         found.append(StoredRecord(path, record_there, folder.read_only))
             except OSError as error:
-                warn_once(f"the tuning records in {folder.root} are not used: {reason_of(error)}")
+                folder.warn_of(error)
         return [stored for stored in found if stored.record.key.subject.startswith(subject_prefix)]
 
     def find(self, digest_prefix: str) -> StoredRecord:
@@ -195,17 +201,17 @@ class RecordStore:
             if wanted is None or path.stem in wanted:
                 del _unwritten[path]
                 removed.add(path.stem)
-        if not self.root.is_dir():
+        if not os.path.isdir(self.root):
             return len(removed)
         try:
             with self._own.changing():
                 for path, _ in list(self._own.files()):
                     if (wanted is None or path.stem in wanted) and not self._is_future(path):
-                        path.unlink()
+                        self._own.trusted.remove(self._own.name(path))
                         removed.add(path.stem)
                 if wanted is None:
-                    for path in self.root.glob(f"*/*{DAMAGED_SUFFIX}"):
-                        path.unlink()
+                    for name in list(self._own.set_aside()):
+                        self._own.trusted.remove(name)
         except OSError as error:
             raise RecordError(
                 f"tuning records in {self.root} cannot be removed: {reason_of(error)}",
@@ -239,7 +245,10 @@ class RecordStore:
             records = filter(None, (self.load(key) for _, key in sorted(keys.items())))
         chosen = list(records)
         try:
-            write_atomic(Path(path).absolute(), encode_bundle(chosen), 0o644)
+            data = encode_bundle(chosen)
+            if len(data) > MAX_EXPORT_BYTES:
+                raise OSError(errno.EFBIG, f"it would have {len(data)} bytes, and at most {MAX_EXPORT_BYTES} are read")
+            write_output(Path(path), data)
         except OSError as error:
             raise RecordError(
                 f"tuning records cannot be exported to {path}: {reason_of(error)}",
@@ -259,7 +268,7 @@ class RecordStore:
             RecordError: The file cannot be read, is not an export or has a later schema, or cannot be stored.
         """
         try:
-            incoming = decode_bundle(Path(path).read_bytes())
+            incoming = decode_bundle(read_whole(path, MAX_EXPORT_BYTES)[0])
         except FutureSchemaError as error:
             raise RecordError(f"{path} is not imported: {error}", remedy="use the release that wrote it") from error
         except ValueError as error:
@@ -288,19 +297,22 @@ class RecordStore:
         return record.merged(() if known is None else known.timings)
 
     def _write_all(self, records: Sequence[Record]) -> None:
-        before: dict[Path, bytes | None] = {}
+        files, before = self._own.trusted, dict[str, "bytes | None"]()
         try:
             for record in records:
-                path = self._own.path(record.key)
-                before.setdefault(path, read_whole(path)[0] if path.exists() else None)
+                name = self._own.name(self._own.path(record.key))
+                if name not in before:
+                    before[name] = None
+                    with suppress(FileNotFoundError):
+                        before[name] = files.read(name, MAX_BYTES)[0]
                 self._own.write(record)
         except BaseException:
-            for path, data in before.items():
+            for name, data in before.items():
                 with suppress(OSError):
                     if data is None:
-                        path.unlink(missing_ok=True)
+                        files.remove(name)
                     else:
-                        write_atomic(path, data, self._own.modes()[1])
+                        files.write(name, data)
             raise
 
     def fingerprint(self, subject_prefix: str) -> str:
@@ -328,9 +340,9 @@ def open_store(now: Settings | None = None) -> RecordStore:
     """
     now = current() if now is None else now
     for path in now.record_paths:
-        if not path.is_dir():
+        if not os.path.isdir(path):
             warn_once(f"there is no folder {path} of tuning records, although the setting record_paths names it")
-    return RecordStore(cache_root(now) / "tuning", now.record_paths, shared=now.cache_shared)
+    return RecordStore(cache_root(now), now.record_paths, folder="tuning", shared=now.cache_shared)
 
 
 def _united(key: TuningKey, records: Sequence[Record]) -> Record:

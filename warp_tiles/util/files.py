@@ -1,23 +1,35 @@
-"""Durable, atomic, private files. Everything here raises ``OSError`` and nothing else."""
+"""Durable, atomic files. Everything here raises ``OSError`` and nothing else.
+
+Files whose content decides which code runs lie below a :class:`warp_tiles.util.trusted_folder.TrustedFolder`. The
+functions here serve inputs and outputs that the user names.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
-TEMP_PREFIX = ".tmp-"
+from warp_tiles.util.processes import temporary_name
 
 _READ_FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_BINARY", 0)
     | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_NOFOLLOW", 0)  # this package writes no links
     | getattr(os, "O_NONBLOCK", 0)  # a FIFO must not hang the reader
 )
+_CREATE_FLAGS = (
+    os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+)  # O_EXCL follows no link
+_SYSTEM_FOLDERS = ("/dev/", "/proc/")  # their links lead to open files, which must not be replaced
+
+
+class FileTooLargeError(OSError):
+    """A file is larger than a reader accepts."""
 
 
 def make_private_folders(path: Path, mode: int = 0o700) -> None:
@@ -38,7 +50,7 @@ def _make_folder(path: Path, mode: int) -> None:
     try:
         os.mkdir(path, mode)
     except FileExistsError:
-        if not path.is_dir():
+        if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, "a file is in the way of the folder", str(path)) from None
         return
     if mode != 0o700 and hasattr(os, "fchmod"):
@@ -58,32 +70,47 @@ def sync_folder(path: Path) -> None:
             os.close(descriptor)
 
 
-def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> os.stat_result:
-    """Write a file atomically and durably.
+def write_descriptor(descriptor: int, data: bytes, mode: int | None = None) -> os.stat_result:
+    """Write, sync and close a new file, also if that fails.
+
+    Args:
+        descriptor: The open file.
+        data: The content.
+        mode: Its permissions; None to leave them.
+
+    Returns:
+        The file's status.
+    """
+    try:
+        rest = memoryview(data)
+        while rest:
+            written = os.write(descriptor, rest)
+            if written <= 0:
+                raise OSError(errno.EIO, "a write took no bytes")
+            rest = rest[written:]
+        if mode is not None and hasattr(os, "fchmod"):
+            os.fchmod(descriptor, mode)
+        os.fsync(descriptor)
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomic(path: Path, data: bytes, mode: int | None = None) -> os.stat_result:
+    """Write a file atomically and durably. A link of this name is replaced.
 
     Args:
         path: The file; its folder exists.
         data: The content.
-        mode: Its permissions.
+        mode: Its permissions; None for those that the umask allows.
 
     Returns:
         The written file's status.
     """
-    descriptor, temporary = tempfile.mkstemp(prefix=TEMP_PREFIX, dir=path.parent)
+    temporary = path.parent / temporary_name()
+    descriptor = os.open(temporary, _CREATE_FLAGS, 0o666 if mode is None else 0o600)
     try:
-        try:
-            rest = memoryview(data)
-            while rest:
-                written = os.write(descriptor, rest)
-                if written <= 0:
-                    raise OSError(errno.EIO, "a write took no bytes", str(path))
-                rest = rest[written:]
-            if mode != 0o600 and hasattr(os, "fchmod"):
-                os.fchmod(descriptor, mode)
-            os.fsync(descriptor)
-            status = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
+        status = write_descriptor(descriptor, data, mode)
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
@@ -93,19 +120,110 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> os.stat_result:
     return status
 
 
-def read_whole(path: str | Path) -> tuple[bytes, os.stat_result]:
-    """Read a regular file in one go, and return its content and its status."""
+@contextmanager
+def open_output(path: Path) -> Iterator[BinaryIO]:
+    """Open an output that the user names: whole or not at all, with the permissions that the umask allows.
+
+    A link is followed, and the file behind it is replaced. A FIFO or a device is written to, and never replaced.
+
+    Yields:
+        The stream. If the block raises, nothing is changed.
+
+    Raises:
+        OSError: The output cannot be written.
+    """
+    if _is_special(path):
+        with open(path, "wb") as stream:
+            yield stream
+        return
+    target = Path(os.path.realpath(path))
+    temporary = target.parent / temporary_name()
+    with open(os.open(temporary, _CREATE_FLAGS, 0o666), "wb") as stream:
+        try:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+    sync_folder(target.parent)
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write an output that the user names, see :func:`open_output`."""
+    with open_output(path) as stream:
+        stream.write(data)
+
+
+def _is_special(path: Path) -> bool:
+    """True for everything that is written to in place.
+
+    Raises:
+        IsADirectoryError: It is a folder.
+    """
+    if os.path.abspath(path).startswith(_SYSTEM_FOLDERS):
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    return not stat.S_ISREG(mode)
+
+
+def read_whole(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
+    """Read a regular file in one go, and return its content and its status. Links are followed.
+
+    Raises:
+        FileTooLargeError: It has more than ``most_bytes`` bytes.
+        OSError: It is no regular file, or cannot be read.
+    """
     descriptor = os.open(path, _READ_FLAGS)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        data = os.read(descriptor, status.st_size + 1)
-        if len(data) != status.st_size:  # short read, or a file that changed while being read
-            parts = [data]
-            while part := os.read(descriptor, 1 << 20):
-                parts.append(part)
-            data = b"".join(parts)
-        return data, status
+        return read_descriptor(descriptor, Path(path), most_bytes)
     finally:
         os.close(descriptor)
+
+
+def open_input(path: Path) -> BinaryIO:
+    """Open a regular file for reading. Links are followed, and a FIFO hangs nobody.
+
+    Raises:
+        OSError: It is no regular file, or cannot be read.
+    """
+    descriptor = os.open(path, _READ_FLAGS)
+    try:
+        _require_regular(descriptor, path)
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _require_regular(descriptor: int, path: Path) -> os.stat_result:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return status
+
+
+def read_descriptor(descriptor: int, path: Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
+    """Read an open regular file in one go, see :func:`read_whole`. The path serves messages."""
+    status = _require_regular(descriptor, path)
+    parts: list[bytes] = []
+    left = most_bytes + 1
+    size = min(status.st_size + 1, left)
+    while left > 0 and (part := os.read(descriptor, size)):
+        parts.append(part)
+        left -= len(part)
+        if len(parts) == 1 and len(part) == status.st_size:  # a file that nobody changes while it is read
+            break
+        size = min(1 << 20, left)
+    if left <= 0:
+        raise FileTooLargeError(
+            errno.EFBIG, f"it has more than {most_bytes} bytes, the largest size that is read", str(path)
+        )
+    return parts[0] if len(parts) == 1 else b"".join(parts), status

@@ -11,6 +11,7 @@ the block, and the others learn that the work was done meanwhile.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -20,9 +21,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from warp_tiles.util.files import make_private_folders
-from warp_tiles.util.locks import file_lock
+from warp_tiles.util.trusted_folder import TrustedFolder
 
+log = logging.getLogger("warp_tiles")
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 POLL_S = 0.05
@@ -145,7 +146,7 @@ _searches = _Searches()
 
 @contextmanager
 def single_flight(
-    lock: Path, timeout_s: float | None, modes: Callable[[], tuple[int, int]], unusable: Callable[[OSError], None]
+    files: TrustedFolder, name: str, timeout_s: float | None, unusable: Callable[[OSError], None]
 ) -> Iterator[bool]:
     """Hold a lock for a search, or wait until the thread or process that holds it has ended its search.
 
@@ -153,9 +154,9 @@ def single_flight(
     killed or interrupted, a waiting process sees the mark and searches in its place.
 
     Args:
-        lock: The lock's file. Its folder is created.
+        files: The folder of the lock.
+        name: The lock's file, which ends in ``.lock``. Its folder is created.
         timeout_s: Seconds to wait; None for no limit, 0 for no waiting.
-        modes: Returns the permissions of new folders and files.
         unusable: Called with the reason if processes cannot be coordinated. Threads are coordinated in any case.
 
     Yields:
@@ -163,17 +164,15 @@ def single_flight(
         if this thread already searches for the key.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    mark = lock.with_suffix(".searching")
+    mark, lock = f"{name.removesuffix('.lock')}.searching", files.path(name)
     with ExitStack() as held:
         waited = _enter_in_process(held, lock, deadline)
         if waited is None:
             yield False
             return
         try:
-            folder_mode, file_mode = modes()
-            make_private_folders(lock.parent, folder_mode)
-            waited = _enter_among_processes(held, lock, deadline, file_mode) or waited
-            interrupted = mark.exists()
+            waited = _enter_among_processes(held, files, name, deadline) or waited
+            interrupted = _exists(files, mark)
         except TimeoutError:
             held.close()
             yield False
@@ -187,11 +186,19 @@ def single_flight(
             return
         _searches.unfinished.add(lock)
         with suppress(OSError):
-            mark.touch(0o600)
+            files.create_empty(mark)
         yield True
         _searches.unfinished.discard(lock)
         with suppress(OSError):
-            mark.unlink()
+            files.remove(mark)
+
+
+def _exists(files: TrustedFolder, name: str) -> bool:
+    try:
+        files.status(name)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _enter_in_process(held: ExitStack, lock: Path, deadline: float | None) -> bool | None:
@@ -216,17 +223,21 @@ def _leave_in_process(lock: Path, future: Future[None]) -> None:
     future.set_result(None)
 
 
-def _enter_among_processes(held: ExitStack, lock: Path, deadline: float | None, mode: int) -> bool:
+def _enter_among_processes(held: ExitStack, files: TrustedFolder, name: str, deadline: float | None) -> bool:
     """Take the file lock. Returns True if this process waited for another.
 
     Raises:
         TimeoutError: Another process still holds it.
         OSError: The lock cannot be created.
     """
+
+    def waiting(holder: str) -> None:
+        log.warning("waiting for %s, which searches for the same configuration", holder)
+
     try:
-        held.enter_context(file_lock(lock, 0.0, mode))
+        held.enter_context(files.lock(name, 0.0, waiting=waiting))
     except TimeoutError:
         left_s = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
-        held.enter_context(file_lock(lock, left_s, mode, POLL_S))
+        held.enter_context(files.lock(name, left_s, POLL_S, waiting))
         return True
     return False

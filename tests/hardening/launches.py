@@ -1,0 +1,92 @@
+"""Launches on the CPU and builds for a GPU, each in one state of the file system. Prints a JSON object per state.
+
+python -m tests.hardening.launches FOLDER NAME [NAME ...]
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import warp as wp
+
+import warp_tiles
+from tests.hardening.privileges import obey_permissions
+from tests.hardening.states import STATES
+from warp_tiles import _warp
+
+SIZE = 16
+
+
+@wp.kernel(enable_backward=False)
+def gemm(A: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
+    a = wp.tile_load(A, shape=(SIZE, SIZE))
+    wp.tile_store(C, wp.tile_matmul(a, a))
+
+
+def launched() -> bool:
+    """Launch on the CPU. Returns True if the result is right."""
+    wp.get_module(__name__).mark_modified()
+    a = wp.array(np.full((SIZE, SIZE), 2.0), dtype=wp.float32, device="cpu")
+    c = wp.zeros((SIZE, SIZE), dtype=wp.float32, device="cpu")
+    wp.launch_tiled(gemm, dim=[1], inputs=[a], outputs=[c], block_dim=64, device="cpu")
+    return bool((c.numpy() == 4.0 * SIZE).all())
+
+
+class Messages(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def in_state(name: str, folder: Path) -> dict[str, Any]:
+    """Launch and build in one state. The messages are those of the logger and the warnings."""
+    folder.mkdir()
+    root = STATES[name](folder)
+    messages = Messages()
+    logging.getLogger("warp_tiles").addHandler(messages)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            with warp_tiles.override(cache_dir=root, progress="off"), warp_tiles.enabled():
+                right = launched()
+                cubin = _warp.compile_module(wp.get_module(__name__), 90, 64, folder / "cubins")
+                again = launched()
+                built = [row for row in warp_tiles.report()["modules"] if row.get("output") == cubin.name]
+        finally:
+            logging.getLogger("warp_tiles").removeHandler(messages)
+    return {
+        "launched": right and again,
+        "cubin": cubin.stat().st_size,
+        "linker": built[0]["linker"],
+        "messages": messages.texts + [str(item.message) for item in warned],
+    }
+
+
+def main() -> None:
+    """Run every named state in its own folder."""
+    obey_permissions()
+    logging.getLogger("warp_tiles").propagate = False
+    top = Path(sys.argv[1])
+    here = os.getcwd()
+    for name in sys.argv[2:]:
+        print(json.dumps({"state": name, **in_state(name, top / name.replace(" ", "_"))}), flush=True)
+        os.chdir(here)
+        shutil.rmtree(wp.config.kernel_cache_dir, ignore_errors=True)
+        os.makedirs(wp.config.kernel_cache_dir, exist_ok=True)
+
+
+if __name__ == "__main__":
+    main()

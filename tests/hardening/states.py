@@ -1,0 +1,106 @@
+"""States of the file system in which the cache cannot be used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def _no_permission(folder: Path) -> Path:
+    root = folder / "cache"
+    root.mkdir()
+    (root / "tuning" / "gemm").mkdir(parents=True)
+    root.chmod(0)
+    return root
+
+
+def _below_no_permission(folder: Path) -> Path:
+    (folder / "home").mkdir(mode=0)
+    return folder / "home" / ".cache" / "warp_tiles"
+
+
+def _part_without_permission(name: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        place = folder / "cache" / name
+        place.mkdir(parents=True)
+        for path in place.parents:
+            if path.is_relative_to(folder / "cache"):
+                path.chmod(0o700)
+        place.chmod(0)
+        return folder / "cache"
+
+    return make
+
+
+def _open_to_all(folder: Path) -> Path:
+    root = folder / "cache"
+    root.mkdir()
+    root.chmod(0o777)
+    return root
+
+
+def _of_another_user(folder: Path) -> Path:
+    root = folder / "cache"
+    root.mkdir(mode=0o700)
+    os.chown(root, 65534, 65534)
+    return root
+
+
+def _long_name(folder: Path) -> Path:
+    return folder / ("n" * 300)
+
+
+def _file(folder: Path) -> Path:
+    (folder / "cache").write_text("in the way")
+    return folder / "cache"
+
+
+def _loop(folder: Path) -> Path:
+    (folder / "cache").symlink_to(folder / "cache")
+    return folder / "cache"
+
+
+def _read_only(folder: Path) -> Path:
+    root = folder / "cache"
+    root.mkdir(mode=0o500)
+    return root
+
+
+def _link(name: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        (folder / "elsewhere" / "gemm").mkdir(parents=True, mode=0o700)
+        place = folder / "cache" / name
+        place.parent.mkdir(parents=True, mode=0o700)
+        place.parent.chmod(0o700)
+        (folder / "cache").chmod(0o700)
+        place.symlink_to(folder / "elsewhere")
+        return folder / "cache"
+
+    return make
+
+
+def _no_working_folder(folder: Path) -> Path:
+    (folder / "gone").mkdir()
+    os.chdir(folder / "gone")
+    (folder / "gone").rmdir()
+    return Path("cache")
+
+
+STATES: dict[str, Callable[[Path], Path]] = {
+    "no permission": _no_permission,
+    "below a folder without permission": _below_no_permission,
+    "a layout without permission": _part_without_permission("v1"),
+    "tuning records without permission": _part_without_permission("tuning"),
+    "facts without permission": _part_without_permission("toolchain"),
+    "open to all": _open_to_all,
+    "of another user": _of_another_user,
+    "a long name": _long_name,
+    "a file in its place": _file,
+    "a link to itself": _loop,
+    "read-only": _read_only,
+    "a link in place of the layout": _link("v1"),
+    "a link in place of the records": _link("tuning"),
+    "a link in place of the facts": _link("toolchain"),
+    "a relative path without a working folder": _no_working_folder,
+}

@@ -1,0 +1,210 @@
+"""No operation follows a link below the cache's root, and inner folders are held to the root's rule."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tuning.tuning_records import key as record_key
+from tests.tuning.tuning_records import timing
+from warp_tiles.cache import Cache, CacheKey, FileDigests
+from warp_tiles.cache._files import FileCache
+from warp_tiles.cache._missed import MissedKeys
+from warp_tiles.errors import CacheError, RecordError
+from warp_tiles.launch.previous_run import PreviousRuns
+from warp_tiles.plan.loads import LoadedModule
+from warp_tiles.toolchain.store import ToolchainStore
+from warp_tiles.tuning.store import RecordStore
+from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
+
+WEEK_S = 7 * 86400.0
+
+
+def key(name: object) -> CacheKey:
+    return CacheKey.of({"name": str(name)})
+
+
+def fill(cache: Cache) -> None:
+    for number in range(3):
+        cache.put(key(number), b"payload %d" % number, {})
+
+
+def evict(root: Path) -> None:
+    Cache(root, max_bytes=1000).put(key("large"), bytes(900), {})
+
+
+OPERATIONS: dict[str, Callable[[Path], object]] = {
+    "put": lambda root: fill(Cache(root)),
+    "get": lambda root: [Cache(root).get(key(number)) for number in range(3)],
+    "get_or_build": lambda root: Cache(root).get_or_build(key("new"), lambda: (b"new", {})),
+    "evict": evict,
+    "gc": lambda root: Cache(root).gc(0),
+    "clear": lambda root: Cache(root).clear(),
+    "verify": lambda root: Cache(root).verify(set_aside=True),
+    "listing": lambda root: Cache(root).entries(),
+    "mark": lambda root: FileCache(root).mark("mark", 1),
+    "temporary": lambda root: FileCache(root).temporary_path().write_bytes(b""),
+    "missed": lambda root: [MissedKeys(root).add(key(number)) for number in range(3)],
+    "runs": lambda root: PreviousRuns(root).write(root / "a.py", [LoadedModule("a", (), 64, "cpu")]),
+    "facts": lambda root: ToolchainStore(root, "toolchain")._write("toolchain", [], {}),
+    "digests": lambda root: FileDigests(root, "toolchain").digest(__file__),
+    "records": lambda root: RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": 1})]),
+    "remove records": lambda root: RecordStore(root, folder="tuning").remove(),
+}
+PLACES = (
+    "v1", "v1/keys", "v1/objects", "v1/locks", "v1/quarantine", "v1/marks", "asked", "runs", "toolchain",
+    "toolchain/v1", "tuning", "tuning/.locks", "tuning/gemm",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def few_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So few that the oldest are removed."""
+    monkeypatch.setattr("warp_tiles.cache._missed.MAX_KEYS", 1)
+    monkeypatch.setattr("warp_tiles.launch.previous_run.MAX_SCRIPTS", 1)
+
+
+def everything(folder: Path) -> dict[str, object]:
+    """The content, permissions and times of all files below a folder."""
+    return {
+        str(path.relative_to(folder)): (path.read_bytes() if path.is_file() else b"", path.lstat().st_mode,
+                                        path.lstat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+    }  # fmt: skip
+
+
+def shards(folder: Path) -> Iterator[str]:
+    yield from {path.parent.name for path in folder.rglob("*.*") if len(path.parent.name) == 2}
+
+
+@contextlib.contextmanager
+def errors_of_commands() -> Iterator[None]:
+    with contextlib.suppress(CacheError, RecordError, RefusedFolderError):
+        yield
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.filterwarnings("ignore:warp_tiles")
+def test_what_lies_behind_a_link_stays_as_it_is(tmp_path: Path, place: str) -> None:
+    """The folder behind the link looks like one of the cache, with files that are old enough to be removed."""
+    good, elsewhere = tmp_path / "good", tmp_path / "elsewhere"
+    for operation in OPERATIONS.values():
+        operation(good)
+    fill(Cache(good))
+    (good / place).mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.rename(good / place, elsewhere)
+    (elsewhere / "notes.txt").write_text("precious")
+    (elsewhere / "0123.json").write_text("precious")
+    old = time.time() - 2 * WEEK_S
+    for path in (*elsewhere.rglob("*"), elsewhere):
+        os.utime(path, (old, old))
+    before = everything(elsewhere)
+    (good / place).symlink_to(elsewhere)
+    for operation in OPERATIONS.values():
+        with errors_of_commands():
+            operation(good)
+    assert everything(elsewhere) == before
+    assert (good / place).is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["keys", "objects"])
+def test_a_link_in_place_of_a_shard_is_not_followed(tmp_path: Path, kind: str) -> None:
+    root, elsewhere = tmp_path / "cache", tmp_path / "elsewhere"
+    fill(Cache(root))
+    elsewhere.mkdir(mode=0o700)
+    for shard in (root / "v1" / kind).iterdir():
+        os.rename(shard, elsewhere / shard.name)
+        shard.symlink_to(elsewhere / shard.name)
+    before = everything(elsewhere)
+    assert [Cache(root).get(key(number)) for number in range(3)] == [None] * 3
+    for operation in OPERATIONS.values():
+        with errors_of_commands():
+            operation(root)
+    assert everything(elsewhere) == before
+
+
+@pytest.mark.parametrize("name", ["v1/locks/store.lock", "tuning/.locks/store.lock"])
+@pytest.mark.filterwarnings("ignore:warp_tiles")
+def test_the_target_of_a_planted_lock_is_not_truncated(tmp_path: Path, name: str) -> None:
+    target, root = tmp_path / "target", tmp_path / "cache"
+    target.write_text("precious")
+    TrustedFolder(root).make(name.rpartition("/")[0])
+    (root / name).symlink_to(target)
+    for operation in OPERATIONS.values():
+        with errors_of_commands():
+            operation(root)
+    assert target.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["digests.json", "x.holder"])
+def test_a_link_in_place_of_a_file_is_replaced_and_not_followed(tmp_path: Path, name: str) -> None:
+    target, files = tmp_path / "target", TrustedFolder(tmp_path / "cache")
+    target.write_text("precious")
+    files.make("v1")
+    files.path(f"v1/{name}").symlink_to(target)
+    with pytest.raises(OSError, match="symbolic links"):
+        files.read(f"v1/{name}", 100)
+    files.write(f"v1/{name}", b"new")
+    assert files.read(f"v1/{name}", 100)[0] == b"new"
+    assert target.read_text() == "precious"
+
+
+def test_the_holder_of_a_lock_is_not_written_through_a_link(tmp_path: Path) -> None:
+    target, files = tmp_path / "target", TrustedFolder(tmp_path / "cache")
+    target.write_text("precious")
+    files.make("locks")
+    files.path("locks/x.holder").symlink_to(target)
+    with files.lock("locks/x.lock", 1.0, waiting=lambda _: None):
+        pass
+    assert target.read_text() == "precious"
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("rule", ["open to all", "of another user"])
+@pytest.mark.filterwarnings("ignore:warp_tiles")
+def test_an_inner_folder_obeys_the_roots_rule(
+    tmp_path: Path, place: str, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "cache"
+    for operation in OPERATIONS.values():
+        operation(root)
+    TrustedFolder(root).make(place)
+    if rule == "open to all":
+        (root / place).chmod(0o777)
+    elif os.geteuid() == 0:
+        os.chown(root / place, 65534, 65534)
+    else:
+        pytest.skip("only root can make a folder of another user")
+    before = everything(root / place)
+    files = TrustedFolder(root)
+    with pytest.raises(RefusedFolderError, match="others write" if rule == "open to all" else "belongs to user"):
+        files.files(place)
+    for operation in OPERATIONS.values():
+        with errors_of_commands():
+            operation(root)
+    assert everything(root / place) == before
+
+
+def test_an_inner_folder_of_a_shared_root_is_not_more_open_than_the_root(tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    root.mkdir()
+    root.chmod(0o2770)
+    files = TrustedFolder(root, shared=True)
+    files.write("v1/keys/a", b"x")
+    (root / "v1/keys").chmod(0o2777)
+    with pytest.raises(RefusedFolderError, match="wider than those of"):
+        files.read("v1/keys/a", 10)
+
+
+def test_the_root_itself_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir(mode=0o700)
+    (tmp_path / "cache").symlink_to(tmp_path / "disk")
+    fill(Cache(tmp_path / "cache"))
+    found = Cache(tmp_path / "cache").get(key(1))
+    assert found is not None
+    assert found.payload == b"payload 1"

@@ -1,0 +1,46 @@
+"""No state of the cache's folder fails a launch or a build."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hardening.states import STATES
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+QUIET = {"facts without permission"}  # they only save time
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The outcome of each state, from one process."""
+    folder = tmp_path_factory.mktemp("states")
+    names = [name for name in STATES if name != "of another user" or os.geteuid() == 0]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.hardening.launches", str(folder), *names],
+        cwd=REPOSITORY,
+        env={**os.environ, "WARP_CACHE_PATH": str(folder / "kernels")},
+        capture_output=True,
+        text=True,
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {row["state"]: row for row in found}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_launch_and_a_build_succeed(outcomes: dict[str, dict[str, Any]], state: str) -> None:
+    if state not in outcomes:
+        pytest.skip("only root can make a folder of another user")
+    row = outcomes[state]
+    assert row["launched"]
+    assert row["cubin"] > 0
+    assert row["linker"] == "warp_tiles"
+    assert len(row["messages"]) == len(set(row["messages"])), "each problem is said once"
+    assert bool(row["messages"]) == (state not in QUIET), row["messages"]

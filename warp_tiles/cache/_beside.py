@@ -1,0 +1,57 @@
+"""Maintenance of what lies beside the store: sealed files, precompiled headers, and leftovers of killed processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from warp_tiles.cache import _maintain
+from warp_tiles.cache._documents import Documents
+from warp_tiles.cache._folder import Folder
+from warp_tiles.cache._maintain import Finding
+from warp_tiles.cache._paths import LAYOUT
+from warp_tiles.util.processes import is_abandoned
+from warp_tiles.util.trusted_folder import RefusedFolderError
+
+DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked", "runs")
+HEADERS = ("headers", "cuda_headers")
+
+
+def verify(folder: Folder, *, set_aside: bool) -> Iterator[Finding]:
+    """Yield the damage of sealed files and of precompiled headers. Damaged files can be removed or set aside.
+
+    Raises:
+        OSError: A folder is refused or cannot be read.
+    """
+    for name in DOCUMENTS:
+        documents = Documents(folder.root, name, shared=folder.files.shared)
+        try:
+            damaged = documents.damage()
+        except RefusedFolderError:
+            if not folder.files.shared:  # in a shared cache, they belong to the first user
+                raise
+            continue
+        for path, reason in damaged:
+            if set_aside:
+                documents.read(path.stem)
+            yield Finding(path, reason)
+    for name in HEADERS if not folder.files.shared else ():
+        headers = Folder(folder.root / name, False, folder.problems, ".pch")
+        yield from _maintain.verify(headers, set_aside=set_aside).damaged
+
+
+def sweep(folder: Folder) -> int:
+    """Remove the temporary files of killed processes outside the store. Returns their number.
+
+    Raises:
+        OSError: A folder is refused or cannot be read.
+    """
+    removed = 0
+    pending = [name for name in folder.files.folders() if name != LAYOUT]
+    while pending:
+        place = pending.pop()
+        pending += folder.files.folders(place)
+        for name, _ in folder.files.files(place):
+            if is_abandoned(name.rpartition("/")[2]):
+                folder.files.remove(name)
+                removed += 1
+    return removed

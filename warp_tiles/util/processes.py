@@ -1,0 +1,78 @@
+"""Names of processes: for messages about locks that they hold, and for the temporary files that they write."""
+
+from __future__ import annotations
+
+import os
+import platform
+import uuid
+import zlib
+from functools import lru_cache
+from pathlib import Path
+
+TEMP_PREFIX = ".tmp-"
+_MOST_BYTES = 4096
+
+
+def temporary_name() -> str:
+    """A name for a temporary file, which shows the process that writes it."""
+    return f"{TEMP_PREFIX}{_host()}-{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def is_abandoned(name: str) -> bool:
+    """Returns True if the process that wrote a temporary file has ended. False also if that cannot be known."""
+    parts = name.removeprefix(TEMP_PREFIX).split("-")
+    if not name.startswith(TEMP_PREFIX) or len(parts) != 3 or parts[0] != _host() or not parts[1].isdecimal():
+        return False
+    try:
+        os.kill(int(parts[1]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+@lru_cache(maxsize=1)
+def _host() -> str:
+    """A text for the host, and on Linux for the namespace of process numbers (of a container)."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
+    return f"{zlib.crc32(f'{platform.node()} {namespace}'.encode('utf-8', 'replace')):08x}"
+
+
+def this_process() -> bytes:
+    """A text that :func:`described` reads in other processes: the number of this process and its host."""
+    return f"{os.getpid()} {platform.node()}".encode("utf-8", "replace")
+
+
+def described(data: bytes) -> str:
+    """A process for a message, e.g. ``process 1234 (python train.py, suspended)``, from :func:`this_process`."""
+    number, _, host = data.decode("utf-8", "replace").partition(" ")
+    if not (number.isascii() and number.isdigit() and len(number) < 20):
+        return "another process"
+    if host != platform.node():
+        return f"process {number} on {host[:80]!r}"
+    facts = [fact for fact in (_command(number), _state(number)) if fact]
+    return f"process {number}" + (f" ({', '.join(facts)})" if facts else "")
+
+
+def _command(number: str) -> str:
+    words = _read(f"/proc/{number}/cmdline").split(b"\0")
+    text = b" ".join(words).decode("utf-8", "replace").strip()
+    return "".join(char if char.isprintable() else "?" for char in text[:120])
+
+
+def _state(number: str) -> str:
+    # after the name in parentheses: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+    fields = _read(f"/proc/{number}/stat").rpartition(b")")[2].split()
+    return "suspended" if fields[:1] in ([b"T"], [b"t"]) else ""
+
+
+def _read(path: str) -> bytes:
+    try:
+        with Path(path).open("rb") as stream:
+            return stream.read(_MOST_BYTES)
+    except OSError:
+        return b""

@@ -1,0 +1,317 @@
+"""A folder whose files decide which code runs: nobody else can write it, and no operation follows a link below it.
+
+Every operation opens the root, and then each inner folder relative to its parent (``openat``) without following links.
+So a link that somebody planted below the root is refused, and never leads to a file elsewhere. The root itself may be
+reached through links, because the user chose it. Everything here raises ``OSError`` and nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from warp_tiles.util.files import make_private_folders, read_descriptor, write_descriptor
+from warp_tiles.util.locks import file_lock
+from warp_tiles.util.processes import described, temporary_name, this_process
+
+_SUPPORTED = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
+_FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_READ_FLAGS = os.O_RDONLY | _NO_LINK | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)  # a FIFO hangs nobody
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | getattr(os, "O_CLOEXEC", 0)
+_OTHERS_WRITE = 0o022
+_HOLDER_BYTES = 512
+_MISSING = (FileNotFoundError, NotADirectoryError)  # a file in the place of the root has no files either
+
+
+class RefusedFolderError(PermissionError):
+    """A folder is refused, because others could choose its content or because it is a link."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(errno.EACCES, f"the folder {path} is refused: {reason}", str(path))
+        self.path = path
+        self.reason = reason
+
+
+class TrustedFolder:
+    """Files below one root. Paths below it are given as names with ``/`` between them.
+
+    A name that begins with ``/`` or contains ``..`` is an error of the caller.
+
+    Args:
+        root: The folder. Nothing is created until something is written.
+        shared: Accept a root that others can write. Inner folders may then be as open as the root, and not more.
+        private: Inner folders and files are for this user alone, also below a shared root.
+    """
+
+    def __init__(self, root: Path, *, shared: bool = False, private: bool = False) -> None:
+        self.root = root
+        self.shared = shared
+        self.private = private or not shared
+
+    def path(self, name: str) -> Path:
+        """The path of a file, for messages and for other programs."""
+        return self.root / name
+
+    def check(self) -> None:
+        """Check the root. A missing one passes.
+
+        Raises:
+            RefusedFolderError: Others can write it.
+            OSError: It cannot be opened.
+        """
+        with suppress(FileNotFoundError), self._opened(""):
+            pass
+
+    def modes(self) -> tuple[int, int]:
+        """Permissions of new folders and files: for the owner only, or those of a shared root.
+
+        Raises:
+            OSError: The root of a shared folder cannot be examined.
+        """
+        if self.private:
+            return 0o700, 0o600
+        try:
+            mode = stat.S_IMODE(os.stat(self.root).st_mode)
+        except FileNotFoundError:
+            return 0o700, 0o600
+        return mode | 0o700, (mode & 0o666) | 0o600
+
+    def make(self, folder: str) -> None:
+        """Create a folder and its missing parents."""
+        with self._opened(folder, create=True):
+            pass
+
+    def read(self, name: str, most_bytes: int) -> tuple[bytes, os.stat_result]:
+        """Read a regular file, and return its content and its status.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            FileTooLargeError: It has more than ``most_bytes`` bytes.
+            OSError: It is no regular file, or cannot be read.
+        """
+        folder, _, file = name.rpartition("/")
+        with self._opened(folder) as parent:
+            descriptor = os.open(file, _READ_FLAGS, dir_fd=parent)
+        try:
+            return read_descriptor(descriptor, self.path(name), most_bytes)
+        finally:
+            os.close(descriptor)
+
+    def write(self, name: str, data: bytes) -> os.stat_result:
+        """Write a file atomically and durably. Its folder is created. Returns the file's status."""
+        folder, _, file = name.rpartition("/")
+        _, mode = self.modes()
+        temporary = temporary_name()
+        with self._opened(folder, create=True) as parent:
+            descriptor = os.open(temporary, _CREATE_FLAGS, 0o600, dir_fd=parent)
+            try:
+                status = write_descriptor(descriptor, data, mode if mode != 0o600 else None)
+                os.replace(temporary, file, src_dir_fd=parent, dst_dir_fd=parent)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temporary, dir_fd=parent)
+                raise
+            _sync(parent)
+        return status
+
+    def create_empty(self, name: str) -> bool:
+        """Create an empty file and its folder. Returns False if the file exists."""
+        folder, _, file = name.rpartition("/")
+        with self._opened(folder, create=True) as parent:
+            try:
+                os.close(os.open(file, _CREATE_FLAGS, self.modes()[1], dir_fd=parent))
+            except FileExistsError:
+                return False
+        return True
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it exists. A link is removed, and never its target."""
+        folder, _, file = name.rpartition("/")
+        with suppress(FileNotFoundError), self._opened(folder) as parent:
+            os.unlink(file, dir_fd=parent)
+
+    def move(self, name: str, target: str) -> None:
+        """Move a file to another folder, which is created. An existing target is replaced."""
+        (folder, _, file), (other, _, new) = name.rpartition("/"), target.rpartition("/")
+        with self._opened(folder) as source, self._opened(other, create=True) as destination:
+            os.replace(file, new, src_dir_fd=source, dst_dir_fd=destination)
+
+    def touch(self, name: str, time_ns: int | None = None) -> None:
+        """Set a file's times; None for the system's own present time, which also a file of another user accepts."""
+        folder, _, file = name.rpartition("/")
+        with self._opened(folder) as parent:
+            if time_ns is None:
+                os.utime(file, dir_fd=parent, follow_symlinks=False)
+            else:
+                os.utime(file, ns=(time_ns, time_ns), dir_fd=parent, follow_symlinks=False)
+
+    def status(self, name: str) -> os.stat_result:
+        """The status of a file or of a link itself.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
+        folder, _, file = name.rpartition("/")
+        with self._opened(folder) as parent:
+            return os.stat(file, dir_fd=parent, follow_symlinks=False)
+
+    def sync(self, folder: str) -> None:
+        """Sync a folder, so that the names in it survive a crash."""
+        with self._opened(folder) as descriptor:
+            _sync(descriptor)
+
+    def files(self, folder: str = "") -> list[tuple[str, os.stat_result]]:
+        """The names of a folder's files and links, each with its own status; none if the folder is missing."""
+        found = []
+        with suppress(*_MISSING), self._opened(folder) as descriptor, os.scandir(descriptor) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    if not entry.is_dir(follow_symlinks=False):
+                        found.append((_joined(folder, entry.name), entry.stat(follow_symlinks=False)))
+        return found
+
+    def folders(self, folder: str = "") -> list[str]:
+        """The names of a folder's own folders, without links, in order; none if the folder is missing."""
+        found = []
+        with suppress(*_MISSING), self._opened(folder) as descriptor, os.scandir(descriptor) as entries:
+            found = [_joined(folder, entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return sorted(found)
+
+    def exists(self) -> bool:
+        """Returns True if the root is a folder. Never raises."""
+        return os.path.isdir(self.root)
+
+    @contextmanager
+    def lock(
+        self, name: str, timeout_s: float, poll_s: float = 0.02, waiting: Callable[[str], None] | None = None
+    ) -> Iterator[None]:
+        """Hold a lock across processes. Its file and its folder are created.
+
+        Args:
+            name: The lock's file, which ends in ``.lock``. A file that ends in ``.holder`` names the holder.
+            timeout_s: Seconds to wait; negative for no limit.
+            poll_s: Seconds between two attempts.
+            waiting: Called with the holder's name if the lock is not free after a few seconds.
+
+        Raises:
+            TimeoutError: Another process holds it for too long.
+            NoLocksError: The file system has no locks.
+            OSError: The lock cannot be created.
+        """
+        folder, _, _ = name.rpartition("/")
+        holder = name.removesuffix(".lock") + ".holder"
+
+        def report() -> None:
+            if waiting is not None:
+                found = b""
+                with suppress(OSError):
+                    found, _ = self.read(holder, _HOLDER_BYTES)
+                waiting(described(found))
+
+        self.make(folder)  # filelock opens the file by its path, and follows no link at its end
+        with file_lock(self.path(name), timeout_s, self.modes()[1], poll_s, report):
+            if waiting is None:
+                yield
+                return
+            with suppress(OSError):
+                self._note(holder, this_process())
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    self.remove(holder)
+
+    def _note(self, name: str, data: bytes) -> None:
+        """Write a small file in place, without syncing it."""
+        folder, _, file = name.rpartition("/")
+        with self._opened(folder) as parent:
+            flags = _CREATE_FLAGS & ~os.O_EXCL | os.O_TRUNC
+            descriptor = os.open(file, flags, self.modes()[1], dir_fd=parent)
+            try:
+                os.write(descriptor, data)
+            finally:
+                os.close(descriptor)
+
+    @contextmanager
+    def _opened(self, folder: str, *, create: bool = False) -> Iterator[int]:
+        """Open a folder below the root, and check every folder on the way.
+
+        Raises:
+            FileNotFoundError: It is missing, and ``create`` is not set.
+            RefusedFolderError: A folder on the way is a link, or others can write it.
+        """
+        if not _SUPPORTED:
+            raise OSError(errno.ENOTSUP, "this system has no way to open folders without following links")
+        if create:
+            make_private_folders(self.root)
+        descriptor = os.open(self.root, _FOLDER_FLAGS)
+        try:
+            allowed = self._checked(self.root, os.fstat(descriptor), None)
+            place = self.root
+            for part in folder.split("/") if folder else ():
+                place = place / part
+                child = self._child(descriptor, part, place, create)
+                os.close(descriptor)
+                descriptor = child
+                self._checked(place, os.fstat(descriptor), allowed)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _child(self, parent: int, part: str, place: Path, create: bool) -> int:
+        try:
+            return os.open(part, _FOLDER_FLAGS | _NO_LINK, dir_fd=parent)
+        except FileNotFoundError:
+            if not create:
+                raise
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                raise RefusedFolderError(place, "it is a link or a file, and not a folder") from None
+            raise
+        mode = self.modes()[0]
+        with suppress(FileExistsError):  # another process created it
+            os.mkdir(part, mode, dir_fd=parent)
+            _sync(parent)
+        descriptor = os.open(part, _FOLDER_FLAGS | _NO_LINK, dir_fd=parent)
+        if not self.private and os.fstat(descriptor).st_uid == os.geteuid():
+            os.fchmod(descriptor, mode)  # a shared folder keeps its group bits under any umask
+        return descriptor
+
+    def _checked(self, place: Path, status: os.stat_result, allowed: int | None) -> int:
+        """Refuse a folder that others can write. Returns the write permissions of others that inner folders may have.
+
+        Args:
+            place: The folder, for messages.
+            status: Its status.
+            allowed: The permissions of the root; None if this is the root.
+        """
+        writers = status.st_mode & _OTHERS_WRITE
+        if self.shared and (allowed is None or not self.private):
+            if allowed is not None and writers & ~allowed:
+                raise RefusedFolderError(place, f"its permissions {_shown(status)} are wider than those of {self.root}")
+            return writers
+        if status.st_uid != os.geteuid():
+            raise RefusedFolderError(
+                place, f"it belongs to user {status.st_uid}, this process runs as user {os.geteuid()}"
+            )
+        if writers:
+            raise RefusedFolderError(place, f"its permissions {_shown(status)} let group or others write")
+        return writers
+
+
+def _joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _shown(status: os.stat_result) -> str:
+    return f"{stat.S_IMODE(status.st_mode):#o}"
+
+
+def _sync(descriptor: int) -> None:
+    with suppress(OSError):
+        os.fsync(descriptor)
