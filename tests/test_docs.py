@@ -60,7 +60,12 @@ def test_a_broken_link_and_a_missing_heading_are_found(tmp_path: Path) -> None:
 # ---- settings
 
 # words of docs/settings.md for empty defaults
-UNSET = {"cache_dir": "the user's cache folder", "record_paths": "none", "record_gpu": "this one"}
+UNSET = {
+    "cache_dir": "the user's cache folder",
+    "trusted_projects": "none",
+    "record_paths": "none",
+    "record_gpu": "this one",
+}
 
 
 def settings_table() -> dict[str, tuple[str, str]]:

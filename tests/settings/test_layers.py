@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
-from warp_tiles.settings import configure, current, from_environment, layers, override
+from warp_tiles.settings import configure, current, from_environment, layers, override, project_file
 from warp_tiles.settings.policy import POLICIES
 
 pytestmark = pytest.mark.usefixtures("clean_settings")
@@ -92,6 +92,8 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "cache_dir": "/x",
         "cache_max_bytes": "1MB",
         "cache_shared": "1",
+        "build_wait_s": "30",
+        "trusted_projects": os.pathsep.join(("/p", "/q")),
         "jobs": "3",
         "progress": "off",
         "precompile_headers": "0",
@@ -113,6 +115,8 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "cache_dir": Path("/x"),
         "cache_max_bytes": 10**6,
         "cache_shared": True,
+        "build_wait_s": 30.0,
+        "trusted_projects": (Path("/p"), Path("/q")),
         "jobs": 3,
         "precompile_headers": False,
         "prefetch": False,
@@ -193,6 +197,7 @@ def test_the_innermost_layer_with_a_value_decides(
     options = {"enable_backward": True, **{f"warp_tiles_{name}": value for name, value in of("module option").items()}}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder / "below")
+        patch.setenv(settings.ENVIRONMENT["trusted_projects"], str(folder))
         for name, value in of("environment variable").items():
             patch.setenv(settings.ENVIRONMENT[name], str(value))
         configure(**of("configure()"))
@@ -203,6 +208,8 @@ def test_the_innermost_layer_with_a_value_decides(
         finally:
             configure(**dict.fromkeys(SAMPLES))
     for name, default in settings.defaults().items():
+        if name == "trusted_projects":
+            continue
         values = given_values.get(name, {})
         inner = next((layer for layer in LAYERS if layer in values), None)
         expected = default if inner is None else layers._PARSERS[name](name, values[inner])
@@ -287,8 +294,8 @@ def test_the_file_is_read_again_after_a_change(monkeypatch: pytest.MonkeyPatch, 
     file = project(tmp_path, "[tool.warp_tiles]\njobs = 1\n")
     assert current().jobs == 1
     reads: list[Path] = []
-    original = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or original(path))
+    original = project_file.read_whole
+    monkeypatch.setattr(project_file, "read_whole", lambda path, most: reads.append(Path(path)) or original(path, most))
     assert current().jobs == 1
     assert reads == []
     project(tmp_path, "[tool.warp_tiles]\njobs = 22\n")
@@ -302,6 +309,7 @@ def test_folders_are_relative_to_the_file(monkeypatch: pytest.MonkeyPatch, tmp_p
     (tmp_path / "below").mkdir()
     project(tmp_path, '[tool.warp_tiles]\ncache_dir = "c"\nrecord_paths = ["r", "/s"]\n')
     monkeypatch.chdir(tmp_path / "below")
+    monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECTS", str(tmp_path))
     assert current().cache_dir == tmp_path / "c"
     assert current().record_paths == (tmp_path / "r", Path("/s"))
 

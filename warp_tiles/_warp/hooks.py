@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from warp_tiles.plan.planning import ModulePlan
 
 _NO_EFFECT_ON_CODE = {
-    "build_wait_s", "cache_max_bytes", "cache_shared", "jobs", "precompile_headers", "prefetch", "progress",
+    "build_wait_s", "cache_max_bytes", "jobs", "precompile_headers", "prefetch", "progress",
     "tune_budget_s", "whole_gradients",
 }  # fmt: skip
 

@@ -183,7 +183,13 @@ class Engine:
         context, chain = self.build_context(resolved), self.chain(resolved)
         if context.store.digests.is_empty:
             self._take_digests(context, chain)
-        parts = ["warp_tiles", __version__, f"code={self._code_digest(context)}", _choices(resolved, chain)]
+        parts = [
+            "warp_tiles",
+            __version__,
+            f"store={resolved.store_trust}",
+            f"code={self._code_digest(context)}",
+            _choices(resolved, chain),
+        ]
         for provider in chain.providers:
             try:
                 parts += [f"{provider.name} {name}={value}" for name, value in provider.salt().items()]

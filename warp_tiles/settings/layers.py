@@ -46,6 +46,8 @@ class Settings:
         cache_shared: Accept a cache folder that other users can write.
         build_wait_s: Seconds to wait for another process that builds the same function, before it is built here too; 0
             for no limit.
+        trusted_projects: Folders whose pyproject.toml may set everything. This setting itself counts only from the
+            environment, :func:`configure` and :func:`override`.
         jobs: Number of parallel compiler processes; 0 means one per core.
         precompile_headers: Keep NVRTC's precompiled headers of modules for later modules and processes.
         prefetch: ``warp-tiles run`` compiles the modules that the script's last run loaded side by side.
@@ -73,6 +75,7 @@ class Settings:
     cache_max_bytes: int = 4 * 1024**3
     cache_shared: bool = False
     build_wait_s: float = 120.0
+    trusted_projects: tuple[Path, ...] = ()
     jobs: int = 0
     precompile_headers: bool = True
     prefetch: bool = False
@@ -107,6 +110,17 @@ class Settings:
         if layer in ("configure()", "override()"):
             return f'call {layer[:-1]}{name}="{value}")'
         return f'set {name} = "{value}" in {layer}'
+
+    @property
+    def store_trust(self) -> str:
+        """Who may choose the code of the cache: ``own``, ``shared`` with its folder, or ``project`` with its file.
+
+        It is part of a module's hash, so a module that was built from one such store is never loaded for another.
+        """
+        if self.cache_shared:
+            return f"shared {self.cache_dir or ''}"
+        layer = self.layer("cache_dir")
+        return f"project {layer}" if layer.endswith(project_file.FILE) else "own"
 
     @property
     def rules(self) -> Policy:
@@ -164,6 +178,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "cache_max_bytes": values.parse_size,
     "cache_shared": values.flag,
     "build_wait_s": values.seconds,
+    "trusted_projects": values.paths,
     "jobs": values.count,
     "precompile_headers": values.flag,
     "prefetch": values.flag,
@@ -236,18 +251,30 @@ def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]
     return {name: _PARSERS[name](f"{where}{name}", value) for name, value in found.items() if value is not None}
 
 
-def from_project() -> tuple[str, dict[str, Any]]:
+def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
     """The nearest pyproject.toml with a table ``[tool.warp_tiles]``, and its settings; both are empty if there is none.
 
     Relative paths are relative to the file.
 
+    Args:
+        trusted: Folders whose file may set everything.
+
     Raises:
-        SettingError: The file cannot be read, or a name or value in the table is unknown.
+        SettingError: The file cannot be read, a name or value in the table is unknown, or the file sets something that
+            decides where code is loaded from or which files are deleted.
     """
     found = project_file.find()
     if found is None:
         return "", {}
     path, table = found
+    refused = [name for name in project_file.USERS_OWN if name in table]
+    if refused and not project_file.is_trusted(path, trusted):
+        raise SettingError(
+            f"{', '.join(refused)} in [tool.warp_tiles] of {path} is refused, because a file that came with a folder "
+            "must not decide where code is loaded from or which files are deleted",
+            remedy=f"set {', '.join(ENVIRONMENT[name] for name in refused)} yourself; or, if you trust this file, "
+            f"{ENVIRONMENT['trusted_projects']}={path.parent}",
+        )
     unknown = sorted(set(table) - set(_PARSERS))
     if unknown:
         raise SettingError(
@@ -274,10 +301,14 @@ def current(options: Mapping[str, Any] | None = None, module: str = "") -> Setti
     Raises:
         SettingError: A layer holds an unknown name or value.
     """
-    file, project_values = from_project()
+    environment = from_environment()
+    trusted = environment.get("trusted_projects", ())
+    for block in (_configured, *_overrides):
+        trusted = block.get("trusted_projects", trusted)
+    file, project_values = from_project(trusted)
     suffix = f" of module {module}" if module else ""
     found: dict[str, tuple[Any, str]] = {name: (value, file) for name, value in project_values.items()}
-    for name, value in from_environment().items():
+    for name, value in environment.items():
         found[name] = value, f"environment variable {ENVIRONMENT[name]}"
     for name, value in from_options(options or {}, module).items():
         found[name] = value, f"module option {OPTION_PREFIX}{name}{suffix}"

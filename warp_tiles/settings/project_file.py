@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from warp_tiles.errors import SettingError
+from warp_tiles.util.files import FileTooLargeError, read_whole
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-_FILE = "pyproject.toml"
+FILE = "pyproject.toml"
+#: Settings that decide where code and choices are loaded from, which other users' files count, or which files are
+#: deleted. A file that came with a folder may set them only if the user trusts the folder.
+USERS_OWN = ("cache_dir", "cache_shared", "cache_max_bytes", "record_paths", "trusted_projects")
+_MAX_BYTES = 1 << 20
 # by path: modification time and size, and the table at that state
 _read: dict[str, tuple[tuple[int, int], Mapping[str, Any] | None]] = {}
 
@@ -41,7 +46,7 @@ def find(folder: str | None = None) -> tuple[Path, Mapping[str, Any]] | None:
     except FileNotFoundError:  # the working directory was removed
         return None
     while True:
-        path = os.path.join(here, _FILE)
+        path = os.path.join(here, FILE)
         table = _table(path)
         if table is not None:
             return Path(path), table
@@ -49,6 +54,12 @@ def find(folder: str | None = None) -> tuple[Path, Mapping[str, Any]] | None:
         if parent == here:
             return None
         here = parent
+
+
+def is_trusted(path: Path, trusted: Iterable[Path]) -> bool:
+    """Returns True if one of the trusted folders contains the file itself."""
+    folder = os.path.realpath(path.parent)
+    return any(os.path.realpath(other) == folder for other in trusted)
 
 
 def _table(path: str) -> Mapping[str, Any] | None:
@@ -59,7 +70,9 @@ def _table(path: str) -> Mapping[str, Any] | None:
         identity = (status.st_mtime_ns, status.st_size)
         known = _read.get(path)
         if known is None or known[0] != identity:
-            _read[path] = known = (identity, _parsed(path, Path(path).read_bytes()))
+            _read[path] = known = (identity, _parsed(path, read_whole(path, _MAX_BYTES)[0]))
+    except FileTooLargeError as error:
+        raise SettingError(f"{path} cannot be read: {error.strerror}", remedy="make it smaller") from error
     except OSError:  # there is no file, or it is not readable
         return None
     return known[1]
@@ -74,7 +87,7 @@ def _foreign(path: str, status: os.stat_result) -> bool:
 def _parsed(path: str, data: bytes) -> Mapping[str, Any] | None:
     try:
         table = tomllib.loads(data.decode("utf-8")).get("tool", {}).get("warp_tiles")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise SettingError(f"{path} cannot be read: {error}", remedy="make it valid TOML, in UTF-8") from error
     if table is not None and not isinstance(table, dict):
         raise SettingError(f"tool.warp_tiles in {path} is {table!r}", remedy="make it a table of settings")

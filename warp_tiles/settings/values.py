@@ -13,6 +13,10 @@ from typing import Any, SupportsFloat
 from warp_tiles.errors import SettingError
 from warp_tiles.gemm.main_loop import LoopChoice
 
+#: The largest number of parallel compiler processes; a larger setting means this one.
+MAX_JOBS = 1024
+_MAX_DIGITS = 18
+
 
 def choice(*valid: str) -> Callable[[str, Any], str]:
     """A parser that accepts the given words. For others it raises a SettingError that lists them."""
@@ -53,9 +57,15 @@ def path(name: str, value: Any) -> Path | None:
     if not isinstance(value, (str, os.PathLike)):
         raise SettingError(f"{name} is {value!r}", remedy="give the path of a folder")
     try:
-        return Path(value).expanduser()
+        return Path(_without_nul(name, value)).expanduser()
     except (RuntimeError, TypeError) as error:  # no such user; a path of bytes
         raise SettingError(f"{name} is {value!r}: {error}", remedy="give the path of a folder") from error
+
+
+def _without_nul(name: str, value: Any) -> Any:
+    if "\0" in os.fspath(value):
+        raise SettingError(f"{name} is {value!r}, which contains a NUL", remedy="give the path of a folder")
+    return value
 
 
 def flag(name: str, value: Any) -> bool:
@@ -95,7 +105,7 @@ def count(name: str, value: Any) -> int:
     """
     if isinstance(value, bool) or not re.fullmatch(r"\d+", str(value)):
         raise SettingError(f"{name} is {value!r}", remedy="give a whole number, 0 for one per core")
-    return int(value)
+    return min(int(str(value)[:_MAX_DIGITS]), MAX_JOBS)
 
 
 def paths(name: str, value: Any) -> tuple[Path, ...]:

@@ -1,0 +1,111 @@
+"""A project file, which may come with a cloned folder, decides neither what is loaded nor what is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.bench import Bench
+from tests.integration.commands import MAIN, command
+from warp_tiles import settings
+from warp_tiles.errors import SettingError
+from warp_tiles.settings.project_file import USERS_OWN
+
+VALUES = {
+    "cache_dir": '".wt"',
+    "cache_shared": "true",
+    "cache_max_bytes": '"0B"',
+    "record_paths": '["records"]',
+    "trusted_projects": '["."]',
+}
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_settings: None) -> Callable[..., Path]:
+    """Writes a project file and enters its folder."""
+
+    def make(*lines: str) -> Path:
+        folder = tmp_path / "clone"
+        folder.mkdir(exist_ok=True)
+        (folder / "pyproject.toml").write_text("\n".join(["[tool.warp_tiles]", *lines]))
+        monkeypatch.chdir(folder)
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize("name", USERS_OWN)
+def test_a_setting_that_could_load_code_is_refused_by_name(clone: Callable[..., Path], name: str) -> None:
+    folder = clone(f"{name} = {VALUES[name]}", "policy = 'fast'")
+    with pytest.raises(
+        SettingError, match=rf"^{name} in \[tool.warp_tiles\] of .*clone/pyproject.toml is refused"
+    ) as caught:
+        settings.current()
+    assert settings.ENVIRONMENT[name] in caught.value.remedy
+    assert f"WARP_TILES_TRUSTED_PROJECTS={folder}" in caught.value.remedy
+
+
+def test_other_settings_pass(clone: Callable[..., Path]) -> None:
+    harmless = set(settings.defaults()) - set(USERS_OWN)
+    clone("policy = 'fast'", "jobs = 3", "prefetch = true")
+    assert settings.current().policy == "fast"
+    assert {"provider", "policy", "jobs", "linker"} <= harmless
+
+
+@pytest.mark.parametrize("consent", ["environment", "configure", "override"])
+def test_the_user_can_trust_a_folder(clone: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, consent: str) -> None:
+    folder = clone('cache_dir = ".wt"', "cache_shared = true")
+    if consent == "environment":
+        monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECTS", str(folder))
+        assert settings.current().cache_dir == folder / ".wt"
+    elif consent == "configure":
+        settings.configure(trusted_projects=[folder])
+        assert settings.current().cache_shared
+    else:
+        with settings.override(trusted_projects=[folder]) as now:
+            assert now.cache_dir == folder / ".wt"
+        with pytest.raises(SettingError):
+            settings.current()
+
+
+@pytest.mark.parametrize("trusted", ["parent", "sibling", "below", "module option"])
+def test_consent_is_for_one_folder(clone: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, trusted: str) -> None:
+    folder = clone('cache_dir = ".wt"')
+    options = {}
+    if trusted == "module option":
+        options = {"warp_tiles_trusted_projects": str(folder)}
+    else:
+        place = {"parent": folder.parent, "sibling": folder.parent / "other", "below": folder / "below"}[trusted]
+        monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECTS", str(place))
+    with pytest.raises(SettingError, match="is refused"):
+        settings.current(options)
+
+
+def test_a_prepared_cache_in_a_cloned_folder_is_not_used(clone: Callable[..., Path], tmp_path: Path) -> None:
+    script, out = tmp_path / "own.py", tmp_path / "out"
+    script.write_text(MAIN)
+    prepared = command("compile", "-o", tmp_path / "x", script, tmp_path, as_json=False, cache=tmp_path / "clone/.wt")
+    assert prepared.returncode == 0, prepared.stderr
+    clone('cache_dir = ".wt"')
+    done = command("compile", "-o", out, script, tmp_path, as_json=False)
+    assert done.returncode == 2
+    assert "cache_dir in [tool.warp_tiles] of" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not out.exists()
+
+
+def test_code_of_stores_with_different_trust_has_different_hashes(
+    bench: Bench, clone: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = clone('cache_dir = ".wt"')
+    monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECTS", str(folder))
+    project = settings.current()
+    shared = [settings.Settings(cache_dir=Path(place), cache_shared=True) for place in ("/a", "/b")]
+    own = [settings.Settings(cache_dir=place) for place in (None, Path("/a"))]
+    texts = [now.store_trust for now in (project, *shared, *own)]
+    assert len(set(texts)) == 4
+    assert texts[3] == texts[4] == "own"
+    salts = {bench.engine.salt(settings.Settings(**vars(now))) for now in (project, *shared, *own)}
+    assert len(salts) == 4
