@@ -153,7 +153,7 @@ class Hooks:
         now = _code_settings()
         if now != self._code_settings:
             self._code_settings = now
-            rehash_modules()
+            self.reloads.rehash()
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
         original = getattr(owner, name)
@@ -311,6 +311,7 @@ class Hooks:
             return
         if not self.reloads.is_planning and self.engine.build_context(resolved).store.digests.is_empty:
             self.engine.start_compilers(resolved)  # the first use on a machine, so the module is in no cache
+        hasher.warp_tiles_settings = resolved  # a change while the module is built counts from its next load on
         hasher.warp_tiles_choices = self.engine.choices(resolved)
         hasher.hash = hashlib.sha256(hasher.hash + self.engine.salt(resolved).encode("utf-8")).digest()
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import warp
 
 from warp_tiles import settings
-from warp_tiles._warp.modules import compile_into_cache, discard_hash
+from warp_tiles._warp.modules import compile_into_cache, discard_hash, user_modules
 from warp_tiles._warp.prefetch import Prefetches, reusable
 from warp_tiles._warp.seams import MATHDX_OPTIONS, find
 from warp_tiles.build.background import BackgroundBuild
@@ -64,6 +64,7 @@ class Reloads:
         self._engine = engine
         self._early: weakref.WeakKeyDictionary[Any, dict[int, BackgroundBuild]] = weakref.WeakKeyDictionary()
         self._ready: dict[tuple[int, int], Any] = {}  # modules by identity and block size
+        self._outdated: dict[int, Any] = {}  # modules whose settings changed while they were loaded
         self._attempted: set[tuple[Variant, Settings]] = set()
         self._this_thread = threading.local()
         self.prefetches = Prefetches(self._compile_ahead)
@@ -78,16 +79,28 @@ class Reloads:
         early = resolved.background and module is not None and options["block_dim"] in self._early.get(module, ())
         return resolved.fast_path() if early else resolved
 
+    def rehash(self) -> None:
+        """Discards the hash of every module. A module that another thread is loading keeps it until its next launch."""
+        for module in user_modules().values():
+            if not _hash_again(module):
+                self._outdated[id(module)] = module
+
+    def _hash_outdated(self, module: Any) -> None:
+        if id(module) in self._outdated and not capturing() and _hash_again(module):
+            self._outdated.pop(id(module), None)
+
     # ---- hooks of Warp's loading
 
     def wrapped_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the replacement of ``Module.load``, which every launch calls."""
-        ready, pending = self._ready, self.prefetches.pending
+        ready, outdated, pending = self._ready, self._outdated, self.prefetches.pending
 
         @functools.wraps(original)
         def load(module: Any, device: Any, block_dim: int | None = None, **named: Any) -> Any:
             if ready:
                 self._end_early_stage(module)
+            if outdated:
+                self._hash_outdated(module)
             if pending:
                 self.prefetches.join(module)
             try:
@@ -294,6 +307,7 @@ class Reloads:
                 build.cancel()
         self._early.clear()
         self._ready.clear()
+        self._outdated.clear()
         self._attempted.clear()
 
 

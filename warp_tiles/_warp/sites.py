@@ -50,11 +50,11 @@ class Sites:
         if state is None:
             from warp_tiles._warp.generation import BuilderState
 
-            options = builder.options
-            resolved = self._reloads.settings_of(options, builder.module)
-            session = Session(
-                builder.module.name, options.get("output_arch"), int(options["block_dim"]), settings=resolved
-            )
+            options, module = builder.options, builder.module
+            block_dim = int(options["block_dim"])
+            hashed = getattr(module.hashers.get(block_dim), "warp_tiles_settings", None)
+            resolved = hashed or self._reloads.settings_of(options, module)
+            session = Session(module.name, options.get("output_arch"), block_dim, settings=resolved)
             state = self._states[builder] = BuilderState(session)
         return state
 
