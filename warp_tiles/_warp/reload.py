@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import warp
 
 from warp_tiles import settings
-from warp_tiles._warp.modules import compile_into_cache, discard_hash, user_modules
+from warp_tiles._warp.modules import compile_into_cache, compile_module, discard_hash, user_modules
 from warp_tiles._warp.prefetch import Prefetches, reusable
 from warp_tiles._warp.seams import MATHDX_OPTIONS, find
 from warp_tiles.build.background import BackgroundBuild
@@ -339,11 +339,11 @@ def _hash_again(module: Any, before: Callable[[], None] | None = None) -> bool:
 
 
 def _loaded_elsewhere(module: Any) -> bool:
-    """True if another thread is inside a method of Warp that reads the module's hashes more than once."""
+    """True if another thread is inside a function that reads the module's hashes more than once."""
     codes = {
         inspect.unwrap(find(path)).__code__
         for path in ("context.Module.load", "context.Module._compile", "context.ModuleExec.get_kernel_hooks")
-    }
+    } | {compile_module.__code__, compile_into_cache.__code__}
     for thread, frame in sys._current_frames().items():
         here: FrameType | None = frame if thread != threading.get_ident() else None
         while here is not None:
@@ -354,5 +354,5 @@ def _loaded_elsewhere(module: Any) -> bool:
 
 
 def _concerns(frame: FrameType, module: Any) -> bool:
-    owner = frame.f_locals.get("self")
-    return owner is module or getattr(frame.f_locals.get("kernel"), "module", None) is module
+    owners = (frame.f_locals.get("self"), frame.f_locals.get("module"))
+    return any(owner is module for owner in owners) or getattr(frame.f_locals.get("kernel"), "module", None) is module
