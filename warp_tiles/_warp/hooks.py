@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import warp
 
 from warp_tiles import settings
+from warp_tiles._warp.hashes import hash_all_again
 from warp_tiles._warp.libmathdx import libmathdx_build
 from warp_tiles._warp.modules import rehash_modules
 from warp_tiles._warp.products import Products
@@ -153,7 +154,7 @@ class Hooks:
         now = _code_settings()
         if now != self._code_settings:
             self._code_settings = now
-            self.reloads.rehash()
+            hash_all_again()
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
         original = getattr(owner, name)

@@ -7,9 +7,8 @@ from typing import Any
 
 import warp
 
+from warp_tiles._warp.hashes import hash_outdated, loads_a_module
 from warp_tiles._warp.seams import find
-
-_LIMITS = ("_tid_extent_limits", "_scalar_tid_extent_limits")  # Warp 1.18 and newer; Warp 1.17
 
 
 def rehash_modules() -> None:
@@ -28,6 +27,7 @@ def users_own_modules() -> list[Any]:
     return [m for name, m in user_modules().items() if m.kernels and not name.startswith("warp.")]
 
 
+@loads_a_module
 def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path:
     """Compiles a module ahead of time.
 
@@ -40,6 +40,7 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
     Returns:
         The path of the cubin.
     """
+    hash_outdated(module)
     module.get_module_hash(block_dim)
     options = module.resolve_options(warp.config, block_dim=block_dim)
     module._compile(None, folder, output_arch=arch, use_ptx=False, options=options)
@@ -47,6 +48,7 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
     return folder / str(name)
 
 
+@loads_a_module
 def compile_into_cache(module: Any, device: Any, block_dim: int) -> None:
     """Compiles a module into Warp's kernel cache, as ``Module.load`` does, and loads nothing on the device.
 
@@ -59,11 +61,3 @@ def compile_into_cache(module: Any, device: Any, block_dim: int) -> None:
     name = module._get_compile_output_name(device, block_dim=block_dim)
     arch = module._get_compile_arch(device)
     module._compile(device, folder, name, arch, options=module.resolved_options[block_dim])
-
-
-def discard_hash(module: Any) -> None:
-    """Discards the hash of a module, and keeps what Warp knows of each kernel by its own hash."""
-    limits = {name: dict(getattr(module, name)) for name in _LIMITS if hasattr(module, name)}
-    module.mark_modified()
-    for name, known in limits.items():
-        setattr(module, name, known)

@@ -7,6 +7,7 @@ from typing import Any
 
 import warp
 
+from warp_tiles._warp.hashes import hash_outdated
 from warp_tiles._warp.hooks import Hooks
 from warp_tiles._warp.modules import user_modules
 from warp_tiles._warp.seams import MATMUL, SOLVERS, find
@@ -27,6 +28,7 @@ def plan_module(hooks: Hooks, module: Any, arch: int | None, block_dim: int | No
         generation would build its functions.
     """
     context = find("context")
+    hash_outdated(module)
     with find("codegen._codegen_lock"):
         threads = block_dim if block_dim is not None else module.options["block_dim"]
         if not hooks.reloads.settings_of({**module.options, "block_dim": threads}, module).providers:

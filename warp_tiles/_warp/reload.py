@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import warp
 
 from warp_tiles import settings
-from warp_tiles._warp.modules import compile_into_cache, compile_module, discard_hash, user_modules
+from warp_tiles._warp import hashes
+from warp_tiles._warp.modules import compile_into_cache
 from warp_tiles._warp.prefetch import Prefetches, reusable
 from warp_tiles._warp.seams import MATHDX_OPTIONS, find
 from warp_tiles.build.background import BackgroundBuild
@@ -64,7 +63,6 @@ class Reloads:
         self._engine = engine
         self._early: weakref.WeakKeyDictionary[Any, dict[int, BackgroundBuild]] = weakref.WeakKeyDictionary()
         self._ready: dict[tuple[int, int], Any] = {}  # modules by identity and block size
-        self._outdated: dict[int, Any] = {}  # modules whose settings changed while they were loaded
         self._attempted: set[tuple[Variant, Settings]] = set()
         self._this_thread = threading.local()
         self.prefetches = Prefetches(self._compile_ahead)
@@ -79,28 +77,18 @@ class Reloads:
         early = resolved.background and module is not None and options["block_dim"] in self._early.get(module, ())
         return resolved.fast_path() if early else resolved
 
-    def rehash(self) -> None:
-        """Discards the hash of every module. A module that another thread is loading keeps it until its next launch."""
-        for module in user_modules().values():
-            if not _hash_again(module):
-                self._outdated[id(module)] = module
-
-    def _hash_outdated(self, module: Any) -> None:
-        if id(module) in self._outdated and not capturing() and _hash_again(module):
-            self._outdated.pop(id(module), None)
-
     # ---- hooks of Warp's loading
 
     def wrapped_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Returns the replacement of ``Module.load``, which every launch calls."""
-        ready, outdated, pending = self._ready, self._outdated, self.prefetches.pending
+        ready, outdated, pending = self._ready, hashes.outdated, self.prefetches.pending
 
         @functools.wraps(original)
         def load(module: Any, device: Any, block_dim: int | None = None, **named: Any) -> Any:
             if ready:
                 self._end_early_stage(module)
             if outdated:
-                self._hash_outdated(module)
+                hashes.hash_outdated(module)
             if pending:
                 self.prefetches.join(module)
             try:
@@ -156,7 +144,7 @@ class Reloads:
                 compile_into_cache(module, device, block_dim)
         finally:
             self._this_thread.hasher = None
-            _hash_again(module)
+            hashes.hash_again(module)
 
     def check_prefetch(self, builder: Any) -> None:
         """Refuses the code that a prefetch has generated if the module changed since it was hashed.
@@ -179,7 +167,7 @@ class Reloads:
     def _load_again(self, again: LoadAgain, module: Any, load: Callable[[], Any]) -> Any:
         for _ in range(_ATTEMPTS):
             again.first()
-            while not _hash_again(module):
+            while not hashes.hash_again(module):
                 time.sleep(0.005)  # another thread is loading it
             try:
                 return load()
@@ -224,7 +212,7 @@ class Reloads:
         resolved = plan.settings
         new = [v for v in plan.needed if v.variant is not None and (v.variant, resolved) not in self._attempted]
         tuned = [v.variant for v in new if isinstance(v.variant, GemmVariant) and v.provider != "scalar"]
-        if not resolved.rules.tunes or capturing():  # nothing can be measured while a graph is captured
+        if not resolved.rules.tunes or hashes.capturing():  # nothing can be measured while a graph is captured
             tuned = []
         slow = [v for v in new if v.provider in ("cublasdx", "libmathdx") and not v.cached]
         if not slow and not tuned:
@@ -280,7 +268,7 @@ class Reloads:
 
     def _end_early_stage(self, module: Any) -> None:
         block_dims = [block_dim for identity, block_dim in tuple(self._ready) if identity == id(module)]
-        if not block_dims or capturing():
+        if not block_dims or hashes.capturing():
             return
 
         def leave() -> None:
@@ -288,7 +276,7 @@ class Reloads:
                 self._ready.pop((id(module), block_dim), None)
                 self._early.get(module, {}).pop(block_dim, None)
 
-        _hash_again(module, leave)
+        hashes.hash_again(module, leave)
 
     def after_fork(self) -> None:
         """Resets a forked child, which has no threads of its parent. Its modules wait for their builds."""
@@ -307,52 +295,5 @@ class Reloads:
                 build.cancel()
         self._early.clear()
         self._ready.clear()
-        self._outdated.clear()
+        hashes.outdated.clear()
         self._attempted.clear()
-
-
-def capturing() -> bool:
-    """True while a graph is being captured on any device."""
-    return any(device.is_capturing for device in warp.get_devices())
-
-
-def _hash_again(module: Any, before: Callable[[], None] | None = None) -> bool:
-    """Discards a module's hash unless another thread is loading the module. Its next use computes the hash again.
-
-    A thread that begins to load the module needs the lock that this function holds. A thread that has already begun is
-    visible in its frames.
-
-    Args:
-        module: Warp's module.
-        before: Called under the lock, before the hash is discarded.
-
-    Returns:
-        False if another thread is loading the module.
-    """
-    with find("codegen._codegen_lock"):
-        if _loaded_elsewhere(module):
-            return False
-        if before is not None:
-            before()
-        discard_hash(module)
-        return True
-
-
-def _loaded_elsewhere(module: Any) -> bool:
-    """True if another thread is inside a function that reads the module's hashes more than once."""
-    codes = {
-        inspect.unwrap(find(path)).__code__
-        for path in ("context.Module.load", "context.Module._compile", "context.ModuleExec.get_kernel_hooks")
-    } | {compile_module.__code__, compile_into_cache.__code__}
-    for thread, frame in sys._current_frames().items():
-        here: FrameType | None = frame if thread != threading.get_ident() else None
-        while here is not None:
-            if here.f_code in codes and _concerns(here, module):
-                return True
-            here = here.f_back
-    return False
-
-
-def _concerns(frame: FrameType, module: Any) -> bool:
-    owners = (frame.f_locals.get("self"), frame.f_locals.get("module"))
-    return any(owner is module for owner in owners) or getattr(frame.f_locals.get("kernel"), "module", None) is module
