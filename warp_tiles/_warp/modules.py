@@ -9,6 +9,7 @@ import warp
 
 from warp_tiles._warp.hashes import hash_outdated, loads_a_module
 from warp_tiles._warp.seams import find
+from warp_tiles.util.digests import matches, write_digests
 
 
 def rehash_modules() -> None:
@@ -37,15 +38,25 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
         block_dim: Threads per block.
         folder: Receives the cubin, its metadata and its source.
 
+    An output of an earlier call is kept if it matches the digest beside it, and is built again otherwise.
+
     Returns:
         The path of the cubin.
+
+    Raises:
+        OSError: The folder cannot be written.
     """
     hash_outdated(module)
     module.get_module_hash(block_dim)
     options = module.resolve_options(warp.config, block_dim=block_dim)
+    cubin = folder / str(module._get_compile_output_name(None, output_arch=arch, use_ptx=False, block_dim=block_dim))
+    meta = folder / str(module._get_meta_name(block_dim=block_dim))
+    if not matches(cubin, [meta]):
+        for path in (cubin, meta):
+            path.unlink(missing_ok=True)
     module._compile(None, folder, output_arch=arch, use_ptx=False, options=options)
-    name = module._get_compile_output_name(None, output_arch=arch, use_ptx=False, block_dim=block_dim)
-    return folder / str(name)
+    write_digests(cubin, [meta])
+    return cubin
 
 
 @loads_a_module

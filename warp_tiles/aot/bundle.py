@@ -31,6 +31,7 @@ from warp_tiles.toolchain.code_folders import code_modules
 from warp_tiles.toolchain.search import dotted
 from warp_tiles.toolchain.store import ToolchainStore, search_state
 from warp_tiles.util.files import write_atomic
+from warp_tiles.util.json_input import read_json
 
 SCHEMA = 2
 ProviderClass = type[NvrtcProvider[Any, Any]]
@@ -128,13 +129,13 @@ def _write_if_changed(path: Path, data: Mapping[str, Any]) -> None:
             return
     except FileNotFoundError:
         pass
-    write_atomic(path, text, 0o644)
+    write_atomic(path, text)
 
 
 def _read(path: Path, *fields: str) -> list[Any]:
     """Read fields of a file of this module."""
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = read_json(path)
         if data["schema"] == SCHEMA:
             return [data[name] for name in fields]
         problem = f"its schema is {data['schema']!r}"
@@ -204,8 +205,8 @@ def _build_exactly(job: Job, output: Path, store: ToolchainStore) -> None:
     info = provider.manifest(job.variant, compiled, job.tile_config)
     sha256 = hashlib.sha256(compiled.payload).hexdigest()
     entry = {"schema": SCHEMA, "key": key.transcript, "payload_sha256": sha256, "info": info}
-    write_atomic(entry_path(output), json.dumps(entry).encode("utf-8"), 0o644)
-    write_atomic(output, compiled.payload, 0o644)
+    write_atomic(entry_path(output), json.dumps(entry).encode("utf-8"))
+    write_atomic(output, compiled.payload)
 
 
 def entry_path(ltoir: Path) -> Path:
@@ -223,7 +224,7 @@ def write_depfile(path: Path, job: Job, output: Path, store: ToolchainStore) -> 
     inputs = [*headers, *store.toolchain().libraries.values(), *code_modules().values()]
     lines = sorted({_escape_for_make(os.path.abspath(file)) for file in inputs})
     rule = " \\\n  ".join([f"{_escape_for_make(os.path.abspath(output))}:", *lines]) + "\n"
-    write_atomic(path, rule.encode("utf-8"), 0o644)
+    write_atomic(path, rule.encode("utf-8"))
 
 
 def _escape_for_make(path: str) -> str:
@@ -243,12 +244,7 @@ def pack(index: Path, bundle: Path) -> BundleReport:
         cache = Cache(Path(root), max_bytes=_NO_LIMIT_BYTES)
         for name in names:
             _store(cache, index.parent / f"{name}.ltoir")
-        report = cache.export_bundle(bundle)
-    # temporary files are private to the owner; the umask decides who else can read a bundle
-    mask = os.umask(0o077)
-    os.umask(mask)
-    bundle.chmod(0o666 & ~mask)
-    return report
+        return cache.export_bundle(bundle)
 
 
 def _store(cache: Cache, ltoir: Path) -> None:

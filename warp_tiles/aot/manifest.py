@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from warp_tiles.providers import CublasdxProvider, MmaProvider
 from warp_tiles.providers.cublasdx import promised
 from warp_tiles.solver.config import Config, SolverConfig
 from warp_tiles.solver.variant import SolverVariant, Variant
+from warp_tiles.util.json_input import read_json
 
 _PLAN_AGAIN = "create it with `warp-tiles plan SCRIPT --json` of this version of warp-tiles"
 _PLAN_FIELDS = frozenset(PlannedVariant(None, Role.FORWARD, "", "", (), True, "").to_json())
@@ -122,7 +122,7 @@ def read_manifest(path: Path) -> Any:
         PlanError: The file cannot be read or is not JSON.
     """
     try:
-        return json.loads(path.read_text("utf-8"))
+        return read_json(path)
     except OSError as error:
         raise PlanError(
             f"the manifest {path} cannot be read: {error.strerror or error}",

@@ -34,15 +34,17 @@ def run_request(request: CompileRequest | LinkRequest) -> Compiled:
     return guarded(link_module, request)
 
 
+#: A compiler process keeps some memory of every request, so it is replaced after this many.
+_REQUESTS_OF_A_PROCESS = 200
 _NICENESS = 10  # added to the niceness of this process for builds in the background
 # without the __init__ of this package, which takes 0.05 s to import what only users need
 _BOOTSTRAP = """
 import sys, types
-del sys.path[0]
+sys.path[:] = [entry for entry in sys.path if entry]
 package = sys.modules["warp_tiles"] = types.ModuleType("warp_tiles")
 package.__path__ = [sys.argv[1]]
 from warp_tiles.compile.worker import main
-sys.exit(main([]))
+sys.exit(main(sys.argv[2:]))
 """
 
 
@@ -54,13 +56,14 @@ class _Process:
         self._low_priority = low_priority
         self._lock = threading.Lock()  # _start() and close() exclude each other
         self._closed = False
+        self._requests = 0
 
     def _start(self) -> subprocess.Popen[bytes]:
         # the search path of this process without the current folder, whose files may belong to anyone
         path = [entry for entry in sys.path if entry]
         package = Path(__file__).resolve().parents[1]
         process = subprocess.Popen(
-            [sys.executable, "-c", _BOOTSTRAP, str(package)],
+            [sys.executable, "-c", _BOOTSTRAP, str(package), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*path, str(package.parent)]))},
@@ -108,6 +111,11 @@ class _Process:
                 f"a compiler process ended with exit status {code} during a build",
                 remedy="run `warp-tiles doctor`; if memory is short, set WARP_TILES_JOBS=1",
             ) from error
+        self._requests += 1
+        if self._requests >= _REQUESTS_OF_A_PROCESS:
+            self._requests = 0
+            self._drop_process()
+            _wait_or_kill(process)
         if succeeded:
             result: Compiled = answer
             return result

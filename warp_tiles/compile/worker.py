@@ -4,7 +4,7 @@ A message is an 8-byte little-endian length and a pickled value. Both ends are t
 process tree. No other process can open the pipes between them, and data from disk or from another
 user is never unpickled.
 
-    python -m warp_tiles.compile.worker                      serve until the input ends
+    python -m warp_tiles.compile.worker [PARENT]             serve until the input or the process PARENT ends
     python -m warp_tiles.compile.worker --reproduce FILE     compile one source from a BuildError
 """
 
@@ -17,6 +17,8 @@ import pickle
 import select
 import struct
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,6 +28,7 @@ from warp_tiles.errors import WarpTilesError
 
 FUNCTIONS: dict[str, Callable[[Any], Compiled]] = {"compile": compile_to_ltoir, "link": link_module}
 _LENGTH = struct.Struct("<Q")
+_WATCH_S = 0.5
 
 
 def send(stream: BinaryIO, message: object) -> None:
@@ -61,8 +64,25 @@ def preload() -> None:
             nvjitlink.version()
 
 
-def serve() -> None:
-    """Answer requests until the input ends."""
+def _end_with(parent: int) -> None:
+    """End this process within a second of its parent, also if a child of the parent still holds the pipe open."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_S)
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def serve(parent: int | None = None) -> None:
+    """Answer requests until the input ends.
+
+    Args:
+        parent: The process that this one ends with; None to watch only the input.
+    """
+    if parent is not None:
+        _end_with(parent)
     requests = sys.stdin.buffer
     # output of the compiler must not break the protocol, so it goes to standard error
     answers = os.fdopen(os.dup(1), "wb")
@@ -78,7 +98,10 @@ def serve() -> None:
             answer = (True, guarded(FUNCTIONS[kind], request))
         except WarpTilesError as error:
             answer = (False, error)
-        send(answers, answer)
+        try:
+            send(answers, answer)
+        except OSError:  # nobody waits for the answer any more
+            os._exit(0)  # the interpreter would try to flush the stream again
 
 
 def reproduce(path: Path) -> int:
@@ -101,8 +124,8 @@ def reproduce(path: Path) -> int:
 
 def main(arguments: list[str]) -> int:
     """Entry point of ``python -m warp_tiles.compile.worker``."""
-    if not arguments:
-        serve()
+    if not arguments or (len(arguments) == 1 and arguments[0].isdecimal()):
+        serve(int(arguments[0]) if arguments else None)
         return 0
     if len(arguments) == 2 and arguments[0] == "--reproduce":
         return reproduce(Path(arguments[1]))

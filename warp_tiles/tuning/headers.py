@@ -114,7 +114,7 @@ class HeaderCache:
                 continue
             self._stored[name] = listed.manifest.payload_sha256
             if not (folder / name).exists() and (entry := self._cache.get(listed.key)) is not None:
-                write_atomic(folder / name, entry.payload)
+                write_atomic(folder / name, entry.payload, 0o600)
 
     def save(self) -> None:
         """Store the headers that this process has precompiled, unless they are stored already.
