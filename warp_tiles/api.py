@@ -32,9 +32,11 @@ def enable(*, executor: Executor | None = None) -> None:
 
     Raises:
         SeamError: The installed Warp lacks a part that warp_tiles hooks into. Warp stays unchanged.
-        SettingError: The environment or the project file holds an unknown name or value, or warp_tiles
-            is already enabled and the call names an executor.
+        SettingError: The environment or the project file holds an unknown name or value, the executor is none, or
+            warp_tiles is already enabled and the call names an executor.
     """
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise SettingError(f"executor is {executor!r}", "give a concurrent.futures.Executor, or None")
     with _lock:
         if is_enabled():
             if executor is not None:

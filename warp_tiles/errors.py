@@ -16,6 +16,7 @@
     ├── RecordError         the store of tuning records refuses a request, or does not hold the requested record
     ├── TuningError         a search cannot begin, or all of its candidates failed; the message gives the reasons
     ├── LockedError         the policy is locked, and a function is not cached or a kernel has no tuning record
+    ├── OutputError         a file or folder that a command writes cannot be written
     └── ScriptError         a script given to the command line could not be run
 
 A mistake in a kernel itself (unknown dtype, mismatched shapes) raises the same exception as in Warp:
@@ -110,6 +111,10 @@ class TuningError(WarpTilesError, RuntimeError):
 
 class LockedError(WarpTilesError):
     """The policy is locked, and a function is not cached or a kernel has no tuning record."""
+
+
+class OutputError(WarpTilesError):
+    """A file or folder that a command writes cannot be written."""
 
 
 class ScriptError(WarpTilesError, RuntimeError):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from warp_tiles._warp.hooks import Hooks
     from warp_tiles._warp.libmathdx import libmathdx_build
-    from warp_tiles._warp.modules import compile_module, rehash_modules, user_modules, users_own_modules
+    from warp_tiles._warp.modules import compile_module, rehash_modules, require_target, user_modules, users_own_modules
     from warp_tiles._warp.plans import plan_loaded_modules, plan_module
     from warp_tiles._warp.seams import (
         REQUIRED,
@@ -38,6 +38,7 @@ _MODULE_OF = {
     "plan_loaded_modules": "plans",
     "plan_module": "plans",
     "rehash_modules": "modules",
+    "require_target": "modules",
     "toolkit_version": "seams",
     "user_modules": "modules",
     "users_own_modules": "modules",
@@ -57,6 +58,7 @@ __all__ = [
     "plan_loaded_modules",
     "plan_module",
     "rehash_modules",
+    "require_target",
     "toolkit_version",
     "user_modules",
     "users_own_modules",

@@ -9,6 +9,8 @@ import warp
 
 from warp_tiles._warp.hashes import hash_outdated, loads_a_module
 from warp_tiles._warp.seams import find
+from warp_tiles.errors import PlanError
+from warp_tiles.gemm.hardware import BLOCK_THREADS
 from warp_tiles.util.digests import matches, write_digests
 
 
@@ -28,6 +30,30 @@ def users_own_modules() -> list[Any]:
     return [m for name, m in user_modules().items() if m.kernels and not name.startswith("warp.")]
 
 
+def require_target(arch: Any, block_dim: Any) -> None:
+    """Refuses a target that no module can be compiled for.
+
+    Args:
+        arch: Compute capability, e.g. ``90``; None for the CPU.
+        block_dim: Threads per block; None for a module's option.
+
+    Raises:
+        PlanError: Warp's compiler does not know the architecture, or a block cannot have so many threads.
+    """
+    known = warp.get_cuda_supported_archs()
+    if arch is not None and (isinstance(arch, bool) or not isinstance(arch, int) or (known and arch not in known)):
+        raise PlanError(
+            f"arch is {arch!r}, which Warp's compiler does not know",
+            remedy=f"give a compute capability as a number: {', '.join(map(str, known)) or 'e.g. 90'}",
+        )
+    whole = isinstance(block_dim, int) and not isinstance(block_dim, bool)
+    if block_dim is not None and not (whole and 1 <= block_dim <= BLOCK_THREADS):
+        raise PlanError(
+            f"block_dim is {block_dim!r}, and a block has 1 to {BLOCK_THREADS} threads",
+            remedy="give such a number; a launch in the script may name another",
+        )
+
+
 @loads_a_module
 def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path:
     """Compiles a module ahead of time.
@@ -44,8 +70,10 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
         The path of the cubin.
 
     Raises:
+        PlanError: There is no such target.
         OSError: The folder cannot be written.
     """
+    require_target(arch, block_dim)
     hash_outdated(module)
     module.get_module_hash(block_dim)
     options = module.resolve_options(warp.config, block_dim=block_dim)

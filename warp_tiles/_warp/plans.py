@@ -9,7 +9,7 @@ import warp
 
 from warp_tiles._warp.hashes import hash_outdated
 from warp_tiles._warp.hooks import Hooks
-from warp_tiles._warp.modules import user_modules
+from warp_tiles._warp.modules import require_target, user_modules
 from warp_tiles._warp.seams import MATMUL, SOLVERS, find
 from warp_tiles.plan.planning import ModulePlan
 
@@ -26,7 +26,11 @@ def plan_module(hooks: Hooks, module: Any, arch: int | None, block_dim: int | No
     Returns:
         The plan. None if the module contains no product and no solver, or if the settings leave it to Warp, whose code
         generation would build its functions.
+
+    Raises:
+        PlanError: There is no such target.
     """
+    require_target(arch, block_dim)
     context = find("context")
     hash_outdated(module)
     with find("codegen._codegen_lock"):

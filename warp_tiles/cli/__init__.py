@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
 
 import click
 
 from warp_tiles.cli import cache, compile_, doctor, plan, run, settings, tune
+from warp_tiles.cli.output import StandardOutputError, printable, standard_output
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.version import __version__
 
@@ -24,9 +28,60 @@ for command in (run.run, plan.plan, compile_.compile_, cache.cache, tune.tune, s
 
 
 def main() -> None:
-    """Entry point. Errors of this package are printed as one message, with exit status 2."""
+    """Entry point. Errors of this package are printed as one message, with exit status 2.
+
+    An interrupted command ends at once and by the signal, so that a shell sees it. Builds that still run are killed;
+    what they write, they write whole or not at all.
+    """
+    _open_standard_streams()
     try:
-        commands(prog_name="warp-tiles")
+        status = _run()
+        with standard_output():
+            pass
+    except (KeyboardInterrupt, click.Abort):
+        print("warp-tiles: interrupted", file=sys.stderr)
+        _end_by_interrupt()
+    except StandardOutputError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes what is left
+        if not error.is_closed_pipe:  # a reader that closed its pipe has read enough
+            print(f"warp-tiles: {error}", file=sys.stderr)
+        status = 1
+    sys.exit(status)
+
+
+def _run() -> int:
+    try:
+        commands.main(prog_name="warp-tiles", standalone_mode=False)
     except WarpTilesError as error:
-        print(f"warp-tiles: {error}", file=sys.stderr)
-        sys.exit(2)
+        print(f"warp-tiles: {printable(str(error), lines=True)}", file=sys.stderr)
+        return 2
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    return 0
+
+
+def _open_standard_streams() -> None:
+    """Open the null device for standard streams that were closed, whose numbers would go to other files."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  it stays open
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def _end_by_interrupt() -> None:
+    from warp_tiles._warp.installed import installed
+
+    if (hooks := installed()) is not None:
+        hooks.engine.close()  # kills the compiler processes
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)  # the interpreter's own end would meet threads inside compilers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from warp_tiles.cli.output import (
     human_bytes,
     json_option,
     kernel_errors,
+    output_errors,
     policy_option,
     print_json,
     print_notes,
@@ -20,6 +20,9 @@ from warp_tiles.cli.output import (
     script_output_to_stderr,
 )
 from warp_tiles.launch.script import Target
+from warp_tiles.util.threads import side_by_side
+
+_MOST_THREADS = 32
 
 
 @click.command("compile", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
@@ -37,16 +40,18 @@ def compile_(
 
     The script runs as under "plan": its launches are recorded and not executed. Modules are compiled in parallel.
     """
-    from warp_tiles import api
+    from warp_tiles import _warp, api
     from warp_tiles.launch.script import discover
 
     with script_output_to_stderr(as_json):
         api.enable()
+        _warp.require_target(arch, block_dim)
         found = discover(script, arguments, block_dim)
         print_notes(script, found)
-        folder.mkdir(parents=True, exist_ok=True)
-        with kernel_errors(script), ThreadPoolExecutor(min(32, len(found.targets)) or 1) as threads:
-            built = list(threads.map(lambda target: _compile(target, arch, folder), found.targets))
+        with output_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with kernel_errors(script), output_errors(folder):
+            built = side_by_side(lambda target: _compile(target, arch, folder), found.targets, _MOST_THREADS)
     rows = [_with_record(row) for row in built]
     if as_json:
         print_json({"modules": rows})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -15,12 +16,34 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from warp_tiles.errors import ScriptError, WarpTilesError
+from warp_tiles.errors import OutputError, ScriptError, WarpTilesError
 from warp_tiles.launch.script import Discovery
 from warp_tiles.settings import configure
 from warp_tiles.settings.policy import POLICIES
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class StandardOutputError(Exception):
+    """Standard output cannot be written."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(f"standard output cannot be written: {cause.strerror or cause}")
+        self.is_closed_pipe = cause.errno == errno.EPIPE
+
+
+@contextlib.contextmanager
+def standard_output() -> Iterator[None]:
+    """Write to standard output in the block, and flush it.
+
+    Raises:
+        StandardOutputError: That failed.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        raise StandardOutputError(error) from error
 
 
 def json_option(command: F) -> F:
@@ -43,23 +66,67 @@ def policy_option(command: F) -> F:
 
 def print_json(data: Any) -> None:
     """Print one JSON document on standard output."""
-    print(json.dumps(data, indent=2))
+    echo(json.dumps(data, indent=2))
+
+
+def echo(text: str) -> None:
+    """Print a text, with escapes in place of what a terminal would obey.
+
+    Raises:
+        StandardOutputError: Standard output cannot be written.
+    """
+    with standard_output():
+        print(printable(text, lines=True))
+
+
+def note(text: str) -> None:
+    """Print a text on standard error, with escapes in place of what a terminal would obey."""
+    click.echo(printable(text, lines=True), err=True)
 
 
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table. Outside a terminal it is up to 200 columns wide."""
     console = Console(width=None if sys.stdout.isatty() else 200)
-    table = Table(title=title or None, title_justify="left")
+    table = Table(title=Text(printable(title)) if title else None, title_justify="left")
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_printable(str(cell))) for cell in row))  # not markup, because a cell may hold brackets
-    console.print(table)
+        table.add_row(
+            *(Text(printable(str(cell), lines=True)) for cell in row)
+        )  # not markup, because a cell may hold brackets
+    with standard_output():
+        console.print(table)
 
 
-def _printable(text: str) -> str:
-    """The text with lone surrogates (e.g. of a file name) as escapes, because streams cannot encode them."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+def printable(text: str, *, lines: bool = False) -> str:
+    """The text with escapes in place of what a terminal would obey and of what a stream cannot encode.
+
+    Args:
+        text: The text, of which a part may come from a file or from another machine.
+        lines: Keep ends of lines and tabs.
+    """
+    kept = "\n\t" if lines else ""
+    return "".join(char if char.isprintable() or char in kept else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+@contextlib.contextmanager
+def output_errors(path: Path) -> Iterator[None]:
+    """Convert errors of the file system to an error that is printed without a traceback.
+
+    Raises:
+        OutputError: In place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"{error.filename or path} cannot be written: {error.strerror or error}",
+            remedy="name a place in an existing folder that you may write, on a disk with space",
+        ) from error
 
 
 def human_bytes(count: int) -> str:
@@ -107,12 +174,12 @@ def kernel_errors(script: Path) -> Iterator[None]:
 def print_notes(script: Path, found: Discovery) -> None:
     """Print where a script differed from a normal run: other devices, and an early end."""
     for missing, device in found.substituted.items():
-        click.echo(f"warp-tiles: {script} names {missing}, which this machine lacks: {device} stands for it", err=True)
+        note(f"warp-tiles: {script} names {missing}, which this machine lacks: {device} stands for it")
     if found.stopped:
         print_stopped(script, found.stopped)
 
 
 def print_stopped(script: Path, reason: str) -> None:
     """Print the reason why a script ended early. Its launches were recorded, not executed."""
-    click.echo(f"warp-tiles: {script} stopped early, nothing was computed: {reason}", err=True)
-    click.echo("            (where it needs results, a script can ask warp_tiles.is_planning())", err=True)
+    note(f"warp-tiles: {script} stopped early, nothing was computed: {reason}")
+    note("            (where it needs results, a script can ask warp_tiles.is_planning())")

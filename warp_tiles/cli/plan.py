@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from warp_tiles.cli.output import (
+    echo,
     json_option,
     kernel_errors,
     policy_option,
@@ -31,12 +32,13 @@ def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | N
     The script runs, but its launches are recorded and not executed. They show the block sizes and the
     generic kernels that the script uses. Where the script needs results, it can ask warp_tiles.is_planning().
     """
-    from warp_tiles import api
+    from warp_tiles import _warp, api
     from warp_tiles.launch.script import discover
 
     plans: list[ModulePlan] = []
     with script_output_to_stderr(as_json):
         api.enable()
+        _warp.require_target(arch, block_dim)
         found = discover(script, arguments, block_dim)
         print_notes(script, found)
         with kernel_errors(script):
@@ -49,7 +51,7 @@ def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | N
     for item in shown:
         _print(item)
     if others := len({item.name for item in plans} - {item.name for item in shown}):
-        print(f"{others} {'module' if others == 1 else 'modules'} without tile functions")
+        echo(f"{others} {'module' if others == 1 else 'modules'} without tile functions")
 
 
 def _is_left_to_warp(item: ModulePlan) -> bool:
@@ -92,4 +94,4 @@ def _print(item: ModulePlan) -> None:
     if item.loops_reason:
         print_table("loops of products", ("reason",), [[f"loops stay as Warp generates them: {item.loops_reason}"]])
     if item.register_limit is not None:
-        print(f"at most {item.register_limit} registers per thread if warp_tiles links: {item.register_limit_reason}")
+        echo(f"at most {item.register_limit} registers per thread if warp_tiles links: {item.register_limit_reason}")

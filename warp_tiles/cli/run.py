@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from warp_tiles.cli.output import json_option, policy_option, print_json, script_output_to_stderr
+from warp_tiles.cli.output import json_option, output_errors, policy_option, print_json, script_output_to_stderr
 from warp_tiles.errors import ScriptError
 
 
@@ -28,7 +28,7 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     from warp_tiles import api, settings
     from warp_tiles.launch.previous_run import prefetched
     from warp_tiles.launch.script import require_script, run_script
-    from warp_tiles.util.files import write_atomic
+    from warp_tiles.util.files import write_output
 
     settings.current()  # reports an invalid setting first
     require_script(script)
@@ -46,6 +46,7 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
         if api.is_enabled():
             record = api.report()
             if report_file is not None:
-                write_atomic(report_file, (json.dumps(record, indent=2) + "\n").encode("utf-8"))
+                with output_errors(report_file):
+                    write_output(report_file, (json.dumps(record, indent=2) + "\n").encode("utf-8"))
             if as_json:
                 print_json(record)

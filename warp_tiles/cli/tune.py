@@ -11,8 +11,10 @@ import click
 
 from warp_tiles.build import progress
 from warp_tiles.cli.output import (
+    echo,
     human_bytes,
     json_option,
+    note,
     print_json,
     print_stopped,
     print_table,
@@ -148,7 +150,7 @@ def _print_tuned(script: Path, tuned: Sequence[TunedVariant], as_json: bool) -> 
         print_json({"variants": rows})
         return
     if not tuned:
-        click.echo(f"warp-tiles: {script} launches no product that can be tuned", err=True)
+        note(f"warp-tiles: {script} launches no product that can be tuned")
     table = [
         (
             item.variant.describe(),
@@ -163,7 +165,7 @@ def _print_tuned(script: Path, tuned: Sequence[TunedVariant], as_json: bool) -> 
     print_table("", ("product", "winner", "time", "measured now", "GPU", "key"), table)
     for item in tuned:
         if item.error:
-            click.echo(f"warp-tiles: {item.variant.describe()} is unfinished: {item.error}", err=True)
+            note(f"warp-tiles: {item.variant.describe()} is unfinished: {item.error}")
 
 
 def _winner(item: TunedVariant) -> str:
@@ -177,7 +179,7 @@ def _print_best(variant: GemmVariant, record: Record, device: str) -> None:
     if progress.is_enabled():
         winner = record.winner()
         best = "none so far" if winner is None else f"{microseconds(winner.median_us)}, {label(winner.config)}"
-        click.echo(f"{device}: {variant.describe()}: {len(record.timings)} candidates, best {best}", err=True)
+        note(f"{device}: {variant.describe()}: {len(record.timings)} candidates, best {best}")
 
 
 @tune.command("list")
@@ -342,4 +344,4 @@ def _print_result(as_json: bool, text: str, **data: object) -> None:
     if as_json:
         print_json(data)
     else:
-        click.echo(text)
+        echo(text)

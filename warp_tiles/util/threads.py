@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
+A = TypeVar("A")
 T = TypeVar("T")
 _Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+def side_by_side(call: Callable[[A], T], items: Sequence[A], most: int) -> list[T]:
+    """Call a function for each item on up to ``most`` daemon threads, and return the results in order.
+
+    An interrupt is raised at once. After an error, calls that have begun are waited for.
+
+    Raises:
+        Exception: The error of the first item that has one.
+    """
+    threads = DaemonThreads(max(1, min(most, len(items))), "warp_tiles_side_by_side")
+    futures = [threads.submit(call, item) for item in items]
+    try:
+        return [future.result() for future in futures]
+    except Exception:
+        threads.shutdown(wait=True, cancel_futures=True)
+        raise
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
 
 
 class DaemonThreads(Executor):

@@ -1,0 +1,173 @@
+"""Bad input of the commands gives one clear message: exit status 2, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import warp_tiles
+from tests.integration.commands import MAIN
+from tests.integration.helpers import gemm, load
+from warp_tiles import cli, settings
+from warp_tiles.cli.output import printable
+from warp_tiles.errors import PlanError, SettingError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Runs a command in this process, and returns its exit status and its messages."""
+
+    def call(*words: object) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["warp-tiles", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        messages = capfd.readouterr().err
+        assert "Traceback" not in messages
+        return int(end.value.code or 0), messages
+
+    yield call
+    warp_tiles.disable()
+    warp_tiles.configure(policy=None)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "script.py"
+    path.write_text(MAIN)
+    return path
+
+
+@pytest.mark.parametrize("command", ["plan", "compile"])
+@pytest.mark.parametrize("arch", [999, 50, 91])
+def test_an_unknown_architecture_is_refused_before_the_script_runs(
+    run: Run, tmp_path: Path, command: str, arch: int
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("raise SystemExit('it ran')")
+    output = ["-o", tmp_path / "out"] if command == "compile" else []
+    status, messages = run(command, "--arch", arch, *output, script)
+    assert status == 2
+    assert f"arch is {arch}, which Warp's compiler does not know" in messages
+    assert "it ran" not in messages
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("block_dim", [-1, 1025])
+def test_a_block_size_that_no_block_has_is_refused(run: Run, tmp_path: Path, block_dim: int) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(MAIN.replace("block_dim=64", f"block_dim={block_dim}"))
+    status, messages = run("plan", script, tmp_path)
+    assert status == 2
+    assert f"block_dim is {block_dim}" in messages
+
+
+@pytest.mark.usefixtures("enabled")
+def test_arguments_of_plan_are_checked() -> None:
+    module = load(gemm())
+    for arch, block_dim in (("90", None), (90.0, None), (True, None), (999, None), (90, -1), (90, 0), (90, "64")):
+        with pytest.raises(PlanError, match=r"arch is|block_dim is"):
+            warp_tiles.plan(module, arch=arch, block_dim=block_dim)
+    assert warp_tiles.plan(module, arch=90, block_dim=64).needed
+
+
+def test_an_executor_that_is_none_is_refused() -> None:
+    with pytest.raises(SettingError, match="executor is 1"):
+        warp_tiles.enable(executor=1)
+    assert not warp_tiles.is_enabled()
+
+
+def test_an_output_folder_that_is_a_file_or_not_writable(run: Run, script: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file" / "out", Path("/proc/warp_tiles"), Path("/dev/null/out")):
+        status, messages = run("compile", "-o", place, script, tmp_path)
+        assert status == 2
+        assert "cannot be written" in messages
+
+
+def test_a_full_output_folder(script: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stands for a disk without space."""
+    code = f"""
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from warp_tiles import cli
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+sys.argv = ["warp-tiles", "compile", "-o", {str(tmp_path / "out")!r}, {str(script)!r}, {str(tmp_path)!r}]
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "cannot be written: File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "out").glob("*.cubin"))
+
+
+@pytest.mark.parametrize("place", ["/proc/report", "/proc/self/status", "{}/absent/report"])
+def test_a_report_that_cannot_be_written(run: Run, tmp_path: Path, place: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('it ran')")
+    status, messages = run("run", "--report", place.format(tmp_path), script)
+    assert status == 2
+    assert "cannot be written" in messages
+
+
+def python(*words: str, **streams: object) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "warp_tiles", *words], cwd=REPOSITORY, stderr=subprocess.PIPE, check=False, **streams
+    )
+
+
+def test_standard_output_that_is_closed_full_or_a_closed_pipe() -> None:
+    closed = python("settings", preexec_fn=lambda: os.close(1))
+    assert (closed.returncode, closed.stderr) == (0, b"")
+    with open("/dev/full", "wb") as full:
+        refused = python("settings", "--json", stdout=full)
+    assert refused.returncode == 1
+    assert refused.stderr == b"warp-tiles: standard output cannot be written: No space left on device\n"
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = python("settings", stdout=writer)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+@pytest.mark.usefixtures("clean_settings")
+def test_a_path_with_a_nul() -> None:
+    with pytest.raises(SettingError, match="contains a NUL"):
+        settings.configure(cache_dir="a\0b")
+
+
+@pytest.mark.usefixtures("clean_settings")
+def test_a_deeply_nested_project_file(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("a = " + "[" * 100_000)
+    with pytest.raises(SettingError, match="cannot be read"):
+        settings.current()
+
+
+@pytest.mark.usefixtures("clean_settings")
+def test_a_huge_project_file(tmp_path: Path) -> None:
+    with open(tmp_path / "pyproject.toml", "wb") as file:
+        file.truncate(2 << 30)
+    with pytest.raises(SettingError, match="more than 1048576 bytes"):
+        settings.current()
+
+
+@pytest.mark.usefixtures("clean_settings")
+def test_a_huge_number_of_jobs_is_bounded() -> None:
+    for jobs in ("999999999999", "9" * 5000):
+        with settings.override(jobs=jobs) as now:
+            assert now.jobs == settings.values.MAX_JOBS
+
+
+def test_what_a_terminal_would_obey_is_escaped() -> None:
+    assert printable("\x1b]0;title\x07 \x9b31m \u202e\udcff") == r"\x1b]0;title\x07 \x9b31m \u202e\udcff"
+    assert printable("plain, ünïcode → ✓") == "plain, ünïcode → ✓"
+    assert printable("two\nlines\tand a tab", lines=True) == "two\nlines\tand a tab"
+    assert printable("two\nlines") == r"two\nlines"
