@@ -38,7 +38,8 @@ _NICENESS = 10  # added to the niceness of this process for builds in the backgr
 # without the __init__ of this package, which takes 0.05 s to import what only users need
 _BOOTSTRAP = """
 import sys, types
-del sys.path[0]
+if not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]
 package = sys.modules["warp_tiles"] = types.ModuleType("warp_tiles")
 package.__path__ = [sys.argv[1]]
 from warp_tiles.compile.worker import main
