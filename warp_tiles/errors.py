@@ -15,7 +15,7 @@
     │   └── BundleError     a bundle is malformed or names a path outside the cache
     ├── RecordError         the store of tuning records refuses a request, or does not hold the requested record
     ├── TuningError         a search cannot begin, or all of its candidates failed; the message gives the reasons
-    ├── LockedError         the policy is locked, and a function is not cached or a kernel has no tuning record
+    ├── LockedError         the policy is locked, and a cached function, a tuning record or the toolchain is missing
     ├── OutputError         a file or folder that a command writes cannot be written
     └── ScriptError         a script given to the command line could not be run
 
@@ -110,7 +110,7 @@ class TuningError(WarpTilesError, RuntimeError):
 
 
 class LockedError(WarpTilesError):
-    """The policy is locked, and a function is not cached or a kernel has no tuning record."""
+    """The policy is locked, and a cached function, a tuning record or the toolchain is missing."""
 
 
 class OutputError(WarpTilesError):

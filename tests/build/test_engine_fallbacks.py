@@ -15,7 +15,8 @@ from warp_tiles import settings
 from warp_tiles.build.context import BuildContext
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.records import Artifact
-from warp_tiles.errors import BuildError, ToolchainError, WorkerError
+from warp_tiles.errors import BuildError, LockedError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.providers.fallbacks import COSTS, LIBMATHDX_TITLE
 from warp_tiles.settings import current
 
 # ---- fallbacks
@@ -56,7 +57,7 @@ def test_warps_libmathdx_is_the_third_fallback(bench: Bench) -> None:
     bench.refuse(*rejected_sources)
     artifact, warned = bench.build_with_warnings(ALIGNED)
     assert (artifact.symbol, artifact.payload, artifact.provider) == ("dot_8", b"libmathdx LTO-IR", "libmathdx")
-    steps = ("cuBLASDx", "cuBLASDx without alignment", "Warp's libmathdx")
+    steps = ("cuBLASDx", "cuBLASDx without alignment", f"Warp's libmathdx, {COSTS[LIBMATHDX_TITLE]}")
     for text, instead, rejected in zip(warned, steps, rejected_sources):
         message, _, command = text.partition(" To see it alone: ")
         assert message.endswith(f"; using {instead}.")
@@ -117,6 +118,27 @@ def test_a_missing_toolchain_falls_back_to_libmathdx_with_one_warning(bench: Ben
     assert "using Warp's libmathdx" in text
     assert bench.build_with_warnings(variant_of(16))[1] == []
     assert bench.pool.requests == []
+
+
+@pytest.mark.parametrize(("policy", "error"), [("fast", ToolchainError), ("locked", LockedError)])
+def test_fast_and_locked_do_not_replace_a_missing_toolchain(
+    bench: Bench, policy: str, error: type[WarpTilesError]
+) -> None:
+    bench.engine.use_libmathdx(libmathdx)
+    bench.store.error = ToolchainError("NVRTC was not found", remedy="install it")
+    with settings.override(policy=policy):
+        with pytest.raises(error, match="NVRTC was not found") as caught:
+            bench.build(ALIGNED)
+        assert caught.value.remedy.startswith("install it; ")
+        assert bench.build_with_warnings(replace(ALIGNED, threads=16))[0].provider == "scalar"
+
+
+def test_fast_does_not_replace_an_unusable_compiler(bench: Bench) -> None:
+    bench.pool.refuse[mma(ALIGNED)] = ToolchainError("NVRTC cannot be loaded", log="no such symbol")
+    with settings.override(policy="fast"), pytest.raises(ToolchainError, match="NVRTC cannot be loaded") as caught:
+        bench.build(ALIGNED)
+    assert caught.value.log == "no such symbol"
+    assert caught.value.remedy == 'call override(policy="auto")'
 
 
 def test_an_nvrtc_newer_than_warps_linker_is_a_missing_toolchain(

@@ -114,8 +114,11 @@ def test_a_variant_that_mma_cannot_serve_is_looked_up_for_cublasdx(bench: Bench)
 
 def test_without_a_compiler_there_is_no_key(bench: Bench) -> None:
     bench.build(ALIGNED)
-    bench.store.error = ToolchainError("NVRTC was not found")
-    assert "mma: NVRTC was not found" in missing(bench, ALIGNED).message
+    bench.store.error = ToolchainError("NVRTC was not found", remedy="install it")
+    error = missing(bench, ALIGNED)
+    assert error.message.startswith("the setting policy (override()) is 'locked'")
+    assert error.message.endswith("without the toolchain: NVRTC was not found")
+    assert error.remedy == "install it; take the versions of the machine that filled the cache"
 
 
 def test_a_damaged_entry_is_not_built_again(bench: Bench) -> None:

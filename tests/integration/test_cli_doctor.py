@@ -34,11 +34,17 @@ def test_doctor_refuses_a_cache_that_others_can_write(tmp_path: Path) -> None:
     assert {item["subject"]: item["state"] for item in json_of(shared)["findings"]}["cache"] == "ok"
 
 
+# the searches find no header, as in an environment without the wheels
+NO_HEADERS = """
+import cuda.pathfinder as p
+from warp_tiles.toolchain import packages
+
+p.find_nvidia_header_directory = packages.header_folder = lambda name: None
+"""
+
+
 def test_doctor_without_headers(tmp_path: Path) -> None:
-    # this cuda-pathfinder finds nothing, as in an environment without the wheels
-    (tmp_path / "sitecustomize.py").write_text(
-        "import cuda.pathfinder as p\np.find_nvidia_header_directory = lambda name: None\n"
-    )
+    (tmp_path / "sitecustomize.py").write_text(NO_HEADERS)
     done = run_python(["-m", "warp_tiles", "doctor", "--json"], first_on_path=[tmp_path])
     findings = {item["subject"]: item for item in json_of(done)["findings"]}
     assert findings["toolchain"]["state"] == "ok"
@@ -124,9 +130,7 @@ def test_a_plan_without_a_toolchain_gives_the_reason(folder: Path) -> None:
 
 
 def test_without_headers_everything_is_built_by_mma(folder: Path) -> None:
-    (folder / "sitecustomize.py").write_text(
-        "import cuda.pathfinder as p\np.find_nvidia_header_directory = lambda name: None\n"
-    )
+    (folder / "sitecustomize.py").write_text(NO_HEADERS)
     words = ["-m", "warp_tiles", "compile", "--json", "-o", str(folder / "out"), str(folder / "main.py"), str(folder)]
     environment = {"WARP_TILES_CACHE_DIR": str(folder / "lto"), "WARP_CACHE_PATH": str(folder / "warp")}
     done = run_python(words, first_on_path=[folder], environment=environment)

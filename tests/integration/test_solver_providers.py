@@ -18,6 +18,7 @@ from warp_tiles._warp.installed import installed
 from warp_tiles.errors import ToolchainError
 from warp_tiles.gemm.variant import Role
 from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.providers.fallbacks import COSTS, LIBMATHDX_TITLE, SCALAR_TITLE
 from warp_tiles.toolchain.store import ToolchainStore
 
 pytestmark = pytest.mark.usefixtures("enabled")
@@ -193,32 +194,35 @@ def test_the_product_in_warps_adjoint_of_a_cholesky(
 # ---- without a toolchain
 
 
-@pytest.mark.parametrize(("policy", "provider"), [("auto", "libmathdx"), ("fast", "scalar")])
+OPTED_OUT = {"enable_mathdx_solver": False, "warp_tiles_without_mathdx": "own"}  # not libmathdx, but own functions
+
+
+@pytest.mark.parametrize(("options", "provider"), [({}, "libmathdx"), (OPTED_OUT, "scalar")])
 def test_without_a_toolchain_another_provider_is_planned(
-    policy: str, provider: str, no_toolchain: None, libmathdx_solvers: list[str]
+    options: dict[str, Any], provider: str, no_toolchain: None, libmathdx_solvers: list[str]
 ) -> None:
-    with warp_tiles.override(policy=policy), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = plan(solver("tile_lower_solve"))
+        found = plan(solver("tile_lower_solve"), **options)
     assert solver_rows(found) == [("forward", provider), ("adjoint", provider)]
     assert all(planned.reason.startswith("NVRTC was not found; ") for planned in found.variants)
     assert bool(libmathdx_solvers) == (provider == "libmathdx")
 
 
-@pytest.mark.parametrize(("policy", "instead"), [("auto", "Warp's libmathdx"), ("fast", "Warp's scalar path")])
+@pytest.mark.parametrize(("options", "instead"), [({}, LIBMATHDX_TITLE), (OPTED_OUT, SCALAR_TITLE)])
 def test_a_build_without_a_toolchain_warns_once(
-    policy: str, instead: str, no_toolchain: None, libmathdx_solvers: list[str], tmp_path: Path,
+    options: dict[str, Any], instead: str, no_toolchain: None, libmathdx_solvers: list[str], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     def build_cuda(cu_path: str, arch: int, output_path: str, **keywords: Any) -> None:
         Path(output_path).touch()
 
     monkeypatch.setattr(_warp.find("build"), "build_cuda", build_cuda)
-    with warp_tiles.override(policy=policy), warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        wp.compile_aot_module(load(solver("tile_lower_solve")), arch=90, module_dir=tmp_path)
+        wp.compile_aot_module(load(solver("tile_lower_solve"), **options), arch=90, module_dir=tmp_path)
     texts = [str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning)]
-    assert texts == [f"warp_tiles: NVRTC was not found; using {instead}. Remedy: install it"]
+    assert texts == [f"warp_tiles: NVRTC was not found; using {instead}, {COSTS[instead]}. Remedy: install it"]
 
 
 def test_a_named_mma_without_a_toolchain_is_an_error(no_toolchain: None) -> None:

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from warp_tiles.errors import ToolchainError
+from warp_tiles.toolchain import packages
 from warp_tiles.toolchain import search as module
-from warp_tiles.toolchain.search import HEADER_WHEELS, Toolchain, dotted, find_toolchain, require_arch, require_linkable
+from warp_tiles.toolchain.packages import HEADERS
+from warp_tiles.toolchain.search import Toolchain, dotted, find_toolchain, require_arch, require_linkable
 
 # ---- values
 
@@ -101,6 +103,9 @@ def test_missing_nvrtc_names_the_package(pathfinder: Any, monkeypatch: pytest.Mo
         find_toolchain()
     assert "pip install nvidia-cuda-nvrtc-cu12" in caught.value.remedy
     assert "CUDA_HOME" in caught.value.remedy
+    # an installation by `pip install --target` may be complete, and only its folder missing from the path
+    assert "neither where Python imports packages from (sys.path)" in caught.value.message
+    assert "add the folder of `pip install --target` to PYTHONPATH" in caught.value.remedy
 
 
 def test_a_missing_linker_leaves_the_link_to_warp(pathfinder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,28 +121,21 @@ def test_a_missing_linker_leaves_the_link_to_warp(pathfinder: Any, monkeypatch: 
     assert (found.nvjitlink, found.nvjitlink_version, found.can_link) == (None, None, False)
 
 
-@pytest.mark.parametrize(("name", "wheel"), HEADER_WHEELS.items())
-def test_missing_headers_name_the_package(
-    name: str, wheel: str, pathfinder: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    search = pathfinder.find_nvidia_header_directory
-    monkeypatch.setattr(
-        pathfinder, "find_nvidia_header_directory", lambda header: None if header == name else search(header)
-    )
+@pytest.mark.parametrize("name", HEADERS)
+def test_missing_headers_name_the_package(name: str, pathfinder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner, function in ((pathfinder, "find_nvidia_header_directory"), (packages, "header_folder")):
+        search = getattr(owner, function)
+        monkeypatch.setattr(owner, function, lambda header, search=search: None if header == name else search(header))
     found = find_toolchain()  # the own templates need only the compiler
     assert found.nvrtc.is_file()
     assert (found.include_dirs, found.mathdx_version) == ((), "none")
     with pytest.raises(ToolchainError, match=f"the {name} headers") as caught:
         found.require_headers()
-    assert f"pip install {wheel}" in caught.value.remedy
-
-
-def no_nvidia_package(name: str, package: str | None = None) -> None:
-    assert name == "nvidia"
+    assert f"pip install {HEADERS[name].wheel}" in caught.value.remedy
 
 
 def test_missing_cublasdx_headers_name_the_package(pathfinder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.importlib.util, "find_spec", no_nvidia_package)
+    monkeypatch.setattr(packages, "package_folders", tuple)
     monkeypatch.delenv("MATHDX_HOME", raising=False)
     with pytest.raises(ToolchainError, match=r"cublasdx\.hpp") as caught:
         module._find_mathdx()
@@ -149,7 +147,7 @@ def test_mathdx_home_is_the_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "include").mkdir()
     (tmp_path / "include/cublasdx.hpp").touch()
     (tmp_path / "external/cutlass/include").mkdir(parents=True)
-    monkeypatch.setattr(module.importlib.util, "find_spec", no_nvidia_package)
+    monkeypatch.setattr(packages, "package_folders", tuple)
     monkeypatch.setenv("MATHDX_HOME", str(tmp_path))
     folders, _ = module._find_mathdx()
     assert folders == (tmp_path / "include", tmp_path / "external/cutlass/include")
@@ -200,6 +198,7 @@ def test_a_cuda_13_toolkit_keeps_cccl_one_level_down(
     tmp_path: Path, pathfinder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cccl").mkdir()
+    monkeypatch.setattr(packages, "package_folders", tuple)
     monkeypatch.setattr(pathfinder, "find_nvidia_header_directory", lambda name: str(tmp_path))
     assert module._find_cuda_headers() == (tmp_path, tmp_path / "cccl")
 

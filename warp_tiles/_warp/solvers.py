@@ -12,6 +12,7 @@ from warp_tiles.build.engine import Engine
 from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant
 from warp_tiles.gemm.dispatch import Target
 from warp_tiles.gemm.variant import Role
+from warp_tiles.providers.fallbacks import LIBMATHDX_TITLE, SCALAR_TITLE
 from warp_tiles.settings import Settings
 from warp_tiles.solver.dispatch import SolverCall, Solvers, solvers
 
@@ -87,12 +88,12 @@ class SolverHooks:
             resolved: The settings of the module.
             libmathdx: False if the module opts out of libmathdx.
         """
-        if resolved.provider == "mma":  # the engine raises the reason why it cannot serve the variant
+        if resolved.provider == "mma":  # the engine raises the reason why it cannot build the variant, here and below
             return "mma", ""
-        other, title = "scalar", "Warp's scalar path"
+        other, title = "scalar", SCALAR_TITLE
         # cuBLASDx has no solvers, so Warp builds them as it does without warp_tiles
         if libmathdx and not {"libmathdx", "cublasdx"}.isdisjoint(resolved.providers):
-            other, title = "libmathdx", "Warp's libmathdx"
+            other, title = "libmathdx", LIBMATHDX_TITLE
         if "mma" not in resolved.providers:
             layer = "provider" if resolved.provider != "auto" else "policy"
             return other, f"{resolved.named(layer)} is {getattr(resolved, layer)!r}"
@@ -102,8 +103,11 @@ class SolverHooks:
         offer = chain.offer(chain.order(forward)[0], forward, self._engine.build_context(resolved))
         if offer.obstacle is None:
             return "mma", ""
-        if isinstance(offer.obstacle, ToolchainError) and resolved.rules.builds and not self._sites.is_planning:
-            self._engine.warn_of_toolchain(offer.obstacle, title)
+        if isinstance(offer.obstacle, ToolchainError):
+            if not chain.replaces_missing_toolchains:
+                return "mma", ""
+            if not self._sites.is_planning:
+                self._engine.warn_of_toolchain(offer.obstacle, title)
         return other, offer.obstacle.message
 
 

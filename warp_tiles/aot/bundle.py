@@ -28,6 +28,7 @@ from warp_tiles.gemm.hardware import MIN_ARCH
 from warp_tiles.providers import CublasdxProvider, MmaProvider, NvrtcProvider, SolverProvider
 from warp_tiles.toolchain import sources
 from warp_tiles.toolchain.code_folders import code_modules
+from warp_tiles.toolchain.packages import load_library
 from warp_tiles.toolchain.search import dotted
 from warp_tiles.toolchain.store import ToolchainStore, search_state
 from warp_tiles.util.files import write_atomic
@@ -63,6 +64,7 @@ def known_targets(store: ToolchainStore) -> tuple[int, ...]:
         ToolchainError: There is no compiler.
     """
     store.toolchain()
+    load_library("nvrtc")  # the store may know it without having loaded it
     from cuda.bindings import nvrtc
 
     status, known = nvrtc.nvrtcGetSupportedArchs()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from warp_tiles.errors import ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
+from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant, WarpTilesError, WorkerError
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR, BFLOAT16_OUT_ERROR
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.plan.planning import PlannedVariant
@@ -78,6 +78,35 @@ class Chain:
             return Offer(provider, (), error)
         return Offer(provider, recipes)
 
+    @property
+    def replaces_missing_toolchains(self) -> bool:
+        """True if the next provider replaces one without its toolchain, False if that is an error."""
+        return not self.forced and not self.settings.needs_toolchain
+
+    def require_fallback(self, missing: ToolchainError) -> None:
+        """Check that the settings allow another provider in place of one without its toolchain.
+
+        Raises:
+            LockedError: The policy is ``locked``.
+            ToolchainError: The policy is ``fast``, or the settings name the provider.
+        """
+        if self.replaces_missing_toolchains:
+            return
+        policy = f"{self.settings.named('policy')} is {self.settings.policy!r}"
+        remedies = [missing.remedy] if missing.remedy else []
+        if not self.settings.rules.builds:
+            raise LockedError(
+                f"{policy}, and no function can be found in the cache without the toolchain: {missing.message}",
+                remedy="; ".join((*remedies, "take the versions of the machine that filled the cache")),
+            ) from missing
+        if self.forced:
+            raise missing
+        raise ToolchainError(
+            f"{missing.message}, and {policy}, which allows no other provider instead",
+            remedy="; or ".join((*remedies, self.settings.remedy("policy", "auto"))),
+            log=missing.log,
+        ) from missing
+
     def reason(self, provider: Provider[Any], variant: Variant, obstacles: Sequence[WarpTilesError]) -> str:
         """The reason for a provider and its tile configuration, for the plan."""
         best = self._best(variant)
@@ -106,7 +135,7 @@ def assign_provider(chain: Chain, planned: PlannedVariant, context: ProviderCont
     """Assign the first provider that can build a needed variant. Returns the variant and the provider's offer.
 
     Raises:
-        ToolchainError: The only provider lacks a part of its toolchain.
+        LockedError, ToolchainError: See :meth:`Chain.require_fallback`.
         UnsupportedVariant: No provider can serve the variant.
         TypeError: No provider can accumulate in bfloat16 here. The message is Warp's own.
     """
@@ -122,8 +151,8 @@ def assign_provider(chain: Chain, planned: PlannedVariant, context: ProviderCont
                 planned, reason=reason, provider=provider.name, symbol=recipe.symbol, tile_config=recipe.tile_config
             )
             return found, offer
-        if chain.forced and isinstance(offer.obstacle, ToolchainError):
-            raise offer.obstacle
+        if isinstance(offer.obstacle, ToolchainError):
+            chain.require_fallback(offer.obstacle)
         obstacles.append(offer.obstacle)
     error = chain.unsupported(variant, obstacles)
     if isinstance(variant, GemmVariant) and variant.c.dtype == "bfloat16":

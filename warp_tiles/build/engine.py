@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from warp_tiles import settings
 from warp_tiles.build.chain import Chain, assign_provider
 from warp_tiles.build.context import BuildContext, Resources
+from warp_tiles.build.fallback import toolchain_text, variant_text
 from warp_tiles.build.locked import require_cached
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
@@ -302,13 +303,14 @@ class Engine:
                 continue
             offer = chain.offer(provider, variant, context)
             if isinstance(offer.obstacle, ToolchainError):
+                chain.require_fallback(offer.obstacle)
                 no_toolchain = no_toolchain or provider is providers[0]
                 failures.append(offer.obstacle)
                 pending.append(offer.obstacle)
             elif offer.obstacle is not None:
                 obstacles.append(offer.obstacle)
             for recipe in offer.recipes:
-                warned += [self._warn(variant, failure, recipe.title) for failure in pending]
+                warned += [self._warn_once(variant_text(variant, failure, recipe.title)) for failure in pending]
                 pending = []
                 try:
                     built = _retry_once(functools.partial(self._build_recipe, variant, provider, recipe, context))
@@ -321,33 +323,23 @@ class Engine:
                     failures.append(error)
                     pending = [error]
                     if isinstance(error, ToolchainError):
+                        chain.require_fallback(error)
                         no_toolchain = no_toolchain or provider is providers[0]
                         break
             if failures and isinstance(failures[0], LockedError):
                 break
         raise failures[0] if failures else chain.unsupported(variant, obstacles)
 
-    def _warn(self, variant: Variant, failure: WarpTilesError, instead: str) -> str:
-        cause = failure.message
-        if failure.log:
-            cause = next((line.strip() for line in failure.log.splitlines() if "error" in line), cause)
-        text = f"{variant.describe()}: {cause}; using {instead}."
-        if isinstance(failure, BuildError) and failure.remedy:
-            text += f" To see it alone: {failure.remedy.splitlines()[0]}"
-        if isinstance(failure, ToolchainError):
-            return self.warn_of_toolchain(failure, instead)
-        if not self.resources.closed:
-            warn(text, self._warned)
-        return text
-
-    def warn_of_toolchain(self, failure: ToolchainError, instead: str) -> str:
-        """Warn once that a part of the toolchain is missing. Returns the text.
+    def warn_of_toolchain(self, failure: ToolchainError, instead: str) -> None:
+        """Warn once that a part of the toolchain is missing.
 
         Args:
             failure: The missing part.
             instead: Name of the replacement.
         """
-        text = f"{failure.message}; using {instead}. Remedy: {failure.remedy}"
+        self._warn_once(toolchain_text(failure, instead))
+
+    def _warn_once(self, text: str) -> str:
         if not self.resources.closed:
             warn(text, self._warned)
         return text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from warp_tiles.build.chain import Chain
-from warp_tiles.errors import LockedError, ToolchainError, UnsupportedVariant
+from warp_tiles.errors import LockedError, ToolchainError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.providers.base import ProviderContext
 from warp_tiles.solver.variant import Variant
@@ -18,7 +18,7 @@ def require_cached(plan: ModulePlan, chain: Chain, context: ProviderContext) -> 
     """Check that the cache holds the LTO-IR of all functions of a module.
 
     Raises:
-        LockedError: Some are missing. The message names each of them and its key.
+        LockedError: Some are missing, and the message names each of them and its key; or there is no toolchain.
     """
     needed = dict.fromkeys(planned.variant for planned in plan.needed if planned.variant is not None)
     missing = [text for variant in needed if (text := _missing(variant, chain, context))]
@@ -34,10 +34,10 @@ def require_cached(plan: ModulePlan, chain: Chain, context: ProviderContext) -> 
 def _missing(variant: Variant, chain: Chain, context: ProviderContext) -> str:
     for provider in chain.order(variant):
         offer = chain.offer(provider, variant, context)
-        if isinstance(offer.obstacle, UnsupportedVariant):
-            continue
         if isinstance(offer.obstacle, ToolchainError):  # without the compiler's digest there is no key
-            return f"{variant.describe()}: {provider.name}: {offer.obstacle.message}"
+            chain.require_fallback(offer.obstacle)
+        if offer.obstacle is not None:
+            continue
         if not any(recipe.symbol for recipe in offer.recipes):  # the scalar path has no function
             return ""
         keys = [provider.key_of(recipe) for recipe in offer.recipes]

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from warp_tiles.compile.flags import compiler_flags, linker_flags
 from warp_tiles.compile.headers import HeaderFile, reserve_heap
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WarpTilesError
+from warp_tiles.toolchain.packages import load_library
 
 T = TypeVar("T")
 
@@ -90,6 +91,7 @@ def compile_to_ltoir(request: CompileRequest) -> Compiled:
         BuildError: The compiler rejected the source. Its log is attached.
         ToolchainError: The compiler could not be loaded.
     """
+    load_library("nvrtc")
     from cuda.bindings import nvrtc
 
     start = time.perf_counter()
@@ -150,7 +152,9 @@ def link_module(request: LinkRequest) -> Compiled:
 
     Raises:
         LinkError: The linker rejected an input. Its log is attached.
+        ToolchainError: The linker could not be loaded.
     """
+    load_library("nvJitLink")
     from cuda.bindings import nvjitlink
 
     start = time.perf_counter()

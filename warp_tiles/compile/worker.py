@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 
 from warp_tiles.compile.compiler import Compiled, CompileRequest, compile_to_ltoir, guarded, link_module
 from warp_tiles.errors import WarpTilesError
+from warp_tiles.toolchain.packages import load_library
 
 FUNCTIONS: dict[str, Callable[[Any], Compiled]] = {"compile": compile_to_ltoir, "link": link_module}
 _LENGTH = struct.Struct("<Q")
@@ -57,10 +58,12 @@ def receive(stream: BinaryIO) -> Any:
 def preload() -> None:
     """Load the libraries before the first request arrives: the compiler's first, the linker's if nothing waits."""
     with contextlib.suppress(Exception):  # a request that needs them reports what is missing
+        load_library("nvrtc")
         from cuda.bindings import nvjitlink, nvrtc
 
         nvrtc.nvrtcVersion()
         if not select.select([sys.stdin], [], [], 0)[0]:
+            load_library("nvJitLink")
             nvjitlink.version()
 
 

@@ -6,6 +6,7 @@ import contextlib
 import runpy
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,8 @@ def run_script(script: Path, arguments: Sequence[str] = ()) -> None:
 def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None = None) -> Discovery:
     """Run a script and collect its launches without executing them. The script sees ``is_planning()``.
 
+    Filters of warnings that the script sets end with it, so that they do not hide the warnings of a later build.
+
     Args:
         script: A Python file.
         arguments: Its command line.
@@ -92,7 +95,7 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
         launched.setdefault((id(module), threads), Target(module, threads))
 
     stopped = ""
-    with intercepted(note) as substituted:
+    with intercepted(note) as substituted, warnings.catch_warnings():
         try:
             run_script(script, arguments)
         except ScriptError:

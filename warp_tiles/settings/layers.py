@@ -65,6 +65,8 @@ class Settings:
         stale_records: Records of another driver or Warp patch release: ``reuse`` or ``retune``.
         record_gpu: Name of the GPU whose records are used without a GPU, as ``warp-tiles tune list`` shows it.
         tune_budget_s: Time limit of one search, which stops with the best result so far; 0 for no limit.
+        fast_by_default: True if warp_tiles itself chose the policy ``fast``. Then the next provider may replace one
+            without its toolchain. It is not a setting.
         layers: The layer of each value that is not a default, by name. It does not count for equality.
     """
 
@@ -90,6 +92,7 @@ class Settings:
     stale_records: str = "reuse"
     record_gpu: str = ""
     tune_budget_s: float = 0.0
+    fast_by_default: bool = field(default=False, repr=False)
     layers: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
     def layer(self, name: str) -> str:
@@ -128,6 +131,11 @@ class Settings:
         return POLICIES[self.policy]
 
     @property
+    def needs_toolchain(self) -> bool:
+        """True if a provider without its toolchain is an error, False if the next provider is tried."""
+        return self.rules.needs_toolchain and not self.fast_by_default
+
+    @property
     def providers(self) -> tuple[str, ...]:
         """The providers that are tried for a variant, in this order.
 
@@ -149,7 +157,9 @@ class Settings:
         """Settings that a module uses while a slow build runs in the background: the policy ``fast``."""
         kept = tuple(item for item in self.layers if item[0] not in ("policy", "provider", "background"))
         layers = (*kept, ("policy", "while it is built in the background"))
-        return dataclasses.replace(self, policy="fast", provider="auto", background=False, layers=layers)
+        return dataclasses.replace(
+            self, policy="fast", provider="auto", background=False, fast_by_default=True, layers=layers
+        )
 
     def own_templates_only(self) -> Settings:
         """Settings of a module that opts out of MathDx but takes own templates: no provider that needs a library."""
@@ -157,7 +167,7 @@ class Settings:
             return self
         kept = tuple(item for item in self.layers if item[0] not in ("policy", "provider"))
         layers = (*kept, ("policy", "of a module that opts out of MathDx"))
-        return dataclasses.replace(self, policy="fast", provider="auto", layers=layers)
+        return dataclasses.replace(self, policy="fast", provider="auto", fast_by_default=True, layers=layers)
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Value and layer of every setting, as JSON values."""

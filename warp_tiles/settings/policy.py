@@ -17,6 +17,7 @@ class Policy:
         records: True if tuning records decide a variant's tile configuration.
         tunes: True if variants without a record are measured.
         builds: True if missing functions are built, False if they are an error.
+        needs_toolchain: True if a provider without its toolchain is an error, False if the next provider is tried.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Policy:
     records: bool = True
     tunes: bool = False
     builds: bool = True
+    needs_toolchain: bool = False
 
 
 POLICIES = {
@@ -31,9 +33,9 @@ POLICIES = {
     for policy in (
         Policy("off", (), records=False),
         Policy("scalar", ("scalar",), records=False),
-        Policy("fast", ("mma", "scalar"), records=False),
+        Policy("fast", ("mma", "scalar"), records=False, needs_toolchain=True),
         Policy("auto"),
         Policy("max", tunes=True),
-        Policy("locked", builds=False),
+        Policy("locked", builds=False, needs_toolchain=True),
     )
 }

@@ -1,13 +1,12 @@
 """Finds the compiler, the linker and the headers: in wheels first, then below CUDA_HOME.
 
-Only the compiler is required. The headers are those that cuBLASDx code includes.
-``cuda-pathfinder`` does the search.
+Only the compiler is required. The headers are those that cuBLASDx code includes. Wheels are found wherever Python
+imports from (:mod:`warp_tiles.toolchain.packages`). ``cuda-pathfinder`` searches the other places.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,13 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles.errors import ToolchainError
+from warp_tiles.toolchain import packages
 
 Version = tuple[int, int]
-HEADER_WHEELS = {
-    "nvcc": "nvidia-cuda-nvcc-cu12",
-    "cudart": "nvidia-cuda-runtime-cu12",
-    "cccl": "nvidia-cuda-cccl-cu12",
-}
 
 
 @dataclass(frozen=True)
@@ -161,9 +156,13 @@ def find_headers() -> tuple[tuple[Path, ...], str]:
 
 def _missing(what: str, wheel: str) -> ToolchainError:
     return ToolchainError(
-        f"{what} was found neither among the installed packages nor below CUDA_HOME",
-        remedy=f"pip install {wheel}, or set CUDA_HOME to a CUDA toolkit",
+        f"{what} was found neither where Python imports packages from (sys.path) nor below CUDA_HOME",
+        remedy=f"{_install(wheel)}, or set CUDA_HOME to a CUDA toolkit",
     )
+
+
+def _install(wheel: str) -> str:
+    return f"pip install {wheel} for this Python, or add the folder of `pip install --target` to PYTHONPATH"
 
 
 def _unusable(error: ImportError) -> ToolchainError:
@@ -176,10 +175,11 @@ def _find_nvrtc() -> tuple[Path, Version, tuple[int, ...]]:
         from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
     except ImportError as error:
         raise _unusable(error) from error
+    packages.load_library("nvrtc")
     try:
         path = load_nvidia_dynamic_lib("nvrtc").abs_path
     except (DynamicLibNotFoundError, RuntimeError) as error:
-        raise _missing("NVRTC (libnvrtc)", "nvidia-cuda-nvrtc-cu12") from error
+        raise _missing("NVRTC (libnvrtc)", packages.LIBRARIES["nvrtc"].wheel) from error
     _, major, minor = nvrtc.nvrtcVersion()
     _, count = nvrtc.nvrtcGetNumSupportedArchs()
     _, archs = nvrtc.nvrtcGetSupportedArchs()
@@ -191,6 +191,7 @@ def _find_nvjitlink() -> tuple[Path | None, Version | None]:
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
     try:
+        packages.load_library("nvJitLink")
         path = load_nvidia_dynamic_lib("nvJitLink").abs_path
         major, minor = nvjitlink.version()
     except (DynamicLibNotFoundError, RuntimeError):
@@ -205,10 +206,10 @@ def _find_cuda_headers() -> tuple[Path, ...]:
         raise _unusable(error) from error
 
     folders: dict[Path, None] = {}
-    for name, wheel in HEADER_WHEELS.items():
-        folder = find_nvidia_header_directory(name)
+    for name, headers in packages.HEADERS.items():
+        folder = packages.header_folder(name) or find_nvidia_header_directory(name)
         if folder is None:
-            raise _missing(f"the {name} headers", wheel)
+            raise _missing(f"the {name} headers", headers.wheel)
         folders[Path(folder)] = None
         if (Path(folder) / "cccl").is_dir():  # CUDA 13 toolkits keep CCCL one level down
             folders[Path(folder) / "cccl"] = None
@@ -216,8 +217,7 @@ def _find_cuda_headers() -> tuple[Path, ...]:
 
 
 def _find_mathdx() -> tuple[tuple[Path, ...], str]:
-    spec = importlib.util.find_spec("nvidia")
-    roots = [Path(place) / "mathdx" for place in (spec.submodule_search_locations or ())] if spec else []
+    roots = [package / "mathdx" for package in packages.package_folders()]
     if home := os.environ.get("MATHDX_HOME"):
         roots.append(Path(home))
     for root in roots:
@@ -230,6 +230,7 @@ def _find_mathdx() -> tuple[tuple[Path, ...], str]:
                 version = "unknown"
             return tuple(dict.fromkeys(folders)), version
     raise ToolchainError(
-        "the cuBLASDx headers (cublasdx.hpp) were found neither among the installed packages nor below MATHDX_HOME",
-        remedy="pip install nvidia-mathdx",
+        "the cuBLASDx headers (cublasdx.hpp) were found neither where Python imports packages from (sys.path) "
+        "nor below MATHDX_HOME",
+        remedy=_install("nvidia-mathdx"),
     )
