@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from warp_tiles.tuning.record import SCHEMA_VERSION, Record
+
+_MOST_DIGITS = 19  # of an integer of 64 bits, with its sign
 
 
 class FutureSchemaError(ValueError):
@@ -84,7 +87,9 @@ def _decode(data: bytes) -> Any:
         ValueError: It is not JSON.
     """
     try:
-        content = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+        content = json.loads(
+            data.decode("utf-8"), parse_constant=_refuse_constant, parse_int=_integer, parse_float=_number
+        )
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     _refuse_future(content)
@@ -93,6 +98,20 @@ def _decode(data: bytes) -> Any:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _integer(text: str) -> int:
+    """An integer that any use of it can bear."""
+    if len(text) > _MOST_DIGITS:
+        raise ValueError(f"it contains a number of {len(text)} digits")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    found = float(text)
+    if not math.isfinite(found):
+        raise ValueError(f"it contains the number {text:.40}")
+    return found
 
 
 def _refuse_future(content: Any) -> None:

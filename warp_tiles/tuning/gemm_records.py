@@ -15,7 +15,7 @@ from warp_tiles.heuristics.limits import problem_of
 from warp_tiles.providers.base import TunedChoice
 from warp_tiles.tuning.folder import warn_once
 from warp_tiles.tuning.gemm_key import SUBJECT, named_environment, present_environments, source_of, values_of
-from warp_tiles.tuning.gemm_space import config_of, tile_config_of
+from warp_tiles.tuning.gemm_space import MEASURED, config_of, tile_config_of
 from warp_tiles.tuning.key import Environment, Scalar
 from warp_tiles.tuning.record import Record, Timing
 
@@ -46,7 +46,7 @@ class TunedGemms:
         """SHA-256 over the winners, for Warp's module hash; empty without records."""
         digest = hashlib.sha256()
         for values, record in sorted(self.records.items(), key=lambda item: repr(item[0])):
-            for providers in (("mma", "cublasdx"), ("mma",)):
+            for providers in (MEASURED, ("mma",)):
                 winner = self._winner(record, providers)
                 digest.update(f"{values!r} {winner.identity if winner else ''}\n".encode())
         return digest.hexdigest() if self.records else ""
@@ -80,7 +80,7 @@ class TunedGemms:
         measured = [
             timing
             for timing in record.timings
-            if timing.status == "ok" and timing.config.get("provider") in providers and self._counts(timing)
+            if timing.status == "ok" and _is_measured(timing, providers) and self._counts(timing)
         ]
         if not measured:
             return None
@@ -153,6 +153,12 @@ def snapshot(
         return None
     soft = present[0].soft() if present else None
     return TunedGemms({values: item[-1] for values, item in found.items()}, soft, now.stale_records == "reuse")
+
+
+def _is_measured(timing: Timing, providers: Sequence[str]) -> bool:
+    """True for a provider that a search measures. A record of another one must not choose its slow build."""
+    provider = timing.config.get("provider")
+    return provider in MEASURED and provider in providers
 
 
 def _wanted(present: Sequence[Environment], now: Settings) -> tuple[Environment, ...]:

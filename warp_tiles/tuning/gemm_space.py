@@ -27,6 +27,10 @@ _SEEDS = 4  # candidates whose neighbours are tried as well
 _UNROLLED = 2 * 64 * 64 * 16  # largest number of unrolled multiplications of a lane; more of them build slowly
 
 
+#: The providers whose candidates a search measures.
+MEASURED = ("mma", "cublasdx")
+
+
 def config_of(provider: str, tile_config: TileConfig | None = None) -> dict[str, Any]:
     """Returns the configuration as a record holds it."""
     return {"provider": provider} | ({"tile_config": tile_config.to_json()} if tile_config else {})

@@ -1,0 +1,123 @@
+"""Tuning records that somebody else wrote: sizes, numbers, texts, and the providers that they name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tuning.tuning_records import ENVIRONMENT, timing
+from tests.tuning.tuning_records import key as record_key
+from warp_tiles.errors import RecordError
+from warp_tiles.gemm.variant import GemmVariant, Operand
+from warp_tiles.tuning.folder import MAX_BYTES
+from warp_tiles.tuning.gemm_key import SUBJECT, values_of
+from warp_tiles.tuning.gemm_records import TunedGemms
+from warp_tiles.tuning.key import TuningKey
+from warp_tiles.tuning.record import Record
+from warp_tiles.tuning.store import MAX_EXPORT_BYTES, RecordStore
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Path:
+    RecordStore(tmp_path / "shipped").merge(record_key("gemm"), [timing({"x": 1})])
+    return tmp_path / "shipped"
+
+
+def file_of(folder: Path) -> Path:
+    (path,) = folder.glob("*/*.json")
+    return path
+
+
+@pytest.mark.parametrize("place", ["samples", "shared_bytes", "median_us", "high_us", "x", "multiprocessors"])
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "1" + "0" * 5000, "1e400", "-1" + "0" * 30])
+def test_a_number_that_nothing_can_bear_is_damage(shipped: Path, place: str, number: str) -> None:
+    path = file_of(shipped)
+    text = path.read_text()
+    data: dict[str, Any] = json.loads(text)
+    where = {"x": data["timings"][0]["config"], "multiprocessors": data["key"]["environment"]}.get(place)
+    (data["timings"][0] if where is None else where)[place] = "NUMBER"
+    path.write_text(json.dumps(data).replace('"NUMBER"', number))
+    with pytest.warns(RuntimeWarning, match="is damaged and not used"):
+        assert RecordStore(shipped.parent / "own", [shipped]).load(record_key("gemm")) is None
+
+
+def test_a_huge_record_is_not_read(shipped: Path) -> None:
+    os.truncate(file_of(shipped), 1 << 30)
+    with pytest.warns(RuntimeWarning, match=f"more than {MAX_BYTES} bytes"):
+        assert RecordStore(shipped.parent / "own", [shipped]).load(record_key("gemm")) is None
+    with pytest.warns(RuntimeWarning, match=f"more than {MAX_BYTES} bytes"):
+        assert RecordStore(shipped).load(record_key("gemm")) is None
+
+
+def test_one_looping_link_does_not_disable_a_folder(shipped: Path) -> None:
+    loop = file_of(shipped).with_name(f"{'0' * 64}.json")
+    loop.symlink_to(loop)
+    store = RecordStore(shipped.parent / "own", [shipped])
+    assert len(store.records()) == 1
+    assert store.fingerprint("gemm")
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "huge", "missing", "folder"])
+def test_an_import_of_no_ordinary_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "records.json"
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "huge":
+        with open(path, "wb") as file:
+            file.truncate(1 << 30)
+    message = f"more than {MAX_EXPORT_BYTES} bytes" if kind == "huge" else "is not imported"
+    with pytest.raises(RecordError, match=message):
+        RecordStore(tmp_path / "own").import_(path)
+
+
+def test_a_huge_record_takes_little_memory(shipped: Path) -> None:
+    os.truncate(file_of(shipped), 1 << 30)
+    code = f"""
+import resource, warnings
+from pathlib import Path
+from warp_tiles.tuning.store import RecordStore
+warnings.simplefilter("ignore")
+store = RecordStore(Path({str(shipped)!r}))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert store.records() == []
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 50_000  # kB
+
+
+def test_texts_of_a_record_cannot_drive_a_terminal(tmp_path: Path) -> None:
+    escape = "\x1b]0;title\x07"
+    RecordStore(tmp_path / "tuning").merge(record_key(f"kernel:{escape}"), [timing({"x": escape})])
+    digest = record_key(f"kernel:{escape}").digest
+    for words in (("list",), ("show", digest[:12])):
+        done = subprocess.run(
+            [sys.executable, "-m", "warp_tiles", "tune", *words],
+            cwd=REPOSITORY,
+            env={**os.environ, "WARP_TILES_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "title" in done.stdout
+        assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize("provider", ["libmathdx", "scalar", "unknown", None])
+def test_a_record_cannot_choose_a_provider_that_no_search_measures(provider: object) -> None:
+    row = Operand("float32", "row_major", 32, 16)
+    wanted = GemmVariant(32, 32, 32, row, row, row, "default", 128, 90)
+    key = TuningKey.of(SUBJECT, values_of(wanted), "5" * 64, ENVIRONMENT)
+    record = Record(key, (timing({"provider": provider, "tile_config": None}, 1.0),))
+    tuned = TunedGemms({key.values: record})
+    assert tuned.best(wanted, ("mma", "cublasdx", "libmathdx", "scalar")) is None
