@@ -26,6 +26,7 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     setting prefetch, the modules that the script's last run loaded are compiled side by side.
     """
     from warp_tiles import api, settings
+    from warp_tiles.launch.children import enabled_in_children
     from warp_tiles.launch.previous_run import prefetched
     from warp_tiles.launch.script import require_script, run_script
     from warp_tiles.util.files import write_output
@@ -40,7 +41,7 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     try:
         with script_output_to_stderr(as_json):
             api.enable()
-            with prefetched(script):
+            with enabled_in_children(), prefetched(script):
                 run_script(script, arguments)
     finally:
         if api.is_enabled():

@@ -355,6 +355,14 @@ def configure(**given: Any) -> None:
     _changed()
 
 
+def configured() -> dict[str, Any]:
+    """The settings that :func:`configure` has changed, and those of :func:`override` blocks above them."""
+    found = dict(_configured)
+    for block in tuple(_overrides):
+        found.update(block)
+    return found
+
+
 @contextlib.contextmanager
 def override(**given: Any) -> Iterator[Settings]:
     """Change settings for a with-block, in every thread of the process. They take precedence over all others.

@@ -1,0 +1,36 @@
+"""The processes that a script starts under ``warp-tiles run`` have warp_tiles and its settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.commands import command
+
+SCRIPT = """
+import multiprocessing, os, sys
+
+def show(queue):
+    import warp_tiles
+    now = warp_tiles.settings.current()
+    queue.put((os.getpid(), warp_tiles.is_enabled(), now.policy, now.layer("policy")))
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    queue = context.Queue()
+    child = context.Process(target=show, args=(queue,))
+    child.start()
+    pid, *found = queue.get(timeout=60)
+    child.join()
+    print("found", pid != os.getpid(), *found, child.exitcode)
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+def test_a_child_has_warp_tiles_and_the_settings(tmp_path: Path, method: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = command("run", "--policy", "fast", script, method, as_json=False)
+    assert done.returncode == 0, done.stderr
+    assert "found True True fast configure() 0" in done.stdout

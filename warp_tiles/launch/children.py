@@ -1,0 +1,71 @@
+"""Enables warp_tiles in the processes that a script starts through ``multiprocessing`` (spawn and forkserver).
+
+Such a child begins with data that its parent pickles: search path, arguments, main module. The data here gets one more
+value, which enables warp_tiles when the child unpickles it, before the main module is imported. A forked child inherits
+warp_tiles anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from multiprocessing import spawn
+from typing import Any
+
+from warp_tiles import settings
+from warp_tiles.util.warn import warn
+
+_NAME = "warp_tiles"
+# the child's search path is not set yet when it reads this
+_ENABLE = """
+import sys
+before, sys.path = sys.path, search_path
+try:
+    from warp_tiles.launch.children import enable_here
+    enable_here(configured)
+finally:
+    sys.path = before
+"""
+
+
+class _Enabler:
+    """A value that enables warp_tiles in the process that unpickles it."""
+
+    def __init__(self, configured: Mapping[str, Any]) -> None:
+        self._configured = dict(configured)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (_ENABLE, {"search_path": list(sys.path), "configured": self._configured})
+
+
+def enable_here(configured: Mapping[str, Any]) -> None:
+    """Enable warp_tiles in a child as in its parent. If it cannot be enabled, the child runs with Warp alone.
+
+    Args:
+        configured: The settings of :func:`warp_tiles.configure` in the parent.
+    """
+    try:
+        from warp_tiles import api
+
+        settings.configure(**configured)
+        api.enable()
+    except Exception as error:  # a child must not fail because of this
+        warn(f"a child process runs with Warp alone: {error}")
+
+
+@contextlib.contextmanager
+def enabled_in_children() -> Iterator[None]:
+    """Enable warp_tiles in the children that are started in the block. They get the settings of their start."""
+    original = spawn.get_preparation_data
+
+    @functools.wraps(original)
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        return {**original(name), _NAME: _Enabler(settings.configured())}
+
+    spawn.get_preparation_data = get_preparation_data
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = original
