@@ -1,0 +1,193 @@
+"""An interrupt ends a command at once, nobody waits for a suspended process in silence, and no worker stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.integration.commands import MAIN, command, json_of
+from warp_tiles.util import processes
+from warp_tiles.util.locks import PATIENCE_S
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MANY = """
+import warp as wp
+
+def make(n):
+    N = wp.constant(n)
+    @wp.kernel(module="unique", enable_backward=False)
+    def gemm(A: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
+        a = wp.tile_load(A, shape=(N, N))
+        wp.tile_store(C, wp.tile_matmul(a, a))
+    return gemm
+
+for n in range(8, 24):
+    a = wp.zeros((n, n), dtype=wp.float32, device="cpu")
+    wp.launch_tiled(make(n), dim=[1], inputs=[a, a], block_dim=64, device="cpu")
+"""
+HOLDER = """
+import sys, time
+from pathlib import Path
+from warp_tiles.util.trusted_folder import TrustedFolder
+
+with TrustedFolder(Path(sys.argv[1])).lock(f"v1/locks/{sys.argv[2]}.lock", 1.0, waiting=lambda _: None):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def started(words: Sequence[object], **environment: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        cwd=REPOSITORY,
+        env={**os.environ, **{name: str(value) for name, value in environment.items()}},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def workers_of(parent: int) -> list[int]:
+    """The compiler processes of a process."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if b"warp_tiles.compile.worker" in (folder / "cmdline").read_bytes() and int(fields[1]) == parent:
+                found.append(int(folder.name))
+    return found
+
+
+def wait_for(condition: object, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "the condition did not become true"
+        time.sleep(0.02)
+
+
+def ended(pids: Sequence[int]) -> bool:
+    """True if none of the processes runs; one that nobody waited for counts as ended."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                return False
+    return True
+
+
+@pytest.fixture
+def compiling(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """``warp-tiles compile`` of sixteen modules, while its workers run."""
+    (tmp_path / "many.py").write_text(MANY)
+    process = started(
+        ["-m", "warp_tiles", "compile", "-o", tmp_path / "out", tmp_path / "many.py"],
+        WARP_TILES_PROVIDER="cublasdx",
+        WARP_TILES_CACHE_DIR=tmp_path / "cache",
+        WARP_TILES_JOBS=1,
+    )
+    wait_for(lambda: workers_of(process.pid) and list((tmp_path / "cache/v1/locks").glob("*.holder")))
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_ends_a_compilation_at_once(compiling: subprocess.Popen[str], tmp_path: Path, name: str) -> None:
+    workers = workers_of(compiling.pid)
+    start = time.monotonic()
+    compiling.send_signal(getattr(signal, name))
+    _, messages = compiling.communicate(timeout=60)
+    assert time.monotonic() - start < 2.0
+    assert compiling.returncode == -getattr(signal, name)
+    assert "Traceback" not in messages
+    assert "Broken pipe" not in messages
+    assert ("interrupted" in messages) == (name == "SIGINT")
+    wait_for(lambda: ended(workers), 5.0)
+
+
+def test_workers_end_with_a_killed_parent_whose_child_lives(tmp_path: Path) -> None:
+    code = """
+import os, sys, time
+from warp_tiles.compile.pool import CompilerPool
+pool = CompilerPool(1)
+pool.start_processes(1)
+if os.fork() == 0:
+    time.sleep(20)
+    os._exit(0)
+print("forked", flush=True)
+time.sleep(60)
+"""
+    process = started(["-c", code])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "forked\n"
+    workers = workers_of(process.pid)
+    assert workers
+    process.kill()
+    process.wait()
+    wait_for(lambda: ended(workers), 5.0)
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stderr.close()
+
+
+@pytest.fixture
+def suspended(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A suspended process that holds the lock of the one function of ``main.py``."""
+    (tmp_path / "main.py").write_text(MAIN.replace("@wp.kernel", "@wp.kernel(enable_backward=False)"))
+    planned = json_of(command("plan", tmp_path / "main.py", tmp_path, cache=tmp_path / "cache"))
+    (key,) = {row["key"] for row in planned["modules"][0]["variants"] if row["needed"]}
+    process = started(["-c", HOLDER, tmp_path / "cache", key])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    process.send_signal(signal.SIGSTOP)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_waiter_names_the_process_and_an_interrupt_frees_it(suspended: subprocess.Popen[str], tmp_path: Path) -> None:
+    waiter = started(
+        ["-m", "warp_tiles", "compile", "-o", tmp_path / "out", tmp_path / "main.py", tmp_path],
+        WARP_TILES_CACHE_DIR=tmp_path / "cache",
+    )
+    assert waiter.stderr is not None
+    lines = []
+    for line in waiter.stderr:
+        lines.append(line)
+        if "waiting for" in line:
+            break
+    assert f"waiting for process {suspended.pid} (" in lines[-1], lines
+    assert "suspended), which builds the same function" in lines[-1]
+    start = time.monotonic()
+    waiter.send_signal(signal.SIGINT)
+    waiter.communicate(timeout=60)
+    assert time.monotonic() - start < 2.0
+    assert waiter.returncode == -signal.SIGINT
+
+
+@pytest.mark.usefixtures("suspended")
+def test_a_waiter_builds_for_itself_after_a_set_time(tmp_path: Path) -> None:
+    start = time.monotonic()
+    done = command(
+        "compile", "-o", tmp_path / "out", tmp_path / "main.py", tmp_path, cache=tmp_path / "cache",
+        WARP_TILES_BUILD_WAIT_S="1",
+    )  # fmt: skip
+    (module,) = json_of(done)["modules"]
+    assert module["lto_builds"] == 1
+    assert "held elsewhere for 1 s" in done.stderr
+    assert time.monotonic() - start < 60
+
+
+def test_a_process_is_described() -> None:
+    assert processes.described(processes.this_process()).startswith(f"process {os.getpid()} (")
+    assert processes.described(b"123 elsewhere") == "process 123 on 'elsewhere'"
+    for damaged in (b"", b"x", b"-1 host", b"9" * 500, b"\xff\xfe"):
+        assert processes.described(damaged) == "another process"
+    assert PATIENCE_S == 5.0

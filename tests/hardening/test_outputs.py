@@ -1,0 +1,190 @@
+"""Outputs that a user names: special files, links, permissions, and digests beside cubins."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import warp as wp
+
+from tests.integration.helpers import gemm, load
+from tests.tuning.tuning_records import key as record_key
+from tests.tuning.tuning_records import timing
+from warp_tiles import _warp
+from warp_tiles.cache import Cache, CacheKey, _tar
+from warp_tiles.cache._bundle import MANIFEST_NAME, MAX_MANIFEST_BYTES
+from warp_tiles.errors import BundleError, CacheError, RecordError
+from warp_tiles.tuning.store import RecordStore
+from warp_tiles.util.files import write_output
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def full_cache(root: Path) -> Cache:
+    cache = Cache(root)
+    cache.put(CacheKey.of({"name": "a"}), b"payload", {})
+    return cache
+
+
+def export_entries(folder: Path, path: Path) -> None:
+    full_cache(folder / "cache").export_bundle(path)
+
+
+def export_records(folder: Path, path: Path) -> None:
+    store = RecordStore(folder / "tuning")
+    store.merge(record_key(), [timing({"x": 1})])
+    store.export(path)
+
+
+WRITERS: dict[str, Callable[[Path, Path], None]] = {
+    "cache export": export_entries,
+    "tune export": export_records,
+    "run --report": lambda folder, path: write_output(path, b"{}"),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_fifo_is_written_to(tmp_path: Path, writer: str) -> None:
+    path, received = tmp_path / "fifo", []
+    os.mkfifo(path)
+    reader = threading.Thread(target=lambda: received.append(path.read_bytes()), daemon=True)
+    reader.start()
+    WRITERS[writer](tmp_path, path)
+    reader.join(10)
+    assert len(received[0]) > 1
+    assert stat.S_ISFIFO(path.lstat().st_mode)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("device", ["/dev/full", "/dev/null"])
+def test_a_device_is_never_replaced(tmp_path: Path, writer: str, device: str) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(device)
+    for path in (Path(device), link):
+        if device == "/dev/full":
+            with pytest.raises((CacheError, RecordError, OSError), match="No space left"):
+                WRITERS[writer](tmp_path, path)
+        else:
+            WRITERS[writer](tmp_path, path)
+    assert stat.S_ISCHR(os.lstat(device).st_mode)
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_link_stays_and_the_file_behind_it_is_replaced(tmp_path: Path, writer: str) -> None:
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    WRITERS[writer](tmp_path, link)
+    assert link.is_symlink()
+    assert target.read_bytes() != b"old"
+    assert sorted(path.name for path in target.parent.iterdir()) == ["target"]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_folder_is_refused(tmp_path: Path, writer: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises((CacheError, RecordError, OSError), match="it is a folder"):
+        WRITERS[writer](tmp_path, tmp_path / "folder")
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_the_umask_decides_who_can_read_an_output(tmp_path: Path, writer: str, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        WRITERS[writer](tmp_path, tmp_path / "output")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "output").stat().st_mode) == 0o666 & ~mask
+
+
+def test_a_report_can_go_to_standard_output(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('before')")
+    with open(tmp_path / "out", "wb") as out:
+        subprocess.run(
+            [sys.executable, "-m", "warp_tiles", "run", "--report", "/dev/stdout", script],
+            cwd=REPOSITORY, stdout=out, stderr=subprocess.DEVNULL, check=True,
+        )  # fmt: skip
+    assert '"modules"' in (tmp_path / "out").read_text()
+
+
+# ---- cubins
+
+
+@pytest.fixture
+def built(tmp_path: Path, enabled: None) -> tuple[object, Path]:
+    """A module, and the cubin of its first compilation under the umask 022."""
+    module = wp.get_module(load(gemm(decorator="@wp.kernel(enable_backward=False)")).__name__)
+    before = os.umask(0o022)
+    try:
+        return module, _warp.compile_module(module, 90, 64, tmp_path / "out")
+    finally:
+        os.umask(before)
+
+
+def test_another_user_can_read_a_cubin(built: tuple[object, Path]) -> None:
+    _, cubin = built
+    for path in (cubin, *cubin.parent.glob("*.meta"), cubin.with_name(f"{cubin.name}.sha256")):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("what", ["cubin", "meta", "digest"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "missing"])
+def test_a_damaged_output_is_built_again(built: tuple[object, Path], what: str, damage: str) -> None:
+    module, cubin = built
+    sound = cubin.read_bytes()
+    (meta,) = cubin.parent.glob("*.meta")
+    path = {"cubin": cubin, "meta": meta, "digest": cubin.with_name(f"{cubin.name}.sha256")}[what]
+    data = bytearray(path.read_bytes())
+    if damage == "missing":
+        path.unlink()
+    else:
+        data[len(data) // 2] ^= 1
+        path.write_bytes({"cut": bytes(data[: len(data) // 2]), "flipped": bytes(data), "empty": b""}[damage])
+    again = _warp.compile_module(module, 90, 64, cubin.parent)
+    assert again.read_bytes() == sound
+    subprocess.run(["sha256sum", "--quiet", "-c", f"{cubin.name}.sha256"], cwd=cubin.parent, check=True)
+
+
+def test_a_sound_output_is_kept(built: tuple[object, Path]) -> None:
+    module, cubin = built
+    before = cubin.stat()
+    assert _warp.compile_module(module, 90, 64, cubin.parent) == cubin
+    assert (cubin.stat().st_ino, cubin.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+# ---- bundles
+
+
+def test_an_import_of_no_ordinary_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path, reason in ((tmp_path / "fifo", "not a regular file"), (tmp_path / "absent", "No such file")):
+        with pytest.raises(CacheError, match=rf"the bundle .* cannot be read: .*{reason}") as caught:
+            Cache(tmp_path / "cache").import_bundle(path)
+        assert "cache folder" not in str(caught.value)
+
+
+def test_a_huge_manifest_of_a_bundle_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "bundle"
+    with open(path, "wb") as file:
+        file.write(_tar.header(MANIFEST_NAME, MAX_MANIFEST_BYTES + 1))
+        file.truncate(1 << 30)
+    with pytest.raises(BundleError, match=f"the limit is {MAX_MANIFEST_BYTES}"):
+        Cache(tmp_path / "cache").import_bundle(path)
+
+
+def test_an_export_that_could_not_be_imported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warp_tiles.cache._bundle.MAX_MANIFEST_BYTES", 100)
+    with pytest.raises(CacheError, match="the limit is 100") as caught:
+        full_cache(tmp_path / "cache").export_bundle(tmp_path / "bundle")
+    assert "--key" in caught.value.remedy
+    assert not (tmp_path / "bundle").exists()
