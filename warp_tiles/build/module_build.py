@@ -18,7 +18,7 @@ from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import ModuleSource, module_options, warp_link_reason
 from warp_tiles.compile.pool import result_of
-from warp_tiles.errors import BuildError, LinkError, WarpTilesError
+from warp_tiles.errors import BuildError, LinkError, WarpTilesError, WorkerError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.plan.registers import with_register_limit
@@ -240,13 +240,25 @@ class ModuleBuild:
         early: Future[Compiled] | None,
         payloads: Sequence[bytes],
     ) -> str:
-        """Link the module. Returns the reason for leaving the link to Warp, or an empty text."""
-        try:
-            compiled = result_of(early or self._compile(module, source_path))
-            request = self._link_request(module, (compiled.payload, *payloads))
+        """Link the module. Returns the reason for leaving the link to Warp, or an empty text.
+
+        Raises:
+            WorkerError: Compiler processes died twice. Warp does not link then, because its larger cubin would stay in
+                its kernel cache under the hash of this module.
+            LinkError, ToolchainError: The link failed, and the settings forbid Warp's link.
+        """
+
+        def link(compiled: Future[Compiled]) -> None:
+            request = self._link_request(module, (result_of(compiled).payload, *payloads))
             write_atomic(output_path, result_of(self._context.pool.submit(request)).payload)
+
+        try:
+            try:
+                link(early or self._compile(module, source_path))
+            except WorkerError:
+                link(self._compile(module, source_path))
         except WarpTilesError as error:
-            if self._settings.linker == "own":
+            if self._settings.linker == "own" or isinstance(error, WorkerError):
                 raise
             warn(
                 f"{error.message}; Warp links module {self.plan.name} itself, into a larger file. "

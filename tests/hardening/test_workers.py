@@ -1,0 +1,82 @@
+"""Compiler processes that die, grow or are numerous."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import warp as wp
+
+import warp_tiles
+from tests.integration.helpers import gemm, load
+from warp_tiles import _warp
+from warp_tiles.compile import pool as pool_module
+from warp_tiles.compile.compiler import CompileRequest
+from warp_tiles.compile.pool import CompilerPool
+from warp_tiles.errors import WorkerError
+
+REQUEST = CompileRequest("a.cu", 'extern "C" __device__ int f() { return 1; }', (("arch", "sm_90"),), "f")
+
+
+def kill(monkeypatch: pytest.MonkeyPatch, kind: str, most: int) -> list[str]:
+    """Kill the process of the first requests of a kind. Returns a list that gets an item for each."""
+    original, killed = pool_module._Process.run, []
+
+    def run(process: Any, requested: str, request: object) -> Any:
+        if requested == kind and len(killed) < most:
+            killed.append(kind)
+            process.start()
+            process._process.kill()
+        return original(process, requested, request)
+
+    monkeypatch.setattr(pool_module._Process, "run", run)
+    return killed
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Any:
+    with warp_tiles.override(cache_dir=tmp_path / "cache"), warp_tiles.enabled():
+        yield wp.get_module(load(gemm(decorator="@wp.kernel(enable_backward=False)")).__name__)
+
+
+@pytest.mark.parametrize("kind", ["compile", "link"])
+def test_a_request_whose_process_was_killed_is_repeated(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    killed = kill(monkeypatch, kind, 1)
+    cubin = _warp.compile_module(module, 90, 64, tmp_path / "out")
+    assert killed == [kind]
+    (row,) = [row for row in warp_tiles.report()["modules"] if row.get("output") == cubin.name]
+    assert (row["linker"], row["linker_reason"]) == ("warp_tiles", "")
+
+
+def test_a_link_that_dies_twice_leaves_no_cubin_of_warp(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill(monkeypatch, "link", 2)
+    with pytest.raises(WorkerError, match="ended with exit status -9"):
+        _warp.compile_module(module, 90, 64, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*.cubin"))
+    assert _warp.compile_module(module, 90, 64, tmp_path / "out").is_file()
+
+
+def test_a_process_is_replaced_after_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "_REQUESTS_OF_A_PROCESS", 3)
+    pids = []
+    with CompilerPool(1) as pool:
+        for _ in range(7):
+            pool.start_processes(1)
+            (process,) = pool._processes
+            process.start()
+            pids.append(process._process.pid)
+            assert pool.submit(REQUEST).result().payload
+    assert [len(set(pids[at : at + 3])) for at in (0, 3)] == [1, 1]
+    assert len(set(pids)) == 3
+
+
+def test_many_jobs_start_few_processes(module: Any, tmp_path: Path) -> None:
+    with warp_tiles.override(jobs="999999999999"):
+        cubin = _warp.compile_module(module, 90, 64, tmp_path / "out")
+    (row,) = [row for row in warp_tiles.report()["modules"] if row.get("output") == cubin.name]
+    assert row["linker"] == "warp_tiles"
