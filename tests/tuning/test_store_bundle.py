@@ -10,6 +10,7 @@ import pytest
 from tests.tuning.store_files import A, B, C, file_of
 from tests.tuning.tuning_records import key, timing
 from warp_tiles.errors import RecordError
+from warp_tiles.tuning.encoding import encode_record
 from warp_tiles.tuning.folder import RecordFolder
 from warp_tiles.tuning.record import Record
 from warp_tiles.tuning.store import RecordStore
@@ -79,7 +80,7 @@ class TestBundle:
         assert not records.root.exists()
 
     def test_one_bad_record_keeps_the_good_ones_out(self, records: RecordStore, tmp_path: Path) -> None:
-        good = Record(key(), (A,)).to_json()
+        good = json.loads(encode_record(Record(key(), (A,))))
         bad = Record(key(m=1), (A,)).to_json() | {"timings": [{"config": 3}]}
         (tmp_path / "bundle.json").write_text(json.dumps({"schema": 1, "records": [good, bad]}))
         with pytest.raises(RecordError, match="record 1"):

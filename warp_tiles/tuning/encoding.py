@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from warp_tiles.cache._sealed import dump_json
 from warp_tiles.tuning.record import SCHEMA_VERSION, Record
 
 _MOST_DIGITS = 19  # of an integer of 64 bits, with its sign
@@ -23,7 +25,7 @@ def encode_record(record: Record) -> bytes:
         TypeError: A configuration holds something that JSON does not.
         ValueError: A configuration holds a number that is not finite.
     """
-    return _encode(record.to_json())
+    return _encode(_with_digest(record))
 
 
 def decode_record(data: bytes, digest: str) -> Record:
@@ -37,7 +39,7 @@ def decode_record(data: bytes, digest: str) -> Record:
         FutureSchemaError: The file has a later schema.
         ValueError: It is damaged, or holds the record of another key.
     """
-    record = Record.from_json(_decode(data))
+    record = _checked(_decode(data))
     if record.key.digest != digest:
         raise ValueError(f"it holds the record of key {record.key.digest[:12]}")
     return record
@@ -49,7 +51,7 @@ def encode_bundle(records: Iterable[Record]) -> bytes:
     Raises:
         TypeError, ValueError: See :func:`encode_record`.
     """
-    return _encode({"schema": SCHEMA_VERSION, "records": [record.to_json() for record in records]})
+    return _encode({"schema": SCHEMA_VERSION, "records": [_with_digest(record) for record in records]})
 
 
 def decode_bundle(data: bytes) -> list[Record]:
@@ -67,12 +69,37 @@ def decode_bundle(data: bytes) -> list[Record]:
     for place, item in enumerate(found):
         try:
             _refuse_future(item)
-            records.append(Record.from_json(item))
+            records.append(_checked(item))
         except FutureSchemaError as error:
             raise FutureSchemaError(f"record {place}: {error}") from error
         except ValueError as error:
             raise ValueError(f"record {place}: {error}") from error
     return records
+
+
+def _with_digest(record: Record) -> dict[str, Any]:
+    """The record as JSON, with the SHA-256 of the rest, so that a changed byte does not change a timing."""
+    data = record.to_json()
+    return {**data, "sha256": _digest(data)}
+
+
+def _checked(data: Any) -> Record:
+    """Rebuild a record.
+
+    Raises:
+        ValueError: It is not one, or its digest does not match.
+    """
+    if not isinstance(data, dict):
+        raise ValueError("not a tuning record")
+    rest = {name: value for name, value in data.items() if name != "sha256"}
+    record = Record.from_json(rest)
+    if data.get("sha256") != _digest(rest):
+        raise ValueError("it does not match the digest that it carries")
+    return record
+
+
+def _digest(data: dict[str, Any]) -> str:
+    return hashlib.sha256(dump_json(data)).hexdigest()
 
 
 def _encode(data: Any) -> bytes:

@@ -1,0 +1,76 @@
+"""Damage of files: every mutation changes the bytes, with or without changing the modification time."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+Mutation = Callable[[bytes, random.Random], bytes]
+
+
+def _flip_bit(data: bytes, draw: random.Random) -> bytes:
+    changed = bytearray(data)
+    changed[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    return bytes(changed)
+
+
+def _replace_byte(data: bytes, draw: random.Random) -> bytes:
+    changed = bytearray(data)
+    changed[draw.randrange(len(data))] = draw.randrange(256)
+    return bytes(changed)
+
+
+def _replace_digit(data: bytes, draw: random.Random) -> bytes:
+    places = [place for place, byte in enumerate(data) if 48 <= byte <= 57]
+    changed = bytearray(data)
+    if places:
+        changed[draw.choice(places)] = 48 + draw.randrange(10)
+    return bytes(changed)
+
+
+def _zero_range(data: bytes, draw: random.Random) -> bytes:
+    start = draw.randrange(len(data))
+    end = min(len(data), start + 1 + draw.randrange(4096))
+    return data[:start] + bytes(end - start) + data[end:]
+
+
+def _repeat_range(data: bytes, draw: random.Random) -> bytes:
+    start, end = sorted(draw.randrange(len(data) + 1) for _ in range(2))
+    return data[:end] + data[start:end] + data[end:]
+
+
+def _remove_range(data: bytes, draw: random.Random) -> bytes:
+    start = draw.randrange(len(data))
+    return data[:start] + data[start + 1 + draw.randrange(64) :]
+
+
+def _noise(data: bytes, draw: random.Random) -> bytes:
+    return draw.randbytes(draw.randrange(200))
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "a flipped bit": _flip_bit,
+    "another byte": _replace_byte,
+    "another digit": _replace_digit,
+    "zeros": _zero_range,
+    "a repeated part": _repeat_range,
+    "a missing part": _remove_range,
+    "cut": lambda data, draw: data[: draw.randrange(len(data))],
+    "grown": lambda data, draw: data + draw.randbytes(1 + draw.randrange(100)),
+    "noise": _noise,
+    "nested": lambda data, draw: b'{"sha256":"' + b"[" * 20_000,
+}
+
+
+def damage(path: Path, mutation: str, draw: random.Random, *, keep_times: bool) -> bool:
+    """Mutate a file in place. Returns False if the mutation happens to give the same bytes."""
+    before, status = path.read_bytes(), path.stat()
+    after = MUTATIONS[mutation](before, draw)
+    path.write_bytes(after)
+    if keep_times:
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    else:
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1_000_000_000))
+    return after != before

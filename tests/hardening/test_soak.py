@@ -1,0 +1,64 @@
+"""Two hundred kills at random points, and ten rounds of 64 processes on a cold cache."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hardening.writers import KEYS, key, payload
+from tests.tuning.tuning_records import key as record_key
+from warp_tiles.cache import Cache
+from warp_tiles.tuning.store import RecordStore
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ROUNDS, PROCESSES, KILLED = 10, 64, 200
+
+
+def run(*words: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.hardening.writers", *map(str, words)],
+        cwd=REPOSITORY, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def unowned(root: Path) -> list[Path]:
+    """Temporary files, names of holders, and payloads that no key refers to."""
+    found = [path for path in root.rglob("*") if path.name.startswith(".tmp-") or path.suffix == ".holder"]
+    for cache in (Cache(root), Cache(root / "cuda_headers", suffix=".pch")):
+        used = {entry.manifest.payload_sha256 for entry in cache.entries()}
+        stored = (cache.root / "v1/objects").glob("*/*")
+        found += [path for path in stored if path.name.partition(".")[0] not in used]
+    return found
+
+
+def test_two_hundred_kills_leave_the_cache_sound(tmp_path: Path) -> None:
+    """Two writers at a time, each of which is killed."""
+    root = tmp_path / "cache"
+    run("kill", root, KILLED // 2, 7)
+    cache = Cache(root)
+    report = cache.verify()
+    assert report.damaged == ()
+    assert report.checked > 0
+    for entry in cache.entries():
+        found = cache.get(entry.key)
+        if found is not None:
+            assert found.payload == payload(found.manifest.info["n"])
+    assert RecordStore(root, folder="tuning").load(record_key("gemm")) is not None
+    cache.gc()
+    Cache(root / "cuda_headers", suffix=".pch").gc()
+    assert unowned(root) == []
+    assert cache.get_or_build(key("after"), lambda: (b"after", {}))[1] is False
+    assert cache.problems == ()
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_many_processes_on_a_cold_cache_build_each_key_once(tmp_path: Path, number: int) -> None:
+    assert run("crowd", tmp_path, PROCESSES) == f"0 failed, {KEYS} builds\n"
+    report = Cache(tmp_path / "cache").verify()
+    assert (report.sound, report.damaged, report.unfinished) == (KEYS, (), 0)
