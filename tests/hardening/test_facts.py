@@ -1,4 +1,4 @@
-"""What is kept beside the store (facts about the toolchain, missed keys, earlier runs, headers) is sealed and verified."""
+"""What is kept beside the store is sealed and verified: facts, missed keys, earlier runs, precompiled headers."""
 
 from __future__ import annotations
 
