@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
-import uuid
 import zlib
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +13,7 @@ _MOST_BYTES = 4096
 
 def temporary_name() -> str:
     """A name for a temporary file, which shows the process that writes it."""
-    return f"{TEMP_PREFIX}{_host()}-{os.getpid()}-{uuid.uuid4().hex}"
+    return f"{TEMP_PREFIX}{_host()}-{os.getpid()}-{os.urandom(16).hex()}"
 
 
 def is_abandoned(name: str) -> bool:
@@ -32,6 +30,10 @@ def is_abandoned(name: str) -> bool:
     return False
 
 
+def _node() -> str:
+    return os.uname().nodename if hasattr(os, "uname") else ""
+
+
 @lru_cache(maxsize=1)
 def _host() -> str:
     """A text for the host, and on Linux for the namespace of process numbers (of a container)."""
@@ -39,12 +41,12 @@ def _host() -> str:
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
         namespace = ""
-    return f"{zlib.crc32(f'{platform.node()} {namespace}'.encode('utf-8', 'replace')):08x}"
+    return f"{zlib.crc32(f'{_node()} {namespace}'.encode('utf-8', 'replace')):08x}"
 
 
 def this_process() -> bytes:
     """A text that :func:`described` reads in other processes: the number of this process and its host."""
-    return f"{os.getpid()} {platform.node()}".encode("utf-8", "replace")
+    return f"{os.getpid()} {_node()}".encode("utf-8", "replace")
 
 
 def described(data: bytes) -> str:
@@ -52,7 +54,7 @@ def described(data: bytes) -> str:
     number, _, host = data.decode("utf-8", "replace").partition(" ")
     if not (number.isascii() and number.isdigit() and len(number) < 20):
         return "another process"
-    if host != platform.node():
+    if host != _node():
         return f"process {number} on {host[:80]!r}"
     facts = [fact for fact in (_command(number), _state(number)) if fact]
     return f"process {number}" + (f" ({', '.join(facts)})" if facts else "")

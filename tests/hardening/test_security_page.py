@@ -1,0 +1,15 @@
+"""docs/security.md names the tests of this folder, and each of them exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+PAGE = FOLDER.parents[1] / "docs" / "security.md"
+OTHERS = {"test_security_page.py", "test_installations.py", "test_children.py", "test_command_line.py"}  # no threats
+
+
+def test_every_row_names_a_test_that_exists() -> None:
+    named = set(re.findall(r"`(test_\w+\.py)`", PAGE.read_text()))
+    assert named == {path.name for path in FOLDER.glob("test_*.py")} - OTHERS
