@@ -33,3 +33,18 @@ def test_forms(machine: Machine, tmp_path: Path, out: str) -> None:
             outcome = emulated.forward(getattr(module, names[form]), (2, 2), [a, b, c, 1])
             assert outcome.error == "", (form, size)
             assert np.array_equal(outcome.arrays["C"], expected), (form, size)
+
+
+def test_strided_outputs(machine: Machine, tmp_path: Path) -> None:
+    """C has every second column of an array, or begins in the middle of a vector while its rows are aligned."""
+    case = Case("direct", "float16", "whole")
+    module = load(case.functions() + case.text("store"), block_dim=64)
+    with warp_tiles.enabled():
+        emulated = EmulatedKernels(machine, generate(module, tmp_path / "m", 90, 64))
+    a, b, c, expected = case.arrays()
+    rows, columns = c.shape
+    for view in (np.tile(c, 2)[:, ::2], np.tile(c, 2)[:, 1 : columns + 1]):
+        assert view.shape == (rows, columns)
+        outcome = emulated.forward(module.store, (2, 2), [a, b, view, 1])
+        assert outcome.error == ""
+        assert np.array_equal(outcome.arrays["C"], expected)

@@ -1,0 +1,105 @@
+"""Loads into the stages of a loop on the emulator: strides, alignments, offsets and edges of the arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import warp_tiles
+from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.memory import Values
+from tests.emulator.module import Machine
+from tests.emulator.test_loads import padded, strided
+from tests.emulator.test_modules import Kernels
+from tests.integration.helpers import WARP_VERSION, load
+from tests.staged_cases import HEADER, Case
+
+pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
+
+ARGUMENTS = "A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), C: wp.array2d(dtype=wp.float32)"
+# columns of A begin in the middle of a vector
+SHIFTED = f"""
+@wp.kernel(enable_backward=False)
+def shifted({ARGUMENTS}):
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    for s in range(B.shape[0] // 32):
+        a = wp.tile_load(A, shape=(64, 32), offset=(0, s * 32 + 4), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(s * 32, 0), storage="shared")
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c)
+"""
+# the stages of the second loop lie where other threads may still read those of the first one
+TWO_LOOPS = f"""
+@wp.kernel(enable_backward=False)
+def two_loops({ARGUMENTS}):
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    for s in range(A.shape[1] // 32):
+        a = wp.tile_load(A, shape=(64, 32), offset=(0, s * 32), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(s * 32, 0), storage="shared")
+        wp.tile_matmul(a, b, c)
+    for t in range(A.shape[1] // 32):
+        d = wp.tile_load(A, shape=(64, 32), offset=(0, t * 32), storage="shared")
+        e = wp.tile_load(B, shape=(32, 64), offset=(t * 32, 0), storage="shared")
+        wp.tile_matmul(d, e, c)
+    wp.tile_store(C, c)
+"""
+COMMON = Case(64, 64, 32, 64, 64, 160)
+
+
+@pytest.fixture(scope="module", params=["auto", "mma"])
+def kernels(request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    module = load(HEADER + COMMON.text("common") + SHIFTED + TWO_LOOPS, block_dim=128)
+    with warp_tiles.enabled(), warp_tiles.override(main_loop=request.param):
+        generated = generate(module, tmp_path_factory.mktemp("slots") / "m", 90, 128)
+    assert generated.source.count("wt_module::Ring<") >= 3
+    return Kernels(module, generated, EmulatedKernels(machine, generated))
+
+
+def halves(seed: int, rows: int, columns: int) -> Values:
+    return np.random.default_rng(seed).integers(-3, 4, (rows, columns)).astype(np.float16)
+
+
+def check(kernels: Kernels, name: str, a: Values, b: Values, expected: Values) -> None:
+    """Launch a kernel and compare C."""
+    c = np.full((64, 64), np.nan, dtype=np.float32)[: expected.shape[0], : expected.shape[1]]
+    unread = [c] if name == "common" else []  # E
+    outcome = kernels.emulated.forward(getattr(kernels.module, name), (1, 1), [a, b, *unread, c.copy()])
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"], expected)
+
+
+def product(a: Values, b: Values) -> Values:
+    return a.astype(np.float32) @ b.astype(np.float32)
+
+
+@pytest.mark.parametrize("view", [strided, padded, np.asfortranarray], ids=["strided", "padded", "transposed"])
+@pytest.mark.parametrize("rows", [64, 40])
+def test_strided_and_unaligned_arrays(kernels: Kernels, view: object, rows: int) -> None:
+    a, b = halves(1, rows, 160), halves(2, 160, 64)
+    check(kernels, "common", view(a), view(b), product(a, b))
+
+
+def test_an_unaligned_array_with_aligned_rows(kernels: Kernels) -> None:
+    a, b = halves(1, 64, 168)[:, 1:161], halves(2, 160, 72)[:, 3:67]
+    check(kernels, "common", a, b, product(a, b))
+
+
+@pytest.mark.parametrize("sizes", [(40, 160, 64), (64, 160, 40), (5, 160, 3), (63, 160, 61)], ids=str)
+def test_arrays_smaller_than_a_tile(kernels: Kernels, sizes: tuple[int, int, int]) -> None:
+    m, k, n = sizes
+    a, b = halves(1, m, k), halves(2, k, n)
+    check(kernels, "common", a, b, product(a, b))
+
+
+@pytest.mark.parametrize("left", [4, 0, 12], ids=str)
+def test_offsets_between_vectors(kernels: Kernels, left: int) -> None:
+    """A has columns up to the last tile's end and a few more, or ends inside that tile."""
+    a, b = halves(1, 64, 96 + left), halves(2, 96, 64)
+    wide = np.zeros((64, 100), dtype=np.float16)
+    wide[:, : 96 + left] = a[:, :100]
+    check(kernels, "shifted", a, b, product(wide[:, 4:], b))
+
+
+def test_stages_in_memory_that_was_read(kernels: Kernels) -> None:
+    a, b = halves(1, 64, 96), halves(2, 96, 64)
+    check(kernels, "two_loops", a, b, 2 * product(a, b))

@@ -1,0 +1,227 @@
+"""Runs the mutations: ``python -m tests.mutation.run [ROOM ...] [--only TEXT] [--jobs N] [--record]``.
+
+Each job has a copy of the tree, applies one mutation at a time to it and runs the mutation's tests. Before that, the same
+tests must pass without the mutation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from tests.mutation.table import ROOT, Mutation, mutations, rooms
+
+RECORD = ROOT / "benchmarks" / "results" / "mutations.json"
+LEAST_KILLED = 0.95
+SECONDS = 300.0  # of the tests of one mutation
+_PYTEST = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning"]
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
+_REASON = re.compile(r"^E +(.+)", re.MULTILINE)
+_PASSED, _TESTS_FAILED = 0, 1  # exit statuses of pytest
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The run of one mutation.
+
+    Attributes:
+        mutation: The mutation.
+        state: ``killed``, ``survived``, ``timed out``, or ``broken`` if the tests could not be run.
+        seconds: Duration of the tests.
+        test: The first test that failed.
+        reason: Its first error.
+    """
+
+    mutation: Mutation
+    state: str
+    seconds: float
+    test: str = ""
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as JSON values."""
+        values: dict[str, Any] = {"name": self.mutation.name, "file": self.mutation.file, "state": self.state}
+        if self.test:
+            values["test"] = self.test
+        if self.mutation.survives:
+            values["survives"] = self.mutation.survives
+        return values
+
+
+class Tree:
+    """A copy of the files of the repository, without those that git ignores.
+
+    Args:
+        root: The repository.
+        folder: Where the copy goes; it does not exist yet.
+    """
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.folder = folder / "tree"
+        self._scratch = folder / "scratch"
+        self._emulator = folder / "emulator"
+        listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        names = subprocess.run(listing, cwd=root, capture_output=True, text=True, check=True).stdout
+        for name in filter(None, names.split("\0")):
+            if (root / name).is_file():
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(root / name, self.folder / name)
+
+    def test(self, tests: Sequence[str], seconds: float) -> tuple[int | None, str]:
+        """Run pytest. Returns its exit status, or None if it took too long, and its output."""
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "EMULATOR_CACHE": str(self._emulator),
+        }
+        command = [sys.executable, *_PYTEST, f"--basetemp={self._scratch}", *tests]
+        process = subprocess.Popen(
+            command, cwd=self.folder, env=environment, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with the compilers that the tests have started
+            process.communicate()
+            return None, ""
+        return process.returncode, output
+
+    def run(self, mutation: Mutation, seconds: float = SECONDS) -> Outcome:
+        """Apply a mutation, run its tests and take it back."""
+        path = self.folder / mutation.file
+        text = path.read_text("utf-8")
+        path.write_text(mutation.applied(text), "utf-8")
+        start = time.monotonic()
+        try:
+            status, output = self.test(mutation.tests, seconds)
+        finally:
+            path.write_text(text, "utf-8")
+        states = {None: "timed out", _PASSED: "survived", _TESTS_FAILED: "killed"}
+        failed, reason = _FAILED.search(output), _REASON.search(output)
+        return Outcome(
+            mutation,
+            states.get(status, "broken"),
+            time.monotonic() - start,
+            failed[1] if failed else "",
+            reason[1] if reason else "",
+        )
+
+
+def score(outcomes: Iterable[Outcome]) -> dict[str, Any]:
+    """The score of a room as JSON values."""
+    found = list(outcomes)
+    counts = {state: sum(one.state == state for one in found) for state in ("killed", "survived", "timed out", "broken")}
+    explained = sum(one.state == "survived" and bool(one.mutation.survives) for one in found)
+    return {"total": len(found), **counts, "explained": explained, "mutations": [one.to_json() for one in found]}
+
+
+def record(scores: dict[str, dict[str, Any]], path: Path = RECORD) -> dict[str, Any]:
+    """Write the scores of some rooms. Other rooms keep theirs, unless their tables are gone."""
+    before = json.loads(path.read_text("utf-8"))["rooms"] if path.exists() else {}
+    git = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    date = datetime.now(timezone.utc).date().isoformat()
+    now = {room: {"date": date, "commit": commit, **values} for room, values in scores.items()}
+    merged = {room: found for room in rooms() if (found := now.get(room) or before.get(room))}
+    total, killed = (sum(room[key] for room in merged.values()) for key in ("total", "killed"))
+    written = {
+        "date": date,
+        "commit": commit,
+        "total": total,
+        "killed": killed,
+        "killed_share": round(killed / total, 4) if total else 0.0,
+        "rooms": merged,
+    }
+    path.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
+    return written
+
+
+def complaints(outcomes: Sequence[Outcome]) -> list[str]:
+    """What makes a run fail."""
+    found = []
+    for one in outcomes:
+        name = f"{one.mutation.room}, {one.mutation.name}"
+        if one.state != "killed" and not one.mutation.survives:
+            found.append(f"{name}: {one.state}")
+        elif one.state == "killed" and one.mutation.survives:
+            found.append(f"{name}: {one.test} kills it, so 'survives' is wrong")
+    killed = sum(one.state == "killed" for one in outcomes)
+    if killed < LEAST_KILLED * len(outcomes):
+        found.append(f"{killed} of {len(outcomes)} are killed, less than {LEAST_KILLED:.0%}")
+    return found
+
+
+def run_all(chosen: Sequence[Mutation], jobs: int, folder: Path) -> list[Outcome]:
+    """Run mutations and print each outcome.
+
+    Raises:
+        RuntimeError: Tests fail without a mutation.
+    """
+    trees: queue.SimpleQueue[Tree] = queue.SimpleQueue()
+    for number in range(jobs):
+        trees.put(Tree(ROOT, folder / str(number)))
+
+    def baseline(room: str) -> str:
+        tests = list(dict.fromkeys(test for one in chosen if one.room == room for test in one.tests))
+        tree = trees.get()
+        status, output = tree.test(tests, 4 * SECONDS)
+        trees.put(tree)
+        return "" if status == _PASSED else f"{room}: without a mutation, pytest ends with {status}:\n{output[-3000:]}"
+
+    def outcome(mutation: Mutation) -> Outcome:
+        tree = trees.get()
+        found = tree.run(mutation)
+        trees.put(tree)
+        print(f"{found.state:9} {found.seconds:5.0f} s  {mutation.room}: {mutation.name}", flush=True)
+        if found.test:
+            print(f"                   {found.test}\n                   {found.reason[:160]}", flush=True)
+        return found
+
+    with ThreadPoolExecutor(jobs) as pool:
+        failures = [text for text in pool.map(baseline, dict.fromkeys(m.room for m in chosen)) if text]
+        if failures:
+            raise RuntimeError("\n".join(failures))
+        return list(pool.map(outcome, chosen))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns its exit status: 1 for survivors that nothing explains, or for too few that are killed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation.run")
+    parser.add_argument("rooms", nargs="*", choices=[*rooms(), []], help="rooms to run; all by default")
+    parser.add_argument("--only", default="", help="mutations whose name contains this text")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="mutations at a time")
+    parser.add_argument("--record", action="store_true", help=f"write the scores to {RECORD.relative_to(ROOT)}")
+    given = parser.parse_args(arguments)
+    chosen = [m for room in given.rooms or rooms() for m in mutations(room) if given.only in m.name]
+    if given.record and given.only:
+        parser.error("--record needs whole rooms")
+    with tempfile.TemporaryDirectory(prefix="warp_tiles_mutations_") as folder:
+        outcomes = run_all(chosen, given.jobs, Path(folder))
+    if given.record:
+        scores = {room: score(o for o in outcomes if o.mutation.room == room) for room in given.rooms or rooms()}
+        written = record(scores)
+        print(f"{written['killed']} of {written['total']} on record are killed")
+    found = complaints(outcomes)
+    print(f"{sum(one.state == 'killed' for one in outcomes)} of {len(outcomes)} are killed", *found, sep="\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
