@@ -80,7 +80,11 @@ class Case:
 
     def macros(self, name: str) -> dict[str, object]:
         """The macros that the provider defines, and those of ``cublasdx/database.h``."""
-        found: dict[str, object] = {"WT_SYMBOL": f"{name}_function", "WT_THREADS": self.threads, "WT_SM": self.arch * 10}
+        found: dict[str, object] = {
+            "WT_SYMBOL": f"{name}_function",
+            "WT_THREADS": self.threads,
+            "WT_SM": self.arch * 10,
+        }
         found |= {"WT_M": self.m, "WT_N": self.n, "WT_K": self.k, "WT_TF32": str("tf32" in self.atom).lower()}
         for letter, tile, dtype, layout, extra, alignment in zip(
             "ABC", self.tiles, self.dtypes, self.layouts, self.padding, self.alignments

@@ -43,15 +43,33 @@ def two_loops({ARGUMENTS}):
         wp.tile_matmul(d, e, c)
     wp.tile_store(C, c)
 """
+# Stages lie where two tiles were read. The first tile leaves them at an address that is no multiple of 1024.
+AFTER_STORES = """
+@wp.kernel(enable_backward=False)
+def after_stores(
+    A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), E: wp.array2d(dtype=wp.float32),
+    D: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32),
+):
+    small = wp.tile_load(E, shape=(5, 20), storage="shared")
+    large = wp.tile_load(E, shape=(64, 64), storage="shared")
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    wp.tile_store(D, small, offset=(64, 0))
+    wp.tile_store(D, large)
+    for s in range(A.shape[1] // 32):
+        a = wp.tile_load(A, shape=(64, 32), offset=(0, s * 32), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(s * 32, 0), storage="shared")
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c)
+"""
 COMMON = Case(64, 64, 32, 64, 64, 160)
 
 
 @pytest.fixture(scope="module", params=["auto", "mma"])
 def kernels(request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    module = load(HEADER + COMMON.text("common") + SHIFTED + TWO_LOOPS, block_dim=128)
+    module = load(HEADER + COMMON.text("common") + SHIFTED + TWO_LOOPS + AFTER_STORES, block_dim=128)
     with warp_tiles.enabled(), warp_tiles.override(main_loop=request.param):
         generated = generate(module, tmp_path_factory.mktemp("slots") / "m", 90, 128)
-    assert generated.source.count("wt_module::Ring<") >= 3
+    assert generated.source.count("wt_module::Ring<") >= 5
     return Kernels(module, generated, EmulatedKernels(machine, generated))
 
 
@@ -98,6 +116,28 @@ def test_offsets_between_vectors(kernels: Kernels, left: int) -> None:
     wide = np.zeros((64, 100), dtype=np.float16)
     wide[:, : 96 + left] = a[:, :100]
     check(kernels, "shifted", a, b, product(wide[:, 4:], b))
+
+
+def test_columns_that_end_inside_a_vector(kernels: Kernels) -> None:
+    """Rows are aligned, and longer than the array. Its last vectors must not be read whole."""
+    a, b = halves(1, 63, 155), halves(2, 155, 61)
+    views = []
+    for values in (a, b):
+        wide = np.full((values.shape[0], -(-values.shape[1] // 8) * 8), np.nan, dtype=np.float16)
+        wide[:, : values.shape[1]] = values
+        views.append(wide[:, : values.shape[1]])
+    check(kernels, "common", *views, product(a, b))
+
+
+def test_stages_after_other_tiles(kernels: Kernels) -> None:
+    a, b = halves(1, 64, 96), halves(2, 96, 64)
+    e, d = halves(3, 64, 64).astype(np.float32), padded(np.full((69, 64), np.nan, dtype=np.float32))
+    c = np.full((64, 64), np.nan, dtype=np.float32)
+    outcome = kernels.emulated.forward(kernels.module.after_stores, (1, 1), [a, b, e, d, c])
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"], product(a, b))
+    assert np.array_equal(outcome.arrays["D"][:64], e)
+    assert np.array_equal(outcome.arrays["D"][64:, :20], e[:5, :20])
 
 
 def test_stages_in_memory_that_was_read(kernels: Kernels) -> None:

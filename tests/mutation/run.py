@@ -127,7 +127,9 @@ class Tree:
 def score(outcomes: Iterable[Outcome]) -> dict[str, Any]:
     """The score of a room as JSON values."""
     found = list(outcomes)
-    counts = {state: sum(one.state == state for one in found) for state in ("killed", "survived", "timed out", "broken")}
+    counts = {
+        state: sum(one.state == state for one in found) for state in ("killed", "survived", "timed out", "broken")
+    }
     explained = sum(one.state == "survived" and bool(one.mutation.survives) for one in found)
     return {"total": len(found), **counts, "explained": explained, "mutations": [one.to_json() for one in found]}
 
