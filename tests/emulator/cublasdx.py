@@ -25,7 +25,7 @@ _KERNEL = """
 extern "C" __global__ void {name}({scalar}* scalars, char* a, char* b, char* c)
 {{
     char* const shared = static_cast<char*>(__cvta_shared_to_generic(wt::emulator::shared_start));
-    char *const to_a = shared, *const to_b = shared + {b_at}, *const to_c = shared + {c_at};
+    char *const to_a = shared + {a_at}, *const to_b = shared + {b_at}, *const to_c = shared + {c_at};
     for (int i = int(threadIdx.x); i < {a_bytes}; i += {threads}) to_a[i] = a[i];
     for (int i = int(threadIdx.x); i < {b_bytes}; i += {threads}) to_b[i] = b[i];
     for (int i = int(threadIdx.x); i < {c_bytes}; i += {threads}) to_c[i] = c[i];
@@ -117,13 +117,22 @@ template <class...> struct Chosen_{name} {{ static constexpr Choice value {{mma_
     template, count = choice.subn(f"database::Chosen_{name}<>::value;", template)
     assert count == 1
     a, b, c = case.tiles
-    b_at, c_at = -(-a.span // 16) * 16, -(-a.span // 16) * 16 + -(-b.span // 16) * 16
+    a_at, b_at, c_at = _offsets(case)[:3]
     kernel = _KERNEL.format(
         name=name, scalar=_CPP[case.dtypes[2]], a=_CPP[case.dtypes[0]], b=_CPP[case.dtypes[1]], threads=case.threads,
-        a_bytes=a.span, b_bytes=b.span, c_bytes=c.span, b_at=b_at, c_at=c_at,
+        a_bytes=a.span, b_bytes=b.span, c_bytes=c.span, a_at=a_at, b_at=b_at, c_at=c_at,
     )  # fmt: skip
     defines = "".join(f"#define {macro} {value}\n" for macro, value in macros.items())
     return chooser + defines + template + kernel + "".join(f"#undef {macro}\n" for macro in macros)
+
+
+def _offsets(case: Case) -> tuple[int, ...]:
+    """Offsets of A, B and C in shared memory, and the size of all. No tile is more aligned than promised."""
+    found, at = [], 0
+    for tile, alignment in zip(case.tiles, case.alignments):
+        found.append(-(-at // 16) * 16 + (alignment or tile.element_bytes) % 16)
+        at = found[-1] + tile.span
+    return (*found, at)
 
 
 def _template(name: str) -> str:
@@ -155,9 +164,8 @@ class EmulatedProducts:
         contents = [np.frombuffer(tile.pack(values), np.uint8).copy() for tile, values in zip(case.tiles, (a, b, c))]
         arrays: list[Values] = [scalars, *contents]
         addresses = [memory.add(label, values) for label, values in zip("sabc", arrays)]
-        shared = sum(-(-tile.span // 16) * 16 for tile in case.tiles)
         arguments = [address.to_bytes(8, "little") for address in addresses]
-        outcome = self._module.launch(f"product_{name}", 1, case.threads, arguments, memory, shared)
+        outcome = self._module.launch(f"product_{name}", 1, case.threads, arguments, memory, _offsets(case)[3])
         if outcome.error:
             return outcome.error, c
         return "", case.tiles[2].unpack(outcome.arrays["c"].tobytes())

@@ -1,4 +1,4 @@
-"""The templates of ``kernels/cublasdx`` on the emulator, with operations and tilings that cuBLASDx's database chooses."""
+"""The templates of ``kernels/cublasdx`` on the emulator, with operations that cuBLASDx's database chooses."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ CASES = {
     "to_half_transposed": Case("half_16816_to_half", 32, 32, 32, (2, 1), "rcc", HALVES),
     "to_half_narrow": Case("half_16816_to_half", 16, 8, 16, (1, 1), "rcr", HALVES, 32),
     "to_half_padded": Case("half_16816_to_half", 48, 16, 32, (1, 2), "crc", HALVES, padding=(8, 8, 8)),
+    "to_half_irregular": Case("half_16816_to_half", 48, 16, 32, (1, 1), "rcr", HALVES, 32),
+    "half_odd_lines": Case("half_16816", 32, 32, 32, (2, 1), "rcr", padding=(1, 3, 1), alignments=(16, 16, 16)),
+    "half_edges_aligned": Case("half_16816", 20, 12, 24, (2, 1), "rcr"),
     # elements beyond the edges, and no promised alignment
     "half_edges": Case("half_16816", 20, 12, 24, (2, 1), "rcr", alignments=(0, 0, 0)),
     "half_edges_padded": Case("half_16816", 37, 19, 21, (1, 2), "crc", padding=(3, 1, 5), alignments=(2, 2, 4)),

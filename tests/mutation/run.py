@@ -1,7 +1,7 @@
 """Runs the mutations: ``python -m tests.mutation.run [ROOM ...] [--only TEXT] [--jobs N] [--record]``.
 
-Each job has a copy of the tree, applies one mutation at a time to it and runs the mutation's tests. Before that, the same
-tests must pass without the mutation.
+Each job has a copy of the tree, applies one mutation at a time to it and runs the mutation's tests. The same tests must
+first pass without a mutation.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ SECONDS = 300.0  # of the tests of one mutation
 _PYTEST = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning"]
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
 _REASON = re.compile(r"^E +(.+)", re.MULTILINE)
+STATES = ("killed", "survived", "timed out", "broken")
 _PASSED, _TESTS_FAILED = 0, 1  # exit statuses of pytest
 
 
@@ -127,9 +128,7 @@ class Tree:
 def score(outcomes: Iterable[Outcome]) -> dict[str, Any]:
     """The score of a room as JSON values."""
     found = list(outcomes)
-    counts = {
-        state: sum(one.state == state for one in found) for state in ("killed", "survived", "timed out", "broken")
-    }
+    counts = {state: sum(one.state == state for one in found) for state in STATES}
     explained = sum(one.state == "survived" and bool(one.mutation.survives) for one in found)
     return {"total": len(found), **counts, "explained": explained, "mutations": [one.to_json() for one in found]}
 

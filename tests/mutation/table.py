@@ -1,6 +1,6 @@
 """The mutations of this project: small faults, each with the tests that must fail on it.
 
-A file of ``rooms/`` holds the mutations of one part of the project. They are chosen by hand, in Python and in CUDA alike.
+A file of ``rooms/`` holds the mutations of one part of the project, in Python or CUDA. They are chosen by hand.
 """
 
 from __future__ import annotations

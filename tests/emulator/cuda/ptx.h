@@ -52,6 +52,7 @@ inline char* wt_matrix_row(unsigned address, int i, int row)
 {
     unsigned found;
     wt::emulator::shuffle(0xffffffffu, &found, &address, int(sizeof(found)), 8 * i + row);
+    if (found % 16) wt::emulator::fail("a row of a matrix is not aligned to 16 bytes", __FILE__, __LINE__);
     return static_cast<char*>(wt::emulator::shared_pointer(found));
 }
 
