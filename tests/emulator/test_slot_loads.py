@@ -61,15 +61,27 @@ def after_stores(
         wp.tile_matmul(a, b, c)
     wp.tile_store(C, c)
 """
+# The stages of the next outer iteration lie in C, which other threads may still store.
+OUTER_LOOP = f"""
+@wp.kernel(enable_backward=False)
+def outer_loop({ARGUMENTS}):
+    for i in range(A.shape[0] // 64):
+        c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+        for s in range(A.shape[1] // 32):
+            a = wp.tile_load(A, shape=(64, 32), offset=(i * 64, s * 32), storage="shared")
+            b = wp.tile_load(B, shape=(32, 64), offset=(s * 32, 0), storage="shared")
+            wp.tile_matmul(a, b, c)
+        wp.tile_store(C, c, offset=(i * 64, 0))
+"""
 COMMON = Case(64, 64, 32, 64, 64, 160)
 
 
 @pytest.fixture(scope="module", params=["auto", "mma"])
 def kernels(request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    module = load(HEADER + COMMON.text("common") + SHIFTED + TWO_LOOPS + AFTER_STORES, block_dim=128)
+    module = load(HEADER + COMMON.text("common") + SHIFTED + TWO_LOOPS + AFTER_STORES + OUTER_LOOP, block_dim=128)
     with warp_tiles.enabled(), warp_tiles.override(main_loop=request.param):
         generated = generate(module, tmp_path_factory.mktemp("slots") / "m", 90, 128)
-    assert generated.source.count("wt_module::Ring<") >= 5
+    assert generated.source.count("wt_module::Ring<") >= 6
     return Kernels(module, generated, EmulatedKernels(machine, generated))
 
 
@@ -79,9 +91,9 @@ def halves(seed: int, rows: int, columns: int) -> Values:
 
 def check(kernels: Kernels, name: str, a: Values, b: Values, expected: Values) -> None:
     """Launch a kernel and compare C."""
-    c = np.full((64, 64), np.nan, dtype=np.float32)[: expected.shape[0], : expected.shape[1]]
-    unread = [c] if name == "common" else []  # E
-    outcome = kernels.emulated.forward(getattr(kernels.module, name), (1, 1), [a, b, *unread, c.copy()])
+    c = padded(np.full(expected.shape, np.nan, dtype=np.float32))
+    unread = [np.zeros_like(expected)] if name == "common" else []  # E
+    outcome = kernels.emulated.forward(getattr(kernels.module, name), (1, 1), [a, b, *unread, c])
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"], expected)
 
@@ -120,7 +132,7 @@ def test_offsets_between_vectors(kernels: Kernels, left: int) -> None:
 
 def test_columns_that_end_inside_a_vector(kernels: Kernels) -> None:
     """Rows are aligned, and longer than the array. Its last vectors must not be read whole."""
-    a, b = halves(1, 63, 155), halves(2, 155, 61)
+    a, b = halves(1, 61, 155), halves(2, 155, 63)
     views = []
     for values in (a, b):
         wide = np.full((values.shape[0], -(-values.shape[1] // 8) * 8), np.nan, dtype=np.float16)
@@ -143,3 +155,8 @@ def test_stages_after_other_tiles(kernels: Kernels) -> None:
 def test_stages_in_memory_that_was_read(kernels: Kernels) -> None:
     a, b = halves(1, 64, 96), halves(2, 96, 64)
     check(kernels, "two_loops", a, b, 2 * product(a, b))
+
+
+def test_stages_in_c_of_the_iteration_before(kernels: Kernels) -> None:
+    a, b = halves(1, 192, 96), halves(2, 96, 64)
+    check(kernels, "outer_loop", a, b, product(a, b))

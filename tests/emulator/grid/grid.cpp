@@ -201,7 +201,7 @@ void* Grid::shared_pointer(unsigned long address) const { return window_ + (long
 // Templates access dynamic shared memory, and __shared__ variables that they are given.
 ByteStates& Grid::states_of_templates(const void* address)
 {
-    return static_states_.contains(address) ? static_states_ : shared_states_;
+    return static_states_.contains(address) ? static_states_ : is_global(address) ? array_states_ : shared_states_;
 }
 
 int Grid::read(const Access& access, const void* address, void* to)
