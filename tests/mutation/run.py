@@ -90,6 +90,7 @@ class Tree:
             "PYTHONPATH": str(self.folder),
             "PYTHONDONTWRITEBYTECODE": "1",
             "EMULATOR_CACHE": str(self._emulator),
+            "EMULATED_PRODUCTS": "200",
         }
         command = [sys.executable, *_PYTEST, f"--basetemp={self._scratch}", *tests]
         process = subprocess.Popen(
