@@ -166,6 +166,17 @@ def test_arrays_that_the_first_launch_changes_are_restored_afterwards() -> None:
     assert space.written == ("y",)
 
 
+def test_one_launch_looks_for_written_arrays_and_later_ones_only_restore_them() -> None:
+    x, y = array(1.0), array(0.0)
+    space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"))
+    launches: list[int] = []
+    space.find_written(lambda: launches.append(1))  # writes nothing undeclared
+    space.values[0].fill_(5.0)  # as another configuration may
+    space.find_written(lambda: launches.append(2))
+    assert launches == [1]
+    assert (space.values[0].numpy() == 1).all()
+
+
 def test_only_named_arrays_are_copied_if_all_written_ones_are_named() -> None:
     x, y = array(1.0), array(0.0)
     space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"), writes_only_named=True)
