@@ -99,6 +99,21 @@ def test_a_new_argument_drops_a_gradient_also_while_there_is_no_adjoint(source: 
     assert given.numpy()[0] == 0.0
 
 
+@wp.kernel
+def shifted(x: wp.array(dtype=wp.float32), by: wp.vec3, out: wp.array(dtype=wp.float32)):
+    i = wp.tid()
+    out[i] = x[i] + by[0]
+
+
+def test_a_list_that_changes_is_not_used_when_the_module_is_built_again() -> None:
+    x, out, by = array(2.0), array(0.0), [1.0, 0.0, 0.0]
+    pair = record(shifted, 1, [x, by], [out], device=CPU)
+    by[0] = 9.0
+    pair.kernel.module.mark_modified()
+    pair.forward()
+    assert out.numpy()[0] == 3.0
+
+
 # ---- kernels that have one name
 
 

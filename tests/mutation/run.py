@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -54,14 +55,9 @@ class Outcome:
     test: str = ""
     reason: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """The outcome as JSON values."""
-        values: dict[str, Any] = {"name": self.mutation.name, "file": self.mutation.file, "state": self.state}
-        if self.test:
-            values["test"] = self.test
-        if self.mutation.survives:
-            values["survives"] = self.mutation.survives
-        return values
+    def to_json(self) -> dict[str, str]:
+        """The state, and the test that failed, as JSON values."""
+        return {"state": self.state, **({"test": self.test} if self.test else {})}
 
 
 class Tree:
@@ -76,6 +72,7 @@ class Tree:
         self.folder = folder / "tree"
         self._scratch = folder / "scratch"
         self._emulator = folder / "emulator"
+        self._kernels = folder / "kernels"
         listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         names = subprocess.run(listing, cwd=root, capture_output=True, text=True, check=True).stdout
         for name in filter(None, names.split("\0")):
@@ -83,7 +80,7 @@ class Tree:
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(root / name, self.folder / name)
 
-    def test(self, tests: Sequence[str], seconds: float) -> tuple[int | None, str]:
+    def test(self, tests: Sequence[str], seconds: float, warm: bool = False) -> tuple[int | None, str]:
         """Run pytest. Returns its exit status, or None if it took too long, and its output."""
         environment = {
             **os.environ,
@@ -92,6 +89,8 @@ class Tree:
             "EMULATOR_CACHE": str(self._emulator),
             "EMULATED_PRODUCTS": "200",
         }
+        if warm:
+            environment["WARP_CACHE_PATH"] = str(self._kernels)
         command = [sys.executable, *_PYTEST, f"--basetemp={self._scratch}", *tests]
         process = subprocess.Popen(
             command, cwd=self.folder, env=environment, text=True, start_new_session=True,
@@ -112,7 +111,7 @@ class Tree:
         path.write_text(mutation.applied(text), "utf-8")
         start = time.monotonic()
         try:
-            status, output = self.test(mutation.tests, seconds)
+            status, output = self.test(mutation.tests, seconds, mutation.warm)
         finally:
             path.write_text(text, "utf-8")
         states = {None: "timed out", _PASSED: "survived", _TESTS_FAILED: "killed"}
@@ -126,31 +125,31 @@ class Tree:
         )
 
 
-def score(outcomes: Iterable[Outcome]) -> dict[str, Any]:
-    """The score of a room as JSON values."""
-    found = list(outcomes)
-    counts = {state: sum(one.state == state for one in found) for state in STATES}
-    explained = sum(one.state == "survived" and bool(one.mutation.survives) for one in found)
-    return {"total": len(found), **counts, "explained": explained, "mutations": [one.to_json() for one in found]}
-
-
-def record(scores: dict[str, dict[str, Any]], path: Path = RECORD) -> dict[str, Any]:
-    """Write the scores of some rooms. Other rooms keep theirs, unless their tables are gone."""
+def record(outcomes: Sequence[Outcome], path: Path = RECORD) -> dict[str, Any]:
+    """Write the outcomes. Those of other mutations stay, unless they are no longer in the tables."""
     before = json.loads(path.read_text("utf-8"))["rooms"] if path.exists() else {}
     git = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    date = datetime.now(timezone.utc).date().isoformat()
-    now = {room: {"date": date, "commit": commit, **values} for room, values in scores.items()}
-    merged = {room: found for room in rooms() if (found := now.get(room) or before.get(room))}
-    total, killed = (sum(room[key] for room in merged.values()) for key in ("total", "killed"))
-    written = {
-        "date": date,
-        "commit": commit,
-        "total": total,
-        "killed": killed,
-        "killed_share": round(killed / total, 4) if total else 0.0,
-        "rooms": merged,
-    }
+    run = {"date": datetime.now(timezone.utc).date().isoformat(), "commit": commit}
+    now = {(one.mutation.room, one.mutation.name): one.to_json() for one in outcomes}
+    scores: dict[str, Any] = {}
+    for room in rooms():
+        known = before.get(room, {"mutations": {}})
+        found = {
+            one.name: result
+            for one in mutations(room)
+            if (result := now.get((room, one.name)) or known["mutations"].get(one.name)) is not None
+        }
+        if not found:
+            continue
+        counts = Counter(result["state"] for result in found.values())
+        explained = [one.name for one in mutations(room) if one.survives and one.name in found]
+        latest = run if any(one.mutation.room == room for one in outcomes) else {key: known[key] for key in run}
+        states = {state: counts[state] for state in STATES if counts[state]}
+        scores[room] = {**latest, "total": len(found), **states, "explained": len(explained), "mutations": found}
+    total, killed = (sum(score.get(key, 0) for score in scores.values()) for key in ("total", "killed"))
+    share = round(killed / total, 4) if total else 0.0
+    written = {**run, "total": total, "killed": killed, "killed_share": share, "rooms": scores}
     path.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
     return written
 
@@ -183,7 +182,7 @@ def run_all(chosen: Sequence[Mutation], jobs: int, folder: Path) -> list[Outcome
     def baseline(room: str) -> str:
         tests = list(dict.fromkeys(test for one in chosen if one.room == room for test in one.tests))
         tree = trees.get()
-        status, output = tree.test(tests, 4 * SECONDS)
+        status, output = tree.test(tests, 4 * SECONDS, all(one.warm for one in chosen if one.room == room))
         trees.put(tree)
         return "" if status == _PASSED else f"{room}: without a mutation, pytest ends with {status}:\n{output[-3000:]}"
 
@@ -209,16 +208,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("rooms", nargs="*", choices=[*rooms(), []], help="rooms to run; all by default")
     parser.add_argument("--only", default="", help="mutations whose name contains this text")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="mutations at a time")
-    parser.add_argument("--record", action="store_true", help=f"write the scores to {RECORD.relative_to(ROOT)}")
+    parser.add_argument("--record", action="store_true", help=f"write the outcomes to {RECORD.relative_to(ROOT)}")
     given = parser.parse_args(arguments)
     chosen = [m for room in given.rooms or rooms() for m in mutations(room) if given.only in m.name]
-    if given.record and given.only:
-        parser.error("--record needs whole rooms")
     with tempfile.TemporaryDirectory(prefix="warp_tiles_mutations_") as folder:
         outcomes = run_all(chosen, given.jobs, Path(folder))
     if given.record:
-        scores = {room: score(o for o in outcomes if o.mutation.room == room) for room in given.rooms or rooms()}
-        written = record(scores)
+        written = record(outcomes)
         print(f"{written['killed']} of {written['total']} on record are killed")
     found = complaints(outcomes)
     print(f"{sum(one.state == 'killed' for one in outcomes)} of {len(outcomes)} are killed", *found, sep="\n")

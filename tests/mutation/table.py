@@ -33,6 +33,7 @@ class Mutation:
         old, new: The text that is replaced, which occurs once, and its replacement.
         tests: Arguments of pytest that select the tests.
         survives: The reason why no test can fail on it; empty if one must.
+        warm: True to keep Warp's kernel cache between mutations, which do not change what Warp builds.
     """
 
     room: str
@@ -42,6 +43,7 @@ class Mutation:
     new: str
     tests: tuple[str, ...]
     survives: str = ""
+    warm: bool = False
 
     def applied(self, text: str) -> str:
         """Returns the faulty text of the file.
@@ -71,7 +73,7 @@ def mutations(room: str) -> list[Mutation]:
 
 def _mutation(room: str, table: dict[str, Any], entry: dict[str, Any]) -> Mutation:
     known = {field.name for field in fields(Mutation)} - {"room"}
-    values = {"tests": table.get("tests", []), "file": table.get("file", ""), **entry}
+    values = {"tests": [], **{name: value for name, value in table.items() if name != "mutation"}, **entry}
     if values.keys() - known or not {"name", "old", "new"} <= values.keys():
         raise ValueError(f"{room}, {entry.get('name')}: the fields are {', '.join(entry)}")
     return Mutation(room=room, **{**values, "tests": tuple(values["tests"])})

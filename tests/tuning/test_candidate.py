@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import warp as wp
 import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
 from warp_tiles import TuningError
-from warp_tiles.tuning.candidate import Workspace
+from warp_tiles.tuning.candidate import KernelCandidate, Reference, Workspace
+from warp_tiles.tuning.maker import TunedLaunch
 from warp_tiles.tuning.measure import Effort
 
 SIZE = 8
@@ -202,3 +204,20 @@ def test_an_array_that_cannot_be_copied_is_named(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(TuningError, match=r"argument x of shape \(8,\) cannot be copied on cpu: Failed") as caught:
         Workspace(("x",), (array(1.0),), None, wp.get_device("cpu"))
     assert "restore=" in caught.value.remedy
+
+
+def test_results_of_another_shape_are_wrong() -> None:
+    """NumPy would compare one number with each element."""
+    reference = Reference({"y": np.zeros(1)}, rtol=0.0, atol=1.0)
+    reference.check({"y": np.zeros(1)})
+    with pytest.raises(TuningError, match="y has the shape"):
+        reference.check({"y": np.zeros(SIZE)})
+
+
+def test_a_kernel_that_needs_more_shared_memory_than_there_is_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks = SimpleNamespace(forward_smem_bytes=99_000, forward_smem_shortfall="and the device has 48000")
+    monkeypatch.setattr(wp, "launch", lambda *arguments, **named: SimpleNamespace(hooks=hooks))
+    space = Workspace((), (), frozenset(), wp.get_device("cpu"))
+    launch = TunedLaunch({"step": 1}, add(1), 64)
+    with pytest.raises(TuningError, match="99000 bytes of shared memory are needed, and the device has 48000"):
+        KernelCandidate(launch, SIZE, False, space).build()
