@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import warp as wp
 
@@ -114,6 +115,12 @@ def test_a_list_that_changes_is_not_used_when_the_module_is_built_again() -> Non
     assert out.numpy()[0] == 3.0
 
 
+@pytest.mark.parametrize("given", [array(2.0, 3), np.zeros(3)], ids=["Warp", "NumPy"])
+def test_an_array_is_not_a_list_of_inputs(given: Any) -> None:
+    with pytest.raises(RecordingError, match="inputs is"):
+        record(energy, 1, given, device=CPU)
+
+
 # ---- kernels that have one name
 
 
@@ -145,10 +152,10 @@ def test_another_kernel_that_a_maker_returns_under_the_name_is_no_edit(source: S
 
 def test_a_kernel_of_a_maker_is_not_the_one_that_has_its_name(source: Source) -> None:
     module = source.load(MAKER)
-    source.run_cell(CELL.format(factor="3.0"))
-    launched = Launched(module.make(2.0))
-    source.run_cell(CELL.format(factor="7.0"))
-    assert launched.value() == 2.0
+    source.run_cell(CELL.format(factor="17.0"))
+    launched = Launched(module.make(4.0))
+    source.run_cell(CELL.format(factor="19.0"))
+    assert launched.value() == 4.0
 
 
 # no test above has these factors: Warp gives two equal kernels with modules of their own one kernel object

@@ -12,6 +12,7 @@ import warp as wp
 import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
 from warp_tiles import TuningError
+from warp_tiles.tuning import candidate
 from warp_tiles.tuning.candidate import KernelCandidate, Reference, Workspace
 from warp_tiles.tuning.maker import TunedLaunch
 from warp_tiles.tuning.measure import Effort
@@ -221,3 +222,15 @@ def test_a_kernel_that_needs_more_shared_memory_than_there_is_fails(monkeypatch:
     launch = TunedLaunch({"step": 1}, add(1), 64)
     with pytest.raises(TuningError, match="99000 bytes of shared memory are needed, and the device has 48000"):
         KernelCandidate(launch, SIZE, False, space).build()
+
+
+def test_candidates_share_the_lock_of_their_module_and_device() -> None:
+    """Two builds of one module at a time would both compile it."""
+    kernel, other = add(1), add(2)
+    cpu, gpu = wp.get_device("cpu"), SimpleNamespace(is_cpu=False)
+    lock = candidate._lock_of(TunedLaunch({}, kernel, 64), cpu)
+    assert candidate._lock_of(TunedLaunch({}, kernel, 128), cpu) is lock, "the CPU has one build for all block sizes"
+    assert candidate._lock_of(TunedLaunch({}, kernel, 64), gpu) is not lock
+    of_128 = candidate._lock_of(TunedLaunch({}, kernel, 128), gpu)
+    assert candidate._lock_of(TunedLaunch({}, kernel, 64), gpu) is not of_128
+    assert kernel.module.name == other.module.name or candidate._lock_of(TunedLaunch({}, other, 64), cpu) is not lock
