@@ -9,6 +9,7 @@ import pytest
 
 import warp_tiles
 from warp_tiles._warp import hooks as hooks_module
+from warp_tiles._warp import reload as reload_module
 from warp_tiles._warp.hooks import Hooks
 from warp_tiles._warp.installed import require_hooks
 from warp_tiles._warp.reload import LoadAgain
@@ -65,6 +66,19 @@ def test_a_hash_that_was_discarded_during_a_load_is_computed_again(hooks: Hooks)
     hooks._refuse_stale_hash(FakeModule(None).builder)
     with hooks.reloads._mark("loading"), pytest.raises(LoadAgain):
         hooks._refuse_stale_hash(FakeModule(None).builder)
+
+
+def test_settings_that_keep_changing_are_an_error(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reload_module, "_hash_again", lambda module: True)
+    loads: list[None] = []
+
+    def load() -> None:
+        loads.append(None)
+        raise LoadAgain
+
+    with pytest.raises(PlanError, match="the settings kept changing while module module was being loaded"):
+        hooks.reloads._load_again(LoadAgain(), FakeModule(None), load)
+    assert len(loads) == 4
 
 
 # ---- settings that discard hashes
