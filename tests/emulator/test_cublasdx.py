@@ -36,6 +36,10 @@ CASES = {
     "half_edges_padded": Case("half_16816", 37, 19, 21, (1, 2), "crc", padding=(3, 1, 5), alignments=(2, 2, 4)),
     "to_half_edges": Case("half_16816_to_half", 20, 12, 18, (1, 1), "rrr", HALVES, 32, alignments=(4, 8, 8)),
     "half_unaligned": Case("half_16816", 32, 32, 32, (2, 1), "rcr", padding=(1, 2, 3), alignments=(2, 4, 4)),
+    # less alignment than the leading dimensions would allow
+    "half_promised": Case("half_16816", 32, 32, 32, (2, 1), "rcr", alignments=(4, 2, 8)),
+    "tf32_promised": Case("tf32_1688", 64, 32, 24, (2, 1), "crc", FLOATS, alignments=(8, 4, 8)),
+    "fma_promised": Case("universal_fma", 32, 16, 12, (8, 8), "rcr", FLOATS, alignments=(8, 4, 8)),
     # both operands row-major: units are exchanged
     "rows": Case("half_16816", 64, 32, 32, (2, 1), "rrr"),
     # interleaved repetitions

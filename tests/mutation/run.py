@@ -115,10 +115,11 @@ class Tree:
         finally:
             path.write_text(text, "utf-8")
         states = {None: "timed out", _PASSED: "survived", _TESTS_FAILED: "killed"}
+        state = "killed" if status is not None and status < 0 else states.get(status, "broken")  # by a signal
         failed, reason = _FAILED.search(output), _REASON.search(output)
         return Outcome(
             mutation,
-            states.get(status, "broken"),
+            state,
             time.monotonic() - start,
             failed[1] if failed else "",
             reason[1] if reason else "",
