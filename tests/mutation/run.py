@@ -18,8 +18,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -160,7 +161,7 @@ def complaints(outcomes: Sequence[Outcome]) -> list[str]:
     found = []
     for one in outcomes:
         name = f"{one.mutation.room}, {one.mutation.name}"
-        if one.state != "killed" and not one.mutation.survives:
+        if one.state != "killed" and not (one.state == "survived" and one.mutation.survives):
             found.append(f"{name}: {one.state}")
         elif one.state == "killed" and one.mutation.survives:
             found.append(f"{name}: {one.test} kills it, so 'survives' is wrong")
@@ -180,17 +181,23 @@ def run_all(chosen: Sequence[Mutation], jobs: int, folder: Path) -> list[Outcome
     for number in range(jobs):
         trees.put(Tree(ROOT, folder / str(number)))
 
+    @contextmanager
+    def free_tree() -> Iterator[Tree]:
+        tree = trees.get()
+        try:
+            yield tree
+        finally:
+            trees.put(tree)
+
     def baseline(room: str) -> str:
         tests = list(dict.fromkeys(test for one in chosen if one.room == room for test in one.tests))
-        tree = trees.get()
-        status, output = tree.test(tests, 4 * SECONDS, all(one.warm for one in chosen if one.room == room))
-        trees.put(tree)
+        with free_tree() as tree:
+            status, output = tree.test(tests, 4 * SECONDS, all(one.warm for one in chosen if one.room == room))
         return "" if status == _PASSED else f"{room}: without a mutation, pytest ends with {status}:\n{output[-3000:]}"
 
     def outcome(mutation: Mutation) -> Outcome:
-        tree = trees.get()
-        found = tree.run(mutation)
-        trees.put(tree)
+        with free_tree() as tree:
+            found = tree.run(mutation)
         print(f"{found.state:9} {found.seconds:5.0f} s  {mutation.room}: {mutation.name}", flush=True)
         if found.test:
             print(f"                   {found.test}\n                   {found.reason[:160]}", flush=True)

@@ -226,8 +226,8 @@ def test_a_cpu_graph_replays_the_product() -> None:
 
 
 def test_arrays_that_require_gradients_need_no_tape() -> None:
-    a, b = (wp.full((4, 4), 2.0, dtype=wp.float32, device=CPU, requires_grad=True) for _ in range(2))
-    assert (warp_tiles.matmul(a, b).numpy() == 16.0).all()
+    a, b, out = (wp.full((4, 4), 2.0, dtype=wp.float32, device=CPU, requires_grad=True) for _ in range(3))
+    assert (warp_tiles.matmul(a, b, out).numpy() == 16.0).all()
     assert not a.grad.numpy().any()
 
 
