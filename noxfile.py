@@ -3,6 +3,7 @@
 tests       the tests that need no GPU, on each Python that is installed
 warp        planning, hashes, builds and the command line on each Warp that is supported
 lint        ruff and mypy
+mutation    small faults in the sources, each of which its tests must find; names of rooms after ``--`` select some
 """
 
 from __future__ import annotations
@@ -40,3 +41,10 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("mypy")
+
+
+@nox.session
+def mutation(session: nox.Session) -> None:
+    """The mutations of tests/mutation/rooms, about an hour on two cores. Records the outcomes."""
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "tests.mutation.run", "--record", *session.posargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -232,3 +233,21 @@ def test_the_bundle_of_a_plan_without_products_can_be_imported(tmp_path: Path, s
     aot.write_variants(tmp_path, [], store)
     assert aot.pack(tmp_path / "index.json", tmp_path / "bundle.tar").added == 0
     assert Cache(tmp_path / "cache").import_bundle(tmp_path / "bundle.tar").added == 0
+
+
+def test_an_index_of_another_schema_is_refused(tmp_path: Path, store: ToolchainStore) -> None:
+    aot.write_variants(tmp_path, [], store)
+    index = tmp_path / aot.INDEX_NAME
+    index.write_text(json.dumps({**json.loads(index.read_text()), "schema": 99}))
+    with pytest.raises(PlanError, match="its schema is 99"):
+        aot.pack(index, tmp_path / "bundle")
+
+
+def test_the_umask_decides_who_can_read_a_bundle(tmp_path: Path, store: ToolchainStore) -> None:
+    aot.write_variants(tmp_path, [], store)
+    before = os.umask(0o027)
+    try:
+        aot.pack(tmp_path / aot.INDEX_NAME, tmp_path / "bundle")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "bundle").stat().st_mode & 0o777 == 0o640

@@ -252,3 +252,13 @@ def test_a_tiny_product_is_compiled_and_then_found(provider: str, tmp_path: Path
             assert artifact.payload.startswith(b"\xedCN\x7f")
             assert artifact.symbol == tiny.symbol
             assert len(artifact.payload) < 1_000_000
+
+
+def test_new_records_discard_what_was_built_ahead(bench: Bench) -> None:
+    """The kept artifact and the linked module may be those of another choice."""
+    kept = replace(bench.build(ALIGNED), payload=b"kept")
+    bench.engine.keep([kept], settings.current())
+    bench.engine.linked_ahead["module", 90, 64] = "digest", b"cubin"
+    bench.engine.records_changed()
+    assert bench.engine.linked_ahead == {}
+    assert bench.build(ALIGNED).payload != b"kept"

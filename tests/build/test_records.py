@@ -119,3 +119,10 @@ def test_records_of_many_threads_are_all_kept() -> None:
     for thread in threads:
         thread.join()
     assert len(recorder.records) == 16
+
+
+def test_a_record_keeps_the_size_of_a_function_and_not_its_code() -> None:
+    kept = BUILT.without_payload()
+    assert (kept.payload, kept.lto_bytes) == (b"", 100)
+    assert kept.to_json() == BUILT.to_json()
+    assert record(kept, HIT.without_payload()).to_json()["lto_bytes"] == 150

@@ -59,6 +59,16 @@ def test_stages_begin_in_idle_tiles_and_continue_after_the_last_one() -> None:
     assert ring.starts == (False,)
 
 
+def test_each_slot_begins_with_a_swizzling_pattern() -> None:
+    variant = variant_of(64, 48, 16, 128)
+    a, b, c = t.tile("a", 64, 16, "float16"), t.tile("b", 16, 48, "float16"), t.tile("c", 64, 48)
+    nodes = t.zeros(c), t.loop(t.load(b), t.load(a), t.product(a, b, c))
+    ring = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: variant}, TARGET.families)).ring
+    assert ring is not None
+    assert {name: slot.offset_bytes for name, slot in ring.slots.items()} == {"b": 0, "a": 2 * STAGE_ALIGNMENT}
+    assert ring.loop.stage_bytes == 4 * STAGE_ALIGNMENT
+
+
 def test_a_start_value_stays_in_c() -> None:
     ring = ring_of(t.load(C), t.loop(*body()))
     assert (ring.first, ring.starts) == (A, (True,))
@@ -143,6 +153,14 @@ def test_a_view_that_is_no_transpose_is_an_obstacle() -> None:
     part = t.view("part", A, rows=M, cols=K, dtype="float16")
     nodes = t.load(A), t.load(B), t.alias(part, A, "tile_view"), t.product(part, B, C)
     assert "is not a whole tile that the loop loads" in obstacle(decided(t.zeros(C), t.loop(*nodes)))
+
+
+def test_a_tile_that_is_larger_than_the_operand_is_an_obstacle() -> None:
+    wide = t.tile("a", M, 2 * K, "float16")
+    nodes = t.load(wide), t.load(B), t.product(wide, B, C)
+    assert "is not a whole tile that the loop loads" in obstacle(
+        decided(t.zeros(C), t.loop(*nodes), tiles=(C, wide, B))
+    )
 
 
 def test_a_transpose_is_a_whole_tile() -> None:

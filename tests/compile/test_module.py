@@ -15,7 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.compile.module import KNOWN_KEYWORDS, ModuleSource, max_registers, module_options, warp_link_reason
+from warp_tiles.compile.module import (
+    KNOWN_KEYWORDS,
+    ModuleSource,
+    max_registers,
+    module_options,
+    resident_blocks,
+    warp_link_reason,
+)
 from warp_tiles.errors import LinkError
 from warp_tiles.toolchain.search import Toolchain
 
@@ -264,6 +271,14 @@ def test_every_keyword_of_this_warp_is_known() -> None:
 )  # fmt: skip
 def test_max_registers(threads: int, registers: int | None) -> None:
     assert max_registers(threads) == registers
+
+
+@pytest.mark.parametrize(
+    ("threads", "own_templates", "blocks"),
+    [(64, True, 1), (128, True, 1), (160, True, 2), (256, True, 2), (288, True, 1), (512, True, 1), (256, False, 1)],
+)
+def test_resident_blocks(threads: int, own_templates: bool, blocks: int) -> None:
+    assert resident_blocks(threads, own_templates) == blocks
 
 
 @pytest.mark.parametrize(("threads", "registers"), [(128, None), (129, 128), (192, 128), (256, 128)])

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.emulator.native import FOLDER, cached_folder
 from tests.emulator.tiles import Matrix, Tile, to_bytes
 
-FOLDER = Path(__file__).resolve().parent
 KERNELS = FOLDER.parents[1] / "kernels"
 ROLES = ("A reads", "B reads", "C reads", "C writes")
 FLAGS = ["-std=c++17", "-ffp-contract=off", "-U_FORTIFY_SOURCE", f"-I{FOLDER}", f"-I{KERNELS}"]
@@ -138,8 +138,10 @@ class Emulator:
         self._uncompiled = 0
         self._device_flags = ["-O0", "-w", *filter(self._accepts, STRICT_FLAGS)]
         sources = sorted((FOLDER / "machine").glob("*.cpp"))
-        self._objects = [folder / f"{source.stem}.o" for source in sources]
-        list(self._pool.map(self._compile_machine, sources, self._objects))
+        compiled = cached_folder(folder, f"functions {compiler}")
+        self._objects = [compiled / f"{source.stem}.o" for source in sources]
+        if not all(path.exists() for path in self._objects):
+            list(self._pool.map(self._compile_machine, sources, self._objects))
 
     def close(self) -> None:
         """Wait for running builds and launches."""

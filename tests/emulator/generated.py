@@ -82,7 +82,7 @@ def generate(module: ModuleType, folder: Path, arch: int, threads: int) -> Gener
 def emulated_kernels(folder: Path) -> None:
     """Copy the device code to a new folder, with the collective instructions of modules in the emulator's form."""
     shutil.copytree(KERNELS, folder)
-    for name in ("ldmatrix", "mma", "wgmma"):
+    for name in ("ldmatrix", "memory", "mma", "wgmma"):
         shutil.copy(FOLDER / "arch" / f"{name}.cuh", folder / "arch")
 
 
@@ -122,21 +122,23 @@ class EmulatedKernels:
         return self._launch(f"{kernel.key}_", "forward", dim, packed, memory)
 
     def backward(
-        self, kernel: Any, dim: Sequence[int], arguments: Sequence[Argument], gradients: Sequence[Values | None]
-    ) -> Outcome:
+        self, kernel: Any, dim: Sequence[int], arguments: Sequence[Argument], gradients: Sequence[Values | None],
+        passed_by: tuple[str, ...] = ("array", "launch"),
+    ) -> Outcome:  # fmt: skip
         """Launch a kernel's adjoint.
 
         Args:
             kernel, dim, arguments: See :meth:`forward`.
             gradients: Gradients in the order of the arguments. The kernel reads those of outputs and adds to those of
                 inputs. In the outcome the gradient of ``A`` is called ``adj_A``.
+            passed_by: Where an array's gradient is passed: in the ``array``, as an argument of the ``launch``, or both.
         """
         memory = Memory()
         primal, adjoint = [], []
         for arg, value, gradient in zip(kernel.adj.args, arguments, gradients):
             grad = 0 if gradient is None else memory.add(f"adj_{arg.label}", gradient)
-            primal.append(self._argument(memory, arg, value, grad))
-            if gradient is not None:
+            primal.append(self._argument(memory, arg, value, grad if "array" in passed_by else 0))
+            if gradient is not None and "launch" in passed_by:
                 adjoint.append(array_argument(gradient, grad))
             else:
                 adjoint.append(null_array() if isinstance(value, np.ndarray) else bytes(len(primal[-1])))

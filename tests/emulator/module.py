@@ -21,7 +21,7 @@ from pathlib import Path
 import warp as wp
 
 from tests.emulator.memory import Memory, Values
-from tests.emulator.native import FOLDER, copy_headers, for_host
+from tests.emulator.native import FOLDER, cached_folder, copy_headers, for_host
 
 KERNELS = FOLDER.parents[1] / "kernels"
 SECONDS_PER_LAUNCH = 60.0
@@ -67,7 +67,7 @@ class Outcome:
 
 
 class Machine:
-    """Compiles modules. The emulator itself is compiled once.
+    """Compiles modules. The emulator itself is compiled once, or never if the folder EMULATOR_CACHE has it.
 
     Args:
         folder: Folder for build outputs. Each machine needs its own.
@@ -78,18 +78,20 @@ class Machine:
         self.folder = folder
         self._compiler = compiler
         self._numbers = itertools.count()
-        native = folder / "native"
         self._pool = ThreadPoolExecutor(min(2, os.cpu_count() or 1))
+        self._compiled = cached_folder(folder, f"{wp.__version__} {compiler}")
+        native = self._compiled / "native"
         sources = [
             path
             for path in sorted([*(FOLDER / "machine").glob("*.cpp"), *(FOLDER / "grid").glob("*.cpp")])
             if path.name not in ("batch.cpp", "block.cpp", "shared_memory.cpp")
         ]
-        copy_headers(Path(wp.__file__).parent / "native", native)
         self._paths = [f"-I{FOLDER}", f"-I{native}"]
-        self._objects = [folder / f"{source.stem}.o" for source in sources]
-        commands = (["-O2", f"-I{FOLDER}", "-c", str(s), "-o", str(o)] for s, o in zip(sources, self._objects))
-        list(self._pool.map(self._compile, commands))
+        self._objects = [self._compiled / f"{source.stem}.o" for source in sources]
+        if not native.exists():
+            commands = (["-O2", f"-I{FOLDER}", "-c", str(s), "-o", str(o)] for s, o in zip(sources, self._objects))
+            list(self._pool.map(self._compile, commands))
+            copy_headers(Path(wp.__file__).parent / "native", native)
 
     def close(self) -> None:
         """Wait for running compilations."""
@@ -129,7 +131,7 @@ class Machine:
     def _headers(self, text: str, device: Sequence[str]) -> Path:
         """The precompiled headers at the start of a module."""
         digest = hashlib.sha256("\n".join([text, *device]).encode()).hexdigest()
-        header = self.folder / f"headers_{digest[:8]}.h"
+        header = self._compiled / f"headers_{digest[:8]}.h"
         if not header.exists():
             header.write_text(f'#include "cuda/device.h"\n{text}')
             self._compile([*_TRACED[:-1], "c++-header", *device, str(header), "-o", f"{header}.gch"])

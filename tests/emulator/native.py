@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,22 @@ _DYNAMIC = "extern __shared__ char dynamic_smem_base[];"
 _DYNAMIC_HERE = (
     "char* const dynamic_smem_base = static_cast<char*>(wt::emulator::shared_pointer(wt::emulator::shared_start));"
 )
+
+
+def cached_folder(folder: Path, key: str) -> Path:
+    """The folder for the compiled emulator: ``folder``, or one that lasts if EMULATOR_CACHE names where.
+
+    One process at a time may use a cache, because nothing is locked.
+    """
+    cache = os.environ.get("EMULATOR_CACHE")
+    if not cache:
+        return folder
+    digest = hashlib.sha256(key.encode())
+    for path in sorted(path for path in FOLDER.rglob("*") if path.suffix in (".h", ".cpp", ".py")):
+        digest.update(path.read_bytes())
+    found = Path(cache) / digest.hexdigest()[:16]
+    found.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 def for_host(text: str) -> str:

@@ -86,6 +86,13 @@ def test_drawn_cases(machine: Machine, tmp_path: Path, seed: int) -> None:
     check(emulated, kernels, cases)
 
 
+def test_fma_with_eight_lanes_along_n(machine: Machine, tmp_path: Path) -> None:
+    cases = with_type({"wide": Case(32, 128, 16, 40, 120, 52, b_transposed=True)}, "float32")
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, 64)
+    assert "lanes_n = 8" in source
+    check(emulated, kernels, cases)
+
+
 FAULTS = {
     "it waits for one load too few": ("wait_for_copy_groups<LAG - 1>", "wait_for_copy_groups<LAG>"),
     "no barrier": (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from warp_tiles.gemm.dispatch import Target, Tile, products
@@ -33,6 +35,9 @@ def variant_of(
     c = Tile(result, (m, n), (n, 1), "row_major", True)
     a, b = operand(m, k, layout[0]), operand(k, n, layout[1])
     return products(a, b, c, precision=precision, target=Target(arch, threads)).variants[Role.FORWARD]
+
+
+OF_TWO_TYPES = replace(variant_of(64, 64, 64, 128), b=variant_of(64, 64, 64, 128, dtype="bfloat16").b)
 
 
 def tf32(m: int, n: int, k: int, threads: int, layout: str, arch: int = 90) -> GemmVariant:
@@ -99,6 +104,8 @@ def test_instruction_and_grid(variant: GemmVariant, expected: StagedProduct) -> 
         (variant_of(64, 64, 64, 128, arch=75), "128 threads cannot share 64x64x64"),
         (variant_of(128, 256, 64, 128), "128 threads cannot share 128x256x64"),  # 256 sums in a thread
         (variant_of(16, 16, 16, 128), "128 threads cannot share 16x16x16"),
+        (variant_of(128, 208, 64, 128), "128 threads cannot share 128x208x64"),  # 208 sums, and 56 other registers
+        (OF_TWO_TYPES, "stages hold tiles of one type"),
     ],
 )
 def test_reasons(variant: GemmVariant, reason: str) -> None:

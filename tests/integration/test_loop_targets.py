@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import compile_module, load
@@ -117,3 +118,10 @@ def test_shared_memory_covers_the_stages(tmp_path: Path, main_loop: str) -> None
     (size,) = (size for name, size in meta.items() if name.endswith("forward_smem_bytes"))
     tiles = 4 * 64 * 64 + 2 * 2 * 64 * 32
     assert size == {"two_buffers": tiles}.get(main_loop, 4 * 2 * 2 * 64 * 32 + 1024)
+
+
+def test_ptx_has_mma_for_any_gpu_from_sm_90_on(tmp_path: Path) -> None:
+    wp.compile_aot_module(loop_module(), arch=90, module_dir=tmp_path, use_ptx=True)
+    (ptx,) = (path.read_text() for path in tmp_path.glob("*.ptx"))
+    assert ".target sm_90\n" in ptx
+    assert "mma.sync" in ptx

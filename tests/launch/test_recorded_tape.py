@@ -107,6 +107,14 @@ def test_the_tape_has_the_gradients() -> None:
     assert ours.gradients[simulation.spring].stiffness is simulation.spring.stiffness.grad
 
 
+def test_the_tape_has_them_before_its_backward_pass() -> None:
+    x, loss = Simulation.array([2.0]), Simulation.array([0.0])
+    pair = record(energy, 1, [x], [loss], device=CPU)
+    with wp.Tape() as tape:
+        pair.forward()
+        assert (tape.gradients[x], tape.gradients[loss]) == (x.grad, loss.grad)
+
+
 def test_recorded_and_ordinary_launches_share_a_tape() -> None:
     simulation = Simulation()
     tape, expected = taped(simulation, simulation.launch)

@@ -51,9 +51,12 @@ def test_products_have_the_limit_of_their_block(threads: int, provider: str, exp
     assert limit(planned(PRODUCT, provider=provider), threads=threads) == expected
 
 
-@pytest.mark.parametrize(("sums", "expected"), [(64, 128), (128, None)])
-def test_many_sums_of_a_loop_leave_room_for_one_block(sums: int, expected: int | None) -> None:
-    loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", "wgmma", sums)
+@pytest.mark.parametrize(
+    ("instruction", "sums", "expected"),
+    [("wgmma", 64, 128), ("wgmma", 128, None), ("fma", 63, 128), ("fma", 64, None)],
+)
+def test_many_sums_of_a_loop_leave_room_for_one_block(instruction: str, sums: int, expected: int | None) -> None:
+    loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", instruction, sums)
     plan = ModulePlan("module", 90, 256, ("k",), (planned(PRODUCT),), settings.current(), loops=(loop,))
     assert with_register_limit(plan).register_limit == expected
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import warp_tiles
 from tests.product.cases import CPU, LAYOUTS, cube, integers, on, square, transposed, values_of
+from warp_tiles.product import matmul as matmul_module
 
 TYPES = [wp.float16, wp.bfloat16, wp.float32, wp.float64]
 
@@ -221,3 +223,21 @@ def test_a_cpu_graph_replays_the_product() -> None:
     a.fill_(2.0)
     wp.capture_launch(capture.graph)
     assert np.array_equal(out.numpy(), a.numpy() @ b.numpy())
+
+
+def test_arrays_that_require_gradients_need_no_tape() -> None:
+    a, b, out = (wp.full((4, 4), 2.0, dtype=wp.float32, device=CPU, requires_grad=True) for _ in range(3))
+    assert (warp_tiles.matmul(a, b, out).numpy() == 16.0).all()
+    assert not a.grad.numpy().any()
+
+
+def test_a_product_whose_kernel_is_no_longer_current_is_prepared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul_module, "_known", {})
+    a, b, out = on(integers(1, 8, 8)), on(integers(2, 8, 8)), on(np.zeros((8, 8)))
+    warp_tiles.matmul(a, b, out)
+    (known,) = matmul_module._known.values()
+    known.product = SimpleNamespace(is_current=lambda: False)  # it cannot run
+    out.zero_()
+    warp_tiles.matmul(a, b, out)
+    assert np.array_equal(out.numpy(), a.numpy() @ b.numpy())
+    assert known.product.is_current()

@@ -10,8 +10,10 @@ from tests.bench import variant_of
 from tests.gemm.test_variant import BASE, CHANGED
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.heuristics.choose import choose
 from warp_tiles.providers.cublasdx import promised, source_text
-from warp_tiles.providers.mma import config_struct, problem_struct, translation_unit
+from warp_tiles.providers.mma import config_struct, loop_sums, problem_struct, translation_unit
+from warp_tiles.providers.own import unique_name
 from warp_tiles.toolchain.sources import kernels_folder
 
 FMA = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
@@ -144,3 +146,23 @@ def test_the_templates_use_every_field_of_the_structs() -> None:
         assert re.search(rf"\bP::{name}\b|typename P::{name}\b", text), name
     for name in re.findall(r"\b(\w+) = ", config_struct(FMA)):
         assert re.search(rf"\bConfig::{name}\b", text), name
+
+
+def test_only_sums_of_at_least_32_bits_stay_in_registers_over_a_loop() -> None:
+    single, half = variant_of(32, "float32", 64), variant_of(32, "float16", 64)
+    assert loop_sums(single, single.symbol, choose(single)) is not None
+    assert loop_sums(half, half.symbol, choose(half)) is None, "each product would be rounded to C"
+    assert "_add(" not in translation_unit(half, choose(half))
+
+
+def test_functions_of_a_loop_are_inlined() -> None:
+    """Otherwise the compiler cannot keep the caller's sums in registers."""
+    variant = variant_of(32, "float32", 64)
+    text = translation_unit(variant, choose(variant))
+    for name in ("_add", "_finish"):
+        assert f"__attribute__((always_inline)) void {variant.symbol}{name}(" in text
+
+
+def test_each_variant_and_configuration_has_templates_of_its_own() -> None:
+    names = {unique_name(symbol, members) for symbol in ("f", "g") for members in ("int m;", "int n;")}
+    assert len(names) == 4

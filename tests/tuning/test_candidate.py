@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import warp as wp
 import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
 from warp_tiles import TuningError
-from warp_tiles.tuning.candidate import Workspace
+from warp_tiles.tuning import candidate
+from warp_tiles.tuning.candidate import KernelCandidate, Reference, Workspace
+from warp_tiles.tuning.maker import TunedLaunch
 from warp_tiles.tuning.measure import Effort
 
 SIZE = 8
@@ -166,6 +169,17 @@ def test_arrays_that_the_first_launch_changes_are_restored_afterwards() -> None:
     assert space.written == ("y",)
 
 
+def test_one_launch_looks_for_written_arrays_and_later_ones_only_restore_them() -> None:
+    x, y = array(1.0), array(0.0)
+    space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"))
+    launches: list[int] = []
+    space.find_written(lambda: launches.append(1))  # writes nothing undeclared
+    space.values[0].fill_(5.0)  # as another configuration may
+    space.find_written(lambda: launches.append(2))
+    assert launches == [1]
+    assert (space.values[0].numpy() == 1).all()
+
+
 def test_only_named_arrays_are_copied_if_all_written_ones_are_named() -> None:
     x, y = array(1.0), array(0.0)
     space = Workspace(("x", "y"), (x, y), frozenset({"y"}), wp.get_device("cpu"), writes_only_named=True)
@@ -191,3 +205,32 @@ def test_an_array_that_cannot_be_copied_is_named(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(TuningError, match=r"argument x of shape \(8,\) cannot be copied on cpu: Failed") as caught:
         Workspace(("x",), (array(1.0),), None, wp.get_device("cpu"))
     assert "restore=" in caught.value.remedy
+
+
+def test_results_of_another_shape_are_wrong() -> None:
+    """NumPy would compare one number with each element."""
+    reference = Reference({"y": np.zeros(1)}, rtol=0.0, atol=1.0)
+    reference.check({"y": np.zeros(1)})
+    with pytest.raises(TuningError, match="y has the shape"):
+        reference.check({"y": np.zeros(SIZE)})
+
+
+def test_a_kernel_that_needs_more_shared_memory_than_there_is_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks = SimpleNamespace(forward_smem_bytes=99_000, forward_smem_shortfall="and the device has 48000")
+    monkeypatch.setattr(wp, "launch", lambda *arguments, **named: SimpleNamespace(hooks=hooks))
+    space = Workspace((), (), frozenset(), wp.get_device("cpu"))
+    launch = TunedLaunch({"step": 1}, add(1), 64)
+    with pytest.raises(TuningError, match="99000 bytes of shared memory are needed, and the device has 48000"):
+        KernelCandidate(launch, SIZE, False, space).build()
+
+
+def test_candidates_share_the_lock_of_their_module_and_device() -> None:
+    """Two builds of one module at a time would both compile it."""
+    kernel, other = add(1), add(2)
+    cpu, gpu = wp.get_device("cpu"), SimpleNamespace(is_cpu=False)
+    lock = candidate._lock_of(TunedLaunch({}, kernel, 64), cpu)
+    assert candidate._lock_of(TunedLaunch({}, kernel, 128), cpu) is lock, "the CPU has one build for all block sizes"
+    assert candidate._lock_of(TunedLaunch({}, kernel, 64), gpu) is not lock
+    of_128 = candidate._lock_of(TunedLaunch({}, kernel, 128), gpu)
+    assert candidate._lock_of(TunedLaunch({}, kernel, 64), gpu) is not of_128
+    assert kernel.module.name == other.module.name or candidate._lock_of(TunedLaunch({}, other, 64), cpu) is not lock

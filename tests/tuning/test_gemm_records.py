@@ -201,6 +201,28 @@ def test_the_present_gpu_counts_and_the_named_one_does_not(bench: Bench, monkeyp
     assert best(bench, HALF) is not None
 
 
+def test_of_two_gpus_the_first_ones_record_counts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(H200, device="NVIDIA L40S", multiprocessors=142)
+    remember(bench, HALF, tuned_to(HALF))
+    remember(bench, HALF, [timing(config_of("mma", choose(HALF)), 9.0)], other)
+    for present, config in (((H200, other), another_tile(HALF)), ((other, H200), choose(HALF))):
+        monkeypatch.setattr("warp_tiles.tuning.gemm_records.present_environments", lambda found=present: found)
+        bench.engine.tuned.forget()
+        found = best(bench, HALF)
+        assert found is not None
+        assert found.tile_config == config
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_sizes_of_a_named_gpu_the_larger_one_counts(bench: Bench, order: int) -> None:
+    sizes = {100: [timing(config_of("mma", choose(HALF)), 9.0)], 132: tuned_to(HALF)}
+    for multiprocessors, timings in list(sizes.items())[::order]:
+        remember(bench, HALF, timings, replace(H200, multiprocessors=multiprocessors))
+    found = best(bench, HALF)
+    assert found is not None
+    assert found.tile_config == another_tile(HALF)
+
+
 def test_timings_of_another_driver_are_used_with_a_note_or_not_at_all(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

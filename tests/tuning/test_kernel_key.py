@@ -97,6 +97,29 @@ def test_enabling_warp_tiles_is_another_key_in_the_same_process(store: MemorySto
     assert add.counters.lookups == 2
 
 
+def test_the_provider_of_products_and_the_mode_of_the_build_are_in_the_key(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = tuned(store)
+    before = add.key(arguments(), "cpu")
+    assert dict(before.values)["build.products"] == "warp"
+    with warp_tiles.enabled():
+        for provider in ("mma", "scalar"):
+            with warp_tiles.override(provider=provider):
+                assert dict(add.key(arguments(), "cpu").values)["build.products"] == provider
+    assert add.key(arguments(), "cpu").digest == before.digest
+    monkeypatch.setattr(wp.config, "mode", "debug")
+    assert add.key(arguments(), "cpu").digest != before.digest
+
+
+def test_another_function_of_the_launch_dimensions_is_another_key(store: MemoryStore) -> None:
+    keys = [
+        tuned(store, dim=dim).key(arguments(), "cpu").digest
+        for dim in (lambda config, args: SIZE, lambda config, args: SIZE // config["step"])
+    ]
+    assert keys[0] != keys[1]
+
+
 def test_a_value_that_no_key_can_hold_is_named(store: MemoryStore) -> None:
     shift = warp_tiles.autotune([{"step": 1}], key=("v",), dim=lambda c, args: SIZE, store=lambda now: store)(_shift)
     y = wp.zeros(SIZE, dtype=float, device="cpu")

@@ -85,6 +85,8 @@ def test_a_value_is_not_confused_with_a_field_of_the_same_name() -> None:
     )
     named = {TuningKey.of(subject, {"subject": value}, "s", ENVIRONMENT).digest for subject, value in ("ab", "ba")}
     assert len(named) == 2
+    first, second = (TuningKey.of("a", {"device": name}, "s", ENVIRONMENT) for name in "ab")
+    assert first.digest != second.digest, "the environment has a device too"
 
 
 @given(st.dictionaries(TEXT, SCALARS, min_size=2, max_size=6), st.randoms())

@@ -193,6 +193,12 @@ def test_wall_time_covers_the_run_alone() -> None:
     assert max(samples) < 15_000
 
 
+def test_wall_time_restores_before_each_run() -> None:
+    log: list[str] = []
+    WallClock().sample_us(Fake(lambda: 0.0, log), 2)
+    assert [entry.strip() for entry in log] == ["restore", "run"] * 2
+
+
 class FakeStream:
     """A device that reaches the first run at once, or after a given number of fills of its buffer."""
 
@@ -227,6 +233,7 @@ def test_runs_that_the_host_was_too_late_for_are_repeated_behind_more_work(monke
     assert clock.sample_us(candidate, 3) == [500.0] * 3
     assert stream.fills == [4, 8, 0]
     assert log.count("run ") == 2 * (1 + 3), "one run of each attempt is not timed"
+    assert [entry.strip() for entry in log] == ["restore", "run"] * 2 * (1 + 3)
     clock.sample_us(candidate, 3)
     assert stream.fills == [4, 8, 8, 0], "the number of fills is remembered"
 

@@ -217,6 +217,8 @@ def test_an_unfinished_timing_does_not_replace_a_finished_one() -> None:
     finished, cut = timing_with(1.0, False), timing_with(2.0, True)
     assert Record(key(), (finished,)).merged([cut]).timings == (finished,)
     assert Record(key(), (cut,)).merged([finished]).timings == (finished,)
+    newer = timing_with(4.0, True)
+    assert Record(key(), (cut,)).merged([newer]).timings == (newer,)
     other = timing_with(3.0, True, driver="12.0")
     assert Record(key(), (finished,)).merged([other]).timings == (other,)
     failed = timing_with(float("nan"), False, "failed")

@@ -152,6 +152,12 @@ def test_halving_measures_the_fastest_longer() -> None:
     assert len(found.timings) == 20
 
 
+def test_each_batch_is_measured_against_the_fastest_of_those_before() -> None:
+    many = [{"x": 11}, *({"x": 14} | {"y": number} for number in range(70))]  # 100 us, and 130 us
+    found = run(many, jobs=1)
+    assert [timing.config for timing in found.timings if timing.status == "ok"] == [{"x": 11}]
+
+
 def test_several_devices_share_the_configurations() -> None:
     builders = [Builder(), Builder()]
     found = search(CONFIGS, [SearchDevice(builder, Clock()) for builder in builders])

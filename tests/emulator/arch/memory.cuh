@@ -20,14 +20,14 @@ template <int N, class T>
 WT_DEVICE Vector<T, N> load(const T* address)
 {
     Vector<T, N> result;
-    emulator::load(&result, address, int(sizeof(result)));
+    emulator::load(&result, address, static_cast<int>(sizeof(result)));
     return result;
 }
 
 template <int N, class T>
 WT_DEVICE void store(T* address, const Vector<T, N>& value)
 {
-    emulator::store(address, &value, int(sizeof(value)));
+    emulator::store(address, &value, static_cast<int>(sizeof(value)));
 }
 
 }  // namespace wt::arch

@@ -45,6 +45,85 @@ inline void red_relaxed_gpu_global_add_noftz_v4_bf16x2(void* to, unsigned a, uns
     wt::emulator::vector_add_bf16x2(to, a, b, c, d);
 }
 
+// ---- kernels/cublasdx/block_gemm.cuh
+
+// Row `row` of the i-th matrix, whose address lane 8 * i + row passes.
+inline char* wt_matrix_row(unsigned address, int i, int row)
+{
+    unsigned found;
+    wt::emulator::shuffle(0xffffffffu, &found, &address, int(sizeof(found)), 8 * i + row);
+    if (found % 16) wt::emulator::fail("a row of a matrix is not aligned to 16 bytes", __FILE__, __LINE__);
+    return static_cast<char*>(wt::emulator::shared_pointer(found));
+}
+
+// A lane's word of the i-th matrix: elements (g, 2q) and (g, 2q + 1), or of the transpose (2q, g) and (2q + 1, g)
+template <bool TRANSPOSED> inline void wt_load_matrix(unsigned& to, unsigned address, int i)
+{
+    const int g = int(threadIdx.x) % 32 / 4, q = int(threadIdx.x) % 4;
+    if (TRANSPOSED) {
+        const char *const first = wt_matrix_row(address, i, 2 * q), *const second = wt_matrix_row(address, i, 2 * q + 1);
+        to = reinterpret_cast<const unsigned short*>(first)[g]
+            | unsigned(reinterpret_cast<const unsigned short*>(second)[g]) << 16;
+    } else {
+        to = reinterpret_cast<const unsigned*>(wt_matrix_row(address, i, g))[q];
+    }
+}
+
+template <bool TRANSPOSED> inline void wt_store_matrix(unsigned from, unsigned address, int i)
+{
+#if __CUDA_ARCH__ < 900
+    wt::emulator::fail("stmatrix needs sm_90", __FILE__, __LINE__);
+#endif
+    const int g = int(threadIdx.x) % 32 / 4, q = int(threadIdx.x) % 4;
+    if (TRANSPOSED) {
+        char *const first = wt_matrix_row(address, i, 2 * q), *const second = wt_matrix_row(address, i, 2 * q + 1);
+        reinterpret_cast<unsigned short*>(first)[g] = (unsigned short)(from);
+        reinterpret_cast<unsigned short*>(second)[g] = (unsigned short)(from >> 16);
+    } else {
+        reinterpret_cast<unsigned*>(wt_matrix_row(address, i, g))[q] = from;
+    }
+}
+
+#define WT_LDMATRIX(NAME, TRANSPOSED)                                                                                  \
+    template <class... Words> inline void NAME(Words&&... operands) { wt_load_matrices<TRANSPOSED>(operands...); }
+template <bool TRANSPOSED> inline void wt_load_matrices(unsigned& a, unsigned address)
+{
+    wt_load_matrix<TRANSPOSED>(a, address, 0);
+}
+template <bool TRANSPOSED> inline void wt_load_matrices(unsigned& a, unsigned& b, unsigned address)
+{
+    wt_load_matrices<TRANSPOSED>(a, address);
+    wt_load_matrix<TRANSPOSED>(b, address, 1);
+}
+template <bool TRANSPOSED>
+inline void wt_load_matrices(unsigned& a, unsigned& b, unsigned& c, unsigned& d, unsigned address)
+{
+    wt_load_matrices<TRANSPOSED>(a, b, address);
+    wt_load_matrix<TRANSPOSED>(c, address, 2);
+    wt_load_matrix<TRANSPOSED>(d, address, 3);
+}
+WT_LDMATRIX(ldmatrix_sync_aligned_m8n8_x1_shared_b16, false)
+WT_LDMATRIX(ldmatrix_sync_aligned_m8n8_x2_shared_b16, false)
+WT_LDMATRIX(ldmatrix_sync_aligned_m8n8_x4_shared_b16, false)
+WT_LDMATRIX(ldmatrix_sync_aligned_m8n8_x1_trans_shared_b16, true)
+WT_LDMATRIX(ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16, true)
+WT_LDMATRIX(ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16, true)
+#undef WT_LDMATRIX
+
+#define WT_STMATRIX(NAME, TRANSPOSED)                                                                                  \
+    template <class... Words> inline void NAME(unsigned address, Words... words)                                       \
+    {                                                                                                                  \
+        int i = 0;                                                                                                     \
+        (wt_store_matrix<TRANSPOSED>(words, address, i++), ...);                                                       \
+    }
+WT_STMATRIX(stmatrix_sync_aligned_m8n8_x1_shared_b16, false)
+WT_STMATRIX(stmatrix_sync_aligned_m8n8_x2_shared_b16, false)
+WT_STMATRIX(stmatrix_sync_aligned_m8n8_x4_shared_b16, false)
+WT_STMATRIX(stmatrix_sync_aligned_m8n8_x1_trans_shared_b16, true)
+WT_STMATRIX(stmatrix_sync_aligned_m8n8_x2_trans_shared_b16, true)
+WT_STMATRIX(stmatrix_sync_aligned_m8n8_x4_trans_shared_b16, true)
+#undef WT_STMATRIX
+
 // ---- native/builtin.h
 
 inline void cvt_rn_f16_f32(unsigned short& to, float x) { to = wt::emulator::f16_of(double(x)); }

@@ -89,6 +89,8 @@ void ByteStates::access(const Access& access, AccessKind kind, const void* addre
             check_race(access, byte, state.read_time, state.reader, state.read_warp_time, "read");
             state.initialised = true;
             state.atomic = kind == AccessKind::atomic;
+            state.stored = true;
+            state.proxy_fences = proxy_fences_[std::size_t(thread)];
             state.writer = thread;
             state.write_time = now;
             state.write_warp_time = clock_.warps.now(access.thread);
@@ -102,7 +104,18 @@ void ByteStates::start_copy(const Access& access, const void* address, int align
     for (int i = 0; i < access.bytes; ++i) {
         State& state = states_[offset_of(address) + i];
         state.copy_pending = true;
+        state.stored = false;
         state.copier = std::int16_t(access.thread);
+    }
+}
+
+void ByteStates::check_proxy(const Access& access, const void* address) const
+{
+    for (int i = 0; i < access.bytes; ++i) {
+        const State& state = states_[offset_of(address) + i];
+        if (state.stored && state.proxy_fences == proxy_fences_[std::size_t(state.writer)])
+            throw Fault{access.text() + " at " + describe(address) + " was stored by " + name_of_thread(state.writer)
+                        + " without fence.proxy.async"};
     }
 }
 

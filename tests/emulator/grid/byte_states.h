@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -68,6 +69,10 @@ public:
     void start_copy(const Access& access, const void* address, int alignment);
     void end_copy(int thread, const void* address, int bytes);
 
+    // Notes a thread's fence.proxy.async, and checks that one follows the stores that wgmma sees. Async copies need none.
+    void fence_proxy(int thread) { ++proxy_fences_[std::size_t(thread)]; }
+    void check_proxy(const Access& access, const void* address) const;
+
     // Returns for example "shared memory, byte 16".
     std::string describe(const void* address) const;
 
@@ -75,7 +80,8 @@ private:
     struct State {
         std::int16_t region = -1;
         std::int16_t writer = 0, reader = 0, copier = 0;
-        bool initialised = false, atomic = false, copy_pending = false;
+        bool initialised = false, atomic = false, copy_pending = false, stored = false;
+        std::uint32_t proxy_fences = 0;  // of the writer, before it stored
         std::uint32_t write_time = 0, read_time = 0;  // 0 means never
         std::uint32_t write_warp_time = 0, read_warp_time = 0;
     };
@@ -93,6 +99,7 @@ private:
     std::string name_;
     const char* start_ = nullptr;
     std::vector<State> states_;
+    std::array<std::uint32_t, 1024> proxy_fences_{};  // of each thread
     std::vector<Region> regions_;
 };
 

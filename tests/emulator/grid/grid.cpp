@@ -154,7 +154,9 @@ struct Grid::SharedReader : AsyncProducts::Reader {
     }
     unsigned read(unsigned address, int bytes) override
     {
-        grid.shared_states_.access({thread, "wgmma operand", bytes}, AccessKind::read, grid.shared_pointer(address), bytes);
+        const Access access{thread, "wgmma operand", bytes};
+        grid.shared_states_.access(access, AccessKind::read, grid.shared_pointer(address), bytes);
+        grid.shared_states_.check_proxy(access, grid.shared_pointer(address));
         return peek(address, bytes);
     }
     unsigned peek(unsigned address, int bytes) const override
@@ -180,7 +182,7 @@ void Grid::run_async(Kind kind, int warp, const WarpOperands& lanes)
 bool Grid::is_global(const void* address) const
 {
     const char* const at = static_cast<const char*>(address);
-    return at >= arrays_ && at < arrays_ + arrays_bytes_;
+    return at == nullptr || (at >= arrays_ && at < arrays_ + arrays_bytes_);
 }
 
 bool Grid::is_shared(const void* address) const
@@ -199,7 +201,7 @@ void* Grid::shared_pointer(unsigned long address) const { return window_ + (long
 // Templates access dynamic shared memory, and __shared__ variables that they are given.
 ByteStates& Grid::states_of_templates(const void* address)
 {
-    return static_states_.contains(address) ? static_states_ : shared_states_;
+    return static_states_.contains(address) ? static_states_ : is_global(address) ? array_states_ : shared_states_;
 }
 
 int Grid::read(const Access& access, const void* address, void* to)

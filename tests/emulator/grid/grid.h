@@ -45,6 +45,8 @@ public:
     void access_global(void* address, int bytes);  // atomic and aligned
     void atomic(void* address, int bytes);
     void fence();
+    void fence_proxy() { shared_states_.fence_proxy(thread_index()); }
+    void fence_wgmma() { products_[std::size_t(thread_index() / warp_lanes)].fence(); }
     void start_copy(unsigned to, const void* from, int bytes, int valid_bytes);
     void commit_copies();
     void wait_for_copies(int pending = 0);  // groups that may stay pending

@@ -79,6 +79,8 @@ unsigned long shared_address(const void* pointer) { return grid->shared_address(
 void* shared_pointer(unsigned long address) { return grid->shared_pointer(address); }
 void atomic(void* address, int bytes) { grid->atomic(address, bytes); }
 void fence() { grid->fence(); }
+void fence_proxy() { grid->fence_proxy(); }
+void fence_wgmma() { grid->fence_wgmma(); }
 void start_copy(unsigned to, const void* from, int bytes, int valid_bytes)
 {
     grid->start_copy(to, from, bytes, valid_bytes);

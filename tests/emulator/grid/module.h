@@ -32,7 +32,9 @@ void* shared_pointer(unsigned long address);
 
 // Checks an atomic access to shared or global memory.
 void atomic(void* address, int bytes);
-void fence();  // __threadfence
+void fence();        // __threadfence
+void fence_proxy();  // fence.proxy.async
+void fence_wgmma();  // wgmma.fence
 
 // red.global.add.v4: adds four floats, or four pairs of 16-bit numbers, each atomically.
 void vector_add_f32(void* to, float a, float b, float c, float d);

@@ -79,6 +79,7 @@ void AsyncProducts::issue(int warp, const WarpOperands& lanes, Reader& reader)
     const AsyncProduct& asked = *static_cast<const AsyncProduct*>(lanes[0]->a);
     for (const Operands* lane : lanes)
         if (std::memcmp(lane->a, &asked, sizeof asked) != 0) throw Fault{"the lanes of a warp have different wgmma operands"};
+    if (!fenced_) throw Fault{"a group of wgmma begins without wgmma.fence"};
     const unsigned bytes = unsigned(size_of(asked.type));
     Product product;
     product.n = asked.n;
@@ -115,6 +116,7 @@ void AsyncProducts::commit()
 {
     groups_.push_back(std::move(open_));
     open_.clear();
+    fenced_ = false;
 }
 
 void AsyncProducts::wait(int pending, const Reader& reader)

@@ -26,6 +26,9 @@ public:
     // `warp` is the index of the warp in its warpgroup. These throw Fault.
     void issue(int warp, const WarpOperands& lanes, Reader& reader);
     void commit();
+
+    // wgmma.fence: each group of products must begin with one.
+    void fence() { fenced_ = true; }
     void wait(int pending, const Reader& reader);
 
     bool empty() const { return open_.empty() && groups_.empty(); }
@@ -53,6 +56,7 @@ private:
     void complete(const Product& product, const Reader& reader);
     bool is_in_flight(const float* sums) const;
 
+    bool fenced_ = false;  // since the last group
     Group open_;
     std::deque<Group> groups_;
     std::map<float*, std::vector<float>> shadows_;  // the sums of each lane while a product is in flight

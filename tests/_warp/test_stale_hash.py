@@ -1,0 +1,105 @@
+"""A module whose hash was computed under other settings is neither built nor planned."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import warp_tiles
+from warp_tiles._warp import hooks as hooks_module
+from warp_tiles._warp import reload as reload_module
+from warp_tiles._warp.hooks import Hooks
+from warp_tiles._warp.installed import require_hooks
+from warp_tiles._warp.reload import LoadAgain
+from warp_tiles.errors import PlanError
+from warp_tiles.settings import Settings
+
+BLOCK_DIM = 64
+
+
+@pytest.fixture
+def hooks(enabled: None, monkeypatch: pytest.MonkeyPatch) -> Hooks:
+    installed = require_hooks("a test")
+    state = SimpleNamespace(session=SimpleNamespace(settings=Settings()))
+    monkeypatch.setattr(installed.sites, "state", lambda builder: state)
+    return installed
+
+
+class FakeModule:
+    """A module that was hashed with some choices, or whose hash was discarded."""
+
+    name = "module"
+
+    def __init__(self, choices: str | None) -> None:
+        self.hashers = {} if choices is None else {BLOCK_DIM: SimpleNamespace(warp_tiles_choices=choices)}
+        self.modified = False
+
+    def mark_modified(self) -> None:
+        self.modified = True
+
+    @property
+    def builder(self) -> Any:
+        return SimpleNamespace(module=self, options={"block_dim": BLOCK_DIM})
+
+
+def test_the_hash_of_the_present_settings_is_accepted(hooks: Hooks) -> None:
+    hooks._refuse_stale_hash(FakeModule(hooks.engine.choices(Settings())).builder)
+
+
+def test_a_module_with_a_stale_hash_is_loaded_again(hooks: Hooks) -> None:
+    stale = FakeModule(hooks.engine.choices(Settings(provider="scalar")))
+    with pytest.raises(LoadAgain):
+        hooks._refuse_stale_hash(stale.builder)
+    assert not stale.modified
+
+
+def test_a_plan_with_a_stale_hash_is_an_error(hooks: Hooks) -> None:
+    stale = FakeModule(hooks.engine.choices(Settings(provider="scalar")))
+    with hooks.reloads.planning(), pytest.raises(PlanError, match="settings changed while module module was being"):
+        hooks._refuse_stale_hash(stale.builder)
+    assert stale.modified
+
+
+def test_a_hash_that_was_discarded_during_a_load_is_computed_again(hooks: Hooks) -> None:
+    hooks._refuse_stale_hash(FakeModule(None).builder)
+    with hooks.reloads._mark("loading"), pytest.raises(LoadAgain):
+        hooks._refuse_stale_hash(FakeModule(None).builder)
+
+
+def test_settings_that_keep_changing_are_an_error(hooks: Hooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reload_module, "_hash_again", lambda module: True)
+    loads: list[None] = []
+
+    def load() -> None:
+        loads.append(None)
+        raise LoadAgain
+
+    with pytest.raises(PlanError, match="the settings kept changing while module module was being loaded"):
+        hooks.reloads._load_again(LoadAgain(), FakeModule(None), load)
+    assert len(loads) == 4
+
+
+# ---- settings that discard hashes
+
+
+@pytest.fixture
+def discarded(enabled: None, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    calls: list[None] = []
+    monkeypatch.setattr(hooks_module, "rehash_modules", lambda: calls.append(None))
+    return calls
+
+
+@pytest.mark.parametrize("change", [{"jobs": 1}, {"cache_shared": True}, {"progress": "off"}], ids=str)
+def test_a_setting_without_effect_on_code_discards_nothing(discarded: list[None], change: dict[str, Any]) -> None:
+    with warp_tiles.override(**change):
+        pass
+    assert discarded == []
+
+
+def test_a_provider_discards_hashes_even_if_it_is_the_default(discarded: list[None]) -> None:
+    with warp_tiles.override(provider="mma"):
+        assert len(discarded) == 1
+    with warp_tiles.override(provider=Settings().provider):  # overrides the options of modules
+        assert len(discarded) == 3

@@ -1,0 +1,233 @@
+"""Runs the mutations: ``python -m tests.mutation.run [ROOM ...] [--only TEXT] [--jobs N] [--record]``.
+
+Each job has a copy of the tree, applies one mutation at a time to it and runs the mutation's tests. The same tests must
+first pass without a mutation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from tests.mutation.table import ROOT, Mutation, mutations, rooms
+
+RECORD = ROOT / "benchmarks" / "results" / "mutations.json"
+LEAST_KILLED = 0.95
+SECONDS = 300.0  # of the tests of one mutation
+_PYTEST = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning"]
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
+_REASON = re.compile(r"^E +(.+)", re.MULTILINE)
+STATES = ("killed", "survived", "timed out", "broken")
+_PASSED, _TESTS_FAILED = 0, 1  # exit statuses of pytest
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The run of one mutation.
+
+    Attributes:
+        mutation: The mutation.
+        state: ``killed``, ``survived``, ``timed out``, or ``broken`` if the tests could not be run.
+        seconds: Duration of the tests.
+        test: The first test that failed.
+        reason: Its first error.
+    """
+
+    mutation: Mutation
+    state: str
+    seconds: float
+    test: str = ""
+    reason: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """The state, and the test that failed, as JSON values."""
+        return {"state": self.state, **({"test": self.test} if self.test else {})}
+
+
+class Tree:
+    """A copy of the files of the repository, without those that git ignores.
+
+    Args:
+        root: The repository.
+        folder: Where the copy goes; it does not exist yet.
+    """
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.folder = folder / "tree"
+        self._scratch = folder / "scratch"
+        self._emulator = folder / "emulator"
+        self._kernels = folder / "kernels"
+        listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        names = subprocess.run(listing, cwd=root, capture_output=True, text=True, check=True).stdout
+        for name in filter(None, names.split("\0")):
+            if (root / name).is_file():
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(root / name, self.folder / name)
+
+    def test(self, tests: Sequence[str], seconds: float, warm: bool = False) -> tuple[int | None, str]:
+        """Run pytest. Returns its exit status, or None if it took too long, and its output."""
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "EMULATOR_CACHE": str(self._emulator),
+            "EMULATED_PRODUCTS": "200",
+        }
+        if warm:
+            environment["WARP_CACHE_PATH"] = str(self._kernels)
+        command = [sys.executable, *_PYTEST, f"--basetemp={self._scratch}", *tests]
+        process = subprocess.Popen(
+            command, cwd=self.folder, env=environment, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with the compilers that the tests have started
+            process.communicate()
+            return None, ""
+        return process.returncode, output
+
+    def run(self, mutation: Mutation, seconds: float = SECONDS) -> Outcome:
+        """Apply a mutation, run its tests and take it back."""
+        path = self.folder / mutation.file
+        text = path.read_text("utf-8")
+        path.write_text(mutation.applied(text), "utf-8")
+        start = time.monotonic()
+        try:
+            status, output = self.test(mutation.tests, seconds, mutation.warm)
+        finally:
+            path.write_text(text, "utf-8")
+        states = {None: "timed out", _PASSED: "survived", _TESTS_FAILED: "killed"}
+        state = "killed" if status is not None and status < 0 else states.get(status, "broken")  # by a signal
+        failed, reason = _FAILED.search(output), _REASON.search(output)
+        return Outcome(
+            mutation,
+            state,
+            time.monotonic() - start,
+            failed[1] if failed else "",
+            reason[1] if reason else "",
+        )
+
+
+def record(outcomes: Sequence[Outcome], path: Path = RECORD) -> dict[str, Any]:
+    """Write the outcomes. Those of other mutations stay, unless they are no longer in the tables."""
+    before = json.loads(path.read_text("utf-8"))["rooms"] if path.exists() else {}
+    git = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    run = {"date": datetime.now(timezone.utc).date().isoformat(), "commit": commit}
+    now = {(one.mutation.room, one.mutation.name): one.to_json() for one in outcomes}
+    scores: dict[str, Any] = {}
+    for room in rooms():
+        known = before.get(room, {"mutations": {}})
+        found = {
+            one.name: result
+            for one in mutations(room)
+            if (result := now.get((room, one.name)) or known["mutations"].get(one.name)) is not None
+        }
+        if not found:
+            continue
+        counts = Counter(result["state"] for result in found.values())
+        explained = [one.name for one in mutations(room) if one.survives and one.name in found]
+        latest = run if any(one.mutation.room == room for one in outcomes) else {key: known[key] for key in run}
+        states = {state: counts[state] for state in STATES if counts[state]}
+        scores[room] = {**latest, "total": len(found), **states, "explained": len(explained), "mutations": found}
+    total, killed = (sum(score.get(key, 0) for score in scores.values()) for key in ("total", "killed"))
+    share = round(killed / total, 4) if total else 0.0
+    written = {**run, "total": total, "killed": killed, "killed_share": share, "rooms": scores}
+    path.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
+    return written
+
+
+def complaints(outcomes: Sequence[Outcome]) -> list[str]:
+    """What makes a run fail."""
+    found = []
+    for one in outcomes:
+        name = f"{one.mutation.room}, {one.mutation.name}"
+        if one.state != "killed" and not (one.state == "survived" and one.mutation.survives):
+            found.append(f"{name}: {one.state}")
+        elif one.state == "killed" and one.mutation.survives:
+            found.append(f"{name}: {one.test} kills it, so 'survives' is wrong")
+    killed = sum(one.state == "killed" for one in outcomes)
+    if killed < LEAST_KILLED * len(outcomes):
+        found.append(f"{killed} of {len(outcomes)} are killed, less than {LEAST_KILLED:.0%}")
+    return found
+
+
+def run_all(chosen: Sequence[Mutation], jobs: int, folder: Path) -> list[Outcome]:
+    """Run mutations and print each outcome.
+
+    Raises:
+        RuntimeError: Tests fail without a mutation.
+    """
+    trees: queue.SimpleQueue[Tree] = queue.SimpleQueue()
+    for number in range(jobs):
+        trees.put(Tree(ROOT, folder / str(number)))
+
+    @contextmanager
+    def free_tree() -> Iterator[Tree]:
+        tree = trees.get()
+        try:
+            yield tree
+        finally:
+            trees.put(tree)
+
+    def baseline(room: str) -> str:
+        tests = list(dict.fromkeys(test for one in chosen if one.room == room for test in one.tests))
+        with free_tree() as tree:
+            status, output = tree.test(tests, 4 * SECONDS, all(one.warm for one in chosen if one.room == room))
+        return "" if status == _PASSED else f"{room}: without a mutation, pytest ends with {status}:\n{output[-3000:]}"
+
+    def outcome(mutation: Mutation) -> Outcome:
+        with free_tree() as tree:
+            found = tree.run(mutation)
+        print(f"{found.state:9} {found.seconds:5.0f} s  {mutation.room}: {mutation.name}", flush=True)
+        if found.test:
+            print(f"                   {found.test}\n                   {found.reason[:160]}", flush=True)
+        return found
+
+    with ThreadPoolExecutor(jobs) as pool:
+        failures = [text for text in pool.map(baseline, dict.fromkeys(m.room for m in chosen)) if text]
+        if failures:
+            raise RuntimeError("\n".join(failures))
+        return list(pool.map(outcome, chosen))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns its exit status: 1 for survivors that nothing explains, or for too few that are killed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation.run")
+    parser.add_argument("rooms", nargs="*", choices=[*rooms(), []], help="rooms to run; all by default")
+    parser.add_argument("--only", default="", help="mutations whose name contains this text")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="mutations at a time")
+    parser.add_argument("--record", action="store_true", help=f"write the outcomes to {RECORD.relative_to(ROOT)}")
+    given = parser.parse_args(arguments)
+    chosen = [m for room in given.rooms or rooms() for m in mutations(room) if given.only in m.name]
+    with tempfile.TemporaryDirectory(prefix="warp_tiles_mutations_") as folder:
+        outcomes = run_all(chosen, given.jobs, Path(folder))
+    if given.record:
+        written = record(outcomes)
+        print(f"{written['killed']} of {written['total']} on record are killed")
+    found = complaints(outcomes)
+    print(f"{sum(one.state == 'killed' for one in outcomes)} of {len(outcomes)} are killed", *found, sep="\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""The runner of mutations, on a small repository."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.mutation import run
+from tests.mutation.run import Outcome, Tree, complaints, record
+from tests.mutation.table import Mutation
+
+TEST = "from code_under_test import x\n\ndef test_x():\n    assert x() == 1\n"
+MUTATION = Mutation("room", "fault", "code_under_test.py", "return 1", "return 2", ("test_code.py",))
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    root = tmp_path_factory.mktemp("repository")
+    (root / "code_under_test.py").write_text("y = 5\n\ndef x():\n    return 1\n")
+    (root / "test_code.py").write_text(TEST)
+    (root / "ignored.txt").write_text("")
+    (root / ".gitignore").write_text("ignored.txt\n")
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    return Tree(root, tmp_path_factory.mktemp("job") / "0")
+
+
+def test_a_copy_lacks_what_git_ignores(tree: Tree) -> None:
+    assert (tree.folder / "test_code.py").exists()
+    assert not (tree.folder / "ignored.txt").exists()
+
+
+def test_a_killed_mutation_names_the_test_and_its_error(tree: Tree) -> None:
+    before = (tree.folder / "code_under_test.py").read_text()
+    found = tree.run(MUTATION)
+    assert (found.state, found.test, found.reason) == ("killed", "test_code.py::test_x", "assert 2 == 1")
+    assert (tree.folder / "code_under_test.py").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        ({"old": "y = 5", "new": "y = 6"}, "survived"),
+        ({"old": "return 1", "new": "while True:\n        pass"}, "timed out"),
+        ({"old": "def x", "new": "def z"}, "broken"),
+    ],
+    ids=["survived", "timed out", "broken"],
+)
+def test_other_outcomes(tree: Tree, change: dict[str, str], state: str) -> None:
+    seconds = 3.0 if state == "timed out" else run.SECONDS
+    assert tree.run(replace(MUTATION, **change), seconds).state == state
+
+
+def test_survivors_need_a_reason_and_reasons_a_survivor() -> None:
+    killed, survived = Outcome(MUTATION, "killed", 1.0, "test_x"), Outcome(MUTATION, "survived", 1.0)
+    explained = replace(MUTATION, survives="it is the same")
+    assert complaints([killed] * 20) == []
+    assert complaints([killed] * 19 + [Outcome(explained, "survived", 1.0)]) == []
+    assert complaints([killed] * 20 + [survived]) == ["room, fault: survived"]
+    assert complaints([Outcome(explained, "killed", 1.0, "test_x")]) == [
+        "room, fault: test_x kills it, so 'survives' is wrong"
+    ]
+    assert complaints([killed, Outcome(explained, "survived", 1.0)]) == ["1 of 2 are killed, less than 95%"]
+
+
+def test_the_record_keeps_the_outcomes_of_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(MUTATION, name="other")
+    monkeypatch.setattr(run, "rooms", lambda: ["room"])
+    monkeypatch.setattr(run, "mutations", lambda room: [MUTATION, other])
+    path = tmp_path / "mutations.json"
+    record([Outcome(MUTATION, "killed", 1.0, "test_x")], path)
+    record([Outcome(other, "survived", 1.0)], path)
+    data = json.loads(path.read_text())
+    assert (data["total"], data["killed"], data["killed_share"]) == (2, 1, 0.5)
+    room = data["rooms"]["room"]
+    assert (room["killed"], room["survived"]) == (1, 1)
+    assert room["mutations"] == {"fault": {"state": "killed", "test": "test_x"}, "other": {"state": "survived"}}
+    monkeypatch.setattr(run, "mutations", lambda room: [other])
+    assert record([], path)["total"] == 1
