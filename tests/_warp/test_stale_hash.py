@@ -87,11 +87,11 @@ def test_settings_that_keep_changing_are_an_error(hooks: Hooks, monkeypatch: pyt
 @pytest.fixture
 def discarded(enabled: None, monkeypatch: pytest.MonkeyPatch) -> list[None]:
     calls: list[None] = []
-    monkeypatch.setattr(hooks_module, "rehash_modules", lambda: calls.append(None))
+    monkeypatch.setattr(hooks_module, "hash_all_again", lambda: calls.append(None))
     return calls
 
 
-@pytest.mark.parametrize("change", [{"jobs": 1}, {"cache_shared": True}, {"progress": "off"}], ids=str)
+@pytest.mark.parametrize("change", [{"jobs": 1}, {"build_wait_s": 1}, {"progress": "off"}], ids=str)
 def test_a_setting_without_effect_on_code_discards_nothing(discarded: list[None], change: dict[str, Any]) -> None:
     with warp_tiles.override(**change):
         pass

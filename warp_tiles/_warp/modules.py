@@ -15,7 +15,7 @@ from warp_tiles.util.digests import matches, write_digests
 
 
 def rehash_modules() -> None:
-    """Discards the hash of every module. Warp computes it again at the module's next use."""
+    """Discards the hash of every module, while no thread loads one (:func:`warp_tiles._warp.hashes.hash_all_again`)."""
     for module in list(find("context.user_modules").values()):
         module.mark_modified()
 
@@ -58,13 +58,13 @@ def require_target(arch: Any, block_dim: Any) -> None:
 def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path:
     """Compiles a module ahead of time.
 
+    An output of an earlier call is kept if it matches the digest beside it, and is built again otherwise.
+
     Args:
         module: Warp's module.
         arch: Compute capability, e.g. ``90``.
         block_dim: Threads per block.
         folder: Receives the cubin, its metadata and its source.
-
-    An output of an earlier call is kept if it matches the digest beside it, and is built again otherwise.
 
     Returns:
         The path of the cubin.

@@ -9,8 +9,7 @@ from warp_tiles.cache._documents import Documents
 from warp_tiles.cache._folder import Folder
 from warp_tiles.cache._maintain import Finding
 from warp_tiles.cache._paths import LAYOUT
-from warp_tiles.util.processes import is_abandoned
-from warp_tiles.util.trusted_folder import RefusedFolderError
+from warp_tiles.util.processes import is_leftover
 
 DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked", "runs")
 HEADERS = ("headers", "cuda_headers")
@@ -26,7 +25,7 @@ def verify(folder: Folder, *, set_aside: bool) -> Iterator[Finding]:
         documents = Documents(folder.root, name, shared=folder.files.shared)
         try:
             damaged = documents.damage()
-        except RefusedFolderError:
+        except PermissionError:  # a folder that is refused, or of another user
             if not folder.files.shared:  # in a shared cache, they belong to the first user
                 raise
             continue
@@ -40,18 +39,21 @@ def verify(folder: Folder, *, set_aside: bool) -> Iterator[Finding]:
 
 
 def sweep(folder: Folder) -> int:
-    """Remove the temporary files of killed processes outside the store. Returns their number.
+    """Remove the temporary files of killed processes from the folders beside the store. Returns their number.
 
     Raises:
         OSError: A folder is refused or cannot be read.
     """
-    removed = 0
-    pending = [name for name in folder.files.folders() if name != LAYOUT]
+    removed, pending = 0, [*DOCUMENTS, *HEADERS, "tuning", "failed"]
     while pending:
         place = pending.pop()
-        pending += folder.files.folders(place)
-        for name, _ in folder.files.files(place):
-            if is_abandoned(name.rpartition("/")[2]):
-                folder.files.remove(name)
-                removed += 1
+        try:
+            pending += [inner for inner in folder.files.folders(place) if inner not in DOCUMENTS]
+            for name, status in folder.files.files(place):
+                if is_leftover(name.rpartition("/")[2], status.st_mtime):
+                    folder.files.remove(name)
+                    removed += 1
+        except PermissionError:
+            if not folder.files.shared:
+                raise
     return removed

@@ -75,11 +75,12 @@ def export(folder: Folder, path: Path, keys: Sequence[str] | None) -> BundleRepo
         _write(stream, MANIFEST_NAME, head)
         for sha256, manifest in payloads.items():
             try:
-                _write(stream, f"objects/{sha256}.ltoir", folder.read_payload(manifest, full=True))
-            except (DamagedError, FileNotFoundError) as error:
+                payload = folder.read_payload(manifest, full=True)
+            except (DamagedError, OSError) as error:
                 raise CacheError(
                     f"the entry {manifest.key.digest} changed during the export: {error}", remedy="export again"
                 ) from error
+            _write(stream, f"objects/{sha256}.ltoir", payload)
         stream.write(bytes(2 * _tar.BLOCK_BYTES))
     size = sum(manifest.payload_bytes for manifest in payloads.values())
     return BundleReport(len(chosen), 0, tuple(skipped), size)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from warp_tiles.cache import _beside, _bundle, _maintain
 from warp_tiles.cache._explain import Explanation, explain_among
-from warp_tiles.cache._folder import STORE_LOCK, Folder, refused
+from warp_tiles.cache._folder import Folder, refused
 from warp_tiles.cache._key import CacheKey
 from warp_tiles.cache._manifest import Manifest
 from warp_tiles.cache._paths import LAYOUT, is_digest
 from warp_tiles.errors import CacheError
 from warp_tiles.util.trusted_folder import RefusedFolderError
-
-#: Seconds to wait for another process that changes the store, which takes milliseconds.
-STORE_WAIT_S = 60.0
 
 
 class Commands:
@@ -30,6 +27,9 @@ class Commands:
     def _count(self, **steps: int) -> None:
         raise NotImplementedError
 
+    def _store_lock(self) -> AbstractContextManager[None]:
+        raise NotImplementedError
+
     @contextmanager
     def _command(self, what: str, *, change: bool = False) -> Iterator[None]:
         """Run a command of the user. An unusable folder is an error here."""
@@ -37,7 +37,7 @@ class Commands:
             self._folder.check_trust()
             with ExitStack() as stack:
                 if change and self._folder.files.folders(LAYOUT):
-                    stack.enter_context(self._folder.lock(STORE_LOCK, STORE_WAIT_S))
+                    stack.enter_context(self._store_lock())
                 yield
         except RefusedFolderError as error:
             raise refused(error) from error
@@ -159,7 +159,7 @@ class Commands:
         """
         with self._command("import"):
             manifests = _bundle.check(Path(path))
-            with self._folder.lock(STORE_LOCK, STORE_WAIT_S):
+            with self._store_lock():
                 report = _bundle.import_checked(self._folder, Path(path), manifests)
                 if self._folder.size_bytes() > self.max_bytes:
                     evicted = _maintain.collect(self._folder, self.max_bytes).evicted

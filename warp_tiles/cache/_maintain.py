@@ -15,7 +15,7 @@ from warp_tiles.cache._folder import KEYS, OBJECTS, Folder
 from warp_tiles.cache._manifest import Manifest
 from warp_tiles.cache._paths import LAYOUT
 from warp_tiles.cache._sealed import DamagedError
-from warp_tiles.util.processes import is_abandoned
+from warp_tiles.util.processes import is_leftover
 
 DAY_S = 86400.0
 QUARANTINE_DAYS = 7
@@ -227,7 +227,7 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
     sweep = _Sweep(folder)
     now = time.time()
     for name, status in list(folder.each_temporary()):
-        if now - status.st_mtime > DAY_S or is_abandoned(name.rpartition("/")[2]):
+        if is_leftover(name.rpartition("/")[2], status.st_mtime):
             sweep.drop(name, status.st_size)
             sweep.leftovers += 1
     for name, status in list(folder.each_quarantined()):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from warp_tiles.cache import _maintain
-from warp_tiles.cache._commands import STORE_WAIT_S, Commands, digest_of
+from warp_tiles.cache._commands import Commands, digest_of
 from warp_tiles.cache._folder import STORE_LOCK, Folder, lock_problem, refused
 from warp_tiles.cache._key import CacheKey
 from warp_tiles.cache._manifest import Entry, Manifest
@@ -17,12 +17,15 @@ from warp_tiles.cache._paths import absolute
 from warp_tiles.cache._report import Problem, Problems, logger
 from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.errors import CacheError
+from warp_tiles.util.locks import NoLocksError
 from warp_tiles.util.single_flight import Flights, ReentrantFlightError
 from warp_tiles.util.trusted_folder import RefusedFolderError
 
 DEFAULT_MAX_BYTES = 4 * 1024**3
 #: An automatic eviction frees a tenth more than needed, so that the next stores need no eviction.
 LOW_WATER = 0.9
+#: Seconds to wait for another process that changes the store, which takes milliseconds.
+STORE_WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -260,7 +263,7 @@ class Cache(Commands):
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._folder.lock(STORE_LOCK, STORE_WAIT_S))
-            except TimeoutError as error:  # without the lock, a store at worst causes a later miss
+            except (TimeoutError, NoLocksError) as error:  # without the lock, a store at worst causes a later miss
                 self._problems.add(lock_problem(self.root, error))
             yield
 

@@ -20,6 +20,7 @@ from typing import Any
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, compile_to_ltoir, guarded, link_module
 from warp_tiles.errors import WarpTilesError, WorkerError
+from warp_tiles.util.search_path import search_path
 from warp_tiles.util.threads import DaemonThreads
 
 
@@ -39,9 +40,9 @@ _REQUESTS_OF_A_PROCESS = 200
 _NICENESS = 10  # added to the niceness of this process for builds in the background
 # without the __init__ of this package, which takes 0.05 s to import what only users need
 _BOOTSTRAP = """
-import sys, types
+import sys  # built in; any other import before the next line could come from the working folder
 sys.path[:] = [entry for entry in sys.path if entry]
-package = sys.modules["warp_tiles"] = types.ModuleType("warp_tiles")
+package = sys.modules["warp_tiles"] = type(sys)("warp_tiles")
 package.__path__ = [sys.argv[1]]
 from warp_tiles.compile.worker import main
 sys.exit(main(sys.argv[2:]))
@@ -60,7 +61,7 @@ class _Process:
 
     def _start(self) -> subprocess.Popen[bytes]:
         # the search path of this process without the current folder, whose files may belong to anyone
-        path = [entry for entry in sys.path if entry]
+        path = search_path()
         package = Path(__file__).resolve().parents[1]
         process = subprocess.Popen(
             [sys.executable, "-c", _BOOTSTRAP, str(package), str(os.getpid())],

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import spawn
 from typing import Any
 
 from warp_tiles import settings
+from warp_tiles._warp.installed import is_enabled
 from warp_tiles.util.warn import warn
 
 _NAME = "warp_tiles"
@@ -51,6 +52,7 @@ def enable_here(configured: Mapping[str, Any]) -> None:
 
         settings.configure(**configured)
         api.enable()
+        _install()
     except Exception as error:  # a child must not fail because of this
         warn(f"a child process runs with Warp alone: {error}")
 
@@ -58,14 +60,24 @@ def enable_here(configured: Mapping[str, Any]) -> None:
 @contextlib.contextmanager
 def enabled_in_children() -> Iterator[None]:
     """Enable warp_tiles in the children that are started in the block. They get the settings of their start."""
+    restore = _install()
+    try:
+        yield
+    finally:
+        restore()
+
+
+def _install() -> Callable[[], None]:
+    """Add the value to the data of children, as long as warp_tiles is enabled. Returns a function that ends it."""
     original = spawn.get_preparation_data
 
     @functools.wraps(original)
     def get_preparation_data(name: str) -> dict[str, Any]:
-        return {**original(name), _NAME: _Enabler(settings.configured())}
+        data = dict(original(name))
+        return {**data, _NAME: _Enabler(settings.configured())} if is_enabled() else data
+
+    def restore() -> None:
+        spawn.get_preparation_data = original
 
     spawn.get_preparation_data = get_preparation_data
-    try:
-        yield
-    finally:
-        spawn.get_preparation_data = original
+    return restore

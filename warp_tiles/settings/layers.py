@@ -121,7 +121,7 @@ class Settings:
         It is part of a module's hash, so a module that was built from one such store is never loaded for another.
         """
         if self.cache_shared:
-            return f"shared {self.cache_dir or ''}"
+            return f"shared {_absolute(self.cache_dir) if self.cache_dir else ''}"
         layer = self.layer("cache_dir")
         return f"project {layer}" if layer.endswith(project_file.FILE) else "own"
 
@@ -172,6 +172,13 @@ class Settings:
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Value and layer of every setting, as JSON values."""
         return {name: {"value": _json_value(getattr(self, name)), "layer": self.layer(name)} for name in _PARSERS}
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.absolute()
+    except FileNotFoundError:  # the working folder was removed
+        return path
 
 
 def _json_value(value: Any) -> Any:

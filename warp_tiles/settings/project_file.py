@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterable, Mapping
@@ -22,6 +23,8 @@ FILE = "pyproject.toml"
 #: deleted. A file that came with a folder may set them only if the user trusts the folder.
 USERS_OWN = ("cache_dir", "cache_shared", "cache_max_bytes", "record_paths", "trusted_projects")
 _MAX_BYTES = 1 << 20
+_MOST_DOTS = 200
+_NOT_IN_A_KEY = re.compile(rb"[^\w\"'. \t-]+")
 # by path: modification time and size, and the table at that state
 _read: dict[str, tuple[tuple[int, int], Mapping[str, Any] | None]] = {}
 
@@ -85,6 +88,10 @@ def _foreign(path: str, status: os.stat_result) -> bool:
 
 
 def _parsed(path: str, data: bytes) -> Mapping[str, Any] | None:
+    if b"warp_tiles" not in data:  # no such table; the file need not even be TOML
+        return None
+    if any(part.count(b".") > _MOST_DOTS for part in _NOT_IN_A_KEY.split(data)):  # tomllib takes their square
+        raise SettingError(f"{path} cannot be read: it has keys of hundreds of parts", remedy="make them shorter")
     try:
         table = tomllib.loads(data.decode("utf-8")).get("tool", {}).get("warp_tiles")
     except (ValueError, AttributeError, RecursionError) as error:

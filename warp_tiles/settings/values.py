@@ -65,6 +65,10 @@ def path(name: str, value: Any) -> Path | None:
 def _without_nul(name: str, value: Any) -> Any:
     if "\0" in os.fspath(value):
         raise SettingError(f"{name} is {value!r}, which contains a NUL", remedy="give the path of a folder")
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError as error:
+        raise SettingError(f"{name} is {value!r}, which no file can have as its name", "give another path") from error
     return value
 
 
@@ -89,8 +93,8 @@ def parse_size(name: str, value: Any) -> int:
         SettingError: The text is not a size.
     """
     units = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip().lower())
-    if isinstance(value, bool) or match is None or match.group(2) not in units:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", _digits(value).lower())
+    if isinstance(value, bool) or match is None or match.group(2) not in units or len(match.group(1)) > _MAX_DIGITS:
         raise SettingError(f"{name} is {value!r}", remedy="give bytes, or a number with kB, MB, GB, KiB, MiB or GiB")
     from decimal import Decimal  # imported here because it takes long
 
@@ -103,9 +107,19 @@ def count(name: str, value: Any) -> int:
     Raises:
         SettingError: The value is something else.
     """
-    if isinstance(value, bool) or not re.fullmatch(r"\d+", str(value)):
+    text = _digits(value)
+    if isinstance(value, bool) or not re.fullmatch(r"\d+", text):
         raise SettingError(f"{name} is {value!r}", remedy="give a whole number, 0 for one per core")
-    return min(int(str(value)[:_MAX_DIGITS]), MAX_JOBS)
+    return MAX_JOBS if len(text) > _MAX_DIGITS else min(int(text), MAX_JOBS)
+
+
+def _digits(value: Any) -> str:
+    """The text of a value without leading zeros. A number that Python does not print has very many digits."""
+    try:
+        text = str(value).strip()
+    except ValueError:
+        text = "9" * 5000
+    return text.lstrip("0") or text[-1:]
 
 
 def paths(name: str, value: Any) -> tuple[Path, ...]:

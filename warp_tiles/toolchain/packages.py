@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warp_tiles.errors import ToolchainError
+from warp_tiles.util.search_path import absolute, search_path
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ def package_folders() -> tuple[Path, ...]:
 
     An empty entry, which stands for the current folder, is left out, because those files may belong to anyone.
     """
-    found = [os.path.join(os.path.abspath(entry), "nvidia") for entry in sys.path if isinstance(entry, str) and entry]
-    with contextlib.suppress(ImportError, ValueError):  # a module without a specification
+    found = [os.path.join(absolute(entry), "nvidia") for entry in search_path()]
+    with contextlib.suppress(ImportError, ValueError, OSError):  # no specification, or no working folder
         spec = importlib.util.find_spec("nvidia")
         locations = (spec.submodule_search_locations or ()) if spec else ()
         found += [folder for folder in locations if os.path.dirname(folder) != os.getcwd()]

@@ -18,6 +18,7 @@ from warp_tiles.cache._documents import Documents
 from warp_tiles.cache._paths import absolute
 from warp_tiles.toolchain.search import Toolchain, find_toolchain
 from warp_tiles.toolchain.sources import DeviceSource, include_closure
+from warp_tiles.util.search_path import search_path
 
 _SEARCH_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "MATHDX_HOME", "CONDA_PREFIX", "LD_LIBRARY_PATH")
 
@@ -38,8 +39,9 @@ def _files_state(toolchain: Toolchain) -> list[Any]:
 def search_state() -> list[Any]:
     """The inputs of the search. They change when a package is installed or removed."""
     # other folders of the path, such as the script's, change for unrelated reasons
-    packages = [entry for entry in sys.path if os.path.isdir(os.path.join(entry, "nvidia"))]
-    packages += [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
+    path = search_path()
+    packages = [entry for entry in path if os.path.isdir(os.path.join(entry, "nvidia"))]
+    packages += [entry for entry in path if entry.endswith(("site-packages", "dist-packages"))]
     folders = [[entry, _stat(entry)] for entry in dict.fromkeys(packages)]
     return [sys.version, [[name, os.environ.get(name)] for name in _SEARCH_VARIABLES], folders]
 

@@ -92,8 +92,11 @@ def _checked(data: Any) -> Record:
     if not isinstance(data, dict):
         raise ValueError("not a tuning record")
     rest = {name: value for name, value in data.items() if name != "sha256"}
-    record = Record.from_json(rest)
-    if data.get("sha256") != _digest(rest):
+    try:
+        record, digest = Record.from_json(rest), _digest(rest)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if data.get("sha256") != digest:
         raise ValueError("it does not match the digest that it carries")
     return record
 

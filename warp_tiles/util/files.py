@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,36 +26,36 @@ _READ_FLAGS = (
 _CREATE_FLAGS = (
     os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 )  # O_EXCL follows no link
-_SYSTEM_FOLDERS = ("/dev/", "/proc/")  # their links lead to open files, which must not be replaced
+_OPEN_FILE = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/([0-9]{1,9})")
+_STREAMS = {"stdout": 1, "stderr": 2}
+_MOST_LINKS = 40
 
 
 class FileTooLargeError(OSError):
     """A file is larger than a reader accepts."""
 
 
-def make_private_folders(path: Path, mode: int = 0o700) -> None:
-    """Create a folder and its missing parents, each with ``mode`` (owner-only by default).
+def make_private_folders(path: Path) -> None:
+    """Create a folder and its missing parents, each for the owner only.
 
     Threads and processes may create the same folders at once. Each accepts the folders that another one created.
     """
     try:
-        _make_folder(path, mode)
+        _make_folder(path)
     except FileNotFoundError:
         if path.parent == path:
             raise
-        make_private_folders(path.parent, mode)
-        _make_folder(path, mode)  # raises if the file system allows no folder here
+        make_private_folders(path.parent)
+        _make_folder(path)  # raises if the file system allows no folder here
 
 
-def _make_folder(path: Path, mode: int) -> None:
+def _make_folder(path: Path) -> None:
     try:
-        os.mkdir(path, mode)
+        os.mkdir(path, 0o700)
     except FileExistsError:
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, "a file is in the way of the folder", str(path)) from None
         return
-    if mode != 0o700 and hasattr(os, "fchmod"):
-        os.chmod(path, mode)  # a shared folder keeps its group bits under any umask
     sync_folder(path.parent)
 
 
@@ -122,33 +123,50 @@ def write_atomic(path: Path, data: bytes, mode: int | None = None) -> os.stat_re
 
 @contextmanager
 def open_output(path: Path) -> Iterator[BinaryIO]:
-    """Open an output that the user names: whole or not at all, with the permissions that the umask allows.
+    """Open an output that the user names: whole or not at all.
 
-    A link is followed, and the file behind it is replaced. A FIFO or a device is written to, and never replaced.
+    A new file has the permissions that the umask allows, and a file that is replaced keeps its own. A link is followed,
+    and the file behind it is replaced. A FIFO, a device or an open file (``/dev/stdout``) is written to, and never
+    replaced.
 
     Yields:
-        The stream. If the block raises, nothing is changed.
+        The stream. If the block raises, no file is changed.
 
     Raises:
-        OSError: The output cannot be written.
+        OSError: The output cannot be written. It names ``path``.
     """
-    if _is_special(path):
-        with open(path, "wb") as stream:
-            yield stream
+    special = _special(path)
+    if special is not None:
+        with open(special, "ab") as place:
+            yield place
         return
     target = Path(os.path.realpath(path))
     temporary = target.parent / temporary_name()
-    with open(os.open(temporary, _CREATE_FLAGS, 0o666), "wb") as stream:
+    with _named(path):
+        descriptor = os.open(temporary, _CREATE_FLAGS, 0o666)
+    with open(descriptor, "wb") as stream:
         try:
             yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-            os.replace(temporary, target)
+            with _named(path):
+                stream.flush()
+                with suppress(OSError):
+                    os.fchmod(stream.fileno(), stat.S_IMODE(os.stat(target).st_mode))
+                os.fsync(stream.fileno())
+                os.replace(temporary, target)
         except BaseException:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
     sync_folder(target.parent)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the user's path in errors, in place of a temporary file."""
+    try:
+        yield
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def write_output(path: Path, data: bytes) -> None:
@@ -157,21 +175,30 @@ def write_output(path: Path, data: bytes) -> None:
         stream.write(data)
 
 
-def _is_special(path: Path) -> bool:
-    """True for everything that is written to in place.
+def _special(path: Path) -> str | int | None:
+    """What to open for an output that is written to in place: a path, or a copy of an open file. None for a file.
 
     Raises:
         IsADirectoryError: It is a folder.
     """
-    if os.path.abspath(path).startswith(_SYSTEM_FOLDERS):
-        return True
+    place = os.path.abspath(path)
+    for _ in range(_MOST_LINKS):
+        place = "/" + place.lstrip("/") if os.sep == "/" else place
+        if (match := _OPEN_FILE.fullmatch(place)) is not None:
+            number = match[1] or match[2]
+            return os.dup(_STREAMS.get(number) or int(number))
+        if not os.path.islink(place) or place.startswith("/proc/"):
+            break
+        place = os.path.abspath(os.path.join(os.path.dirname(place), os.readlink(place)))
+    if place.startswith("/proc/"):
+        return place
     try:
-        mode = os.stat(path).st_mode
+        mode = os.stat(place).st_mode
     except FileNotFoundError:
-        return False
+        return None
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
-    return not stat.S_ISREG(mode)
+    return None if stat.S_ISREG(mode) else place
 
 
 def read_whole(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 import zlib
 from functools import lru_cache
 from pathlib import Path
 
 TEMP_PREFIX = ".tmp-"
 _MOST_BYTES = 4096
+_DAY_S = 86400.0
 
 
 def temporary_name() -> str:
@@ -34,14 +36,27 @@ def _node() -> str:
     return os.uname().nodename if hasattr(os, "uname") else ""
 
 
+def is_leftover(name: str, modified_s: float) -> bool:
+    """Returns True for a temporary file that nobody writes any more: its process has ended, or it is a day old.
+
+    Args:
+        name: Name of the file.
+        modified_s: Time of its last modification, in seconds since 1970.
+    """
+    if not name.startswith(TEMP_PREFIX):
+        return False
+    return is_abandoned(name) or time.time() - modified_s > _DAY_S
+
+
 @lru_cache(maxsize=1)
 def _host() -> str:
-    """A text for the host, and on Linux for the namespace of process numbers (of a container)."""
+    """A text for the start of the host, and on Linux for the namespace of process numbers (of a container)."""
     try:
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
         namespace = ""
-    return f"{zlib.crc32(f'{_node()} {namespace}'.encode('utf-8', 'replace')):08x}"
+    facts = f"{_node()} {namespace}".encode("utf-8", "replace") + _read("/proc/sys/kernel/random/boot_id")
+    return f"{zlib.crc32(facts):08x}"
 
 
 def this_process() -> bytes:

@@ -182,10 +182,6 @@ class TrustedFolder:
             found = [_joined(folder, entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
         return sorted(found)
 
-    def exists(self) -> bool:
-        """Returns True if the root is a folder. Never raises."""
-        return os.path.isdir(self.root)
-
     @contextmanager
     def lock(
         self, name: str, timeout_s: float, poll_s: float = 0.02, waiting: Callable[[str], None] | None = None
@@ -230,9 +226,11 @@ class TrustedFolder:
         """Write a small file in place, without syncing it."""
         folder, _, file = name.rpartition("/")
         with self._opened(folder) as parent:
-            flags = _CREATE_FLAGS & ~os.O_EXCL | os.O_TRUNC
-            descriptor = os.open(file, flags, self.modes()[1], dir_fd=parent)
+            flags, mode = _CREATE_FLAGS & ~os.O_EXCL | os.O_TRUNC, self.modes()[1]
+            descriptor = os.open(file, flags, mode, dir_fd=parent)
             try:
+                with suppress(PermissionError):  # another user of a shared folder created it
+                    os.fchmod(descriptor, mode)
                 os.write(descriptor, data)
             finally:
                 os.close(descriptor)
@@ -245,6 +243,8 @@ class TrustedFolder:
             FileNotFoundError: It is missing, and ``create`` is not set.
             RefusedFolderError: A folder on the way is a link, or others can write it.
         """
+        if not {".", ".."}.isdisjoint(folder.split("/")):
+            raise ValueError(f"{folder!r} leaves the folder {self.root}")
         if not _SUPPORTED:
             raise OSError(errno.ENOTSUP, "this system has no way to open folders without following links")
         if create:
