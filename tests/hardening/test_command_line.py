@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -146,7 +147,7 @@ def test_a_path_with_a_nul() -> None:
 
 @pytest.mark.usefixtures("clean_settings")
 def test_a_deeply_nested_project_file(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text("a = " + "[" * 100_000)
+    (tmp_path / "pyproject.toml").write_text("[tool.warp_tiles]\na = " + "[" * 100_000)
     with pytest.raises(SettingError, match="cannot be read"):
         settings.current()
 
@@ -161,7 +162,7 @@ def test_a_huge_project_file(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("clean_settings")
 def test_a_huge_number_of_jobs_is_bounded() -> None:
-    for jobs in ("999999999999", "9" * 5000):
+    for jobs in ("999999999999", "9" * 5000, 10**5000, "0" * 18 + "2000"):
         with settings.override(jobs=jobs) as now:
             assert now.jobs == settings.values.MAX_JOBS
 
@@ -171,3 +172,36 @@ def test_what_a_terminal_would_obey_is_escaped() -> None:
     assert printable("plain, ünïcode → ✓") == "plain, ünïcode → ✓"
     assert printable("two\nlines\tand a tab", lines=True) == "two\nlines\tand a tab"
     assert printable("two\nlines") == r"two\nlines"
+
+
+@pytest.mark.usefixtures("clean_settings")
+def test_numbers_and_paths_that_nothing_can_bear() -> None:
+    for value in ("9" * 5000, 10**5000, "9" * 30):
+        with pytest.raises(SettingError, match="cache_max_bytes"):
+            settings.configure(cache_max_bytes=value)
+    with pytest.raises(SettingError, match="no file can have"):
+        settings.configure(cache_dir="/x/\ud800")
+    with settings.override(jobs="0" * 18 + "5") as now:
+        assert now.jobs == 5
+
+
+@pytest.mark.usefixtures("clean_settings")
+def test_a_project_file_takes_no_time(tmp_path: Path) -> None:
+    start = time.monotonic()
+    (tmp_path / "pyproject.toml").write_text("a." * 100_000 + "b = 1\n[tool.warp_tiles]\n")
+    with pytest.raises(SettingError, match="hundreds of parts"):
+        settings.current()
+    (tmp_path / "pyproject.toml").write_text("a." * 100_000 + "b = 1\n<<<<<<< this is no TOML")
+    assert settings.current().policy == "auto"  # it has no table of this package
+    assert time.monotonic() - start < 2.0
+
+
+def test_an_entry_of_the_search_path_that_python_ignores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from warp_tiles.compile.pool import CompilerPool
+    from warp_tiles.toolchain.store import search_state
+
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path, 3])
+    assert search_state()
+    with CompilerPool(1) as pool:
+        pool.start_processes(1)
+        assert pool._processes[0]._process is not None

@@ -208,3 +208,10 @@ def test_the_root_itself_may_be_reached_through_a_link(tmp_path: Path) -> None:
     found = Cache(tmp_path / "cache").get(key(1))
     assert found is not None
     assert found.payload == b"payload 1"
+
+
+@pytest.mark.parametrize("name", ["../x", "v1/../../x", "./x", "v1/./x"])
+def test_a_name_does_not_leave_the_root(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="leaves the folder"):
+        TrustedFolder(tmp_path / "cache").write(name, b"x")
+    assert not (tmp_path / "x").exists()

@@ -21,7 +21,7 @@ from warp_tiles.cache import Cache, CacheKey, _tar
 from warp_tiles.cache._bundle import MANIFEST_NAME, MAX_MANIFEST_BYTES
 from warp_tiles.errors import BundleError, CacheError, RecordError
 from warp_tiles.tuning.store import RecordStore
-from warp_tiles.util.files import write_output
+from warp_tiles.util.files import open_output, write_output
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -106,15 +106,40 @@ def test_the_umask_decides_who_can_read_an_output(tmp_path: Path, writer: str, m
     assert stat.S_IMODE((tmp_path / "output").stat().st_mode) == 0o666 & ~mask
 
 
-def test_a_report_can_go_to_standard_output(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("print('before')")
+@pytest.mark.parametrize("name", ["/dev/stdout", "//dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "a link"])
+def test_standard_output_is_written_to_and_not_replaced(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a link").symlink_to("/dev/stdout")
+    code = f"""
+import os
+from pathlib import Path
+from warp_tiles.util.files import open_output, write_output
+print("before", flush=True)
+write_output(Path({name!r}), b"data\\n")
+print("after", flush=True)
+"""
     with open(tmp_path / "out", "wb") as out:
-        subprocess.run(
-            [sys.executable, "-m", "warp_tiles", "run", "--report", "/dev/stdout", script],
-            cwd=REPOSITORY, stdout=out, stderr=subprocess.DEVNULL, check=True,
-        )  # fmt: skip
-    assert '"modules"' in (tmp_path / "out").read_text()
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, stdout=out, check=True)
+    assert (tmp_path / "out").read_text() == "before\ndata\nafter\n"
+
+
+def test_a_file_keeps_its_permissions_and_survives_an_error(tmp_path: Path) -> None:
+    for path in (tmp_path / "output", Path("/dev/shm") / f"warp_tiles_{os.getpid()}"):
+        path.write_text("old")
+        path.chmod(0o640)
+        try:
+            with pytest.raises(TypeError), open_output(path) as stream:
+                stream.write("new")  # type: ignore[arg-type]
+            assert path.read_text() == "old"
+            write_output(path, b"new")
+            assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("new", 0o640)
+        finally:
+            path.unlink()
+
+
+def test_an_error_names_the_output_and_no_temporary_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"absent/output'$"):
+        write_output(tmp_path / "absent" / "output", b"")
 
 
 # ---- cubins

@@ -103,6 +103,11 @@ def test_code_of_stores_with_different_trust_has_different_hashes(
     monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECTS", str(folder))
     project = settings.current()
     shared = [settings.Settings(cache_dir=Path(place), cache_shared=True) for place in ("/a", "/b")]
+    relative = settings.Settings(cache_dir=Path("store"), cache_shared=True)
+    here = relative.store_trust
+    monkeypatch.chdir(folder.parent)
+    assert relative.store_trust != here
+    monkeypatch.chdir(folder)
     own = [settings.Settings(cache_dir=place) for place in (None, Path("/a"))]
     texts = [now.store_trust for now in (project, *shared, *own)]
     assert len(set(texts)) == 4

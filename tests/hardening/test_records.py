@@ -15,6 +15,7 @@ from tests.tuning.tuning_records import ENVIRONMENT, timing
 from tests.tuning.tuning_records import key as record_key
 from warp_tiles.errors import RecordError
 from warp_tiles.gemm.variant import GemmVariant, Operand
+from warp_tiles.tuning.encoding import decode_record, encode_record
 from warp_tiles.tuning.folder import MAX_BYTES
 from warp_tiles.tuning.gemm_key import SUBJECT, values_of
 from warp_tiles.tuning.gemm_records import TunedGemms
@@ -121,3 +122,22 @@ def test_a_record_cannot_choose_a_provider_that_no_search_measures(provider: obj
     record = Record(key, (timing({"provider": provider, "tile_config": None}, 1.0),))
     tuned = TunedGemms({key.values: record})
     assert tuned.best(wanted, ("mma", "cublasdx", "libmathdx", "scalar")) is None
+
+
+def test_a_record_that_is_nested_to_any_depth_is_damage() -> None:
+    record = json.loads(encode_record(Record(record_key("gemm"), (timing({"x": 1}),))))
+    for depth in range(900, 1000):
+        nested: Any = 1
+        for _ in range(depth):
+            nested = [nested]
+        with pytest.raises(ValueError):  # noqa: PT011  any message will do
+            decode_record(_text({**record, "extra": nested}), record_key("gemm").digest)
+
+
+def _text(data: Any) -> bytes:
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(10_000)
+    try:
+        return json.dumps(data).encode()
+    finally:
+        sys.setrecursionlimit(limit)

@@ -80,3 +80,22 @@ def test_many_jobs_start_few_processes(module: Any, tmp_path: Path) -> None:
         cubin = _warp.compile_module(module, 90, 64, tmp_path / "out")
     (row,) = [row for row in warp_tiles.report()["modules"] if row.get("output") == cubin.name]
     assert row["linker"] == "warp_tiles"
+
+
+def test_the_working_folder_is_no_source_of_code(tmp_path: Path) -> None:
+    """Also without the files of an environment that import more at the start of the interpreter."""
+    import os
+    import subprocess
+    import sys
+
+    for name in ("types", "struct", "pickle", "threading", "ast", "select"):
+        (tmp_path / f"{name}.py").write_text("import os; os._exit(77)")
+    package = Path(pool_module.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", pool_module._BOOTSTRAP, str(package), str(os.getpid())],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr

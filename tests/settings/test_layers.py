@@ -322,7 +322,7 @@ def test_folders_are_relative_to_the_file(monkeypatch: pytest.MonkeyPatch, tmp_p
         ("[tool.warp_tiles]\njobs = -1\n", r"jobs in \[tool.warp_tiles\] of .*pyproject.toml is -1"),
         ("[tool]\nwarp_tiles = 3\n", r"tool.warp_tiles in .*pyproject.toml is 3"),
         ("[tool.warp_tiles\n", r"pyproject.toml cannot be read"),
-        ("tool = 3\n", r"pyproject.toml cannot be read"),
+        ("tool = 3 # warp_tiles\n", r"pyproject.toml cannot be read"),
     ],
 )
 def test_a_bad_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, message: str) -> None:

@@ -93,9 +93,10 @@ def parse_size(name: str, value: Any) -> int:
         SettingError: The text is not a size.
     """
     units = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", _digits(value).lower())
+    text = _printed(value)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.lower())
     if isinstance(value, bool) or match is None or match.group(2) not in units or len(match.group(1)) > _MAX_DIGITS:
-        raise SettingError(f"{name} is {value!r}", remedy="give bytes, or a number with kB, MB, GB, KiB, MiB or GiB")
+        raise SettingError(f"{name} is {text!r:.80}", remedy="give bytes, or a number with kB, MB, GB, KiB, MiB or GiB")
     from decimal import Decimal  # imported here because it takes long
 
     return int(Decimal(match.group(1)) * units[match.group(2)])
@@ -107,19 +108,19 @@ def count(name: str, value: Any) -> int:
     Raises:
         SettingError: The value is something else.
     """
-    text = _digits(value)
+    text = _printed(value)
     if isinstance(value, bool) or not re.fullmatch(r"\d+", text):
-        raise SettingError(f"{name} is {value!r}", remedy="give a whole number, 0 for one per core")
-    return MAX_JOBS if len(text) > _MAX_DIGITS else min(int(text), MAX_JOBS)
+        raise SettingError(f"{name} is {text!r:.80}", remedy="give a whole number, 0 for one per core")
+    digits = text.lstrip("0") or "0"
+    return MAX_JOBS if len(digits) > _MAX_DIGITS else min(int(digits), MAX_JOBS)
 
 
-def _digits(value: Any) -> str:
-    """The text of a value without leading zeros. A number that Python does not print has very many digits."""
+def _printed(value: Any) -> str:
+    """The text of a value, or some number of as many digits if Python refuses to print it."""
     try:
-        text = str(value).strip()
+        return str(value).strip()
     except ValueError:
-        text = "9" * 5000
-    return text.lstrip("0") or text[-1:]
+        return "9" * 5000
 
 
 def paths(name: str, value: Any) -> tuple[Path, ...]:

@@ -1,0 +1,105 @@
+"""A shared cache of two users: commands of the second user work beside the private folders of the first."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from warp_tiles.cache import Cache, CacheKey
+from warp_tiles.cache._missed import MissedKeys
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SECOND = """
+import os, sys
+from pathlib import Path
+import warp_tiles
+from tests.hardening.subjects import KEY
+from warp_tiles.cache import Cache, CacheKey
+from warp_tiles.cache._missed import MissedKeys
+
+root, warm = Path(sys.argv[1]), Path(sys.argv[2])
+for place in (root, warm):  # every module is imported while this is root
+    if place == root:
+        continue
+    cache = Cache(place, allow_shared=True)
+    cache.put(KEY, b"x", {}); cache.get(KEY); cache.verify(set_aside=True); cache.gc(); cache.info()
+    MissedKeys(place, shared=True).add(KEY)
+os.setgroups([65533]); os.setgid(65533); os.setuid(65534)
+os.umask(0o002)
+cache = Cache(root, allow_shared=True)
+assert cache.get(CacheKey.of({"name": "first"})).payload == b"first"
+cache.put(KEY, b"second", {})
+MissedKeys(root, shared=True).add(KEY)
+assert cache.verify(set_aside=True).ok
+cache.gc()
+assert cache.get(KEY).payload == b"second"
+assert cache.problems == (), cache.problems
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_commands_of_the_second_user(tmp_path: Path) -> None:
+    root, warm = tmp_path / "shared", tmp_path / "warm"
+    for folder in (root, warm):
+        folder.mkdir()
+    os.chown(root, 0, 65533)
+    root.chmod(0o2770)
+    for parent in tmp_path.parents:
+        if parent.owner() == "root" and parent.is_relative_to("/tmp") and parent != Path("/tmp"):
+            parent.chmod(stat.S_IMODE(parent.stat().st_mode) | 0o111)
+    tmp_path.chmod(0o711)
+    first = Cache(root, allow_shared=True)
+    first.put(CacheKey.of({"name": "first"}), b"first", {})
+    MissedKeys(root, shared=True).add(CacheKey.of({"name": "asked"}))
+    done = subprocess.run([sys.executable, "-c", SECOND, root, warm], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_file_system_without_locks_still_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    def unsupported(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    cache = Cache(tmp_path / "cache")
+    cache.get_or_build(CacheKey.of({"name": "a"}), lambda: (b"a", {}))
+    assert cache.get(CacheKey.of({"name": "a"})) is not None
+    cache.gc()
+    cache.clear()
+    assert {problem.kind for problem in cache.problems} <= {"lock", "folder"}
+    assert "coordinated" in str(cache.problems[-1])
+
+
+def test_gc_examines_only_its_own_folders(tmp_path: Path) -> None:
+    """The root may be a folder with other content."""
+    cache = Cache(tmp_path)
+    cache.put(CacheKey.of({"name": "a"}), b"a", {})
+    (tmp_path / "projects" / "open").mkdir(parents=True)
+    (tmp_path / "projects" / "open").chmod(0o777)
+    mine = tmp_path / "projects" / ".tmp-00000000-1-00"
+    mine.touch()
+    os.utime(mine, (0, 0))
+    cache.gc()
+    assert mine.exists()
+
+
+@pytest.mark.parametrize("folder", ["asked", "runs", "toolchain/v1", "tuning/gemm", "failed", "v1/objects/ab"])
+def test_gc_removes_a_leftover_of_another_host_after_a_day(tmp_path: Path, folder: str) -> None:
+    cache = Cache(tmp_path / "cache")
+    cache.put(CacheKey.of({"name": "a"}), b"a", {})
+    old, new = (tmp_path / "cache" / folder / f".tmp-deadbeef-{number}-00" for number in (1, 2))
+    old.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for parent in old.parents:
+        if parent.is_relative_to(tmp_path / "cache"):
+            parent.chmod(0o700)
+    for path in (old, new):
+        path.touch()
+    os.utime(old, (0, 0))
+    assert cache.gc().leftovers == 1
+    assert (old.exists(), new.exists()) == (False, True)
