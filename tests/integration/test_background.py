@@ -304,10 +304,18 @@ def test_max_tunes_in_the_background(background_device: StandIn, monkeypatch: py
 def test_disabling_ends_the_build_silently(
     background_device: StandIn, gate: Gate, recwarn: pytest.WarningsRecorder
 ) -> None:
+    refused = []
+
+    def refuse(variant: object) -> tuple[str, bytes]:
+        refused.append(variant)
+        raise BuildError("too late for libmathdx")
+
+    engine()._libmathdx = refuse
     module = load(gemm(), block_dim=ODD, enable_backward=False)
     background_device.load(module.__name__)
     warp_tiles.disable()
     gate.failure = BuildError("too late")
     gate.open.set()
     wait_until(ended)
+    assert len(refused) == 1
     assert not [item for item in recwarn if issubclass(item.category, RuntimeWarning)]
