@@ -95,8 +95,10 @@ def parse_size(name: str, value: Any) -> int:
     units = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
     text = _printed(value)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.lower())
-    if isinstance(value, bool) or match is None or match.group(2) not in units or len(match.group(1)) > _MAX_DIGITS:
-        raise SettingError(f"{name} is {text!r:.80}", remedy="give bytes, or a number with kB, MB, GB, KiB, MiB or GiB")
+    if isinstance(value, bool) or match is None or match.group(2) not in units or len(match.group(1)) > 2 * _MAX_DIGITS:
+        raise SettingError(
+            f"{name} is {_shown(value)}", remedy="give bytes, or a number with kB, MB, GB, KiB, MiB or GiB"
+        )
     from decimal import Decimal  # imported here because it takes long
 
     return int(Decimal(match.group(1)) * units[match.group(2)])
@@ -110,9 +112,17 @@ def count(name: str, value: Any) -> int:
     """
     text = _printed(value)
     if isinstance(value, bool) or not re.fullmatch(r"\d+", text):
-        raise SettingError(f"{name} is {text!r:.80}", remedy="give a whole number, 0 for one per core")
+        raise SettingError(f"{name} is {_shown(value)}", remedy="give a whole number, 0 for one per core")
     digits = text.lstrip("0") or "0"
     return MAX_JOBS if len(digits) > _MAX_DIGITS else min(int(digits), MAX_JOBS)
+
+
+def _shown(value: Any) -> str:
+    """The value for a message."""
+    try:
+        return f"{value!r:.80}"
+    except ValueError:
+        return "a number of thousands of digits"
 
 
 def _printed(value: Any) -> str:
