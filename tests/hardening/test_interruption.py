@@ -44,6 +44,12 @@ with TrustedFolder(Path(sys.argv[1])).lock(f"v1/locks/{sys.argv[2]}.lock", 1.0, 
 """
 
 
+def _obey_signals() -> None:
+    """A process in the background of a shell, or under nohup, ignores some signals, and so do its children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def started(words: Sequence[object], **environment: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *map(str, words)],
@@ -52,7 +58,7 @@ def started(words: Sequence[object], **environment: object) -> subprocess.Popen[
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a shell's background ignores it
+        preexec_fn=_obey_signals,
     )
 
 

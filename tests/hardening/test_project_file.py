@@ -60,6 +60,8 @@ def test_the_user_can_trust_a_folder(clone: Callable[..., Path], monkeypatch: py
     if consent == "environment":
         monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECTS", str(folder))
         assert settings.current().cache_dir == folder / ".wt"
+        with settings.override(cache_shared=False) as now:
+            assert now.store_trust == f"project {folder / 'pyproject.toml'}"
     elif consent == "configure":
         settings.configure(trusted_projects=[folder])
         assert settings.current().cache_shared
@@ -97,20 +99,16 @@ def test_a_prepared_cache_in_a_cloned_folder_is_not_used(clone: Callable[..., Pa
 
 
 def test_code_of_stores_with_different_trust_has_different_hashes(
-    bench: Bench, clone: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = clone('cache_dir = ".wt"')
-    monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECTS", str(folder))
-    project = settings.current()
+    project = settings.Settings(cache_dir=Path("/clone/.wt"), layers=(("cache_dir", "/clone/pyproject.toml"),))
     shared = [settings.Settings(cache_dir=Path(place), cache_shared=True) for place in ("/a", "/b")]
-    relative = settings.Settings(cache_dir=Path("store"), cache_shared=True)
-    here = relative.store_trust
-    monkeypatch.chdir(folder.parent)
-    assert relative.store_trust != here
-    monkeypatch.chdir(folder)
     own = [settings.Settings(cache_dir=place) for place in (None, Path("/a"))]
     texts = [now.store_trust for now in (project, *shared, *own)]
     assert len(set(texts)) == 4
     assert texts[3] == texts[4] == "own"
-    salts = {bench.engine.salt(settings.Settings(**vars(now))) for now in (project, *shared, *own)}
-    assert len(salts) == 4
+    assert len({bench.engine.salt(now) for now in (project, *shared, *own)}) == 4
+    relative = settings.Settings(cache_dir=Path("store"), cache_shared=True)
+    here = relative.store_trust
+    monkeypatch.chdir(tmp_path)
+    assert relative.store_trust != here

@@ -90,6 +90,7 @@ class Tree:
             "EMULATOR_CACHE": str(self._emulator),
             "EMULATED_PRODUCTS": "200",
         }
+        environment.pop("PYTEST_ADDOPTS", None)  # those of a run around this one
         if warm:
             environment["WARP_CACHE_PATH"] = str(self._kernels)
         command = [sys.executable, *_PYTEST, f"--basetemp={self._scratch}", *tests]

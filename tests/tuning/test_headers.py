@@ -164,7 +164,7 @@ def test_a_failure_costs_only_time(
     assert list(process.own.iterdir()) == []
 
 
-def _no_space(path: Path, data: bytes) -> None:
+def _no_space(path: Path, data: bytes, mode: int) -> None:
     raise OSError(28, "No space left on device")
 
 

@@ -30,18 +30,20 @@ def users_own_modules() -> list[Any]:
     return [m for name, m in user_modules().items() if m.kernels and not name.startswith("warp.")]
 
 
-def require_target(arch: Any, block_dim: Any) -> None:
-    """Refuses a target that no module can be compiled for.
+def require_target(arch: Any, block_dim: Any, *, compiled: bool = True) -> None:
+    """Refuses a target that no module can have.
 
     Args:
         arch: Compute capability, e.g. ``90``; None for the CPU.
         block_dim: Threads per block; None for a module's option.
+        compiled: True if Warp's compiler has to know the architecture. A plan can be made for others.
 
     Raises:
         PlanError: Warp's compiler does not know the architecture, or a block cannot have so many threads.
     """
     known = warp.get_cuda_supported_archs()
-    if arch is not None and (isinstance(arch, bool) or not isinstance(arch, int) or (known and arch not in known)):
+    whole = isinstance(arch, int) and not isinstance(arch, bool)
+    if arch is not None and (not whole or (compiled and known and arch not in known)):
         raise PlanError(
             f"arch is {arch!r}, which Warp's compiler does not know",
             remedy=f"give a compute capability as a number: {', '.join(map(str, known)) or 'e.g. 90'}",

@@ -30,7 +30,7 @@ def plan_module(hooks: Hooks, module: Any, arch: int | None, block_dim: int | No
     Raises:
         PlanError: There is no such target.
     """
-    require_target(arch, block_dim)
+    require_target(arch, block_dim, compiled=False)
     context = find("context")
     hash_outdated(module)
     with find("codegen._codegen_lock"):

@@ -26,7 +26,7 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     setting prefetch, the modules that the script's last run loaded are compiled side by side.
     """
     from warp_tiles import api, settings
-    from warp_tiles.launch.children import enabled_in_children
+    from warp_tiles.cli.children import enabled_in_children
     from warp_tiles.launch.previous_run import prefetched
     from warp_tiles.launch.script import require_script, run_script
     from warp_tiles.util.files import write_output

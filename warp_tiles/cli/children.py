@@ -24,7 +24,7 @@ _ENABLE = """
 import sys
 before, sys.path = sys.path, search_path
 try:
-    from warp_tiles.launch.children import enable_here
+    from warp_tiles.cli.children import enable_here
     enable_here(configured)
 finally:
     sys.path = before
