@@ -129,7 +129,7 @@ class Emulator:
         batch: Launches per translation unit.
     """
 
-    def __init__(self, folder: Path, compiler: str, batch: int = 24) -> None:
+    def __init__(self, folder: Path, compiler: str, batch: int = 96) -> None:
         self._folder = folder
         self._compiler = compiler
         self._batch = batch

@@ -121,7 +121,7 @@ class Machine:
         objects = [folder / "module.o", folder / "functions.o"]
         commands = [
             [*_TRACED, *device, "-include", str(first), "-c", str(folder / "module.cpp"), "-o", str(objects[0])],
-            ["-O1", f"-I{FOLDER}", f"-I{KERNELS}", "-c", str(folder / "functions.cpp"), "-o", str(objects[1])],
+            ["-O0", f"-I{FOLDER}", f"-I{KERNELS}", "-c", str(folder / "functions.cpp"), "-o", str(objects[1])],
         ]
         list(self._pool.map(self._compile, commands))
         program = folder / "module"

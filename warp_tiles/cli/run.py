@@ -36,7 +36,8 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     if report_file is not None and not report_file.absolute().parent.is_dir():
         raise ScriptError(f"the report cannot be written: there is no folder {report_file.absolute().parent}")
     logger = logging.getLogger("warp_tiles")
-    logger.addHandler(logging.StreamHandler())
+    messages = logging.StreamHandler()
+    logger.addHandler(messages)
     logger.setLevel(logging.INFO)
     try:
         with script_output_to_stderr(as_json):
@@ -44,6 +45,7 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
             with enabled_in_children(), prefetched(script):
                 run_script(script, arguments)
     finally:
+        logger.removeHandler(messages)
         if api.is_enabled():
             record = api.report()
             if report_file is not None:

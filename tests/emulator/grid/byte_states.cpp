@@ -2,6 +2,8 @@
 
 #include "grid/byte_states.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "machine/fault.h"
@@ -40,11 +42,11 @@ std::string ByteStates::describe(const void* address) const
     return nearest;
 }
 
-void ByteStates::check_bounds(const Access& access, const void* address, int alignment) const
+void ByteStates::check_bounds(const Access& access, const void* address, int alignment, int bytes) const
 {
     const std::ptrdiff_t offset = offset_of(address);
     const auto region_at = [&](std::ptrdiff_t i) { return std::size_t(i) < states_.size() ? states_[i].region : -1; };
-    for (std::ptrdiff_t i = offset; i < offset + access.bytes; ++i)
+    for (std::ptrdiff_t i = offset; i < offset + bytes; ++i)
         if (region_at(i) < 0 || region_at(i) != region_at(offset))
             throw Fault{access.text() + " out of bounds at " + describe(start_ + i)};
     if (reinterpret_cast<std::uintptr_t>(address) % std::size_t(alignment) != 0)
@@ -64,12 +66,21 @@ void ByteStates::check_race(
                 + ", which " + verb + (here ? " it since the last barrier" : " it")};
 }
 
+bool ByteStates::all_equal(std::ptrdiff_t offset, int bytes) const
+{
+    if (bytes < 1 || offset < 0 || std::size_t(offset) + std::size_t(bytes) > states_.size()) return false;
+    const State* const first = &states_[offset];
+    return std::memcmp(first, first + 1, std::size_t(bytes - 1) * sizeof(State)) == 0;
+}
+
 void ByteStates::access(const Access& access, AccessKind kind, const void* address, int alignment)
 {
-    check_bounds(access, address, alignment);
+    const std::ptrdiff_t offset = offset_of(address);
+    const bool equal = all_equal(offset, access.bytes);  // then the check of one byte serves for all
+    check_bounds(access, address, alignment, equal ? 1 : access.bytes);
     const std::int16_t thread = std::int16_t(access.thread);
     const std::uint32_t now = clock_.now();
-    for (int i = 0; i < access.bytes; ++i) {
+    for (int i = 0; i < (equal ? 1 : access.bytes); ++i) {
         const char* const byte = static_cast<const char*>(address) + i;
         State& state = states_[offset_of(byte)];
         if (state.copy_pending)
@@ -96,6 +107,7 @@ void ByteStates::access(const Access& access, AccessKind kind, const void* addre
             state.write_warp_time = clock_.warps.now(access.thread);
         }
     }
+    if (equal) std::fill_n(states_.begin() + offset + 1, access.bytes - 1, states_[offset]);
 }
 
 void ByteStates::start_copy(const Access& access, const void* address, int alignment)

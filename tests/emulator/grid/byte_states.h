@@ -4,10 +4,11 @@
 
 #pragma once
 
-#include <cstddef>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "grid/fences.h"
@@ -85,13 +86,16 @@ private:
         std::uint32_t write_time = 0, read_time = 0;  // 0 means never
         std::uint32_t write_warp_time = 0, read_warp_time = 0;
     };
+    static_assert(std::has_unique_object_representations_v<State>);
     struct Region {
         std::string name;
         std::size_t offset, size;
     };
 
     std::ptrdiff_t offset_of(const void* address) const { return static_cast<const char*>(address) - start_; }
-    void check_bounds(const Access& access, const void* address, int alignment) const;
+    // True if these bytes have equal states.
+    bool all_equal(std::ptrdiff_t offset, int bytes) const;
+    void check_bounds(const Access& access, const void* address, int alignment, int bytes) const;
     void check_race(const Access& access, const void* address, std::uint32_t time, int other, std::uint32_t warp_time,
                     const char* verb) const;
 
