@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,10 @@ WEEK_S = 7 * 86400.0
 
 def key(name: object) -> CacheKey:
     return CacheKey.of({"name": str(name)})
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def fill(cache: Cache) -> None:
@@ -110,6 +115,25 @@ def test_what_lies_behind_a_link_stays_as_it_is(tmp_path: Path, place: str) -> N
             operation(good)
     assert everything(elsewhere) == before
     assert (good / place).is_symlink()
+
+
+def test_a_link_to_a_folder_is_a_file_and_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to("folder")
+    files = TrustedFolder(tmp_path)
+    assert files.folders() == ["folder"]
+    assert [name for name, _ in files.files()] == ["link"]
+
+
+def test_a_file_for_other_programs_is_not_found_behind_a_link(tmp_path: Path) -> None:
+    cache = FileCache(tmp_path / "cache")
+    cache.put(key("headers"), b"headers", {})
+    path = cache.verified_path(key("headers"), sha256)
+    assert path is not None
+    moved = path.rename(tmp_path / "elsewhere")
+    path.symlink_to(moved)
+    assert cache.verified_path(key("headers"), sha256) is None
+    assert moved.read_bytes() == b"headers"
 
 
 @pytest.mark.parametrize("kind", ["keys", "objects"])

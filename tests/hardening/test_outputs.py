@@ -21,6 +21,7 @@ from warp_tiles.cache import Cache, CacheKey, _tar
 from warp_tiles.cache._bundle import MANIFEST_NAME, MAX_MANIFEST_BYTES
 from warp_tiles.errors import BundleError, CacheError, RecordError
 from warp_tiles.tuning.store import RecordStore
+from warp_tiles.util.digests import matches
 from warp_tiles.util.files import open_output, write_output
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -112,6 +113,7 @@ def test_standard_output_is_written_to_and_not_replaced(tmp_path: Path, name: st
     code = f"""
 import os
 from pathlib import Path
+from warp_tiles.util.digests import matches
 from warp_tiles.util.files import open_output, write_output
 print("before", flush=True)
 write_output(Path({name!r}), b"data\\n")
@@ -166,8 +168,8 @@ def test_another_user_can_read_a_cubin(built: tuple[object, Path]) -> None:
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "missing"])
 def test_a_damaged_output_is_built_again(built: tuple[object, Path], what: str, damage: str) -> None:
     module, cubin = built
-    sound = cubin.read_bytes()
     (meta,) = cubin.parent.glob("*.meta")
+    sound = cubin.read_bytes(), meta.read_bytes()
     path = {"cubin": cubin, "meta": meta, "digest": cubin.with_name(f"{cubin.name}.sha256")}[what]
     data = bytearray(path.read_bytes())
     if damage == "missing":
@@ -176,8 +178,29 @@ def test_a_damaged_output_is_built_again(built: tuple[object, Path], what: str, 
         data[len(data) // 2] ^= 1
         path.write_bytes({"cut": bytes(data[: len(data) // 2]), "flipped": bytes(data), "empty": b""}[damage])
     again = _warp.compile_module(module, 90, 64, cubin.parent)
-    assert again.read_bytes() == sound
+    assert (again.read_bytes(), meta.read_bytes()) == sound
     subprocess.run(["sha256sum", "--quiet", "-c", f"{cubin.name}.sha256"], cwd=cubin.parent, check=True)
+
+
+def test_an_output_that_another_process_removes_is_built_again(
+    built: tuple[object, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from warp_tiles._warp import modules
+
+    module, cubin = built
+    cubin.write_bytes(b"damaged")
+    removals = iter([True, False])
+    write = modules.write_digests
+
+    def removed_first(output: Path, others: list[Path]) -> None:
+        if next(removals):
+            output.unlink()
+        write(output, others)
+
+    monkeypatch.setattr(modules, "write_digests", removed_first)
+    assert _warp.compile_module(module, 90, 64, cubin.parent) == cubin
+    assert matches(cubin)
+    assert cubin.stat().st_size > 1000
 
 
 def test_a_sound_output_is_kept(built: tuple[object, Path]) -> None:

@@ -36,7 +36,11 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_settings: None)
     return make
 
 
-@pytest.mark.parametrize("name", USERS_OWN)
+def test_the_settings_that_are_refused() -> None:
+    assert set(USERS_OWN) == set(VALUES)
+
+
+@pytest.mark.parametrize("name", VALUES)
 def test_a_setting_that_could_load_code_is_refused_by_name(clone: Callable[..., Path], name: str) -> None:
     folder = clone(f"{name} = {VALUES[name]}", "policy = 'fast'")
     with pytest.raises(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from tests.tuning.tuning_records import ENVIRONMENT, timing
 from tests.tuning.tuning_records import key as record_key
+from warp_tiles.cache._sealed import dump_json
 from warp_tiles.errors import RecordError
 from warp_tiles.gemm.variant import GemmVariant, Operand
 from warp_tiles.tuning.encoding import decode_record, encode_record
@@ -41,11 +43,12 @@ def file_of(folder: Path) -> Path:
 @pytest.mark.parametrize("number", ["1" + "0" * 400, "1" + "0" * 5000, "1e400", "-1" + "0" * 30])
 def test_a_number_that_nothing_can_bear_is_damage(shipped: Path, place: str, number: str) -> None:
     path = file_of(shipped)
-    text = path.read_text()
-    data: dict[str, Any] = json.loads(text)
+    data: dict[str, Any] = json.loads(path.read_text())
     where = {"x": data["timings"][0]["config"], "multiprocessors": data["key"]["environment"]}.get(place)
     (data["timings"][0] if where is None else where)[place] = "NUMBER"
-    path.write_text(json.dumps(data).replace('"NUMBER"', number))
+    del data["sha256"]
+    body = dump_json(data).replace(b'"NUMBER"', number.encode())
+    path.write_bytes(b'{"sha256":"%s",%s' % (hashlib.sha256(body).hexdigest().encode(), body[1:]))
     with pytest.warns(RuntimeWarning, match="is damaged and not used"):
         assert RecordStore(shipped.parent / "own", [shipped]).load(record_key("gemm")) is None
 

@@ -12,6 +12,7 @@ import pytest
 
 from warp_tiles.cache import Cache, CacheKey
 from warp_tiles.cache._missed import MissedKeys
+from warp_tiles.util.trusted_folder import TrustedFolder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SECOND = """
@@ -103,3 +104,19 @@ def test_gc_removes_a_leftover_of_another_host_after_a_day(tmp_path: Path, folde
     os.utime(old, (0, 0))
     assert cache.gc().leftovers == 1
     assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_gc_removes_idle_locks_of_tuning_searches(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache")
+    cache.put(CacheKey.of({"name": "a"}), b"a", {})
+    locks = tmp_path / "cache" / "tuning" / ".locks"
+    locks.mkdir(parents=True, mode=0o700)
+    locks.parent.chmod(0o700)
+    old, new, held = (locks / f"{letter * 64}.lock" for letter in "abc")
+    with TrustedFolder(cache.root).lock("tuning/.locks/" + held.name, 0.0):
+        for path in (old, new, held):
+            path.touch()
+        for path in (old, held):
+            os.utime(path, (0, 0))
+        cache.gc()
+    assert [path.exists() for path in (old, new, held)] == [False, True, True]

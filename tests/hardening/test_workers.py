@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from warp_tiles import _warp
 from warp_tiles.compile import pool as pool_module
 from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.compile.pool import CompilerPool
+from warp_tiles.compile.worker import send
 from warp_tiles.errors import WorkerError
 
 REQUEST = CompileRequest("a.cu", 'extern "C" __device__ int f() { return 1; }', (("arch", "sm_90"),), "f")
@@ -73,6 +76,18 @@ def test_a_process_is_replaced_after_many_requests(monkeypatch: pytest.MonkeyPat
             assert pool.submit(REQUEST).result().payload
     assert [len(set(pids[at : at + 3])) for at in (0, 3)] == [1, 1]
     assert len(set(pids)) == 3
+
+
+def test_a_process_whose_answer_nobody_reads_ends_without_a_word() -> None:
+    command = [sys.executable, "-m", "warp_tiles.compile.worker"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        send(process.stdin, ("compile", REQUEST))
+        assert process.stderr.read() == b""
+        assert process.wait(30) == 0
 
 
 def test_many_jobs_start_few_processes(module: Any, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ class Tree:
             environment["WARP_CACHE_PATH"] = str(self._kernels)
         command = [sys.executable, *_PYTEST, f"--basetemp={self._scratch}", *tests]
         process = subprocess.Popen(
-            command, cwd=self.folder, env=environment, text=True, start_new_session=True,
+            command, cwd=self.folder, env=environment, encoding="utf-8", errors="replace", start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:

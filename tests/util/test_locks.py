@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 from pathlib import Path
 
 import pytest
 
 from warp_tiles.util.locks import NoLocksError, file_lock
+from warp_tiles.util.trusted_folder import TrustedFolder
 
 CODES = [pytest.param(getattr(errno, name), id=name) for name in ("ENOSYS", "ENOLCK", "ENOTSUP")]
 
@@ -28,6 +30,13 @@ def test_a_held_lock_is_waited_for(tmp_path: Path) -> None:
         file_lock(path, 0.0).__enter__()
     with file_lock(path, 0.0):
         assert path.exists()
+
+
+def test_the_name_of_a_holder_goes_with_the_lock(tmp_path: Path) -> None:
+    files = TrustedFolder(tmp_path)
+    with files.lock("a.lock", 0.0, waiting=lambda holder: None):
+        assert str(os.getpid()) in (tmp_path / "a.holder").read_text()
+    assert not (tmp_path / "a.holder").exists()
 
 
 @pytest.mark.filterwarnings("ignore:.*SoftFileLock")  # from filelock 3.24 to 3.29

@@ -13,6 +13,8 @@ from warp_tiles.errors import PlanError
 from warp_tiles.gemm.hardware import BLOCK_THREADS
 from warp_tiles.util.digests import matches, write_digests
 
+_ATTEMPTS = 3  # of processes that compile the same module into one folder
+
 
 def rehash_modules() -> None:
     """Discards the hash of every module, while no thread loads one (:func:`warp_tiles._warp.hashes.hash_all_again`)."""
@@ -81,11 +83,17 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
     options = module.resolve_options(warp.config, block_dim=block_dim)
     cubin = folder / str(module._get_compile_output_name(None, output_arch=arch, use_ptx=False, block_dim=block_dim))
     meta = folder / str(module._get_meta_name(block_dim=block_dim))
-    if not matches(cubin, [meta]):
-        for path in (cubin, meta):
-            path.unlink(missing_ok=True)
-    module._compile(None, folder, output_arch=arch, use_ptx=False, options=options)
-    write_digests(cubin, [meta])
+    for attempt in range(_ATTEMPTS):
+        if not matches(cubin, [meta]):
+            for path in (cubin, meta):
+                path.unlink(missing_ok=True)
+        module._compile(None, folder, output_arch=arch, use_ptx=False, options=options)
+        try:
+            write_digests(cubin, [meta])
+            break
+        except FileNotFoundError:  # another process removed an output of this one, to write the same again
+            if attempt == _ATTEMPTS - 1:
+                raise
     return cubin
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from warp_tiles.cache import _maintain
@@ -13,6 +14,7 @@ from warp_tiles.util.processes import is_leftover
 
 DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked", "runs")
 HEADERS = ("headers", "cuda_headers")
+LOCKS_OF_SEARCHES = "tuning/.locks"
 
 
 def verify(folder: Folder, *, set_aside: bool) -> Iterator[Finding]:
@@ -56,4 +58,5 @@ def sweep(folder: Folder) -> int:
         except PermissionError:
             if not folder.files.shared:
                 raise
+    _maintain.drop_idle_locks(folder.files, folder.files.files(LOCKS_OF_SEARCHES), time.time())
     return removed

@@ -16,6 +16,7 @@ from warp_tiles.cache._manifest import Manifest
 from warp_tiles.cache._paths import LAYOUT
 from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.util.processes import is_leftover
+from warp_tiles.util.trusted_folder import TrustedFolder
 
 DAY_S = 86400.0
 QUARANTINE_DAYS = 7
@@ -234,7 +235,7 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
         if now - status.st_mtime > QUARANTINE_DAYS * DAY_S or sweep.size_bytes > max_bytes:
             sweep.drop(name, status.st_size)
             sweep.leftovers += 1
-    _drop_idle_locks(folder, now)
+    drop_idle_locks(folder.files, folder.each_lock(), now)
 
     keys: list[tuple[int, str, int, str]] = []  # used_at_ns, key, size of its manifest, payload
     complete = True
@@ -272,13 +273,14 @@ def collect(folder: Folder, max_bytes: int, keep: str | None = None) -> GcReport
     return sweep.report()
 
 
-def _drop_idle_locks(folder: Folder, now: float) -> None:
-    for name, status in list(folder.each_lock()):
-        # a held lock stays, and one without file locking; the name of a killed holder goes
+def drop_idle_locks(files: TrustedFolder, found: Iterable[tuple[str, os.stat_result]], now: float) -> None:
+    """Remove the files of locks that nobody has taken for a day, and the names of killed holders."""
+    for name, status in list(found):
+        # a held lock stays, and one without file locking
         lock, is_lock = f"{name.rpartition('.')[0]}.lock", name.endswith(".lock")
         if not is_lock or now - status.st_mtime > DAY_S:
-            with suppress(OSError), folder.files.lock(lock, 0.0):
-                folder.files.remove(name)
+            with suppress(OSError), files.lock(lock, 0.0):
+                files.remove(name)
 
 
 def clear(folder: Folder) -> GcReport:
