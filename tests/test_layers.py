@@ -17,6 +17,7 @@ LAYERS = (
     ("settings",),
     ("heuristics",),
     ("cache",),
+    ("remote",),
     ("toolchain",),
     ("compile",),
     ("plan",),

@@ -47,8 +47,9 @@ def enable(*, executor: Executor | None = None) -> None:
         from warp_tiles.product.whole import whole_gradients
         from warp_tiles.tuning.snapshots import TunedSnapshots
 
-        settings.current()
+        resolved = settings.current()
         engine = Engine(warp_toolkit=_warp.toolkit_version(), executor=executor, tuned=TunedSnapshots())
+        engine.connect(resolved)
         tapes = _warp.Tapes(lambda *target: _warp.plan_module(hooks, *target), whole_gradients)
         hooks = _warp.Hooks(engine, tapes)
         hooks.install()

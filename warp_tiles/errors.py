@@ -13,6 +13,7 @@
     ├── LinkError           a module could not be compiled or linked
     ├── CacheError          the cache refuses a request, or does not hold the requested entry
     │   └── BundleError     a bundle is malformed or names a path outside the cache
+    ├── RemoteError         a remote store, a signing key or a trusted key cannot be used
     ├── RecordError         the store of tuning records refuses a request, or does not hold the requested record
     ├── TuningError         a search cannot begin, or all of its candidates failed; the message gives the reasons
     ├── LockedError         the policy is locked, and a cached function, a tuning record or the toolchain is missing
@@ -99,6 +100,10 @@ class CacheError(WarpTilesError):
 
 class BundleError(CacheError, ValueError):
     """A bundle is malformed or names a path outside the cache."""
+
+
+class RemoteError(WarpTilesError):
+    """A remote store, a signing key or a trusted key cannot be used."""
 
 
 class RecordError(WarpTilesError, ValueError):

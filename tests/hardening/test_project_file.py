@@ -19,6 +19,10 @@ VALUES = {
     "cache_max_bytes": '"0B"',
     "record_paths": '["records"]',
     "trusted_projects": '["."]',
+    "remote": '"file:///tmp"',
+    "remote_push": "true",
+    "signing_key": '"key.pem"',
+    "trusted_keys": f'"ed25519:{"A" * 43}="',
 }
 
 

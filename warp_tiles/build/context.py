@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warp_tiles.cache import cache_root
-from warp_tiles.errors import BuildError, LockedError, ToolchainError, WorkerError
+from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError
 from warp_tiles.settings import Settings
 from warp_tiles.toolchain.search import Toolchain, Version, dotted, require_linkable
 from warp_tiles.toolchain.store import ToolchainStore
@@ -20,10 +22,14 @@ from warp_tiles.util.trusted_folder import TrustedFolder
 if TYPE_CHECKING:
     from warp_tiles.build.headers import ModuleHeaders
     from warp_tiles.cache import Cache, CacheKey
+    from warp_tiles.cache._store import AskElsewhere
     from warp_tiles.compile.compiler import Compiled, CompileRequest
     from warp_tiles.compile.module import ModuleSource
     from warp_tiles.compile.pool import CompilerPool
+    from warp_tiles.remote.connect import Counting
+    from warp_tiles.remote.store import RemoteStore
 
+log = logging.getLogger("warp_tiles")
 _WAITING_THREADS = 64  # they only wait for compiler processes and for locks of other processes
 
 
@@ -44,19 +50,58 @@ class Resources:
         self._caches: dict[tuple[Path, int, bool, float], Cache] = {}
         self._headers: dict[Path, ModuleHeaders] = {}
         self._pools: dict[tuple[int, bool], CompilerPool] = {}
+        self._remotes: dict[tuple[object, ...], tuple[RemoteStore, Counting] | None] = {}
         self._waiters: DaemonThreads | None = None
 
-    def cache(self, settings: Settings) -> Cache:
-        """The cache that the settings name."""
+    def cache(self, settings: Settings, folder: str = "", suffix: str = ".ltoir") -> Cache:
+        """The cache that the settings name.
+
+        Args:
+            settings: The settings.
+            folder: A folder below its root; empty for the cache of functions.
+            suffix: Suffix of its payloads.
+        """
         from warp_tiles.cache import Cache
 
         wait_s = settings.build_wait_s or -1.0  # no limit
-        identity = (cache_root(settings), settings.cache_max_bytes, settings.cache_shared, wait_s)
+        identity = (cache_root(settings) / folder, settings.cache_max_bytes, settings.cache_shared, wait_s)
         with self._lock:
             if identity not in self._caches:
-                root, max_bytes, shared, _ = identity
-                self._caches[identity] = Cache(root, max_bytes=max_bytes, allow_shared=shared, build_wait_s=wait_s)
+                root, most, shared, _ = identity
+                made = Cache(root, max_bytes=most, allow_shared=shared, build_wait_s=wait_s, suffix=suffix)
+                self._caches[identity] = made
             return self._caches[identity]
+
+    def remote(self, settings: Settings) -> RemoteStore | None:
+        """The remote store that the settings name. The first call connects to it in the background.
+
+        A key that cannot be read is reported once, and builds continue without the store.
+        """
+        if not settings.remote:
+            return None
+        from warp_tiles.remote.connect import open_store
+
+        identity = (
+            settings.remote, settings.remote_push, settings.remote_wait_s, settings.signing_key,
+            settings.trusted_keys, cache_root(settings), settings.cache_shared,
+        )  # fmt: skip
+        with self._lock:
+            if identity not in self._remotes:
+                context = BuildContext(self, settings)
+                try:
+                    self._remotes[identity] = open_store(settings, context.root, context.toolchain_text)
+                except RemoteError as error:
+                    log.warning("the remote store is not used: %s", error)
+                    self._remotes[identity] = None
+            made = self._remotes[identity]
+        return made[0] if made is not None else None
+
+    def write_counts(self) -> None:
+        """Write the counts of the remote stores beside the cache."""
+        with self._lock:
+            made = [pair for pair in self._remotes.values() if pair is not None]
+        for _, counting in made:
+            counting.write()
 
     def store(self, settings: Settings) -> ToolchainStore:
         """The toolchain and digests under the settings."""
@@ -106,6 +151,11 @@ class Resources:
             self.closed = True
             pools, self._pools = list(self._pools.values()), {}
             waiters, self._waiters = self._waiters, None
+            remotes, self._remotes = list(self._remotes.values()), {}
+        for pair in remotes:
+            if pair is not None:
+                pair[0].close()
+                pair[1].write()
         if waiters is not None:
             waiters.shutdown(wait=False, cancel_futures=True)
         for pool in pools:
@@ -114,7 +164,7 @@ class Resources:
     def after_fork(self) -> None:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock = threading.Lock()
-        self._pools, self._waiters = {}, None
+        self._pools, self._remotes, self._waiters = {}, {}, None
 
 
 @dataclass(frozen=True)
@@ -140,6 +190,38 @@ class BuildContext:
     def cache(self) -> Cache:
         """The cache."""
         return self.resources.cache(self.settings)
+
+    @property
+    def modules(self) -> Cache:
+        """The cache of linked modules."""
+        from warp_tiles.build.module_cache import FOLDER, SUFFIX
+
+        return self.resources.cache(self.settings, FOLDER, SUFFIX)
+
+    def elsewhere(self, kind: str, key: CacheKey) -> AskElsewhere | None:
+        """The remote store's part in a lookup; None without a store.
+
+        Args:
+            kind: One of :data:`warp_tiles.remote.store.KINDS`.
+            key: The key that is looked up.
+        """
+        remote = self.resources.remote(self.settings)
+        if remote is None:
+            return None
+        return functools.partial(remote.flight, kind, key.digest, self.settings.build_wait_s or -1.0)
+
+    def toolchain_text(self) -> str:
+        """The compiler and the linker with the beginnings of their digests. Signatures cover it.
+
+        Raises:
+            ToolchainError: There is no toolchain.
+        """
+        toolchain = self.toolchain()
+        text = f"NVRTC {dotted(toolchain.nvrtc_version)} {self.store.compiler_digest()[:12]}"
+        if toolchain.nvjitlink is not None:
+            linker = self.store.digests.digest(toolchain.nvjitlink)[:12]
+            text += f", nvJitLink {dotted(toolchain.nvjitlink_version)} {linker}"
+        return text
 
     @property
     def store(self) -> ToolchainStore:
@@ -215,7 +297,9 @@ class BuildContext:
                 )
             return compiled.payload, info(compiled)
 
-        entry, hit = self.cache.get_or_build(key, build)
+        from warp_tiles.remote.store import LTOIR
+
+        entry, hit = self.cache.get_or_build(key, build, self.elsewhere(LTOIR, key))
         return entry.payload, hit
 
     def _reproduction(self, request: CompileRequest) -> str:

@@ -159,6 +159,10 @@ class Engine:
         if self.tuned is not None:
             self.tuned.tune_missing(self, variants, resolved)
 
+    def connect(self, resolved: Settings) -> None:
+        """Connect to the remote store in the background, if there is one."""
+        self.resources.remote(resolved)
+
     def start_compilers(self, resolved: Settings) -> None:
         """Start compiler processes for a build that is certain to come, while Warp still generates its code.
 
@@ -166,6 +170,9 @@ class Engine:
             SettingError: The policy forbids the provider of the settings.
         """
         compiles = not _COMPILING.isdisjoint(resolved.providers)
+        remote = self.resources.remote(resolved)
+        if remote is not None and not remote.off:
+            return  # modules are expected there
         if compiles and resolved.rules.builds and not self.resources.closed:
             self.build_context(resolved).pool.start_processes(STARTED_AHEAD)
 
@@ -187,7 +194,7 @@ class Engine:
         parts = [
             "warp_tiles",
             __version__,
-            f"store={resolved.store_trust}",
+            f"store={self._store_trust(resolved)}",
             f"code={self._code_digest(context)}",
             _choices(resolved, chain),
         ]
@@ -203,6 +210,13 @@ class Engine:
             except ToolchainError as error:
                 parts.append(f"no toolchain: {error.message}")
         return "\n".join(parts)
+
+    def _store_trust(self, resolved: Settings) -> str:
+        """Who may choose the code of modules: users of the cache's folder, and the owners of trusted keys."""
+        remote = self.resources.remote(resolved)
+        if remote is None:
+            return resolved.store_trust
+        return f"{resolved.store_trust}, signed by {' '.join(sorted(remote.given.trusted))}"
 
     def choices(self, resolved: Settings) -> str:
         """The part of :meth:`salt` that a program can change while it runs: settings, providers and tuning records."""

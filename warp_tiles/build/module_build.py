@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles.build.engine import Engine
+from warp_tiles.build.module_cache import module_flight, module_key
 from warp_tiles.build.records import Artifact, ModuleRecord
+from warp_tiles.cache import Entry
 from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import ModuleSource, module_options, warp_link_reason
@@ -62,14 +64,20 @@ class ModuleBuild:
         return self._generated.text(functions, self._settings, suffix=allowed)
 
     def start(self) -> None:
-        """Start the variants without waiting for them.
+        """Start the variants without waiting for them, unless the linked module itself may be cached.
 
         Raises:
             LockedError: The policy is ``locked``, and something is not in the cache.
         """
-        if not self._settings.rules.builds:
-            self._engine.require_cached(self.plan)
         self._started = time.perf_counter()
+        if not self._settings.keeps_modules:  # the whole module may be known
+            self._start_functions()
+
+    def _start_functions(self) -> None:
+        if self._futures:
+            return
+        if not self._settings.rules.builds and not self._settings.remote:
+            self._engine.require_cached(self.plan)
         self._futures = self._engine.start(self._variants(), self._settings)
 
     def build_ahead(self) -> bool:
@@ -160,7 +168,58 @@ class ModuleBuild:
         ahead = self._engine.linked_ahead.pop(self._identity, None)
         has_functions = any(v.provider != "scalar" for v in self.plan.needed)
         linked_here = has_functions and not self._warp_link_reason(module, foreign)
-        early = self._compile(module, source_path) if linked_here and not ahead else None
+        kept = linked_here and not ahead and self._settings.keeps_modules
+        text = source_path.read_text("utf-8")
+        with module_flight(
+            self._context, module_key(self._context, self.plan, module, text) if kept else None
+        ) as flight:
+            if flight is not None and flight.found is not None:
+                record = self._found(flight.found, output_path)
+            else:
+                self._start_functions()
+                early = self._compile(module, source_path) if linked_here and not ahead else None
+                record = self._built(module, source_path, output_path, early, ahead, foreign, warp_inputs, warp_build)
+                if flight is not None and record.linker == "warp_tiles" and text == source_path.read_text("utf-8"):
+                    info = {"module": self.plan.name, "build_seconds": round(record.seconds, 3)}
+                    flight.keep(output_path.read_bytes(), info)
+        if not warp_inputs and not keywords.get("fatbins"):
+            self.module_source = replace(module, keywords={**keywords, "ltoirs": None, "fatbins": None})
+        self._engine.recorder.add_record(record)
+        log.info("%s", record.summary())
+        for loop in record.loops:
+            log.info("%s", loop.summary())
+        self._engine.resources.write_counts()
+        if not self._settings.rules.builds and not record.found:
+            log.warning(
+                "module %s was linked in %.1f s: the policy is 'locked' and all of its LTO-IR was cached, but "
+                "it is not in Warp's kernel cache; ship that cache too (wp.config.kernel_cache_dir, WARP_CACHE_PATH)",
+                self.plan.name,
+                record.seconds,
+            )
+        return record
+
+    def _found(self, entry: Entry, output_path: Path) -> ModuleRecord:
+        """Write a module that was linked before. Its functions are neither built nor fetched."""
+        write_atomic(output_path, entry.payload)
+        artifacts = [
+            Artifact(v.variant, v.symbol, b"", v.provider, v.key, True, 0.0, tile_config=v.tile_config)
+            for v in self.plan.needed
+            if v.variant is not None and v.provider != "scalar"
+        ]
+        return self._record(artifacts, "", output_path, suffix=_may_have_suffix(self.plan), found=True)
+
+    def _built(
+        self,
+        module: ModuleSource,
+        source_path: Path,
+        output_path: Path,
+        early: Future[Compiled] | None,
+        ahead: tuple[str, bytes] | None,
+        foreign: list[str],
+        warp_inputs: Sequence[bytes],
+        warp_build: Callable[[list[bytes]], None],
+    ) -> ModuleRecord:
+        """Link the module from its functions, here or with Warp's own build. See :meth:`finish`."""
         artifacts = self._artifacts()
         self._refuse_scalar(artifacts)
         payloads = _payloads(artifacts)
@@ -180,7 +239,12 @@ class ModuleBuild:
                 write_atomic(source_path, self.text(artifacts, suffix=False).encode("utf-8"))
         if reason:
             warp_build([*warp_inputs, *payloads])
-        record = ModuleRecord(
+        return self._record(artifacts, reason, output_path, suffix=suffix)
+
+    def _record(
+        self, artifacts: Sequence[Artifact], reason: str, output_path: Path, *, suffix: bool, found: bool = False
+    ) -> ModuleRecord:
+        return ModuleRecord(
             self.plan,
             [artifact.without_payload() for artifact in artifacts],
             "warp" if reason else "warp_tiles",
@@ -188,22 +252,11 @@ class ModuleBuild:
             output_path.name,
             os.path.getsize(output_path),
             time.perf_counter() - self._started,
-            self._generated.loops(_functions(artifacts), self._settings, suffix=suffix),
+            self._generated.loops(
+                planned_functions(self.plan) if found else _functions(artifacts), self._settings, suffix=suffix
+            ),
+            found=found,
         )
-        if not warp_inputs and not keywords.get("fatbins"):
-            self.module_source = replace(module, keywords={**keywords, "ltoirs": None, "fatbins": None})
-        self._engine.recorder.add_record(record)
-        log.info("%s", record.summary())
-        for loop in record.loops:
-            log.info("%s", loop.summary())
-        if not self._settings.rules.builds:
-            log.warning(
-                "module %s was linked in %.1f s: the policy is 'locked' and all of its LTO-IR was cached, but "
-                "it is not in Warp's kernel cache; ship that cache too (wp.config.kernel_cache_dir, WARP_CACHE_PATH)",
-                self.plan.name,
-                record.seconds,
-            )
-        return record
 
     def _warp_link_reason(self, module: ModuleSource, foreign: Sequence[str]) -> str:
         choice = self._settings.linker

@@ -72,6 +72,7 @@ class ModuleRecord:
         output_bytes: Its size.
         seconds: Time from the end of code generation to the finished file.
         loops: The treatment of each loop of products. It can differ from the plan if a build failed.
+        found: True if the linked module was in the cache or in the remote store.
     """
 
     plan: ModulePlan
@@ -82,6 +83,7 @@ class ModuleRecord:
     output_bytes: int
     seconds: float
     loops: tuple[PlannedLoop, ...] = ()
+    found: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The record as ``warp-tiles run --report`` writes it."""
@@ -96,6 +98,7 @@ class ModuleRecord:
             "lto_bytes": sum(artifact.lto_bytes or len(artifact.payload) for artifact in from_lto),
             "linker": self.linker,
             "linker_reason": self.linker_reason,
+            "found": self.found,
             "output": self.output,
             "cubin_bytes": self.output_bytes,
             "seconds": round(self.seconds, 4),
@@ -109,7 +112,8 @@ class ModuleRecord:
         return (
             f"{self.plan.name} sm_{self.plan.arch}: {built} function{'s' * (built != 1)} built, "
             f"{data['lto_hits']} from cache, {skipped} skipped, {data['lto_bytes'] / 1e6:.1f} MB of LTO-IR, "
-            f"{data['cubin_bytes'] / 1e3:.0f} kB linked by {self.linker} in {self.seconds:.1f} s"
+            f"{data['cubin_bytes'] / 1e3:.0f} kB {'found' if self.found else f'linked by {self.linker}'} "
+            f"in {self.seconds:.1f} s"
         )
 
 

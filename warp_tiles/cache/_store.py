@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class Counters:
         builds: Builds started by :meth:`Cache.get_or_build`.
         stores: Entries written.
         failed_stores: Entries that could not be written.
+        fetches: Entries that another place had.
         evictions: Keys removed to keep the bound.
     """
 
@@ -46,7 +47,38 @@ class Counters:
     builds: int = 0
     stores: int = 0
     failed_stores: int = 0
+    fetches: int = 0
     evictions: int = 0
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The answer of another place that may hold an entry, for as long as it is built here.
+
+    Attributes:
+        found: The verified entry; None if that place does not have it.
+        push: Receives the entry if it is built here; None if that place does not want it.
+    """
+
+    found: Entry | None = None
+    push: Callable[[Entry], object] | None = None
+
+
+#: Asks another place for an entry. Within the context, the entry is built if it is missing.
+AskElsewhere = Callable[[], AbstractContextManager[Elsewhere]]
+
+
+@dataclass(frozen=True)
+class Flight:
+    """The lookup of one key, during which no other process builds it.
+
+    Attributes:
+        found: The entry; None if it has to be built.
+        keep: Stores the payload that was built, with its ``info``, and returns its entry.
+    """
+
+    found: Entry | None
+    keep: Callable[[bytes, Mapping[str, object]], Entry]
 
 
 class Cache(Commands):
@@ -193,13 +225,17 @@ class Cache(Commands):
         return Entry(key.digest, payload, manifest)
 
     def get_or_build(
-        self, key: CacheKey, build: Callable[[], tuple[bytes, Mapping[str, object]]]
+        self,
+        key: CacheKey,
+        build: Callable[[], tuple[bytes, Mapping[str, object]]],
+        elsewhere: AskElsewhere | None = None,
     ) -> tuple[Entry, bool]:
         """Look up an entry or build and store it, once across threads and processes.
 
         Args:
             key: The inputs of the payload.
             build: Returns the payload and its ``info``, see :meth:`put`.
+            elsewhere: Asks another place before it is built.
 
         Returns:
             The entry, and True if this call did not have to build it.
@@ -214,7 +250,7 @@ class Cache(Commands):
             self._count(hits=1)
             return entry, True
         try:
-            (entry, hit), led = self._flights.run(key.digest, lambda: self._build(key, build))
+            (entry, hit), led = self._flights.run(key.digest, lambda: self._build(key, build, elsewhere))
         except ReentrantFlightError as error:
             raise CacheError(
                 f"the build of key {key.digest} requested its own key from the cache",
@@ -224,14 +260,49 @@ class Cache(Commands):
             self._count(hits=1)
         return entry, hit or not led
 
-    def _build(self, key: CacheKey, build: Callable[[], tuple[bytes, Mapping[str, object]]]) -> tuple[Entry, bool]:
+    def _build(
+        self,
+        key: CacheKey,
+        build: Callable[[], tuple[bytes, Mapping[str, object]]],
+        elsewhere: AskElsewhere | None,
+    ) -> tuple[Entry, bool]:
+        with self.flight(key, elsewhere) as flight:
+            if flight.found is not None:
+                return flight.found, True
+            self._count(misses=1, builds=1)
+            return flight.keep(*build()), False
+
+    @contextmanager
+    def flight(self, key: CacheKey, elsewhere: AskElsewhere | None = None) -> Iterator[Flight]:
+        """Look up an entry, and keep other processes from building it while the caller does.
+
+        Args:
+            key: The inputs of the payload.
+            elsewhere: Asks another place if the entry is not stored here.
+        """
         with self._build_lock(key):
             entry = self._look_up(key.digest)
             if entry is not None:
-                return entry, True
-            self._count(misses=1, builds=1)
-            payload, info = build()
-            return self.put(key, payload, info), False
+                yield Flight(entry, self._refuse_second)
+                return
+            with elsewhere() if elsewhere is not None else nullcontext(Elsewhere()) as other:
+                if other.found is not None:
+                    found = other.found
+                    self._count(fetches=1)
+                    yield Flight(self.put(key, found.payload, found.manifest.info), self._refuse_second)
+                    return
+
+                def keep(payload: bytes, info: Mapping[str, object]) -> Entry:
+                    entry = self.put(key, payload, info)
+                    if other.push is not None:
+                        other.push(entry)
+                    return entry
+
+                yield Flight(None, keep)
+
+    @staticmethod
+    def _refuse_second(payload: bytes, info: Mapping[str, object]) -> Entry:
+        raise AssertionError("the entry was found, so nothing is built")
 
     def _look_up(self, digest: str) -> Entry | None:
         try:

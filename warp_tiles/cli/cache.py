@@ -11,6 +11,7 @@ import click
 
 from warp_tiles.cache import Cache, EntryInfo
 from warp_tiles.cache._missed import MissedKeys
+from warp_tiles.cli import remote
 from warp_tiles.cli.output import echo, human_bytes, json_option, print_json, print_table
 from warp_tiles.errors import CacheError
 
@@ -40,7 +41,11 @@ def _report(report: Any, as_json: bool) -> None:
 
 @click.group()
 def cache() -> None:
-    """The cache of LTO-IR."""
+    """The cache of LTO-IR, and the remote store behind it."""
+
+
+for command in (remote.push, remote.pull, remote.status):
+    cache.add_command(command)
 
 
 @cache.command()

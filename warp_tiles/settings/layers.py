@@ -48,6 +48,12 @@ class Settings:
             for no limit.
         trusted_projects: Folders whose pyproject.toml may set everything. This setting itself counts only from the
             environment, :func:`configure` and :func:`override`.
+        cache_modules: Keep linked modules in the cache too. A remote store always does.
+        remote: URL of a remote store behind the cache; empty for none.
+        remote_push: Write what is built to the remote store, signed with ``signing_key``.
+        remote_wait_s: Seconds to wait for an answer of the remote store. It is not asked again in this process then.
+        signing_key: File of the private key that signs what is written to a remote store.
+        trusted_keys: Public keys whose signatures are trusted, beside those of the user's file of trusted keys.
         jobs: Number of parallel compiler processes; 0 means one per core.
         precompile_headers: Keep NVRTC's precompiled headers of modules for later modules and processes.
         prefetch: ``warp-tiles run`` compiles the modules that the script's last run loaded side by side.
@@ -78,6 +84,12 @@ class Settings:
     cache_shared: bool = False
     build_wait_s: float = 120.0
     trusted_projects: tuple[Path, ...] = ()
+    cache_modules: bool = False
+    remote: str = ""
+    remote_push: bool = False
+    remote_wait_s: float = 10.0
+    signing_key: Path | None = None
+    trusted_keys: tuple[str, ...] = ()
     jobs: int = 0
     precompile_headers: bool = True
     prefetch: bool = False
@@ -113,6 +125,11 @@ class Settings:
         if layer in ("configure()", "override()"):
             return f'call {layer[:-1]}{name}="{value}")'
         return f'set {name} = "{value}" in {layer}'
+
+    @property
+    def keeps_modules(self) -> bool:
+        """True if linked modules are kept in the cache."""
+        return self.cache_modules or bool(self.remote)
 
     @property
     def store_trust(self) -> str:
@@ -196,6 +213,12 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "cache_shared": values.flag,
     "build_wait_s": values.seconds,
     "trusted_projects": values.paths,
+    "cache_modules": values.flag,
+    "remote": values.store_url,
+    "remote_push": values.flag,
+    "remote_wait_s": values.wait_seconds,
+    "signing_key": values.path,
+    "trusted_keys": values.public_keys,
     "jobs": values.count,
     "precompile_headers": values.flag,
     "prefetch": values.flag,

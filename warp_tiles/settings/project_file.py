@@ -19,9 +19,12 @@ else:
     import tomli as tomllib
 
 FILE = "pyproject.toml"
-#: Settings that decide where code and choices are loaded from, which other users' files count, or which files are
-#: deleted. A file that came with a folder may set them only if the user trusts the folder.
-USERS_OWN = ("cache_dir", "cache_shared", "cache_max_bytes", "record_paths", "trusted_projects")
+#: Settings that decide where code and choices are loaded from or written to, whose files and signatures count, or which
+#: files are deleted. A file that came with a folder may set them only if the user trusts the folder.
+USERS_OWN = (
+    "cache_dir", "cache_shared", "cache_max_bytes", "record_paths", "trusted_projects",
+    "remote", "remote_push", "signing_key", "trusted_keys",
+)  # fmt: skip
 _MAX_BYTES = 1 << 20
 _MOST_DOTS = 200
 _NOT_IN_A_KEY = re.compile(rb"[^\w\"'. \t-]+")

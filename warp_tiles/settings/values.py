@@ -12,10 +12,12 @@ from typing import Any, SupportsFloat
 
 from warp_tiles.errors import SettingError
 from warp_tiles.gemm.main_loop import LoopChoice
+from warp_tiles.util.urls import checked_url, without_password
 
 #: The largest number of parallel compiler processes; a larger setting means this one.
 MAX_JOBS = 1024
 _MAX_DIGITS = 18
+_PUBLIC_KEY = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
 
 
 def choice(*valid: str) -> Callable[[str, Any], str]:
@@ -174,3 +176,59 @@ def seconds(name: str, value: Any) -> float:
     if not 0 <= found < math.inf:
         raise SettingError(f"{name} is {value!r}", remedy="give seconds, a finite number of 0 or more; 0 for no limit")
     return min(found, threading.TIMEOUT_MAX / 2)
+
+
+def wait_seconds(name: str, value: Any) -> float:
+    """Seconds to wait, more than 0 and at most a day.
+
+    Raises:
+        SettingError: The value is something else.
+    """
+    found = seconds(name, value)
+    if not 0 < found <= 86400:
+        raise SettingError(f"{name} is {_shown(value)}", remedy="give seconds, more than 0 and at most 86400")
+    return found
+
+
+def texts(name: str, value: Any) -> tuple[str, ...]:
+    """Texts, from several, or from one with commas between them.
+
+    Raises:
+        SettingError: The value is something else.
+    """
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, Iterable):
+        raise SettingError(f"{name} is {_shown(value)}", remedy="give texts, with commas between them")
+    return tuple(stripped for stripped in (text(name, item).strip() for item in value) if stripped)
+
+
+def store_url(name: str, value: Any) -> str:
+    """The URL of a remote store; empty for none.
+
+    Raises:
+        SettingError: It is not the URL of a known kind of store.
+    """
+    found = text(name, value).strip()
+    try:
+        return checked_url(found) if found else ""
+    except ValueError as error:
+        raise SettingError(
+            f"{name} is {without_password(found)!r:.200}: {error}",
+            remedy="give a URL such as https://host/path, s3://bucket/path or file:///folder",
+        ) from error
+
+
+def public_keys(name: str, value: Any) -> tuple[str, ...]:
+    """Public keys, with commas between them.
+
+    Raises:
+        SettingError: One of the texts is not a public key.
+    """
+    found = texts(name, value)
+    for item in found:
+        if not _PUBLIC_KEY.fullmatch(item):
+            raise SettingError(
+                f"{name} contains {item!r:.100}", remedy="give keys as `warp-tiles keys show` prints them"
+            )
+    return found

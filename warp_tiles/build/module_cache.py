@@ -1,0 +1,82 @@
+"""Linked modules in a cache: a module whose inputs are known needs neither its functions nor a compiler.
+
+The key covers everything that decides about the cubin: the generated source, the options, Warp's headers, the compiler,
+the linker, and the keys of the functions. It is the same on every machine with the same packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warp_tiles.cache import CacheKey
+from warp_tiles.compile.flags import compiler_flags
+from warp_tiles.compile.module import ModuleSource, module_options
+from warp_tiles.errors import ToolchainError
+from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.remote.store import MODULE
+
+if TYPE_CHECKING:
+    from warp_tiles.build.context import BuildContext
+    from warp_tiles.cache._store import Flight
+
+FOLDER = "modules"
+SUFFIX = ".cubin"
+
+
+def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, text: str) -> CacheKey | None:
+    """The key of a linked module; None if it cannot be known before it is built.
+
+    Args:
+        context: The resources of the build.
+        plan: The plan, with the keys of its functions.
+        module: The module as Warp passes it to its compiler.
+        text: The source, with calls of the planned functions.
+    """
+    keywords = module.keywords
+    if module.output != "cubin" or keywords.get("lineinfo") or keywords.get("extra_include_dirs"):
+        return None  # line information names files of this machine, and other headers may be anything
+    functions = {v.symbol: v.key for v in plan.needed if v.provider != "scalar"}
+    if not functions or not all(functions.values()):
+        return None
+    try:
+        toolchain, store = context.toolchain(), context.store
+        if toolchain.nvjitlink is None:
+            return None
+        options = module_options(module, toolchain.nvrtc_version)
+        options["include_path"] = []  # a folder of this machine; its content counts
+        native = Path(module.native_dir)
+        headers = {path.relative_to(native).as_posix(): path for path in native.rglob("*.h")}
+        return CacheKey.of({
+            "compiler": store.compiler_digest(),
+            "functions": [f"{symbol} {key}" for symbol, key in sorted(functions.items())],
+            "headers": store.digests.digest_many(headers),
+            "kind": "linked module",
+            "linker": store.digests.digest(toolchain.nvjitlink),
+            "options": compiler_flags(tuple(options.items())),
+            "registers": plan.register_limit,
+            "source": text,
+            "target": module.target,
+        })  # fmt: skip
+    except (OSError, ToolchainError):
+        return None
+
+
+@contextmanager
+def module_flight(context: BuildContext, key: CacheKey | None) -> Iterator[Flight | None]:
+    """Look a module up, and keep other processes from linking it while the caller does.
+
+    Args:
+        context: The resources of the build.
+        key: See :func:`module_key`; None for a module that is not kept.
+
+    Yields:
+        The lookup; None without a key.
+    """
+    if key is None:
+        yield None
+        return
+    with context.modules.flight(key, context.elsewhere(MODULE, key)) as flight:
+        yield flight

@@ -1,0 +1,71 @@
+"""``warp-tiles keys``: the keys that sign the entries of a remote store, and the keys that are trusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from warp_tiles.cli.output import echo, json_option, print_json, print_table
+
+
+@click.group()
+def keys() -> None:
+    """Keys of a remote store: who signs entries, and whose signatures are trusted."""
+
+
+@keys.command()
+@click.option("-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), required=True)
+def new(file: Path) -> None:
+    """Write a new private key to a file, and print its public key.
+
+    An existing file is never replaced. Whoever has the private key can choose code for everybody who trusts it.
+    """
+    from warp_tiles.remote.keys import SigningKey
+
+    key = SigningKey.generate()
+    key.write(file)
+    echo(str(key.public))
+
+
+@keys.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@json_option
+def show(file: Path | None, as_json: bool) -> None:
+    """Print the public key of the private key FILE; without FILE, the signing key and the trusted keys."""
+    from warp_tiles import settings
+    from warp_tiles.remote.connect import trusted_by
+    from warp_tiles.remote.keys import SigningKey
+
+    if file is not None:
+        public = SigningKey.read(file).public
+        if as_json:
+            print_json({"public": str(public), "id": public.key_id})
+        else:
+            echo(str(public))
+        return
+    now = settings.current()
+    signing = SigningKey.read(now.signing_key).public if now.signing_key is not None else None
+    trusted = sorted(trusted_by(now).values(), key=str)
+    if as_json:
+        rows: list[dict[str, Any]] = [{"public": str(k), "id": k.key_id, "comment": k.comment} for k in trusted]
+        print_json({"signing": str(signing) if signing is not None else None, "trusted": rows})
+        return
+    table = [("signs", str(signing), signing.key_id, "")] if signing is not None else []
+    table += [("trusted", str(key), key.key_id, key.comment) for key in trusted]
+    print_table("", ("what", "public key", "id", "comment"), table)
+
+
+@keys.command()
+@click.argument("public", nargs=-1, required=True)
+def trust(public: tuple[str, ...]) -> None:
+    """Trust the key PUBLIC, and load what its owner has signed. Words after the key are a comment.
+
+    Its owner can then choose the code that runs on your GPU, and your user's rights with it.
+    """
+    from warp_tiles.remote.keys import PublicKey, TrustedKeys
+
+    key, file = PublicKey.parse(" ".join(public)), TrustedKeys()
+    added = file.add(key)
+    echo(f"{'added to' if added else 'already in'} {file.path}: {key}")

@@ -1,0 +1,154 @@
+"""``warp-tiles cache push``, ``pull`` and ``status``: the remote store behind the cache."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from warp_tiles.cli.output import human_bytes, json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from warp_tiles.build.context import BuildContext
+    from warp_tiles.remote.store import RemoteStore
+    from warp_tiles.remote.transfer import Transfer
+
+
+@contextlib.contextmanager
+def _opened(*, writes: bool) -> Iterator[tuple[BuildContext, RemoteStore]]:
+    """The build context and the remote store of the settings.
+
+    Raises:
+        RemoteError: There is none, or it does not answer.
+    """
+    from warp_tiles import settings
+    from warp_tiles.build.engine import Engine
+    from warp_tiles.remote.connect import open_store
+
+    context = Engine().build_context(settings.current())
+    remote, counting = open_store(context.settings, context.root, context.toolchain_text, writes=writes)
+    try:
+        remote.require()
+        yield context, remote
+    finally:
+        remote.close()
+        counting.write()
+
+
+@contextlib.contextmanager
+def _progress(what: str) -> Iterator[Callable[[], None]]:
+    """Counts entries on a terminal."""
+    from warp_tiles.build.progress import is_enabled
+
+    if not is_enabled():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), TextColumn("{task.completed} entries"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what)
+        yield lambda: bar.advance(task)
+
+
+def _print(found: dict[str, Transfer], verb: str, as_json: bool) -> None:
+    if as_json:
+        print_json({kind: asdict(transfer) for kind, transfer in found.items()})
+        return
+    rows = [(kind, t.moved, t.present, t.skipped, human_bytes(t.moved_bytes)) for kind, t in found.items()]
+    print_table("", ("entries", verb, "present", "skipped", "size"), rows)
+
+
+@click.command()
+@json_option
+def push(as_json: bool) -> None:
+    """Sign the entries of the cache with the signing key, and write them to the remote store.
+
+    Entries that the store has, and entries of other compilers, are skipped.
+    """
+    from warp_tiles.remote import transfer
+    from warp_tiles.remote.store import LTOIR, MODULE
+
+    with _opened(writes=True) as (context, remote), _progress("pushed") as done:
+        toolchain = context.toolchain()
+        digests = {"compiler": context.store.compiler_digest()}
+        if toolchain.nvjitlink is not None:
+            digests["linker"] = context.store.digests.digest(toolchain.nvjitlink)
+        caches = {LTOIR: context.cache, MODULE: context.modules}
+        found = {kind: transfer.push(cache, remote, kind, digests, done) for kind, cache in caches.items()}
+    _print(found, "pushed", as_json)
+
+
+@click.command()
+@json_option
+def pull(as_json: bool) -> None:
+    """Fetch and verify all entries of the remote store that are for this toolchain."""
+    from warp_tiles.remote import transfer
+    from warp_tiles.remote.store import LTOIR, MODULE
+
+    with _opened(writes=False) as (context, remote), _progress("pulled") as done:
+        caches = {LTOIR: context.cache, MODULE: context.modules}
+        found = {kind: transfer.pull(cache, remote, kind, done) for kind, cache in caches.items()}
+    _print(found, "pulled", as_json)
+
+
+@click.command()
+@click.option("--zero", is_flag=True, help="Set the counts to zero.")
+@json_option
+def status(zero: bool, as_json: bool) -> None:
+    """Print the state of the remote store, the trusted keys, and the counts of its use."""
+    from warp_tiles import settings
+    from warp_tiles.build.engine import Engine
+    from warp_tiles.errors import RemoteError
+    from warp_tiles.remote.connect import trusted_by
+    from warp_tiles.remote.statistics import StatisticsFile
+    from warp_tiles.util.urls import without_password
+
+    now = settings.current()
+    context = Engine().build_context(now)
+    file = StatisticsFile(context.root, shared=now.cache_shared)
+    if zero:
+        file.clear()
+    state = "there is none"
+    if now.remote:
+        try:
+            with _opened(writes=False):
+                state = "it answers"
+        except RemoteError as error:
+            state = error.message
+    counts = file.read()
+    data: dict[str, Any] = {
+        "remote": without_password(now.remote),
+        "state": state,
+        "writes": now.remote_push,
+        "trusted": sorted(trusted_by(now)),
+        "functions": context.cache.info().entries,
+        "modules": context.modules.info().entries,
+        "counts": asdict(counts),
+    }
+    if as_json:
+        print_json(data)
+        return
+    asked = counts.hits + counts.misses + counts.refused + counts.failures
+    share = f"{counts.hits / asked:.0%} of {asked}" if asked else "none asked"
+    rows = [
+        ("remote store", data["remote"] or "none"),
+        ("state", state),
+        ("builds are pushed", "yes" if now.remote_push else "no"),
+        ("trusted keys", " ".join(data["trusted"]) or "none"),
+        ("functions in the cache", data["functions"]),
+        ("modules in the cache", data["modules"]),
+        ("hits", f"{counts.hits} ({share})"),
+        ("misses", counts.misses),
+        ("refused", counts.refused),
+        ("failures", counts.failures),
+        ("fetched", human_bytes(counts.fetched_bytes)),
+        ("pushed", f"{counts.pushed} ({human_bytes(counts.pushed_bytes)})"),
+        ("waited", f"{counts.waited_s:.1f} s"),
+        ("saved", f"{counts.saved_s:.1f} s"),
+    ]
+    print_table("", ("what", "value"), rows)

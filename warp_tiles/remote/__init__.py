@@ -1,0 +1,1 @@
+"""Remote stores of signed entries behind the cache. See ``docs/remote.md``."""

@@ -1,0 +1,159 @@
+"""Access to a store of objects: S3, Google Cloud Storage, Azure, HTTP with WebDAV, or a folder.
+
+All of it is the library obstore. This module translates its errors, hides passwords in URLs, and tries nothing twice: a
+request that fails is a miss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from warp_tiles.errors import RemoteError
+from warp_tiles.remote.keys import INSTALL
+from warp_tiles.util.urls import without_password
+
+_CHUNK_BYTES = 1 << 16
+
+
+class MissingObjectError(Exception):
+    """The store has no such object, or refuses to say."""
+
+
+class NotSupportedError(Exception):
+    """The store has no such operation: plain HTTP has no conditional writes, and often no lists."""
+
+
+class Client:
+    """A connection to a store. It is safe for threads.
+
+    Args:
+        url: See :func:`checked_url`.
+        timeout_s: Seconds for one request, with its answer.
+
+    Raises:
+        RemoteError: The package ``obstore`` is missing, or the store cannot be opened.
+    """
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        try:
+            import obstore
+            from obstore.store import LocalStore, from_url
+        except ImportError as error:
+            raise RemoteError(f"a remote store needs the package obstore: {error}", remedy=INSTALL) from error
+        self.url = without_password(url)
+        self._secret = urlsplit(url).netloc.rpartition("@")[0]
+        self._library = obstore
+        try:
+            if url.startswith("file:"):
+                folder = Path(url2pathname(urlsplit(url).path))
+                self._store: Any = LocalStore(folder, mkdir=False)
+            else:
+                limit = timedelta(seconds=timeout_s)
+                self._store = from_url(
+                    url,
+                    client_options={"timeout": limit, "connect_timeout": limit, "allow_http": url.startswith("http:")},
+                    retry_config={"max_retries": 0, "retry_timeout": limit},
+                )
+        except (obstore.exceptions.BaseError, OSError, ValueError) as error:
+            raise RemoteError(
+                f"the remote store {self.url} cannot be opened: {self._text(error)}",
+                remedy="check the setting remote, and the credentials in the environment",
+            ) from error
+
+    def read(self, name: str) -> Iterator[bytes]:
+        """The content of an object, in pieces.
+
+        Raises:
+            MissingObjectError: There is none.
+            OSError: The request failed.
+        """
+        try:
+            yield from self._library.get(self._store, name).stream(min_chunk_size=_CHUNK_BYTES)
+        except Exception as error:
+            raise self._translated(error) from error
+
+    def exists(self, name: str) -> bool:
+        """Returns True if there is such an object.
+
+        Raises:
+            OSError: The request failed.
+        """
+        try:
+            self._library.head(self._store, name)
+        except Exception as error:
+            found = self._translated(error)
+            if isinstance(found, MissingObjectError):
+                return False
+            raise found from error
+        return True
+
+    def write(self, name: str, data: bytes, *, only_new: bool = False) -> bool:
+        """Write an object.
+
+        Args:
+            name: Its name.
+            data: Its content.
+            only_new: Write it only if it does not exist, in one step.
+
+        Returns:
+            False if it exists and ``only_new`` is set.
+
+        Raises:
+            NotSupportedError: The store has no conditional writes.
+            OSError: The request failed.
+        """
+        try:
+            self._library.put(self._store, name, data, mode="create" if only_new else "overwrite")
+        except self._library.exceptions.AlreadyExistsError:
+            return False
+        except self._library.exceptions.PreconditionError:
+            return False
+        except Exception as error:
+            raise self._translated(error) from error
+        return True
+
+    def remove(self, name: str) -> None:
+        """Remove an object if it exists.
+
+        Raises:
+            OSError: The request failed.
+        """
+        try:
+            self._library.delete(self._store, name)
+        except Exception as error:
+            found = self._translated(error)
+            if not isinstance(found, MissingObjectError):
+                raise found from error
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """The names of the objects below a prefix.
+
+        Raises:
+            NotSupportedError: The store cannot be listed.
+            OSError: The request failed.
+        """
+        try:
+            for page in self._library.list(self._store, prefix=prefix):
+                yield from (item["path"] for item in page)
+        except Exception as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> Exception:
+        known, text = self._library.exceptions, self._text(error)
+        if isinstance(error, (known.NotFoundError, FileNotFoundError)):
+            return MissingObjectError(text)
+        if isinstance(error, (known.NotSupportedError, NotImplementedError)):
+            return NotSupportedError(text)
+        if isinstance(error, (known.PermissionDeniedError, known.UnauthenticatedError)):
+            return PermissionError(text)
+        return OSError(text)
+
+    def _text(self, error: Exception) -> str:
+        """The first line of an error, without the password of the URL."""
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        return text.replace(f"{self._secret}@", "") if self._secret else text

@@ -1,0 +1,82 @@
+"""Makes the remote store of some settings, and keeps the counts of its use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from warp_tiles.errors import RemoteError
+from warp_tiles.remote.keys import PublicKey, SigningKey, trusted_keys
+from warp_tiles.remote.statistics import Statistics, StatisticsFile
+from warp_tiles.remote.store import RemoteSettings, RemoteStore
+from warp_tiles.settings import Settings
+
+
+class Counting:
+    """Counts of this process that are not in the file yet.
+
+    Args:
+        file: The counts of all processes.
+    """
+
+    def __init__(self, file: StatisticsFile) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._pending: list[Statistics] = []
+
+    def add(self, counts: Statistics) -> None:
+        """Keep counts until the next :meth:`write`."""
+        with self._lock:
+            self._pending.append(counts)
+
+    def write(self) -> None:
+        """Add the counts to the file."""
+        with self._lock:
+            pending, self._pending = self._pending, []
+        self._file.add(pending)
+
+
+def trusted_by(settings: Settings) -> dict[str, PublicKey]:
+    """The trusted keys under some settings, by key id.
+
+    Raises:
+        RemoteError: A key or the user's file of keys cannot be read.
+    """
+    return trusted_keys(settings.trusted_keys)
+
+
+def open_store(
+    settings: Settings,
+    root: Path,
+    toolchain: Callable[[], str],
+    *,
+    writes: bool | None = None,
+) -> tuple[RemoteStore, Counting]:
+    """Connect to the store that the settings name.
+
+    Args:
+        settings: The settings.
+        root: Folder of the cache.
+        toolchain: Returns the toolchain of this process, as text.
+        writes: True to write entries; None for the setting ``remote_push``.
+
+    Raises:
+        RemoteError: There is none, a key cannot be read, or entries are to be written without a signing key.
+    """
+    if not settings.remote:
+        raise RemoteError("there is no remote store", remedy="set WARP_TILES_REMOTE to its URL")
+    signer = None
+    if settings.remote_push if writes is None else writes:
+        if settings.signing_key is None:
+            raise RemoteError(
+                "the remote store cannot be written without a signing key",
+                remedy="`warp-tiles keys new -o FILE` makes one; set WARP_TILES_SIGNING_KEY=FILE",
+            )
+        signer = SigningKey.read(settings.signing_key)
+    trusted = trusted_by(settings)
+    if signer is not None:  # who signs trusts the own entries
+        trusted[signer.public.key_id] = signer.public
+    counting = Counting(StatisticsFile(root, shared=settings.cache_shared))
+    given = RemoteSettings(settings.remote, trusted, settings.remote_wait_s, toolchain, signer)
+    return RemoteStore(given, counting.add), counting

@@ -1,0 +1,230 @@
+"""Ed25519 keys: who signs the entries of a remote store, and whose signatures are trusted.
+
+A public key is a text, ``ed25519:`` and the base64 form of its 32 bytes. A private key is a PEM file (PKCS #8) that
+only its owner can read. Trusted keys come from the setting ``trusted_keys`` and from the file ``trusted_keys`` in the
+user's configuration folder, one on each line, each with an optional comment after it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warp_tiles.errors import RemoteError
+from warp_tiles.util.files import read_whole
+from warp_tiles.util.trusted_folder import TrustedFolder
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+ALGORITHM = "ed25519"
+TRUSTED_FILE = "trusted_keys"
+_KEY_BYTES = 32
+_MAX_FILE_BYTES = 1 << 20
+INSTALL = "pip install 'warp-tiles[remote]'"
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """A public key.
+
+    Attributes:
+        raw: Its 32 bytes.
+        comment: The user's own words about it. It does not count for equality.
+    """
+
+    raw: bytes
+    comment: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PublicKey) and other.raw == self.raw
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
+
+    def __str__(self) -> str:
+        return f"{ALGORITHM}:{base64.b64encode(self.raw).decode('ascii')}"
+
+    @property
+    def key_id(self) -> str:
+        """The first 16 hex digits of its SHA-256."""
+        return hashlib.sha256(self.raw).hexdigest()[:16]
+
+    @classmethod
+    def parse(cls, text: str) -> PublicKey:
+        """Read a public key, and the comment after it.
+
+        Raises:
+            RemoteError: The text is not a public key.
+        """
+        word, _, comment = text.strip().partition(" ")
+        algorithm, _, encoded = word.partition(":")
+        try:
+            raw = base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError):
+            raw = b""
+        if algorithm != ALGORITHM or len(raw) != _KEY_BYTES:
+            raise RemoteError(
+                f"{word!r:.100} is not a public key",
+                remedy=f"give {ALGORITHM}: and 44 characters, as `warp-tiles keys show` prints it",
+            )
+        return cls(raw, comment.strip())
+
+    def verifies(self, signature: bytes, data: bytes) -> bool:
+        """Returns True if the owner of this key signed the data."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        try:
+            Ed25519PublicKey.from_public_bytes(self.raw).verify(signature, data)
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+class SigningKey:
+    """A private key.
+
+    Args:
+        key: The key of the library.
+    """
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public = PublicKey(key.public_key().public_bytes_raw())
+
+    @classmethod
+    def generate(cls) -> SigningKey:
+        """A new key, from the system's random numbers.
+
+        Raises:
+            RemoteError: The package ``cryptography`` is missing.
+        """
+        return cls(_ed25519().generate())
+
+    @classmethod
+    def read(cls, path: Path) -> SigningKey:
+        """Read a private key's file.
+
+        Raises:
+            RemoteError: It is missing, is no Ed25519 key, or others can read it; or ``cryptography`` is missing.
+        """
+        kind = _ed25519()
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        remedy = "`warp-tiles keys new -o FILE` makes one"
+        try:
+            data, status = read_whole(path, _MAX_FILE_BYTES)
+            if hasattr(os, "getuid") and stat.S_IMODE(status.st_mode) & 0o077:
+                raise RemoteError(f"others can read the private key {path}", remedy=f"chmod 600 {path}")
+            key = load_pem_private_key(data, password=None)
+        except (OSError, ValueError, TypeError) as error:
+            raise RemoteError(f"the private key {path} cannot be read: {error}", remedy=remedy) from error
+        if not isinstance(key, kind):
+            raise RemoteError(f"the private key {path} is not an Ed25519 key", remedy=remedy)
+        return cls(key)
+
+    def write(self, path: Path) -> None:
+        """Write it to a new file that only its owner can read.
+
+        Raises:
+            RemoteError: The file exists, or cannot be written.
+        """
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+        data = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(data)
+        except OSError as error:
+            raise RemoteError(
+                f"the private key {path} cannot be written: {error.strerror or error}",
+                remedy="name a new file in a folder of your own; an existing key is never replaced",
+            ) from error
+
+    def sign(self, data: bytes) -> bytes:
+        """The signature of some data, 64 bytes."""
+        return self._key.sign(data)
+
+
+def _ed25519() -> type[Ed25519PrivateKey]:
+    try:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    except ImportError as error:
+        raise RemoteError(f"signatures need the package cryptography: {error}", remedy=INSTALL) from error
+    return Ed25519PrivateKey
+
+
+class TrustedKeys:
+    """The file of trusted keys in the user's configuration folder.
+
+    Args:
+        folder: The configuration folder; None for the platform's.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        if folder is None:
+            import platformdirs
+
+            folder = platformdirs.user_config_path("warp_tiles", appauthor=False)
+        self._files = TrustedFolder(folder, private=True)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._files.path(TRUSTED_FILE)
+
+    def read(self) -> tuple[PublicKey, ...]:
+        """The keys of the file; none if it is missing.
+
+        Raises:
+            RemoteError: A line is not a key, others can write the folder, or the file cannot be read.
+        """
+        try:
+            data, _ = self._files.read(TRUSTED_FILE, _MAX_FILE_BYTES)
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise RemoteError(
+                f"the trusted keys {self.path} cannot be read: {error.strerror or error}",
+                remedy=f"make the folder {self.path.parent} yours alone (chmod 700), or remove the file",
+            ) from error
+        lines = (line.strip() for line in data.decode("utf-8", "replace").splitlines())
+        return tuple(PublicKey.parse(line) for line in lines if line and not line.startswith("#"))
+
+    def add(self, key: PublicKey) -> bool:
+        """Add a key. Returns False if it is there already.
+
+        Raises:
+            RemoteError: The file cannot be read or written.
+        """
+        known = self.read()
+        if key in known:
+            return False
+        text = "".join(f"{item} {item.comment}".rstrip() + "\n" for item in (*known, key))
+        try:
+            self._files.write(TRUSTED_FILE, text.encode("utf-8"))
+        except OSError as error:
+            raise RemoteError(
+                f"the trusted keys {self.path} cannot be written: {error.strerror or error}",
+                remedy="set WARP_TILES_TRUSTED_KEYS instead",
+            ) from error
+        return True
+
+
+def trusted_keys(given: Iterable[str], file: TrustedKeys | None = None) -> dict[str, PublicKey]:
+    """The trusted keys of the settings and of the user's file, by key id.
+
+    Raises:
+        RemoteError: A text is not a key, or the file cannot be read.
+    """
+    found = [*(PublicKey.parse(text) for text in given), *(file or TrustedKeys()).read()]
+    return {key.key_id: key for key in found}
