@@ -194,9 +194,7 @@ class BuildContext:
     @property
     def modules(self) -> Cache:
         """The cache of linked modules."""
-        from warp_tiles.build.module_cache import FOLDER, SUFFIX
-
-        return self.resources.cache(self.settings, FOLDER, SUFFIX)
+        return self.resources.cache(self.settings, "modules", ".cubin")
 
     def elsewhere(self, kind: str, key: CacheKey) -> AskElsewhere | None:
         """The remote store's part in a lookup; None without a store.

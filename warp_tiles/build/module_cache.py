@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
     from warp_tiles.cache._store import Flight
 
-FOLDER = "modules"
-SUFFIX = ".cubin"
-
 
 def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, text: str) -> CacheKey | None:
     """The key of a linked module; None if it cannot be known before it is built.

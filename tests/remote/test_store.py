@@ -1,0 +1,276 @@
+"""A remote store answers in time with a signed entry, or it is a miss, and each fault is said once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from tests.remote.server import Answer, files, send, serving, silent
+from tests.remote.subjects import SIGNER, STRANGER, connect, entry, signed, write_object
+from warp_tiles.errors import RemoteError
+from warp_tiles.remote.statistics import Statistics, StatisticsFile
+from warp_tiles.remote.store import LTOIR, MODULE, MOST_FAILURES, PATIENCE_S, RemoteStore
+
+ENTRY = entry()
+OVERHEAD_S = 0.05  # at most, of a store that does not answer
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+@pytest.fixture
+def counts() -> list[Statistics]:
+    return []
+
+
+def total(counts: list[Statistics]) -> Statistics:
+    return sum(counts, Statistics())
+
+
+def ready(store: RemoteStore) -> RemoteStore:
+    store.require()
+    return store
+
+
+def test_an_entry_goes_through_a_folder(tmp_path: Path, counts: list[Statistics]) -> None:
+    writer = ready(connect(tmp_path, signer=SIGNER, record=counts.append))
+    assert writer.fetch(LTOIR, ENTRY.key) is None
+    assert writer.push(LTOIR, ENTRY)
+    assert writer.has(LTOIR, ENTRY.key)
+    assert not writer.has(MODULE, ENTRY.key)
+    found = ready(connect(tmp_path, record=counts.append)).fetch(LTOIR, ENTRY.key)
+    assert found is not None
+    assert (found.payload, found.key, found.manifest.info) == (ENTRY.payload, ENTRY.key, ENTRY.manifest.info)
+    sums = total(counts)
+    assert (sums.hits, sums.misses, sums.pushed) == (1, 1, 1)
+    assert sums.fetched_bytes == sums.pushed_bytes == len(ENTRY.payload)
+    assert 2.0 < sums.saved_s < 2.5
+    assert writer.names("ltoir/") == [f"v1/ltoir/{ENTRY.key[:2]}/{ENTRY.key}"]
+
+
+def test_an_entry_comes_over_http(tmp_path: Path) -> None:
+    write_object(tmp_path, ENTRY, signed(ENTRY))
+    with serving(files(tmp_path)) as server:
+        store = ready(connect(f"{server.url}"))
+        found = store.fetch(LTOIR, ENTRY.key)
+        assert found is not None
+        assert found.payload == ENTRY.payload
+        assert store.fetch(LTOIR, entry("b").key) is None
+        assert len(server.requests) == 2, "one request for each entry"
+
+
+def test_without_trusted_keys_nothing_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(send(signed(ENTRY))) as server:
+        store = connect(server.url)
+        store.given.trusted.clear() if False else None
+        empty = RemoteStore(type(store.given)(server.url, {}, 5.0, store.given.toolchain))
+        assert [empty.fetch(LTOIR, ENTRY.key) for _ in range(3)] == [None] * 3
+        assert server.requests == []
+    assert [record.message for record in caplog.records if "no key is trusted" in record.message] == [
+        f"the remote store {server.url}: no key is trusted, so nothing is loaded from it; "
+        "`warp-tiles keys trust PUBLIC` adds one"
+    ]
+
+
+def drip(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", "100000")
+    handler.end_headers()
+    for byte in signed(ENTRY):
+        handler.wfile.write(bytes([byte]))
+        handler.wfile.flush()
+        time.sleep(0.02)
+
+
+def endless(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    handler.wfile.write(signed(ENTRY))
+    for _ in range(10_000):  # ten gigabytes
+        handler.wfile.write(bytes(1 << 20))
+
+
+def redirect(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(302)
+    handler.send_header("Location", f"/again{handler.path}")
+    handler.send_header("Content-Length", "0")
+    handler.end_headers()
+
+
+WRONG: dict[str, tuple[Answer, str]] = {
+    "a stranger": (send(signed(ENTRY, signer=STRANGER)), "refused"),
+    "another entry": (send(signed(entry("b"))), "refused"),
+    "cut": (send(signed(ENTRY)[:-5]), "refused"),
+    "cut within a claimed size": (send(signed(ENTRY)[:-5], size=len(signed(ENTRY))), "failures"),
+    "endless": (endless, "refused"),
+    "a page": (send(b"<html>sign in</html>"), "refused"),
+    "500": (send(b"no", 500), "failures"),
+    "403": (send(b"no", 403), "failures"),
+    "401": (send(b"no", 401), "failures"),
+    "404": (send(b"no", 404), "misses"),
+    "redirects": (redirect, "failures"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_answer_is_a_miss(name: str, counts: list[Statistics], caplog: pytest.LogCaptureFixture) -> None:
+    answer, kind = WRONG[name]
+    with serving(answer) as server:
+        store = ready(connect(server.url, record=counts.append))
+        start = time.perf_counter()
+        for _ in range(2):
+            assert store.fetch(LTOIR, ENTRY.key) is None
+        assert time.perf_counter() - start < 2.0
+    assert getattr(total(counts), kind) == 2
+    assert total(counts).hits == 0
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(said) == (kind == "refused" or name in ("401", "403")), said
+
+
+def test_after_some_failures_in_a_row_it_is_not_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(send(b"", 500)) as server:
+        store = ready(connect(server.url))
+        for _ in range(3 * MOST_FAILURES):
+            assert store.fetch(LTOIR, ENTRY.key) is None
+        assert len(server.requests) == MOST_FAILURES
+    assert sum("not used again in this process" in record.message for record in caplog.records) == 1
+
+
+def test_a_slow_drip_ends_within_the_budget(caplog: pytest.LogCaptureFixture) -> None:
+    with serving(drip) as server:
+        store = ready(connect(server.url, wait_s=0.5))
+        start = time.perf_counter()
+        assert [store.fetch(LTOIR, ENTRY.key) for _ in range(5)] == [None] * 5
+        assert 0.4 < time.perf_counter() - start < 1.0
+    assert store.off
+    assert sum("not used again in this process" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("kind", ["silent", "closed port", "no folder"])
+def test_an_unreachable_store_costs_little_and_once(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fetched(url: str) -> float:
+        store = connect(url)
+        start = time.perf_counter()
+        assert [store.fetch(LTOIR, entry(number).key) for number in range(20)] == [None] * 20
+        return time.perf_counter() - start
+
+    addresses: dict[str, Callable[[], str]] = {
+        "closed port": lambda: "http://127.0.0.1:1",
+        "no folder": lambda: (tmp_path / "missing").as_uri(),
+    }
+    if kind == "silent":
+        with silent() as url:
+            times = [fetched(url) for _ in range(3)]
+    else:
+        times = [fetched(addresses[kind]()) for _ in range(3)]
+    assert min(times) < OVERHEAD_S + 0.01
+    assert PATIENCE_S < OVERHEAD_S
+    assert 1 <= len(caplog.records) <= 2 * 3
+
+
+def test_a_store_that_answers_late_is_used_from_then_on(tmp_path: Path) -> None:
+    write_object(tmp_path, ENTRY, signed(ENTRY))
+    gate = threading.Event()
+    with serving(files(tmp_path)) as server:
+        handler = server.RequestHandlerClass
+        head = handler.do_HEAD
+        handler.do_HEAD = lambda self: gate.wait(10) and head(self)  # type: ignore[attr-defined]
+        store = connect(server.url)
+        assert store.fetch(LTOIR, ENTRY.key) is None
+        gate.set()
+        store.require()
+        assert store.fetch(LTOIR, ENTRY.key) is not None
+
+
+def test_a_store_that_refuses_the_first_question_is_asked_all_the_same(tmp_path: Path) -> None:
+    write_object(tmp_path, ENTRY, signed(ENTRY))
+    with serving(files(tmp_path), head=403) as server:
+        assert ready(connect(server.url)).fetch(LTOIR, ENTRY.key) is not None
+
+
+def test_a_password_is_in_no_message(caplog: pytest.LogCaptureFixture) -> None:
+    store = connect("http://user:secret-word@127.0.0.1:1/path")
+    with pytest.raises(RemoteError) as caught:
+        store.require()
+    assert "secret-word" not in str(caught.value) + caplog.text
+    assert store.url == "http://127.0.0.1:1/path"
+
+
+def test_nothing_is_written_without_a_signing_key(tmp_path: Path) -> None:
+    store = ready(connect(tmp_path))
+    with pytest.raises(RemoteError, match="without a signing key"):
+        store.push(LTOIR, ENTRY)
+    with store.flight(LTOIR, ENTRY.key, 1.0) as found:
+        assert (found.found, found.push) == (None, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---- one build on many machines
+
+
+def test_the_second_machine_waits_for_the_first(tmp_path: Path) -> None:
+    first, second = (ready(connect(tmp_path, signer=SIGNER)) for _ in range(2))
+    results = []
+    entered = threading.Event()
+
+    def wait() -> None:
+        entered.wait(5)
+        with second.flight(LTOIR, ENTRY.key, 10.0) as found:
+            results.append(found.found)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    with first.flight(LTOIR, ENTRY.key, 10.0) as found:
+        assert found.found is None
+        entered.set()
+        time.sleep(0.1)
+        assert found.push is not None
+        found.push(ENTRY)
+    thread.join(10)
+    assert [item.payload for item in results if item] == [ENTRY.payload]
+    assert not list((tmp_path / "v1" / "claims").rglob("*.*"))
+
+
+def test_a_machine_that_never_ends_is_not_waited_for_forever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = (ready(connect(tmp_path, signer=SIGNER)) for _ in range(2))
+    with first.flight(LTOIR, ENTRY.key, 10.0):
+        start = time.perf_counter()
+        with second.flight(LTOIR, ENTRY.key, 0.5) as found:
+            assert found.found is None
+        assert 0.4 < time.perf_counter() - start < 3.0
+    assert "it is built here too" in caplog.text
+
+
+def test_a_failed_build_frees_the_others(tmp_path: Path) -> None:
+    first, second = (ready(connect(tmp_path, signer=SIGNER)) for _ in range(2))
+    with pytest.raises(ZeroDivisionError), first.flight(LTOIR, ENTRY.key, 10.0):
+        raise ZeroDivisionError
+    with second.flight(LTOIR, ENTRY.key, 10.0) as found:
+        assert found.found is None
+
+
+# ---- counts
+
+
+def test_counts_add_up_over_processes(tmp_path: Path) -> None:
+    for _ in range(2):
+        StatisticsFile(tmp_path).add([Statistics(hits=1, saved_s=0.5), Statistics(misses=2)])
+    assert StatisticsFile(tmp_path).read() == Statistics(hits=2, misses=4, saved_s=1.0)
+    StatisticsFile(tmp_path).clear()
+    assert not StatisticsFile(tmp_path).read()
+
+
+@pytest.mark.parametrize("data", [None, [], {"hits": 1}, {"hits": -1}])
+def test_other_data_are_zeros(data: object) -> None:
+    assert Statistics.from_json(data) == Statistics()
