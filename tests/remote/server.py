@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -39,10 +39,8 @@ class Server(ThreadingHTTPServer):
 
             def do_GET(self) -> None:
                 server.requests.append(self.path)
-                try:
+                with suppress(BrokenPipeError, ConnectionResetError):  # the client has read enough
                     server.answer(self)
-                except (BrokenPipeError, ConnectionResetError):
-                    pass  # the client has read enough
 
         super().__init__(("127.0.0.1", 0), Handler)
 

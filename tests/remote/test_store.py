@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.remote.server import Answer, files, send, serving, silent
-from tests.remote.subjects import SIGNER, STRANGER, connect, entry, signed, write_object
+from tests.remote.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, signed, write_object
 from warp_tiles.errors import RemoteError
 from warp_tiles.remote.statistics import Statistics, StatisticsFile
-from warp_tiles.remote.store import LTOIR, MODULE, MOST_FAILURES, PATIENCE_S, RemoteStore
+from warp_tiles.remote.store import LTOIR, MODULE, MOST_FAILURES, PATIENCE_S, RemoteSettings, RemoteStore
 
 ENTRY = entry()
 OVERHEAD_S = 0.05  # at most, of a store that does not answer
@@ -70,10 +70,8 @@ def test_an_entry_comes_over_http(tmp_path: Path) -> None:
 
 def test_without_trusted_keys_nothing_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with serving(send(signed(ENTRY))) as server:
-        store = connect(server.url)
-        store.given.trusted.clear() if False else None
-        empty = RemoteStore(type(store.given)(server.url, {}, 5.0, store.given.toolchain))
-        assert [empty.fetch(LTOIR, ENTRY.key) for _ in range(3)] == [None] * 3
+        store = RemoteStore(RemoteSettings(server.url, {}, 5.0, lambda: TOOLCHAIN))
+        assert [store.fetch(LTOIR, ENTRY.key) for _ in range(3)] == [None] * 3
         assert server.requests == []
     assert [record.message for record in caplog.records if "no key is trusted" in record.message] == [
         f"the remote store {server.url}: no key is trusted, so nothing is loaded from it; "
@@ -93,6 +91,7 @@ def drip(handler: BaseHTTPRequestHandler) -> None:
 
 def endless(handler: BaseHTTPRequestHandler) -> None:
     handler.send_response(200)
+    handler.send_header("Content-Length", str(10 << 30))
     handler.end_headers()
     handler.wfile.write(signed(ENTRY))
     for _ in range(10_000):  # ten gigabytes
