@@ -76,9 +76,12 @@ class ModuleBuild:
     def _start_functions(self) -> None:
         if self._futures:
             return
-        if not self._settings.rules.builds and not self._settings.remote:
+        locked = not self._settings.rules.builds
+        if locked and not self._settings.remote:
             self._engine.require_cached(self.plan)
         self._futures = self._engine.start(self._variants(), self._settings)
+        if locked:
+            self._artifacts()  # the remote store may lack one, and then nothing is compiled
 
     def build_ahead(self) -> bool:
         """Build the variants in the background, with low priority.
