@@ -6,6 +6,7 @@ request that fails is a miss.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -54,9 +55,12 @@ class Client:
                 self._store: Any = LocalStore(folder, mkdir=False)
             else:
                 limit = timedelta(seconds=timeout_s)
+                options: dict[str, Any] = {"timeout": limit, "connect_timeout": limit}
+                # given options replace those of the environment
+                options["allow_http"] = url.startswith("http:") or os.environ.get("AWS_ALLOW_HTTP") == "true"
                 self._store = from_url(
                     url,
-                    client_options={"timeout": limit, "connect_timeout": limit, "allow_http": url.startswith("http:")},
+                    client_options=options,
                     retry_config={"max_retries": 0, "retry_timeout": limit},
                 )
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:

@@ -1,0 +1,102 @@
+"""``warp-tiles keys`` and ``warp-tiles cache push``, ``pull`` and ``status``, between two machines."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.commands import command, json_of, usage_error
+from tests.integration.conftest import filled_cache  # noqa: F401  a fixture
+
+NOTHING = {"moved": 0, "present": 0, "skipped": 0, "moved_bytes": 0}
+
+
+def keys(*arguments: object, **environment: str) -> Any:
+    return command("keys", *arguments, as_json=False, **environment)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A private key's file, and its public key."""
+    path = tmp_path_factory.mktemp("keys") / "key.pem"
+    return path, keys("new", "-o", path).stdout.strip()
+
+
+def test_a_private_key_and_its_public_key(pair: tuple[Path, str]) -> None:
+    path, public = pair
+    assert public.startswith("ed25519:")
+    assert keys("show", path).stdout.strip() == public
+    assert "an existing key is never replaced" in usage_error(keys("new", "-o", path))
+    assert keys("show", path).stdout.strip() == public
+
+
+def test_a_key_is_trusted_once(pair: tuple[Path, str], tmp_path: Path) -> None:
+    config = {"XDG_CONFIG_HOME": str(tmp_path)}
+    assert "added to" in keys("trust", pair[1], "our", "CI", **config).stdout
+    assert "already in" in keys("trust", pair[1], **config).stdout
+    (row,) = json_of(keys("show", "--json", **config))["trusted"]
+    assert (row["public"], row["comment"]) == (pair[1], "our CI")
+    assert "is not a public key" in usage_error(keys("trust", "ssh-ed25519 AAAA", **config))
+
+
+def test_push_pull_and_status(filled_cache: Path, pair: tuple[Path, str], tmp_path: Path) -> None:  # noqa: F811
+    private, public = pair
+    shutil.copytree(filled_cache / "lto", tmp_path / "ci", symlinks=True)
+    (tmp_path / "store").mkdir()
+    store = {"WARP_TILES_REMOTE": (tmp_path / "store").as_uri(), "WARP_TILES_TRUSTED_KEYS": public}
+    ci = {**store, "WARP_TILES_SIGNING_KEY": str(private)}
+
+    first = json_of(command("cache", "push", cache=tmp_path / "ci", **ci))
+    assert (first["ltoir"]["moved"], first["module"]) == (3, NOTHING)
+    assert json_of(command("cache", "push", cache=tmp_path / "ci", **ci))["ltoir"]["present"] == 3
+
+    pulled = json_of(command("cache", "pull", cache=tmp_path / "fleet", **store))
+    assert pulled["ltoir"] == first["ltoir"]
+    names = {path.name for path in (tmp_path / "ci" / "v1" / "objects").rglob("*.ltoir")}
+    assert {path.name for path in (tmp_path / "fleet" / "v1" / "objects").rglob("*.ltoir")} == names
+
+    state = json_of(command("cache", "status", cache=tmp_path / "fleet", **store))
+    assert (state["state"], state["functions"], state["writes"]) == ("it answers", 3, False)
+    assert (state["counts"]["hits"], state["counts"]["fetched_bytes"]) == (3, pulled["ltoir"]["moved_bytes"])
+    zeros = json_of(command("cache", "status", "--zero", cache=tmp_path / "fleet", **store))["counts"]
+    assert set(zeros.values()) == {0}
+
+    stranger = {**store, "WARP_TILES_TRUSTED_KEYS": ""}
+    refused = json_of(command("cache", "pull", cache=tmp_path / "stranger", **stranger))["ltoir"]
+    assert refused == {**NOTHING, "skipped": 3}
+
+
+@pytest.mark.parametrize("name", ["push", "pull"])
+def test_without_a_store(name: str, tmp_path: Path, pair: tuple[Path, str]) -> None:
+    text = usage_error(command("cache", name, cache=tmp_path, as_json=False, WARP_TILES_REMOTE=""))
+    assert "set WARP_TILES_REMOTE to its URL" in text
+    away = {"WARP_TILES_REMOTE": "http://127.0.0.1:1", "WARP_TILES_SIGNING_KEY": str(pair[0])}
+    assert "does not answer" in usage_error(command("cache", name, cache=tmp_path, as_json=False, **away))
+
+
+def test_push_needs_a_signing_key(tmp_path: Path) -> None:
+    text = usage_error(
+        command(
+            "cache",
+            "push",
+            cache=tmp_path,
+            as_json=False,
+            WARP_TILES_REMOTE=tmp_path.as_uri(),
+            WARP_TILES_SIGNING_KEY="",
+        )
+    )
+    assert "cannot be written without a signing key" in text
+
+
+def test_status_without_a_store(tmp_path: Path) -> None:
+    state = json_of(command("cache", "status", cache=tmp_path, WARP_TILES_REMOTE=""))
+    assert (state["remote"], state["state"]) == ("", "there is none")
+
+
+@pytest.mark.parametrize("url", ["ftp://host/x", "file://host/x", "folder", "https://", "s3://"])
+def test_a_url_of_no_store(url: str, tmp_path: Path) -> None:
+    text = usage_error(command("cache", "status", cache=tmp_path, as_json=False, WARP_TILES_REMOTE=url))
+    assert "give a URL such as" in text

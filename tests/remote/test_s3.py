@@ -1,0 +1,97 @@
+"""A store in S3, on a server that the test starts: entries, conditional writes, lists and refusals."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.remote.subjects import SIGNER, connect, entry
+from warp_tiles.remote.client import Client
+from warp_tiles.remote.store import LTOIR
+
+pytest.importorskip("moto", reason="moto, the server for S3, is not installed")
+SERVER = """
+import sys
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+import boto3
+
+server = make_server("127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), threaded=True)
+print("port", server.server_port, flush=True)
+server.serve_forever()
+"""
+ENTRY = entry()
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    environment = {**os.environ, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    command = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = re.match(r"port (\d+)", process.stdout.readline())
+            assert found is not None, "the server did not start"
+            yield f"http://127.0.0.1:{found.group(1)}"
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    import boto3
+
+    settings = {
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT": endpoint,
+        "AWS_ALLOW_HTTP": "true",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    name = f"store-{next(_numbers)}"
+    boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket=name)
+    return f"s3://{name}/team"
+
+
+def test_entries_conditional_writes_and_lists(bucket: str) -> None:
+    writer = connect(bucket, signer=SIGNER)
+    writer.require()
+    assert writer.fetch(LTOIR, ENTRY.key) is None
+    assert writer.push(LTOIR, ENTRY)
+    reader = connect(bucket)
+    reader.require()
+    found = reader.fetch(LTOIR, ENTRY.key)
+    assert found is not None
+    assert found.payload == ENTRY.payload
+    assert reader.names("ltoir/") == [f"v1/ltoir/{ENTRY.key[:2]}/{ENTRY.key}"]
+    client = Client(bucket, 5.0)
+    assert client.write("claim", b"1", only_new=True)
+    assert not client.write("claim", b"2", only_new=True)
+    assert b"".join(client.read("claim")) == b"1"
+    client.remove("claim")
+    client.remove("claim")
+    assert not client.exists("claim")
+
+
+def test_one_machine_builds_and_the_other_waits(bucket: str) -> None:
+    first, second = (connect(bucket, signer=SIGNER) for _ in range(2))
+    for store in (first, second):
+        store.require()
+    other = entry("another")
+    with first.flight(LTOIR, other.key, 10.0) as mine:
+        assert mine.push is not None
+        mine.push(other)
+        with second.flight(LTOIR, other.key, 10.0) as theirs:
+            assert theirs.found is not None
