@@ -296,7 +296,8 @@ class RemoteStore:
                 self._say(f"another machine has built {key[:12]} for {wait_s:g} s; it is built here too")
                 break
         try:
-            yield Elsewhere(None, functools.partial(self.push, kind))
+            found = self.fetch(kind, key)  # the last one to build it may have ended since the first question
+            yield Elsewhere(found, None if found is not None else functools.partial(self.push, kind))
         finally:
             self._answer(lambda: self._opened.result().remove(claim))
 
