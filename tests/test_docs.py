@@ -64,6 +64,9 @@ UNSET = {
     "cache_dir": "the user's cache folder",
     "trusted_projects": "none",
     "record_paths": "none",
+    "remote": "none",
+    "signing_key": "none",
+    "trusted_keys": "none",
     "record_gpu": "this one",
 }
 

@@ -17,6 +17,8 @@ from warp_tiles.settings.policy import POLICIES
 
 pytestmark = pytest.mark.usefixtures("clean_settings")
 
+KEY = "ed25519:" + "A" * 43 + "="
+
 
 def test_defaults() -> None:
     now = current()
@@ -94,6 +96,12 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "cache_shared": "1",
         "build_wait_s": "30",
         "trusted_projects": os.pathsep.join(("/p", "/q")),
+        "cache_modules": "1",
+        "remote": "s3://bucket/path",
+        "remote_push": "1",
+        "remote_wait_s": "2.5",
+        "signing_key": "/key.pem",
+        "trusted_keys": f"{KEY}, {KEY}",
         "jobs": "3",
         "progress": "off",
         "precompile_headers": "0",
@@ -117,6 +125,11 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "cache_shared": True,
         "build_wait_s": 30.0,
         "trusted_projects": (Path("/p"), Path("/q")),
+        "cache_modules": True,
+        "remote_push": True,
+        "remote_wait_s": 2.5,
+        "signing_key": Path("/key.pem"),
+        "trusted_keys": (KEY, KEY),
         "jobs": 3,
         "precompile_headers": False,
         "prefetch": False,
@@ -390,3 +403,22 @@ def test_every_policy_accepts_the_default_provider(policy: str) -> None:
 def test_a_named_provider_is_the_only_one_under_policies_that_allow_it(policy: str, provider: str) -> None:
     with override(policy=policy, provider=provider):
         assert current().providers == (provider,)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("remote", "ftp://host/path", "its scheme is 'ftp'"),
+        ("remote", "https://user:secret@/x", "names no host"),
+        ("remote_wait_s", "0", "more than 0"),
+        ("remote_wait_s", "nan", "finite"),
+        ("remote_wait_s", "1e9", "at most 86400"),
+        ("trusted_keys", "ed25519:AAAA", "warp-tiles keys show"),
+        ("trusted_keys", 5, "with commas between them"),
+    ],
+)
+def test_settings_of_a_remote_store_are_checked(clean_settings: None, name: str, value: object, reason: str) -> None:
+    with pytest.raises(SettingError) as caught, override(**{name: value}):
+        pass
+    assert reason in str(caught.value)
+    assert "secret" not in str(caught.value)

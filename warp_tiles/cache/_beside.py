@@ -12,8 +12,9 @@ from warp_tiles.cache._maintain import Finding
 from warp_tiles.cache._paths import LAYOUT
 from warp_tiles.util.processes import is_leftover
 
-DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked", "runs")
+DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked", "runs", "statistics")
 HEADERS = ("headers", "cuda_headers")
+MODULES = "modules"
 LOCKS_OF_SEARCHES = "tuning/.locks"
 
 
@@ -38,6 +39,12 @@ def verify(folder: Folder, *, set_aside: bool) -> Iterator[Finding]:
     for name in HEADERS if not folder.files.shared else ():
         headers = Folder(folder.root / name, False, folder.problems, ".pch")
         yield from _maintain.verify(headers, set_aside=set_aside).damaged
+    yield from _maintain.verify(modules(folder), set_aside=set_aside).damaged
+
+
+def modules(folder: Folder) -> Folder:
+    """The cache of linked modules beside a cache of functions."""
+    return Folder(folder.root / MODULES, folder.files.shared, folder.problems, ".cubin")
 
 
 def sweep(folder: Folder) -> int:
@@ -46,7 +53,7 @@ def sweep(folder: Folder) -> int:
     Raises:
         OSError: A folder is refused or cannot be read.
     """
-    removed, pending = 0, [*DOCUMENTS, *HEADERS, "tuning", "failed"]
+    removed, pending = 0, [*DOCUMENTS, *HEADERS, MODULES, "tuning", "failed"]
     while pending:
         place = pending.pop()
         try:

@@ -125,12 +125,13 @@ class Commands:
         return report
 
     def clear(self) -> _maintain.GcReport:
-        """Remove every entry and the quarantine. The folder and its locks stay.
+        """Remove every entry and the quarantine, and every linked module. The folder and its locks stay.
 
         Raises:
             CacheError: The folder is refused, or cannot be changed.
         """
         with self._command("clear", change=True):
+            _maintain.clear(_beside.modules(self._folder))
             return _maintain.clear(self._folder)
 
     def export_bundle(self, path: Path, keys: Iterable[str] | None = None) -> _bundle.BundleReport:
