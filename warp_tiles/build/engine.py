@@ -171,7 +171,7 @@ class Engine:
         """
         compiles = not _COMPILING.isdisjoint(resolved.providers)
         remote = self.resources.remote(resolved)
-        if remote is not None and not remote.off:
+        if remote is not None and remote.is_up:
             return  # modules are expected there
         if compiles and resolved.rules.builds and not self.resources.closed:
             self.build_context(resolved).pool.start_processes(STARTED_AHEAD)

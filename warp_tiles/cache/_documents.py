@@ -66,7 +66,7 @@ class Documents:
     def write(self, name: str, body: Mapping[str, object]) -> None:
         """Store a document, and remove the oldest ones above the limit. Does nothing if the folder cannot be used."""
         try:
-            self.files.write(self.file(name), seal(body))
+            self.files.write(self.file(name), seal(body), durable=False)  # its seal shows a partial file
             if self._most:
                 self._remove_oldest()
         except RefusedFolderError as error:

@@ -96,6 +96,12 @@ class RemoteStore:
         """The reason why this process asks no more; empty while it does."""
         return self._off
 
+    @property
+    def is_up(self) -> bool:
+        """True if the store has answered, and is asked."""
+        opened = self._opened
+        return not self._off and opened.done() and not opened.cancelled() and opened.exception() is None
+
     def close(self) -> None:
         """End the threads. Requests in flight are abandoned."""
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -147,7 +153,7 @@ class RemoteStore:
 
     def _answer(self, request: Callable[[], T]) -> T | None:
         """The result of a request; None if it fails or takes too long, which is said once."""
-        if not self._is_up():
+        if not self._becomes_up():
             return None
         future = self._threads.submit(request)
         try:
@@ -182,7 +188,7 @@ class RemoteStore:
         """
         with self._lock:
             self._patience_s = self.given.wait_s
-        if not self._is_up():
+        if not self._becomes_up():
             raise RemoteError(
                 f"the remote store {self.url} is not usable: {self._off or 'no answer in time'}",
                 remedy="check the setting remote, the network, and the credentials in the environment",
@@ -193,7 +199,7 @@ class RemoteStore:
         client.exists(PROBE)
         return client
 
-    def _is_up(self) -> bool:
+    def _becomes_up(self) -> bool:
         """True if the store has answered. The first call waits for a moment."""
         if self._off:
             return False

@@ -71,13 +71,14 @@ def sync_folder(path: Path) -> None:
             os.close(descriptor)
 
 
-def write_descriptor(descriptor: int, data: bytes, mode: int | None = None) -> os.stat_result:
+def write_descriptor(descriptor: int, data: bytes, mode: int | None = None, *, durable: bool = True) -> os.stat_result:
     """Write, sync and close a new file, also if that fails.
 
     Args:
         descriptor: The open file.
         data: The content.
         mode: Its permissions; None to leave them.
+        durable: Wait until the content is on disk.
 
     Returns:
         The file's status.
@@ -91,7 +92,8 @@ def write_descriptor(descriptor: int, data: bytes, mode: int | None = None) -> o
             rest = rest[written:]
         if mode is not None and hasattr(os, "fchmod"):
             os.fchmod(descriptor, mode)
-        os.fsync(descriptor)
+        if durable:
+            os.fsync(descriptor)
         return os.fstat(descriptor)
     finally:
         os.close(descriptor)

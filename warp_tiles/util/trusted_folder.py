@@ -102,21 +102,31 @@ class TrustedFolder:
         finally:
             os.close(descriptor)
 
-    def write(self, name: str, data: bytes) -> os.stat_result:
-        """Write a file atomically and durably. Its folder is created. Returns the file's status."""
+    def write(self, name: str, data: bytes, *, durable: bool = True) -> os.stat_result:
+        """Write a file atomically. Its folder is created.
+
+        Args:
+            name: The file.
+            data: Its content.
+            durable: Wait until it is on disk. Otherwise a crash of the system can leave an empty or a partial file.
+
+        Returns:
+            The file's status.
+        """
         folder, _, file = name.rpartition("/")
         _, mode = self.modes()
         temporary = temporary_name()
         with self._opened(folder, create=True) as parent:
             descriptor = os.open(temporary, _CREATE_FLAGS, 0o600, dir_fd=parent)
             try:
-                status = write_descriptor(descriptor, data, mode if mode != 0o600 else None)
+                status = write_descriptor(descriptor, data, mode if mode != 0o600 else None, durable=durable)
                 os.replace(temporary, file, src_dir_fd=parent, dst_dir_fd=parent)
             except BaseException:
                 with suppress(OSError):
                     os.unlink(temporary, dir_fd=parent)
                 raise
-            _sync(parent)
+            if durable:
+                _sync(parent)
         return status
 
     def create_empty(self, name: str) -> bool:
