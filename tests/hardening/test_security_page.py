@@ -17,6 +17,7 @@ OTHERS = {
     "test_crowd.py",
     "test_envelope.py",
     "test_s3.py",
+    "test_remote_records.py",
     "test_transfer.py",
 }  # no threats
 

@@ -55,23 +55,42 @@ def _progress(what: str) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
-def _print(found: dict[str, Transfer], verb: str, as_json: bool) -> None:
+@contextlib.contextmanager
+def _for_records(remote: RemoteStore) -> Iterator[RemoteStore]:
+    """A connection for tuning records."""
+    from warp_tiles.remote.store import RemoteStore
+    from warp_tiles.tuning.remote_records import settings_for_records
+
+    connection = RemoteStore(settings_for_records(remote.given))
+    try:
+        connection.require()
+        yield connection
+    finally:
+        connection.close()
+
+
+def _print(found: dict[str, Transfer], verb: str, records: int, as_json: bool) -> None:
     if as_json:
-        print_json({kind: asdict(transfer) for kind, transfer in found.items()})
+        print_json({**{kind: asdict(transfer) for kind, transfer in found.items()}, "records": records})
         return
-    rows = [(kind, t.moved, t.present, t.skipped, human_bytes(t.moved_bytes)) for kind, t in found.items()]
+    rows: list[tuple[object, ...]] = [
+        (kind, t.moved, t.present, t.skipped, human_bytes(t.moved_bytes)) for kind, t in found.items()
+    ]
+    rows.append(("tuning records", records, "", "", ""))
     print_table("", ("entries", verb, "present", "skipped", "size"), rows)
 
 
 @click.command()
 @json_option
 def push(as_json: bool) -> None:
-    """Sign the entries of the cache with the signing key, and write them to the remote store.
+    """Sign the entries of the cache and the tuning records, and write them to the remote store.
 
     Entries that the store has, and entries of other compilers, are skipped.
     """
     from warp_tiles.remote import transfer
     from warp_tiles.remote.store import LTOIR, MODULE
+    from warp_tiles.tuning.remote_records import push_records
+    from warp_tiles.tuning.store import open_store
 
     with _opened(writes=True) as (context, remote), _progress("pushed") as done:
         toolchain = context.toolchain()
@@ -80,20 +99,26 @@ def push(as_json: bool) -> None:
             digests["linker"] = context.store.digests.digest(toolchain.nvjitlink)
         caches = {LTOIR: context.cache, MODULE: context.modules}
         found = {kind: transfer.push(cache, remote, kind, digests, done) for kind, cache in caches.items()}
-    _print(found, "pushed", as_json)
+        with _for_records(remote) as connection:
+            records = push_records(open_store(context.settings), connection)
+    _print(found, "pushed", records, as_json)
 
 
 @click.command()
 @json_option
 def pull(as_json: bool) -> None:
-    """Fetch and verify all entries of the remote store that are for this toolchain."""
+    """Fetch and verify all entries of the remote store that are for this toolchain, and all tuning records."""
     from warp_tiles.remote import transfer
     from warp_tiles.remote.store import LTOIR, MODULE
+    from warp_tiles.tuning.remote_records import pull_records
+    from warp_tiles.tuning.store import open_store
 
     with _opened(writes=False) as (context, remote), _progress("pulled") as done:
         caches = {LTOIR: context.cache, MODULE: context.modules}
         found = {kind: transfer.pull(cache, remote, kind, done) for kind, cache in caches.items()}
-    _print(found, "pulled", as_json)
+        with _for_records(remote) as connection:
+            records = pull_records(open_store(context.settings), connection)
+    _print(found, "pulled", records, as_json)
 
 
 @click.command()
