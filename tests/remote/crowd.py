@@ -1,17 +1,20 @@
-"""Machines that ask one store for the same cold key: ``python -m tests.remote.crowd FOLDER ROUNDS COUNT one|many``.
+"""Processes that ask one store for the same key: ``python -m tests.remote.crowd FOLDER ROUNDS COUNT KIND``.
 
-Each machine is a forked process with a cache of its own; with ``one``, all are on one machine and share its cache.
+Of the kind ``many``, each forked process is a machine with a cache of its own. Of the kind ``one``, all share a cache.
+They also share it with ``fetch``, and the entry is in the store already, which then is an HTTP server.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
 from tests.hardening.writers import child
-from tests.remote.subjects import SIGNER, connect, entry
+from tests.remote.server import Server, files
+from tests.remote.subjects import SIGNER, connect, entry, signed, write_object
 from warp_tiles.cache import Cache
 from warp_tiles.remote.client import Client  # noqa: F401  the processes find every module imported
 from warp_tiles.remote.store import LTOIR
@@ -19,14 +22,14 @@ from warp_tiles.remote.store import LTOIR
 ENTRY = entry("crowd", b"payload " * 5000)
 
 
-def ask(cache: Path, folder: Path) -> None:
+def ask(url: str, cache: Path, log: Path, *, writes: bool) -> None:
     """Ask for the key. A build leaves a mark."""
-    store = connect(folder / "store", wait_s=60.0, signer=SIGNER)
+    store = connect(url, wait_s=60.0, signer=SIGNER if writes else None)
     store.require()
     wanted = ENTRY.manifest.key
 
     def build() -> tuple[bytes, dict[str, object]]:
-        (folder / "log" / str(os.getpid())).touch()
+        (log / str(os.getpid())).touch()
         time.sleep(0.2)
         return ENTRY.payload, {"build_seconds": 0.2}
 
@@ -35,28 +38,37 @@ def ask(cache: Path, folder: Path) -> None:
     assert not store.off, store.off
 
 
-def one_round(folder: Path, count: int, shared: bool) -> None:
-    """Start the machines at once, and print how many failed and how many have built."""
+def one_round(folder: Path, count: int, kind: str) -> None:
+    """Start the processes at once, and print how many failed, how many have built, and the requests to the server."""
     for name in ("log", "store"):
         (folder / name).mkdir(parents=True)
+    server = Server(files(folder / "store"))
+    url = server.url if kind == "fetch" else (folder / "store").as_uri()
+    if kind == "fetch":
+        write_object(folder / "store", ENTRY, signed(ENTRY))
     reader, writer = os.pipe()
 
     def wait_and_ask(number: int) -> None:
         os.close(writer)
         os.read(reader, 1)  # returns when the parent closes the other end
-        ask(folder / ("cache" if shared else f"cache {number}"), folder)
+        cache = folder / (f"cache {number}" if kind == "many" else "cache")
+        ask(url, cache, folder / "log", writes=kind != "fetch")
 
     pids = [child(lambda n=n: wait_and_ask(n)) for n in range(count)]  # type: ignore[misc]
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     os.close(writer)
     failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in pids)
     os.close(reader)
-    print(f"{failed} failed, {len(list((folder / 'log').iterdir()))} builds", flush=True)
+    server.shutdown()
+    server.server_close()
+    built = len(list((folder / "log").iterdir()))
+    print(f"{failed} failed, {built} builds, {len(server.requests)} requests", flush=True)
 
 
-def main(folder: str, rounds: str, count: str, machines: str) -> None:
+def main(folder: str, rounds: str, count: str, kind: str) -> None:
     """Entry point."""
     for number in range(int(rounds)):
-        one_round(Path(folder) / str(number), int(count), machines == "one")
+        one_round(Path(folder) / str(number), int(count), kind)
 
 
 if __name__ == "__main__":

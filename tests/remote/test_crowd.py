@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +14,19 @@ PROCESSES = 64
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("machines", "rounds"), [("many", 10), ("one", 2)])
-def test_one_build(tmp_path: Path, machines: str, rounds: int) -> None:
-    command = [sys.executable, "-m", "tests.remote.crowd", str(tmp_path), str(rounds), str(PROCESSES), machines]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+@pytest.mark.parametrize(
+    ("kind", "rounds", "expected"),
+    [
+        ("many", 10, "0 failed, 1 builds, 0 requests\n"),
+        ("one", 2, "0 failed, 1 builds, 0 requests\n"),
+        ("fetch", 2, "0 failed, 0 builds, 1 requests\n"),
+    ],
+)
+def test_one_build_or_one_request(tmp_path: Path, kind: str, rounds: int, expected: str) -> None:
+    command = [sys.executable, "-m", "tests.remote.crowd", str(tmp_path), str(rounds), str(PROCESSES), kind]
+    environment = {**os.environ, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, env=environment)
     assert "Traceback" not in done.stderr, done.stderr[-3000:]
-    assert done.stdout == "0 failed, 1 builds\n" * rounds
+    assert done.stdout == expected * rounds
     claims = [path for path in tmp_path.rglob("claims/*/*") if path.is_file()]
     assert claims == []
