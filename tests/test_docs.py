@@ -65,6 +65,7 @@ UNSET = {
     "trusted_projects": "none",
     "record_paths": "none",
     "remote": "none",
+    "bundle": "none",
     "signing_key": "none",
     "trusted_keys": "none",
     "record_gpu": "this one",

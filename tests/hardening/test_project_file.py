@@ -21,6 +21,7 @@ VALUES = {
     "trusted_projects": '["."]',
     "remote": '"file:///tmp"',
     "remote_push": "true",
+    "bundle": '"bundle.zip"',
     "signing_key": '"key.pem"',
     "trusted_keys": f'"ed25519:{"A" * 43}="',
 }

@@ -88,7 +88,7 @@ def test_push_needs_a_signing_key(tmp_path: Path) -> None:
             WARP_TILES_SIGNING_KEY="",
         )
     )
-    assert "cannot be written without a signing key" in text
+    assert "nothing can be written without a signing key" in text
 
 
 def test_status_without_a_store(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from warp_tiles.cache import cache_root
 from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError
 from warp_tiles.settings import Settings
+from warp_tiles.toolchain.recorded import RecordedStore
 from warp_tiles.toolchain.search import Toolchain, Version, dotted, require_linkable
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.util.threads import DaemonThreads
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from warp_tiles.compile.compiler import Compiled, CompileRequest
     from warp_tiles.compile.module import ModuleSource
     from warp_tiles.compile.pool import CompilerPool
+    from warp_tiles.remote.bundle import Bundle
     from warp_tiles.remote.connect import Counting
     from warp_tiles.remote.store import RemoteStore
 
@@ -46,10 +48,11 @@ class Resources:
         self._executor = executor
         self._lock = threading.Lock()
         self.closed = False
-        self._stores: dict[tuple[Path, bool], ToolchainStore] = {}
+        self._stores: dict[tuple[Path, bool, Path | None], ToolchainStore] = {}
         self._caches: dict[tuple[Path, int, bool, float], Cache] = {}
         self._headers: dict[Path, ModuleHeaders] = {}
         self._pools: dict[tuple[int, bool], CompilerPool] = {}
+        self._bundles: dict[tuple[Path, tuple[str, ...]], Bundle] = {}
         self._remotes: dict[tuple[object, ...], tuple[RemoteStore, Counting] | None] = {}
         self._waiters: DaemonThreads | None = None
 
@@ -96,6 +99,23 @@ class Resources:
             made = self._remotes[identity]
         return made[0] if made is not None else None
 
+    def bundle(self, settings: Settings) -> Bundle | None:
+        """The deployment bundle that the settings name.
+
+        Raises:
+            BundleError: It cannot be used, or was made with other versions or settings.
+            SettingError: The policy is not ``locked``.
+        """
+        if settings.bundle is None:
+            return None
+        from warp_tiles.build.deployment import open_bundle
+
+        identity = (settings.bundle, settings.trusted_keys)
+        with self._lock:
+            if identity not in self._bundles:
+                self._bundles[identity] = open_bundle(settings)
+            return self._bundles[identity]
+
     def write_counts(self) -> None:
         """Write the counts of the remote stores beside the cache."""
         with self._lock:
@@ -105,10 +125,17 @@ class Resources:
 
     def store(self, settings: Settings) -> ToolchainStore:
         """The toolchain and digests under the settings."""
-        identity = (cache_root(settings), settings.cache_shared)
+        bundle = self.bundle(settings)
+        identity = (cache_root(settings), settings.cache_shared, settings.bundle)
         with self._lock:
             if identity not in self._stores:
-                self._stores[identity] = ToolchainStore(identity[0], "toolchain", shared=identity[1])
+                root, shared, _ = identity
+                from warp_tiles.build.deployment import toolchain_of
+
+                if bundle is None:
+                    self._stores[identity] = ToolchainStore(root, "toolchain", shared=shared)
+                else:
+                    self._stores[identity] = RecordedStore(toolchain_of(bundle), root, "toolchain", shared=shared)
             return self._stores[identity]
 
     def headers(self, settings: Settings) -> ModuleHeaders:
@@ -197,12 +224,15 @@ class BuildContext:
         return self.resources.cache(self.settings, "modules", ".cubin")
 
     def elsewhere(self, kind: str, key: CacheKey) -> AskElsewhere | None:
-        """The remote store's part in a lookup; None without a store.
+        """The part of the bundle or of the remote store in a lookup; None without either.
 
         Args:
             kind: One of :data:`warp_tiles.remote.store.KINDS`.
             key: The key that is looked up.
         """
+        bundle = self.resources.bundle(self.settings)
+        if bundle is not None:
+            return functools.partial(bundle.flight, kind, key.digest, self.toolchain_text)
         remote = self.resources.remote(self.settings)
         if remote is None:
             return None
@@ -217,8 +247,7 @@ class BuildContext:
         toolchain = self.toolchain()
         text = f"NVRTC {dotted(toolchain.nvrtc_version)} {self.store.compiler_digest()[:12]}"
         if toolchain.nvjitlink is not None:
-            linker = self.store.digests.digest(toolchain.nvjitlink)[:12]
-            text += f", nvJitLink {dotted(toolchain.nvjitlink_version)} {linker}"
+            text += f", nvJitLink {dotted(toolchain.nvjitlink_version)} {self.store.linker_digest()[:12]}"
         return text
 
     @property

@@ -45,6 +45,7 @@ from warp_tiles.version import __version__
 
 if TYPE_CHECKING:
     from warp_tiles.cache import Cache
+    from warp_tiles.toolchain.sources import DeviceSource
     from warp_tiles.toolchain.store import ToolchainStore
 
 log = logging.getLogger("warp_tiles")
@@ -160,8 +161,13 @@ class Engine:
             self.tuned.tune_missing(self, variants, resolved)
 
     def connect(self, resolved: Settings) -> None:
-        """Connect to the remote store in the background, if there is one."""
-        self.resources.remote(resolved)
+        """Open the bundle, or connect to the remote store in the background, if there is one.
+
+        Raises:
+            BundleError, SettingError: See :meth:`Resources.bundle`.
+        """
+        if self.resources.bundle(resolved) is None:
+            self.resources.remote(resolved)
 
     def start_compilers(self, resolved: Settings) -> None:
         """Start compiler processes for a build that is certain to come, while Warp still generates its code.
@@ -205,29 +211,34 @@ class Engine:
                 parts.append(f"{provider.name}: {error.message}")
         if any(provider.compiles for provider in chain.providers):
             try:
-                if (nvjitlink := context.toolchain().nvjitlink) is not None:
-                    parts.append(f"linker={context.store.digests.digest(nvjitlink)}")
+                if context.toolchain().nvjitlink is not None:
+                    parts.append(f"linker={context.store.linker_digest()}")
             except ToolchainError as error:
                 parts.append(f"no toolchain: {error.message}")
         return "\n".join(parts)
 
     def _store_trust(self, resolved: Settings) -> str:
         """Who may choose the code of modules: users of the cache's folder, and the owners of trusted keys."""
-        remote = self.resources.remote(resolved)
-        if remote is None:
+        store = self.resources.bundle(resolved) or self.resources.remote(resolved)
+        if store is None:
             return resolved.store_trust
-        return f"{resolved.store_trust}, signed by {' '.join(sorted(remote.given.trusted))}"
+        return f"{resolved.store_trust}, signed by {' '.join(sorted(store.trusted))}"
 
     def choices(self, resolved: Settings) -> str:
         """The part of :meth:`salt` that a program can change while it runs: settings, providers and tuning records."""
         return _choices(resolved, self.chain(resolved))
 
-    def _take_digests(self, context: BuildContext, chain: Chain) -> None:
-        """Take the digests of the toolchain side by side; errors are reported when the digests are needed."""
+    def device_sources(self, resolved: Settings) -> list[DeviceSource]:
+        """The device sources of the providers that this machine has."""
         found = []
-        for provider in chain.providers:
+        for provider in self.chain(resolved).providers:
             with contextlib.suppress(ToolchainError):
                 found += [provider.source()] if isinstance(provider, NvrtcProvider) else []
+        return found
+
+    def _take_digests(self, context: BuildContext, chain: Chain) -> None:
+        """Take the digests of the toolchain side by side; errors are reported when the digests are needed."""
+        found = self.device_sources(chain.settings)
         if found:
             with contextlib.suppress(ToolchainError, OSError):
                 context.store.take_digests(found)

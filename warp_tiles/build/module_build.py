@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from warp_tiles.build.deployment import not_in_bundle
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.module_cache import module_flight, module_key
 from warp_tiles.build.records import Artifact, ModuleRecord
@@ -77,7 +78,7 @@ class ModuleBuild:
         if self._futures:
             return
         locked = not self._settings.rules.builds
-        if locked and not self._settings.remote:
+        if locked and not self._settings.remote:  # a bundle has modules, and no functions
             self._engine.require_cached(self.plan)
         self._futures = self._engine.start(self._variants(), self._settings)
         if locked:
@@ -177,14 +178,16 @@ class ModuleBuild:
             self._context, module_key(self._context, self.plan, module, text) if kept else None
         ) as flight:
             if flight is not None and flight.found is not None:
-                record = self._found(flight.found, output_path)
+                record = replace(self._found(flight.found, output_path), module_key=flight.found.key)
             else:
+                if has_functions and self._settings.bundle is not None:
+                    raise not_in_bundle(self.plan, self._settings.bundle)
                 self._start_functions()
                 early = self._compile(module, source_path) if linked_here and not ahead else None
                 record = self._built(module, source_path, output_path, early, ahead, foreign, warp_inputs, warp_build)
                 if flight is not None and record.linker == "warp_tiles" and text == source_path.read_text("utf-8"):
                     info = {"module": self.plan.name, "build_seconds": round(record.seconds, 3)}
-                    flight.keep(output_path.read_bytes(), info)
+                    record = replace(record, module_key=flight.keep(output_path.read_bytes(), info).key)
         if not warp_inputs and not keywords.get("fatbins"):
             self.module_source = replace(module, keywords={**keywords, "ltoirs": None, "fatbins": None})
         self._engine.recorder.add_record(record)

@@ -51,7 +51,7 @@ def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, te
             "functions": [f"{symbol} {key}" for symbol, key in sorted(functions.items())],
             "headers": store.digests.digest_many(headers),
             "kind": "linked module",
-            "linker": store.digests.digest(toolchain.nvjitlink),
+            "linker": store.linker_digest(),
             "options": compiler_flags(tuple(options.items())),
             "registers": plan.register_limit,
             "source": text,

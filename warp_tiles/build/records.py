@@ -72,6 +72,7 @@ class ModuleRecord:
         output_bytes: Its size.
         seconds: Time from the end of code generation to the finished file.
         loops: The treatment of each loop of products. It can differ from the plan if a build failed.
+        module_key: Digest of the linked module's key; empty if the module is not kept.
         found: True if the linked module was in the cache or in the remote store.
     """
 
@@ -83,6 +84,7 @@ class ModuleRecord:
     output_bytes: int
     seconds: float
     loops: tuple[PlannedLoop, ...] = ()
+    module_key: str = ""
     found: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -98,6 +100,7 @@ class ModuleRecord:
             "lto_bytes": sum(artifact.lto_bytes or len(artifact.payload) for artifact in from_lto),
             "linker": self.linker,
             "linker_reason": self.linker_reason,
+            "module_key": self.module_key,
             "found": self.found,
             "output": self.output,
             "cubin_bytes": self.output_bytes,

@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from warp_tiles.cli import cache, compile_, doctor, keys, plan, run, settings, tune
+from warp_tiles.cli import bundle, cache, compile_, doctor, keys, plan, run, settings, tune
 from warp_tiles.cli.output import StandardOutputError, printable, standard_output
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.version import __version__
@@ -23,7 +23,7 @@ def commands() -> None:
     """Plan, build, cache and link the functions of wp.tile_matmul and of Warp's tile solvers."""
 
 
-groups = (cache.cache, keys.keys, tune.tune)
+groups = (cache.cache, keys.keys, tune.tune, bundle.bundle)
 for command in (run.run, plan.plan, compile_.compile_, *groups, settings.settings, doctor.doctor):
     commands.add_command(command)
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from warp_tiles.cli.output import (
+    bundle_option,
     human_bytes,
     json_option,
     kernel_errors,
@@ -29,6 +30,7 @@ _MOST_THREADS = 32
 @click.option("--arch", type=click.IntRange(min=1), default=90, show_default=True, help="Compute capability.")
 @click.option("--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own.")
 @click.option("-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), required=True)
+@bundle_option
 @policy_option
 @json_option
 @click.argument("script", type=click.Path(path_type=Path))

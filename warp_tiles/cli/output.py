@@ -18,7 +18,7 @@ from rich.text import Text
 
 from warp_tiles.errors import OutputError, ScriptError, WarpTilesError
 from warp_tiles.launch.script import Discovery
-from warp_tiles.settings import configure
+from warp_tiles.settings import configure, configured
 from warp_tiles.settings.policy import POLICIES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,6 +49,21 @@ def standard_output() -> Iterator[None]:
 def json_option(command: F) -> F:
     """The ``--json`` flag that every command has."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def bundle_option(command: F) -> F:
+    """The ``--bundle`` option, which sets the bundle and, unless another is given, the policy ``locked``."""
+
+    def set_bundle(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            configure(bundle=value)
+            if "policy" not in configured():
+                configure(policy="locked")
+
+    return click.option(
+        "--bundle", type=click.Path(), expose_value=False, callback=set_bundle,
+        help="Take every module from this file of `warp-tiles bundle`, and build nothing.",
+    )(command)  # fmt: skip
 
 
 def policy_option(command: F) -> F:

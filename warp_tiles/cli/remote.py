@@ -93,10 +93,7 @@ def push(as_json: bool) -> None:
     from warp_tiles.tuning.store import open_store
 
     with _opened(writes=True) as (context, remote), _progress("pushed") as done:
-        toolchain = context.toolchain()
-        digests = {"compiler": context.store.compiler_digest()}
-        if toolchain.nvjitlink is not None:
-            digests["linker"] = context.store.digests.digest(toolchain.nvjitlink)
+        digests = {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
         caches = {LTOIR: context.cache, MODULE: context.modules}
         found = {kind: transfer.push(cache, remote, kind, digests, done) for kind, cache in caches.items()}
         with _for_records(remote) as connection:

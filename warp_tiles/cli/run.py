@@ -8,12 +8,20 @@ from pathlib import Path
 
 import click
 
-from warp_tiles.cli.output import json_option, output_errors, policy_option, print_json, script_output_to_stderr
+from warp_tiles.cli.output import (
+    bundle_option,
+    json_option,
+    output_errors,
+    policy_option,
+    print_json,
+    script_output_to_stderr,
+)
 from warp_tiles.errors import ScriptError
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--report", "report_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the record here.")
+@bundle_option
 @policy_option
 @json_option
 @click.argument("script", type=click.Path(path_type=Path))

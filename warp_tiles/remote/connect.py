@@ -46,6 +46,20 @@ def trusted_by(settings: Settings) -> dict[str, PublicKey]:
     return trusted_keys(settings.trusted_keys)
 
 
+def signer_of(settings: Settings) -> SigningKey:
+    """The signing key of some settings.
+
+    Raises:
+        RemoteError: There is none, or it cannot be read.
+    """
+    if settings.signing_key is None:
+        raise RemoteError(
+            "nothing can be written without a signing key",
+            remedy="`warp-tiles keys new -o FILE` makes one; set WARP_TILES_SIGNING_KEY=FILE",
+        )
+    return SigningKey.read(settings.signing_key)
+
+
 def open_store(
     settings: Settings,
     root: Path,
@@ -66,14 +80,7 @@ def open_store(
     """
     if not settings.remote:
         raise RemoteError("there is no remote store", remedy="set WARP_TILES_REMOTE to its URL")
-    signer = None
-    if settings.remote_push if writes is None else writes:
-        if settings.signing_key is None:
-            raise RemoteError(
-                "the remote store cannot be written without a signing key",
-                remedy="`warp-tiles keys new -o FILE` makes one; set WARP_TILES_SIGNING_KEY=FILE",
-            )
-        signer = SigningKey.read(settings.signing_key)
+    signer = signer_of(settings) if (settings.remote_push if writes is None else writes) else None
     trusted = trusted_by(settings)
     if signer is not None:  # who signs trusts the own entries
         trusted[signer.public.key_id] = signer.public

@@ -87,6 +87,11 @@ class RemoteStore:
         self._opened: Future[Client] = self._threads.submit(self._open)
 
     @property
+    def trusted(self) -> Mapping[str, PublicKey]:
+        """The keys whose signatures count, by key id."""
+        return self.given.trusted
+
+    @property
     def writes(self) -> bool:
         """True if builds are written to the store."""
         return self.given.signer is not None

@@ -52,6 +52,7 @@ class Settings:
         remote: URL of a remote store behind the cache; empty for none.
         remote_push: Write what is built to the remote store, signed with ``signing_key``.
         remote_wait_s: Seconds to wait for an answer of the remote store. It is not asked again in this process then.
+        bundle: File of a deployment bundle, the only source of modules. It needs the policy ``locked``.
         signing_key: File of the private key that signs what is written to a remote store.
         trusted_keys: Public keys whose signatures are trusted, beside those of the user's file of trusted keys.
         jobs: Number of parallel compiler processes; 0 means one per core.
@@ -88,6 +89,7 @@ class Settings:
     remote: str = ""
     remote_push: bool = False
     remote_wait_s: float = 10.0
+    bundle: Path | None = None
     signing_key: Path | None = None
     trusted_keys: tuple[str, ...] = ()
     jobs: int = 0
@@ -129,7 +131,7 @@ class Settings:
     @property
     def keeps_modules(self) -> bool:
         """True if linked modules are kept in the cache."""
-        return self.cache_modules or bool(self.remote)
+        return self.cache_modules or bool(self.remote) or self.bundle is not None
 
     @property
     def store_trust(self) -> str:
@@ -217,6 +219,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "remote": values.store_url,
     "remote_push": values.flag,
     "remote_wait_s": values.wait_seconds,
+    "bundle": values.path,
     "signing_key": values.path,
     "trusted_keys": values.public_keys,
     "jobs": values.count,

@@ -23,7 +23,7 @@ FILE = "pyproject.toml"
 #: files are deleted. A file that came with a folder may set them only if the user trusts the folder.
 USERS_OWN = (
     "cache_dir", "cache_shared", "cache_max_bytes", "record_paths", "trusted_projects",
-    "remote", "remote_push", "signing_key", "trusted_keys",
+    "remote", "remote_push", "bundle", "signing_key", "trusted_keys",
 )  # fmt: skip
 _MAX_BYTES = 1 << 20
 _MOST_DOTS = 200

@@ -101,7 +101,7 @@ class ToolchainStore:
         with ThreadPoolExecutor(2) as threads:
             pending = [threads.submit(self.compiler_digest)]
             if toolchain.nvjitlink is not None:
-                pending.append(threads.submit(self.digests.digest, toolchain.nvjitlink))
+                pending.append(threads.submit(self.linker_digest))
             for source in sources:
                 self.source_digest(source)
             for future in pending:
@@ -114,6 +114,15 @@ class ToolchainStore:
             ToolchainError: There is no compiler.
         """
         return self.digests.digest_many(self.toolchain().libraries)
+
+    def linker_digest(self) -> str:
+        """SHA-256 of the linker's library; empty if there is none.
+
+        Raises:
+            ToolchainError: There is no toolchain.
+        """
+        found = self.toolchain().nvjitlink
+        return self.digests.digest(found) if found is not None else ""
 
     def source_digest(self, source: DeviceSource) -> str:
         """SHA-256 over a device source and every header that it can include."""

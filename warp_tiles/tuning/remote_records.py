@@ -41,14 +41,30 @@ def push_records(store: RecordStore, remote: RemoteStore) -> int:
     assert remote.given.signer is not None
     key = _key(remote.given.signer.public.key_id)
     _import(store, remote.fetch(RECORDS, key.digest))
+    entry = records_entry(store, remote.given.signer.public.key_id)
+    if entry is None or not remote.push(RECORDS, entry):
+        return 0
+    return int(str(entry.manifest.info["records"]))
+
+
+def records_entry(store: RecordStore, signer: str) -> Entry | None:
+    """The entry with all records of a store; None if there are none.
+
+    Args:
+        store: The records.
+        signer: Key id of the signer.
+
+    Raises:
+        RecordError: The records cannot be read.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "records.json"
         count = store.export(path)
         data = path.read_bytes()
     if not count:
-        return 0
-    manifest = Manifest.describe(key, data, {"records": count})
-    return count if remote.push(RECORDS, Entry(key.digest, data, manifest)) else 0
+        return None
+    key = _key(signer)
+    return Entry(key.digest, data, Manifest.describe(key, data, {"records": count}))
 
 
 def pull_records(store: RecordStore, remote: RemoteStore) -> int:

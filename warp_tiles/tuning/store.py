@@ -7,9 +7,13 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import functools
 import hashlib
 import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -337,12 +341,34 @@ def open_store(now: Settings | None = None) -> RecordStore:
 
     Raises:
         SettingError: An environment variable is unknown or has an unknown value.
+        BundleError: The bundle of the settings cannot be used.
     """
     now = current() if now is None else now
+    if now.bundle is not None:
+        return _bundled_records(now.bundle, now.trusted_keys)
     for path in now.record_paths:
         if not os.path.isdir(path):
             warn_once(f"there is no folder {path} of tuning records, although the setting record_paths names it")
     return RecordStore(cache_root(now), now.record_paths, folder="tuning", shared=now.cache_shared)
+
+
+@functools.cache
+def _bundled_records(bundle: Path, given: tuple[str, ...]) -> RecordStore:
+    """The records of a deployment bundle, which alone count then. They last as long as the process."""
+    from warp_tiles.remote.bundle import ANY, Bundle
+    from warp_tiles.remote.keys import trusted_keys
+
+    folder = tempfile.mkdtemp(prefix="warp_tiles_records_")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    store = RecordStore(Path(folder))
+    opened = Bundle(bundle, trusted_keys(given))
+    for key in opened.names("records"):
+        entry = opened.fetch("records", key, ANY)
+        if entry is not None:
+            file = Path(folder) / "records.json"
+            file.write_bytes(entry.payload)
+            store.import_(file)
+    return store
 
 
 def _united(key: TuningKey, records: Sequence[Record]) -> Record:

@@ -1,0 +1,128 @@
+"""``warp-tiles bundle``: everything that a script needs on machines that build nothing."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from warp_tiles.cli.output import (
+    human_bytes,
+    json_option,
+    kernel_errors,
+    note,
+    print_json,
+    print_notes,
+    print_table,
+    script_output_to_stderr,
+)
+from warp_tiles.util.threads import side_by_side
+
+if TYPE_CHECKING:
+    from warp_tiles.launch.script import Target
+    from warp_tiles.remote.keys import SigningKey
+
+_MOST_THREADS = 32
+
+
+def _architectures(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """Parse a list of compute capabilities."""
+    try:
+        return tuple(dict.fromkeys(int(word) for word in value.split(",")))
+    except ValueError:
+        raise click.BadParameter(f"{value!r:.80} is no list of compute capabilities, e.g. 80,90") from None
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
+@click.option("--arch", "archs", default="90", show_default=True, callback=_architectures, metavar="LIST",
+              help="Compute capabilities, with commas between them.")  # fmt: skip
+@click.option("--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own.")
+@click.option("-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), required=True)
+@json_option
+@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def bundle(
+    script: Path, arguments: tuple[str, ...], archs: tuple[int, ...], block_dim: int | None, file: Path, as_json: bool
+) -> None:
+    """Build every module of SCRIPT, sign it, and write all to one bundle.
+
+    The script runs as under "plan": its launches are recorded and not executed. The bundle also holds the tuning
+    records, and the facts about the compiler that keys contain. `warp-tiles run --bundle FILE SCRIPT` needs no more.
+    """
+    from warp_tiles import _warp, api, settings
+    from warp_tiles.cache import cache_root
+    from warp_tiles.launch.script import discover
+    from warp_tiles.remote.bundle import toolchain_object, write_bundle
+    from warp_tiles.remote.connect import signer_of
+
+    now = settings.current()
+    signer = signer_of(now)
+    records = (*now.record_paths, cache_root(now) / "tuning")  # the own ones lie below the cache
+    with script_output_to_stderr(as_json), tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        with settings.override(cache_dir=folder, cache_modules=True, remote="", record_paths=records):
+            api.enable()
+            for arch in archs:
+                _warp.require_target(arch, block_dim)
+            found = discover(script, arguments, block_dim)
+            print_notes(script, found)
+            jobs = [(target, arch) for arch in archs for target in found.targets]
+
+            def build(job: tuple[Target, int]) -> None:
+                target, arch = job
+                _warp.compile_module(target.module, arch, target.block_dim, folder / "out")
+
+            with kernel_errors(script):
+                side_by_side(build, jobs, _MOST_THREADS)
+            facts, objects = _signed(signer)
+    write_bundle(file, toolchain_object(facts, signer), objects)
+    held = {key for _, key in objects}
+    rows = [_row(record, held) for record in api.report()["modules"] if "output" in record]
+    for row in rows:
+        if not row["bundled"]:
+            note(f"warp-tiles: module {row['module']} for sm_{row['arch']} is not in the bundle: {row['reason']}")
+    if as_json:
+        print_json({"bundle": str(file), "bytes": file.stat().st_size, "signer": str(signer.public), "modules": rows})
+        return
+    table = [(row["module"], f"sm_{row['arch']}", row["block_dim"], human_bytes(row["cubin_bytes"])) for row in rows]
+    print_table(str(file), ("module", "target", "threads", "cubin"), table)
+
+
+def _row(record: dict[str, Any], held: set[str]) -> dict[str, Any]:
+    bundled = record["module_key"] in held
+    reason = record["linker_reason"] or "it names files of this machine"
+    if record["lto_builds"] + record["lto_hits"] == 0:
+        reason = "it has no function from here, so Warp builds it"
+    return {
+        "module": record["name"],
+        "arch": record["arch"],
+        "block_dim": record["block_dim"],
+        "cubin_bytes": record["cubin_bytes"],
+        "bundled": bundled,
+        "reason": "" if bundled else reason,
+    }
+
+
+def _signed(signer: SigningKey) -> tuple[dict[str, Any], dict[tuple[str, str], bytes]]:
+    """The facts about the toolchain, and the signed objects of all modules and of the tuning records."""
+    from warp_tiles import settings
+    from warp_tiles._warp.installed import engine
+    from warp_tiles.build.deployment import facts_of
+    from warp_tiles.remote.envelope import pack
+    from warp_tiles.remote.store import MODULE
+    from warp_tiles.tuning.remote_records import RECORDS, records_entry
+    from warp_tiles.tuning.store import open_store
+
+    now = settings.current()
+    context = engine().build_context(now)
+    objects = {}
+    for item in context.modules.entries():
+        entry = context.modules.get(item.key)
+        if entry is not None:
+            objects[MODULE, entry.key] = pack(MODULE, entry, context.toolchain_text(), signer)
+    records = records_entry(open_store(now), signer.public.key_id)
+    if records is not None:
+        objects[RECORDS, records.key] = pack(RECORDS, records, "any", signer)
+    return facts_of(now, context.store, engine().device_sources(now)), objects
