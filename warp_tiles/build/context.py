@@ -179,6 +179,9 @@ class Resources:
             pools, self._pools = list(self._pools.values()), {}
             waiters, self._waiters = self._waiters, None
             remotes, self._remotes = list(self._remotes.values()), {}
+            bundles, self._bundles = list(self._bundles.values()), {}
+        for bundle in bundles:
+            bundle.close()
         for pair in remotes:
             if pair is not None:
                 pair[0].close()

@@ -12,11 +12,12 @@ import json
 import logging
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.cache import CacheKey, Elsewhere, Entry, Manifest
+from warp_tiles.cache import CacheKey, Entry, Manifest
+from warp_tiles.cache._store import Elsewhere
 from warp_tiles.errors import BundleError
 from warp_tiles.remote.envelope import RefusedError, Wanted, pack, unpack
 from warp_tiles.remote.keys import PublicKey, SigningKey
@@ -75,14 +76,21 @@ class Bundle:
         self.path = path
         self.trusted = trusted
         self._said: set[str] = set()
+        self._files = ExitStack()
         try:
-            self._archive = zipfile.ZipFile(open_input(path))
+            stream = self._files.enter_context(open_input(path))
+            self._archive = self._files.enter_context(zipfile.ZipFile(stream))
             self.facts: dict[str, Any] = json.loads(self._read(TOOLCHAIN, _FACTS_KEY.digest, ANY).payload)
         except (OSError, KeyError, ValueError, zipfile.BadZipFile, RefusedError) as error:
+            self.close()
             raise BundleError(
                 f"the bundle {path} cannot be used: {error}",
                 remedy="give a file of `warp-tiles bundle`, and trust its signer (`warp-tiles keys trust PUBLIC`)",
             ) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._files.close()
 
     def names(self, kind: str) -> list[str]:
         """The keys of a kind."""

@@ -368,6 +368,7 @@ def _bundled_records(bundle: Path, given: tuple[str, ...]) -> RecordStore:
             file = Path(folder) / "records.json"
             file.write_bytes(entry.payload)
             store.import_(file)
+    opened.close()
     return store
 
 
