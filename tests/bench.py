@@ -70,6 +70,10 @@ class FakeStore:
         self.toolchain()
         return self.compiler
 
+    def linker_digest(self) -> str:
+        found = self.toolchain().nvjitlink
+        return self.digests.digest(found) if found is not None else ""
+
 
 class FakePool:
     """Compiles at once, except for the names in ``refuse``: ``<symbol>_<provider>``."""

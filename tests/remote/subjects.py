@@ -32,7 +32,7 @@ def signed(what: Entry, kind: str = LTOIR, toolchain: str = TOOLCHAIN, signer: S
 def connect(url: str | Path, *, wait_s: float = 5.0, signer: SigningKey | None = None, **given: object) -> RemoteStore:
     """A store at a URL or in a folder."""
     address = url.as_uri() if isinstance(url, Path) else url
-    made = RemoteSettings(address, TRUSTED, wait_s, lambda: TOOLCHAIN, signer)
+    made = RemoteSettings(address, TRUSTED, wait_s, lambda kind: TOOLCHAIN, signer)
     return RemoteStore(made, **given)  # type: ignore[arg-type]
 
 

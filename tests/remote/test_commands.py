@@ -10,8 +10,9 @@ import pytest
 
 from tests.integration.commands import command, json_of, usage_error
 from tests.integration.conftest import filled_cache  # noqa: F401  a fixture
+from tests.remote.server import send, serving
 
-NOTHING = {"moved": 0, "present": 0, "skipped": 0, "moved_bytes": 0}
+NOTHING = {"moved": 0, "present": 0, "skipped": 0, "failed": 0, "moved_bytes": 0}
 
 
 def keys(*arguments: object, **environment: str) -> Any:
@@ -64,6 +65,13 @@ def test_push_pull_and_status(filled_cache: Path, pair: tuple[Path, str], tmp_pa
     zeros = json_of(command("cache", "status", "--zero", cache=tmp_path / "fleet", **store))["counts"]
     assert set(zeros.values()) == {0}
 
+    # what was fetched is left to those who signed it
+    (tmp_path / "second").mkdir()
+    again = {**ci, "WARP_TILES_REMOTE": (tmp_path / "second").as_uri()}
+    assert json_of(command("cache", "push", cache=tmp_path / "fleet", **again))["ltoir"] == {**NOTHING, "skipped": 3}
+    shared = command("cache", "push", cache=tmp_path / "ci", as_json=False, WARP_TILES_CACHE_SHARED="1", **ci)
+    assert "other users can write this cache" in usage_error(shared)
+
     stranger = {**store, "WARP_TILES_TRUSTED_KEYS": ""}
     refused = json_of(command("cache", "pull", cache=tmp_path / "stranger", **stranger))["ltoir"]
     assert refused == {**NOTHING, "skipped": 3}
@@ -94,6 +102,26 @@ def test_push_needs_a_signing_key(tmp_path: Path) -> None:
 def test_status_without_a_store(tmp_path: Path) -> None:
     state = json_of(command("cache", "status", cache=tmp_path, WARP_TILES_REMOTE=""))
     assert (state["remote"], state["state"]) == ("", "there is none")
+
+
+def test_a_push_that_fails_fails(filled_cache: Path, pair: tuple[Path, str]) -> None:  # noqa: F811
+    with serving(send(b"", 404)) as server:  # without PUT
+        given = {"WARP_TILES_REMOTE": server.url, "WARP_TILES_SIGNING_KEY": str(pair[0])}
+        done = command("cache", "push", cache=filled_cache / "lto", **given)
+    assert json_of(done, 1)["ltoir"]["failed"] == 3
+
+
+def test_no_command_prints_a_password(tmp_path: Path) -> None:
+    url = "http://user:s3cr3t@127.0.0.1:1/path?sig=T0KEN"
+    for words in (["settings"], ["cache", "status"]):
+        done = command(*words, cache=tmp_path, WARP_TILES_REMOTE=url)
+        assert done.returncode == 0, done.stderr
+        assert "http://127.0.0.1:1/path" in done.stdout
+        for secret in ("s3cr3t", "T0KEN"):
+            assert secret not in done.stdout + done.stderr
+    broken = usage_error(command("settings", as_json=False, WARP_TILES_REMOTE="http://user:s3/cr3t@127.0.0.1/"))
+    assert "is not the URL of a store" in broken
+    assert "s3/cr3t" not in broken
 
 
 @pytest.mark.parametrize("url", ["ftp://host/x", "file://host/x", "folder", "https://", "s3://"])

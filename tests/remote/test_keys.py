@@ -81,6 +81,35 @@ def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
         SigningKey.read(path)
 
 
+def test_a_key_of_an_unknown_kind_is_an_error(tmp_path: Path) -> None:
+    import base64
+
+    path = tmp_path / "key.pem"
+    unknown = bytes.fromhex("302e020100300506032a030404220420") + bytes(32)  # an algorithm that nobody has
+    path.write_text(f"-----BEGIN PRIVATE KEY-----\n{base64.b64encode(unknown).decode()}\n-----END PRIVATE KEY-----\n")
+    path.chmod(0o600)
+    with pytest.raises(RemoteError, match="cannot be read"):
+        SigningKey.read(path)
+
+
+@pytest.mark.parametrize("comment", ["our\x0cCI", "our\nCI", "\x1b[31mCI"])
+def test_a_comment_is_one_printable_line(comment: str) -> None:
+    with pytest.raises(RemoteError, match="is not a comment"):
+        PublicKey.parse(f"{SigningKey.generate().public} {comment}")
+
+
+def test_a_user_without_a_home_trusts_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    import platformdirs
+
+    def homeless(*_: object, **__: object) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(platformdirs, "user_config_path", homeless)
+    assert TrustedKeys().read() == ()
+    with pytest.raises(RemoteError, match="cannot be written"):
+        TrustedKeys().add(SigningKey.generate().public)
+
+
 def test_the_file_of_trusted_keys(tmp_path: Path) -> None:
     file, key, other = TrustedKeys(tmp_path / "config"), SigningKey.generate().public, SigningKey.generate().public
     assert file.read() == ()

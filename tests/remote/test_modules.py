@@ -58,7 +58,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("nothing may be compiled or linked")
 
     monkeypatch.setattr(CompilerPool, "submit", submit)
-    monkeypatch.setattr(CompilerPool, "start_processes", submit)
+    monkeypatch.setattr(CompilerPool, "start_processes", lambda *_: None)
 
 
 def test_a_module_of_another_machine_needs_no_compiler(
@@ -216,3 +216,24 @@ def test_the_hash_of_a_module_covers_the_trusted_keys(store: Path, signing: Path
     with warp_tiles.override(cache_dir=tmp_path / "cache"), warp_tiles.enabled():
         hashes.add(module.get_module_hash(64))
     assert len(hashes) == 3
+
+
+def test_a_function_that_fell_back_is_not_kept_as_the_planned_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The functions of mma and cuBLASDx have the same name, so the source does not tell them apart."""
+    from warp_tiles.providers import MmaProvider
+
+    def fail(*_: object, **__: object) -> None:
+        raise warp_tiles.BuildError("broken on purpose")
+
+    with warp_tiles.override(cache_dir=tmp_path / "cache", cache_modules=True, jobs=1), warp_tiles.enabled():
+        with monkeypatch.context() as patched:
+            patched.setattr(MmaProvider, "build", fail)
+            with pytest.warns(RuntimeWarning, match="broken on purpose"):
+                fallen, record = compile_module(load(TINY), tmp_path / "first")
+        assert [build["provider"] for build in record["builds"]] == ["cublasdx"]
+        assert (record["found"], record["module_key"], keys_of(tmp_path)) == (False, "", set())
+        planned, record = compile_module(load(TINY), tmp_path / "second")
+        assert (record["found"], len(keys_of(tmp_path))) == (False, 1)
+    assert fallen.read_bytes() != planned.read_bytes()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,8 +19,9 @@ import pytest
 from tests.remote.server import Answer, files, send, serving, silent
 from tests.remote.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, signed, write_object
 from warp_tiles.errors import RemoteError
+from warp_tiles.remote.claims import Claim
 from warp_tiles.remote.statistics import Statistics, StatisticsFile
-from warp_tiles.remote.store import LTOIR, MODULE, MOST_FAILURES, PATIENCE_S, RemoteSettings, RemoteStore
+from warp_tiles.remote.store import LTOIR, MODULE, MOST_FAILURES, PATIENCE_S, RemoteSettings, RemoteStore, object_name
 
 ENTRY = entry()
 OVERHEAD_S = 0.05  # at most, of a store that does not answer
@@ -49,7 +55,8 @@ def test_an_entry_goes_through_a_folder(tmp_path: Path, counts: list[Statistics]
     assert not writer.has(MODULE, ENTRY.key)
     found = ready(connect(tmp_path, record=counts.append)).fetch(LTOIR, ENTRY.key)
     assert found is not None
-    assert (found.payload, found.key, found.manifest.info) == (ENTRY.payload, ENTRY.key, ENTRY.manifest.info)
+    assert (found.payload, found.key) == (ENTRY.payload, ENTRY.key)
+    assert found.manifest.info == {**ENTRY.manifest.info, "signed_by": SIGNER.public.key_id}
     sums = total(counts)
     assert (sums.hits, sums.misses, sums.pushed) == (1, 1, 1)
     assert sums.fetched_bytes == sums.pushed_bytes == len(ENTRY.payload)
@@ -70,7 +77,7 @@ def test_an_entry_comes_over_http(tmp_path: Path) -> None:
 
 def test_without_trusted_keys_nothing_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with serving(send(signed(ENTRY))) as server:
-        store = RemoteStore(RemoteSettings(server.url, {}, 5.0, lambda: TOOLCHAIN))
+        store = RemoteStore(RemoteSettings(server.url, {}, 5.0, lambda kind: TOOLCHAIN))
         assert [store.fetch(LTOIR, ENTRY.key) for _ in range(3)] == [None] * 3
         assert server.requests == []
     assert [record.message for record in caplog.records if "no key is trusted" in record.message] == [
@@ -229,8 +236,24 @@ def test_nothing_is_written_without_a_signing_key(tmp_path: Path) -> None:
 # ---- one build on many machines
 
 
-def test_the_second_machine_waits_for_the_first(tmp_path: Path) -> None:
-    first, second = (ready(connect(tmp_path, signer=SIGNER)) for _ in range(2))
+def claims(folder: Path) -> list[Path]:
+    return [path for path in (folder / "v1" / "claims").rglob("*") if path.is_file()]
+
+
+def pair(folder: Path) -> tuple[RemoteStore, RemoteStore]:
+    first, second = (ready(connect(folder, signer=SIGNER)) for _ in range(2))
+    return first, second
+
+
+def plant(folder: Path, data: bytes) -> None:
+    path = folder / object_name("claims", ENTRY.key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def test_the_second_machine_waits_for_the_first(tmp_path: Path, counts: list[Statistics]) -> None:
+    first, _ = pair(tmp_path)
+    second = ready(connect(tmp_path, signer=SIGNER, record=counts.append))
     results = []
     entered = threading.Event()
 
@@ -244,30 +267,149 @@ def test_the_second_machine_waits_for_the_first(tmp_path: Path) -> None:
     with first.flight(LTOIR, ENTRY.key, 10.0) as found:
         assert found.found is None
         entered.set()
-        time.sleep(0.1)
+        time.sleep(0.6)
         assert found.push is not None
         found.push(ENTRY)
     thread.join(10)
     assert [item.payload for item in results if item] == [ENTRY.payload]
-    assert [path for path in (tmp_path / "v1" / "claims").rglob("*") if path.is_file()] == []
+    assert claims(tmp_path) == []
+    assert (total(counts).misses, total(counts).hits) == (1, 1)
 
 
 def test_a_machine_that_never_ends_is_not_waited_for_forever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    first, second = (ready(connect(tmp_path, signer=SIGNER)) for _ in range(2))
+    first, second = pair(tmp_path)
     with first.flight(LTOIR, ENTRY.key, 10.0):
+        (mine,) = claims(tmp_path)
+        content = mine.read_bytes()
         start = time.perf_counter()
         with second.flight(LTOIR, ENTRY.key, 0.5) as found:
             assert found.found is None
         assert 0.4 < time.perf_counter() - start < 3.0
-    assert "it is built here too" in caplog.text
+        assert mine.read_bytes() == content, "only its owner removes a claim"
+    assert "is built here too" in caplog.text
+    assert claims(tmp_path) == []
+
+
+def test_all_waits_of_a_process_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warp_tiles.remote.store.CLAIMS_S", 0.5)
+    first, second = pair(tmp_path)
+    others = [entry(number).key for number in range(3)]
+    with contextlib.ExitStack() as held:
+        for key in others:
+            held.enter_context(first.flight(LTOIR, key, -1.0))
+        start = time.perf_counter()
+        for key in others:
+            with second.flight(LTOIR, key, -1.0) as found:
+                assert found.found is None
+        assert time.perf_counter() - start < 3.0
+
+
+@pytest.mark.parametrize("kind", ["old", "of the future", "of nothing", "of other JSON", "huge"])
+def test_a_claim_that_does_not_count_is_taken_over(kind: str, tmp_path: Path) -> None:
+    claim = json.loads(Claim.new().data)
+    data = {
+        "old": json.dumps({**claim, "time": time.time() - 61}),
+        "of the future": json.dumps({**claim, "time": time.time() + 1e9}),
+        "of nothing": "",
+        "of other JSON": "[" * 3000,
+        "huge": json.dumps({**claim, "id": "x" * 10_000}),
+    }[kind]
+    plant(tmp_path, data.encode())
+    _, machine = pair(tmp_path)
+    start = time.perf_counter()
+    with machine.flight(LTOIR, ENTRY.key, 10.0) as found:
+        assert found.push is not None
+        assert time.perf_counter() - start < 1.0
+    assert claims(tmp_path) == []
+
+
+def test_a_waiter_names_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("warp_tiles.remote.store.CLAIM_PATIENCE_S", 0.1)
+    first, second = pair(tmp_path)
+    with first.flight(LTOIR, ENTRY.key, 10.0), second.flight(LTOIR, ENTRY.key, 0.6):
+        pass
+    assert f"waiting for process {os.getpid()}" in caplog.text
 
 
 def test_a_failed_build_frees_the_others(tmp_path: Path) -> None:
-    first, second = (ready(connect(tmp_path, signer=SIGNER)) for _ in range(2))
+    first, second = pair(tmp_path)
     with pytest.raises(ZeroDivisionError), first.flight(LTOIR, ENTRY.key, 10.0):
         raise ZeroDivisionError
     with second.flight(LTOIR, ENTRY.key, 10.0) as found:
         assert found.found is None
+
+
+def test_a_store_that_was_closed_is_a_miss(tmp_path: Path) -> None:
+    write_object(tmp_path, ENTRY, signed(ENTRY))
+    store, _ = pair(tmp_path)
+    with store.flight(LTOIR, entry("b").key, 10.0) as found:
+        store.close()
+        assert found.push is not None
+        assert not found.push(entry("b"))
+    assert store.fetch(LTOIR, ENTRY.key) is None
+
+
+# ---- slow stores, forked processes
+
+
+def slowly(status: int, seconds: float) -> Answer:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        time.sleep(seconds)
+        send(b"", status)(handler)
+
+    return answer
+
+
+@pytest.mark.parametrize("status", [404, 403])
+def test_a_slow_store_costs_its_budget_and_no_more(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(slowly(status, 0.3)) as server:
+        store = ready(connect(server.url, wait_s=0.8))
+        for number in range(10):
+            assert store.fetch(LTOIR, entry(number).key) is None
+        assert len(server.requests) == 3
+    assert "it is slow" in store.off
+    assert "builds have waited" in caplog.text
+
+
+def test_without_cryptography_the_store_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
+    with pytest.raises(RemoteError, match="signatures need the package cryptography"):
+        connect(tmp_path).require()
+
+
+FORKED = """
+import os, sys
+from pathlib import Path
+from tests.remote.server import files, serving
+from tests.remote.subjects import connect, entry, signed, write_object
+
+folder = Path(sys.argv[1])
+write_object(folder, entry(), signed(entry()))
+with serving(files(folder)) as server:
+    store = connect(server.url)
+    store.require()
+    for _ in range(5):
+        assert store.fetch("ltoir", entry().key) is not None
+        pid = os.fork()
+        if not pid:
+            child = connect(server.url)
+            assert child.fetch("ltoir", entry().key) is None
+            assert "forked" in child.off, child.off
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+    assert store.fetch("ltoir", entry().key) is not None
+print("sound")
+"""
+
+
+def test_a_forked_process_leaves_the_store_alone(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKED, str(tmp_path)],
+        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == "sound\n", (done.returncode, done.stderr[-2000:])
 
 
 # ---- counts

@@ -26,9 +26,31 @@ def test_only_entries_of_this_compiler_and_linker_are_signed(tmp_path: Path) -> 
     store = connect(tmp_path / "store", signer=SIGNER)
     store.require()
     cache, calls = fill(tmp_path / "cache"), []
-    assert push(cache, store, LTOIR, TOOLCHAIN, lambda: calls.append(1)) == Transfer(1, 0, 3, 64)
+    assert push(cache, store, LTOIR, TOOLCHAIN, lambda: calls.append(1)) == Transfer(1, 0, 3, moved_bytes=64)
     assert push(cache, store, LTOIR, TOOLCHAIN, lambda: calls.append(1)) == Transfer(0, 1, 3)
     assert len(calls) == 8
+
+
+def test_a_damaged_object_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    store = connect(tmp_path / "store", signer=SIGNER)
+    store.require()
+    cache = Cache(tmp_path / "cache")
+    cache.put(CacheKey.of({"compiler": "c" * 64, "name": "a"}), b"payload", {})
+    assert push(cache, store, LTOIR, TOOLCHAIN, lambda: None).moved == 1
+    (path,) = (path for path in (tmp_path / "store").rglob("*") if path.is_file())
+    path.write_bytes(b"garbage")
+    assert push(cache, store, LTOIR, TOOLCHAIN, lambda: None).moved == 1
+    assert push(cache, store, LTOIR, TOOLCHAIN, lambda: None).present == 1
+
+
+def test_a_pull_into_an_unusable_cache_fails(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    store = connect(tmp_path / "store", signer=SIGNER)
+    store.require()
+    push(fill(tmp_path / "cache"), store, LTOIR, TOOLCHAIN, lambda: None)
+    (tmp_path / "file").write_text("")
+    assert pull(Cache(tmp_path / "file"), store, LTOIR, lambda: None) == Transfer(failed=1)
 
 
 def test_only_entries_for_this_toolchain_are_pulled(tmp_path: Path) -> None:
@@ -36,7 +58,7 @@ def test_only_entries_for_this_toolchain_are_pulled(tmp_path: Path) -> None:
     store = connect(tmp_path / "store", signer=SIGNER)
     store.require()
     push(fill(tmp_path / "cache"), store, LTOIR, TOOLCHAIN, lambda: None)
-    other = RemoteStore(RemoteSettings((tmp_path / "store").as_uri(), TRUSTED, 5.0, lambda: "another toolchain"))
+    other = RemoteStore(RemoteSettings((tmp_path / "store").as_uri(), TRUSTED, 5.0, lambda kind: "another toolchain"))
     other.require()
     assert pull(Cache(tmp_path / "other"), other, LTOIR, lambda: None) == Transfer(skipped=1)
     fleet = Cache(tmp_path / "fleet")

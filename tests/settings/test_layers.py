@@ -412,6 +412,7 @@ def test_a_named_provider_is_the_only_one_under_policies_that_allow_it(policy: s
     [
         ("remote", "ftp://host/path", "its scheme is 'ftp'"),
         ("remote", "https://user:secret@/x", "names no host"),
+        ("remote", "http://user:secret@[::1/", "Invalid IPv6 URL"),
         ("remote_wait_s", "0", "more than 0"),
         ("remote_wait_s", "nan", "finite"),
         ("remote_wait_s", "1e9", "at most 86400"),

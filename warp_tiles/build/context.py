@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warp_tiles.cache import cache_root
-from warp_tiles.errors import BuildError, LockedError, RemoteError, ToolchainError, WorkerError
+from warp_tiles.errors import BuildError, LockedError, ToolchainError, WorkerError
+from warp_tiles.remote import LTOIR, MODULE
 from warp_tiles.settings import Settings
 from warp_tiles.toolchain.recorded import RecordedStore
 from warp_tiles.toolchain.search import Toolchain, Version, dotted, require_linkable
@@ -93,7 +94,7 @@ class Resources:
                 context = BuildContext(self, settings)
                 try:
                     self._remotes[identity] = open_store(settings, context.root, context.toolchain_text)
-                except RemoteError as error:
+                except Exception as error:  # a store must not fail a launch
                     log.warning("the remote store is not used: %s", error)
                     self._remotes[identity] = None
             made = self._remotes[identity]
@@ -235,21 +236,24 @@ class BuildContext:
         """
         bundle = self.resources.bundle(self.settings)
         if bundle is not None:
-            return functools.partial(bundle.flight, kind, key.digest, self.toolchain_text)
+            return functools.partial(bundle.flight, kind, key.digest, functools.partial(self.toolchain_text, kind))
         remote = self.resources.remote(self.settings)
         if remote is None:
             return None
         return functools.partial(remote.flight, kind, key.digest, self.settings.build_wait_s or -1.0)
 
-    def toolchain_text(self) -> str:
-        """The compiler and the linker with the beginnings of their digests. Signatures cover it.
+    def toolchain_text(self, kind: str) -> str:
+        """The compiler, and for modules the linker, with the beginnings of their digests. Signatures cover it.
+
+        Args:
+            kind: One of :data:`warp_tiles.remote.store.KINDS`.
 
         Raises:
             ToolchainError: There is no toolchain.
         """
         toolchain = self.toolchain()
         text = f"NVRTC {dotted(toolchain.nvrtc_version)} {self.store.compiler_digest()[:12]}"
-        if toolchain.nvjitlink is not None:
+        if kind == MODULE and toolchain.nvjitlink is not None:
             text += f", nvJitLink {dotted(toolchain.nvjitlink_version)} {self.store.linker_digest()[:12]}"
         return text
 
@@ -326,8 +330,6 @@ class BuildContext:
                     "install the same packages where the executor runs",
                 )
             return compiled.payload, info(compiled)
-
-        from warp_tiles.remote.store import LTOIR
 
         entry, hit = self.cache.get_or_build(key, build, self.elsewhere(LTOIR, key))
         return entry.payload, hit

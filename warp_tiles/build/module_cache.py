@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from warp_tiles.cache import CacheKey
-from warp_tiles.compile.flags import compiler_flags
+from warp_tiles.compile.flags import compiler_flags, linker_flags
 from warp_tiles.compile.module import ModuleSource, module_options
 from warp_tiles.errors import ToolchainError
 from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.remote.store import MODULE
+from warp_tiles.remote import MODULE
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
@@ -51,9 +51,9 @@ def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, te
             "functions": [f"{symbol} {key}" for symbol, key in sorted(functions.items())],
             "headers": store.digests.digest_many(headers),
             "kind": "linked module",
+            "link_options": linker_flags(module.target, module.output, plan.register_limit),
             "linker": store.linker_digest(),
             "options": compiler_flags(tuple(options.items())),
-            "registers": plan.register_limit,
             "source": text,
             "target": module.target,
         })  # fmt: skip

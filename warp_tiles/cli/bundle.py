@@ -110,8 +110,8 @@ def _signed(signer: SigningKey) -> tuple[dict[str, Any], dict[tuple[str, str], b
     from warp_tiles import settings
     from warp_tiles._warp.installed import engine
     from warp_tiles.build.deployment import facts_of
+    from warp_tiles.remote import MODULE
     from warp_tiles.remote.envelope import pack
-    from warp_tiles.remote.store import MODULE
     from warp_tiles.tuning.remote_records import RECORDS, records_entry
     from warp_tiles.tuning.store import open_store
 
@@ -121,7 +121,7 @@ def _signed(signer: SigningKey) -> tuple[dict[str, Any], dict[tuple[str, str], b
     for item in context.modules.entries():
         entry = context.modules.get(item.key)
         if entry is not None:
-            objects[MODULE, entry.key] = pack(MODULE, entry, context.toolchain_text(), signer)
+            objects[MODULE, entry.key] = pack(MODULE, entry, context.toolchain_text(MODULE), signer)
     records = records_entry(open_store(now), signer.public.key_id)
     if records is not None:
         objects[RECORDS, records.key] = pack(RECORDS, records, "any", signer)

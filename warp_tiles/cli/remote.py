@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from warp_tiles.cli.output import human_bytes, json_option, print_json, print_table
+from warp_tiles.errors import RemoteError
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
@@ -18,8 +20,12 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def _opened(*, writes: bool) -> Iterator[tuple[BuildContext, RemoteStore]]:
+def _opened(*, writes: bool, counts: bool = True) -> Iterator[tuple[BuildContext, RemoteStore]]:
     """The build context and the remote store of the settings.
+
+    Args:
+        writes: True to sign and write entries.
+        counts: True to count what is done.
 
     Raises:
         RemoteError: There is none, or it does not answer.
@@ -35,7 +41,8 @@ def _opened(*, writes: bool) -> Iterator[tuple[BuildContext, RemoteStore]]:
         yield context, remote
     finally:
         remote.close()
-        counting.write()
+        if counts:
+            counting.write()
 
 
 @contextlib.contextmanager
@@ -74,10 +81,10 @@ def _print(found: dict[str, Transfer], verb: str, records: int, as_json: bool) -
         print_json({**{kind: asdict(transfer) for kind, transfer in found.items()}, "records": records})
         return
     rows: list[tuple[object, ...]] = [
-        (kind, t.moved, t.present, t.skipped, human_bytes(t.moved_bytes)) for kind, t in found.items()
+        (kind, t.moved, t.present, t.skipped, t.failed, human_bytes(t.moved_bytes)) for kind, t in found.items()
     ]
-    rows.append(("tuning records", records, "", "", ""))
-    print_table("", ("entries", verb, "present", "skipped", "size"), rows)
+    rows.append(("tuning records", records, "", "", "", ""))
+    print_table("", ("entries", verb, "present", "skipped", "failed", "size"), rows)
 
 
 @click.command()
@@ -85,28 +92,33 @@ def _print(found: dict[str, Transfer], verb: str, records: int, as_json: bool) -
 def push(as_json: bool) -> None:
     """Sign the entries of the cache and the tuning records, and write them to the remote store.
 
-    Entries that the store has, and entries of other compilers, are skipped.
+    Entries that the store has, entries of other compilers, and entries that somebody else has signed are skipped. You
+    vouch for the rest, including imported bundles. A cache that other users can write is refused.
     """
-    from warp_tiles.remote import transfer
-    from warp_tiles.remote.store import LTOIR, MODULE
+    from warp_tiles.remote import LTOIR, MODULE, transfer
     from warp_tiles.tuning.remote_records import push_records
     from warp_tiles.tuning.store import open_store
 
     with _opened(writes=True) as (context, remote), _progress("pushed") as done:
+        if context.settings.cache_shared:
+            raise RemoteError(
+                "other users can write this cache, so that its entries are not signed",
+                remedy="push from a cache of your own, without WARP_TILES_CACHE_SHARED",
+            )
         digests = {"compiler": context.store.compiler_digest(), "linker": context.store.linker_digest()}
         caches = {LTOIR: context.cache, MODULE: context.modules}
         found = {kind: transfer.push(cache, remote, kind, digests, done) for kind, cache in caches.items()}
         with _for_records(remote) as connection:
             records = push_records(open_store(context.settings), connection)
     _print(found, "pushed", records, as_json)
+    sys.exit(1 if any(each.failed for each in found.values()) else 0)
 
 
 @click.command()
 @json_option
 def pull(as_json: bool) -> None:
     """Fetch and verify all entries of the remote store that are for this toolchain, and all tuning records."""
-    from warp_tiles.remote import transfer
-    from warp_tiles.remote.store import LTOIR, MODULE
+    from warp_tiles.remote import LTOIR, MODULE, transfer
     from warp_tiles.tuning.remote_records import pull_records
     from warp_tiles.tuning.store import open_store
 
@@ -116,6 +128,7 @@ def pull(as_json: bool) -> None:
         with _for_records(remote) as connection:
             records = pull_records(open_store(context.settings), connection)
     _print(found, "pulled", records, as_json)
+    sys.exit(1 if any(each.failed for each in found.values()) else 0)
 
 
 @click.command()
@@ -125,7 +138,6 @@ def status(zero: bool, as_json: bool) -> None:
     """Print the state of the remote store, the trusted keys, and the counts of its use."""
     from warp_tiles import settings
     from warp_tiles.build.engine import Engine
-    from warp_tiles.errors import RemoteError
     from warp_tiles.remote.connect import trusted_by
     from warp_tiles.remote.statistics import StatisticsFile
     from warp_tiles.util.urls import without_password
@@ -138,7 +150,7 @@ def status(zero: bool, as_json: bool) -> None:
     state = "there is none"
     if now.remote:
         try:
-            with _opened(writes=False):
+            with _opened(writes=False, counts=False):
                 state = "it answers"
         except RemoteError as error:
             state = error.message

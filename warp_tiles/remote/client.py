@@ -16,7 +16,7 @@ from urllib.request import url2pathname
 
 from warp_tiles.errors import RemoteError
 from warp_tiles.remote.keys import INSTALL
-from warp_tiles.util.urls import without_password
+from warp_tiles.util.urls import secrets_of, without_password
 
 _CHUNK_BYTES = 1 << 16
 
@@ -29,6 +29,20 @@ class NotSupportedError(Exception):
     """The store has no such operation: plain HTTP has no conditional writes, and often no lists."""
 
 
+def first_bytes(chunks: Iterator[bytes], most: int) -> bytes:
+    """The beginning of an object."""
+    data = b""
+    for chunk in chunks:
+        data += bytes(chunk)
+        if len(data) >= most:
+            break
+    return data[:most]
+
+
+# the process that has used a network; its runtime of threads cannot be shared with a forked child
+_network_process: int | None = None
+
+
 class Client:
     """A connection to a store. It is safe for threads.
 
@@ -37,17 +51,26 @@ class Client:
         timeout_s: Seconds for one request, with its answer.
 
     Raises:
-        RemoteError: The package ``obstore`` is missing, or the store cannot be opened.
+        RemoteError: The package ``obstore`` is missing, the store cannot be opened, or this is a forked process whose
+            parent has used one.
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:
+        global _network_process
+        if _network_process not in (None, os.getpid()):
+            raise RemoteError(
+                "a process that was forked from one with a remote store cannot use any",
+                remedy="start processes with the method spawn or forkserver",
+            )
         try:
             import obstore
             from obstore.store import LocalStore, from_url
         except ImportError as error:
             raise RemoteError(f"a remote store needs the package obstore: {error}", remedy=INSTALL) from error
+        if not url.startswith("file:"):
+            _network_process = os.getpid()
         self.url = without_password(url)
-        self._secret = urlsplit(url).netloc.rpartition("@")[0]
+        self._secrets = secrets_of(url)
         self._library = obstore
         try:
             if url.startswith("file:"):
@@ -158,6 +181,8 @@ class Client:
         return OSError(text)
 
     def _text(self, error: Exception) -> str:
-        """The first line of an error, without the password of the URL."""
+        """The first line of an error, without the secrets of the URL."""
         text = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-        return text.replace(f"{self._secret}@", "") if self._secret else text
+        for secret in self._secrets:
+            text = text.replace(secret, "...")
+        return text

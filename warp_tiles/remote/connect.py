@@ -63,7 +63,7 @@ def signer_of(settings: Settings) -> SigningKey:
 def open_store(
     settings: Settings,
     root: Path,
-    toolchain: Callable[[], str],
+    toolchain: Callable[[str], str],
     *,
     writes: bool | None = None,
 ) -> tuple[RemoteStore, Counting]:
@@ -72,7 +72,7 @@ def open_store(
     Args:
         settings: The settings.
         root: Folder of the cache.
-        toolchain: Returns the toolchain of this process, as text.
+        toolchain: See :class:`RemoteSettings`.
         writes: True to write entries; None for the setting ``remote_push``.
 
     Raises:

@@ -133,13 +133,7 @@ def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, Public
         RefusedError: It is malformed, is not the wanted entry, or no trusted key signed it.
     """
     source = _Source(iter(chunks))
-    if source.read(len(MAGIC)) != MAGIC:
-        raise RefusedError("it is not an entry of this version")
-    size = int.from_bytes(source.read(_LENGTH_BYTES), "big")
-    if size > _MAX_ENVELOPE_BYTES:
-        raise RefusedError(f"its envelope claims {size} bytes, the limit is {_MAX_ENVELOPE_BYTES}")
-    statement, signer = verify(source.read(size), trusted)
-    manifest = _manifest(statement, wanted)
+    manifest, signer = _statement(source, wanted, trusted)
     payload = source.read(manifest.payload_bytes)
     if source.read(1):
         raise RefusedError(f"more than the signed {manifest.payload_bytes} bytes follow")
@@ -150,6 +144,25 @@ def unpack(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, Public
     except DamagedError as error:
         raise RefusedError(str(error)) from error
     return Entry(manifest.key.digest, payload, manifest), signer
+
+
+def check_statement(chunks: Iterable[bytes], wanted: Wanted, trusted: Mapping[str, PublicKey]) -> None:
+    """Verify the beginning of an object. Its payload is not read.
+
+    Raises:
+        RefusedError: See :func:`unpack`.
+    """
+    _statement(_Source(iter(chunks)), wanted, trusted)
+
+
+def _statement(source: _Source, wanted: Wanted, trusted: Mapping[str, PublicKey]) -> tuple[Manifest, PublicKey]:
+    if source.read(len(MAGIC)) != MAGIC:
+        raise RefusedError("it is not an entry of this version")
+    size = int.from_bytes(source.read(_LENGTH_BYTES), "big")
+    if size > _MAX_ENVELOPE_BYTES:
+        raise RefusedError(f"its envelope claims {size} bytes, the limit is {_MAX_ENVELOPE_BYTES}")
+    statement, signer = verify(source.read(size), trusted)
+    return _manifest(statement, wanted), signer
 
 
 def _manifest(statement: bytes, wanted: Wanted) -> Manifest:

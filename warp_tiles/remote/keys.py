@@ -65,6 +65,8 @@ class PublicKey:
             RemoteError: The text is not a public key.
         """
         word, _, comment = text.strip().partition(" ")
+        if not comment.isprintable():
+            raise RemoteError(f"{comment!r:.100} is not a comment", remedy="give printable characters on one line")
         algorithm, _, encoded = word.partition(":")
         try:
             raw = base64.b64decode(encoded, validate=True)
@@ -117,6 +119,7 @@ class SigningKey:
             RemoteError: It is missing, is no Ed25519 key, or others can read it; or ``cryptography`` is missing.
         """
         kind = _ed25519()
+        from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         remedy = "`warp-tiles keys new -o FILE` makes one"
@@ -125,7 +128,7 @@ class SigningKey:
             if hasattr(os, "getuid") and stat.S_IMODE(status.st_mode) & 0o077:
                 raise RemoteError(f"others can read the private key {path}", remedy=f"chmod 600 {path}")
             key = load_pem_private_key(data, password=None)
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise RemoteError(f"the private key {path} cannot be read: {error}", remedy=remedy) from error
         if not isinstance(key, kind):
             raise RemoteError(f"the private key {path} is not an Ed25519 key", remedy=remedy)
@@ -163,6 +166,15 @@ def _ed25519() -> type[Ed25519PrivateKey]:
     return Ed25519PrivateKey
 
 
+def require_cryptography() -> None:
+    """Check that signatures can be verified.
+
+    Raises:
+        RemoteError: The package ``cryptography`` is missing.
+    """
+    _ed25519()
+
+
 class TrustedKeys:
     """The file of trusted keys in the user's configuration folder.
 
@@ -174,7 +186,10 @@ class TrustedKeys:
         if folder is None:
             import platformdirs
 
-            folder = platformdirs.user_config_path("warp_tiles", appauthor=False)
+            try:
+                folder = platformdirs.user_config_path("warp_tiles", appauthor=False)
+            except RuntimeError:  # this user has no home
+                folder = Path(os.devnull) / "warp_tiles"
         self._files = TrustedFolder(folder, private=True)
 
     @property
@@ -190,14 +205,14 @@ class TrustedKeys:
         """
         try:
             data, _ = self._files.read(TRUSTED_FILE, _MAX_FILE_BYTES)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return ()
         except OSError as error:
             raise RemoteError(
                 f"the trusted keys {self.path} cannot be read: {error.strerror or error}",
                 remedy=f"make the folder {self.path.parent} yours alone (chmod 700), or remove the file",
             ) from error
-        lines = (line.strip() for line in data.decode("utf-8", "replace").splitlines())
+        lines = (line.strip() for line in data.decode("utf-8", "replace").split("\n"))
         return tuple(PublicKey.parse(line) for line in lines if line and not line.startswith("#"))
 
     def add(self, key: PublicKey) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from warp_tiles.cache import Cache, CacheKey
 from warp_tiles.cache._paths import is_digest
-from warp_tiles.remote.store import RemoteStore
+from warp_tiles.remote.store import SIGNED_BY, RemoteStore
 from warp_tiles.util.threads import side_by_side
 
 _SIDE_BY_SIDE = 16
@@ -20,13 +20,15 @@ class Transfer:
     Attributes:
         moved: Entries that were written.
         present: Entries that the other side had.
-        skipped: Entries of another toolchain, damaged ones, and those that failed or were refused.
+        skipped: Entries of another toolchain or of another signer, and those that were refused.
+        failed: Entries that could not be written.
         moved_bytes: Payloads of the written entries.
     """
 
     moved: int = 0
     present: int = 0
     skipped: int = 0
+    failed: int = 0
     moved_bytes: int = 0
 
     def __add__(self, other: Transfer) -> Transfer:
@@ -34,6 +36,7 @@ class Transfer:
             self.moved + other.moved,
             self.present + other.present,
             self.skipped + other.skipped,
+            self.failed + other.failed,
             self.moved_bytes + other.moved_bytes,
         )
 
@@ -54,6 +57,8 @@ def push(
 ) -> Transfer:
     """Sign the entries of a cache that this toolchain built, and write those that the store lacks.
 
+    Entries that were fetched are left to those who signed them.
+
     Args:
         cache: The cache.
         remote: The store.
@@ -71,8 +76,10 @@ def push(
             if remote.has(kind, digest):
                 return Transfer(present=1)
             entry = cache.get(digest)
-            if entry is None or not is_built_by(entry.manifest.key, toolchain) or not remote.push(kind, entry):
+            if entry is None or SIGNED_BY in entry.manifest.info or not is_built_by(entry.manifest.key, toolchain):
                 return Transfer(skipped=1)
+            if not remote.push(kind, entry):
+                return Transfer(failed=1)
             return Transfer(moved=1, moved_bytes=len(entry.payload))
         finally:
             done()
@@ -100,7 +107,9 @@ def pull(cache: Cache, remote: RemoteStore, kind: str, done: Callable[[], None])
             entry = remote.fetch(kind, digest)
             if entry is None:
                 return Transfer(skipped=1)
-            cache.put(entry.manifest.key, entry.payload, entry.manifest.info)
+            stored = cache.put(entry.manifest.key, entry.payload, entry.manifest.info)
+            if not stored.manifest.payload_mtime_ns:
+                return Transfer(failed=1)
             return Transfer(moved=1, moved_bytes=len(entry.payload))
         finally:
             done()

@@ -18,6 +18,7 @@ from typing import Any
 from warp_tiles.errors import SettingError
 from warp_tiles.settings import project_file, values
 from warp_tiles.settings.policy import POLICIES, PROVIDER_ORDER, Policy
+from warp_tiles.util.urls import without_password
 
 PREFIX = "WARP_TILES_"
 OPTION_PREFIX = "warp_tiles_"  # for wp.set_module_options()
@@ -190,7 +191,9 @@ class Settings:
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Value and layer of every setting, as JSON values."""
-        return {name: {"value": _json_value(getattr(self, name)), "layer": self.layer(name)} for name in _PARSERS}
+        values = {name: _json_value(getattr(self, name)) for name in _PARSERS}
+        values["remote"] = without_password(self.remote)
+        return {name: {"value": value, "layer": self.layer(name)} for name, value in values.items()}
 
 
 def _absolute(path: Path) -> Path:

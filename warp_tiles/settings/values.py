@@ -12,7 +12,7 @@ from typing import Any, SupportsFloat
 
 from warp_tiles.errors import SettingError
 from warp_tiles.gemm.main_loop import LoopChoice
-from warp_tiles.util.urls import checked_url, without_password
+from warp_tiles.util.urls import checked_url
 
 #: The largest number of parallel compiler processes; a larger setting means this one.
 MAX_JOBS = 1024
@@ -213,8 +213,8 @@ def store_url(name: str, value: Any) -> str:
     try:
         return checked_url(found) if found else ""
     except ValueError as error:
-        raise SettingError(
-            f"{name} is {without_password(found)!r:.200}: {error}",
+        raise SettingError(  # without the text, which may contain a password
+            f"{name} is not the URL of a store: {error}",
             remedy="give a URL such as https://host/path, s3://bucket/path or file:///folder",
         ) from error
 

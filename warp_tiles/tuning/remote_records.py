@@ -17,7 +17,7 @@ ANY_TOOLCHAIN = "any"
 
 def settings_for_records(given: RemoteSettings) -> RemoteSettings:
     """The settings of a connection for tuning records, which are for every toolchain."""
-    return replace(given, toolchain=lambda: ANY_TOOLCHAIN)
+    return replace(given, toolchain=lambda kind: ANY_TOOLCHAIN)
 
 
 def _key(signer: str) -> CacheKey:
@@ -40,7 +40,7 @@ def push_records(store: RecordStore, remote: RemoteStore) -> int:
     """
     assert remote.given.signer is not None
     key = _key(remote.given.signer.public.key_id)
-    _import(store, remote.fetch(RECORDS, key.digest))
+    _import(store, remote.fetch(RECORDS, key.digest, signer=remote.given.signer.public.key_id))
     entry = records_entry(store, remote.given.signer.public.key_id)
     if entry is None or not remote.push(RECORDS, entry):
         return 0
@@ -80,7 +80,8 @@ def pull_records(store: RecordStore, remote: RemoteStore) -> int:
     Raises:
         RecordError: The records cannot be stored.
     """
-    return sum(_import(store, remote.fetch(RECORDS, _key(signer).digest)) for signer in sorted(remote.given.trusted))
+    signers = sorted(remote.given.trusted)
+    return sum(_import(store, remote.fetch(RECORDS, _key(signer).digest, signer=signer)) for signer in signers)
 
 
 def _import(store: RecordStore, entry: Entry | None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 SCHEMES = ("file", "http", "https", "s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 
@@ -20,11 +20,31 @@ def checked_url(text: str) -> str:
         raise ValueError("give a folder with its whole path: file:///path")
     if parts.scheme != "file" and not parts.hostname:
         raise ValueError("it names no host or bucket")
+    if parts.netloc.rpartition("@")[2].count(":") == 1 and not _has_port(parts):
+        raise ValueError("what follows the host is no port; a password needs %2F for /, %3F for ? and %23 for #")
     return text
+
+
+def _has_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port is not None
+    except ValueError:
+        return False
 
 
 def without_password(url: str) -> str:
     """A URL for messages, without user name, password and query."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "(no URL)"
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def secrets_of(url: str) -> tuple[str, ...]:
+    """Parts of a URL that no message may contain, the longest first: user name and password, and the query."""
+    parts = urlsplit(url)
+    found = {parts.netloc.rpartition("@")[0], parts.password or "", unquote(parts.password or ""), parts.query}
+    found |= {unquote(parts.query)}
+    return tuple(sorted(filter(None, found), key=len, reverse=True))
