@@ -28,6 +28,7 @@ LAYERS = (
     ("product",),
     ("tuning",),
     ("api",),
+    ("report",),
     ("cli",),
     ("aot",),
     ("__init__", "__main__"),

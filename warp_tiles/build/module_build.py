@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from warp_tiles.build.engine import Engine
+from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, Phases
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
@@ -24,7 +24,9 @@ from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.plan.registers import with_register_limit
 from warp_tiles.providers.mma import device_function
 from warp_tiles.solver.variant import Variant
+from warp_tiles.util.clock import now_s
 from warp_tiles.util.files import write_atomic
+from warp_tiles.util.nvtx import marked
 from warp_tiles.util.warn import warn
 
 log = logging.getLogger("warp_tiles")
@@ -45,7 +47,8 @@ class ModuleBuild:
         self._generated = generated
         self._session = generated.session
         self._futures: Mapping[Variant, Future[Artifact]] = {}
-        self._started = time.perf_counter()
+        self._started = now_s()
+        self._phases = Phases()
         self.module_source: ModuleSource | None = None  # finish() sets it, unless Warp added its own inputs
         self._settings = plan.settings
         self._context = engine.build_context(plan.settings)
@@ -69,7 +72,7 @@ class ModuleBuild:
         """
         if not self._settings.rules.builds:
             self._engine.require_cached(self.plan)
-        self._started = time.perf_counter()
+        self._started, self._phases = now_s(), Phases()
         self._futures = self._engine.start(self._variants(), self._settings)
 
     def build_ahead(self) -> bool:
@@ -161,7 +164,8 @@ class ModuleBuild:
         has_functions = any(v.provider != "scalar" for v in self.plan.needed)
         linked_here = has_functions and not self._warp_link_reason(module, foreign)
         early = self._compile(module, source_path) if linked_here and not ahead else None
-        artifacts = self._artifacts()
+        with self._phases.measured(WAIT):
+            artifacts = self._artifacts()
         self._refuse_scalar(artifacts)
         payloads = _payloads(artifacts)
         foreign += _foreign_inputs(artifacts)
@@ -174,12 +178,14 @@ class ModuleBuild:
         if not reason and ahead and ahead[0] == self._digest(module, text, payloads):
             write_atomic(output_path, ahead[1])
         elif not reason:
-            reason = self._link(module, source_path, output_path, early, payloads)
+            with marked(self._settings.nvtx, f"link {self.plan.name}"):
+                reason = self._link(module, source_path, output_path, early, payloads)
             if reason and suffix:
                 suffix = False
                 write_atomic(source_path, self.text(artifacts, suffix=False).encode("utf-8"))
         if reason:
-            warp_build([*warp_inputs, *payloads])
+            with self._phases.measured(WARP_LINK), marked(self._settings.nvtx, f"link {self.plan.name} by Warp"):
+                warp_build([*warp_inputs, *payloads])
         record = ModuleRecord(
             self.plan,
             [artifact.without_payload() for artifact in artifacts],
@@ -187,8 +193,10 @@ class ModuleBuild:
             reason,
             output_path.name,
             os.path.getsize(output_path),
-            time.perf_counter() - self._started,
+            now_s() - self._started,
             self._generated.loops(_functions(artifacts), self._settings, suffix=suffix),
+            self._started,
+            self._phases.found,
         )
         if not warp_inputs and not keywords.get("fatbins"):
             self.module_source = replace(module, keywords={**keywords, "ltoirs": None, "fatbins": None})
@@ -222,7 +230,7 @@ class ModuleBuild:
 
     def _compile(self, module: ModuleSource, source_path: Path) -> Future[Compiled]:
         request = self._compile_request(module, source_path.read_text("utf-8"))
-        return self._context.compile_module(request, module, self._generated.prefix)
+        return self._phases.of_process(COMPILE, self._context.compile_module(request, module, self._generated.prefix))
 
     def _compile_request(self, module: ModuleSource, text: str) -> CompileRequest:
         options = module_options(module, self._context.toolchain().nvrtc_version)
@@ -250,7 +258,8 @@ class ModuleBuild:
 
         def link(compiled: Future[Compiled]) -> None:
             request = self._link_request(module, (result_of(compiled).payload, *payloads))
-            write_atomic(output_path, result_of(self._context.pool.submit(request)).payload)
+            linked = self._phases.of_process(LINK, self._context.pool.submit(request))
+            write_atomic(output_path, result_of(linked).payload)
 
         try:
             try:

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
+from warp_tiles import settings
 from warp_tiles.errors import RecordingError
 from warp_tiles.launch import checks as recording_checks
+from warp_tiles.util.nvtx import marked
 
 
 @dataclass(frozen=True)
@@ -305,6 +307,18 @@ class RecordedLaunch:
         )
 
 
+class _MarkedLaunch(RecordedLaunch):
+    """A launch that was recorded with the setting ``nvtx``: profilers show the host time of each replay."""
+
+    def forward(self) -> None:
+        with marked(True, f"replay {self.kernel.key}"):
+            super().forward()
+
+    def adjoint(self) -> None:
+        with marked(True, f"replay {self.kernel.key}, adjoint"):
+            super().adjoint()
+
+
 def record(
     kernel: Any,
     dim: int | Sequence[int] | None = None,
@@ -381,4 +395,7 @@ def record(
     packed = _Packed(kernel, config, values, gradients)
     if any(gradient is not None for gradient in gradients):
         packed.require_adjoint()
-    return RecordedLaunch(packed, names, len(given), runtime)
+    kind = (
+        _MarkedLaunch if settings.current().nvtx else RecordedLaunch
+    )  # a replay does not ask, which would take longer
+    return kind(packed, names, len(given), runtime)
