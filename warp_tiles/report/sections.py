@@ -9,6 +9,8 @@ from warp_tiles.report.functions import (
     BUILT,
     BY_WARP,
     CACHED,
+    IN_CACHE,
+    NOT_BUILT,
     SCALAR,
     SHARED,
     SKIPPED,
@@ -20,15 +22,25 @@ from warp_tiles.report.functions import (
 from warp_tiles.report.html import Content, Markup, element, joined, table
 from warp_tiles.report.timeline import module_title
 
-_KINDS = {BUILT: "compile", TO_BUILD: "compile", BY_WARP: "bad", CACHED: "cache", SHARED: "shared", SKIPPED: "wait"}
+_KINDS = {
+    BUILT: "compile",
+    TO_BUILD: "compile",
+    BY_WARP: "bad",
+    SCALAR: "bad",
+    CACHED: "cache",
+    IN_CACHE: "cache",
+    SHARED: "shared",
+}
 _SHORT = ("state", "LTO-IR", "seconds", "products")
 _COUNTED = (
     (BUILT, "functions built"),
     (TO_BUILD, "functions to build"),
     (BY_WARP, "built by Warp"),
     (CACHED, "from the cache"),
+    (IN_CACHE, "in the cache"),
     (SHARED, "shared by modules"),
     (SCALAR, "on the scalar path"),
+    (NOT_BUILT, "not built in this run"),
 )
 _LOOPS = {"register_sums": "sums in registers", "as_warp": "as Warp does it"}
 
@@ -62,9 +74,19 @@ def cards(modules: Sequence[Json]) -> Markup:
         values += [
             (size(sum(module.get("lto_bytes") or 0 for module in built)), "of LTO-IR"),
             (size(sum(module.get("cubin_bytes") or 0 for module in built)), "of cubins"),
-            (f"{sum(float(module.get('seconds') or 0) for module in built):.1f} s", "in builds of modules"),
+            (f"{_covered_s(built):.1f} s", "in which modules were built"),
         ]
     return element("ul", *(element("li", element("b", value), text) for value, text in values), class_="cards")
+
+
+def _covered_s(modules: Sequence[Json]) -> float:
+    """The seconds in which at least one module was built."""
+    starts = [(float(module.get("started_at_s") or 0), float(module.get("seconds") or 0)) for module in modules]
+    covered = end = 0.0
+    for start, seconds in sorted(starts):
+        covered += max(0.0, start + seconds - max(start, end))
+        end = max(end, start + seconds)
+    return covered
 
 
 def notes(modules: Sequence[Json]) -> list[str]:
@@ -89,7 +111,7 @@ def module_section(module: Json, *, is_open: bool) -> Markup:
     found = functions(module)
     parts: list[Markup] = [_facts(_module_facts(module))]
     if found:
-        parts.append(_functions_table(found))
+        parts.append(_functions_table(found, on_cpu=module.get("arch") is None))
     if module.get("loops"):
         parts.append(_loops_table(module["loops"]))
     title = element("summary", module_title(module), " ", element("span", _counts(found), class_="muted"))
@@ -112,6 +134,8 @@ def _module_facts(module: Json) -> list[tuple[str, Content]]:
         output = (element("code", str(module.get("output"))), f": {size(module.get('cubin_bytes') or 0)}{linker}")
         facts.append(("file", joined(output)))
         facts.append(("time", f"{float(module.get('seconds') or 0):.2f} s from the end of code generation to the file"))
+    elif "builds" in module:
+        facts.append(("build", "none in this run: Warp loaded the module from its own cache, or it was only planned"))
     if module.get("register_limit"):
         limit = f"at most {module['register_limit']} per thread if warp_tiles links"
         facts.append(("registers", f"{limit}: {module.get('register_limit_reason')}"))
@@ -136,39 +160,36 @@ def _codes(names: Iterable[Any]) -> Markup:
     return joined(parts)
 
 
-def _functions_table(found: Sequence[Function]) -> Markup:
+def _functions_table(found: Sequence[Function], on_cpu: bool) -> Markup:
     headings = ["function", "kernels", "state", "provider, tile", "reason"]
     has_builds = any(function.build for function in found)
     if has_builds:
         headings += ["LTO-IR", "seconds"]
-    return table(
-        headings, [_function_cells(function, has_builds) for function in found], "products and solvers", _SHORT
-    )
+    rows = [_function_cells(function, has_builds, on_cpu) for function in found]
+    return table(headings, rows, "products and solvers", _SHORT)
 
 
-def _function_cells(function: Function, has_builds: bool) -> list[Content]:
+def _function_cells(function: Function, has_builds: bool, on_cpu: bool) -> list[Content]:
     variant, build = function.variant, function.build
-    kind = _KINDS.get(function.state, "bad")
-    state = element("span", function.state, class_=f"state {kind}")
+    kind = "wait" if on_cpu else _KINDS.get(function.state, "wait")
     provider = ", ".join(text for text in (function.provider, function.tile) if text)
     reason = str(variant.get("reason") or "")
     cells: list[Content] = [
-        _with_muted(f"{variant.get('role')} {function.size}", function.dtypes),
+        _with_more(f"{variant.get('role')} {function.size}", function.dtypes),
         _codes(variant.get("kernels") or ()),
-        state,
-        _with_muted(provider, f"chosen by {function.choice}" if function.choice else ""),
+        element("span", function.state, class_=f"state {kind}"),
+        _with_more(provider, function.choice),
         f"{reason}; {function.fallback}" if function.fallback else reason,
     ]
     if has_builds:
-        cells += [
-            size(build.get("lto_bytes") or 0) if build else "",
-            f"{build.get('seconds') or 0:.2f}" if build else "",
-        ]
+        cells += [size(build.get("lto_bytes") or 0), f"{build.get('seconds') or 0:.2f}"] if build else ["", ""]
     return cells
 
 
-def _with_muted(text: str, more: str) -> Markup:
+def _with_more(text: str, more: str) -> Content:
     """A text, and more in a line below it. Both are one cell of the narrow page's grid."""
+    if not text:
+        return more
     return element("span", text, *([element("span", more, class_="muted more")] if more else []))
 
 
