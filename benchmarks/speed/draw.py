@@ -22,6 +22,7 @@ LOADS = "Warp's tile_load alone, without products; loading ahead can exceed it"
 _MARK = "#b03a2e"
 _THREADS = {32: ("o", "-"), 64: ("s", "--"), 128: ("^", ":")}  # markers of dots, styles of lines
 _TYPES = {"fp32": "#3b6fb0", "fp64": "#5b8c00"}
+_FLAT = 0.015
 _OUTLINE = [patheffects.withStroke(linewidth=2.5, foreground="white")]
 _PEER = "times the faster of\nWarp's two paths"
 
@@ -75,6 +76,9 @@ def _bars(axes: Any, rows: list[Row], types: str, mark: Callable[[Row], float | 
             height = _above(row["tiles"]["tflops"], marks.get(place), 0.09 * axes.get_ylim()[1])
             text = axes.text(place + offsets["tiles"], height, f"{row['ratio']:.1f}x", ha="center", va="bottom")
             text.set(fontsize=8, path_effects=_OUTLINE)
+        low = row.get("warp", {}).get("tflops")
+        if low is not None and low < _FLAT * axes.get_ylim()[1]:  # the bar can hardly be seen
+            axes.text(place + offsets["warp"], low, f"{low:.1f}", ha="center", va="bottom", fontsize=8)
     axes.set_xticks(range(len(rows)), [_label(row) for row in rows], fontsize=8)
     axes.margins(x=0.01)
     _finish(axes, title(types, rows), "TFLOP/s")
