@@ -308,7 +308,7 @@ class RecordedLaunch:
 
 
 class _MarkedLaunch(RecordedLaunch):
-    """A launch that was recorded with the setting ``nvtx``: profilers show the host time of each replay."""
+    """A launch recorded under the setting ``nvtx``: profilers show each replay. A replay does not ask for it."""
 
     def forward(self) -> None:
         with marked(True, f"replay {self.kernel.key}"):
@@ -395,7 +395,4 @@ def record(
     packed = _Packed(kernel, config, values, gradients)
     if any(gradient is not None for gradient in gradients):
         packed.require_adjoint()
-    kind = (
-        _MarkedLaunch if settings.current().nvtx else RecordedLaunch
-    )  # a replay does not ask, which would take longer
-    return kind(packed, names, len(given), runtime)
+    return (_MarkedLaunch if settings.current().nvtx else RecordedLaunch)(packed, names, len(given), runtime)
