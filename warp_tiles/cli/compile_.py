@@ -44,12 +44,11 @@ def compile_(
     The script runs as under "plan": its launches are recorded and not executed. Modules are compiled in parallel.
     """
     from warp_tiles import _warp, api
-    from warp_tiles.launch.script import discover, require_script
+    from warp_tiles.launch.script import discover
 
-    require_script(script)
-    require_folders({"the report": report_file, "the trace": trace_file})
     with script_output_to_stderr(as_json):
         api.enable()
+        require_folders({"the report": report_file, "the trace": trace_file})
         _warp.require_target(arch, block_dim)
         found = discover(script, arguments, block_dim)
         print_notes(script, found)

@@ -43,13 +43,12 @@ def plan(
     generic kernels that the script uses. Where the script needs results, it can ask warp_tiles.is_planning().
     """
     from warp_tiles import _warp, api
-    from warp_tiles.launch.script import discover, require_script
+    from warp_tiles.launch.script import discover
 
-    require_script(script)
-    require_folders({"the page": page_file})
     plans: list[ModulePlan] = []
     with script_output_to_stderr(as_json):
         api.enable()
+        require_folders({"the page": page_file})
         _warp.require_target(arch, block_dim)
         found = discover(script, arguments, block_dim)
         print_notes(script, found)
