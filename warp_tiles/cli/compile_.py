@@ -43,12 +43,13 @@ def compile_(
 
     The script runs as under "plan": its launches are recorded and not executed. Modules are compiled in parallel.
     """
-    from warp_tiles import _warp, api
+    from warp_tiles import _warp, api, settings
     from warp_tiles.launch.script import discover
 
+    settings.current()  # reports an invalid setting first
+    require_folders({"the report": report_file, "the trace": trace_file})
     with script_output_to_stderr(as_json):
         api.enable()
-        require_folders({"the report": report_file, "the trace": trace_file})
         _warp.require_target(arch, block_dim)
         found = discover(script, arguments, block_dim)
         print_notes(script, found)
