@@ -27,7 +27,7 @@ LAYERS = (
     ("launch",),
     ("product",),
     ("tuning",),
-    ("report",),
+    ("reports",),
     ("api",),
     ("cli",),
     ("aot",),

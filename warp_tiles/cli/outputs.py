@@ -84,7 +84,7 @@ def write_page(file: Path, document: Mapping[str, Any], title: str, facts: Mappi
     Raises:
         OutputError: The file cannot be written.
     """
-    from warp_tiles.report.page import page
+    from warp_tiles.reports.page import page
 
     _write(file, page(document, title, facts))
 
@@ -95,7 +95,7 @@ def write_trace(file: Path, document: Mapping[str, Any], facts: Mapping[str, str
     Raises:
         OutputError: The file cannot be written.
     """
-    from warp_tiles.report.trace import trace
+    from warp_tiles.reports.trace import trace
 
     _write(file, json.dumps(trace(document, facts), indent=1) + "\n")
 

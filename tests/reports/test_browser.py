@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.report.records import hostile, run
-from warp_tiles.report.page import page
-from warp_tiles.report.style import DARK, LIGHT
+from tests.reports.records import hostile, run
+from warp_tiles.reports.page import page
+from warp_tiles.reports.style import DARK, LIGHT
 
 FACTS = {"script": "/a/rather/long/folder/with/a/script/that/trains/something.py", "versions": "warp_tiles 1, Warp 2"}
 OPTIONS = (
@@ -108,7 +108,10 @@ def test_each_theme_has_its_colours(chromium: str, tmp_path: Path, theme: str, c
 
     picture = tmp_path / "page.png"
     setting = f"--blink-settings=preferredColorScheme={('dark', 'light').index(theme)}"
-    browse(chromium, tmp_path, page(run(), "title", FACTS), setting, "--window-size=600,700", f"--screenshot={picture}")
+    browse(
+    options = (setting, "--window-size=600,1400", f"--screenshot={picture}")
+    browse(chromium, tmp_path, page(run(), "title", FACTS), *options)
+    )
     pixels = (imread(picture)[:, :, :3] * 255).round().astype(int).reshape(-1, 3).tolist()
     shown = {f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in pixels}
     assert f"#{pixels[0][0]:02x}{pixels[0][1]:02x}{pixels[0][2]:02x}" == colours["page"]

@@ -8,9 +8,9 @@ import re
 
 import pytest
 
-from tests.report.records import FORWARD, backward_plan, plan, planned, record, run
-from warp_tiles.report.chart import chart, ticks
-from warp_tiles.report.timeline import ModuleRows, Row, Span, sessions, timeline
+from tests.reports.records import FORWARD, backward_plan, plan, planned, record, run
+from warp_tiles.reports.chart import chart, ticks
+from warp_tiles.reports.timeline import ModuleRows, Row, Span, sessions, timeline
 
 
 def rows_of(name: str) -> dict[str, Row]:

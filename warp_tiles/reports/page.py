@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from warp_tiles.report.chart import chart
-from warp_tiles.report.html import Markup, element, joined
-from warp_tiles.report.sections import cards, facts_list, is_built, module_section, notes
-from warp_tiles.report.style import STYLE, content_security_policy
-from warp_tiles.report.timeline import timeline
+from warp_tiles.reports.chart import chart
+from warp_tiles.reports.html import Markup, element, joined
+from warp_tiles.reports.sections import cards, facts_list, is_built, module_section, notes
+from warp_tiles.reports.style import STYLE, content_security_policy
+from warp_tiles.reports.timeline import timeline
 
 _MOST_OPEN = 6  # with more modules, each is closed at first
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from warp_tiles.report.functions import Json
-from warp_tiles.report.timeline import ModuleRows, Row, timeline
+from warp_tiles.reports.functions import Json
+from warp_tiles.reports.timeline import ModuleRows, Row, timeline
 
 SCHEMA = 1
 _US = 1e6

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.report.records import HOSTILE, LOOP, hostile, plan, planned, run
-from warp_tiles.report.html import element, escaped, table
-from warp_tiles.report.page import page
-from warp_tiles.report.style import STYLE, content_security_policy
+from tests.reports.records import HOSTILE, LOOP, hostile, plan, planned, run
+from warp_tiles.reports.html import element, escaped, table
+from warp_tiles.reports.page import page
+from warp_tiles.reports.style import STYLE, content_security_policy
 
 FACTS = {"script": "train.py", "versions": "warp_tiles 1, Warp 2"}
 VOID = {"meta"}

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from warp_tiles.report.html import Content, Markup, element, joined
-from warp_tiles.report.timeline import ModuleRows, Row, Span, sessions
+from warp_tiles.reports.html import Content, Markup, element, joined
+from warp_tiles.reports.timeline import ModuleRows, Row, Span, sessions
 
 HEIGHT = 18
 _SHAPES = {"wait": (7, 4), "shared": (7, 4)}  # top and height in pixels of what only waits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from warp_tiles.report.functions import (
+from warp_tiles.reports.functions import (
     BUILT,
     BY_WARP,
     CACHED,
@@ -19,8 +19,8 @@ from warp_tiles.report.functions import (
     Json,
     functions,
 )
-from warp_tiles.report.html import Content, Markup, element, joined, table
-from warp_tiles.report.timeline import module_title
+from warp_tiles.reports.html import Content, Markup, element, joined, table
+from warp_tiles.reports.timeline import module_title
 
 _KINDS = {
     BUILT: "compile",

@@ -7,9 +7,9 @@ import json
 from collections import defaultdict
 from typing import Any
 
-from tests.report.records import HOSTILE, hostile, planned, run
-from warp_tiles.report.timeline import timeline
-from warp_tiles.report.trace import trace
+from tests.reports.records import HOSTILE, hostile, planned, run
+from warp_tiles.reports.timeline import timeline
+from warp_tiles.reports.trace import trace
 
 COMPLETE = {"ph", "name", "cat", "ts", "dur", "pid", "tid", "args"}
 METADATA = {"ph", "name", "pid", "tid", "ts", "args"}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from warp_tiles.report.functions import Json, functions, size_text
+from warp_tiles.reports.functions import Json, functions, size_text
 
 COMPILE, LINK, WAIT, SHARED, CACHED = "compile", "link", "wait", "shared", "cache"
 IDLE_S = 10.0  # builds with a longer pause between them are drawn apart
