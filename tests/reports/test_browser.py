@@ -108,10 +108,8 @@ def test_each_theme_has_its_colours(chromium: str, tmp_path: Path, theme: str, c
 
     picture = tmp_path / "page.png"
     setting = f"--blink-settings=preferredColorScheme={('dark', 'light').index(theme)}"
-    browse(
     options = (setting, "--window-size=600,1400", f"--screenshot={picture}")
     browse(chromium, tmp_path, page(run(), "title", FACTS), *options)
-    )
     pixels = (imread(picture)[:, :, :3] * 255).round().astype(int).reshape(-1, 3).tolist()
     shown = {f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in pixels}
     assert f"#{pixels[0][0]:02x}{pixels[0][1]:02x}{pixels[0][2]:02x}" == colours["page"]
