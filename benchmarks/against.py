@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.gemm import geometric_mean, table_text
+from benchmarks.gemm import table_text
 from benchmarks.machine import ROOT, gpu_record, source_digest
 from benchmarks.speed.builds import Build, BuildStore
 from benchmarks.speed.builds import Cell as AnyCell
 from benchmarks.speed.cells import PARTS, Cell, Entry, Part
+from benchmarks.speed.ratios import geometric_mean
 
 Row = dict[str, Any]
 

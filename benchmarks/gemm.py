@@ -37,6 +37,7 @@ from benchmarks.machine import ROOT, gpu_record
 from benchmarks.speed import cublas
 from benchmarks.speed.builds import BuildStore
 from benchmarks.speed.cells import PARTS, Entry, Part
+from benchmarks.speed.ratios import geometric_mean, outlier
 from warp_tiles.gemm.tile_config import TileConfig
 
 Row = dict[str, Any]
@@ -181,20 +182,20 @@ def add_ratios(row: Row, peers: Iterable[str]) -> None:
 # ---- the file
 
 
-def geometric_mean(values: Iterable[float]) -> float | None:
-    """The geometric mean; None if there are no values."""
-    logarithms = [math.log(value) for value in values]
-    return round(math.exp(sum(logarithms) / len(logarithms)), 3) if logarithms else None
-
-
 def summary(rows: list[Row], loop: bool) -> dict[str, Row]:
-    """Geometric mean, least and number of the ratios, by dtypes and over all. For a loop, also the best of a side."""
+    """Geometric mean, least and number of the ratios, by dtypes and over all. For a loop, also the best of a side.
+
+    ``outlier`` names a row on which the mean of its dtypes hangs, with the mean without it.
+    """
     found: dict[str, Row] = {}
     for types in (*dict.fromkeys(row["types"] for row in rows), "all"):
         selected = [row for row in rows if types in (row["types"], "all")]
         ratios = [row["ratio"] for row in selected if "ratio" in row]
         line: Row = {"rows": len(selected), "ratios": len(ratios), "geometric_mean": geometric_mean(ratios)}
         line["least"] = min(ratios, default=None)
+        hanging = outlier(selected) if types != "all" else None
+        if hanging is not None:
+            line["outlier"] = {"name": hanging[0]["name"], "ratio": hanging[0]["ratio"], "mean_without": hanging[1]}
         adjoints = [row["adjoint_ratio"] for row in selected if "adjoint_ratio" in row]
         if adjoints:
             line["adjoint_geometric_mean"] = geometric_mean(adjoints)

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.gemm import geometric_mean, table_text
+from benchmarks.gemm import table_text
 from benchmarks.machine import gpu_record
 from benchmarks.speed.cells import DTYPES, Types
+from benchmarks.speed.ratios import geometric_mean
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Role

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gemm import geometric_mean
 from benchmarks.solvers import DTYPES, SIDES, Cell
 from benchmarks.speed.builds import ARCH, Build, BuildStore, import_kernels
+from benchmarks.speed.ratios import geometric_mean
 
 FUNCTIONS = ("cholesky", "cholesky_solve", "lower_solve", "upper_solve")
 ADJOINTS = {"cholesky": ("grad_a",), "lower_solve": ("grad_a", "grad_b")}

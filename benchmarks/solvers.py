@@ -26,9 +26,10 @@ from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import torch_solvers
-from benchmarks.gemm import geometric_mean, table_text
+from benchmarks.gemm import table_text
 from benchmarks.machine import ROOT, gpu_record
 from benchmarks.speed.builds import Build, BuildStore, import_kernels
+from benchmarks.speed.ratios import geometric_mean
 
 Side = Literal["tiles", "warp", "native"]
 SIDES: tuple[Side, ...] = ("tiles", "warp", "native")

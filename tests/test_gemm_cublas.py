@@ -280,12 +280,13 @@ def overlapping(boxes: list[Bbox]) -> int:
 @pytest.mark.parametrize("tflops", [8.0, 78.0, 84.0])
 def test_no_text_of_a_picture_covers_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tflops: float) -> None:
     for figure in drawn(parts_of(lambda entry: row_of(entry, tflops)), tmp_path, monkeypatch):
-        legend = figure.axes[0].get_legend()
+        (legend,) = figure.legends
         assert "cuBLAS" in legend.get_texts()[-1].get_text()
-        boxes = [legend.get_window_extent(), figure._suptitle.get_window_extent()]
+        assert "GPU, Warp 1.19.0" in legend.get_title().get_text()
+        boxes = [legend.get_window_extent()]
         for axes in figure.axes:
             assert not legend.get_window_extent().overlaps(axes.get_window_extent())
-            labels = [*axes.get_xticklabels(), *axes.texts, axes.title]
+            labels = [*axes.get_xticklabels(), *axes.texts, axes._left_title]
             assert any("of cuBLAS" in label.get_text() for label in labels)
             boxes += [label.get_window_extent() for label in labels]
         assert overlapping(boxes) == 0
@@ -309,8 +310,8 @@ def test_records_without_the_column_are_drawn_as_before(tmp_path: Path, monkeypa
     for figure in drawn(data, tmp_path, monkeypatch):
         texts = [label.get_text() for axes in figure.axes for label in (*axes.get_xticklabels(), *axes.texts)]
         assert not [text for text in texts if "cuBLAS" in text]
-        legend = figure.axes[0].get_legend()
-        assert legend.get_window_extent().overlaps(figure.axes[0].get_window_extent())
+        (legend,) = figure.legends
+        assert not any(legend.get_window_extent().overlaps(axes.get_window_extent()) for axes in figure.axes)
     assert {path.stem for path in tmp_path.iterdir()} == {f"gemm_{name}" for name in data["parts"]}
 
 

@@ -28,6 +28,7 @@ LAYERS = (
     ("launch",),
     ("product",),
     ("tuning",),
+    ("reports",),
     ("api",),
     ("cli",),
     ("aot",),

@@ -166,3 +166,11 @@ def test_functions_that_need_the_hooks_raise_without_them(name: str) -> None:
     with pytest.raises(warp_tiles.PlanError, match="needs warp_tiles to be enabled") as caught:
         getattr(warp_tiles, name)(*(["__main__"] if name == "plan" else []))
     assert "warp_tiles.enable()" in caught.value.remedy
+
+
+def test_no_module_that_a_command_imports_takes_the_place_of_a_public_function(tmp_path: Path) -> None:
+    code = (
+        "import warp_tiles, warp_tiles.cli, warp_tiles.reports.page, warp_tiles.reports.trace\n"
+        "print([name for name in ('plan', 'report', 'record', 'prefetch') if not callable(getattr(warp_tiles, name))])"
+    )
+    assert python(code, tmp_path).split() == ["[]"]

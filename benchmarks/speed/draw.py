@@ -1,9 +1,9 @@
-"""Draws the results of ``gemm.py``: bars of all sides by shape, with a mark at the bound or the floor."""
+"""Draws the results of ``gemm.py``: bars of all sides by shape, with a mark at a limit, or dots of ratios."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,41 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import patheffects, pyplot
 
+from benchmarks.speed.ratios import geometric_mean, outlier
+
 Row = dict[str, Any]
 COLOURS = {"warp": "#999999", "scalar": "#d5d5d5", "tiles": "#5b8c00", "cublas": "#3b6fb0"}
 LABELS = {"warp": "unmodified Warp", "scalar": "Warp's scalar path", "tiles": "warp_tiles", "cublas": "cuBLAS"}
-_BOUND = "#b03a2e"
+LIMIT = "limit if each product moved A, B and C through shared memory; sums in registers can exceed it"
+LOADS = "Warp's tile_load alone, without products; loading ahead can exceed it"
+_MARK = "#b03a2e"
+_THREADS = {32: ("o", "-"), 64: ("s", "--"), 128: ("^", ":")}  # markers of dots, styles of lines
+_TYPES = {"fp32": "#3b6fb0", "fp64": "#5b8c00"}
+_FLAT = 0.015
+_OUTLINE = [patheffects.withStroke(linewidth=2.5, foreground="white")]
+_PEER = "times the faster of\nWarp's two paths"
+
+
+def _shape(row: Row) -> str:
+    return f"{row['m']}x{row['n']}x{row['k']}"
 
 
 def _label(row: Row) -> str:
     beside = f"\n{row['to_cublas']:.2f} of cuBLAS" if "to_cublas" in row else ""
-    return f"{row['m']}x{row['n']}x{row['k']}\n{row['threads']} threads{beside}"
+    return f"{_shape(row)}\n{row['threads']} threads{beside}"
+
+
+def title(types: str, rows: Sequence[Row]) -> str:
+    """Dtypes and the geometric mean of the ratios. It names a row on which the mean hangs."""
+    mean = geometric_mean(row["ratio"] for row in rows if "ratio" in row)
+    if mean is None:
+        return types
+    text = f"{types}: {mean:.1f}x as fast as Warp, geometric mean"
+    found = outlier(rows)
+    if found is None:
+        return text
+    row, rest = found
+    return f"{text}; {rest:.1f}x without {_shape(row)} with {row['threads']} threads ({row['ratio']:.1f}x)"
 
 
 def _rate(row: Row, side: str) -> float:
@@ -33,26 +59,48 @@ def _rate(row: Row, side: str) -> float:
 def _bars(axes: Any, rows: list[Row], types: str, mark: Callable[[Row], float | None], marked: str) -> None:
     sides = [side for side in COLOURS if any("tflops" in row.get(side, {}) for row in rows)]
     width = 0.8 / max(1, len(sides))
-    for number, side in enumerate(sides):
-        places = [place + width * (number - (len(sides) - 1) / 2) for place in range(len(rows))]
-        heights = [_rate(row, side) for row in rows]
+    offsets = {side: width * (number - (len(sides) - 1) / 2) for number, side in enumerate(sides)}
+    for side in sides:
+        places = [place + offsets[side] for place in range(len(rows))]
         # heights compare times, so cuBLAS's two gradients count as the three products of our adjoint
         counted = ", counted as three products" if side == "cublas" and rows[0]["backward"] else ""
+        heights = [_rate(row, side) for row in rows]
         axes.bar(places, heights, width, color=COLOURS[side], label=LABELS[side] + counted)
-    marks = [(place, mark(row)) for place, row in enumerate(rows)]
-    known = [(place, value) for place, value in marks if value is not None]
-    if known:
-        left, right = [place - 0.45 for place, _ in known], [place + 0.45 for place, _ in known]
-        axes.hlines([value for _, value in known], left, right, color=_BOUND, label=marked)
-    outline = [patheffects.withStroke(linewidth=2, foreground="white")] if "cublas" in sides else []
+    marks = {place: value for place, row in enumerate(rows) if (value := mark(row)) is not None}
+    if marks:
+        left, right = [place - 0.45 for place in marks], [place + 0.45 for place in marks]
+        axes.hlines(list(marks.values()), left, right, color=_MARK, label=marked)
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.15)
     for place, row in enumerate(rows):
         if "ratio" in row:
-            text = axes.text(place, row["tiles"]["tflops"], f"{row['ratio']:.1f}x", ha="center", va="bottom")
-            text.set(fontsize=7, path_effects=outline)
-    axes.set_xticks(range(len(rows)), [_label(row) for row in rows], fontsize=7)
-    axes.set_title(types, fontsize=9)
-    axes.set_ylabel("TFLOP/s", fontsize=8)
-    axes.set_ylim(0, axes.get_ylim()[1] * 1.15)
+            height = _above(row["tiles"]["tflops"], marks.get(place), 0.09 * axes.get_ylim()[1])
+            text = axes.text(place + offsets["tiles"], height, f"{row['ratio']:.1f}x", ha="center", va="bottom")
+            text.set(fontsize=8, path_effects=_OUTLINE)
+        low = row.get("warp", {}).get("tflops")
+        if low is not None and low < _FLAT * axes.get_ylim()[1]:  # the bar can hardly be seen
+            axes.text(place + offsets["warp"], low, f"{low:.1f}", ha="center", va="bottom", fontsize=8)
+    axes.set_xticks(range(len(rows)), [_label(row) for row in rows], fontsize=8)
+    axes.margins(x=0.01)
+    _finish(axes, title(types, rows), "TFLOP/s")
+
+
+def _above(height: float, mark: float | None, room: float) -> float:
+    """The height of a text over a bar. It goes over the mark if the mark would cross it."""
+    return mark if mark is not None and height <= mark < height + room else height
+
+
+def _finish(axes: Any, text: str, label: str) -> None:
+    axes.set_title(text, fontsize=10, loc="left")
+    axes.set_ylabel(label, fontsize=9)
+    axes.tick_params(axis="y", labelsize=8)
+    axes.grid(axis="y", linewidth=0.4, alpha=0.6)
+    axes.set_axisbelow(True)
+
+
+def _subplots(kinds: Sequence[str], width: float, height: float) -> tuple[Any, Any]:
+    count = max(1, len(kinds))
+    figure, axes = pyplot.subplots(count, 1, figsize=(width, height * count + 1), squeeze=False, layout="constrained")
+    return figure, axes[:, 0]
 
 
 def _grid(part: Row, mark: Callable[[Row], float | None], marked: str) -> Any:
@@ -60,15 +108,10 @@ def _grid(part: Row, mark: Callable[[Row], float | None], marked: str) -> Any:
     kinds = list(dict.fromkeys(row["types"] for row in rows))
     most = max((sum(row["types"] == types for row in rows) for types in kinds), default=0)
     beside = any("to_cublas" in row for row in rows)
-    width, height = (1.15, 2.5) if beside else (0.75, 2.3)  # the column needs wider groups and longer labels
-    size = max(9.0, width * most), height * len(kinds) + 0.6
-    figure, all_axes = pyplot.subplots(max(1, len(kinds)), 1, figsize=size, squeeze=False)
-    for axes, types in zip(all_axes[:, 0], kinds):
+    width, height = (1.2, 2.6) if beside else (0.95, 2.3)  # the column needs wider groups and longer labels
+    figure, all_axes = _subplots(kinds, max(10.0, width * most), height)
+    for axes, types in zip(all_axes, kinds):
         _bars(axes, [row for row in rows if row["types"] == types], types, mark, marked)
-    if beside:  # its bars reach the top, so the legend is above them
-        all_axes[0, 0].legend(fontsize=7, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.16))
-    elif kinds:
-        all_axes[0, 0].legend(fontsize=7, ncols=4, loc="upper left")
     return figure
 
 
@@ -76,39 +119,38 @@ def _small(part: Row) -> Any:
     """Draw ratios by shape, one mark for each number of threads."""
     rows = [row for row in part["rows"] if "ratio" in row]
     kinds = list(dict.fromkeys(row["types"] for row in rows))
-    figure, all_axes = pyplot.subplots(max(1, len(kinds)), 1, figsize=(9, 2.6 * len(kinds) + 0.6), squeeze=False)
-    for axes, types in zip(all_axes[:, 0], kinds):
+    figure, all_axes = _subplots(kinds, 10, 2.6)
+    for axes, types in zip(all_axes, kinds):
         selected = [row for row in rows if row["types"] == types]
-        shapes = list(dict.fromkeys(f"{row['m']}x{row['n']}x{row['k']}" for row in selected))
-        for threads, marker in ((32, "o"), (64, "s"), (128, "^")):
+        shapes = list(dict.fromkeys(map(_shape, selected)))
+        for number, (threads, (marker, _)) in enumerate(_THREADS.items()):
             points = [row for row in selected if row["threads"] == threads]
-            places = [shapes.index(f"{row['m']}x{row['n']}x{row['k']}") for row in points]
-            axes.plot(
-                places, [row["ratio"] for row in points], marker, label=f"{threads} threads", color=COLOURS["tiles"]
-            )
-        axes.axhline(1, color=_BOUND, linewidth=0.8)
-        axes.set_xticks(range(len(shapes)), shapes, fontsize=7)
-        axes.set_ylabel("times the faster of\nWarp's two paths", fontsize=8)
-        axes.set_ylim(0, axes.get_ylim()[1] * 1.15)
-        axes.set_title(types, fontsize=9)
-    if kinds:
-        all_axes[0, 0].legend(fontsize=7, ncols=4, loc="upper left")
+            places = [shapes.index(_shape(row)) + 0.2 * (number - 1) for row in points]  # beside each other
+            ratios = [row["ratio"] for row in points]
+            axes.plot(places, ratios, marker, label=f"{threads} threads", color=COLOURS["tiles"], markersize=5)
+        axes.axhline(1, color=_MARK, linewidth=0.8, label="as fast as Warp")
+        axes.set_xticks(range(len(shapes)), shapes, fontsize=8)
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
+        _finish(axes, title(types, selected), _PEER)
     return figure
 
 
 def _every_small(part: Row) -> Any:
     """Draw ratios in rising order, one line for each dtype and number of threads."""
     rows = [row for row in part["rows"] if "ratio" in row]
-    figure, axes = pyplot.subplots(figsize=(9, 3.6))
-    for types, threads in itertools.product(dict.fromkeys(row["types"] for row in rows), (32, 64, 128)):
+    figure, (axes,) = _subplots(["all"], 10, 3.4)
+    for types, threads in itertools.product(dict.fromkeys(row["types"] for row in rows), _THREADS):
         selected = [row for row in rows if row["types"] == types and row["name"].endswith(f" {threads}")]
         ratios = sorted(row["ratio"] for row in selected)
         places = [(place + 0.5) / len(ratios) for place in range(len(ratios))]
-        axes.plot(places, ratios, label=f"{types}, {threads} threads")
-    axes.axhline(1, color=_BOUND, linewidth=0.8)
-    axes.set_xlabel("share of the sizes", fontsize=8)
-    axes.set_ylabel("times the faster of\nWarp's two paths", fontsize=8)
-    axes.legend(fontsize=7)
+        style = {"color": _TYPES.get(types), "linestyle": _THREADS[threads][1]}
+        axes.plot(places, ratios, label=f"{types}, {threads} threads", **style)
+    axes.axhline(1, color=_MARK, linewidth=0.8, label="as fast as Warp")
+    axes.set_xlabel("share of the sizes, the least ratio first", fontsize=9)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.margins(x=0.01)
+    axes.set_ylim(bottom=0)
+    _finish(axes, "", _PEER)
     return figure
 
 
@@ -119,6 +161,13 @@ def _as_fast_as(row: Row, side: str) -> float | None:
     return float(row["tiles"]["tflops"] * row["tiles"]["median_us"] / row[side]["median_us"])
 
 
+def _legend(figure: Any, heading: str) -> None:
+    """Add the picture's title and one legend for all axes, above them, so that they cover nothing."""
+    found = {label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels())}
+    given = {"loc": "outside upper center", "ncols": min(max(1, len(found)), 4), "fontsize": 8, "frameon": False}
+    figure.legend(found.values(), found, title=heading, title_fontsize=11, **given)
+
+
 def draw(data: Row, folder: Path) -> None:
     """Write one picture for each part into a folder."""
     for name, part in data["parts"].items():
@@ -127,13 +176,10 @@ def draw(data: Row, folder: Path) -> None:
         elif name == "every_small":
             figure = _every_small(part)
         elif "loop" in name:
-            figure = _grid(part, lambda row: _as_fast_as(row, "loads"), "loads alone")
+            figure = _grid(part, lambda row: _as_fast_as(row, "loads"), LOADS)
         else:
-            figure = _grid(
-                part, lambda row: row.get("bound", {}).get("tflops"), "bound of shared memory and arithmetic"
-            )
+            figure = _grid(part, lambda row: row.get("bound", {}).get("tflops"), LIMIT)
         run = data["runs"][part["rows"][-1]["run"]]
-        figure.suptitle(f"{part['title']}; {run['gpu']}, Warp {run['warp']}", fontsize=10)
-        figure.tight_layout()
+        _legend(figure, f"{part['title']}; {run['gpu']}, Warp {run['warp']}")
         figure.savefig(folder / f"gemm_{name}.png", dpi=110)
         pyplot.close(figure)

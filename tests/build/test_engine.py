@@ -80,7 +80,8 @@ def test_an_in_flight_build_is_shared(bench: Bench) -> None:
     bench.pool.gate.set()
     built, found = first[ALIGNED].result(20), second[ALIGNED].result(20)
     assert (built.hit, found.hit) == (False, True), "the second module built nothing"
-    assert replace(found, hit=False) == built
+    assert (built.shared, found.shared) == (False, True)
+    assert replace(found, hit=False, shared=False) == built
     assert len(bench.pool.requests) == 1
     end = time.monotonic() + 10
     while len(bench.engine._in_flight) and time.monotonic() < end:

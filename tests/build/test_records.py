@@ -52,7 +52,10 @@ def test_a_build_is_printed_without_its_bytes() -> None:
         "key": "ab" * 32,
         "hit": False,
         "lto_bytes": 100,
+        "started_at_s": 0.0,
         "seconds": 1.2346,
+        "compiled": None,
+        "shared": False,
         "warnings": [],
     }
     config = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)

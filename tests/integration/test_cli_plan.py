@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -232,3 +233,31 @@ def test_compile_needs_a_folder(folder: Path) -> None:
     done = command("compile", folder / "main.py")
     assert done.returncode == 2
     assert "--output" in done.stderr
+
+
+def test_plan_writes_a_page(folder: Path) -> None:
+    page = folder / "plan.html"
+    done = command("plan", "--html", page, folder / "main.py", folder)
+    (module,) = json_of(done)["modules"]
+    text = page.read_text()
+    assert "Plan of main.py for sm_90" in text
+    for variant in module["variants"]:
+        assert f"{variant['role']} 16x16x16" in text
+    assert "chosen by default" in text
+
+
+def test_a_page_without_a_folder_is_refused_before_the_script_runs(folder: Path) -> None:
+    done = command("plan", "--html", folder / "none" / "plan.html", folder / "main.py", folder, as_json=False)
+    assert "the page cannot be written: there is no folder" in usage_error(done)
+    assert not (folder / "sum").exists()
+
+
+def test_compile_writes_the_record_of_its_builds(folder: Path) -> None:
+    report, trace = folder / "report.json", folder / "trace.json"
+    options = ("--report", report, "--trace", trace, "-o", folder / "out")
+    done = command("compile", *options, folder / "main.py", folder, cache=folder / "lto")
+    (row,) = json_of(done)["modules"]
+    (module,) = json.loads(report.read_text())["modules"]
+    assert (module["lto_builds"], module["cubin_bytes"]) == (row["lto_builds"], row["cubin_bytes"])
+    assert all(build["started_at_s"] >= module["started_at_s"] for build in module["builds"])
+    assert json.loads(trace.read_text())["traceEvents"]

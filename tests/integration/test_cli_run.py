@@ -111,3 +111,34 @@ def test_a_second_run_compiles_what_the_first_one_loaded(folder: Path, prefetch:
         assert {"first 1", "second 2"} <= set(done.stdout.splitlines()), done.stderr
     noted = "modules of the script's last run that are now compiled side by side: 1"
     assert [noted in done.stderr for done in runs] == [False, prefetch == "1"]
+
+
+@pytest.fixture
+def building(folder: Path) -> Path:
+    """A script that builds a module with one product and two skipped adjoints, without a GPU."""
+    text = "import sys\nimport warp as wp\n\n" + gemm(m=8, n=8, k=8, decorator=FORWARD_ONLY)
+    text += "wp.compile_aot_module(__name__, arch=90, module_dir=sys.argv[1], use_ptx=False)\nraise KeyError('<b>')\n"
+    (folder / "aot.py").write_text(text)
+    return folder / "aot.py"
+
+
+def test_a_report_that_ends_in_html_is_a_page_and_a_trace_has_the_builds(folder: Path, building: Path) -> None:
+    report, trace = folder / "report.HTML", folder / "trace.json"
+    options = ("--report", report, "--trace", trace)
+    done = command("run", *options, building, folder / "out", as_json=False, cache=folder / "lto")
+    assert "KeyError" in done.stderr
+    text = report.read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    for part in ("Run of aot.py with warp_tiles", "forward 8x8x8", "Timeline of the builds", "enable_backward=False"):
+        assert part in text
+    assert "KeyError: &#x27;&lt;b&gt;&#x27;" in text
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["cat"] for event in events if event["ph"] == "X"} >= {"module", "compile", "link"}
+
+
+@pytest.mark.parametrize(("option", "what"), [("--report", "report"), ("--trace", "trace")])
+def test_an_output_without_a_folder_is_refused_before_the_script_runs(folder: Path, option: str, what: str) -> None:
+    done = command("run", option, folder / "none" / "file.html", folder / "main.py", folder, as_json=False)
+    assert done.returncode == 2
+    assert f"the {what} cannot be written: there is no folder" in done.stderr
+    assert not (folder / "sum").exists()

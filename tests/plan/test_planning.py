@@ -206,7 +206,7 @@ def test_a_plan_prints_the_fields_of_a_solver() -> None:
 
 PLAN_FIELDS = {
     "role", "m", "n", "k", "a_dtype", "b_dtype", "c_dtype", "precision", "arrangement", "leading_dimensions",
-    "threads", "arch", "needed", "reason", "provider", "key", "cached", "tile_config", "symbol",
+    "threads", "arch", "needed", "reason", "provider", "key", "cached", "tile_config", "symbol", "choice",
 }  # fmt: skip
 
 

@@ -117,6 +117,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "stale_records": "retune",
         "record_gpu": "NVIDIA H200",
         "tune_budget_s": "2.5",
+        "nvtx": "1",
     }
     assert set(values) == set(settings.defaults())
     found = from_environment({settings.ENVIRONMENT[name]: value for name, value in values.items()})
@@ -138,7 +139,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "loop_sums": False,
         "wide_moves": False,
     }
-    typed |= {"background": True, "record_paths": (Path("/a"), Path("/b")), "tune_budget_s": 2.5}
+    typed |= {"background": True, "nvtx": True, "record_paths": (Path("/a"), Path("/b")), "tune_budget_s": 2.5}
     assert found == {**values, **typed}
 
 

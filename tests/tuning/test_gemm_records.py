@@ -59,6 +59,7 @@ def test_the_winner_is_planned_built_and_cached(bench: Bench) -> None:
     found, artifact = planned(bench, HALF), bench.build(HALF)
     assert found.tile_config == artifact.tile_config == another_tile(HALF) != usual.tile_config
     assert found.provider == artifact.provider == "mma"
+    assert found.choice == found.to_json()["choice"] == "tuned"
     assert found.reason.endswith("; mma: tuned: 12.3 us against 14.1 us of the chooser's pick")
     assert found.key == artifact.key != usual.key
     assert not artifact.hit
@@ -71,6 +72,7 @@ def test_a_variant_without_a_record_is_left_to_the_chooser(bench: Bench) -> None
     remember(bench, HALF, tuned_to(HALF))
     found = planned(bench, SINGLE)
     assert found.tile_config == choose(SINGLE)
+    assert found.choice == "default"
     assert found.reason.endswith("; mma: the first provider")
 
 

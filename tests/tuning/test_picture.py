@@ -6,8 +6,10 @@ import math
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from tests.tuning.tuning_records import failure, key, timing
 from warp_tiles.errors import RecordError
@@ -106,3 +108,33 @@ def test_a_picture_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         draw(search(3), tmp_path / "missing" / "search.png")
     with pytest.raises(RecordError, match="no configuration"):
         draw(record(), tmp_path / "search.png")
+
+
+def drawn_axes(made: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The axes of a picture, after they were drawn."""
+    figures: list[Any] = []
+    save = Figure.savefig
+
+    def keep(figure: Any, *arguments: Any, **options: Any) -> None:
+        figures.append(figure)
+        save(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    draw(made, tmp_path / "search.png")
+    return list(figures[0].get_axes())
+
+
+def test_the_legend_covers_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks, rows = drawn_axes(search(MAX_ROWS + 20, 5), tmp_path, monkeypatch)
+    legend = ranks.get_legend().get_window_extent()
+    assert [text.get_text() for text in ranks.get_legend().get_texts()] == ["winner", "80 measured", "5 dropped"]
+    assert not legend.overlaps(ranks.get_window_extent())
+    assert not legend.overlaps(rows.get_tightbbox())
+    assert legend.y1 <= ranks.figure.get_window_extent().y1
+
+
+@pytest.mark.parametrize(("slowest", "text"), [(100.0, "interval"), (9000.0, "interval (logarithmic)")])
+def test_a_logarithmic_axis_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slowest: float, text: str) -> None:
+    (axes,) = drawn_axes(record(timing({"x": 1}, 50.0), timing({"x": 2}, slowest)), tmp_path, monkeypatch)
+    assert axes.get_xlabel().endswith(text)
+    assert (axes.get_xscale() == "log") == text.endswith("(logarithmic)")

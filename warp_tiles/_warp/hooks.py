@@ -44,6 +44,7 @@ from warp_tiles._warp.tracing import Tracer
 from warp_tiles._warp.translate import mentions
 from warp_tiles.build.engine import Engine
 from warp_tiles.errors import PlanError
+from warp_tiles.util.nvtx import marked
 
 if TYPE_CHECKING:
     from warp_tiles._warp.module_recorder import ModuleRecorder
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from warp_tiles.plan.planning import ModulePlan
 
 _NO_EFFECT_ON_CODE = {
-    "build_wait_s", "cache_max_bytes", "jobs", "precompile_headers", "prefetch", "progress",
+    "build_wait_s", "cache_max_bytes", "jobs", "nvtx", "precompile_headers", "prefetch", "progress",
     "tune_budget_s", "whole_gradients",
 }  # fmt: skip
 
@@ -232,7 +233,8 @@ class Hooks:
         def prepare(annotated: ModulePlan) -> ModuleBuild:
             return ModuleBuild(self.engine, generated, with_loops(annotated, generated))
 
-        plan = with_loops(self.engine.annotate(bare), generated)
+        with marked(bare.settings.nvtx, f"plan {bare.name}"):
+            plan = with_loops(self.engine.annotate(bare), generated)
         reserve_shared(builder, state, reserved_bytes(plan, generated))
         self.reloads.before_build(builder.module, builder.options, bare, plan, prepare)
         self.engine.recorder.add_plan(plan)

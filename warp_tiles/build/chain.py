@@ -107,11 +107,19 @@ class Chain:
             log=missing.log,
         ) from missing
 
-    def reason(self, provider: Provider[Any], variant: Variant, obstacles: Sequence[WarpTilesError]) -> str:
-        """The reason for a provider and its tile configuration, for the plan."""
+    def _measurement(self, provider: Provider[Any], variant: Variant) -> TunedChoice | None:
         best = self._best(variant)
         if best is not None and best.provider != provider.name:  # use the provider's own measurement
             best = self._measured(variant, [provider.name])
+        return best
+
+    def choice(self, provider: Provider[Any], variant: Variant) -> str:
+        """What decided about a provider and its tile configuration: ``tuned`` or ``default``."""
+        return "default" if self._measurement(provider, variant) is None else "tuned"
+
+    def reason(self, provider: Provider[Any], variant: Variant, obstacles: Sequence[WarpTilesError]) -> str:
+        """The reason for a provider and its tile configuration, for the plan."""
+        best = self._measurement(provider, variant)
         causes = [error.message for error in obstacles]
         if self.forced:
             causes.append(f"{self.settings.named('provider')} names it")
@@ -148,8 +156,9 @@ def assign_provider(chain: Chain, planned: PlannedVariant, context: ProviderCont
             recipe = offer.recipes[0]
             reason = f"{planned.reason}; {chain.reason(provider, variant, obstacles)}"
             found = replace(
-                planned, reason=reason, provider=provider.name, symbol=recipe.symbol, tile_config=recipe.tile_config
-            )
+                planned, reason=reason, provider=provider.name, symbol=recipe.symbol, tile_config=recipe.tile_config,
+                choice=chain.choice(provider, variant),
+            )  # fmt: skip
             return found, offer
         if isinstance(offer.obstacle, ToolchainError):
             chain.require_fallback(offer.obstacle)

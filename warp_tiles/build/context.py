@@ -7,10 +7,11 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from warp_tiles.build.phases import COMPILE, Phase
 from warp_tiles.cache import cache_root
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, WorkerError
 from warp_tiles.remote import LTOIR, MODULE
@@ -18,6 +19,7 @@ from warp_tiles.settings import Settings
 from warp_tiles.toolchain.recorded import RecordedStore
 from warp_tiles.toolchain.search import Toolchain, Version, dotted, require_linkable
 from warp_tiles.toolchain.store import ToolchainStore
+from warp_tiles.util.clock import now_s
 from warp_tiles.util.threads import DaemonThreads
 from warp_tiles.util.trusted_folder import TrustedFolder
 
@@ -206,11 +208,13 @@ class BuildContext:
         resources: The resources.
         settings: The settings.
         low_priority: True to use compiler processes of low priority, for builds in the background.
+        compiled: The work of the compiler, added by each :meth:`get_or_compile` that compiles.
     """
 
     resources: Resources
     settings: Settings
     low_priority: bool = False
+    compiled: list[Phase] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def root(self) -> Path:
@@ -329,6 +333,7 @@ class BuildContext:
                     f"the executor compiled with {compiled.compiler}, this process has {expected}",
                     "install the same packages where the executor runs",
                 )
+            self.compiled.append(Phase(COMPILE, now_s() - compiled.seconds, compiled.seconds))
             return compiled.payload, info(compiled)
 
         entry, hit = self.cache.get_or_build(key, build, self.elsewhere(LTOIR, key))

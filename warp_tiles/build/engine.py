@@ -6,17 +6,17 @@ import contextlib
 import functools
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from warp_tiles import settings
 from warp_tiles.build.chain import Chain, assign_provider
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.fallback import toolchain_text, variant_text
 from warp_tiles.build.locked import require_cached
+from warp_tiles.build.measurements import Measurements
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
 from warp_tiles.cache._missed import MissedKeys
@@ -33,12 +33,13 @@ from warp_tiles.providers import (
     ScalarProvider,
     SolverProvider,
 )
-from warp_tiles.providers.base import Tuned
 from warp_tiles.providers.fallbacks import Libmathdx
 from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import Variant
 from warp_tiles.toolchain.code_folders import code_files
 from warp_tiles.toolchain.search import Version
+from warp_tiles.util.clock import now_s
+from warp_tiles.util.nvtx import marked
 from warp_tiles.util.single_flight import Flights
 from warp_tiles.util.warn import WarnedTexts, warn
 from warp_tiles.version import __version__
@@ -46,24 +47,10 @@ from warp_tiles.version import __version__
 if TYPE_CHECKING:
     from warp_tiles.cache import Cache
     from warp_tiles.toolchain.sources import DeviceSource
-    from warp_tiles.toolchain.store import ToolchainStore
 
 log = logging.getLogger("warp_tiles")
 STARTED_AHEAD = 2  # compiler processes: one for the module, one for its functions
 _COMPILING = frozenset((MmaProvider.name, CublasdxProvider.name))  # the providers that need compiler processes
-
-
-class Measurements(Protocol):
-    """Measurements of GEMM variants, and a way to add some."""
-
-    def snapshot(self, now: Settings, store: ToolchainStore) -> Tuned | None:
-        """The measurements that are valid under some settings; None if there are none."""
-
-    def forget(self) -> None:
-        """Read the records again at the next use."""
-
-    def tune_missing(self, engine: Engine, variants: Sequence[GemmVariant], now: Settings) -> None:
-        """Measure the variants without a record, if this machine has a GPU of their architecture."""
 
 
 class Engine:
@@ -372,16 +359,20 @@ class Engine:
     def _build_recipe(
         self, variant: Variant, provider: Provider[Any], recipe: Recipe, context: BuildContext
     ) -> Artifact:
-        start = time.perf_counter()
+        started = now_s()
+        context = replace(context, compiled=[])
         if recipe.symbol and not context.settings.rules.builds and provider.key_of(recipe) is None:
             raise LockedError(f"{recipe.title} builds {variant.describe()}, and its builds are not cached")
         choice = context.settings.progress
-        with self.progress.variant(recipe.variant.describe(), choice) if recipe.symbol else contextlib.nullcontext():
+        what = recipe.variant.describe()
+        with (
+            self.progress.variant(what, choice) if recipe.symbol else contextlib.nullcontext(),
+            marked(context.settings.nvtx, f"build {what}"),
+        ):
             built = provider.build(recipe, context)
-        seconds = time.perf_counter() - start
         return Artifact(
-            variant, built.symbol, built.payload, provider.name, built.key, built.hit, seconds,
-            tile_config=recipe.tile_config,
+            variant, built.symbol, built.payload, provider.name, built.key, built.hit, now_s() - started,
+            tile_config=recipe.tile_config, started_at_s=started, compiled=next(iter(context.compiled), None),
         )  # fmt: skip
 
 
@@ -403,7 +394,7 @@ def _share(build: Future[Artifact]) -> Future[Artifact]:
         if error is not None:
             shared.set_exception(error)
         else:
-            shared.set_result(replace(done.result(), hit=True))
+            shared.set_result(replace(done.result(), hit=True, shared=True))
 
     build.add_done_callback(pass_on)
     return shared

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 from warp_tiles.build.deployment import not_in_bundle
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.module_cache import module_flight, module_key
+from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, Phases
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.cache import Entry
 from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
@@ -27,7 +27,9 @@ from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.plan.registers import with_register_limit
 from warp_tiles.providers.mma import device_function
 from warp_tiles.solver.variant import Variant
+from warp_tiles.util.clock import now_s
 from warp_tiles.util.files import write_atomic
+from warp_tiles.util.nvtx import marked
 from warp_tiles.util.warn import warn
 
 log = logging.getLogger("warp_tiles")
@@ -48,7 +50,8 @@ class ModuleBuild:
         self._generated = generated
         self._session = generated.session
         self._futures: Mapping[Variant, Future[Artifact]] = {}
-        self._started = time.perf_counter()
+        self._started = now_s()
+        self._phases = Phases()
         self.module_source: ModuleSource | None = None  # finish() sets it, unless Warp added its own inputs
         self._settings = plan.settings
         self._context = engine.build_context(plan.settings)
@@ -70,7 +73,7 @@ class ModuleBuild:
         Raises:
             LockedError: The policy is ``locked``, and something is not in the cache.
         """
-        self._started = time.perf_counter()
+        self._started, self._phases = now_s(), Phases()
         if not self._settings.keeps_modules:  # the whole module may be known
             self._start_functions()
 
@@ -182,12 +185,12 @@ class ModuleBuild:
             else:
                 if has_functions and self._settings.bundle is not None:
                     raise not_in_bundle(self.plan, self._settings.bundle)
-                began = time.perf_counter()
+                began = now_s()
                 self._start_functions()
                 early = self._compile(module, source_path) if linked_here and not ahead else None
                 record = self._built(module, source_path, output_path, early, ahead, foreign, warp_inputs, warp_build)
                 if flight is not None and record.linker == "warp_tiles" and _is_as_planned(record):
-                    info = {"module": self.plan.name, "build_seconds": round(time.perf_counter() - began, 3)}
+                    info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
                     record = replace(record, module_key=flight.keep(output_path.read_bytes(), info).key)
         if not warp_inputs and not keywords.get("fatbins"):
             self.module_source = replace(module, keywords={**keywords, "ltoirs": None, "fatbins": None})
@@ -228,7 +231,8 @@ class ModuleBuild:
         warp_build: Callable[[list[bytes]], None],
     ) -> ModuleRecord:
         """Link the module from its functions, here or with Warp's own build. See :meth:`finish`."""
-        artifacts = self._artifacts()
+        with self._phases.measured(WAIT):
+            artifacts = self._artifacts()
         self._refuse_scalar(artifacts)
         payloads = _payloads(artifacts)
         foreign += _foreign_inputs(artifacts)
@@ -241,12 +245,14 @@ class ModuleBuild:
         if not reason and ahead and ahead[0] == self._digest(module, text, payloads):
             write_atomic(output_path, ahead[1])
         elif not reason:
-            reason = self._link(module, source_path, output_path, early, payloads)
+            with marked(self._settings.nvtx, f"link {self.plan.name}"):
+                reason = self._link(module, source_path, output_path, early, payloads)
             if reason and suffix:
                 suffix = False
                 write_atomic(source_path, self.text(artifacts, suffix=False).encode("utf-8"))
         if reason:
-            warp_build([*warp_inputs, *payloads])
+            with self._phases.measured(WARP_LINK), marked(self._settings.nvtx, f"link {self.plan.name} by Warp"):
+                warp_build([*warp_inputs, *payloads])
         return self._record(artifacts, reason, output_path, suffix=suffix)
 
     def _record(
@@ -259,10 +265,12 @@ class ModuleBuild:
             reason,
             output_path.name,
             os.path.getsize(output_path),
-            time.perf_counter() - self._started,
+            now_s() - self._started,
             self._generated.loops(
                 planned_functions(self.plan) if found else _functions(artifacts), self._settings, suffix=suffix
             ),
+            started_at_s=self._started,
+            phases=self._phases.found,
             found=found,
         )
 
@@ -283,7 +291,7 @@ class ModuleBuild:
 
     def _compile(self, module: ModuleSource, source_path: Path) -> Future[Compiled]:
         request = self._compile_request(module, source_path.read_text("utf-8"))
-        return self._context.compile_module(request, module, self._generated.prefix)
+        return self._phases.of_process(COMPILE, self._context.compile_module(request, module, self._generated.prefix))
 
     def _compile_request(self, module: ModuleSource, text: str) -> CompileRequest:
         options = module_options(module, self._context.toolchain().nvrtc_version)
@@ -311,7 +319,8 @@ class ModuleBuild:
 
         def link(compiled: Future[Compiled]) -> None:
             request = self._link_request(module, (result_of(compiled).payload, *payloads))
-            write_atomic(output_path, result_of(self._context.pool.submit(request)).payload)
+            linked = self._phases.of_process(LINK, self._context.pool.submit(request))
+            write_atomic(output_path, result_of(linked).payload)
 
         try:
             try:

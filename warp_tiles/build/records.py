@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from warp_tiles.build.phases import Phase
 from warp_tiles.plan.planning import ModulePlan, PlannedLoop
 from warp_tiles.solver.config import Config
 from warp_tiles.solver.variant import Variant
@@ -27,6 +28,10 @@ class Artifact:
         warnings: Warnings about it that were issued.
         lto_bytes: Size of the LTO-IR if the payload itself was released.
         tile_config: Tile configuration of the provider ``mma``; None with others.
+        started_at_s: Start of the build or lookup, in seconds of :func:`warp_tiles.util.clock.now_s`.
+        compiled: The part in which a compiler process worked; None if none did. In the rest the build waited for a
+            compiler process or for another process that built the same function, or used files.
+        shared: True if another module's build, or one in the background, had started it.
     """
 
     variant: Variant
@@ -39,6 +44,9 @@ class Artifact:
     warnings: tuple[str, ...] = ()
     lto_bytes: int = 0
     tile_config: Config | None = None
+    started_at_s: float = 0.0
+    compiled: Phase | None = None
+    shared: bool = False
 
     def without_payload(self) -> Artifact:
         """A copy without the payload, for the record, which outlives the build."""
@@ -54,7 +62,10 @@ class Artifact:
             "key": self.key,
             "hit": self.hit,
             "lto_bytes": self.lto_bytes or len(self.payload),
+            "started_at_s": round(self.started_at_s, 4),
             "seconds": round(self.seconds, 4),
+            "compiled": self.compiled.to_json() if self.compiled else None,
+            "shared": self.shared,
             "warnings": list(self.warnings),
         }
 
@@ -74,6 +85,8 @@ class ModuleRecord:
         loops: The treatment of each loop of products. It can differ from the plan if a build failed.
         module_key: Digest of the linked module's key; empty if the module is not kept.
         found: True if the linked module was in the cache or in the remote store.
+        started_at_s: The end of code generation, in seconds of :func:`warp_tiles.util.clock.now_s`.
+        phases: The steps of the build.
     """
 
     plan: ModulePlan
@@ -86,6 +99,8 @@ class ModuleRecord:
     loops: tuple[PlannedLoop, ...] = ()
     module_key: str = ""
     found: bool = False
+    started_at_s: float = 0.0
+    phases: tuple[Phase, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The record as ``warp-tiles run --report`` writes it."""
@@ -104,7 +119,9 @@ class ModuleRecord:
             "found": self.found,
             "output": self.output,
             "cubin_bytes": self.output_bytes,
+            "started_at_s": round(self.started_at_s, 4),
             "seconds": round(self.seconds, 4),
+            "phases": [phase.to_json() for phase in self.phases],
         }
 
     def summary(self) -> str:

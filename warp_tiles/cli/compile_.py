@@ -20,6 +20,7 @@ from warp_tiles.cli.output import (
     print_table,
     script_output_to_stderr,
 )
+from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_report, write_trace
 from warp_tiles.launch.script import Target
 from warp_tiles.util.threads import side_by_side
 
@@ -30,21 +31,25 @@ _MOST_THREADS = 32
 @click.option("--arch", type=click.IntRange(min=1), default=90, show_default=True, help="Compute capability.")
 @click.option("--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own.")
 @click.option("-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), required=True)
+@record_options
 @bundle_option
 @policy_option
 @json_option
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def compile_(
-    script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | None, folder: Path, as_json: bool
-) -> None:
+    script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | None, folder: Path, report_file: Path | None,
+    trace_file: Path | None, as_json: bool,
+) -> None:  # fmt: skip
     """Compile every module of SCRIPT to a cubin with its metadata in the output folder.
 
     The script runs as under "plan": its launches are recorded and not executed. Modules are compiled in parallel.
     """
-    from warp_tiles import _warp, api
+    from warp_tiles import _warp, api, settings
     from warp_tiles.launch.script import discover
 
+    settings.current()  # reports an invalid setting first
+    require_folders({"the report": report_file, "the trace": trace_file})
     with script_output_to_stderr(as_json):
         api.enable()
         _warp.require_target(arch, block_dim)
@@ -54,6 +59,11 @@ def compile_(
             folder.mkdir(parents=True, exist_ok=True)
         with kernel_errors(script), output_errors(folder):
             built = side_by_side(lambda target: _compile(target, arch, folder), found.targets, _MOST_THREADS)
+    if report_file is not None:
+        title = f"Build of {script.name} for sm_{arch}"
+        write_report(report_file, api.report(), title, facts_of(script, arguments))
+    if trace_file is not None:
+        write_trace(trace_file, api.report(), facts_of(script, arguments))
     rows = [_with_record(row) for row in built]
     if as_json:
         print_json({"modules": rows})

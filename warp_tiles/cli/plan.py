@@ -16,26 +16,38 @@ from warp_tiles.cli.output import (
     print_table,
     script_output_to_stderr,
 )
+from warp_tiles.cli.outputs import facts_of, require_folders, write_page
 from warp_tiles.plan.planning import ModulePlan
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
 @click.option("--arch", type=click.IntRange(min=1), default=90, show_default=True, help="Compute capability.")
 @click.option("--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own.")
+@click.option(
+    "--html",
+    "page_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the plan as a page.",
+    metavar="FILE",
+)
 @policy_option
 @json_option
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | None, as_json: bool) -> None:
+def plan(
+    script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | None, page_file: Path | None, as_json: bool
+) -> None:
     """Print the device functions of SCRIPT's kernels, needed or not, the treatment of their loops, and the reasons.
 
     The script runs, but its launches are recorded and not executed. They show the block sizes and the
     generic kernels that the script uses. Where the script needs results, it can ask warp_tiles.is_planning().
     """
-    from warp_tiles import _warp, api
+    from warp_tiles import _warp, api, settings
     from warp_tiles.launch.script import discover
 
     plans: list[ModulePlan] = []
+    settings.current()  # reports an invalid setting first
+    require_folders({"the page": page_file})
     with script_output_to_stderr(as_json):
         api.enable()
         _warp.require_target(arch, block_dim)
@@ -44,8 +56,11 @@ def plan(script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | N
         with kernel_errors(script):
             for target in found.targets:
                 plans.append(api.plan(target.module, arch=arch, block_dim=target.block_dim))
+    document = {"modules": [item.to_json() for item in plans]}
+    if page_file is not None:
+        write_page(page_file, document, f"Plan of {script.name} for sm_{arch}", facts_of(script, arguments))
     if as_json:
-        print_json({"modules": [item.to_json() for item in plans]})
+        print_json(document)
         return
     shown = [item for item in plans if item.variants or _is_left_to_warp(item)]
     for item in shown:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import sys
 from pathlib import Path
 
 import click
 
-from warp_tiles.cli.output import (
-    bundle_option,
-    json_option,
-    output_errors,
-    policy_option,
-    print_json,
-    script_output_to_stderr,
-)
-from warp_tiles.errors import ScriptError
+from warp_tiles.cli.output import bundle_option, json_option, policy_option, print_json, script_output_to_stderr
+from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_report, write_trace
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--report", "report_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the record here.")
+@record_options
 @bundle_option
 @policy_option
 @json_option
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_json: bool) -> None:
+def run(
+    script: Path, arguments: tuple[str, ...], report_file: Path | None, trace_file: Path | None, as_json: bool
+) -> None:
     """Run SCRIPT with ARGUMENTS under warp_tiles.
 
     Options of warp-tiles come before SCRIPT. Everything after SCRIPT belongs to the script. The report
@@ -37,12 +32,10 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     from warp_tiles.cli.children import enabled_in_children
     from warp_tiles.launch.previous_run import prefetched
     from warp_tiles.launch.script import require_script, run_script
-    from warp_tiles.util.files import write_output
 
     settings.current()  # reports an invalid setting first
     require_script(script)
-    if report_file is not None and not report_file.absolute().parent.is_dir():
-        raise ScriptError(f"the report cannot be written: there is no folder {report_file.absolute().parent}")
+    require_folders({"the report": report_file, "the trace": trace_file})
     logger = logging.getLogger("warp_tiles")
     messages = logging.StreamHandler()
     logger.addHandler(messages)
@@ -55,9 +48,11 @@ def run(script: Path, arguments: tuple[str, ...], report_file: Path | None, as_j
     finally:
         logger.removeHandler(messages)
         if api.is_enabled():
-            record = api.report()
+            ended, record = sys.exc_info()[1], api.report()
             if report_file is not None:
-                with output_errors(report_file):
-                    write_output(report_file, (json.dumps(record, indent=2) + "\n").encode("utf-8"))
+                facts = facts_of(script, arguments, ended)
+                write_report(report_file, record, f"Run of {script.name} with warp_tiles", facts)
+            if trace_file is not None:
+                write_trace(trace_file, record, facts_of(script, arguments, ended))
             if as_json:
                 print_json(record)

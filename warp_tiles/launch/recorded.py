@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
+from warp_tiles import settings
 from warp_tiles.errors import RecordingError
 from warp_tiles.launch import checks as recording_checks
+from warp_tiles.util.nvtx import marked
 
 
 @dataclass(frozen=True)
@@ -305,6 +307,18 @@ class RecordedLaunch:
         )
 
 
+class _MarkedLaunch(RecordedLaunch):
+    """A launch recorded under the setting ``nvtx``: profilers show each replay. A replay does not ask for it."""
+
+    def forward(self) -> None:
+        with marked(True, f"replay {self.kernel.key}"):
+            super().forward()
+
+    def adjoint(self) -> None:
+        with marked(True, f"replay {self.kernel.key}, adjoint"):
+            super().adjoint()
+
+
 def record(
     kernel: Any,
     dim: int | Sequence[int] | None = None,
@@ -381,4 +395,4 @@ def record(
     packed = _Packed(kernel, config, values, gradients)
     if any(gradient is not None for gradient in gradients):
         packed.require_adjoint()
-    return RecordedLaunch(packed, names, len(given), runtime)
+    return (_MarkedLaunch if settings.current().nvtx else RecordedLaunch)(packed, names, len(given), runtime)

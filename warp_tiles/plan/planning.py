@@ -91,6 +91,8 @@ class PlannedVariant:
         provider: Its provider: ``mma``, ``cublasdx``, ``libmathdx`` or ``scalar``; empty if it is skipped.
         symbol: The function that will be called; empty until a provider is found, and on the scalar path.
         tile_config: Tile configuration of the provider ``mma``; None with others.
+        choice: What decided about provider and tile configuration: ``tuned`` (a tuning record) or ``default`` (the
+            order of the providers and the heuristics); empty until a provider is found.
         key: Digest of its cache key; empty if it is not cached by warp_tiles.
         cached: True if the cache holds it.
     """
@@ -107,6 +109,7 @@ class PlannedVariant:
     cached: bool = False
     symbol: str = ""
     tile_config: Config | None = None
+    choice: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints; sizes are null on the scalar path.
@@ -127,6 +130,7 @@ class PlannedVariant:
             "reason": self.reason,
             "provider": self.provider,
             "tile_config": self.tile_config.to_json() if self.tile_config else None,
+            "choice": self.choice,
             "key": self.key,
             "cached": self.cached,
         }

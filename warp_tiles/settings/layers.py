@@ -73,6 +73,7 @@ class Settings:
         stale_records: Records of another driver or Warp patch release: ``reuse`` or ``retune``.
         record_gpu: Name of the GPU whose records are used without a GPU, as ``warp-tiles tune list`` shows it.
         tune_budget_s: Time limit of one search, which stops with the best result so far; 0 for no limit.
+        nvtx: Mark plans, builds, links and replays as ranges for NVIDIA's profilers; needs the package ``nvtx``.
         fast_by_default: True if warp_tiles itself chose the policy ``fast``. Then the next provider may replace one
             without its toolchain. It is not a setting.
         layers: The layer of each value that is not a default, by name. It does not count for equality.
@@ -107,6 +108,7 @@ class Settings:
     stale_records: str = "reuse"
     record_gpu: str = ""
     tune_budget_s: float = 0.0
+    nvtx: bool = False
     fast_by_default: bool = field(default=False, repr=False)
     layers: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
@@ -239,6 +241,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "stale_records": values.choice("reuse", "retune"),
     "record_gpu": values.text,
     "tune_budget_s": values.seconds,
+    "nvtx": values.flag,
 }
 ENVIRONMENT = {name: PREFIX + name.upper() for name in _PARSERS}
 

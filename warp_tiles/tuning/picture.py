@@ -181,6 +181,10 @@ def _scale(axis: Any, limit: Callable[[float, float], object], timings: Sequence
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
+def _scale_text(axis: Any) -> str:
+    return " (logarithmic)" if axis.get_scale() == "log" else ""
+
+
 def _draw_ranks(axes: Any, plan: Layout) -> None:
     """Draw every time by rank. A line separates the dropped candidates."""
     kinds = {
@@ -212,10 +216,11 @@ def _draw_ranks(axes: Any, plan: Layout) -> None:
     _scale(axes.yaxis, axes.set_ylim, plan.ranked)
     axes.set_xlim(0, place)
     axes.set_xlabel("rank of the configuration", fontsize=8)
-    axes.set_ylabel("µs per launch", fontsize=8)
+    axes.set_ylabel("µs per launch" + _scale_text(axes.yaxis), fontsize=8)
     axes.tick_params(labelsize=7)
     axes.grid(axis="y", linewidth=0.4, alpha=0.6)
-    axes.legend(fontsize=7, loc="upper left")
+    # above the axes, where it covers no time
+    axes.legend(fontsize=7, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False)
 
 
 def _draw_rows(axes: Any, plan: Layout) -> None:
@@ -245,7 +250,7 @@ def _draw_rows(axes: Any, plan: Layout) -> None:
     axes.tick_params(axis="x", labelsize=7)
     axes.grid(axis="x", linewidth=0.4, alpha=0.6)
     if timings:
-        axes.set_xlabel("µs per launch: median, and its 95 % interval", fontsize=8)
+        axes.set_xlabel("µs per launch: median, and its 95 % interval" + _scale_text(axes.xaxis), fontsize=8)
     else:
         axes.set_xticks([])
 

@@ -1,0 +1,137 @@
+"""Records of a run and of a plan for the tests of the page and of the trace, made by the classes that runs use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tests.codegen.modules import BIG, SMALL, session
+from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, Phase
+from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.plan.planning import FunctionUse, ModulePlan, PlannedLoop, resolve
+from warp_tiles.solver.variant import Variant
+
+HOSTILE = "<script>alert('x')</script>&\"\x1b[31m"
+CONFIG = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
+WARNING = "mma failed; using cuBLASDx"
+LOOP = PlannedLoop("k", "train.py", 12, 1, "pipelined", 4, "wgmma multiplies 4 stages of 8192 bytes", "wgmma", 64)
+
+
+def plan(name: str = "first", reason: str = "mma: the first provider") -> ModulePlan:
+    """A module of one needed product and two skipped adjoints, with its loop."""
+    use = FunctionUse("k", "k", False, "kernel 'k' has enable_backward=False")
+    made = resolve(session(("k", BIG)), (), ["k"], [use])
+    variants = tuple(
+        replace(v, provider="mma", key="ab" * 32, tile_config=CONFIG, choice="tuned", reason=f"{v.reason}; {reason}")
+        if v.needed
+        else v
+        for v in made.variants
+    )
+    return replace(made, name=name, variants=variants, loops=(LOOP,))
+
+
+def backward_plan(name: str = "second") -> ModulePlan:
+    """A module that needs a product and both adjoints."""
+    use = FunctionUse("trained", "k", True, "kernel 'trained' has a backward pass")
+    made = resolve(session(("k", SMALL)), (0,), ["trained"], [use])
+    changes: dict[str, Any] = {"provider": "mma", "key": "cd" * 32, "tile_config": CONFIG, "choice": "default"}
+    variants = tuple(replace(v, **changes) for v in made.variants)
+    return replace(made, name=name, variants=variants)
+
+
+def built(variant: Variant, start: float, seconds: float, wait: float = 0.1, **changes: Any) -> Artifact:
+    """A build of ``mma`` that waited for a compiler process first."""
+    assert isinstance(variant, GemmVariant)
+    work = Phase(COMPILE, start + wait, seconds - wait)
+    made = Artifact(variant, variant.symbol, b"x" * 30_000, "mma", "ab" * 32, False, seconds, tile_config=CONFIG)
+    return replace(made, started_at_s=start, compiled=work, **changes).without_payload()
+
+
+def found(variant: Variant, start: float, seconds: float = 0.002) -> Artifact:
+    """A cache hit."""
+    return replace(built(variant, start, seconds, 0.0), hit=True, compiled=None)
+
+
+def shared(artifact: Artifact) -> Artifact:
+    """The same build, for another module."""
+    return replace(artifact, hit=True, shared=True)
+
+
+def record(
+    module: ModulePlan,
+    artifacts: Sequence[Artifact],
+    start: float,
+    seconds: float,
+    *,
+    compiled: float = 0.5,
+    reason: str = "",
+) -> ModuleRecord:
+    """The record of a module: its source compiles, then it is linked until the end."""
+    ready = max([start + 0.2 + compiled, *(a.started_at_s + a.seconds for a in artifacts)])
+    phases = (
+        Phase(WAIT, start, max(a.started_at_s + a.seconds for a in artifacts) - start),
+        Phase(COMPILE, start + 0.2, compiled),
+        Phase(WARP_LINK if reason else LINK, ready, start + seconds - ready),
+    )
+    linker = "warp" if reason else "warp_tiles"
+    output = f"wp_{module.name}.sm90.cubin"
+    return ModuleRecord(module, artifacts, linker, reason, output, 130_000, seconds, module.loops, start, phases)
+
+
+FORWARD = built(BIG[Role.FORWARD], 1.0, 0.6)
+SMALL_BUILDS = (
+    found(SMALL[Role.FORWARD], 1.05),
+    built(SMALL[Role.ADJOINT_A], 1.05, 1.5, 0.4),
+    built(
+        SMALL[Role.ADJOINT_B],
+        1.05,
+        0.7,
+        0.4,
+        provider="cublasdx",
+        tile_config=None,
+        warnings=(WARNING,),
+    ),
+)
+
+
+def run() -> dict[str, Any]:
+    """A run: two modules side by side, a third that shares a build, a fourth much later, and one that was planned."""
+    recorder = Recorder()
+    records = (
+        record(plan(), [FORWARD], 1.0, 2.0),
+        record(backward_plan(), SMALL_BUILDS, 1.04, 3.0),
+        record(plan("third"), [shared(FORWARD)], 1.2, 1.5),
+        record(plan("late"), [found(BIG[Role.FORWARD], 100.0)], 100.0, 1.0, reason="a debug build"),
+    )
+    for item in records:
+        recorder.add_plan(item.plan)
+        recorder.add_record(item)
+    recorder.add_plan(replace(plan("on the CPU"), arch=None))
+    return recorder.to_json()
+
+
+def planned() -> dict[str, Any]:
+    """A plan of two modules, as ``warp-tiles plan --json`` prints it."""
+    return {"modules": [plan().to_json(), backward_plan().to_json()]}
+
+
+def hostile() -> dict[str, Any]:
+    """A run whose every text holds markup, quotes and an escape of a terminal, except words of this package."""
+
+    def spoiled(value: Any) -> Any:
+        if isinstance(value, dict):
+            kept = ("linker", "choice", "state")
+            return {key: item if key in kept else spoiled(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [spoiled(item) for item in value]
+        return value + HOSTILE if isinstance(value, str) else value
+
+    document = run()
+    spoiled_run: dict[str, Any] = spoiled(document)
+    for module, clean in zip(spoiled_run["modules"], document["modules"]):
+        for phase, known in zip(module.get("phases", ()), clean.get("phases", ())):
+            phase["name"] = known["name"]  # chosen by this package
+    return spoiled_run

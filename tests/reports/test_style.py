@@ -1,0 +1,59 @@
+"""The colours of both themes: contrast by the formula of WCAG 2.2, computed from the style's variables."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from warp_tiles.reports.style import BACKGROUNDS, DARK, LIGHT, STYLE
+
+ENOUGH = 4.5  # WCAG 2.2, success criterion 1.4.3
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def variables(block: str) -> dict[str, str]:
+    return dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", block))
+
+
+def themes() -> dict[str, dict[str, str]]:
+    light, dark = re.findall(r":root \{(.*?)\}", STYLE)
+    return {"light": variables(light), "dark": variables(dark)}
+
+
+def test_the_formula_knows_black_and_white() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+def test_the_style_has_both_themes() -> None:
+    assert themes() == {"light": LIGHT, "dark": DARK}
+    assert set(LIGHT) == set(DARK)
+    assert "@media (prefers-color-scheme: dark) { :root" in STYLE
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_texts_and_bars_have_contrast_to_both_backgrounds(theme: str) -> None:
+    colours = themes()[theme]
+    marks = set(colours) - set(BACKGROUNDS) - {"edge"}  # edges only decorate
+    assert len(marks) == 8
+    for mark, background in itertools.product(sorted(marks), BACKGROUNDS):
+        found = contrast(colours[mark], colours[background])
+        assert found >= ENOUGH, f"{mark} on {background}: {found:.2f}"
+
+
+def test_rules_use_only_variables_for_colours() -> None:
+    rules = STYLE[STYLE.index("* {") :]
+    assert not re.search(r"#[0-9a-fA-F]{3}|rgb|hsl", rules)
+    assert set(re.findall(r"var\(--(\w+)\)", rules)) == set(LIGHT)

@@ -1,0 +1,144 @@
+"""The timeline: what ran when, who waited for what, and its drawing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+
+import pytest
+
+from tests.reports.records import FORWARD, backward_plan, plan, planned, record, run
+from warp_tiles.reports.chart import chart, ticks
+from warp_tiles.reports.timeline import ModuleRows, Row, Span, sessions, timeline
+
+
+def rows_of(name: str) -> dict[str, Row]:
+    (module,) = (item for item in timeline(run()["modules"]) if item.name.startswith(f"{name},"))
+    return {row.label: row for row in module.rows}
+
+
+def kinds(row: Row) -> list[tuple[str, float, float]]:
+    return [(span.kind, round(span.start_s, 3), round(span.end_s, 3)) for span in row.spans]
+
+
+def test_modules_are_sorted_by_start_and_plans_left_out() -> None:
+    found = timeline(run()["modules"])
+    assert [item.name.partition(",")[0] for item in found] == ["first", "second", "third", "late"]
+    assert (found[0].start_s, found[0].end_s) == (1.0, 3.0)
+    assert timeline(planned()["modules"]) == []
+
+
+def test_a_build_waits_and_then_compiles() -> None:
+    row = rows_of("first")["forward 8x12x4"]
+    assert kinds(row) == [("wait", 1.0, 1.1), ("compile", 1.1, 1.6)]
+    assert row.note == "0.60 s, compiler 0.50 s"
+
+
+def test_what_follows_the_compiler_is_shown_too() -> None:
+    made = record(plan(), [FORWARD], 1.0, 2.0).to_json()
+    made["builds"][0]["seconds"] = 0.9
+    (module,) = timeline([made])
+    assert kinds(module.rows[0]) == [("wait", 1.0, 1.1), ("compile", 1.1, 1.6), ("wait", 1.6, 1.9)]
+
+
+def test_a_build_without_a_compiler_process_works_all_the_time() -> None:
+    made = record(plan(), [FORWARD], 1.0, 2.0).to_json()
+    made["builds"][0]["compiled"] = None
+    (module,) = timeline([made])
+    assert kinds(module.rows[0]) == [("compile", 1.0, 1.6)]
+
+
+def test_cache_hits_are_apart_from_builds() -> None:
+    rows = rows_of("second")
+    assert kinds(rows["1 function from the cache"]) == [("cache", 1.05, 1.052)]
+    assert "forward 4x4x16" not in rows
+    assert "forward 4x4x16" in rows["1 function from the cache"].spans[0].text
+
+
+def test_a_shared_build_names_the_module_that_it_waits_for() -> None:
+    row = rows_of("third")["forward 8x12x4"]
+    assert kinds(row) == [("shared", 1.2, 1.6)], "it waits from its own start on"
+    assert row.note == "built for module first, waited 0.40 s"
+
+
+def test_a_build_that_ended_before_has_no_wait() -> None:
+    modules = run()["modules"]
+    for module in modules:
+        if module["name"] == "third":
+            module["started_at_s"] = 5.0
+    (third,) = (item for item in timeline(modules) if item.name.startswith("third"))
+    assert kinds(third.rows[0]) == [("shared", 5.0, 5.0)]
+    assert third.rows[0].note == "built for module first, waited 0.00 s"
+
+
+def test_a_build_in_the_background_is_named() -> None:
+    made = record(plan(), [FORWARD], 1.0, 2.0).to_json()
+    made["builds"][0] |= {"shared": True, "hit": True}
+    (module,) = timeline([made])
+    assert module.rows[0].note.startswith("built for a build in the background")
+
+
+def test_the_link_names_what_it_waited_for_last() -> None:
+    assert rows_of("first")["link"].note == "1.30 s, waited 0.70 s for its source"
+    row = rows_of("second")["link"]
+    assert row.note == "1.49 s, waited 1.51 s for adjoint_a 4x16x4"
+    assert kinds(row) == [("wait", 1.04, 2.55), ("link", 2.55, 4.04)]
+
+
+def test_a_link_by_warp_has_another_name() -> None:
+    assert rows_of("late")["link by Warp"].spans[-1].text == "Warp compiles and links"
+
+
+def test_a_pause_divides_the_timeline() -> None:
+    groups = sessions(timeline(run()["modules"]))
+    assert [[item.name.partition(",")[0] for item in group] for group in groups] == [
+        ["first", "second", "third"],
+        ["late"],
+    ]
+    assert sessions([]) == []
+
+
+def test_a_module_within_a_longer_one_does_not_end_its_group() -> None:
+    long, short, next_ = (ModuleRows(n, s, e, ()) for n, s, e in (("a", 0, 100), ("b", 1, 2), ("c", 105, 106)))
+    assert len(sessions([long, short, next_])) == 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (1.59, 26.4), (0, 0.0031), (99.97, 101), (3600.2, 3604.9), (0, 86_400)]
+)
+def test_ticks_are_round_and_few(low: float, high: float) -> None:
+    found = ticks(low, high)
+    assert 1 <= len(found) <= 7
+    assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
+    steps = {round(b - a, 9) for a, b in itertools.pairwise(found)}
+    assert len(steps) <= 1
+    for step in steps:
+        assert round(step / 10 ** math.floor(math.log10(step) + 1e-9), 6) in (1, 2, 5)
+
+
+def test_the_drawing_keeps_all_bars_inside_and_visible() -> None:
+    text = chart(timeline(run()["modules"])).text
+    bars = re.findall(r'<rect class="(\w+)" x="([\d.]+)%" y="\d+" width="([\d.]+)%"', text)
+    assert {kind for kind, _, _ in bars} == {"compile", "link", "cache", "shared", "wait"}
+    for _, left, width in bars:
+        assert 0 <= float(left) <= 100
+        assert 0.1 <= float(width) <= 100.01 - float(left)
+    assert text.count('class="lanes"') == 2, "a drawing for each group"
+
+
+def test_every_bar_has_a_text_for_screen_readers() -> None:
+    text = chart(timeline(run()["modules"])).text
+    rows = sum(len(item.rows) for item in timeline(run()["modules"]))
+    assert len(re.findall(r'role="img" aria-label="[^"]+"', text)) == rows
+    assert "waits for adjoint_a 4x16x4: 1.510 s" in text
+
+
+def test_a_module_of_no_length_can_be_drawn() -> None:
+    rows = [ModuleRows("m", 1.0, 1.0, (Row("r", "n", (Span("cache", 1.0, 0.0, "t"),)),))]
+    assert "NaN" not in chart(rows).text
+
+
+def test_times_of_a_backward_module_are_those_of_the_record() -> None:
+    made = record(backward_plan(), [FORWARD], 1.0, 2.0).to_json()
+    assert [phase["name"] for phase in made["phases"]] == ["wait_for_functions", "compile", "link"]

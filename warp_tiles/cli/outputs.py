@@ -1,0 +1,107 @@
+"""The files that commands write on request: the record as a page or as JSON, and the trace."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from warp_tiles.cli.output import output_errors
+from warp_tiles.errors import ScriptError
+from warp_tiles.version import __version__
+
+F = TypeVar("F", bound=Callable[..., Any])
+_PAGES = (".html", ".htm")
+
+
+def record_options(command: F) -> F:
+    """The options ``--report`` and ``--trace``, as the parameters ``report_file`` and ``trace_file``."""
+    kind = click.Path(path_type=Path, dir_okay=False)
+    report = click.option(
+        "--report", "report_file", type=kind, help="Write the record here: a page if FILE ends in .html, else JSON.",
+        metavar="FILE",
+    )  # fmt: skip
+    trace = click.option(
+        "--trace", "trace_file", type=kind, help="Write the times of the builds here, for Perfetto.", metavar="FILE"
+    )
+    return report(trace(command))
+
+
+def require_folders(files: Mapping[str, Path | None]) -> None:
+    """Check, before anything runs, that the folders of output files exist.
+
+    Args:
+        files: The files by what they contain, e.g. ``the report``; None for one that is not written.
+
+    Raises:
+        ScriptError: There is no such folder.
+    """
+    for what, file in files.items():
+        if file is not None and not file.absolute().parent.is_dir():
+            raise ScriptError(f"{what} cannot be written: there is no folder {file.absolute().parent}")
+
+
+def facts_of(script: Path, arguments: Sequence[str], ended: BaseException | None = None) -> dict[str, str]:
+    """Facts about a run, for the heading of its page.
+
+    Args:
+        script: The script.
+        arguments: Its arguments.
+        ended: The exception that ended it; None if it ended normally or did not run.
+    """
+    import warp
+
+    facts = {"script": str(script)}
+    if arguments:
+        facts["arguments"] = " ".join(arguments)
+    facts["time"] = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+    facts["versions"] = f"warp_tiles {__version__}, Warp {warp.__version__}, Python {sys.version.split()[0]}"
+    if ended is not None and not (isinstance(ended, SystemExit) and not ended.code):
+        facts["ended by"] = f"{type(ended).__name__}: {ended}"
+    return facts
+
+
+def write_report(file: Path, document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> None:
+    """Write a record as a page if the file's name ends in .html or .htm, else as JSON.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    if file.suffix.lower() in _PAGES:
+        write_page(file, document, title, facts)
+    else:
+        _write(file, json.dumps(document, indent=2) + "\n")
+
+
+def write_page(file: Path, document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> None:
+    """Write a record or a plan as a page.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    from warp_tiles.reports.page import page
+
+    _write(file, page(document, title, facts))
+
+
+def write_trace(file: Path, document: Mapping[str, Any], facts: Mapping[str, str]) -> None:
+    """Write a record's times in Chrome's trace-event format.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    from warp_tiles.reports.trace import trace
+
+    _write(file, json.dumps(trace(document, facts), indent=1) + "\n")
+
+
+def _write(file: Path, text: str) -> None:
+    from warp_tiles.util.files import write_output
+
+    with output_errors(file):
+        write_output(file, text.encode("utf-8"))

@@ -1,0 +1,197 @@
+"""What ran when in the builds of modules, and what waited for what, from their records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from warp_tiles.reports.functions import Json, functions, size_text
+
+COMPILE, LINK, WAIT, SHARED, CACHED = "compile", "link", "wait", "shared", "cache"
+IDLE_S = 10.0  # builds with a longer pause between them are drawn apart
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that took time.
+
+    Attributes:
+        kind: ``compile``, ``link``, ``wait``, ``shared`` (built for another module) or ``cache`` (a lookup).
+        start_s: Its start, in seconds of the process's clock.
+        seconds: Its time.
+        text: What it was.
+    """
+
+    kind: str
+    start_s: float
+    seconds: float
+    text: str
+
+    @property
+    def end_s(self) -> float:
+        """Its end, in seconds of the process's clock."""
+        return self.start_s + self.seconds
+
+
+@dataclass(frozen=True)
+class Row:
+    """The spans of one function, of a module's source or of its link. They do not overlap, except lookups.
+
+    Attributes:
+        label: Its name.
+        note: Its times in words.
+        spans: The spans, sorted by start.
+    """
+
+    label: str
+    note: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class ModuleRows:
+    """The rows of one module.
+
+    Attributes:
+        name: Its name, target and threads.
+        start_s: The end of its code generation, in seconds of the process's clock.
+        end_s: The time at which its file was finished.
+        rows: The rows: functions, then the module's source, then its link.
+    """
+
+    name: str
+    start_s: float
+    end_s: float
+    rows: tuple[Row, ...]
+
+
+def module_title(module: Json) -> str:
+    """Name, target and block size of a module, e.g. ``gemm, sm_90, 128 threads``."""
+    target = module.get("target") or ("the CPU" if module.get("arch") is None else f"sm_{module['arch']}")
+    return f"{module.get('name')}, {target}, {module.get('block_dim')} threads"
+
+
+def timeline(modules: Sequence[Json]) -> list[ModuleRows]:
+    """The rows of each module that was built, sorted by start. Modules without times are left out."""
+    built = [module for module in modules if "phases" in module and "started_at_s" in module]
+    found = [_module_rows(module, _builders(built)) for module in built]
+    return sorted(found, key=lambda rows: rows.start_s)
+
+
+def sessions(rows: Sequence[ModuleRows]) -> list[list[ModuleRows]]:
+    """The modules in groups, divided where nothing was built for more than ``IDLE_S``."""
+    groups: list[list[ModuleRows]] = []
+    end = 0.0
+    for item in sorted(rows, key=lambda found: found.start_s):
+        if not groups or item.start_s > end + IDLE_S:
+            groups.append([])
+            end = item.end_s
+        groups[-1].append(item)
+        end = max(end, item.end_s)
+    return groups
+
+
+def _builders(modules: Sequence[Json]) -> dict[tuple[Any, Any], str]:
+    """The module that each function was built for, by its name and the start of the build."""
+    return {
+        (build.get("symbol"), build.get("started_at_s")): str(module.get("name"))
+        for module in modules
+        for build in module.get("builds") or ()
+        if not build.get("shared")
+    }
+
+
+def _module_rows(module: Json, builders: dict[tuple[Any, Any], str]) -> ModuleRows:
+    start = float(module["started_at_s"])
+    end = start + float(module.get("seconds") or 0.0)
+    builds = [build for build in module.get("builds") or () if build.get("symbol")]
+    labels = {id(build): _label(module, build) for build in builds}
+    cached = [build for build in builds if build.get("hit") and not build.get("shared")]
+    rows = [
+        _shared_row(build, labels[id(build)], start, builders)
+        if build.get("shared")
+        else _row(build, labels[id(build)])
+        for build in builds
+        if build not in cached
+    ]
+    if cached:
+        rows.append(_cached_row(cached, labels))
+    rows += _own_rows(module, builds, labels, start, end)
+    return ModuleRows(module_title(module), start, end, tuple(row for row in rows if row.spans))
+
+
+def _label(module: Json, build: Json) -> str:
+    roles = [str(f.variant.get("role")) for f in functions(module) if f.build is build]
+    return f"{', '.join(dict.fromkeys(roles))} {size_text(build.get('variant') or {})}".strip()
+
+
+def _span(kind: str, start: float, end: float, text: str) -> list[Span]:
+    return [Span(kind, start, end - start, text)] if end > start else []
+
+
+def _times(build: Json) -> tuple[float, float]:
+    start = float(build.get("started_at_s") or 0.0)
+    return start, start + float(build.get("seconds") or 0.0)
+
+
+def _row(build: Json, label: str) -> Row:
+    start, end = _times(build)
+    compiled = build.get("compiled")
+    if not compiled:  # libmathdx builds in this process
+        return Row(label, f"built in {end - start:.2f} s", tuple(_span(COMPILE, start, end, f"builds {label}")))
+    begin = max(start, float(compiled["started_at_s"]))
+    done = min(end, begin + float(compiled["seconds"]))
+    spans = _span(WAIT, start, begin, "waits for a compiler process, or for another process that builds it")
+    spans += _span(COMPILE, begin, done, f"compiles {label}")
+    spans += _span(WAIT, done, end, "stores it in the cache")
+    return Row(label, f"{end - start:.2f} s, compiler {done - begin:.2f} s", tuple(spans))
+
+
+def _shared_row(build: Json, label: str, module_start: float, builders: dict[tuple[Any, Any], str]) -> Row:
+    start, end = _times(build)
+    owner = builders.get((build.get("symbol"), build.get("started_at_s")))
+    source = f"module {owner}" if owner else "a build in the background"
+    begin = max(start, module_start)
+    waited = max(0.0, end - begin)
+    spans = tuple(_span(SHARED, begin, end, f"waits for {source}, which builds {label}"))
+    spans = spans or (Span(SHARED, module_start, 0.0, f"{label} was already built for {source}"),)
+    return Row(label, f"built for {source}, waited {waited:.2f} s", spans)
+
+
+def _cached_row(cached: Sequence[Json], labels: dict[int, str]) -> Row:
+    spans = [
+        Span(CACHED, start, end - start, f"found {labels[id(build)]} in the cache")
+        for build, (start, end) in ((build, _times(build)) for build in cached)
+    ]
+    slowest = max(span.seconds for span in spans)
+    count = f"{len(spans)} function{'s' * (len(spans) != 1)}"
+    return Row(
+        f"{count} from the cache", f"at most {slowest:.3f} s each", tuple(sorted(spans, key=lambda s: s.start_s))
+    )
+
+
+def _own_rows(module: Json, builds: Sequence[Json], labels: dict[int, str], start: float, end: float) -> list[Row]:
+    """The rows of the module's own source and of its link, each with the wait before it."""
+    phases = {str(phase["name"]): phase for phase in module["phases"]}  # the last one of each name counts
+    ends = {labels[id(build)]: _times(build)[1] for build in builds}
+    rows = []
+    if (compiled := phases.get("compile")) is not None:
+        begin, done = _times(compiled)
+        ends["its source"] = done
+        spans = [*_span(WAIT, start, begin, "waits for a compiler process"), *_span(COMPILE, begin, done, "compiles")]
+        rows.append(Row("its source", f"compiler {done - begin:.2f} s", tuple(spans)))
+    by_warp = phases.get("link_by_warp")
+    link = by_warp or phases.get("link")
+    if link is not None:
+        begin, done = _times(link)
+        ready, last = max(((at, what) for what, at in ends.items()), default=(start, ""))
+        ready = min(max(ready, start), begin)
+        spans = _span(WAIT, start, ready, f"waits for {last}")
+        spans += _span(WAIT, ready, begin, "waits for a compiler process")
+        spans += _span(LINK, begin, done, "Warp compiles and links" if by_warp else "links")
+        waits = ((ready - start, last), (begin - ready, "a process"))
+        waited = ", ".join(f"{seconds:.2f} s for {what}" for seconds, what in waits if seconds >= 0.01)
+        note = f"{done - begin:.2f} s" + (f", waited {waited}" if waited else "")
+        rows.append(Row("link by Warp" if by_warp else "link", note, tuple(spans)))
+    return rows
