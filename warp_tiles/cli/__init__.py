@@ -10,6 +10,7 @@ import sys
 import click
 
 from warp_tiles.cli import cache, compile_, doctor, plan, run, settings, tune
+from warp_tiles.cli.examples import add_examples
 from warp_tiles.cli.output import StandardOutputError, printable, standard_output
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.version import __version__
@@ -25,6 +26,7 @@ def commands() -> None:
 
 for command in (run.run, plan.plan, compile_.compile_, cache.cache, tune.tune, settings.settings, doctor.doctor):
     commands.add_command(command)
+add_examples(commands)
 
 
 def main() -> None:
