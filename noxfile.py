@@ -5,6 +5,7 @@ warp        planning, hashes, builds and the command line on each Warp that is s
 lint        ruff and mypy
 wheel       sdist and wheel are built, and the tests run against the wheel alone, in a fresh environment
 conda       the conda package of recipe/ is built and tested; needs conda-forge and rattler-build
+docs        the site of the documentation, built strictly into build/site
 release     the release checklist (tools/release.py)
 mutation    small faults in the sources, each of which its tests must find; names of rooms after ``--`` select some
 """
@@ -46,6 +47,13 @@ def lint(session: nox.Session) -> None:
     session.run("mypy")
 
 
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The site of the documentation, strictly, in build/site."""
+    session.install("-e", ".[docs]")
+    session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
+
+
 @nox.session(reuse_venv=False)
 def wheel(session: nox.Session) -> None:
     """The tests against the installed wheel, as .ci/wheel runs them; arguments go to pytest."""
@@ -62,7 +70,7 @@ def conda(session: nox.Session) -> None:
 @nox.session
 def release(session: nox.Session) -> None:
     """The release checklist. It prints what a person still has to do."""
-    session.install("-e", ".[test]", "twine>=6")
+    session.install("-e", ".[test,docs]", "twine>=6")
     session.run("python", "-m", "tools.release")
 
 

@@ -131,6 +131,12 @@ def contents() -> list[str]:
     return wheel.problems(wheel.names(built), wheel.sources())
 
 
+def site() -> list[str]:
+    """The site of the documentation is built without a warning."""
+    with tempfile.TemporaryDirectory() as folder:
+        return module("mkdocs", "build", "--strict", "--quiet", "--site-dir", folder)
+
+
 def recipe() -> list[str]:
     """The conda recipe has the dependencies of pyproject.toml, and no version of its own."""
     return conda_recipe.problems(conda_recipe.read(), conda_recipe.from_pyproject())
@@ -144,6 +150,7 @@ CHECKS: dict[str, Callable[[], list[str]]] = {
     "twine accepts them": metadata,
     "the wheel holds the package alone": contents,
     "the conda recipe agrees with pyproject.toml": recipe,
+    "the site is built strictly": site,
 }
 
 

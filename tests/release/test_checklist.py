@@ -88,4 +88,4 @@ def test_a_complete_list_ends_with_what_a_person_does(capsys: pytest.CaptureFixt
 
 def test_every_part_of_a_release_is_checked() -> None:
     functions = {check.__name__ for check in release.CHECKS.values()}
-    assert functions >= {"clean_tree", "one_version", "changelog", "build", "metadata", "contents", "recipe"}
+    assert functions >= {"clean_tree", "one_version", "changelog", "build", "metadata", "contents", "recipe", "site"}
