@@ -22,7 +22,10 @@ NEEDS_SOURCES = (
     "tests/aot/test_cmake_build.py",
     "tests/test_checks.py",
     "tests/test_docs.py",
+    "tests/test_figures.py",
     "tests/test_layers.py",
+    "tests/test_site.py",
+    "tests/test_troubleshooting.py",
 )  # they compile or read files of the checkout
 
 
