@@ -13,7 +13,8 @@ from warp_tiles import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), TUTORIAL]
-PARTS = ("warp_tiles", "kernels", "examples", "benchmarks", "tests", "docs")  # folders of files that pages name
+# folders of files that pages name
+PARTS = ("warp_tiles", "kernels", "examples", "benchmarks", "tests", "docs", "tools", "recipe")
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
