@@ -78,6 +78,7 @@ def test_the_help_of_every_command_is_in_the_site() -> None:
     assert site.HELP_OF_COMMANDS not in page
     assert {name for name in EXAMPLES if f"## `{f'warp-tiles {name}'.strip()}`" not in page} == set()
     assert "--block-dim" in page
+    assert page.count("-h, --help") == len(EXAMPLES)
 
 
 def test_the_tree_of_errors_is_in_the_site() -> None:

@@ -34,12 +34,13 @@ def help_of_commands() -> str:
 
     from warp_tiles.cli import commands
 
-    def visit(command: click.Command, name: str) -> Iterator[str]:
-        context = click.Context(command, info_name=name, max_content_width=100, terminal_width=100)
-        yield f"## `{name}`\n\n```text\n{command.get_help(context)}\n```"
+    def visit(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[str]:
+        options = {"terminal_width": 100, **command.context_settings}
+        context = click.Context(command, parent, info_name=name, **options)
+        yield f"## `{context.command_path}`\n\n```text\n{command.get_help(context)}\n```"
         if isinstance(command, click.Group):
             for part, inner in sorted(command.commands.items()):
-                yield from visit(inner, f"{name} {part}")
+                yield from visit(inner, part, context)
 
     return "\n\n".join(visit(commands, "warp-tiles"))
 
