@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from warp_tiles.cli import commands
+from warp_tiles.cli import CONTEXT, commands
 from warp_tiles.cli.examples import EXAMPLES
 
 
@@ -34,7 +34,7 @@ def test_each_example_belongs_to_a_command() -> None:
 
 @pytest.mark.parametrize("path", COMMANDS)
 def test_the_help_ends_with_the_example(path: str) -> None:
-    context = click.Context(COMMANDS[path], info_name=f"warp-tiles {path}".strip())
+    context = click.Context(COMMANDS[path], info_name=f"warp-tiles {path}".strip(), **CONTEXT)  # as its parent has it
     assert COMMANDS[path].get_help(context).splitlines()[-2:] == ["  Example:", f"    {EXAMPLES[path]}"]
 
 
