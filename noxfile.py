@@ -3,6 +3,10 @@
 tests       the tests that need no GPU, on each Python that is installed
 warp        planning, hashes, builds and the command line on each Warp that is supported
 lint        ruff and mypy
+wheel       sdist and wheel are built, and the tests run against the wheel alone, in a fresh environment
+conda       the conda package of recipe/ is built and tested; needs conda-forge and rattler-build
+docs        the site of the documentation, built strictly into build/site
+release     the release checklist (tools/release.py)
 mutation    small faults in the sources, each of which its tests must find; names of rooms after ``--`` select some
 """
 
@@ -41,6 +45,33 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("mypy")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The site of the documentation, strictly, in build/site."""
+    session.install("-e", ".[docs]")
+    session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
+
+
+@nox.session(reuse_venv=False)
+def wheel(session: nox.Session) -> None:
+    """The tests against the installed wheel, as .ci/wheel runs them; arguments go to pytest."""
+    session.run(".ci/wheel", *session.posargs, external=True)
+
+
+@nox.session
+def conda(session: nox.Session) -> None:
+    """Build and test the conda package."""
+    session.run("rattler-build", "build", "--experimental", "--recipe", "recipe", "--channel", "conda-forge",
+                "--output-dir", session.create_tmp(), external=True)  # fmt: skip
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """The release checklist. It prints what a person still has to do."""
+    session.install("-e", ".[test,docs]", "twine>=6")
+    session.run("python", "-m", "tools.release")
 
 
 @nox.session

@@ -8,18 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from tools.notebook import TUTORIAL, as_markdown
 from warp_tiles import settings
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
-PARTS = ("warp_tiles", "kernels", "examples", "benchmarks", "tests", "docs")  # folders of files that pages name
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), TUTORIAL]
+# folders of files that pages name
+PARTS = ("warp_tiles", "kernels", "examples", "benchmarks", "tests", "docs", "tools", "recipe")
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 def prose(page: Path) -> str:
     """A page without its code blocks."""
-    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = as_markdown(page) if page.suffix == ".ipynb" else page.read_text()
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:

@@ -186,7 +186,7 @@ def test_compile_warns_of_libmathdx_and_its_cost(no_toolchain: list[str], tmp_pa
     assert done.exit_code == 0, done.output
     assert no_toolchain == ["16x16x16"]
     (text,) = (str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning))
-    cost = "which takes 5 to 20 s and 5 to 7 MB of LTO-IR for each function"
+    cost = "which takes 5 to 20 s and 1 to 7 MB of LTO-IR for each function"
     assert text == f"warp_tiles: NVRTC was not found; using {LIBMATHDX_TITLE}, {cost}. Remedy: install it"
     assert COSTS[LIBMATHDX_TITLE] == cost
 

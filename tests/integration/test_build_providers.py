@@ -128,7 +128,7 @@ def test_the_libmathdx_provider(cold: Path, tmp_path: Path) -> None:
 
 
 SOURCES = {"mma": "gemm/block_gemm.cuh", "cublasdx": "cublasdx/gemm.cuh"}
-LIBMATHDX = "Warp's libmathdx, which takes 5 to 20 s and 5 to 7 MB of LTO-IR for each function"
+LIBMATHDX = "Warp's libmathdx, which takes 5 to 20 s and 1 to 7 MB of LTO-IR for each function"
 
 
 def using(warning: str) -> str:

@@ -137,18 +137,23 @@ def test_missing_headers_name_the_package(name: str, pathfinder: Any, monkeypatc
 def test_missing_cublasdx_headers_name_the_package(pathfinder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "package_folders", tuple)
     monkeypatch.delenv("MATHDX_HOME", raising=False)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
     with pytest.raises(ToolchainError, match=r"cublasdx\.hpp") as caught:
         module._find_mathdx()
     assert "pip install nvidia-mathdx" in caught.value.remedy
     assert "MATHDX_HOME" in caught.value.message
 
 
-def test_mathdx_home_is_the_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("variable", ["MATHDX_HOME", "CONDA_PREFIX"])
+def test_mathdx_home_and_the_conda_environment_are_fallbacks(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "include").mkdir()
     (tmp_path / "include/cublasdx.hpp").touch()
     (tmp_path / "external/cutlass/include").mkdir(parents=True)
     monkeypatch.setattr(packages, "package_folders", tuple)
-    monkeypatch.setenv("MATHDX_HOME", str(tmp_path))
+    monkeypatch.delenv("MATHDX_HOME", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
     folders, _ = module._find_mathdx()
     assert folders == (tmp_path / "include", tmp_path / "external/cutlass/include")
 

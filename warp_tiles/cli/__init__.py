@@ -10,6 +10,7 @@ import sys
 import click
 
 from warp_tiles.cli import bundle, cache, compile_, doctor, keys, plan, run, settings, tune
+from warp_tiles.cli.examples import add_examples
 from warp_tiles.cli.output import StandardOutputError, printable, standard_output
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.version import __version__
@@ -26,6 +27,7 @@ def commands() -> None:
 groups = (cache.cache, keys.keys, tune.tune, bundle.bundle)
 for command in (run.run, plan.plan, compile_.compile_, *groups, settings.settings, doctor.doctor):
     commands.add_command(command)
+add_examples(commands)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 from rich.console import Console
@@ -71,7 +71,7 @@ def policy_option(command: F) -> F:
 
     def set_policy(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
-            configure(policy=value)
+            configure(policy=cast(Any, value))  # click checks it
 
     return click.option(
         "--policy", type=click.Choice(list(POLICIES)), expose_value=False, callback=set_policy,

@@ -13,12 +13,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warp_tiles.errors import SettingError
 from warp_tiles.settings import project_file, values
 from warp_tiles.settings.policy import POLICIES, PROVIDER_ORDER, Policy
 from warp_tiles.util.urls import without_password
+
+if TYPE_CHECKING:
+    from typing_extensions import Never, Unpack
+
+    from warp_tiles.settings.typed import Keywords
 
 PREFIX = "WARP_TILES_"
 OPTION_PREFIX = "warp_tiles_"  # for wp.set_module_options()
@@ -379,7 +384,7 @@ def _changed() -> None:
         listener()
 
 
-def configure(**given: Any) -> None:
+def configure(**given: Unpack[Keywords[None]]) -> None:
     """Change settings of the process. They take precedence over those of modules. ``None`` removes a setting.
 
     Raises:
@@ -403,7 +408,7 @@ def configured() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def override(**given: Any) -> Iterator[Settings]:
+def override(**given: Unpack[Keywords[Never]]) -> Iterator[Settings]:
     """Change settings for a with-block, in every thread of the process. They take precedence over all others.
 
     Raises:

@@ -218,8 +218,9 @@ def _find_cuda_headers() -> tuple[Path, ...]:
 
 def _find_mathdx() -> tuple[tuple[Path, ...], str]:
     roots = [package / "mathdx" for package in packages.package_folders()]
-    if home := os.environ.get("MATHDX_HOME"):
-        roots.append(Path(home))
+    for variable in ("MATHDX_HOME", "CONDA_PREFIX"):  # the conda package mathdx fills the environment's own folder
+        if home := os.environ.get(variable):
+            roots.append(Path(home))
     for root in roots:
         if (root / "include" / "cublasdx.hpp").is_file():
             cutlass = next((c for c in (root / "external/cutlass/include", root / "include") if c.is_dir()), None)

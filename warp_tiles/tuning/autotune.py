@@ -68,7 +68,8 @@ def autotune(
             your arrays. If names are given, only those arrays are copied, and the kernel must not write to any other.
         reference: The check of results. ``"first"`` compares with the first configuration that works. A function
             gets the arguments and returns the expected results. A configuration with a wrong result has failed.
-        rtol, atol: Tolerances of results, as in ``numpy.allclose``; finite and not negative.
+        rtol: Relative tolerance of results, as in ``numpy.allclose``; finite and not negative.
+        atol: Absolute tolerance, likewise.
         flush_l2: Measure with inputs that are not in the L2 cache.
         wait: True waits while another process tunes the same key. False launches the default meanwhile.
         jobs: Number of parallel builds; 0 for one per core.

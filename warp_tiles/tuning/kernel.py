@@ -102,9 +102,13 @@ class TunedKernel:
         """Launch the fastest known configuration; the first launch for a key may search for it.
 
         Args:
-            inputs, outputs: As in ``wp.launch``. A search takes the arrays in ``outputs`` as those that the kernel
-                writes, unless ``restore`` names them.
-            device, stream, max_blocks, record_tape: As in ``wp.launch``.
+            inputs: As in ``wp.launch``.
+            outputs: As in ``wp.launch``. A search takes these arrays as those that the kernel writes, unless
+                ``restore`` names them.
+            device: As in ``wp.launch``, like the next three.
+            stream: See ``wp.launch``.
+            max_blocks: See ``wp.launch``.
+            record_tape: See ``wp.launch``.
             named: Arguments by name, in place of the lists or after them.
 
         Raises:

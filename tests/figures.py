@@ -1,0 +1,396 @@
+"""The measured figures of the pages, and where the results of benchmarks hold them.
+
+A figure has one place: docs/measured.md and the pages of single features state it, and README.md repeats the most
+important ones. Each is listed here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import exp, log
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+TYPES = ("fp16", "bf16", "tf32", "fp32", "fp64")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Some figures of a page.
+
+    Attributes:
+        page: Its path.
+        text: The text around them. ``{}`` stands for a number, a space for any white space; the rest is literal.
+        values: The measured values, in the order of the text and in its units.
+    """
+
+    page: str
+    text: str
+    values: Callable[[], Sequence[float]]
+
+
+@cache
+def result(name: str) -> Any:
+    """The content of ``benchmarks/results/<name>.json``."""
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text("utf-8"))
+
+
+def at(name: str, path: str) -> Any:
+    """A value of a result, by its names with dots between."""
+    value = result(name)
+    for part in path.split("."):
+        value = value[part]
+    return value
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    logs = [log(value) for value in values]
+    return exp(sum(logs) / len(logs))
+
+
+# ---- gemm.json and solvers.json
+
+
+def summaries(name: str, part: str, *fields: str, types: Sequence[str] = TYPES) -> list[float]:
+    """Fields of the summary of a part, for each type of operands."""
+    return [at(name, f"parts.{part}.summary.{kind}")[field] for kind in types for field in fields]
+
+
+def of_cublas(kind: str) -> list[float]:
+    """Range of the rate of adjoints to that of cuBLAS. Ours count three products, and cuBLAS computes two."""
+    ratios = at("gemm", f"parts.backward_loop.summary.{kind}.to_cublas")
+    return [1.5 * ratios["least"], 1.5 * ratios["greatest"]]
+
+
+def solved(*kinds: str, types: Sequence[str] = ("fp32", "fp64")) -> list[float]:
+    """Geometric mean and least ratio of some solvers, for each type."""
+    found: list[float] = []
+    for kind in types:
+        items = [at("solvers", f"summary.{name} {kind}") for name in kinds]
+        total = sum(item["ratios"] for item in items)
+        mean = exp(sum(item["ratios"] * log(item["geometric_mean"]) for item in items) / total)
+        found += [mean, min(item["least"] for item in items)]
+    return found
+
+
+VECTORS = ("cholesky_solve", "lower_solve", "upper_solve")
+
+
+def torch_solvers() -> list[float]:
+    means = [item["geometric_mean"] for name, item in at("solvers", "torch.summary").items() if name != "all"]
+    return [min(means), max(means), at("solvers", "torch.summary.all.least")]
+
+
+def slower_solvers() -> list[float]:
+    rows = [row for row in at("solvers", "rows") if row.get("ratio") is not None]
+    return [sum(row["ratio"] < 1 for row in rows), len(rows)]
+
+
+# ---- compile_time.json and policies.json
+
+
+def compiled(group: str, *sides: str) -> list[float]:
+    """Seconds of some sides of a group."""
+    return [at("compile_time", f"groups.{group}.rows.{side}.seconds") for side in sides]
+
+
+def compiled_row(group: str) -> list[float]:
+    """Seconds of Warp, its scalar path and mma, and the ratio of the last to the first."""
+    warp, scalar, mma = compiled(group, "warp", "scalar", "mma")
+    return [warp, scalar, mma, mma / warp]
+
+
+def megabytes(group: str, *sides: str) -> list[float]:
+    return [at("compile_time", f"groups.{group}.rows.{side}.cubin_bytes") / 1e6 for side in sides]
+
+
+def of_each_variant(field: str, scale: float = 1.0) -> list[float]:
+    """Least and greatest of a field over the functions of the own templates."""
+    values = [row[field] * scale for row in at("compile_time", "variants.rows")]
+    return [min(values), max(values)]
+
+
+def libmathdx_functions() -> list[float]:
+    """Least and greatest seconds and megabytes of one function that Warp builds, products and solvers."""
+    groups = [at("compile_time", f"groups.{name}.rows") for name in at("compile_time", "groups")]
+    rows = [group["warp"] for group in groups if group.get("warp", {}).get("lto_builds")]
+    cold = [row for row in rows if row is not at("compile_time", "groups.cached.rows.warp")]
+    seconds = [row["seconds"] / row["lto_builds"] for row in cold]
+    seconds.append(at("policies", "rows.off, cold.seconds") / 3)  # of the same three functions
+    sizes = [row["lto_bytes"] / row["lto_builds"] / 1e6 for row in cold]
+    return [min(seconds), max(seconds), min(sizes), max(sizes)]
+
+
+def policy(row: str) -> list[float]:
+    found = at("policies", f"rows.{row}")
+    return [found["seconds"], found["cubin_bytes"] / 1e6]
+
+
+# ---- other results
+
+
+def loop_rows() -> list[Figures]:
+    """The table of docs/loops.md, whose rows name the rows of loops.json."""
+    names = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
+    by_name = {row["name"]: row for row in at("loops", "rows")}
+    found = []
+    pattern = (
+        r"^(\| (\w+), (\d+) \| (\d+x\d+), (\d+), (\d+)(; columns of B contiguous)? \| (.*?) \|) [\d.]+ \| [\d.]+ \|$"
+    )
+    for match in re.finditer(pattern, (ROOT / "docs" / "loops.md").read_text("utf-8"), re.MULTILINE):
+        start, kind, size, tile, step, threads, columns, used = match.groups()
+        chosen = re.search(r"main_loop=(\w+)", used)
+        name = (
+            f"{names.get(kind, kind)} {size} {tile}x{step} {threads} threads, {chosen.group(1) if chosen else 'auto'}"
+        )
+        row = by_name[name + (", B columns" if columns else "")]
+        values = [row["tflops"]["tiles"], row["to_cublas"]]
+        found.append(Figures("docs/loops.md", f"{start} {{}} | {{}} |", lambda values=values: values))
+    return found
+
+
+def matmul(*names: str, other: str = "torch") -> list[float]:
+    by_name = {row["name"]: row["to_torch"] for row in at("matmul", "rows")}
+    return [by_name[name][other] for name in names]
+
+
+def skinny(*depths: int) -> list[float]:
+    rows = [row for row in at("matmul", "rows") if row["kind"] == "skinny" and row["k"] in depths]
+    ratios = [row["to_torch"]["torch"] for row in rows]
+    return [min(ratios), max(ratios)]
+
+
+def recorded(side: str, what: str) -> list[float]:
+    times = at("recorded", f"{side}.{what}.us")
+    return [times["wp.launch"], times["Launch.launch()"], times["recorded"], times["recorded"] / times["wp.launch"]]
+
+
+def training_step(side: str) -> list[float]:
+    times = at("recorded", f"{side}.training_step_us")
+    tape, pairs = times["wp.launch + Tape"], times["recorded pairs"]
+    return [tape, pairs, pairs / tape, *([times["CUDA graph of recorded pairs"]] if side == "gpu" else [])]
+
+
+def client_rows() -> list[Figures]:
+    """The table of cold starts in docs/clients.md."""
+    found = []
+    for client in at("clients", "clients").values():
+        sides = client["warp"], client["tiles"]
+        values = [
+            *(client["modules"], client["tile_modules"]["modules"]),
+            *(side["mathdx_builds"] for side in sides),
+            *(side["cpu_s"] for side in sides),
+            *(client["ratio"], client["tile_modules"]["ratio"]),
+            *(side["cubin_bytes"] / 1e6 for side in sides),
+        ]
+        text = f"| {client['title']} | {{}}; {{}} | {{}}; {{}} | {{}}; {{}} | {{}} | {{}} | {{}}; {{}} |"
+        found.append(Figures("docs/clients.md", text, lambda values=values: values))
+    return found
+
+
+def speed_of_model(model: str) -> list[float]:
+    """The row of a model of MuJoCo Warp: medians of each side, and ratios."""
+    cold, later = at("client_speed", f"models.{model}.cold"), at("client_speed", f"clients.{model}")
+    first = [median(run["jit_s"] for run in cold if run["side"] == side) for side in ("warp", "tiles")]
+    size = [next(run["cubin_bytes"] / 1e6 for run in cold if run["side"] == side) for side in ("warp", "tiles")]
+    return [*first, first[1] / first[0], *size, *steps(later["runs"]), later["compared"]["steps_to_warp"]["tiles"]]
+
+
+def speed_of_newton(client: str) -> list[float]:
+    found = at("client_speed", f"clients.{client}")
+    cold = [next(r for r in found["runs"] if (r["side"], r["phase"]) == (s, "cold")) for s in ("warp", "tiles")]
+    compared = found["compared"]
+    return [
+        *(run["jit_s"] for run in cold), compared["rough_jit_to_warp"]["tiles"],
+        *(run["cubin_bytes"] / 1e6 for run in cold), *(value / 1e6 for value in steps(found["runs"])),
+        compared["steps_to_warp"]["tiles"],
+    ]  # fmt: skip
+
+
+def steps(runs: list[dict[str, Any]]) -> list[float]:
+    """The median of the steps a second of both sides."""
+    warm = [run for run in runs if run["phase"] == "warm"]
+    return [median(run["steps_per_second"] for run in warm if run["side"] == side) for side in ("warp", "tiles")]
+
+
+def tuned_gemm(field: str) -> list[float]:
+    found = []
+    for precision in ("fp16", "tf32", "fp32"):
+        rows = [row for row in at("autotune_gemm", "rows") if row["precision"] == precision]
+        ratios = [row["ratio"] for row in rows]
+        every = {"mean": geometric_mean(ratios), "least": min(ratios), "most": max(ratios)}
+        found.append({**every, "seconds": sum(row["search_s"] for row in rows)}[field])
+    return found
+
+
+def gpu_tests() -> list[float]:
+    run = at("gpu_tests", "pytest")
+    left_out = len(run["deselected"]) + len(run["not_reached"])
+    passed = run["counts"]["tests"] - run["counts"]["skipped"]
+    return [run["counts"]["tests"] + left_out, passed]
+
+
+README, MEASURED, POLICY = "README.md", "docs/measured.md", "docs/policy.md"
+FIGURES = [
+    Figures(README, "Each takes {} to {} seconds and {} to {} MB.", libmathdx_functions),
+    Figures(README, "fp16 64x64x64 kernel, two cores | {} s | {} s |", lambda: compiled("one", "warp", "mma")),
+    Figures(README, "| {} s, adjoints included | {} s, adjoints skipped |", lambda: compiled("forward", "warp", "mma")),
+    Figures(README, "| its cubin | {} MB | {} MB |", lambda: megabytes("one", "warp", "mma")),
+    Figures(README, "fp16, tf32, fp32, fp64 | 1 | {}, {}, {}, {} times as fast |",
+            lambda: summaries("gemm", "loop", "best_ratio", types=("fp16", "tf32", "fp32", "fp64"))),
+    Figures(README, "| ... its backward pass | 1 | {}, {}, {}, {} times as fast |",
+            lambda: summaries("gemm", "backward_loop", "best_ratio", types=("fp16", "tf32", "fp32", "fp64"))),
+    Figures(README, "faster of Warp's two paths: fp32, fp64 | 1 | {}, {} times as fast |",
+            lambda: solved("cholesky", *VECTORS)[::2]),
+    Figures(README, "runs {} times as fast as with its default tile", lambda: [at("autotune_gemm", "geometric_mean")]),
+    Figures(README, "in {} to {} of the host time",
+            lambda: [recorded("cpu", "adjoint")[-1], recorded("gpu", "forward")[-1]]),
+    # compile times
+    Figures(MEASURED, "kernel, cold, 2026-11-22 | {} s | {} s | {} s | {} | {} s |",
+            lambda: [*compiled_row("one"), *compiled("one", "cublasdx")]),
+    Figures(MEASURED, "2026-11-22 |  | {} s | {} s |  |  |", lambda: compiled("headers", "scalar", "mma")),
+    Figures(MEASURED, "forward only, cold, 2026-11-22 | {} s | {} s | {} s | {} |", lambda: compiled_row("cholesky")),
+    Figures(MEASURED, "Cholesky solve of 32 rows, cold, 2026-11-22 | {} s | {} s | {} s | {} |",
+            lambda: compiled_row("solve")),
+    Figures(MEASURED, "two solves), cold, 2026-11-22 | {} s | {} s | {} s | {} |", lambda: compiled_row("blocked")),
+    Figures(MEASURED, "forward only by kernel option, cold | {} s | {} s | {} s | {} | {} s |",
+            lambda: [*compiled_row("forward"), *compiled("forward", "cublasdx")]),
+    Figures(MEASURED, "Warp's kernel cache cold | {} s |  | {} s | {} | {} s |",
+            lambda: [*compiled("cached", "warp", "mma"),
+                     compiled("cached", "mma")[0] / compiled("cached", "warp")[0],
+                     *compiled("cached", "cublasdx")]),
+    Figures(MEASURED, "eight kernels in one module, 24 functions, cold | {} s | {} s | {} s | {} | {} s |",
+            lambda: [*compiled_row("eight"), *compiled("eight", "cublasdx")]),
+    Figures(MEASURED, "eight modules, 24 functions, cold, 2026-11-22 | {} s | {} s | {} s | {} | {} s |",
+            lambda: [*compiled_row("apart"), *compiled("apart", "cublasdx")]),
+    Figures(MEASURED, "size of the first cubin | {} MB | {} MB | {} MB | {} | {} MB |",
+            lambda: [*megabytes("one", "warp", "scalar", "mma"),
+                     megabytes("one", "mma")[0] / megabytes("one", "warp")[0],
+                     *megabytes("one", "cublasdx")]),
+    Figures(MEASURED, "NVRTC takes {} to {} ms for a function", lambda: of_each_variant("milliseconds")),
+    Figures(MEASURED, "which has {} to {} KB of LTO-IR", lambda: of_each_variant("lto_bytes", 1e-3)),
+    Figures(MEASURED, "libmathdx takes {} to {} s and {} to {} MB for each", libmathdx_functions),
+    Figures(MEASURED, "`enable()` adds {} ms", lambda: [at("compile_time", "startup.added_ms")]),
+    Figures(MEASURED, "to a launch ({} against {} µs)",
+            lambda: [at("compile_time", "startup.launch_us.tiles"), at("compile_time", "startup.launch_us.warp")]),
+    Figures(MEASURED, "A cache hit of {} MB takes {} ms",
+            lambda: [at("compile_time", "hit.bytes") / 1e6, at("compile_time", "hit.median_ms")]),
+    Figures(MEASURED, "one of the {} modules of `tests/loop_forms.py` takes {} ms",
+            lambda: [at("compile_time", "planning.modules"), at("compile_time", "planning.median_ms")]),
+    Figures("warp_tiles/providers/fallbacks.py", "which takes {} to {} s and {} to {} MB of LTO-IR for each function",
+            libmathdx_functions),
+    # products
+    Figures(MEASURED, "geometric mean of 6 (fp64: 4) forms | {} | {} | {} | {} | {} |",
+            lambda: summaries("gemm", "resident", "geometric_mean")),
+    Figures(MEASURED, "| ... least ratio | {} | {} | {} | {} | {} |", lambda: summaries("gemm", "resident", "least")),
+    Figures(MEASURED, "| ... with both adjoints | {} | {} (Warp: fp16) | {} | {} | {} |",
+            lambda: summaries("gemm", "backward_resident", "geometric_mean")),
+    Figures(MEASURED, "18 forms; least ratio | {}; {} | {}; {} | {}; {} | {}; {} | {}; {} |",
+            lambda: summaries("gemm", "deep", "geometric_mean", "least")),
+    Figures(MEASURED, "the faster of Warp's paths; least ratio | | | | {}; {} | {}; {} |",
+            lambda: summaries("gemm", "small", "geometric_mean", "least", types=("fp32", "fp64"))),
+    Figures(MEASURED, "| ... with both adjoints; least ratio | | | | {}; {} | {}; {} |",
+            lambda: summaries("gemm", "backward_small", "geometric_mean", "least", types=("fp32", "fp64"))),
+    Figures(MEASURED, "all {}; least ratio | | | | {}; {} | {}; {} |",
+            lambda: [len(at("gemm_every_small", "parts.every_small.rows")),
+                     *summaries("gemm_every_small", "every_small", "geometric_mean", "least", types=("fp32", "fp64"))]),
+    Figures(MEASURED, "| loop over 4096 x 4096 x 4096, the best form of each side | {} | {} | {} | {} | {} |",
+            lambda: summaries("gemm", "loop", "best_ratio")),
+    Figures(MEASURED, "| adjoint of the loop, the best form of each side | {} | {} (Warp: fp16) | {} | {} | {} |",
+            lambda: summaries("gemm", "backward_loop", "best_ratio")),
+    Figures(MEASURED, "they reach {} to {} of cuBLAS's rate for fp16, and {} to {} for bf16",
+            lambda: [*of_cublas("fp16"), *of_cublas("bf16")]),
+    Figures(MEASURED, "adjoints with other code are {} times as fast",
+            lambda: [at("against_before_stages", "summary.geometric_mean_of_timed")]),
+    Figures(MEASURED, "threads, by {} %", lambda: [100 * (1 - at("against_before_stages", "summary.least"))]),
+    Figures(MEASURED, "mean of {} speed ratios is {}. The least is {}",
+            lambda: [at("against_b1241dc", f"summary.{name}") for name in ("rows", "geometric_mean", "least")]),
+    # solvers
+    Figures(MEASURED, "| `tile_cholesky` | {}; {} | {}; {} |", lambda: solved("cholesky")),
+    Figures(MEASURED, "a vector | {}; {} | {}; {} |", lambda: solved(*VECTORS)),
+    Figures(MEASURED, "of a square matrix | {}; {} | {}; {} |", lambda: solved("lower_solve of a matrix")),
+    Figures(MEASURED, "| adjoints of `tile_cholesky` and `tile_lower_solve` | {}; {} | {}; {} |",
+            lambda: solved("cholesky backward", "lower_solve backward")),
+    Figures(MEASURED, "is {} to {} times as fast in the geometric means of the four functions, and at least {} times",
+            torch_solvers),
+    Figures(MEASURED, "{} of the {} ratios are below 1", slower_solvers),
+    # tests and other commands
+    Figures(MEASURED, "Of {} GPU tests, {} passed", gpu_tests),
+    Figures(MEASURED, "{} are equal bit for bit", lambda: [at("random_kernels", "equal")]),
+    Figures(MEASURED, "{} could not be compared",
+            lambda: [at("random_kernels", "refused") + at("random_kernels", "crashed")]),
+    Figures(MEASURED, "it is {} of that at commit", lambda: [at("planning", "ratio")]),
+    Figures("CONTRIBUTING.md", "{} of {} were killed", lambda: [at("mutations", "killed"), at("mutations", "total")]),
+    # policies
+    Figures(POLICY, "| `off` | {} s | {} MB |", lambda: policy("off, cold")),
+    Figures(POLICY, "| `scalar` | {} s | {} MB |", lambda: policy("scalar, cold")),
+    Figures(POLICY, "| `fast` | {} s | {} MB | {} s |",
+            lambda: [*policy("fast, cold"), policy("fast, 48 threads, cold")[0]]),
+    Figures(POLICY, "| `auto` | {} s | {} MB | {} s |",
+            lambda: [*policy("auto, cold"), policy("auto, 48 threads, cold")[0]]),
+    Figures(POLICY, "| {} s to the first launch; the slow build is in use {} s after the start, and the launch that "
+            "loads it takes {} ms |",
+            lambda: [at("policies", "rows.background, 48 threads, cold.seconds"),
+                     at("policies", "rows.background, 48 threads, cold.swapped_after_seconds"),
+                     1e3 * at("policies", "rows.background, 48 threads, cold.swap_seconds")]),
+    Figures(POLICY, "| `locked`, LTO-IR cached | {} s | {} MB |", lambda: policy("locked, LTO-IR cached by auto")),
+    # pages of features
+    *loop_rows(),
+    Figures("docs/matmul.md", "| fp16, bf16: 2048, 4096, 8192 | {} to {}, {} to {}, {} |",
+            lambda: [*matmul("product float16 2048x2048x2048", "product bfloat16 2048x2048x2048"),
+                     *matmul("product bfloat16 4096x4096x4096", "product float16 4096x4096x4096"),
+                     *matmul("product float16 8192x8192x8192")]),
+    Figures("docs/matmul.md", "| tf32, fp32, fp64: 4096 | {}, {}, {} |",
+            lambda: matmul(*(f"product {kind} 4096x4096x4096" for kind in ("tf32", "float32", "float64")))),
+    Figures("docs/matmul.md", "| both gradients, fp16, 4096 | {}; {} of torch adding",
+            lambda: [*matmul("backward float16 4096x4096x4096"),
+                     *matmul("backward float16 4096x4096x4096", other="torch adding")]),
+    Figures("docs/matmul.md", "| {} of eager, {} of `torch.compile`",
+            lambda: [*matmul("layer float16 8192x4096x4096"),
+                     *matmul("layer float16 8192x4096x4096", other="torch.compile")]),
+    Figures("docs/matmul.md", "64, 128, 256 wide: fp16 | {}, {}, {} |",
+            lambda: matmul(*(f"product float16 1024 x {n}x{n}x{n}" for n in (64, 128, 256)))),
+    Figures("docs/matmul.md", "| ... fp32 | {}, {}, {} |",
+            lambda: matmul(*(f"product float32 1024 x {n}x{n}x{n}" for n in (64, 128, 256)))),
+    Figures("docs/matmul.md", "| {} (geometric mean); {} to {} for K 1024, {} to {} with split-K |",
+            lambda: [at("matmul", "geometric_means.skinny"), *skinny(1024), *skinny(4096, 8192, 16384)]),
+    Figures("docs/recorded.md", "| forward | {} | {} | {} | {} | | adjoint | {} | {} | {} | {} | | training step: two",
+            lambda: [*recorded("cpu", "forward"), *recorded("cpu", "adjoint")]),
+    Figures("docs/recorded.md", "two updates | {} (with `wp.Tape`) |  | {} | {} |", lambda: training_step("cpu")),
+    Figures("docs/recorded.md", "| forward | {} | {} | {} | {} |  |\n| adjoint | {} | {} | {} | {} |  |",
+            lambda: [*recorded("gpu", "forward"), *recorded("gpu", "adjoint")]),
+    Figures("docs/recorded.md", "| training step | {} (with `wp.Tape`) |  | {} | {} | {} |",
+            lambda: training_step("gpu")),
+    Figures("docs/recorded.md", "`set` of an array takes {} µs",
+            lambda: [at("recorded", "cpu.set_us")["recorded set(), forward and adjoint"]]),
+    *client_rows(),
+    Figures("docs/clients.md", "| 8,192 | {}; {} | {} | {}; {} | {} million; {} million | {} |",
+            lambda: [value / 1e6 if value > 1e5 else value for value in speed_of_model("humanoid")]),
+    Figures("docs/clients.md", "| 1,024 | {}; {} | {} | {}; {} | {}; {} | {} |",
+            lambda: [round(value, -2) if value > 1e5 else value for value in speed_of_model("n_humanoid")]),
+    Figures("docs/clients.md", "Featherstone | 4,096 | {}; {} | {} | {}; {} | {} million; {} million | {} |",
+            lambda: speed_of_newton("featherstone")),
+    Figures("docs/clients.md", "(LM) | 4,096 | {}; {} | {} | {}; {} | {} million; {} million solves | {} |",
+            lambda: speed_of_newton("ik")),
+    Figures("docs/tuning.md", "takes {} us more ({} against {} us)",
+            lambda: [at("tuning", f"later_launches.{name}") for name in ("added_us", "plain_us", "tuned_us")]),
+    Figures("docs/tuning.md", "finds a record takes {} ms more ({} against {} ms)",
+            lambda: [at("tuning", f"first_launch.{name}") for name in ("added_ms", "plain_ms", "tuned_ms")]),
+    Figures("docs/tuning.md", "built in {} s one by one and in {} s in parallel, {} times faster",
+            lambda: [at("tuning", f"later_search.build_s.{name}") for name in ("serial", "side_by_side", "ratio")]),
+    Figures("docs/tuning.md", "{} s one by one, {} s in parallel, {} times faster",
+            lambda: [at("tuning", f"first_search.build_s.{name}") for name in ("serial", "side_by_side", "ratio")]),
+    Figures("docs/tuning.md", "| geometric mean | {} | {} | {} |", lambda: tuned_gemm("mean")),
+    Figures("docs/tuning.md", "| least | {} | {} | {} |", lambda: tuned_gemm("least")),
+    Figures("docs/tuning.md", "| most | {} | {} | {} |", lambda: tuned_gemm("most")),
+    Figures("docs/tuning.md", "| seconds of search, ten shapes | {} | {} | {} |", lambda: tuned_gemm("seconds")),
+    Figures("docs/templates.md", "{} times the speed in the geometric mean, from {} to {}; {} lost more than 3 %",
+            lambda: [at("shared_sums", f"summary.all.{name}")
+                     for name in ("geometric_mean", "least", "greatest", "slower")]),
+]  # fmt: skip

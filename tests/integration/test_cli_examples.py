@@ -1,0 +1,106 @@
+"""The example at the end of each command's help, and the completion of the shell."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from warp_tiles.cli import CONTEXT, commands
+from warp_tiles.cli.examples import EXAMPLES
+
+
+def every_command(command: click.Command = commands, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Each command with its path, e.g. ``cache gc``."""
+    yield path, command
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from every_command(inner, f"{path} {name}".strip())
+
+
+COMMANDS = dict(every_command())
+
+
+def test_each_example_belongs_to_a_command() -> None:
+    assert set(EXAMPLES) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_the_help_ends_with_the_example(path: str) -> None:
+    context = click.Context(COMMANDS[path], info_name=f"warp-tiles {path}".strip(), **CONTEXT)  # as its parent has it
+    assert COMMANDS[path].get_help(context).splitlines()[-2:] == ["  Example:", f"    {EXAMPLES[path]}"]
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_the_example_calls_the_command(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[tuple[str, str]] = []
+
+    def record(command: click.Command, context: click.Context) -> None:
+        called.append((" ".join(context.command_path.split()[1:]), str(context.params.get("script"))))
+
+    monkeypatch.setattr(click.Command, "invoke", record)
+    monkeypatch.setattr(click.Group, "invoke", click.Group.invoke)  # groups still look for their command
+    words = [word for word in shlex.split(EXAMPLES[path]) if not word.startswith("WARP_TILES_")]
+    assert words[0] == "warp-tiles"
+    commands.main(words[1:], prog_name="warp-tiles", standalone_mode=False)
+    wanted = {"": "run", "cache": "cache info"}.get(path, path)
+    script = "train.py" if "train.py" in words else "None"  # an unknown option would be taken for the script
+    assert called[-1] == (wanted, script)
+
+
+@pytest.mark.parametrize("words", ["plan", "plan --arch x train.py", "cache gone", "tune show", "compile x.py"])
+def test_a_wrong_example_would_be_found(words: str) -> None:
+    with pytest.raises(click.ClickException):
+        commands.main(words.split(), prog_name="warp-tiles", standalone_mode=False)
+
+
+# ---- completion
+
+COMMAND = [sys.executable, "-m", "warp_tiles"]
+
+
+def completed(shell: str, *words: str) -> str:
+    """What the completion prints for the last of some words."""
+    environment = {**os.environ, "_WARP_TILES_COMPLETE": f"{shell}_complete", "COMP_WORDS": shlex.join(words)}
+    environment["COMP_CWORD"] = words[-1] if shell == "fish" else str(len(words) - 1)
+    return subprocess.run(COMMAND, env=environment, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_is_offered_options(shell: str) -> None:
+    assert "--block-dim" in completed(shell, "warp-tiles", "plan", "--bl")
+
+
+def completion_script(shell: str) -> str:
+    environment = {**os.environ, "_WARP_TILES_COMPLETE": f"{shell}_source"}
+    return subprocess.run(COMMAND, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_script_of_a_shell_can_be_read_by_it(shell: str, tmp_path: Path) -> None:
+    (tmp_path / "complete").write_text(completion_script(shell))
+    assert "_WARP_TILES_COMPLETE" in (tmp_path / "complete").read_text()
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    subprocess.run([shell, "-n", str(tmp_path / "complete")], check=True)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_a_command(tmp_path: Path) -> None:
+    (tmp_path / "complete").write_text(completion_script("bash"))
+    (tmp_path / "warp-tiles").write_text(f"#!/bin/sh\nexec {shlex.join(COMMAND)}\n")
+    (tmp_path / "warp-tiles").chmod(0o755)
+    press_tab = (
+        f"source {shlex.quote(str(tmp_path / 'complete'))}; COMP_WORDS=(warp-tiles cache ex); COMP_CWORD=2; "
+        '_warp_tiles_completion warp-tiles; echo "${COMPREPLY[@]}"'
+    )
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", press_tab], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["explain", "export"], done.stderr

@@ -1,0 +1,83 @@
+"""Hooks of MkDocs: pages that are made from the code, and links that work on GitHub and in the site.
+
+The pages in docs/ are written for GitHub, where everything of the repository has a relative link. In the site, a link
+to a file outside of docs/ leads to GitHub, and one to the notebook to its page. ``nox -s docs`` builds it strictly.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # MkDocs loads this file by its path
+
+from tools.notebook import as_markdown  # noqa: E402
+
+SOURCES = "https://github.com/warp-tiles/warp-tiles/blob/main/"
+HELP_OF_COMMANDS = "<!-- the help of every command -->"
+TREE_OF_ERRORS = "<!-- the tree of errors -->"
+
+
+def site_links(markdown: str) -> str:
+    """Change the links of a page of docs/ for the site."""
+    markdown = re.sub(r"\]\(\.\./([^)\s]+)\)", rf"]({SOURCES}\1)", markdown)
+    return re.sub(r"\]\(tutorial\.ipynb(#[^)\s]*)?\)", r"](tutorial.md\1)", markdown)
+
+
+def help_of_commands() -> str:
+    """Every command with its help, as Markdown."""
+    import click
+
+    from warp_tiles.cli import commands
+
+    def visit(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[str]:
+        options = {"terminal_width": 100, **command.context_settings}
+        context = click.Context(command, parent, info_name=name, **options)
+        yield f"## `{context.command_path}`\n\n```text\n{command.get_help(context)}\n```"
+        if isinstance(command, click.Group):
+            for part, inner in sorted(command.commands.items()):
+                yield from visit(inner, part, context)
+
+    return "\n\n".join(visit(commands, "warp-tiles"))
+
+
+def tree_of_errors() -> str:
+    """The tree of all errors, as it stands in warp_tiles/errors.py."""
+    from warp_tiles import errors
+
+    lines = [line[4:] for line in (errors.__doc__ or "").splitlines() if line.startswith("    ")]
+    return "```text\n" + "\n".join(lines) + "\n```"
+
+
+def without_roles(html: str) -> str:
+    """Remove the roles of docstrings, e.g. of ``:func:`enable```, which Markdown does not know."""
+    return re.sub(r":(?:func|class|meth|mod|attr|data):<code>~?([^<]*)</code>", r"<code>\1</code>", html)
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the tutorial, which is a notebook in the repository."""
+    from mkdocs.structure.files import File
+
+    notebook = files.get_file_from_path("tutorial.ipynb")
+    if notebook is not None:
+        files.remove(notebook)
+    files.append(File.generated(config, "tutorial.md", content=as_markdown()))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fill what is made from the code, and change the links."""
+    if HELP_OF_COMMANDS in markdown:
+        markdown = markdown.replace(HELP_OF_COMMANDS, help_of_commands())
+    if TREE_OF_ERRORS in markdown:
+        markdown = markdown.replace(TREE_OF_ERRORS, tree_of_errors())
+    return site_links(markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Clean what docstrings contribute."""
+    return without_roles(html)

@@ -1,0 +1,54 @@
+"""The types of the keywords of ``configure()`` and ``override()``, for type checkers. No program imports this module.
+
+A test compares the names and words with the settings themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from os import PathLike
+from typing import Generic, Literal, TypeVar
+
+if sys.version_info >= (3, 11):
+    from typing import TypedDict
+else:
+    from typing_extensions import TypedDict  # typing's own cannot be generic
+
+Removed = TypeVar("Removed")  # None where a setting can be removed, else Never
+Folder = str | PathLike[str]
+
+
+class Keywords(TypedDict, Generic[Removed], total=False):
+    """Every setting with the type of its values. See :class:`warp_tiles.Settings`."""
+
+    provider: Literal["auto", "mma", "cublasdx", "libmathdx", "scalar"] | Removed
+    without_mathdx: Literal["warp", "own"] | Removed
+    linker: Literal["auto", "own", "warp"] | Removed
+    cache_dir: Folder | Removed
+    cache_max_bytes: int | str | Removed
+    cache_shared: bool | Removed
+    build_wait_s: float | Removed
+    trusted_projects: Sequence[Folder] | Removed
+    cache_modules: bool | Removed
+    remote: str | Removed
+    remote_push: bool | Removed
+    remote_wait_s: float | Removed
+    bundle: Folder | Removed
+    signing_key: Folder | Removed
+    trusted_keys: Sequence[str] | Removed
+    jobs: int | Removed
+    precompile_headers: bool | Removed
+    prefetch: bool | Removed
+    progress: Literal["auto", "on", "off"] | Removed
+    loop_sums: bool | Removed
+    whole_gradients: Literal["auto", "always", "off"] | Removed
+    main_loop: str | Removed
+    wide_moves: bool | Removed
+    nvtx: bool | Removed
+    policy: Literal["off", "scalar", "fast", "auto", "max", "locked"] | Removed
+    background: bool | Removed
+    record_paths: Sequence[Folder] | Removed
+    stale_records: Literal["reuse", "retune"] | Removed
+    record_gpu: str | Removed
+    tune_budget_s: float | Removed
