@@ -50,7 +50,7 @@ def test_the_example_calls_the_command(path: str, monkeypatch: pytest.MonkeyPatc
     words = [word for word in shlex.split(EXAMPLES[path]) if not word.startswith("WARP_TILES_")]
     assert words[0] == "warp-tiles"
     commands.main(words[1:], prog_name="warp-tiles", standalone_mode=False)
-    wanted = {"": "run", "cache": "cache info"}.get(path, path)
+    wanted = {"": "run", "cache": "cache info", "keys": "keys show"}.get(path, path)
     script = "train.py" if "train.py" in words else "None"  # an unknown option would be taken for the script
     assert called[-1] == (wanted, script)
 

@@ -78,7 +78,8 @@ def record(
     )
     linker = "warp" if reason else "warp_tiles"
     output = f"wp_{module.name}.sm90.cubin"
-    return ModuleRecord(module, artifacts, linker, reason, output, 130_000, seconds, module.loops, start, phases)
+    times = {"started_at_s": start, "phases": phases}
+    return ModuleRecord(module, artifacts, linker, reason, output, 130_000, seconds, module.loops, **times)
 
 
 FORWARD = built(BIG[Role.FORWARD], 1.0, 0.6)

@@ -45,10 +45,10 @@ class Keywords(TypedDict, Generic[Removed], total=False):
     whole_gradients: Literal["auto", "always", "off"] | Removed
     main_loop: str | Removed
     wide_moves: bool | Removed
-    nvtx: bool | Removed
     policy: Literal["off", "scalar", "fast", "auto", "max", "locked"] | Removed
     background: bool | Removed
     record_paths: Sequence[Folder] | Removed
     stale_records: Literal["reuse", "retune"] | Removed
     record_gpu: str | Removed
     tune_budget_s: float | Removed
+    nvtx: bool | Removed
