@@ -20,7 +20,14 @@ from warp_tiles.build.locked import require_cached
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
 from warp_tiles.cache._missed import MissedKeys
-from warp_tiles.errors import BuildError, LockedError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.errors import (
+    BuildError,
+    LockedError,
+    RefusedWorkerError,
+    ToolchainError,
+    WarpTilesError,
+    WorkerError,
+)
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.providers import (
@@ -364,6 +371,8 @@ def _retry_once(attempt: Callable[[], Artifact]) -> Artifact:
     """Retry once if a compiler process died."""
     try:
         return attempt()
+    except RefusedWorkerError:
+        raise
     except WorkerError:
         return attempt()
 
