@@ -7,10 +7,13 @@ digests, so two installations with equal facts give equal code.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
+import math
 import os
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +33,7 @@ ALL = (CODE, COMPILER, LINKER, DEVICE_SOURCES, CUDA_HEADERS, WARP_HEADERS)
 
 _KERNELS, _CUDA, _WARP = "kernels:", "cuda:", "warp:"  # a path begins with a slash or a drive
 _SHOWN_DIGITS = 12
+_VALID_S = 0.5  # a compiler reads its files later than that after a digest
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class Fact:
 Facts = tuple[tuple[str, Fact], ...]
 
 
+@functools.cache
 def warp_headers_folder() -> Path | None:
     """Folder of the headers of the installed Warp, which is not imported; None without Warp."""
     spec = importlib.util.find_spec("warp")
@@ -67,20 +72,43 @@ class Installation:
 
     def __init__(self, store: ToolchainStore) -> None:
         self._store = store
-        self._code: Fact | None = None
+        self._known: dict[str, tuple[float, Fact]] = {}
         self._lock = threading.Lock()
 
     def facts(self, names: Iterable[str]) -> Facts:
-        """The facts with these names, in this order. They are taken anew, because files can be replaced.
+        """The facts with these names, in this order.
 
-        The package's own modules are an exception: those that are loaded do not change.
+        They are taken anew after a moment, because files can be replaced. The package's own modules are an exception:
+        those that are loaded do not change.
         """
-        return tuple((name, self._fact(name)) for name in names)
+        return tuple((name, self._recent(name)) for name in names)
+
+    def _recent(self, name: str) -> Fact:
+        with self._lock:
+            since, known = self._known.get(name, (-math.inf, None))
+        if known is not None and (name == CODE or time.monotonic() - since < _VALID_S):
+            return known
+        began, found = time.monotonic(), self._fact(name)
+        if found.digest:
+            with self._lock:
+                self._known[name] = (began, found)
+        return found
+
+    def libraries(self) -> list[tuple[int, ...]]:
+        """The state of the files of compiler and linker, which changes when they are replaced.
+
+        Raises:
+            ToolchainError: There is no compiler.
+        """
+        toolchain = self._store.toolchain()
+        files = [toolchain.nvrtc, *([toolchain.nvjitlink] if toolchain.nvjitlink else [])]
+        found = [os.stat(path) for path in files if path.is_file()]
+        return [(status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns) for status in found]
 
     def _fact(self, name: str) -> Fact:
         try:
             if name == CODE:
-                return self._loaded_code()
+                return Fact(self._store.digests.digest_many(code_modules()), __version__)
             toolchain = self._store.toolchain()
             if name == COMPILER:
                 return Fact(self._store.compiler_digest(), dotted(toolchain.nvrtc_version))
@@ -95,16 +123,10 @@ class Installation:
                 return Fact(self._store.source_digest(source), f"mathdx {toolchain.mathdx_version}")
             folder = warp_headers_folder()
             if name == WARP_HEADERS and folder is not None:
-                return self._files(folder, "*.h", importlib.metadata.version("warp-lang"))
-        except (OSError, ToolchainError, importlib.metadata.PackageNotFoundError) as error:
+                return self._files(folder, "*.h", _warp_version())
+        except (OSError, ToolchainError) as error:
             return Fact("", f"missing ({getattr(error, 'message', error)})")
         return Fact("", "missing" if name in ALL else "unknown")
-
-    def _loaded_code(self) -> Fact:
-        with self._lock:
-            if self._code is None:
-                self._code = Fact(self._store.digests.digest_many(code_modules()), __version__)
-            return self._code
 
     def _files(self, folder: Path, pattern: str, version: str) -> Fact:
         files = {path.relative_to(folder).as_posix(): path for path in folder.rglob(pattern)}
@@ -161,6 +183,14 @@ class Installation:
         if name == _WARP and (folder := warp_headers_folder()) is not None:
             return [os.fspath(folder)]
         raise ToolchainError(f"a request names the include folder {name!r}, which is not known here")
+
+
+@functools.cache
+def _warp_version() -> str:
+    try:
+        return importlib.metadata.version("warp-lang")
+    except importlib.metadata.PackageNotFoundError:  # a checkout
+        return "unknown"
 
 
 def _with_include_path(request: CompileRequest, folders: list[str]) -> CompileRequest:

@@ -8,6 +8,7 @@ does not end the worker, several threads compile at the same time, and modules s
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import sys
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 from warp_tiles import settings
 from warp_tiles.build.headers import ModuleHeaders
-from warp_tiles.build.installation import ALL, COMPILER, LINKER, Facts, Installation, warp_headers_folder
+from warp_tiles.build.installation import ALL, Facts, Installation, warp_headers_folder
 from warp_tiles.cache import cache_root
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.pool import CompilerPool, result_of
@@ -61,7 +62,12 @@ class Answer:
 
 def worker_name() -> str:
     """Host and process of this worker, and the address by which Dask knows it."""
-    name = f"{platform.node() or 'unknown host'}, process {os.getpid()}"
+    return _name_of(os.getpid())
+
+
+@functools.lru_cache(maxsize=1)
+def _name_of(process: int) -> str:
+    name = f"{platform.node() or 'unknown host'}, process {process}"
     if "distributed" in sys.modules:
         with contextlib.suppress(Exception):  # no worker of Dask, or another release of it
             from distributed import get_worker
@@ -103,7 +109,7 @@ class _Workshop:
         self._precompiles = now.precompile_headers and not now.cache_shared
         self._jobs = now.jobs
         self._lock = threading.Lock()
-        self._libraries: Facts = ()
+        self._libraries: list[tuple[int, ...]] = []
         self._pool: CompilerPool | None = None
 
     def facts(self, names: Sequence[str]) -> Facts:
@@ -124,7 +130,7 @@ class _Workshop:
 
     def _compilers(self) -> CompilerPool:
         """The compiler processes. New ones replace those that loaded a library which was replaced since."""
-        libraries = self.facts((COMPILER, LINKER))
+        libraries = self._installation.libraries()
         with self._lock:
             if self._pool is None or libraries != self._libraries:
                 if self._pool is not None:
