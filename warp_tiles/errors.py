@@ -71,7 +71,7 @@ class WorkerError(ToolchainError):
 
 
 class RefusedWorkerError(WorkerError):
-    """A worker of an executor has another compiler, other headers or other sources. It is not asked again."""
+    """A worker has another compiler, other headers or other sources. It is not asked again."""
 
 
 class PlanError(WarpTilesError, RuntimeError):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from warp_tiles.compile.pool import CompilerPool, Compilers
 
 _WAITING_THREADS = 64  # they only wait for compiler processes and for locks of other processes
+_WAITING_THREADS_OF_EXECUTORS = 256  # a cluster can have as many workers
 
 
 class Resources:
@@ -109,7 +110,8 @@ class Resources:
         """Threads that wait for builds."""
         with self._lock:
             if self._waiters is None:
-                self._waiters = DaemonThreads(_WAITING_THREADS, "warp_tiles_wait")
+                count = _WAITING_THREADS_OF_EXECUTORS if self.has_executor else _WAITING_THREADS
+                self._waiters = DaemonThreads(count, "warp_tiles_wait")
             return self._waiters
 
     def close(self) -> None:
