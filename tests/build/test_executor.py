@@ -141,6 +141,16 @@ def test_a_job_can_be_pickled(installation: Installation) -> None:
     assert job.prefix == 3
 
 
+def test_equal_requests_are_different_jobs_because_dask_remembers_errors(installation: Installation) -> None:
+    executor = Fake(compiled_with())
+    pool = pool_of(executor, installation)
+    for _ in range(2):
+        pool.submit(GOOD).result(0)
+    first, second = executor.jobs
+    assert first != second
+    assert replace(first, submission=second.submission) == second
+
+
 def test_an_unknown_folder_name_is_an_error(installation: Installation) -> None:
     with pytest.raises(ToolchainError, match="/etc"):
         installation.localized(replace(GOOD, options=(("include_path", ["/etc"]),)))

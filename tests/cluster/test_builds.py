@@ -33,7 +33,7 @@ psutil = pytest.importorskip("psutil", reason="Dask brings psutil")
 OPTIONS = (("arch", "sm_90"), ("std", "c++17"))
 GOOD = CompileRequest("good.cu", "__device__ int good() { return 1; }", OPTIONS, "the function good")
 _FUNCTIONS = "\n".join(
-    f"__device__ float f{n}(float* x) {{ float s = 0; for (int i = 0; i < {n + 3}; ++i) s += x[i] * {n}.5f; return s; }}"
+    f"__device__ float f{n}(float* x) {{ float s = 0; for (int i = 0; i < {n}; ++i) s += x[i] * {n}.5f; return s; }}"
     for n in range(4000)
 )
 SLOW = CompileRequest("slow.cu", _FUNCTIONS, OPTIONS, "4000 functions")  # a second or more
@@ -74,8 +74,10 @@ def test_a_module_is_the_same_as_without_a_cluster(workers: Any, tmp_path: Path)
     built = {}
     for name, executor in (("cluster", workers.get_executor()), ("here", None)):
         with settings.override(cache_dir=tmp_path / name), warp_tiles.enabled(executor=executor):
-            cubin, record = compile_module(load(gemm(name="same")), tmp_path / f"{name}_out")
-            assert (record["lto_builds"], record["linked_by"]) == (3, "warp_tiles")
+            cubin, record = compile_module(
+                load(gemm(name="same", decorator="@wp.kernel(enable_backward=False)")), tmp_path / f"{name}_out"
+            )
+            assert (record["lto_builds"], record["linker"]) == (1, "warp_tiles")
             built[name] = cubin.read_bytes()
     assert built["cluster"] == built["here"]
     assert not list((tmp_path / "cluster").rglob("*.pch")), "workers use their own folder"
@@ -100,7 +102,7 @@ def test_both_workers_compile(workers: Any, tmp_path: Path) -> None:
 def compiling_worker(client: Any) -> int:
     """The process of a worker that compiles now: its compiler process is at work."""
     tasks = {address: keys for address, keys in client.processing().items() if keys}
-    for address, pid in client.run(os.getpid, workers=list(tasks)).items() if tasks else ():
+    for pid in client.run(os.getpid, workers=list(tasks)).values() if tasks else ():
         for child in psutil.Process(pid).children():
             before = sum(child.cpu_times()[:2])
             time.sleep(0.15)
@@ -229,7 +231,7 @@ def test_a_worker_with_other_sources_is_refused_and_nothing_is_stored(
         (future,) = engine.start([variant_of(16, "float16", threads=64)]).values()
         with pytest.raises(RefusedWorkerError) as caught:
             future.result(60)
-        assert engine.cache.entries() == [] if hasattr(engine.cache, "entries") else True
+        assert engine.cache.counters.stores == 0
     engine.close()
     own = dict(installation.facts((CODE, DEVICE_SOURCES, COMPILER)))
     for name in (CODE, DEVICE_SOURCES):

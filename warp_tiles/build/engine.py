@@ -20,14 +20,7 @@ from warp_tiles.build.locked import require_cached
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
 from warp_tiles.cache._missed import MissedKeys
-from warp_tiles.errors import (
-    BuildError,
-    LockedError,
-    RefusedWorkerError,
-    ToolchainError,
-    WarpTilesError,
-    WorkerError,
-)
+from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.providers import (

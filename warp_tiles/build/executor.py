@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 
@@ -55,7 +56,7 @@ class ExecutorPool:
             if portable is None:
                 log.info("%s includes folders of this machine, so it is compiled here", request.name)
                 return self._local_pool().submit(request)
-            job = Job(portable[0], self._installation.facts(portable[1]), prefix)
+            job = Job(portable[0], self._installation.facts(portable[1]), prefix, uuid.uuid4().hex)
             sent = self._executor.submit(run_job, job)
         except Exception as error:
             failed: Future[Compiled] = Future()

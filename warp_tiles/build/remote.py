@@ -8,7 +8,6 @@ does not end the worker, several threads compile at the same time, and modules s
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import platform
 import sys
@@ -36,11 +35,13 @@ class Job:
         request: The request, without paths of the machine that sends it.
         expected: The parts of the sender's installation that decide the result.
         prefix: Number of characters at the beginning of a module's source that other modules share; 0 if unknown.
+        submission: Differs in each submission, because Dask gives equal calls one result, errors included.
     """
 
     request: CompileRequest | LinkRequest
     expected: Facts
     prefix: int = 0
+    submission: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Answer:
     """The answer of a worker. The sender decides whether it counts.
 
     Attributes:
-        worker: Name of the worker, for messages.
+        worker: Name of the worker, for messages; empty with a result, because finding it takes time.
         found: The same parts of the worker's installation. If they differ, nothing was compiled.
         compiled: The result; None if there is none.
         failure: The error in place of a result.
@@ -62,12 +63,7 @@ class Answer:
 
 def worker_name() -> str:
     """Host and process of this worker, and the address by which Dask knows it."""
-    return _name_of(os.getpid())
-
-
-@functools.lru_cache(maxsize=1)
-def _name_of(process: int) -> str:
-    name = f"{platform.node() or 'unknown host'}, process {process}"
+    name = f"{platform.node() or 'unknown host'}, process {os.getpid()}"
     if "distributed" in sys.modules:
         with contextlib.suppress(Exception):  # no worker of Dask, or another release of it
             from distributed import get_worker
@@ -84,7 +80,7 @@ def run_job(job: Job) -> Answer:
         found = workshop.facts([name for name, _ in job.expected])
         if found != job.expected:
             return Answer(worker_name(), found)
-        return Answer(worker_name(), found, workshop.run(job))
+        return Answer("", found, workshop.run(job))
     except WarpTilesError as error:
         return Answer(worker_name(), found, failure=error)
 

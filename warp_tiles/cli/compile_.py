@@ -117,7 +117,7 @@ def _enabled(scheduler: str | None) -> Iterator[None]:
         yield
         return
     with connected(scheduler) as client:
-        api.enable(executor=client.get_executor())
+        api.enable(executor=client.get_executor(pure=False))
         require_same_installation(client, api.engine().build_context(settings.current()).store)
         yield
         api.disable()
