@@ -43,7 +43,7 @@ def _executor(side: str) -> Iterator[Executor | None]:
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         client.wait_for_workers(WORKERS)

@@ -13,12 +13,12 @@ distributed = pytest.importorskip("distributed", reason="distributed is not inst
 
 @pytest.fixture(scope="session")
 def client() -> Iterator[Any]:
-    """A client of two workers of one thread each, without a dashboard. Killed workers are replaced."""
+    """A client of two workers of one thread each, with any free port for its pages. Killed workers are replaced."""
     for name in ("distributed", "tornado"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
         ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):

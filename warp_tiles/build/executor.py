@@ -115,7 +115,7 @@ def result_of_answer(expected: Facts, answer: Answer) -> Compiled:
     if answer.failure is not None:
         raise answer.failure
     if answer.compiled is None or not answer.found:
-        raise WorkerError(f"the worker {answer.worker} sent no result", SAME_PACKAGES)
+        raise WorkerError(f"a worker {answer.worker} sent no proof of its compiler", SAME_PACKAGES)
     return answer.compiled
 
 

@@ -46,7 +46,7 @@ def connected(address: str) -> Iterator[Any]:
         logging.getLogger(name).setLevel(logging.ERROR)  # the errors here say the same
     try:
         client = Client(address, timeout=_CONNECT_S, set_as_default=False, name="warp-tiles")
-    except (OSError, ValueError, ImportError, TypeError) as error:
+    except Exception as error:  # of many classes: no answer, no such host, an unknown protocol, no certificate
         raise WorkerError(
             f"the scheduler {address} cannot be reached within {_CONNECT_S:.0f} s: {_first_line(error)}",
             remedy="give the address that `dask scheduler` prints, e.g. tcp://host:8786, and check that this machine "
@@ -65,9 +65,11 @@ def _first_line(error: BaseException) -> str:
 
 
 def _require_workers(client: Any, address: str) -> None:
+    from distributed import TimeoutError as DaskTimeoutError  # another class than Python's before 3.11
+
     try:
         client.wait_for_workers(1, timeout=_WORKERS_S)
-    except TimeoutError as error:
+    except DaskTimeoutError as error:
         raise WorkerError(
             f"the scheduler {address} has no worker", remedy=f"start some: dask worker {address} --nworkers 4"
         ) from error

@@ -23,7 +23,9 @@ from warp_tiles.cli.output import (
     script_output_to_stderr,
 )
 from warp_tiles.launch.script import Target
+from warp_tiles.util.digests import has_digests, matches
 from warp_tiles.util.threads import side_by_side
+from warp_tiles.util.warn import warn
 
 _MOST_THREADS = 32
 _MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
@@ -128,6 +130,7 @@ def _compile(target: Target, arch: int, folder: Path) -> dict[str, Any]:
 
     start = time.perf_counter()
     cubin = _warp.compile_module(target.module, arch, target.block_dim, folder)
+    _warn_of_other_archs(cubin)
     return {
         "name": target.module.name,
         "block_dim": target.block_dim,
@@ -136,6 +139,20 @@ def _compile(target: Target, arch: int, folder: Path) -> dict[str, Any]:
         "cubin_bytes": cubin.stat().st_size,
         "seconds": round(time.perf_counter() - start, 3),
     }
+
+
+def _warn_of_other_archs(cubin: Path) -> None:
+    """Warn if an earlier call compiled the module for another architecture into the same folder.
+
+    The file of metadata has no architecture in its name, and it may hold other sizes of shared memory for each.
+    """
+    module = cubin.name.partition(".sm")[0]
+    for other in cubin.parent.glob(f"{module}.sm*.cubin"):
+        if other != cubin and has_digests(other) and not matches(other, [cubin.with_name(f"{module}.meta")]):
+            warn(
+                f"{other} does not fit {module}.meta any more, which is now that of {cubin.name}. "
+                "Remedy: compile all architectures with one command, e.g. --arch 80,90"
+            )
 
 
 def _with_record(row: dict[str, Any], records: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:

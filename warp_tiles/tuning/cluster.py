@@ -109,12 +109,14 @@ class ClusterMeasurer:
 
     def _wait(self, task: Any) -> Measured:
         """The result of a task. A task that is tied to a lost worker would never end."""
+        from distributed import TimeoutError as DaskTimeoutError  # another class than Python's before 3.11
+
         try:
             while True:
                 try:
                     found: Measured = task.result(timeout=_POLL_S)
                     return found
-                except TimeoutError:
+                except DaskTimeoutError:
                     if task.status == "pending" and self._worker not in self._client.nthreads():
                         raise self._lost("it left the cluster") from None
         finally:
