@@ -97,7 +97,7 @@ def test_an_unreachable_scheduler_is_an_error_within_seconds(script: Path, tmp_p
     done = command("compile", script, "-o", tmp_path / "out", "--scheduler", NOBODY, as_json=False)
     assert time.monotonic() - start < 20  # of which 5 wait for the scheduler, and the rest imports on a busy machine
     assert done.returncode == 2
-    assert f"the scheduler {NOBODY} cannot be reached within 5 s" in done.stderr
+    assert f"the scheduler {NOBODY} cannot be reached: Timed out trying" in done.stderr
     assert "Remedy: give the address that `dask scheduler` prints" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()

@@ -20,6 +20,7 @@ from warp_tiles.errors import RefusedWorkerError, WarpTilesError, WorkerError
 
 log = logging.getLogger("warp_tiles")
 
+_LOOK = "look at the executor's own log"
 SAME_PACKAGES = "install the same versions of warp-tiles, warp-lang and NVIDIA's packages where the executor runs"
 
 
@@ -74,7 +75,7 @@ class ExecutorPool:
             self._pending.discard(done)
         try:
             if done.cancelled():
-                raise WorkerError("the executor cancelled a request", "look at the executor's own log")
+                raise WorkerError("the executor cancelled a request: it ended, or its scheduler was lost", _LOOK)
             if (error := done.exception()) is not None:
                 raise executor_error(error)
             checked.set_result(result_of_answer(job.expected, done.result()))
@@ -132,7 +133,7 @@ def differences(expected: Facts, found: Facts) -> str:
 
 def executor_error(error: BaseException) -> WorkerError:
     """The error for an executor that failed, and not the compiler."""
-    remedy = "look at the executor's own log"
+    remedy = _LOOK
     kind = type(error).__name__
     if isinstance(error, (ImportError, AttributeError)):
         remedy = f"{SAME_PACKAGES}, and start its workers in that environment"
