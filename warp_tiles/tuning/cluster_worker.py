@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from warp_tiles import settings
 from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.installation import Facts, Installation
-from warp_tiles.errors import ToolchainError, WarpTilesError
+from warp_tiles.errors import ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.tuning.environment import environment_of
 from warp_tiles.tuning.gemm import compile_arch
@@ -99,8 +99,10 @@ def measure_here(batch: Batch) -> Measured:
             _measurer(batch.gpu, context).measure(
                 batch.variant, batch.configs, deadline=deadline, on_timings=timings.extend
             )
+        except WorkerError:
+            raise  # it says nothing about the GPU
         except ToolchainError as error:
-            return Measured(found, tuple(timings), lost=f"{error}")
+            return Measured(found, tuple(timings), lost=error.message)
         return Measured(found, tuple(timings))
     except WarpTilesError as error:
         return Measured(found, failure=error)
