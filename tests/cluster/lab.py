@@ -6,7 +6,6 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tests.tuning.gemm_fakes import H200, timing
 from warp_tiles.build.installation import Fact
@@ -16,14 +15,14 @@ from warp_tiles.tuning.record import identity
 H100 = replace(H200, device="NVIDIA H100", multiprocessors=114)
 
 
-def equal_gpus(dask_worker: Any) -> list[ClusterGpu]:
+def equal_gpus() -> list[ClusterGpu]:
     """One H200 for each worker."""
-    return [ClusterGpu("cuda:0", f"GPU-{dask_worker.name}", H200, 90)]
+    return [ClusterGpu("cuda:0", f"GPU-{os.environ['TEST_SLOT']}", H200, 90)]
 
 
-def different_gpus(dask_worker: Any) -> list[ClusterGpu]:
-    """An H200 for the first worker of a LocalCluster, an H100 for the second."""
-    return [ClusterGpu("cuda:0", f"GPU-{dask_worker.name}", (H200, H100)[int(dask_worker.name)], 90)]
+def different_gpus() -> list[ClusterGpu]:
+    """An H200 for the first worker, an H100 for the second."""
+    return [ClusterGpu("cuda:0", f"GPU-{os.environ['TEST_SLOT']}", (H200, H100)[int(os.environ["TEST_SLOT"])], 90)]
 
 
 def measure(batch: Batch, log: Path, seconds: float = 0.0) -> Measured:
