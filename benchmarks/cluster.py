@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -128,10 +128,13 @@ def _run(side: str, built: str, state: str) -> dict[str, Any]:
     return row
 
 
-def measure(repeats: int) -> dict[str, Any]:
+def measure(sets: Sequence[str], repeats: int) -> dict[str, Any]:
     """Returns the seconds of each set and side, their medians and the ratio, as JSON values."""
+    from benchmarks.machine import cpu_record
+
+    versions = {"distributed": importlib.metadata.version("distributed"), "workers": WORKERS}
     results: dict[str, Any] = {}
-    for built, state in ((built, state) for built in SETS for state in STATES):
+    for built, state in ((built, state) for built in sets for state in STATES):
         found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
         for repeat in range(repeats):
             for side in SIDES if repeat % 2 == 0 else reversed(SIDES):
@@ -142,6 +145,9 @@ def measure(repeats: int) -> dict[str, Any]:
         seconds = {side: [row["seconds"] for row in found[side]] for side in SIDES}
         medians = {side: statistics.median(values) for side, values in seconds.items()}
         results[f"{built}, {state}"] = {
+            **cpu_record(),
+            **versions,
+            "load_average": os.getloadavg()[0],
             "seconds": seconds,
             "medians": medians,
             "ratio": round(medians["dask"] / medians["own"], 3),
@@ -153,6 +159,7 @@ def main() -> None:
     """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", choices=list(SETS), action="append", help="a set; the file keeps the others")
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -160,11 +167,9 @@ def main() -> None:
         side, built, state, folder = arguments.child
         _child(side, built, state, Path(folder))
         return
-    from benchmarks.machine import cpu_record
-
-    results = measure(arguments.repeats)
-    versions = {"distributed": importlib.metadata.version("distributed"), "workers": WORKERS, "limit": LIMIT}
-    record = {**cpu_record(), **versions, "results": results}
+    known = json.loads(arguments.json.read_text())["results"] if arguments.json and arguments.json.is_file() else {}
+    results = measure(arguments.only or list(SETS), arguments.repeats)
+    record = {"limit": LIMIT, "results": known | results}
     for name, row in results.items():
         print(f"{name}: own {row['medians']['own']:.2f} s, Dask {row['medians']['dask']:.2f} s, ratio {row['ratio']}")
     if arguments.json:

@@ -149,6 +149,7 @@ def test_equal_requests_are_different_jobs_because_dask_remembers_errors(install
     first, second = executor.jobs
     assert first != second
     assert replace(first, submission=second.submission) == second
+    assert first.__dask_tokenize__() != second.__dask_tokenize__()
 
 
 def test_an_unknown_folder_name_is_an_error(installation: Installation) -> None:

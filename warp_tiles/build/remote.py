@@ -43,6 +43,10 @@ class Job:
     prefix: int = 0
     submission: str = ""
 
+    def __dask_tokenize__(self) -> str:
+        """What Dask takes for the identity of a call. Otherwise it digests the whole request, which takes 30 ms."""
+        return self.submission
+
 
 @dataclass(frozen=True)
 class Answer:
