@@ -27,8 +27,9 @@ def enable(*, executor: Executor | None = None) -> None:
     A second call has no effect. A forked child starts its own compiler processes.
 
     Args:
-        executor: Runs the compilers in place of this package's processes, one picklable request per
-            call. A Dask or MPI pool builds a large set this way. :func:`disable` does not shut it down.
+        executor: Runs the compilers in place of this package's processes, one picklable request per call, e.g.
+            ``client.get_executor()`` of Dask. Its workers need the same packages; a worker with others is refused
+            (docs/cluster.md). :func:`disable` does not shut it down.
 
     Raises:
         SeamError: The installed Warp lacks a part that warp_tiles hooks into. Warp stays unchanged.
@@ -37,6 +38,8 @@ def enable(*, executor: Executor | None = None) -> None:
     """
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise SettingError(f"executor is {executor!r}", "give a concurrent.futures.Executor, or None")
+    if hasattr(executor, "get_executor"):
+        raise SettingError(f"executor is {executor!r}, a client", "give its executor: client.get_executor()")
     with _lock:
         if is_enabled():
             if executor is not None:

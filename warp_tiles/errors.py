@@ -5,6 +5,7 @@
     ├── SeamError           the installed Warp lacks something that warp_tiles hooks into
     ├── ToolchainError      NVRTC, headers or the linker are missing or do not fit together
     │   └── WorkerError     a compiler process or a foreign executor failed; trying again may help
+    │       └── RefusedWorkerError  a worker has another compiler, other headers or other sources
     ├── PlanError           a kernel cannot be planned
     ├── BuildError          a variant could not be compiled
     │   └── UnsupportedVariant  a provider cannot serve a variant; the message names the field and its value
@@ -68,6 +69,10 @@ class ToolchainError(WarpTilesError, RuntimeError):
 
 class WorkerError(ToolchainError):
     """A compiler process or a foreign executor failed; trying again may help."""
+
+
+class RefusedWorkerError(WorkerError):
+    """A worker has another compiler, other headers or other sources. It is not asked again."""
 
 
 class PlanError(WarpTilesError, RuntimeError):

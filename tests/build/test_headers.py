@@ -8,10 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from warp_tiles import settings
+from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.headers import FOLDER, ModuleHeaders
 from warp_tiles.cache import CacheKey, FileDigests
 from warp_tiles.compile.compiler import Compiled, CompileRequest
@@ -47,7 +48,6 @@ class Store:
 class Pool:
     """Compiler processes that write headers where they are asked to, and finish when the test says so."""
 
-    is_local: bool = True
     writes: bool = True
     fails: bool = False
     waiting: list[Callable[[], None]] = field(default_factory=list)
@@ -83,12 +83,9 @@ class Setup:
     pool: Pool
     headers: ModuleHeaders
 
-    def module(self, **keywords: Any) -> ModuleSource:
-        return ModuleSource("module.cu", 90, "cubin", os.fspath(self.native), keywords)
-
-    def compile(self, request: CompileRequest = REQUEST, prefix: str = PREFIX, **keywords: Any) -> HeaderFile | None:
+    def compile(self, request: CompileRequest = REQUEST, prefix: str = PREFIX) -> HeaderFile | None:
         """The headers with which a module is compiled."""
-        self.headers.compile(self.pool, request, self.module(**keywords), prefix)  # type: ignore[arg-type]
+        self.headers.compile(self.pool, request, self.native, prefix)  # type: ignore[arg-type]
         self.pool.finish()
         return self.pool.headers[-1]
 
@@ -137,7 +134,7 @@ def test_processes_share_the_headers(setup: Setup) -> None:
 def test_only_one_module_at_a_time_writes_them(setup: Setup) -> None:
     setup.compile()
     for _ in range(3):
-        setup.headers.compile(setup.pool, REQUEST, setup.module(), PREFIX)  # type: ignore[arg-type]
+        setup.headers.compile(setup.pool, REQUEST, setup.native, PREFIX)  # type: ignore[arg-type]
     assert [header is not None for header in setup.pool.headers] == [False, True, False, False]
 
 
@@ -215,13 +212,16 @@ def test_the_rest_of_the_source_is_not_in_the_key(setup: Setup) -> None:
     assert not header.create
 
 
-def test_another_executor_gets_no_headers(setup: Setup) -> None:
-    setup.pool.is_local = False
-    assert states(setup, 3) == ["none"] * 3
-
-
-def test_modules_with_include_folders_of_their_own_get_none(setup: Setup) -> None:
-    assert [setup.compile(extra_include_dirs=["/somewhere"]) for _ in range(3)] == [None] * 3
+def test_modules_with_include_folders_of_their_own_get_none(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    resources = Resources((13, 4), None)
+    monkeypatch.setattr(resources, "pool", lambda *_: setup.pool)
+    monkeypatch.setattr(resources, "headers", lambda _: setup.headers)
+    context = BuildContext(resources, settings.current())
+    for extra in (["/somewhere"], ["/somewhere"], ["/somewhere"], [], []):
+        module = ModuleSource("module.cu", 90, "cubin", os.fspath(setup.native), {"extra_include_dirs": extra})
+        context.compile_module(REQUEST, module, PREFIX)
+        setup.pool.finish()
+    assert [header is not None for header in setup.pool.headers] == [False] * 4 + [True]
 
 
 def test_an_older_compiler_gets_none(setup: Setup) -> None:

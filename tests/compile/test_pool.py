@@ -1,4 +1,4 @@
-"""Compiler processes: results, errors, crashes, and executors that replace them."""
+"""Compiler processes: results, errors and crashes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from warp_tiles.compile import pool as pool_module
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
-from warp_tiles.compile.pool import CompilerPool, available_cores, result_of, run_request
+from warp_tiles.compile.pool import CompilerPool, available_cores, result_of
 from warp_tiles.errors import BuildError, LinkError, ToolchainError, WorkerError
 
 pytest.importorskip("cuda.core", reason="cuda-core compiles")
@@ -280,48 +278,6 @@ def test_a_message_that_ends_early_is_an_end_of_file(tmp_path: Path) -> None:
             worker.receive(stream)
 
 
-# ---- other executors
-
-
-class CountingExecutor(ThreadPoolExecutor):
-    """An executor of the user, which counts its calls."""
-
-    calls = 0
-
-    def submit(self, *args: Any, **kwargs: Any) -> Any:
-        self.calls += 1
-        return super().submit(*args, **kwargs)
-
-
-def test_a_users_executor_replaces_the_processes() -> None:
-    with CountingExecutor(1) as executor:
-        pool = CompilerPool(4, executor)
-        assert pool.submit(GOOD).result(60).payload.startswith(LTO_IR)
-        with pytest.raises(BuildError, match="the function bad"):
-            pool.submit(BAD).result(60)
-        assert executor.calls == 2
-        assert pool._processes == []
-        pool.close()
-        assert executor.submit(int, "3").result() == 3  # it was not shut down
-
-
-def test_the_call_of_a_users_executor_can_be_pickled() -> None:
-    import pickle
-
-    function, request = pickle.loads(pickle.dumps((run_request, GOOD)))
-    assert isinstance(function(request), Compiled)
-
-
-def test_an_unexpected_failure_is_a_toolchain_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object) -> Compiled:
-        raise KeyError("surprise")
-
-    monkeypatch.setattr(pool_module, "compile_to_ltoir", fail)
-    with pytest.raises(ToolchainError, match="KeyError: 'surprise'") as caught:
-        run_request(GOOD)
-    assert isinstance(caught.value.__cause__, KeyError)
-
-
 # ---- size of the pool, and other properties
 
 
@@ -345,7 +301,7 @@ def test_a_worker_does_not_import_from_the_current_folder(tmp_path: Path, monkey
         assert pool.submit(GOOD).result(60).payload
 
 
-def test_a_broken_executor_is_a_worker_error() -> None:
+def test_an_unexpected_error_of_a_pool_is_a_worker_error() -> None:
     future: Future[Compiled] = Future()
     future.set_exception(RuntimeError("the pool died"))
     with pytest.raises(WorkerError, match="the pool died"):

@@ -188,8 +188,8 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMe
 
 
 def make_tuner(measurer: FakeMeasurer):  # type: ignore[no-untyped-def]
-    def make(engine: Engine, now: Settings) -> Tuner:
-        return Tuner(open_store(now), H200, measurer, source_of(engine.build_context(now).store), 90, 6)
+    def make(engine: Engine, now: Settings) -> list[Tuner]:
+        return [Tuner(open_store(now), H200, measurer, source_of(engine.build_context(now).store), 90, 6)]
 
     return make
 
@@ -197,13 +197,13 @@ def make_tuner(measurer: FakeMeasurer):  # type: ignore[no-untyped-def]
 def test_a_script_is_tuned_once_and_its_plan_shows_it(script: Path, scripted: FakeMeasurer) -> None:
     reported: list[GemmVariant] = []
     found = tune_script(
-        script, tuner=make_tuner(scripted), progress=lambda variant, record, device: reported.append(variant)
+        script, tuners=make_tuner(scripted), progress=lambda variant, record, device: reported.append(variant)
     )
     assert {(item.variant.m, item.variant.threads, item.variant.arch) for item in found} == {(16, 64, 90)}
     assert len(found) == len({item.variant for item in found}) >= 2, "the product and its adjoints"
     assert all(item.measured and item.winner for item in found)
     assert set(reported) == {item.variant for item in found}
-    assert all(item.measured == 0 for item in tune_script(script, tuner=make_tuner(scripted)))
+    assert all(item.measured == 0 for item in tune_script(script, tuners=make_tuner(scripted)))
 
     from warp_tiles.launch.script import discover
 
@@ -218,7 +218,7 @@ def test_a_script_is_tuned_once_and_its_plan_shows_it(script: Path, scripted: Fa
 def test_the_reason_of_an_early_end_is_reported(script: Path, scripted: FakeMeasurer) -> None:
     script.write_text(f"{SCRIPT}\nraise SystemExit('the result is wrong')\n")
     reasons: list[str] = []
-    assert tune_script(script, tuner=make_tuner(scripted), stopped=reasons.append)
+    assert tune_script(script, tuners=make_tuner(scripted), stopped=reasons.append)
     assert reasons == ["SystemExit: the result is wrong"]
 
 
@@ -228,7 +228,7 @@ def test_modules_are_hashed_again_after_tuning(script: Path, scripted: FakeMeasu
     (target,) = discover(script).targets
     before = target.module.get_module_hash(64)
     assert target.module.get_module_hash(64) == before
-    tune_script(script, tuner=make_tuner(scripted))
+    tune_script(script, tuners=make_tuner(scripted))
     assert target.module.get_module_hash(64) != before
 
 

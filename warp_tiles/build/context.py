@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from warp_tiles.cache._store import AskElsewhere
     from warp_tiles.compile.compiler import Compiled, CompileRequest
     from warp_tiles.compile.module import ModuleSource
-    from warp_tiles.compile.pool import CompilerPool
+    from warp_tiles.compile.pool import CompilerPool, Compilers
     from warp_tiles.remote.bundle import Bundle
     from warp_tiles.remote.connect import Counting
     from warp_tiles.remote.store import RemoteStore
 
 log = logging.getLogger("warp_tiles")
 _WAITING_THREADS = 64  # they only wait for compiler processes and for locks of other processes
+_WAITING_THREADS_OF_EXECUTORS = 256  # a cluster can have as many workers
 
 
 class Resources:
@@ -54,7 +55,7 @@ class Resources:
         self._stores: dict[tuple[Path, bool, Path | None], ToolchainStore] = {}
         self._caches: dict[tuple[Path, int, bool, float], Cache] = {}
         self._headers: dict[Path, ModuleHeaders] = {}
-        self._pools: dict[tuple[int, bool], CompilerPool] = {}
+        self._pools: dict[tuple[int, bool], Compilers] = {}
         self._bundles: dict[tuple[Path, tuple[str, ...]], Bundle] = {}
         self._remotes: dict[tuple[object, ...], tuple[RemoteStore, Counting] | None] = {}
         self._waiters: DaemonThreads | None = None
@@ -151,28 +152,41 @@ class Resources:
                 self._headers[root] = ModuleHeaders(root, store, lambda work: self.waiters.submit(work))
             return self._headers[root]
 
-    def pool(self, settings: Settings, low_priority: bool = False) -> CompilerPool:
+    def pool(self, settings: Settings, low_priority: bool = False) -> Compilers:
         """The compiler processes; the setting ``jobs`` gives their number. Those of low priority are separate.
+
+        With an executor, its workers compile, with the priority that they have.
 
         Raises:
             WorkerError: warp_tiles was disabled.
         """
         from warp_tiles.compile.pool import CompilerPool
 
+        store = self.store(settings)
         with self._lock:
             if self.closed:
                 raise WorkerError("warp_tiles was disabled during a build", "enable it again and retry")
             identity = (settings.jobs, low_priority)
             if identity not in self._pools:
-                self._pools[identity] = CompilerPool(settings.jobs, self._executor, low_priority=low_priority)
+
+                def local() -> CompilerPool:
+                    return CompilerPool(settings.jobs, low_priority=low_priority)
+
+                self._pools[identity] = local() if self._executor is None else _remote(self._executor, store, local)
             return self._pools[identity]
+
+    @property
+    def has_executor(self) -> bool:
+        """True if an executor of the user runs the compilers."""
+        return self._executor is not None
 
     @property
     def waiters(self) -> DaemonThreads:
         """Threads that wait for builds."""
         with self._lock:
             if self._waiters is None:
-                self._waiters = DaemonThreads(_WAITING_THREADS, "warp_tiles_wait")
+                count = _WAITING_THREADS_OF_EXECUTORS if self.has_executor else _WAITING_THREADS
+                self._waiters = DaemonThreads(count, "warp_tiles_wait")
             return self._waiters
 
     def close(self) -> None:
@@ -198,6 +212,13 @@ class Resources:
         """Reset a forked child, which has neither the parent's threads nor its compiler processes."""
         self._lock = threading.Lock()
         self._pools, self._remotes, self._waiters = {}, {}, None
+
+
+def _remote(executor: Executor, store: ToolchainStore, local: Callable[[], CompilerPool]) -> Compilers:
+    from warp_tiles.build.executor import ExecutorPool
+    from warp_tiles.build.installation import Installation
+
+    return ExecutorPool(executor, Installation(store), local)
 
 
 @dataclass(frozen=True)
@@ -267,7 +288,7 @@ class BuildContext:
         return self.resources.store(self.settings)
 
     @property
-    def pool(self) -> CompilerPool:
+    def pool(self) -> Compilers:
         """The compiler processes; raises WorkerError if warp_tiles was disabled."""
         return self.resources.pool(self.settings, self.low_priority)
 
@@ -299,10 +320,14 @@ class BuildContext:
         Raises:
             WorkerError: warp_tiles was disabled.
         """
+        pool = self.pool
+        if self.resources.has_executor:
+            return pool.submit(request, prefix=len(prefix))
         # a file of precompiled headers is an image of a compiler's heap, so nobody else may have written it
-        if not self.settings.precompile_headers or self.settings.cache_shared:
-            return self.pool.submit(request)
-        return self.resources.headers(self.settings).compile(self.pool, request, module, prefix)
+        precompiles = self.settings.precompile_headers and not self.settings.cache_shared
+        if not precompiles or module.keywords.get("extra_include_dirs"):
+            return pool.submit(request)
+        return self.resources.headers(self.settings).compile(pool, request, Path(module.native_dir), prefix)
 
     def is_cached(self, key: CacheKey) -> bool:
         """Returns True if the cache holds a key."""

@@ -20,7 +20,7 @@ from warp_tiles.build.measurements import Measurements
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
 from warp_tiles.cache._missed import MissedKeys
-from warp_tiles.errors import BuildError, LockedError, ToolchainError, WarpTilesError, WorkerError
+from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.providers import (
@@ -380,6 +380,8 @@ def _retry_once(attempt: Callable[[], Artifact]) -> Artifact:
     """Retry once if a compiler process died."""
     try:
         return attempt()
+    except RefusedWorkerError:
+        raise
     except WorkerError:
         return attempt()
 

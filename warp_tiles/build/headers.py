@@ -26,8 +26,7 @@ from warp_tiles.compile.headers import FIRST_VERSION, HeaderFile
 from warp_tiles.errors import CacheError, ToolchainError
 
 if TYPE_CHECKING:
-    from warp_tiles.compile.module import ModuleSource
-    from warp_tiles.compile.pool import CompilerPool
+    from warp_tiles.compile.pool import Compilers
     from warp_tiles.toolchain.store import ToolchainStore
 
 FOLDER = "cuda_headers"
@@ -51,38 +50,35 @@ class ModuleHeaders:
         self._writing: set[str] = set()
         self._lock = threading.Lock()
 
-    def compile(
-        self, pool: CompilerPool, request: CompileRequest, module: ModuleSource, prefix: str
-    ) -> Future[Compiled]:
+    def compile(self, pool: Compilers, request: CompileRequest, native_dir: Path, prefix: str) -> Future[Compiled]:
         """Compile a module with precompiled headers if there are any, and write them if another module needed them too.
 
         Args:
-            pool: The compiler processes.
-            request: The module.
-            module: The module as Warp passes it to its compiler.
+            pool: The compiler processes of this machine.
+            request: The module, which includes only Warp's headers.
+            native_dir: Folder of Warp's headers.
             prefix: The beginning of the source, up to its first declaration. Modules with equal prefixes share headers.
         """
-        key = self._key(request, module, prefix) if pool.is_local else None
+        key = self._key(request, native_dir, prefix)
         header = self._header(key) if key is not None else None
         future = pool.submit(replace(request, header=header))
         if key is not None and header is not None and header.create:
             future.add_done_callback(lambda done: self._later(lambda: self._keep(key, header, done)))
         return future
 
-    def _key(self, request: CompileRequest, module: ModuleSource, prefix: str) -> CacheKey | None:
+    def _key(self, request: CompileRequest, native: Path, prefix: str) -> CacheKey | None:
         """The key of a module's headers; None if they cannot be precompiled."""
-        if sys.platform != "linux" or module.keywords.get("extra_include_dirs"):
+        if sys.platform != "linux":
             return None
         try:
             toolchain = self._store.toolchain()
             if toolchain.nvrtc_version < FIRST_VERSION:
                 return None
-            native = Path(module.native_dir)
             files = {path.relative_to(native).as_posix(): path for path in native.rglob("*.h")}
             return CacheKey.of({
                 "compiler": self._store.compiler_digest(),
                 "headers": self._store.digests.digest_many(files),
-                "headers_folder": module.native_dir,
+                "headers_folder": os.fspath(native),
                 "kind": "precompiled headers of CUDA modules",
                 "options": compiler_flags(request.options),
                 "prefix": prefix,

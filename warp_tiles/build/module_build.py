@@ -21,7 +21,7 @@ from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import ModuleSource, module_options, warp_link_reason
 from warp_tiles.compile.pool import result_of
-from warp_tiles.errors import BuildError, LinkError, WarpTilesError, WorkerError
+from warp_tiles.errors import BuildError, LinkError, RefusedWorkerError, WarpTilesError, WorkerError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.plan.registers import with_register_limit
@@ -325,6 +325,8 @@ class ModuleBuild:
         try:
             try:
                 link(early or self._compile(module, source_path))
+            except RefusedWorkerError:
+                raise
             except WorkerError:
                 link(self._compile(module, source_path))
         except WarpTilesError as error:

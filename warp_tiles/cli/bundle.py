@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from warp_tiles.cli.compile_ import as_archs
 from warp_tiles.cli.output import (
     human_bytes,
     json_option,
@@ -27,16 +28,8 @@ if TYPE_CHECKING:
 _MOST_THREADS = 32
 
 
-def _architectures(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    """Parse a list of compute capabilities."""
-    try:
-        return tuple(dict.fromkeys(int(word) for word in value.split(",")))
-    except ValueError:
-        raise click.BadParameter(f"{value!r:.80} is no list of compute capabilities, e.g. 80,90") from None
-
-
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
-@click.option("--arch", "archs", default="90", show_default=True, callback=_architectures, metavar="LIST",
+@click.option("--arch", "archs", default="90", show_default=True, callback=as_archs, metavar="LIST",
               help="Compute capabilities, with commas between them.")  # fmt: skip
 @click.option("--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own.")
 @click.option("-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), required=True)
@@ -72,7 +65,7 @@ def bundle(
 
             def build(job: tuple[Target, int]) -> None:
                 target, arch = job
-                _warp.compile_module(target.module, arch, target.block_dim, folder / "out")
+                _warp.compile_module(target.module, arch, target.block_dim, folder / f"sm_{arch}")
 
             with kernel_errors(script):
                 side_by_side(build, jobs, _MOST_THREADS)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
 from warp_tiles.cli.output import (
     bundle_option,
     human_bytes,
@@ -22,56 +25,85 @@ from warp_tiles.cli.output import (
 )
 from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_report, write_trace
 from warp_tiles.launch.script import Target
+from warp_tiles.util.digests import has_digests, matches
 from warp_tiles.util.threads import side_by_side
+from warp_tiles.util.warn import warn
 
 _MOST_THREADS = 32
+_MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
+
+
+def as_archs(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """Parse one compute capability, or several with commas between them."""
+    parts = [part.strip() for part in value.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise click.BadParameter(f"{value!r} is no compute capability such as 90, or several such as 80,90")
+    return tuple(dict.fromkeys(int(part) for part in parts))
 
 
 @click.command("compile", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
-@click.option("--arch", type=click.IntRange(min=1), default=90, show_default=True, help="Compute capability.")
+@click.option(
+    "--arch",
+    "archs",
+    callback=as_archs,
+    metavar="NUMBERS",
+    default="90",
+    show_default=True,
+    help="Compute capability, or several: 80,90,120. Several have a folder sm_<arch> each in the output folder.",
+)
 @click.option("--block-dim", type=click.IntRange(1, 1024), help="Threads per block, in place of the script's own.")
 @click.option("-o", "--output", "folder", type=click.Path(path_type=Path, file_okay=False), required=True)
 @record_options
+@scheduler_option
 @bundle_option
 @policy_option
 @json_option
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def compile_(
-    script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | None, folder: Path, report_file: Path | None,
-    trace_file: Path | None, as_json: bool,
+    script: Path, arguments: tuple[str, ...], archs: tuple[int, ...], block_dim: int | None, folder: Path,
+    report_file: Path | None, trace_file: Path | None, scheduler: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Compile every module of SCRIPT to a cubin with its metadata in the output folder.
 
-    The script runs as under "plan": its launches are recorded and not executed. Modules are compiled in parallel.
+    The script runs as under "plan": its launches are recorded and not executed. Modules are compiled in parallel, here
+    or by the workers of a Dask scheduler.
     """
     from warp_tiles import _warp, api, settings
-    from warp_tiles.launch.script import discover
+    from warp_tiles.launch.script import discover, require_script
 
     settings.current()  # reports an invalid setting first
+    require_script(script)
     require_folders({"the report": report_file, "the trace": trace_file})
-    with script_output_to_stderr(as_json):
-        api.enable()
-        _warp.require_target(arch, block_dim)
+    with script_output_to_stderr(as_json), _enabled(scheduler):
+        for arch in archs:
+            _warp.require_target(arch, block_dim)
         found = discover(script, arguments, block_dim)
         print_notes(script, found)
+        folders = {arch: folder / f"sm_{arch}" if len(archs) > 1 else folder for arch in archs}
         with output_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            for each in folders.values():
+                each.mkdir(parents=True, exist_ok=True)
+        wanted = [(target, arch) for arch in archs for target in found.targets]
+        threads = _MOST_THREADS if scheduler is None else _MOST_THREADS_ON_A_CLUSTER
         with kernel_errors(script), output_errors(folder):
-            built = side_by_side(lambda target: _compile(target, arch, folder), found.targets, _MOST_THREADS)
+            built = side_by_side(lambda item: _compile(*item, folders[item[1]]), wanted, threads)
+        report = api.report()  # a cluster's builds end with it
     if report_file is not None:
-        title = f"Build of {script.name} for sm_{arch}"
-        write_report(report_file, api.report(), title, facts_of(script, arguments))
+        title = f"Build of {script.name} for {', '.join(f'sm_{arch}' for arch in archs)}"
+        write_report(report_file, report, title, facts_of(script, arguments))
     if trace_file is not None:
-        write_trace(trace_file, api.report(), facts_of(script, arguments))
-    rows = [_with_record(row) for row in built]
+        write_trace(trace_file, report, facts_of(script, arguments))
+    records = {record.get("output"): record for record in report["modules"]}
+    rows = [_with_record(row, records) for row in built]
     if as_json:
         print_json({"modules": rows})
         return
-    headings = ("module", "cubin", "size", "built", "from cache", "LTO-IR", "seconds")
+    headings = ("module", "arch", "cubin", "size", "built", "from cache", "LTO-IR", "seconds")
     table = [
         (
             row["name"],
+            f"sm_{row['arch']}",
             row["cubin"],
             human_bytes(row["cubin_bytes"]),
             row["lto_builds"],
@@ -84,11 +116,28 @@ def compile_(
     print_table("", headings, table)
 
 
+@contextlib.contextmanager
+def _enabled(scheduler: str | None) -> Iterator[None]:
+    """warp_tiles in the block, with the workers of a scheduler if one is named."""
+    from warp_tiles import api, settings
+
+    if scheduler is None:
+        api.enable()
+        yield
+        return
+    with connected(scheduler) as client:
+        api.enable(executor=client.get_executor(pure=False))
+        require_same_installation(client, api.engine().build_context(settings.current()).store)
+        yield
+        api.disable()
+
+
 def _compile(target: Target, arch: int, folder: Path) -> dict[str, Any]:
     from warp_tiles import _warp
 
     start = time.perf_counter()
     cubin = _warp.compile_module(target.module, arch, target.block_dim, folder)
+    _warn_of_other_archs(cubin)
     return {
         "name": target.module.name,
         "block_dim": target.block_dim,
@@ -99,12 +148,21 @@ def _compile(target: Target, arch: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def _with_record(row: dict[str, Any]) -> dict[str, Any]:
-    """Add the counts of the build record. They are 0 for a module without functions and for one that was not built."""
-    from warp_tiles import api
+def _warn_of_other_archs(cubin: Path) -> None:
+    """Warn if an earlier call compiled the module for another architecture into the same folder.
 
-    counts = {"lto_builds": 0, "lto_hits": 0, "lto_bytes": 0}
-    for record in api.report()["modules"]:
-        if record.get("output") == Path(row["cubin"]).name:
-            counts = {name: record[name] for name in counts}
-    return {**row, **counts}
+    The file of metadata has no architecture in its name, and it may hold other sizes of shared memory for each.
+    """
+    module = cubin.name.partition(".sm")[0]
+    for other in cubin.parent.glob(f"{module}.sm*.cubin"):
+        if other != cubin and has_digests(other) and not matches(other, [cubin.with_name(f"{module}.meta")]):
+            warn(
+                f"{other} does not fit {module}.meta any more, which is now that of {cubin.name}. "
+                "Remedy: compile all architectures with one command, e.g. --arch 80,90"
+            )
+
+
+def _with_record(row: dict[str, Any], records: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
+    """Add the counts of the build record. They are 0 for a module without functions and for one that was not built."""
+    record = records.get(Path(row["cubin"]).name, {})
+    return {**row, **{name: record.get(name, 0) for name in ("lto_builds", "lto_hits", "lto_bytes")}}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from warp_tiles.build import progress
+from warp_tiles.cli.cluster import connected, require_same_installation, scheduler_option
 from warp_tiles.cli.output import (
     echo,
     human_bytes,
@@ -28,7 +30,9 @@ from warp_tiles.tuning.record import Record, Timing
 from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
 
 if TYPE_CHECKING:
-    from warp_tiles.tuning.gemm import TunedVariant
+    from warp_tiles.build.engine import Engine
+    from warp_tiles.settings import Settings
+    from warp_tiles.tuning.gemm import TunedVariant, Tuner
 
 KEY_DIGITS = 12
 
@@ -71,22 +75,26 @@ class _ScriptOrCommand(click.Group):
 @click.group(cls=_ScriptOrCommand, subcommand_metavar="SCRIPT [ARGUMENTS]... | COMMAND [ARGS]...")
 @_budget_option
 @_devices_option
+@scheduler_option
 @json_option
 @click.pass_context
-def tune(context: click.Context, budget_s: float | None, devices: str | None, as_json: bool) -> None:
+def tune(
+    context: click.Context, budget_s: float | None, devices: str | None, scheduler: str | None, as_json: bool
+) -> None:
     """Tune the products of SCRIPT, or manage tuning records.
 
     The command measures the products of wp.tile_matmul that SCRIPT launches and that have no record, with every
     provider and tile configuration that can serve them. Options before and after SCRIPT belong to this command; options
     after "--" belong to the script. If a script has the name of a command, give its path, e.g. ./list.
     """
-    given = {"as_json": as_json, "budget_s": budget_s, "devices": devices}
+    given = {"as_json": as_json, "budget_s": budget_s, "devices": devices, "scheduler": scheduler}
     context.default_map = dict.fromkeys(["", *tune.commands], given)
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
 @_budget_option
 @_devices_option
+@scheduler_option
 @json_option
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -97,6 +105,7 @@ def _script(
     arguments: tuple[str, ...],
     budget_s: float | None,
     devices: str | None,
+    scheduler: str | None,
     as_json: bool,
 ) -> None:
     """Tune the products of SCRIPT."""
@@ -111,7 +120,9 @@ def _script(
         )
     budget_s = now.tune_budget_s if budget_s is None else budget_s
     names = _names(devices)
-    with script_output_to_stderr(as_json):
+    if scheduler is not None and devices is not None:
+        raise click.UsageError("--devices names GPUs of this machine, and --scheduler uses those of a cluster")
+    with script_output_to_stderr(as_json), _cluster(scheduler) as given:
         tuned = tune_script(
             script,
             arguments,
@@ -119,10 +130,31 @@ def _script(
             devices=names,
             progress=_print_best,
             stopped=functools.partial(print_stopped, script),
+            **given,
         )
     _print_tuned(script, tuned, as_json)
     if any(item.error for item in tuned):
         context.exit(1)
+
+
+@contextlib.contextmanager
+def _cluster(scheduler: str | None) -> Iterator[dict[str, Any]]:
+    """More arguments of ``tune_script()``: the tuners of a cluster if its scheduler is named."""
+    if scheduler is None:
+        yield {}
+        return
+    with connected(scheduler) as client:
+
+        def tuners(engine: Engine, now: Settings) -> list[Tuner]:
+            from warp_tiles.build.installation import Installation
+            from warp_tiles.tuning.cluster import cluster_tuners
+            from warp_tiles.tuning.gemm_key import source_of
+
+            store = engine.build_context(now).store
+            require_same_installation(client, store)
+            return cluster_tuners(client, Installation(store), source_of(store), now)
+
+        yield {"tuners": tuners}
 
 
 def _names(devices: str | None) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 The workers of ``concurrent.futures.ProcessPoolExecutor`` would import the user's script again, and
 scripts that use Warp often have no ``__main__`` guard. The workers of this pool import only this
-package. Any other executor can replace them, see :func:`warp_tiles.enable`.
+package. Any other executor can replace them, see :mod:`warp_tiles.build.executor`.
 """
 
 from __future__ import annotations
@@ -13,26 +13,40 @@ import pickle
 import subprocess
 import sys
 import threading
-from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from warp_tiles.compile import worker
-from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest, compile_to_ltoir, guarded, link_module
+from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.errors import WarpTilesError, WorkerError
 from warp_tiles.util.search_path import search_path
 from warp_tiles.util.threads import DaemonThreads
 
 
-def run_request(request: CompileRequest | LinkRequest) -> Compiled:
-    """Compile or link in this process. Executors of the user call this function.
+class Compilers(Protocol):
+    """Runs requests: :class:`CompilerPool`, or :class:`warp_tiles.build.executor.ExecutorPool`.
 
-    Raises:
-        WarpTilesError: The request failed.
+    Attributes:
+        jobs: Number of requests that run at the same time.
     """
-    if isinstance(request, CompileRequest):
-        return guarded(compile_to_ltoir, request)
-    return guarded(link_module, request)
+
+    jobs: int
+
+    def submit(self, request: CompileRequest | LinkRequest, prefix: int = 0) -> Future[Compiled]:
+        """Start a request. If it fails, its future raises the WarpTilesError.
+
+        Args:
+            request: The request.
+            prefix: Number of characters at the beginning of a module's source that other modules share. Workers of an
+                executor precompile them.
+        """
+
+    def start_processes(self, count: int) -> None:
+        """Start up to ``count`` processes before the first request."""
+
+    def close(self) -> None:
+        """End the processes, and cancel the requests that have not started."""
 
 
 #: A compiler process keeps some memory of every request, so it is replaced after this many.
@@ -152,32 +166,23 @@ def _wait_or_kill(process: subprocess.Popen[bytes]) -> int:
 
 
 class CompilerPool:
-    """Runs requests on ``jobs`` processes, or on an executor of the user.
+    """Runs requests on ``jobs`` processes.
 
     Args:
         jobs: Largest number of processes; 0 means one per core that this process may use.
-        executor: Runs :func:`run_request` in place of this pool's processes. :meth:`close` does not shut it down.
         low_priority: True to run this pool's processes with low priority.
     """
 
-    def __init__(self, jobs: int = 0, executor: Executor | None = None, *, low_priority: bool = False) -> None:
+    def __init__(self, jobs: int = 0, *, low_priority: bool = False) -> None:
         self._low_priority = low_priority
         self.jobs = jobs or available_cores()
-        self._executor = executor
         self._threads: DaemonThreads | None = None
         self._idle: list[_Process] = []
         self._processes: list[_Process] = []
         self._lock = threading.Lock()
 
-    @property
-    def is_local(self) -> bool:
-        """True if this pool's processes run the requests, so that they see the files of this process."""
-        return self._executor is None
-
-    def submit(self, request: CompileRequest | LinkRequest) -> Future[Compiled]:
-        """Start a request. If it fails, its future raises the WarpTilesError."""
-        if self._executor is not None:
-            return self._executor.submit(run_request, request)
+    def submit(self, request: CompileRequest | LinkRequest, prefix: int = 0) -> Future[Compiled]:
+        """See :meth:`Compilers.submit`. The request names its own precompiled headers, so the prefix is not used."""
         with self._lock:
             if self._threads is None:
                 self._threads = DaemonThreads(self.jobs, "warp_tiles")
@@ -185,8 +190,6 @@ class CompilerPool:
 
     def start_processes(self, count: int) -> None:
         """Start up to ``count`` processes before the first request, so that they load their libraries meanwhile."""
-        if self._executor is not None:
-            return
         with self._lock:
             for _ in range(min(count, self.jobs) - len(self._processes)):
                 process = _Process(self._low_priority)
@@ -227,16 +230,14 @@ def result_of(future: Future[Compiled]) -> Compiled:
     """The result of a submitted request.
 
     Raises:
-        WarpTilesError: The error of the request; a WorkerError if the executor failed and not the compiler.
+        WarpTilesError: The error of the request; a WorkerError if the pool failed and not the compiler.
     """
     try:
         return future.result()
     except WarpTilesError:
         raise
     except (Exception, CancelledError) as error:
-        raise WorkerError(
-            f"the executor failed: {type(error).__name__}: {error}", remedy="look at the executor's own log"
-        ) from error
+        raise WorkerError(f"a compiler process failed: {type(error).__name__}: {error}") from error
 
 
 def available_cores() -> int:

@@ -9,8 +9,8 @@ from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Protocol
 
-from warp_tiles.compile.pool import CompilerPool, result_of
-from warp_tiles.errors import BuildError, WarpTilesError, WorkerError
+from warp_tiles.compile.pool import Compilers, result_of
+from warp_tiles.errors import BuildError, RefusedWorkerError, WarpTilesError, WorkerError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.providers import CublasdxProvider, MmaProvider
 from warp_tiles.providers.base import Built, ProviderContext
@@ -32,7 +32,7 @@ class TuningContext(ProviderContext, Protocol):
         """The toolchain and its digests."""
 
     @property
-    def pool(self) -> CompilerPool:
+    def pool(self) -> Compilers:
         """The compiler processes."""
 
 
@@ -121,6 +121,8 @@ def _attempt(context: TuningContext, variant: GemmVariant, config: Config) -> Be
     try:
         try:
             return build(context, variant, config)
+        except RefusedWorkerError:
+            raise
         except WorkerError:
             return build(context, variant, config)
     except WorkerError:

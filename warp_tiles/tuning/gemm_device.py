@@ -31,10 +31,12 @@ class GpuMeasurer:
     Args:
         context: Builds candidates.
         device: Warp's device.
+        batch: Number of candidates that run against each other; 0 for as many as are built at once.
     """
 
-    def __init__(self, context: TuningContext, device: Any) -> None:
+    def __init__(self, context: TuningContext, device: Any, batch: int = 0) -> None:
         self._context = context
+        self._batch = batch
         self._gpu = _Gpu(device)
 
     @property
@@ -62,7 +64,7 @@ class GpuMeasurer:
             ToolchainError: The GPU cannot be used, lacks memory, or was lost to a candidate. That candidate then has
                 a failed timing.
         """
-        size = max(_MIN_BATCH, self._context.pool.jobs)
+        size = self._batch or max(_MIN_BATCH, self._context.pool.jobs)
         clock = _GuardedClock(self._ready_clock(), self._gpu)
         leaders: list[Runner] = []
         for first in range(0, len(configs), size):

@@ -23,6 +23,11 @@ def write_digests(output: Path, others: Sequence[Path] = ()) -> None:
     write_output(output.with_name(output.name + SUFFIX), "".join(lines).encode("utf-8", "surrogateescape"))
 
 
+def has_digests(output: Path) -> bool:
+    """Returns True if digests of an output were written."""
+    return output.with_name(output.name + SUFFIX).is_file()
+
+
 def matches(output: Path, others: Sequence[Path] = ()) -> bool:
     """Returns True if the output and the other files are as they were when their digests were written."""
     with suppress(OSError, ValueError):

@@ -1,0 +1,358 @@
+"""Executors of the user: what travels to a worker, whose answer counts, and errors of the executor."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bench import variant_of
+from warp_tiles import errors, settings
+from warp_tiles.api import enable
+from warp_tiles.build import remote
+from warp_tiles.build.executor import ExecutorPool, differences
+from warp_tiles.build.installation import (
+    CODE,
+    COMPILER,
+    CUDA_HEADERS,
+    DEVICE_SOURCES,
+    LINKER,
+    WARP_HEADERS,
+    Fact,
+    Installation,
+    warp_headers_folder,
+)
+from warp_tiles.build.remote import Answer, Job, describe_worker, run_job
+from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
+from warp_tiles.compile.pool import CompilerPool
+from warp_tiles.errors import BuildError, RefusedWorkerError, SettingError, ToolchainError, WorkerError
+from warp_tiles.providers import CublasdxProvider, MmaProvider
+from warp_tiles.toolchain.store import ToolchainStore
+
+pytest.importorskip("cuda.core", reason="cuda-core compiles")
+
+OPTIONS = (("arch", "sm_90"), ("std", "c++17"))
+GOOD = CompileRequest("good.cu", "__device__ int good() { return 1; }", OPTIONS, "the function good")
+BAD = CompileRequest("bad.cu", "__device__ int bad() { return nothing; }", OPTIONS, "the function bad")
+LTO_IR = b"\xedCN\x7f"
+
+
+class Fake(Executor):
+    """Answers with a function of the job, in this thread."""
+
+    def __init__(self, answer: Callable[[Job], Any]) -> None:
+        self.answer = answer
+        self.jobs: list[Job] = []
+
+    def submit(self, function: Any, /, job: Job) -> Future[Any]:  # type: ignore[override]
+        self.jobs.append(job)
+        future: Future[Any] = Future()
+        try:
+            future.set_result(self.answer(job))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> ToolchainStore:
+    return ToolchainStore(tmp_path_factory.mktemp("facts"), "toolchain")
+
+
+@pytest.fixture(scope="module")
+def installation(store: ToolchainStore) -> Installation:
+    return Installation(store)
+
+
+def no_local() -> CompilerPool:
+    raise AssertionError("the request should have been sent")
+
+
+def pool_of(executor: Executor, installation: Installation) -> ExecutorPool:
+    return ExecutorPool(executor, installation, no_local)
+
+
+def compiled_with(facts: Any = None, **fields: Any) -> Callable[[Job], Answer]:
+    def answer(job: Job) -> Answer:
+        found = job.expected if facts is None else facts(job.expected)
+        return Answer("tcp://worker:1", found, **{"compiled": Compiled(b"ir", 0.1, "", "NVRTC 12.9"), **fields})
+
+    return answer
+
+
+# ---- what travels
+
+
+def include_path(request: CompileRequest | LinkRequest) -> list[str]:
+    assert isinstance(request, CompileRequest)
+    return list(dict(request.options)["include_path"])
+
+
+def test_requests_travel_without_paths_of_this_machine_and_get_them_back(
+    store: ToolchainStore, installation: Installation
+) -> None:
+    variant = variant_of(16, "float16", threads=64)
+    native = warp_headers_folder()
+    assert native is not None
+    module = replace(GOOD, options=(*OPTIONS, ("include_path", [os.fspath(native)])))
+    expected = [
+        (MmaProvider(store).request(variant), (CODE, COMPILER, DEVICE_SOURCES)),
+        (CublasdxProvider(store).request(variant), (CODE, COMPILER, DEVICE_SOURCES, CUDA_HEADERS)),
+        (module, (CODE, COMPILER, WARP_HEADERS)),
+    ]
+    for request, needed in expected:
+        portable = installation.portable(request)
+        assert portable is not None
+        sent, names = portable
+        assert names == needed
+        assert not any(os.path.isabs(folder) for folder in include_path(sent))
+        assert installation.localized(sent) == request
+        assert sent.text.splitlines()[1:] == request.text.splitlines()[1:]
+        assert os.fspath(Path(__file__).resolve().parents[2]) not in repr(sent)
+
+
+def test_a_link_needs_the_same_linker(installation: Installation) -> None:
+    request = LinkRequest("m", (b"ir",), "sm_90", "cubin")
+    assert installation.portable(request) == (request, (CODE, LINKER))
+    assert installation.localized(request) == request
+
+
+def test_a_request_with_a_folder_of_the_user_is_compiled_here(installation: Installation, tmp_path: Path) -> None:
+    (tmp_path / "mine.cuh").write_text("__device__ int mine() { return 1; }")
+    request = replace(GOOD, source='#include "mine.cuh"', options=(*OPTIONS, ("include_path", [str(tmp_path)])))
+    executor = Fake(compiled_with())
+    pool = ExecutorPool(executor, installation, lambda: CompilerPool(1))
+    assert pool.submit(request).result(60).payload.startswith(LTO_IR)
+    assert executor.jobs == []
+    pool.close()
+
+
+def test_a_job_can_be_pickled(installation: Installation) -> None:
+    executor = Fake(compiled_with())
+    pool_of(executor, installation).submit(GOOD, prefix=3).result(0)
+    (job,) = executor.jobs
+    assert pickle.loads(pickle.dumps((run_job, job))) == (run_job, job)
+    assert job.prefix == 3
+
+
+def test_equal_requests_are_different_jobs_because_dask_remembers_errors(installation: Installation) -> None:
+    executor = Fake(compiled_with())
+    pool = pool_of(executor, installation)
+    for _ in range(2):
+        pool.submit(GOOD).result(0)
+    first, second = executor.jobs
+    assert first != second
+    assert replace(first, submission=second.submission) == second
+    assert first.__dask_tokenize__() != second.__dask_tokenize__()
+
+
+def test_an_unknown_folder_name_is_an_error(installation: Installation) -> None:
+    with pytest.raises(ToolchainError, match="/etc"):
+        installation.localized(replace(GOOD, options=(("include_path", ["/etc"]),)))
+
+
+# ---- facts
+
+
+def test_facts_follow_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warp_tiles.build.installation._VALID_S", 0.0)
+    monkeypatch.setattr("warp_tiles.build.installation.kernels_folder", lambda: tmp_path / "kernels")
+    (tmp_path / "kernels").mkdir()
+    header = tmp_path / "kernels" / "gemm.cuh"
+    header.write_text("int one;")
+    here = Installation(ToolchainStore(tmp_path / "facts", "toolchain"))
+    (before,) = here.facts((DEVICE_SOURCES,))
+    assert here.facts((DEVICE_SOURCES,)) == (before,)
+    header.write_text("int two;")
+    assert here.facts((DEVICE_SOURCES,)) != (before,)
+    header.unlink()
+    assert not dict(here.facts((DEVICE_SOURCES,)))[DEVICE_SOURCES].digest
+
+
+def test_a_missing_part_never_counts_as_equal() -> None:
+    missing = ((COMPILER, Fact("", "missing")),)
+    assert "NVRTC is missing" in differences(missing, missing)
+    assert differences(((COMPILER, Fact("a" * 64, "12.9")),), ((COMPILER, Fact("a" * 64, "12.8")),)) == ""
+
+
+# ---- whose answer counts
+
+
+def test_an_answer_with_the_expected_facts_counts(installation: Installation) -> None:
+    assert pool_of(Fake(compiled_with()), installation).submit(GOOD).result(0).payload == b"ir"
+
+
+@pytest.mark.parametrize("name", [CODE, COMPILER])
+def test_an_answer_of_another_installation_is_refused_by_name(installation: Installation, name: str) -> None:
+    def other(expected: Any) -> Any:
+        return tuple((n, Fact("b" * 64, "11.7") if n == name else fact) for n, fact in expected)
+
+    future = pool_of(Fake(compiled_with(other)), installation).submit(GOOD)
+    with pytest.raises(RefusedWorkerError) as caught:
+        future.result(0)
+    own = dict(installation.facts((name,)))[name]
+    assert "tcp://worker:1" in caught.value.message
+    assert f"its {name} is 11.7 (SHA-256 bbbbbbbbbbbb), and this process has {own}" in caught.value.message
+    assert "install the same versions" in caught.value.remedy
+
+
+def test_an_answer_without_proof_is_refused(installation: Installation) -> None:
+    """A worker that names fewer parts, e.g. one of another release, proves nothing."""
+    for facts in (lambda expected: expected[:1], lambda expected: ()):
+        with pytest.raises(WorkerError, match="tcp://worker:1"):
+            pool_of(Fake(compiled_with(facts)), installation).submit(GOOD).result(0)
+
+
+def test_a_failure_of_the_compiler_counts_only_from_the_same_installation(installation: Installation) -> None:
+    failure = BuildError("rejected", log="line 1")
+    answer = compiled_with(compiled=None, failure=failure)
+    with pytest.raises(BuildError, match="rejected"):
+        pool_of(Fake(answer), installation).submit(GOOD).result(0)
+
+    def other(expected: Any) -> Any:
+        return tuple((name, Fact("b" * 64)) for name, _ in expected)
+
+    with pytest.raises(RefusedWorkerError):
+        pool_of(Fake(compiled_with(other, compiled=None, failure=failure)), installation).submit(GOOD).result(0)
+
+
+def test_a_refused_answer_is_not_asked_for_again(
+    installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from warp_tiles.build.engine import Engine
+
+    executor = Fake(compiled_with(lambda expected: tuple((name, Fact("b" * 64)) for name, _ in expected)))
+    engine = Engine(warp_toolkit=(13, 4), executor=executor)
+    with settings.override(cache_dir=tmp_path):
+        (future,) = engine.start([variant_of(16, threads=64)]).values()
+        with pytest.raises(RefusedWorkerError):
+            future.result(60)
+    assert len(executor.jobs) == 1
+    assert list(tmp_path.rglob("objects/*")) == []
+    engine.close()
+
+
+# ---- errors of the executor
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (ModuleNotFoundError("No module named 'warp_tiles'"), "install the same versions"),
+        (AttributeError("module has no attribute 'run_job'"), "install the same versions"),
+        (RuntimeError("the pool died"), "the executor's own log"),
+    ],
+)
+def test_errors_of_the_executor_have_a_remedy(installation: Installation, error: Exception, remedy: str) -> None:
+    def fail(job: Job) -> Answer:
+        raise error
+
+    with pytest.raises(WorkerError, match=str(error)[:20]) as caught:
+        pool_of(Fake(fail), installation).submit(GOOD).result(0)
+    assert remedy in caught.value.remedy
+    assert not isinstance(caught.value, RefusedWorkerError)
+
+
+def test_a_value_that_is_no_answer_is_an_error(installation: Installation) -> None:
+    with pytest.raises(WorkerError, match="the executor failed"):
+        pool_of(Fake(lambda job: 7), installation).submit(GOOD).result(0)
+
+
+def test_an_executor_that_was_shut_down_is_an_error(installation: Installation) -> None:
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    with pytest.raises(WorkerError, match="after shutdown"):
+        pool_of(executor, installation).submit(GOOD).result(0)
+
+
+def test_closing_cancels_what_waits_and_leaves_the_executor(installation: Installation) -> None:
+    class Never(Executor):
+        sent: list[Future[Any]]
+
+        def submit(self, function: Any, /, job: Job) -> Future[Any]:  # type: ignore[override]
+            self.sent = [Future()]
+            return self.sent[0]
+
+    executor = Never()
+    pool = pool_of(executor, installation)
+    future = pool.submit(GOOD)
+    pool.close()
+    with pytest.raises(WorkerError, match="cancelled"):
+        future.result(0)
+    assert executor.sent[0].cancelled()
+
+
+def test_a_client_in_place_of_its_executor_is_an_error() -> None:
+    class Client:
+        def submit(self) -> None: ...
+        def get_executor(self) -> None: ...
+
+    with pytest.raises(SettingError, match="client") as caught:
+        enable(executor=Client())  # type: ignore[arg-type]
+    assert "get_executor()" in caught.value.remedy
+
+
+# ---- a worker
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[None]:
+    with settings.override(cache_dir=tmp_path / "worker"):
+        yield
+        for workshop in remote._workshops.values():
+            if workshop._pool is not None:
+                workshop._pool.close()
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_worker_compiles_like_this_process(installation: Installation, store: ToolchainStore) -> None:
+    request = MmaProvider(store).request(variant_of(16, "float16", threads=64))
+    with ThreadPoolExecutor(2) as executor, CompilerPool(1) as local:
+        pool = pool_of(executor, installation)
+        assert pool.jobs == 2
+        sent, here = pool.submit(request).result(60), local.submit(request).result(60)
+        assert (sent.payload, sent.compiler) == (here.payload, here.compiler)
+        with pytest.raises(BuildError, match="the function bad") as caught:
+            pool.submit(BAD).result(60)
+        assert 'identifier "nothing" is undefined' in caught.value.log
+        pool.close()
+        assert executor.submit(int, "3").result() == 3  # it was not shut down
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_worker_does_not_compile_what_another_installation_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote._Workshop, "run", lambda *_: pytest.fail("it compiled"))
+    answer = run_job(Job(GOOD, ((COMPILER, Fact("0" * 64, "1.0")),)))
+    assert answer.compiled is None
+    assert dict(answer.found)[COMPILER].version.count(".") == 1
+    assert str(os.getpid()) in answer.worker
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_worker_describes_itself_and_its_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dict(describe_worker((CODE,)).found)[CODE].digest
+    monkeypatch.setenv("WARP_TILES_PROVIDER", "bogus")
+    failed = describe_worker((CODE,))
+    assert isinstance(failed.failure, SettingError)
+    assert isinstance(pickle.loads(pickle.dumps(failed)).failure, errors.SettingError)
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_replaced_library_gets_new_compiler_processes(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(GOOD, installation.facts((CODE, COMPILER)))
+    assert run_job(job).compiled is not None
+    workshop = remote._workshop()
+    first = workshop._pool
+    assert run_job(job).compiled is not None
+    assert workshop._pool is first
+    monkeypatch.setattr(Installation, "libraries", lambda _: [(1, 2, 3, 4)])
+    assert run_job(job).compiled is not None
+    assert workshop._pool is not first

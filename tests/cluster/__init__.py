@@ -1,0 +1,1 @@
+"""Builds and tuning on a cluster of Dask."""
