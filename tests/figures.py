@@ -69,6 +69,13 @@ def with_outlier(part: str) -> list[float]:
     return [*means[:4], outlier["mean_without"], outlier["ratio"], *means[4:]]
 
 
+def rate_of_outlier(part: str) -> float:
+    """Warp's rate at the form on which the mean of fp32 hangs, in TFLOP/s."""
+    name = at("gemm", f"parts.{part}.summary.fp32.outlier")["name"]
+    (row,) = (row for row in at("gemm", f"parts.{part}.rows") if row["name"] == name)
+    return float(row["warp"]["tflops"])
+
+
 def of_cublas(kind: str) -> list[float]:
     """Range of the rate of adjoints to that of cuBLAS. Ours count three products, and cuBLAS computes two."""
     ratios = at("gemm", f"parts.backward_loop.summary.{kind}.to_cublas")
@@ -298,6 +305,8 @@ FIGURES = [
     Figures(MEASURED, "| ... least ratio | {} | {} | {} | {} | {} |", lambda: summaries("gemm", "resident", "least")),
     Figures(MEASURED, "| ... with both adjoints | {} | {} (Warp: fp16) | {} | {}; {} without the form of {} | {} |",
             lambda: with_outlier("backward_resident")),
+    Figures(MEASURED, "The mean of {} hangs on one form, 128x128x32 with 128 threads, where Warp reaches {} TFLOP/s",
+            lambda: [with_outlier("backward_resident")[3], rate_of_outlier("backward_resident")]),
     Figures(MEASURED, "18 forms; least ratio | {}; {} | {}; {} | {}; {} | {}; {} | {}; {} |",
             lambda: summaries("gemm", "deep", "geometric_mean", "least")),
     Figures(MEASURED, "the faster of Warp's paths; least ratio | | | | {}; {} | {}; {} |",
