@@ -208,6 +208,12 @@ def client_rows() -> list[Figures]:
     return found
 
 
+def client_seconds(*titles: str) -> list[float]:
+    """CPU time of cold starts, of all clients with Warp, and then with warp_tiles."""
+    clients = {client["title"]: client for client in at("clients", "clients").values()}
+    return [clients[title][side]["cpu_s"] for side in ("warp", "tiles") for title in titles]
+
+
 def speed_of_model(model: str) -> list[float]:
     """The row of a model of MuJoCo Warp: medians of each side, and ratios."""
     cold, later = at("client_speed", f"models.{model}.cold"), at("client_speed", f"clients.{model}")
@@ -256,6 +262,8 @@ FIGURES = [
     Figures(README, "fp16 64x64x64 kernel, two cores | {} s | {} s |", lambda: compiled("one", "warp", "mma")),
     Figures(README, "| {} s, adjoints included | {} s, adjoints skipped |", lambda: compiled("forward", "warp", "mma")),
     Figures(README, "| its cubin | {} MB | {} MB |", lambda: megabytes("one", "warp", "mma")),
+    Figures(README, "CPU time | {} s, {} s | {} s, {} s |",
+            lambda: client_seconds("Newton, Featherstone", "example_tile_block_cholesky")),
     Figures(README, "fp16, tf32, fp32, fp64 | 1 | {}, {}, {}, {} times as fast |",
             lambda: summaries("gemm", "loop", "best_ratio", types=("fp16", "tf32", "fp32", "fp64"))),
     Figures(README, "| ... its backward pass | 1 | {}, {}, {}, {} times as fast |",

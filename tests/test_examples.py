@@ -114,6 +114,14 @@ def test_warps_own_example_runs_unmodified() -> None:
     assert "Example matrix multiplication passed" in run(sys.executable, "-m", "warp_tiles", "run", str(script))
 
 
+def test_the_program_of_the_readme_runs_and_prints(tmp_path: Path) -> None:
+    (program,) = re.findall(
+        r"^```python\n(import numpy.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    (tmp_path / "program.py").write_text(program)
+    assert run(sys.executable, str(tmp_path / "program.py")).splitlines()[-1] == "16.0"
+
+
 def readme_commands() -> list[str]:
     return re.findall(r"^python3 -m venv .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
 
