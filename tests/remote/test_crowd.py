@@ -18,8 +18,8 @@ PROCESSES = 64
     ("kind", "rounds", "expected"),
     [
         ("many", 10, "0 failed, 1 builds, 0 requests\n"),
-        ("one", 2, "0 failed, 1 builds, 0 requests\n"),
-        ("fetch", 2, "0 failed, 0 builds, 1 requests\n"),
+        ("one", 1, "0 failed, 1 builds, 0 requests\n"),
+        ("fetch", 1, "0 failed, 0 builds, 1 requests\n"),
     ],
 )
 def test_one_build_or_one_request(tmp_path: Path, kind: str, rounds: int, expected: str) -> None:

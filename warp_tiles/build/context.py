@@ -267,6 +267,14 @@ class BuildContext:
             return None
         return functools.partial(remote.flight, kind, key.digest, self.settings.build_wait_s or -1.0)
 
+    @property
+    def stores_modules(self) -> bool:
+        """True if a linked module is to be stored. A store that does not answer must not cost the time of that."""
+        if self.settings.cache_modules or self.settings.remote_push:
+            return True
+        remote = self.resources.remote(self.settings)
+        return remote is not None and remote.is_up
+
     def toolchain_text(self, kind: str) -> str:
         """The compiler, and for modules the linker, with the beginnings of their digests. Signatures cover it.
 
