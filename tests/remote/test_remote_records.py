@@ -6,9 +6,10 @@ from pathlib import Path
 
 from tests.remote.subjects import SIGNER, STRANGER, TRUSTED, connect
 from tests.tuning.tuning_records import key, timing
+from warp_tiles.remote import RECORDS
 from warp_tiles.remote.keys import SigningKey
 from warp_tiles.remote.store import RemoteStore
-from warp_tiles.tuning.remote_records import RECORDS, pull_records, push_records, settings_for_records
+from warp_tiles.tuning.remote_records import pull_records, push_records, settings_for_records
 from warp_tiles.tuning.store import RecordStore
 
 

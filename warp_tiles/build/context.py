@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from warp_tiles.build.phases import COMPILE, Phase
 from warp_tiles.cache import cache_root
+from warp_tiles.cache._paths import MODULES, MODULES_SUFFIX
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, WorkerError
 from warp_tiles.remote import LTOIR, MODULE
 from warp_tiles.settings import Settings
@@ -250,7 +251,7 @@ class BuildContext:
     @property
     def modules(self) -> Cache:
         """The cache of linked modules."""
-        return self.resources.cache(self.settings, "modules", ".cubin")
+        return self.resources.cache(self.settings, MODULES, MODULES_SUFFIX)
 
     def elsewhere(self, kind: str, key: CacheKey) -> AskElsewhere | None:
         """The part of the bundle or of the remote store in a lookup; None without either.

@@ -189,8 +189,8 @@ class ModuleBuild:
                 self._start_functions()
                 early = self._compile(module, source_path) if linked_here and not ahead else None
                 record = self._built(module, source_path, output_path, early, ahead, foreign, warp_inputs, warp_build)
-                kept = flight is not None and record.linker == "warp_tiles" and _is_as_planned(record)
-                if flight is not None and kept and self._context.stores_modules:
+                as_planned = record.linker == "warp_tiles" and _is_as_planned(record)
+                if flight is not None and as_planned and self._context.stores_modules:
                     info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
                     record = replace(record, module_key=flight.keep(output_path.read_bytes(), info).key)
         if not warp_inputs and not keywords.get("fatbins"):

@@ -9,12 +9,11 @@ from warp_tiles.cache import _maintain
 from warp_tiles.cache._documents import Documents
 from warp_tiles.cache._folder import Folder
 from warp_tiles.cache._maintain import Finding
-from warp_tiles.cache._paths import LAYOUT
+from warp_tiles.cache._paths import LAYOUT, MODULES, MODULES_SUFFIX
 from warp_tiles.util.processes import is_leftover
 
 DOCUMENTS = ("toolchain", f"toolchain/{LAYOUT}", "asked", "runs", "statistics")
 HEADERS = ("headers", "cuda_headers")
-MODULES = "modules"
 LOCKS_OF_SEARCHES = "tuning/.locks"
 
 
@@ -44,7 +43,7 @@ def verify(folder: Folder, *, set_aside: bool) -> Iterator[Finding]:
 
 def modules(folder: Folder) -> Folder:
     """The cache of linked modules beside a cache of functions."""
-    return Folder(folder.root / MODULES, folder.files.shared, folder.problems, ".cubin")
+    return Folder(folder.root / MODULES, folder.files.shared, folder.problems, MODULES_SUFFIX)
 
 
 def sweep(folder: Folder) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
@@ -17,18 +18,20 @@ from warp_tiles.errors import CacheError
 from warp_tiles.util.trusted_folder import RefusedFolderError
 
 
-class Commands:
+class Commands(ABC):
     """The commands of a cache. An unusable folder is an error of a command, and never of a lookup or a store."""
 
     root: Path
     max_bytes: int
     _folder: Folder
 
+    @abstractmethod
     def _count(self, **steps: int) -> None:
-        raise NotImplementedError
+        """Add to the counts of operations."""
 
+    @abstractmethod
     def _store_lock(self) -> AbstractContextManager[None]:
-        raise NotImplementedError
+        """Keep other processes from changing the store."""
 
     @contextmanager
     def _command(self, what: str, *, change: bool = False) -> Iterator[None]:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from warp_tiles.settings import Settings
 
 LAYOUT = "v1"
+#: The cache of linked modules, below the root, and the suffix of its payloads.
+MODULES, MODULES_SUFFIX = "modules", ".cubin"
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 
 

@@ -103,9 +103,9 @@ def _signed(signer: SigningKey) -> tuple[dict[str, Any], dict[tuple[str, str], b
     from warp_tiles import settings
     from warp_tiles._warp.installed import engine
     from warp_tiles.build.deployment import facts_of
-    from warp_tiles.remote import MODULE
+    from warp_tiles.remote import ANY_TOOLCHAIN, MODULE, RECORDS
     from warp_tiles.remote.envelope import pack
-    from warp_tiles.tuning.remote_records import RECORDS, records_entry
+    from warp_tiles.tuning.remote_records import records_entry
     from warp_tiles.tuning.store import open_store
 
     now = settings.current()
@@ -117,5 +117,5 @@ def _signed(signer: SigningKey) -> tuple[dict[str, Any], dict[tuple[str, str], b
             objects[MODULE, entry.key] = pack(MODULE, entry, context.toolchain_text(MODULE), signer)
     records = records_entry(open_store(now), signer.public.key_id)
     if records is not None:
-        objects[RECORDS, records.key] = pack(RECORDS, records, "any", signer)
+        objects[RECORDS, records.key] = pack(RECORDS, records, ANY_TOOLCHAIN, signer)
     return facts_of(now, context.store, engine().device_sources(now)), objects

@@ -19,6 +19,7 @@ from typing import Any
 from warp_tiles.cache import CacheKey, Entry, Manifest
 from warp_tiles.cache._store import Elsewhere
 from warp_tiles.errors import BundleError
+from warp_tiles.remote import ANY_TOOLCHAIN
 from warp_tiles.remote.envelope import RefusedError, Wanted, pack, unpack
 from warp_tiles.remote.keys import PublicKey, SigningKey
 from warp_tiles.remote.store import LAYOUT, object_name
@@ -26,7 +27,6 @@ from warp_tiles.util.files import open_input, open_output
 
 log = logging.getLogger("warp_tiles")
 TOOLCHAIN = "toolchain"
-ANY = "any"
 _FACTS_KEY = CacheKey.of({"kind": "facts about a toolchain"})
 _CHUNK_BYTES = 1 << 16
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # equal entries give an equal file
@@ -35,7 +35,8 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # equal entries give an equal file
 def toolchain_object(facts: Mapping[str, Any], signer: SigningKey) -> bytes:
     """The signed object of facts about a toolchain."""
     data = json.dumps(facts, sort_keys=True).encode("utf-8")
-    return pack(TOOLCHAIN, Entry(_FACTS_KEY.digest, data, Manifest.describe(_FACTS_KEY, data, {})), ANY, signer)
+    entry = Entry(_FACTS_KEY.digest, data, Manifest.describe(_FACTS_KEY, data, {}))
+    return pack(TOOLCHAIN, entry, ANY_TOOLCHAIN, signer)
 
 
 def write_bundle(path: Path, facts: bytes, objects: Mapping[tuple[str, str], bytes]) -> None:
@@ -80,7 +81,7 @@ class Bundle:
         try:
             stream = self._files.enter_context(open_input(path))
             self._archive = self._files.enter_context(zipfile.ZipFile(stream))
-            self.facts: dict[str, Any] = json.loads(self._read(TOOLCHAIN, _FACTS_KEY.digest, ANY).payload)
+            self.facts: dict[str, Any] = json.loads(self._read(TOOLCHAIN, _FACTS_KEY.digest, ANY_TOOLCHAIN).payload)
         except (OSError, KeyError, ValueError, zipfile.BadZipFile, RefusedError) as error:
             self.close()
             raise BundleError(

@@ -174,7 +174,7 @@ class Client:
         known, text = self._library.exceptions, self._text(error)
         if isinstance(error, (known.NotFoundError, FileNotFoundError)):
             return MissingObjectError(text)
-        if isinstance(error, (known.NotSupportedError, NotImplementedError)):
+        if isinstance(error, (known.NotSupportedError, NotImplementedError)):  # obstore raises the built-in one too
             return NotSupportedError(text)
         if isinstance(error, (known.PermissionDeniedError, known.UnauthenticatedError)):
             return PermissionError(text)

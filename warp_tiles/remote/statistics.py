@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from warp_tiles.cache._documents import Documents
 from warp_tiles.util.locks import NoLocksError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 FOLDER = "statistics"
 _NAME = "remote"
 _LOCK_S = 2.0
+Counts = TypeVar("Counts", bound="DataclassInstance")
+
+
+def summed(first: Counts, second: Counts) -> Counts:
+    """The sums of the fields of two dataclasses of one kind."""
+    return type(first)(**{f.name: getattr(first, f.name) + getattr(second, f.name) for f in fields(first)})
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,7 @@ class Statistics:
     saved_s: float = 0.0
 
     def __add__(self, other: Statistics) -> Statistics:
-        return Statistics(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+        return summed(self, other)
 
     def __bool__(self) -> bool:
         return self != Statistics()

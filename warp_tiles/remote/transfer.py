@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from warp_tiles.cache import Cache, CacheKey
 from warp_tiles.cache._paths import is_digest
+from warp_tiles.remote.statistics import summed
 from warp_tiles.remote.store import SIGNED_BY, RemoteStore
 from warp_tiles.util.threads import side_by_side
 
@@ -32,13 +33,7 @@ class Transfer:
     moved_bytes: int = 0
 
     def __add__(self, other: Transfer) -> Transfer:
-        return Transfer(
-            self.moved + other.moved,
-            self.present + other.present,
-            self.skipped + other.skipped,
-            self.failed + other.failed,
-            self.moved_bytes + other.moved_bytes,
-        )
+        return summed(self, other)
 
 
 def is_built_by(key: CacheKey, toolchain: Mapping[str, str]) -> bool:

@@ -7,16 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from warp_tiles.cache import CacheKey, Entry, Manifest
+from warp_tiles.remote import ANY_TOOLCHAIN, RECORDS
 from warp_tiles.remote.store import RemoteSettings, RemoteStore
 from warp_tiles.tuning.store import RecordStore
 
-RECORDS = "records"
-#: A record names its own GPU, driver and versions, and holds no code.
-ANY_TOOLCHAIN = "any"
-
 
 def settings_for_records(given: RemoteSettings) -> RemoteSettings:
-    """The settings of a connection for tuning records, which are for every toolchain."""
+    """The settings of a connection for tuning records, which hold no code and name their own driver and versions."""
     return replace(given, toolchain=lambda kind: ANY_TOOLCHAIN)
 
 

@@ -355,15 +355,16 @@ def open_store(now: Settings | None = None) -> RecordStore:
 @functools.cache
 def _bundled_records(bundle: Path, given: tuple[str, ...]) -> RecordStore:
     """The records of a deployment bundle, which alone count then. They last as long as the process."""
-    from warp_tiles.remote.bundle import ANY, Bundle
+    from warp_tiles.remote import ANY_TOOLCHAIN, RECORDS
+    from warp_tiles.remote.bundle import Bundle
     from warp_tiles.remote.keys import trusted_keys
 
     folder = tempfile.mkdtemp(prefix="warp_tiles_records_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     store = RecordStore(Path(folder))
     opened = Bundle(bundle, trusted_keys(given))
-    for key in opened.names("records"):
-        entry = opened.fetch("records", key, ANY)
+    for key in opened.names(RECORDS):
+        entry = opened.fetch(RECORDS, key, ANY_TOOLCHAIN)
         if entry is not None:
             file = Path(folder) / "records.json"
             file.write_bytes(entry.payload)
