@@ -73,6 +73,7 @@ def bundle(
     write_bundle(file, toolchain_object(facts, signer), objects)
     held = {key for _, key in objects}
     rows = [_row(record, held) for record in api.report()["modules"] if "output" in record]
+    rows.sort(key=lambda row: (row["module"], row["arch"], row["block_dim"]))  # modules are recorded as they end
     for row in rows:
         if not row["bundled"]:
             note(f"warp-tiles: module {row['module']} for sm_{row['arch']} is not in the bundle: {row['reason']}")
