@@ -10,7 +10,7 @@ import click
 import pytest
 
 from warp_tiles import settings
-from warp_tiles.cli import commands
+from warp_tiles.cli import CONTEXT, commands
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples" / "deploy"
 TEXTS = {path.name: path.read_text() for path in FOLDER.iterdir()}
@@ -29,7 +29,7 @@ def parse(words: list[str]) -> click.Context:
     command: click.Command = commands
     while isinstance(command, click.Group) and words[0] in command.commands:
         command, words = command.commands[words[0]], words[1:]
-    return command.make_context("warp-tiles", list(words))
+    return command.make_context("warp-tiles", list(words), **CONTEXT)  # click keeps the help option of the first context
 
 
 def test_the_commands_of_the_workflow_parse() -> None:

@@ -1,7 +1,8 @@
-"""Runs the tests against an installed wheel: ``python -m tools.wheel_tests SDIST [PYTEST ARGS]``.
+"""Runs the tests against an installed wheel: ``python tools/wheel_tests.py SDIST [PYTEST ARGS]``.
 
 The interpreter must have the wheel with its extra ``test``, and no editable installation. A folder gets the files of
-the sdist without the package, so that every import and every subprocess finds the installed one.
+the sdist without the package, so that every import and every subprocess finds the installed one. Without arguments,
+prints the tests that need the sources.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ def unpack(sdist: Path, folder: Path) -> Path:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Unpack the sdist into a new folder and run pytest there."""
+    """Unpack the sdist into a new folder and run pytest there. Without an sdist, print the tests that are left out."""
+    if not arguments:
+        print(*NEEDS_SOURCES)
+        return 0
     sdist = Path(arguments[0]).resolve()
     with tempfile.TemporaryDirectory(prefix="warp_tiles_wheel_") as folder:
         root = unpack(sdist, Path(folder))
