@@ -29,7 +29,7 @@ def parse(words: list[str]) -> click.Context:
     command: click.Command = commands
     while isinstance(command, click.Group) and words[0] in command.commands:
         command, words = command.commands[words[0]], words[1:]
-    return command.make_context("warp-tiles", list(words), **CONTEXT)  # click keeps the help option of the first context
+    return command.make_context("warp-tiles", list(words), **CONTEXT)  # click keeps the first help option
 
 
 def test_the_commands_of_the_workflow_parse() -> None:
