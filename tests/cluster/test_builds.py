@@ -16,7 +16,7 @@ import pytest
 import warp_tiles
 from tests.bench import variant_of
 from tests.cluster.conftest import start_worker
-from tests.integration.helpers import REPOSITORY, compile_module, gemm, load
+from tests.integration.helpers import compile_module, gemm, load
 from warp_tiles import settings
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.executor import ExecutorPool
@@ -25,6 +25,7 @@ from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.compile.pool import CompilerPool
 from warp_tiles.errors import RefusedWorkerError, WorkerError
 from warp_tiles.providers import MmaProvider
+from warp_tiles.toolchain.sources import kernels_folder
 from warp_tiles.toolchain.store import ToolchainStore
 
 psutil = pytest.importorskip("psutil", reason="Dask brings psutil")
@@ -200,8 +201,8 @@ def foreign(workers: Any, tmp_path: Path) -> Iterator[str]:
     """The address of a third worker, which imports a changed copy of warp_tiles."""
     folder, known = tmp_path / "foreign", set(workers.nthreads())
     ignored = shutil.ignore_patterns("__pycache__", "kernels")
-    shutil.copytree(REPOSITORY / "warp_tiles", folder / "warp_tiles", ignore=ignored)
-    shutil.copytree(REPOSITORY / "kernels", folder / "kernels")
+    shutil.copytree(Path(warp_tiles.__file__).parent, folder / "warp_tiles", ignore=ignored)
+    shutil.copytree(kernels_folder(), folder / "kernels")
     for changed in ("kernels/gemm/block_gemm.cuh", "warp_tiles/compile/flags.py"):
         with open(folder / changed, "a", encoding="utf-8") as file:
             file.write("\n")

@@ -27,11 +27,14 @@ def kill(monkeypatch: pytest.MonkeyPatch, kind: str, most: int) -> list[str]:
     original, killed = pool_module._Process.run, []
 
     def run(process: Any, requested: str, request: object) -> Any:
-        if requested == kind and len(killed) < most:
-            killed.append(kind)
-            process.start()
-            process._process.kill()
-        return original(process, requested, request)
+        if requested != kind or len(killed) >= most:
+            return original(process, requested, request)
+        killed.append(kind)
+        process.start()
+        process._process.kill()
+        with monkeypatch.context() as during:
+            during.setattr(process, "start", lambda: None)  # it would replace a process that has ended already
+            return original(process, requested, request)
 
     monkeypatch.setattr(pool_module._Process, "run", run)
     return killed

@@ -57,6 +57,19 @@ def tuned_to(variant: GemmVariant, config: TileConfig | None = None) -> list[Tim
     return [timing(usual, 14.1), timing(config_of("mma", config or another_tile(variant)), 12.3)]
 
 
+class Clock:
+    """A clock that only its own :meth:`sleep` moves, so that other processes of the machine change no test."""
+
+    def __init__(self) -> None:
+        self._now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        self._now_s += seconds
+
+
 class FakeMeasurer:
     """A measurer with given times.
 
@@ -74,6 +87,7 @@ class FakeMeasurer:
         self.requests: list[tuple[GemmVariant, list[Config]]] = []
         self.stop_after: int | None = None  # number of batches before an error
         self.stops_with: Callable[[], BaseException] = KeyboardInterrupt
+        self.clock: Any = time
 
     def measure(
         self,
@@ -85,13 +99,13 @@ class FakeMeasurer:
     ) -> None:
         self.requests.append((variant, list(configs)))
         for first in range(0, len(configs), self.batch):
-            if time.monotonic() >= deadline:
+            if self.clock.monotonic() >= deadline:
                 return
             if self.stop_after is not None:
                 self.stop_after -= 1
                 if self.stop_after < 0:
                     raise self.stops_with()
-            time.sleep(self.batch_s)
+            self.clock.sleep(self.batch_s)
             on_timings([self._timing(config) for config in configs[first : first + self.batch]])
 
     def _timing(self, config: Config) -> Timing:

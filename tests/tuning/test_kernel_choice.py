@@ -15,6 +15,7 @@ import warp_tiles
 from tests.tuning.fake_stores import MemoryStore
 from tests.tuning.kernels import CONFIGS, QUICK, arguments, dim, lists, scaled_add, tuned
 from warp_tiles import LockedError, settings
+from warp_tiles.tuning import kernel
 from warp_tiles.tuning.record import Record
 
 
@@ -66,7 +67,10 @@ def test_timings_of_another_driver(
     assert ("was measured with" in caplog.text) == (choice == "reuse")
 
 
-def test_while_another_process_searches_the_default_is_taken(store: MemoryStore) -> None:
+def test_while_another_process_searches_the_default_is_taken(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "_RETRY_AFTER_S", 3600.0)
     add, args = tuned(store, wait=False, default={"tile": 64, "block_dim": 32}), arguments()
     with store.busy:
         add.launch(**lists(args))
