@@ -41,7 +41,8 @@ def {LONG_NAME}({ARRAYS}):
 def screen(*arguments: object, columns: int) -> list[str]:
     """The lines that ``warp-tiles`` writes to a terminal, without colours."""
     master, terminal = pty.openpty()
-    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm", "PYTHONPATH": str(REPOSITORY)}
+    paths = os.pathsep.join(path for path in (str(REPOSITORY), os.environ.get("PYTHONPATH", "")) if path)
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm", "PYTHONPATH": paths}
     with subprocess.Popen(
         [sys.executable, "-m", "warp_tiles", *map(str, arguments)], env=environment, stdin=subprocess.DEVNULL,
         stdout=terminal, stderr=subprocess.DEVNULL,
