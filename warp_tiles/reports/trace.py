@@ -25,8 +25,8 @@ def trace(document: Json, facts: Mapping[str, str]) -> dict[str, Any]:
 
     Returns:
         ``traceEvents``: complete events (``ph`` is ``X``) with ``ts`` and ``dur`` in microseconds, ``cat`` (``module``,
-        ``compile``, ``link``, ``wait``, ``shared`` or ``cache``) and ``args``, and names of processes and threads
-        (``ph`` is ``M``). ``ts`` 0 is the moment when warp_tiles was enabled. ``displayTimeUnit`` is ``ms``.
+        ``compile``, ``link``, ``wait``, ``shared``, or ``cache`` for a lookup) and ``args``, and names of processes and
+        threads (``ph`` is ``M``). ``ts`` 0 is the moment when warp_tiles was enabled. ``displayTimeUnit`` is ``ms``.
         ``otherData`` has the schema's version and the facts.
     """
     events: list[dict[str, Any]] = []
