@@ -89,8 +89,8 @@ def test_the_link_names_what_it_waited_for_last() -> None:
 def test_a_module_that_was_found_has_its_lookup_alone() -> None:
     cached, fetched, _ = timeline(looked_up()["modules"])
     (row,) = cached.rows
-    assert kinds(row) == [("cache", 7.0, 7.25)]
-    assert (row.label, row.note) == ("linked module", "from the cache, 0.250 s")
+    assert kinds(row) == [("cache", 7.0, 7.25), ("wait", 7.25, 7.35)]
+    assert (row.label, row.note) == ("linked module", "from the cache, 0.350 s")
     (row,) = fetched.rows
     assert kinds(row) == [("cache", 7.0, 7.25), ("cache", 7.25, 7.75)]
     assert row.note == "from the remote store or the bundle, 0.750 s"

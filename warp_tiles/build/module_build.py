@@ -15,7 +15,7 @@ from typing import Any
 from warp_tiles.build.deployment import not_in_bundle
 from warp_tiles.build.engine import Engine
 from warp_tiles.build.module_cache import module_flight
-from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, Phases
+from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Phases
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.cache import Entry
 from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
@@ -212,7 +212,8 @@ class ModuleBuild:
 
     def _found(self, entry: Entry, output_path: Path) -> ModuleRecord:
         """Write a module that was linked before. Its functions are neither built nor fetched."""
-        write_atomic(output_path, entry.payload)
+        with self._phases.measured(WRITE):
+            write_atomic(output_path, entry.payload)
         artifacts = [
             Artifact(v.variant, v.symbol, b"", v.provider, v.key, True, 0.0, tile_config=v.tile_config)
             for v in self.plan.needed

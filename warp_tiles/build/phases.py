@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LOOK_UP = "look_up_module"  # the linked module, in the own cache
 FETCH = "fetch_module"  # the linked module, from the remote store or the bundle
+WRITE = "write_module"  # the file of a linked module that was found
 COMPILE = "compile"  # the module's own source, in a compiler process
 WAIT = "wait_for_functions"  # until the last function is built
 LINK = "link"  # in a compiler process
@@ -26,7 +27,8 @@ class Phase:
     """One step of a module's build.
 
     Attributes:
-        name: ``look_up_module``, ``fetch_module``, ``compile``, ``wait_for_functions``, ``link`` or ``link_by_warp``.
+        name: ``look_up_module``, ``fetch_module``, ``write_module``, ``compile``, ``wait_for_functions``, ``link`` or
+            ``link_by_warp``.
         started_at_s: Its start, in seconds of :func:`warp_tiles.util.clock.now_s`.
         seconds: Its time. Steps of compiler processes count without the wait for a free process.
     """

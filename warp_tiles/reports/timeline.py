@@ -9,9 +9,10 @@ from typing import Any
 from warp_tiles.reports.functions import Json, functions, size_text
 
 COMPILE, LINK, WAIT, SHARED, CACHED = "compile", "link", "wait", "shared", "cache"
-_LOOKUPS = {  # steps of a build that look the linked module up
-    "look_up_module": "looks the linked module up in the cache",
-    "fetch_module": "asks the remote store or the bundle for the linked module",
+_LOOKUPS = {  # steps of a build that take the linked module from elsewhere
+    "look_up_module": (CACHED, "looks the linked module up in the cache"),
+    "fetch_module": (CACHED, "asks the remote store or the bundle for the linked module"),
+    "write_module": (WAIT, "writes its file"),
 }
 IDLE_S = 10.0  # builds with a longer pause between them are drawn apart
 
@@ -130,11 +131,15 @@ def _module_rows(module: Json, builders: dict[tuple[Any, Any], str]) -> ModuleRo
 
 def _lookup_rows(module: Json) -> list[Row]:
     """The row of the linked module's lookup, if modules are kept."""
-    found = [(str(phase["name"]), *_times(phase)) for phase in module["phases"] if phase["name"] in _LOOKUPS]
-    spans = tuple(Span(CACHED, start, end - start, _LOOKUPS[name]) for name, start, end in found)
+    found = {str(phase["name"]): _times(phase) for phase in module["phases"] if phase["name"] in _LOOKUPS}
+    spans = tuple(
+        Span(kind, found[name][0], found[name][1] - found[name][0], text)
+        for name, (kind, text) in _LOOKUPS.items()
+        if name in found
+    )
     if not spans:
         return []
-    place = "from the remote store or the bundle" if found[-1][0] == "fetch_module" else "from the cache"
+    place = "from the remote store or the bundle" if "fetch_module" in found else "from the cache"
     result = place if module.get("found") else "not found"
     return [Row("linked module", f"{result}, {spans[-1].end_s - spans[0].start_s:.3f} s", spans)]
 
