@@ -1,6 +1,7 @@
 """Compares the compile times of unmodified Warp and of warp_tiles in one run.
 
-    python benchmarks/compile_time.py --json benchmarks/results/compile_time.json --plot docs/compile_time.png
+    python benchmarks/compile_time.py --json benchmarks/results/compile_time.json
+    python -m benchmarks.figures
 
 Each figure is the median of its repeats. Each repeat runs in a fresh process with its own caches. No GPU is needed.
 `--only` selects groups. The file is written after each group and keeps the others. `--quick` leaves out Warp's builds
@@ -78,8 +79,6 @@ BUILDERS: dict[str, dict[str, str] | None] = {  # settings of warp_tiles; None f
     "cublasdx": {"WARP_TILES_PROVIDER": "cublasdx"},
     "cublasdx, one process": {"WARP_TILES_PROVIDER": "cublasdx", "WARP_TILES_JOBS": "1"},
 }
-COLOURS = dict(zip(BUILDERS, ("#666666", "#a0a0a0", "#5b8c00", "#3b6fb0", "#7aa6d8")))
-MARKERS = dict(zip(BUILDERS, "soD^v"))
 OVERHEADS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "startup": functools.partial(startup, repeats=7),
     "hit": cache_hit,
@@ -244,39 +243,6 @@ def run_variants() -> dict[str, Any]:
     return {"rows": rows, "limits": lines}
 
 
-def draw(groups: dict[str, Any], path: Path) -> None:
-    """Draw dots of seconds by group and builder. The axis is logarithmic, on which bars would have no meaning."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    labels = {"warp": "unmodified Warp", "scalar": "Warp's scalar path"}
-    figure, axes = pyplot.subplots(figsize=(10, 0.95 * len(groups) + 1.2), layout="constrained")
-    shown = set()
-    for position, group in enumerate(groups.values()):
-        rows = [(builder, group["rows"][builder]["seconds"]) for builder in COLOURS if builder in group["rows"]]
-        for offset, (builder, seconds) in enumerate(rows):
-            y = position + 0.17 * (offset - (len(rows) - 1) / 2)
-            label = None if builder in shown else labels.get(builder, f"warp_tiles, {builder}")
-            axes.plot(seconds, y, MARKERS[builder], color=COLOURS[builder], markersize=7, linestyle="", label=label)
-            axes.text(seconds, y, f"   {seconds:.1f} s", va="center", fontsize=8)
-            shown.add(builder)
-    axes.set_yticks(range(len(groups)), [group["title"] for group in groups.values()])
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.grid(axis="x", linewidth=0.4, alpha=0.6)
-    axes.set_axisbelow(True)
-    for position in range(1, len(groups)):
-        axes.axhline(position - 0.5, color="#cccccc", linewidth=0.6)
-    axes.set_ylim(len(groups) - 0.5, -0.5)
-    axes.set_xlim(right=1.4 * axes.get_xlim()[1])  # room for the numbers
-    cores = sorted({group["machine"]["cores"] for group in groups.values()})
-    axes.set_xlabel(f"seconds on {' or '.join(map(str, cores))} cores, sm_{ARCH}, no GPU (logarithmic)")
-    figure.legend(loc="outside upper center", ncols=3, fontsize=8)
-    figure.savefig(path, dpi=110)
-
-
 def machine() -> dict[str, Any]:
     """The machine and the versions for which the figures hold."""
     names = ("warp-lang", "cuda-core", "nvidia-cuda-nvrtc-cu12", "nvidia-nvjitlink-cu12", "nvidia-mathdx")
@@ -292,20 +258,15 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="leave out Warp's builds with cuBLASDx")
     parser.add_argument("--only", nargs="+", choices=[*GROUPS, "variants", *OVERHEADS], help="groups to run")
-    parser.add_argument("--draw-only", action="store_true", help="draw the results in the file")
     arguments = parser.parse_args()
     path: Path | None = arguments.json
     record = json.loads(path.read_text()) if path and path.exists() else {}
     if "groups" not in record:
         record = {"groups": {}}
-    if not arguments.draw_only:
-        _run(arguments, record, path)
-    if arguments.plot:
-        draw({name: record["groups"][name] for name in GROUPS if name in record["groups"]}, arguments.plot)
+    _run(arguments, record, path)
 
 
 def _run(arguments: argparse.Namespace, record: dict[str, Any], path: Path | None) -> None:

@@ -1,6 +1,7 @@
 """Compares the speed of products on a GPU: warp_tiles and unmodified Warp, in one run.
 
-    python benchmarks/gemm.py --json benchmarks/results/gemm.json --plot docs
+    python benchmarks/gemm.py --json benchmarks/results/gemm.json
+    python -m benchmarks.figures
 
 Parts (`--part`) and rows (`--only`, a pattern such as "fp16 64x64x64*") can be run one by one: the file is
 written after each row and keeps the others. Each row names its run. `--build-only` fills the folder of builds and needs
@@ -295,7 +296,6 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="results; rows that are not run are kept")
-    parser.add_argument("--plot", type=Path, help="folder for pictures of the results")
     usual = [name for name, part in PARTS.items() if not part.on_request]
     parser.add_argument("--part", nargs="+", choices=list(PARTS), default=usual)
     parser.add_argument("--only", nargs="+", default=["*"], help='patterns of row names, e.g. "fp16 64x64x64*"')
@@ -309,7 +309,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--again", action="store_true", help="try failed builds again")
     parser.add_argument("--seconds", type=float, default=math.inf, help="start no row after this time")
     parser.add_argument("--rate", nargs="+", default=[], metavar="TYPES=FLOP", help="dense rates, see bounds.py")
-    parser.add_argument("--draw-only", action="store_true", help="draw the results in the file")
     return parser.parse_args()
 
 
@@ -317,9 +316,6 @@ def main() -> int:
     """Entry point."""
     arguments = parse()
     start = time.monotonic()
-    if arguments.draw_only:
-        _draw(json.loads(arguments.json.read_text()), arguments.plot)
-        return 0
     rates = {**bounds.RATES, **{name: float(value) for name, value in (rate.split("=") for rate in arguments.rate)}}
     store = BuildStore(arguments.builds, arguments.provider)
     wanted = [
@@ -366,16 +362,8 @@ def main() -> int:
     for name in arguments.part:
         for types, line in record.data["parts"].get(name, {}).get("summary", {}).items():
             print(f"{name} {types}: {json.dumps(line)}", file=sys.stderr)
-    if arguments.plot:
-        _draw(record.data, arguments.plot)
     print("\n".join(f"WRONG RESULT {line}" for line in wrong), file=sys.stderr)
     return 1 if wrong else 0
-
-
-def _draw(data: dict[str, Any], folder: Path) -> None:
-    from benchmarks.speed.draw import draw
-
-    draw(data, folder)
 
 
 if __name__ == "__main__":

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib import pyplot
-from matplotlib.figure import Figure
 
-from benchmarks import compile_time, gemm
+from benchmarks import figures, gemm
+from benchmarks.drawing import style
+from benchmarks.drawing.gemm import LIMIT, LOADS
+from benchmarks.drawing.gemm import title as title_of
+from benchmarks.figures import DOCS, RESULTS, Picture
 from benchmarks.speed import ratios
 from benchmarks.speed.cells import PARTS
-from benchmarks.speed.draw import LIMIT, LOADS, draw
-from benchmarks.speed.draw import title as title_of
+
+PICTURES = list(figures.pictures())
 
 
 def rows_with(*values: float) -> list[dict[str, Any]]:
@@ -53,43 +57,94 @@ def test_the_recorded_summaries_are_those_of_their_rows() -> None:
     assert data["parts"]["backward_resident"]["summary"]["fp32"]["outlier"]["name"] == "fp32 128x128x32 128"
 
 
-def test_pictures_of_the_record_explain_their_lines_and_cover_no_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = json.loads((gemm.ROOT / "benchmarks" / "results" / "gemm.json").read_text())
-    figures: list[Any] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(pyplot, "close", figures.append)
-        draw(data, tmp_path)
-    for name, figure in zip(data["parts"], figures):
-        (legend,) = figure.legends
-        labels = {text.get_text() for text in legend.get_texts()}
-        assert (LIMIT in labels) == (name in ("resident", "deep", "backward_resident"))
-        assert (LOADS in labels) == (name == "loop")
-        assert not {label for label in labels if "bound" in label}
-        area = legend.get_window_extent()
-        for axes in figure.axes:
-            assert axes.get_yscale() == "linear"
-            assert not area.overlaps(axes.get_tightbbox())
-            boxes = [text.get_window_extent() for text in (*axes.texts, *axes.get_xticklabels()) if text.get_text()]
-            assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)], name
-        pyplot.close(figure)
+@pytest.mark.parametrize("picture", PICTURES[1:], ids=lambda picture: picture.name)
+def test_pictures_of_products_explain_their_lines_and_cover_no_text(picture: Picture) -> None:
+    figure = picture.draw(*picture.data)
+    figure.draw_without_rendering()
+    name = picture.data[0]
+    (legend,) = figure.legends
+    labels = {text.get_text() for text in legend.get_texts()}
+    assert (LIMIT in labels) == (name in ("resident", "deep", "backward_resident"))
+    assert (LOADS in labels) == (name == "loop")
+    assert not {label for label in labels if "bound" in label}
+    area = legend.get_window_extent()
+    for axes in figure.axes:
+        assert axes.get_yscale() == "linear"
+        assert not area.overlaps(axes.get_tightbbox())
+        boxes = [text.get_window_extent() for text in (*axes.texts, *axes.get_xticklabels()) if text.get_text()]
+        assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)], name
 
 
-def test_compile_times_are_dots_because_their_axis_is_logarithmic(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = json.loads((gemm.ROOT / "benchmarks" / "results" / "compile_time.json").read_text())
-    figures: list[Any] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(Figure, "savefig", lambda figure, path, **_: figures.append(figure))
-        compile_time.draw(record["groups"], tmp_path / "x.png")
-    (axes,) = figures[0].axes
-    figures[0].canvas.draw()
-    assert axes.get_xscale() == "log"
-    assert not axes.patches
-    measured = sum(len(group["rows"]) for group in record["groups"].values())
-    assert len([line for line in axes.lines if line.get_linestyle() == "None"]) == measured
-    boxes = [text.get_window_extent() for text in axes.texts]
-    assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)]
-    assert all(box.x1 <= axes.get_window_extent().x1 for box in boxes)
+def test_compile_times_are_dots_because_their_axes_are_logarithmic() -> None:
+    picture = PICTURES[0]
+    (groups,) = picture.data
+    figure = picture.draw(groups)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        assert axes.get_xscale() == "log"
+        assert not axes.patches
+        measured = sum(len(group["rows"]) for group in groups.values())
+        assert len([line for line in axes.lines if line.get_linestyle() == "None"]) == measured
+        boxes = [text.get_window_extent() for text in axes.texts]
+        assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)]
+        assert all(box.x1 <= axes.get_window_extent().x1 for box in boxes)
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
+def test_texts_are_legible_at_the_width_of_a_page(picture: Picture) -> None:
+    figure = picture.draw(*picture.data)
+    figure.draw_without_rendering()
+    assert figure.get_size_inches()[0] == style.WIDTH_INCHES
+    shown = figure.findobj(lambda artist: hasattr(artist, "get_fontsize") and artist.get_visible())
+    pixels = [text.get_fontsize() / 72 * 850 / style.WIDTH_INCHES for text in shown if text.get_text()]
+    assert min(pixels) > 10
+    page = figure.bbox
+    for axes in figure.axes:
+        box = axes.get_tightbbox()
+        assert page.x0 <= box.x0 < box.x1 <= page.x1 + 1, "nothing is cut at the edge"
+
+
+# ---- the pictures of docs/
+
+
+def test_the_pictures_are_drawn_from_the_results() -> None:
+    names = [picture.name for picture in figures.outdated()]
+    assert names == [], "`python -m benchmarks.figures` draws them"
+
+
+def test_every_picture_of_the_pages_is_one_of_them_and_shown() -> None:
+    drawn = {picture.name for picture in PICTURES}
+    assert len(drawn) == len(PICTURES)
+    assert {path.name for path in DOCS.glob("*.png")} == drawn
+    pages = "".join(path.read_text("utf-8") for path in DOCS.glob("*.md"))
+    assert set(re.findall(r"\((\w+\.png)\)", pages)) == drawn
+
+
+def test_other_results_make_a_picture_outdated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    shutil.copytree(RESULTS, tmp_path / "results")
+    shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("*.md"))
+    path = tmp_path / "results" / "compile_time.json"
+    record = json.loads(path.read_text("utf-8"))
+    record["groups"]["one"]["rows"]["mma"]["seconds"] += 1
+    path.write_text(json.dumps(record), "utf-8")
+    command = ["figures", "--results", str(tmp_path / "results"), "--into", str(tmp_path / "docs")]
+    monkeypatch.setattr("sys.argv", [*command, "--check"])
+    assert figures.main() == 1
+    assert capsys.readouterr().out.splitlines() == [f"{tmp_path}/docs/compile_time.png differs from compile_time.json"]
+    monkeypatch.setattr("sys.argv", command)
+    assert figures.main() == 0
+    assert figures.outdated(tmp_path / "results", tmp_path / "docs") == []
+    assert figures.facts(tmp_path / "docs" / "compile_time.png")["Source"] == "compile_time.json"
+    assert [one.name for one in figures.outdated(folder=tmp_path / "docs")] == ["compile_time.png"]
+
+
+def test_other_drawing_makes_every_picture_outdated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(Path(style.__file__).parent, tmp_path / "drawing")
+    changed = tmp_path / "drawing" / "style.py"
+    changed.write_text(changed.read_text("utf-8").replace("WIDTH_INCHES, DOTS_PER_INCH = 9.0", "= 8.0"), "utf-8")
+    monkeypatch.setattr(style, "__file__", str(changed))
+    assert len(figures.outdated()) == len(PICTURES)
+
+
+def test_a_missing_picture_is_outdated(tmp_path: Path) -> None:
+    assert len(figures.outdated(folder=tmp_path)) == len(PICTURES)

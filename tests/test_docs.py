@@ -1,13 +1,17 @@
-"""The documentation: links and paths exist, and the table of settings matches the code."""
+"""The documentation: links and paths exist, and the tables of settings, calls and commands match the code."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+import warp_tiles
+from tests.integration.test_cli_examples import COMMANDS
 from tools.notebook import TUTORIAL, as_markdown
 from warp_tiles import settings
 
@@ -94,3 +98,47 @@ def test_the_page_has_the_default_of_each_setting(name: str, default: object) ->
         assert (text, bool(default)) == (UNSET[name], False)
     else:
         assert settings.from_environment({variable: text}) == {name: default}
+
+
+# ---- calls and commands
+
+
+def table_of(page: str) -> str:
+    """The cells in the first column of the first table of a page."""
+    rows = re.findall(r"^\| (`.*?`) \| ", (ROOT / "docs" / page).read_text("utf-8"), re.MULTILINE)
+    return "\n".join(rows)
+
+
+# without the groups that only hold others
+SINGLE = {path: one for path, one in COMMANDS.items() if not isinstance(one, click.Group) or path == "tune"}
+
+
+def options(path: str) -> set[str]:
+    return {flag for one in COMMANDS[path].params for flag in one.opts}
+
+
+def test_the_table_has_every_call() -> None:
+    calls = {name for name in warp_tiles.__all__ if inspect.isfunction(getattr(warp_tiles, name))}
+    assert set(re.findall(r"`(\w+)\(", table_of("api.md"))) == calls
+
+
+def test_the_table_has_every_command() -> None:
+    listed: set[str] = set()
+    for text in re.findall(r"`(?:warp-tiles )?([^`]+)`", table_of("commands.md")):
+        name, *rest = text.split()
+        parts = [f"{name} {part}" for part in rest[0].split("\\|")] if rest and "\\|" in rest[0] else [name]
+        listed |= set(parts)
+    assert listed == set(SINGLE)
+
+
+def test_the_commands_have_the_options_that_the_page_names() -> None:
+    """Those that the text above the table gives to several commands."""
+    assert [path for path in SINGLE if "--json" not in options(path)] == []
+    assert [path for path in SINGLE if "--policy" in options(path)] == ["run", "plan", "compile"]
+
+
+def test_the_options_of_the_table_exist() -> None:
+    rows = re.findall(r"warp-tiles ([a-z]+) ([^`]*)`", table_of("commands.md"))
+    named = [(path, flag) for path, text in rows for flag in re.findall(r"--?[a-z][a-z-]*", text)]
+    assert len(named) > 8
+    assert [(path, flag) for path, flag in named if flag not in options(path)] == []

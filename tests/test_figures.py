@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.figures import FIGURES, MEASURED, README, ROOT, Figures
+from tests.figures import API, COMMANDS, FIGURES, MEASURED, README, ROOT, Figures
 
 NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
 
@@ -69,6 +69,8 @@ A_FIGURE = (
 # texts with numbers that are versions, sizes or facts, and figures whose runs are not on record
 OTHERS = {
     README: ["Warp 1.19", "warp-lang 1.17, 1.18 or 1.19", "Python 3.10 to 3.14", "Python 3.10 or newer"],
+    API: [],
+    COMMANDS: [],
     MEASURED: [
         "unmodified Warp 1.19", "at most 38 KB of 1,060 drawn functions, not on record", "driver 580.159, CUDA 13.0",
         "torch 2.11",

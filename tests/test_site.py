@@ -91,7 +91,7 @@ def test_the_tree_of_errors_is_in_the_site() -> None:
     ("link", "wanted"),
     [
         ("[a](../benchmarks/results/gemm.json)", f"[a]({site.SOURCES}benchmarks/results/gemm.json)"),
-        ("[a](../README.md#command-line)", f"[a]({site.SOURCES}README.md#command-line)"),
+        ("[a](../README.md#try-it)", f"[a]({site.SOURCES}README.md#try-it)"),
         ("[a](tutorial.ipynb)", "[a](tutorial.md)"),
         ("[a](cache.md#trust)", "[a](cache.md#trust)"),
         ("![a](compile_time.png)", "![a](compile_time.png)"),

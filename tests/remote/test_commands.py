@@ -30,6 +30,8 @@ def test_a_private_key_and_its_public_key(pair: tuple[Path, str]) -> None:
     path, public = pair
     assert public.startswith("ed25519:")
     assert keys("show", path).stdout.strip() == public
+    assert json_of(keys("show", "--json", path))["public"] == public
+    assert json_of(keys("new", "--json", "-o", path.with_name("other.pem")))["public"].startswith("ed25519:")
     assert "an existing key is never replaced" in usage_error(keys("new", "-o", path))
     assert keys("show", path).stdout.strip() == public
 
@@ -38,6 +40,7 @@ def test_a_key_is_trusted_once(pair: tuple[Path, str], tmp_path: Path) -> None:
     config = {"XDG_CONFIG_HOME": str(tmp_path)}
     assert "added to" in keys("trust", pair[1], "our", "CI", **config).stdout
     assert "already in" in keys("trust", pair[1], **config).stdout
+    assert json_of(keys("trust", "--json", pair[1], **config))["added"] is False
     (row,) = json_of(keys("show", "--json", **config))["trusted"]
     assert (row["public"], row["comment"]) == (pair[1], "our CI")
     assert "is not a public key" in usage_error(keys("trust", "ssh-ed25519 AAAA", **config))

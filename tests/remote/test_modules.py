@@ -19,6 +19,15 @@ from warp_tiles.remote.keys import SigningKey
 from warp_tiles.remote.store import MODULE
 
 
+def steps(record: dict[str, Any]) -> list[str]:
+    """The names of a record's steps, which do not overlap and lie within its time."""
+    phases = record["phases"]
+    ends = [record["started_at_s"], *(phase["started_at_s"] + phase["seconds"] for phase in phases)]
+    starts = [*(phase["started_at_s"] for phase in phases), record["started_at_s"] + record["seconds"]]
+    assert all(start >= end - 0.001 for end, start in zip(ends, starts)), "in turn, apart from rounding"
+    return [phase["name"] for phase in phases]
+
+
 @pytest.fixture(scope="module")
 def signing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("keys") / "key.pem"
@@ -69,6 +78,7 @@ def test_a_module_of_another_machine_needs_no_compiler(
             cubin, record = compile_module(load(TINY), out / str(again))
         assert cubin.read_bytes() == built
         assert (record["found"], record["linker"], counts(record)) == (True, "warp_tiles", (0, 1))
+        assert steps(record) == ["look_up_module", *([] if again else ["fetch_module"]), "write_module"]
         assert record["builds"][0]["symbol"] in {variant["symbol"] for variant in record["variants"]}
 
 
@@ -148,8 +158,11 @@ def test_the_own_cache_keeps_modules_if_asked(tmp_path: Path, monkeypatch: pytes
     with warp_tiles.override(cache_dir=tmp_path / "cache", cache_modules=True, jobs=1), warp_tiles.enabled():
         first, record = compile_module(load(TINY), tmp_path / "first")
         assert not record["found"]
+        names = [phase["name"] for phase in record["phases"]]
+        assert (names[0], "link" in names, "fetch_module" in names) == ("look_up_module", True, False)
         second, record = compile_module(load(TINY), tmp_path / "second")
         assert record["found"]
+        assert steps(record) == ["look_up_module", "write_module"]
         assert first.read_bytes() == second.read_bytes()
     with warp_tiles.override(cache_dir=tmp_path / "cache", jobs=1), warp_tiles.enabled():
         assert not compile_module(load(TINY), tmp_path / "third")[1]["found"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.codegen.modules import BIG, SMALL, session
-from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, Phase
+from warp_tiles.build.phases import COMPILE, FETCH, LINK, LOOK_UP, WAIT, WARP_LINK, WRITE, Phase
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant, Role
@@ -111,6 +111,21 @@ def run() -> dict[str, Any]:
         recorder.add_plan(item.plan)
         recorder.add_record(item)
     recorder.add_plan(replace(plan("on the CPU"), arch=None))
+    return recorder.to_json()
+
+
+def looked_up() -> dict[str, Any]:
+    """A run with kept modules: one from the cache, one from the remote store, and one that neither had."""
+    recorder = Recorder()
+    look_up = Phase(LOOK_UP, 7.0, 0.25)
+    fetch = Phase(FETCH, 7.25, 0.5)
+    hit = replace(found(BIG[Role.FORWARD], 0.0, 0.0), started_at_s=0.0)  # as of a module whose functions nobody needs
+    missed = record(plan("missed"), [built(BIG[Role.FORWARD], 7.75, 0.5)], 7.0, 3.0)
+    missed = replace(missed, phases=(look_up, fetch, *(replace(p, started_at_s=9.0) for p in missed.phases[1:2])))
+    for name, phases in (("cached", (look_up, Phase(WRITE, 7.25, 0.1))), ("fetched", (look_up, fetch))):
+        known = record(plan(name), [hit], 7.0, 1.0)
+        recorder.add_record(replace(known, found=True, phases=phases))
+    recorder.add_record(missed)
     return recorder.to_json()
 
 

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.reports.records import FORWARD, backward_plan, plan, planned, record, run
+from tests.reports.records import FORWARD, backward_plan, looked_up, plan, planned, record, run
 from warp_tiles.reports.chart import chart, ticks
 from warp_tiles.reports.timeline import ModuleRows, Row, Span, sessions, timeline
 
@@ -84,6 +84,36 @@ def test_the_link_names_what_it_waited_for_last() -> None:
     row = rows_of("second")["link"]
     assert row.note == "1.49 s, waited 1.51 s for adjoint_a 4x16x4"
     assert kinds(row) == [("wait", 1.04, 2.55), ("link", 2.55, 4.04)]
+
+
+def test_a_module_that_was_found_has_its_lookup_alone() -> None:
+    cached, fetched, _ = timeline(looked_up()["modules"])
+    (row,) = cached.rows
+    assert kinds(row) == [("cache", 7.0, 7.25), ("wait", 7.25, 7.35)]
+    assert (row.label, row.note) == ("linked module", "from the cache, 0.350 s")
+    (row,) = fetched.rows
+    assert kinds(row) == [("cache", 7.0, 7.25), ("cache", 7.25, 7.75)]
+    assert row.note == "from the remote store or the bundle, 0.750 s"
+    assert [span.text for span in row.spans] == [
+        "looks the linked module up in the cache",
+        "asks the remote store or the bundle for the linked module",
+    ]
+
+
+def test_a_module_that_was_not_found_is_built_after_the_lookup() -> None:
+    missed = timeline(looked_up()["modules"])[-1]
+    rows = {row.label: row for row in missed.rows}
+    assert list(rows) == ["linked module", "forward 8x12x4", "its source"]
+    assert rows["linked module"].note == "not found, 0.750 s"
+    assert kinds(rows["its source"]) == [("wait", 7.75, 9.0), ("compile", 9.0, 9.5)]
+
+
+def test_a_drawing_of_lookups_begins_with_them() -> None:
+    text = chart(timeline(looked_up()["modules"])).text
+    assert text.count('class="lanes"') == 1
+    bars = re.findall(r'<rect class="cache" x="([\d.]+)%" y="\d+" width="([\d.]+)%" height="12"><title>([^<]+)', text)
+    assert len(bars) == 5
+    assert bars[0] == ("0.00", "8.33", "looks the linked module up in the cache: 0.250 s")
 
 
 def test_a_link_by_warp_has_another_name() -> None:

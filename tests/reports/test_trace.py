@@ -7,7 +7,7 @@ import json
 from collections import defaultdict
 from typing import Any
 
-from tests.reports.records import HOSTILE, hostile, planned, run
+from tests.reports.records import HOSTILE, hostile, looked_up, planned, run
 from warp_tiles.reports.timeline import timeline
 from warp_tiles.reports.trace import trace
 
@@ -81,6 +81,25 @@ def test_hits_at_the_same_time_get_rows_of_their_own() -> None:
     late["builds"] *= 3
     lookups = [e for e in events(document, "X") if e["cat"] == "cache" and e["pid"] == 4]
     assert len({e["tid"] for e in lookups}) == len(lookups) == 3
+
+
+def test_lookups_of_linked_modules_are_events() -> None:
+    found = [
+        (e["pid"], e["ts"], e["dur"], e["name"], e["args"]["what"][:5])
+        for e in events(looked_up(), "X")
+        if "linked module" in e["name"]
+    ]
+    assert found == [
+        (1, 7_000_000, 250_000, "linked module", "looks"),
+        (1, 7_250_000, 100_000, "wait: linked module", "write"),
+        (2, 7_000_000, 250_000, "linked module", "looks"),
+        (2, 7_250_000, 500_000, "linked module", "asks "),
+        (3, 7_000_000, 250_000, "linked module", "looks"),
+        (3, 7_250_000, 500_000, "linked module", "asks "),
+    ]
+    assert {e["args"]["name"] for e in events(looked_up(), "M") if e["name"] == "thread_name" and e["pid"] == 1} == {
+        "module", "linked module"
+    }  # fmt: skip
 
 
 def test_texts_stay_as_they_are() -> None:

@@ -44,17 +44,13 @@ def test_default_beside_tuned(tmp_path: Path) -> None:
     assert found["machine"]["warp"]
 
 
-@pytest.mark.parametrize(
-    ("document", "then", "printed"),
-    [
-        ("docs/tuning.md", "", "Timing(config={'tile'"),
-        ("README.md", "print(y.numpy()[-1], scale.counters)", "6.0 Counters("),
-    ],
-)
-def test_a_documented_kernel_runs(tmp_path: Path, document: str, then: str, printed: str) -> None:
-    text = (ROOT / document).read_text()
+def test_the_documented_kernel_runs(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "tuning.md").read_text()
     blocks = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "autotune" in block]
     assert len(blocks) == 1
     program = tmp_path / "documented.py"
+    then = "print(np.array_equal(y.numpy(), 2 * x.numpy()), scale.counters)"
     program.write_text(f"{blocks[0]}\n{then}\n")
-    assert printed in run(tmp_path, str(program))
+    best, counters = run(tmp_path, str(program)).splitlines()[-2:]
+    assert best.startswith("Timing(config={'tile'")
+    assert counters.startswith("True Counters(")

@@ -7,14 +7,15 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from warp_tiles.build.deployment import not_in_bundle
 from warp_tiles.build.engine import Engine
-from warp_tiles.build.module_cache import module_flight, module_key
-from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, Phases
+from warp_tiles.build.module_cache import module_flight
+from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Phases
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.cache import Entry
 from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
@@ -177,9 +178,8 @@ class ModuleBuild:
         linked_here = has_functions and not self._warp_link_reason(module, foreign)
         kept = linked_here and not ahead and self._settings.keeps_modules
         text = source_path.read_text("utf-8")
-        with module_flight(
-            self._context, module_key(self._context, self.plan, module, text) if kept else None
-        ) as flight:
+        known = module_flight(self._context, self.plan, module, text, self._phases) if kept else nullcontext()
+        with known as flight:
             if flight is not None and flight.found is not None:
                 record = replace(self._found(flight.found, output_path), module_key=flight.found.key)
             else:
@@ -212,7 +212,8 @@ class ModuleBuild:
 
     def _found(self, entry: Entry, output_path: Path) -> ModuleRecord:
         """Write a module that was linked before. Its functions are neither built nor fetched."""
-        write_atomic(output_path, entry.payload)
+        with self._phases.measured(WRITE):
+            write_atomic(output_path, entry.payload)
         artifacts = [
             Artifact(v.variant, v.symbol, b"", v.provider, v.key, True, 0.0, tile_config=v.tile_config)
             for v in self.plan.needed

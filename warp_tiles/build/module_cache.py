@@ -6,21 +6,24 @@ the linker, and the keys of the functions. It is the same on every machine with 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from warp_tiles.build.phases import FETCH, LOOK_UP, Phases
 from warp_tiles.cache import CacheKey
 from warp_tiles.compile.flags import compiler_flags, linker_flags
 from warp_tiles.compile.module import ModuleSource, module_options
 from warp_tiles.errors import ToolchainError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.remote import MODULE
+from warp_tiles.util.clock import now_s
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext
-    from warp_tiles.cache._store import Flight
+    from warp_tiles.cache._store import AskElsewhere, Elsewhere, Flight
 
 
 def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, text: str) -> CacheKey | None:
@@ -62,18 +65,37 @@ def module_key(context: BuildContext, plan: ModulePlan, module: ModuleSource, te
 
 
 @contextmanager
-def module_flight(context: BuildContext, key: CacheKey | None) -> Iterator[Flight | None]:
+def module_flight(
+    context: BuildContext, plan: ModulePlan, module: ModuleSource, text: str, phases: Phases
+) -> Iterator[Flight | None]:
     """Look a module up, and keep other processes from linking it while the caller does.
 
     Args:
         context: The resources of the build.
-        key: See :func:`module_key`; None for a module that is not kept.
+        plan: See :func:`module_key`.
+        module: See :func:`module_key`.
+        text: See :func:`module_key`.
+        phases: Gets the lookup, and the time in which another place was asked.
 
     Yields:
         The lookup; None without a key.
     """
+    started = now_s()
+    key = module_key(context, plan, module, text)
     if key is None:
         yield None
         return
-    with context.modules.flight(key, context.elsewhere(MODULE, key)) as flight:
+    asked_since: list[float] = []
+
+    @contextmanager
+    def asked(ask: AskElsewhere) -> Iterator[Elsewhere]:
+        phases.add(LOOK_UP, started)
+        asked_since.append(now_s())
+        with ask() as other:
+            yield other
+
+    elsewhere = context.elsewhere(MODULE, key)
+    with context.modules.flight(key, elsewhere and functools.partial(asked, elsewhere)) as flight:
+        step, since = (FETCH, asked_since[0]) if asked_since else (LOOK_UP, started)
+        phases.add(step, since)
         yield flight

@@ -13,6 +13,9 @@ from warp_tiles.util.clock import now_s
 if TYPE_CHECKING:
     from warp_tiles.compile.compiler import Compiled
 
+LOOK_UP = "look_up_module"  # the linked module, in the own cache
+FETCH = "fetch_module"  # the linked module, from the remote store or the bundle
+WRITE = "write_module"  # the file of a linked module that was found
 COMPILE = "compile"  # the module's own source, in a compiler process
 WAIT = "wait_for_functions"  # until the last function is built
 LINK = "link"  # in a compiler process
@@ -24,7 +27,8 @@ class Phase:
     """One step of a module's build.
 
     Attributes:
-        name: ``compile``, ``wait_for_functions``, ``link`` or ``link_by_warp``.
+        name: ``look_up_module``, ``fetch_module``, ``write_module``, ``compile``, ``wait_for_functions``, ``link`` or
+            ``link_by_warp``.
         started_at_s: Its start, in seconds of :func:`warp_tiles.util.clock.now_s`.
         seconds: Its time. Steps of compiler processes count without the wait for a free process.
     """
@@ -60,7 +64,11 @@ class Phases:
         try:
             yield
         finally:
-            self._found.append(Phase(name, started, now_s() - started))
+            self.add(name, started)
+
+    def add(self, name: str, started_at_s: float) -> None:
+        """Add a step that ends now."""
+        self._found.append(Phase(name, started_at_s, now_s() - started_at_s))
 
     def of_process(self, name: str, work: Future[Compiled]) -> Future[Compiled]:
         """Add the work of a compiler process as a step, unless it fails.

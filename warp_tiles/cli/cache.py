@@ -12,7 +12,7 @@ import click
 from warp_tiles.cache import Cache, EntryInfo
 from warp_tiles.cache._missed import MissedKeys
 from warp_tiles.cli import remote
-from warp_tiles.cli.output import echo, human_bytes, json_option, print_json, print_table
+from warp_tiles.cli.output import human_bytes, json_option, print_json, print_table, print_text
 from warp_tiles.errors import CacheError
 
 
@@ -112,7 +112,7 @@ def explain(key: str, as_json: bool) -> None:
         return
     rows = [(field.label, field.kind, field.shown) for field in found.key.fields]
     print_table(f"key {found.key.digest}", ("input", "kind", "value"), rows)
-    echo(str(found))
+    print_text(str(found))
 
 
 @cache.command()

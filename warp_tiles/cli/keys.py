@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from warp_tiles.cli.output import echo, json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from warp_tiles.remote.keys import PublicKey
 
 
 @click.group()
@@ -17,7 +20,8 @@ def keys() -> None:
 
 @keys.command()
 @click.option("-o", "--output", "file", type=click.Path(path_type=Path, dir_okay=False), required=True)
-def new(file: Path) -> None:
+@json_option
+def new(file: Path, as_json: bool) -> None:
     """Write a new private key to a file, and print its public key.
 
     An existing file is never replaced. Whoever has the private key can choose code for everybody who trusts it.
@@ -26,7 +30,7 @@ def new(file: Path) -> None:
 
     key = SigningKey.generate()
     key.write(file)
-    echo(str(key.public))
+    _print_public(key.public, as_json)
 
 
 @keys.command()
@@ -39,11 +43,7 @@ def show(file: Path | None, as_json: bool) -> None:
     from warp_tiles.remote.keys import SigningKey
 
     if file is not None:
-        public = SigningKey.read(file).public
-        if as_json:
-            print_json({"public": str(public), "id": public.key_id})
-        else:
-            echo(str(public))
+        _print_public(SigningKey.read(file).public, as_json)
         return
     now = settings.current()
     signing = SigningKey.read(now.signing_key).public if now.signing_key is not None else None
@@ -59,7 +59,8 @@ def show(file: Path | None, as_json: bool) -> None:
 
 @keys.command()
 @click.argument("public", nargs=-1, required=True)
-def trust(public: tuple[str, ...]) -> None:
+@json_option
+def trust(public: tuple[str, ...], as_json: bool) -> None:
     """Trust the key PUBLIC, and load what its owner has signed. Words after the key are a comment.
 
     Its owner can then choose the code that runs on your GPU, and your user's rights with it.
@@ -68,4 +69,14 @@ def trust(public: tuple[str, ...]) -> None:
 
     key, file = PublicKey.parse(" ".join(public)), TrustedKeys()
     added = file.add(key)
+    if as_json:
+        print_json({"public": str(key), "id": key.key_id, "comment": key.comment, "added": added})
+        return
     echo(f"{'added to' if added else 'already in'} {file.path}: {key}")
+
+
+def _print_public(key: PublicKey, as_json: bool) -> None:
+    if as_json:
+        print_json({"public": str(key), "id": key.key_id})
+    else:
+        echo(str(key))

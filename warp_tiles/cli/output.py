@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from warp_tiles.cli.tables import column_widths, stacked, wrap
 from warp_tiles.errors import OutputError, ScriptError, WarpTilesError
 from warp_tiles.launch.script import Discovery
 from warp_tiles.settings import configure, configured
@@ -100,15 +101,52 @@ def note(text: str) -> None:
 
 
 def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table. Outside a terminal it is up to 200 columns wide."""
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    table = Table(title=Text(printable(title)) if title else None, title_justify="left")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
+    """Print a table as wide as the terminal. Outside a terminal it is up to 200 columns wide.
+
+    In a narrow terminal some columns follow below their row (:mod:`warp_tiles.cli.tables`).
+
+    Raises:
+        StandardOutputError: Standard output cannot be written.
+    """
+    title = printable(title)
+    cells = [[printable(str(cell), lines=True).expandtabs() for cell in row] for row in rows]
+    if not sys.stdout.isatty():
+        _print_columns(Console(width=200), title, headings, cells, [None] * len(headings))
+        return
+    console = Console()
+    columns = [[heading, *(row[number] for row in cells)] for number, heading in enumerate(headings)]
+    widths = column_widths(columns, console.width)
+    _print_lines(console, [Text(line, "italic") for line in wrap(title, console.width) if line])
+    if widths is not None:
+        _print_columns(console, "", headings, cells, widths)
+    else:
+        rule = "-" if console.options.ascii_only else "─"
+        _print_lines(console, stacked(headings, cells, console.width, rule))
+
+
+def print_text(text: str) -> None:
+    """Print sentences. In a terminal, their lines end between words.
+
+    Raises:
+        StandardOutputError: Standard output cannot be written.
+    """
+    echo("\n".join(wrap(printable(text, lines=True), Console().width)) if sys.stdout.isatty() else text)
+
+
+def _print_lines(console: Console, lines: Iterable[Text]) -> None:
+    with standard_output():
+        for line in lines:
+            console.print(line, soft_wrap=True)  # a longer word is left to the terminal
+
+
+def _print_columns(
+    console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int | None]
+) -> None:
+    table = Table(title=Text(title) if title else None, title_justify="left")
+    for heading, width in zip(headings, widths):
+        table.add_column(heading, overflow="fold", width=width)
     for row in rows:
-        table.add_row(
-            *(Text(printable(str(cell), lines=True)) for cell in row)
-        )  # not markup, because a cell may hold brackets
+        table.add_row(*map(Text, row))  # not markup, because a cell may hold brackets
     with standard_output():
         console.print(table)
 

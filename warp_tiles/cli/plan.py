@@ -14,6 +14,7 @@ from warp_tiles.cli.output import (
     print_json,
     print_notes,
     print_table,
+    print_text,
     script_output_to_stderr,
 )
 from warp_tiles.cli.outputs import facts_of, require_folders, write_page
@@ -109,4 +110,6 @@ def _print(item: ModulePlan) -> None:
     if item.loops_reason:
         print_table("loops of products", ("reason",), [[f"loops stay as Warp generates them: {item.loops_reason}"]])
     if item.register_limit is not None:
-        echo(f"at most {item.register_limit} registers per thread if warp_tiles links: {item.register_limit_reason}")
+        print_text(
+            f"at most {item.register_limit} registers per thread if warp_tiles links: {item.register_limit_reason}"
+        )

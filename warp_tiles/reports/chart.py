@@ -20,7 +20,7 @@ _TICKS = 6
 LEGEND = (
     ("compile", "compiles or builds"),
     ("link", "links"),
-    ("cache", "looks up in the cache"),
+    ("cache", "looks up in the cache or the remote store"),
     ("shared", "waits for another module's build"),
     ("wait", "waits, or reads and writes files"),
 )

@@ -130,7 +130,7 @@ def _module_facts(module: Json) -> list[tuple[str, Content]]:
     if is_built(module):
         made = f"{module.get('lto_builds', 0)} built, {module.get('lto_hits', 0)} from the cache or shared"
         facts.append(("functions", f"{made}, {size(module.get('lto_bytes') or 0)} of LTO-IR"))
-        linker = f", linked by {module.get('linker')}"
+        linker = ", found linked" if module.get("found") else f", linked by {module.get('linker')}"
         output = (element("code", str(module.get("output"))), f": {size(module.get('cubin_bytes') or 0)}{linker}")
         facts.append(("file", joined(output)))
         facts.append(("time", f"{float(module.get('seconds') or 0):.2f} s from the end of code generation to the file"))

@@ -9,6 +9,11 @@ from typing import Any
 from warp_tiles.reports.functions import Json, functions, size_text
 
 COMPILE, LINK, WAIT, SHARED, CACHED = "compile", "link", "wait", "shared", "cache"
+_LOOKUPS = {  # steps of a build that take the linked module from elsewhere
+    "look_up_module": (CACHED, "looks the linked module up in the cache"),
+    "fetch_module": (CACHED, "asks the remote store or the bundle for the linked module"),
+    "write_module": (WAIT, "writes its file"),
+}
 IDLE_S = 10.0  # builds with a longer pause between them are drawn apart
 
 
@@ -17,7 +22,8 @@ class Span:
     """Something that took time.
 
     Attributes:
-        kind: ``compile``, ``link``, ``wait``, ``shared`` (built for another module) or ``cache`` (a lookup).
+        kind: ``compile``, ``link``, ``wait``, ``shared`` (built for another module) or ``cache`` (a lookup, also in
+            the remote store).
         start_s: Its start, in seconds of the process's clock.
         seconds: Its time.
         text: What it was.
@@ -57,7 +63,7 @@ class ModuleRows:
         name: Its name, target and threads.
         start_s: The end of its code generation, in seconds of the process's clock.
         end_s: The time at which its file was finished.
-        rows: The rows: functions, then the module's source, then its link.
+        rows: The rows: the lookup of the linked module; if it was not found, functions, the module's source, its link.
     """
 
     name: str
@@ -105,10 +111,12 @@ def _builders(modules: Sequence[Json]) -> dict[tuple[Any, Any], str]:
 def _module_rows(module: Json, builders: dict[tuple[Any, Any], str]) -> ModuleRows:
     start = float(module["started_at_s"])
     end = start + float(module.get("seconds") or 0.0)
-    builds = [build for build in module.get("builds") or () if build.get("symbol")]
+    # the functions of a linked module that was found were neither built nor looked up
+    builds = [build for build in module.get("builds") or () if build.get("symbol") and not module.get("found")]
     labels = {id(build): _label(module, build) for build in builds}
     cached = [build for build in builds if build.get("hit") and not build.get("shared")]
-    rows = [
+    rows = _lookup_rows(module)
+    rows += [
         _shared_row(build, labels[id(build)], start, builders)
         if build.get("shared")
         else _row(build, labels[id(build)])
@@ -119,6 +127,21 @@ def _module_rows(module: Json, builders: dict[tuple[Any, Any], str]) -> ModuleRo
         rows.append(_cached_row(cached, labels))
     rows += _own_rows(module, builds, labels, start, end)
     return ModuleRows(module_title(module), start, end, tuple(row for row in rows if row.spans))
+
+
+def _lookup_rows(module: Json) -> list[Row]:
+    """The row of the linked module's lookup, if modules are kept."""
+    found = {str(phase["name"]): _times(phase) for phase in module["phases"] if phase["name"] in _LOOKUPS}
+    spans = tuple(
+        Span(kind, found[name][0], found[name][1] - found[name][0], text)
+        for name, (kind, text) in _LOOKUPS.items()
+        if name in found
+    )
+    if not spans:
+        return []
+    place = "from the remote store or the bundle" if "fetch_module" in found else "from the cache"
+    result = place if module.get("found") else "not found"
+    return [Row("linked module", f"{result}, {spans[-1].end_s - spans[0].start_s:.3f} s", spans)]
 
 
 def _label(module: Json, build: Json) -> str:
@@ -176,6 +199,7 @@ def _own_rows(module: Json, builds: Sequence[Json], labels: dict[int, str], star
     phases = {str(phase["name"]): phase for phase in module["phases"]}  # the last one of each name counts
     ends = {labels[id(build)]: _times(build)[1] for build in builds}
     rows = []
+    start = max([start, *(_times(phases[name])[1] for name in _LOOKUPS if name in phases)])
     if (compiled := phases.get("compile")) is not None:
         begin, done = _times(compiled)
         ends["its source"] = done

@@ -25,8 +25,8 @@ def trace(document: Json, facts: Mapping[str, str]) -> dict[str, Any]:
 
     Returns:
         ``traceEvents``: complete events (``ph`` is ``X``) with ``ts`` and ``dur`` in microseconds, ``cat`` (``module``,
-        ``compile``, ``link``, ``wait``, ``shared`` or ``cache``) and ``args``, and names of processes and threads
-        (``ph`` is ``M``). ``ts`` 0 is the moment when warp_tiles was enabled. ``displayTimeUnit`` is ``ms``.
+        ``compile``, ``link``, ``wait``, ``shared``, or ``cache`` for a lookup) and ``args``, and names of processes and
+        threads (``ph`` is ``M``). ``ts`` 0 is the moment when warp_tiles was enabled. ``displayTimeUnit`` is ``ms``.
         ``otherData`` has the schema's version and the facts.
     """
     events: list[dict[str, Any]] = []
@@ -59,7 +59,8 @@ def _module_events(process: int, module: ModuleRows) -> list[dict[str, Any]]:
     ]
     lanes = _lanes(module.rows)
     for thread, rows in enumerate(lanes, 1):
-        events.append(named("thread_name", thread, name=rows[0].label if len(rows) == 1 else f"functions {thread}"))
+        label, *others = dict.fromkeys(row.label for row in rows)
+        events.append(named("thread_name", thread, name=f"functions {thread}" if others else label))
         for row in rows:
             for span in row.spans:
                 name = row.label if span.kind != "wait" else f"wait: {row.label}"
@@ -69,11 +70,10 @@ def _module_events(process: int, module: ModuleRows) -> list[dict[str, Any]]:
 
 def _lanes(rows: Sequence[Row]) -> list[list[Row]]:
     """The rows in as few lanes as hold them without an overlap. Lookups of one row are divided among lanes."""
-    single = [
-        Row(row.label, row.note, (span,)) if span.kind == "cache" else row
-        for row in rows
-        for span in (row.spans if row.spans and row.spans[0].kind == "cache" else row.spans[:1])
-    ]
+    single: list[Row] = []
+    for row in rows:
+        is_divided = any(span.kind == "cache" for span in row.spans)
+        single += [Row(row.label, row.note, (span,)) for span in row.spans] if is_divided else [row]
     lanes: list[list[Row]] = []
     for row in sorted(single, key=lambda item: item.spans[0].start_s):
         free = next((lane for lane in lanes if lane[-1].spans[-1].end_s <= row.spans[0].start_s), None)

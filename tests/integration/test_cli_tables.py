@@ -1,0 +1,183 @@
+"""Tables as a person sees them: in terminals of several widths no word is broken, and no value is cut."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from tests.integration.commands import command, json_of
+from tests.integration.helpers import ARRAYS, REPOSITORY
+from tests.integration.solvers import solver
+from warp_tiles.cli.tables import NARROWEST, column_widths, stacked, wrap
+
+LONG_NAME = "kernel_of_a_network_layer_with_a_name_that_somebody_thought_about"
+SCRIPT = f"""import warp as wp
+
+wp.set_module_options({{"block_dim": 64}})
+{solver("tile_cholesky", name="factor")}
+
+@wp.kernel
+def {LONG_NAME}({ARRAYS}):
+    c = wp.tile_zeros(shape=(16, 16), dtype=wp.float32, storage="shared")
+    for k in range(A.shape[1] // 16):
+        a = wp.tile_load(A, shape=(16, 16), offset=(0, k * 16))
+        b = wp.tile_load(B, shape=(16, 16), offset=(k * 16, 0))
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c)
+"""
+
+
+def screen(*arguments: object, columns: int) -> list[str]:
+    """The lines that ``warp-tiles`` writes to a terminal, without colours."""
+    master, terminal = pty.openpty()
+    paths = os.pathsep.join(path for path in (str(REPOSITORY), os.environ.get("PYTHONPATH", "")) if path)
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm", "PYTHONPATH": paths}
+    with subprocess.Popen(
+        [sys.executable, "-m", "warp_tiles", *map(str, arguments)], env=environment, stdin=subprocess.DEVNULL,
+        stdout=terminal, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        os.close(terminal)
+        written = b""
+        while True:
+            try:
+                part = os.read(master, 1 << 16)
+            except OSError:  # the process has closed its side
+                break
+            if not part:
+                break
+            written += part
+    os.close(master)
+    assert process.returncode == 0
+    return re.sub(r"\x1b\[[0-9;]*m", "", written.decode("utf-8")).splitlines()
+
+
+def words(text: str) -> Counter[str]:
+    return Counter(re.sub("[│┃━─┏┓┗┛┡┩└┘┬┴┼╇┳]", " ", text).split())
+
+
+def shown(module: dict[str, Any]) -> list[str]:
+    """Some texts that the tables of a module show."""
+    texts = [module["register_limit_reason"]]
+    for row in module["variants"]:
+        texts += [row["role"], row["reason"], row["provider"], row["key"][:12], *row["kernels"]]
+    for loop in module["loops"]:
+        texts += [loop["kernel"], f"{loop['file']}:{loop['line']}", loop["reason"]]
+    return texts
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A script with a loop of products and solvers, and its plan."""
+    path = tmp_path_factory.mktemp("planned") / "train.py"
+    path.write_text(SCRIPT)
+    (module,) = json_of(command("plan", path, cache=path.parent / "lto"))["modules"]
+    assert [len(module["loops"]), len(module["variants"])] == [1, 5]
+    return path, module
+
+
+@pytest.mark.parametrize("columns", [40, 80, 140])
+def test_a_plan_is_whole(planned: tuple[Path, dict[str, Any]], columns: int) -> None:
+    path, module = planned
+    lines = screen("plan", path, columns=columns)
+    lines = lines[next(number for number, line in enumerate(lines) if line.startswith("module __main__")) :]
+    too_long = [line for line in lines if cell_len(line) > columns]
+    assert all(len(line.split()) == 1 for line in too_long), "only a word that is longer than a line leaves it"
+    expected = Counter(word for text in shown(module) for word in text.split())
+    assert expected - words("\n".join(lines)) == Counter()
+
+
+def test_a_wide_terminal_has_all_columns_side_by_side(planned: tuple[Path, dict[str, Any]]) -> None:
+    path, module = planned
+    rows = [line for line in screen("plan", path, columns=400) if line.startswith("│")]
+    for row in module["variants"]:
+        (line,) = [line for line in rows if row["key"][:12] in line]
+        assert row["reason"] in line
+
+
+def test_a_pipe_has_all_columns_side_by_side(planned: tuple[Path, dict[str, Any]]) -> None:
+    path, module = planned
+    lines = command("plan", path, as_json=False, COLUMNS="80").stdout.splitlines()
+    assert len([line for line in lines if any(row["key"][:12] in line for row in module["variants"])]) == 5
+    assert max(map(len, lines)) <= 200
+
+
+# ---- the layout alone
+
+CELLS = st.text(st.sampled_from("abcdefgh      \n漢é"), max_size=60)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[list[str], list[list[str]]]:
+    count = draw(st.integers(1, 6))
+    headings = draw(st.lists(st.sampled_from(["", "key", "reason", "what is done"]), min_size=count, max_size=count))
+    return headings, draw(st.lists(st.lists(CELLS, min_size=count, max_size=count), max_size=4))
+
+
+@given(tables(), st.integers(20, 200))
+def test_no_word_of_a_stacked_table_is_broken_or_lost(table: tuple[list[str], list[list[str]]], width: int) -> None:
+    headings, rows = table
+    lines = [line.plain for line in stacked(headings, rows, width)]
+    printed = Counter(" ".join(lines).split())
+    assert Counter(word for row in rows for cell in row for word in cell.split()) - printed == Counter()
+    for line in lines:
+        assert cell_len(line) <= width or len(re.sub(r"^ *(\w+: )?", "", line).split()) == 1
+
+
+@given(CELLS, st.integers(1, 100))
+def test_lines_break_between_words(text: str, width: int) -> None:
+    lines = wrap(text, width)
+    assert " ".join(lines).split() == text.split()
+    assert all(cell_len(line) <= width or len(line.split()) == 1 for line in lines)
+
+
+@given(tables(), st.integers(20, 200))
+def test_columns_hold_their_words_and_fit(table: tuple[list[str], list[list[str]]], width: int) -> None:
+    headings, rows = table
+    columns = [[heading, *(row[number] for row in rows)] for number, heading in enumerate(headings)]
+    widths = column_widths(columns, width)
+    if widths is None:
+        return
+    assert sum(widths) + 3 * len(widths) + 1 <= width
+    for cells, size in zip(columns, widths):
+        full = max(cell_len(line) for cell in cells for line in cell.splitlines() or [""])
+        assert min(full, NARROWEST) <= size <= full
+        assert all(cell_len(word) <= size for cell in cells for word in cell.split())
+
+
+def test_columns_are_side_by_side_where_each_is_legible() -> None:
+    columns = [["key", "5d1c0a9f"], ["reason", "word " * 20]]
+    assert column_widths(columns, 39) == [8, 24]
+    assert column_widths(columns, 38) is None
+    assert column_widths(columns, 60) == [8, 45]
+    assert column_widths(columns, 500) == [8, 100]
+
+
+def test_what_does_not_fit_follows_below_its_row() -> None:
+    rows = [["one", "a reason of several words that is long", "mma", ""], ["two", "short", "", "to build"]]
+    lines = [line.plain for line in stacked(["role", "reason", "provider", "cache"], rows, 26)]
+    assert lines == [
+        "role  provider  cache",
+        "────  ────────  ────────",
+        "one   mma",
+        "  reason: a reason of",
+        "    several words that is",
+        "    long",
+        "two             to build",
+        "  reason: short",
+    ]
+
+
+def test_a_row_without_room_for_its_first_cell_is_a_block() -> None:
+    lines = [line.plain for line in stacked(["file", "size"], [["x" * 30, "4 MB"], ["y", "5 MB"]], 20)]
+    assert lines == ["file:", "  " + "x" * 30, "size: 4 MB", "file: y  size: 5 MB"]
