@@ -24,6 +24,7 @@ NEEDS_SOURCES = (
     "tests/product/test_emulated.py",
     "tests/test_checks.py",
     "tests/test_docs.py",
+    "tests/test_examples.py",
     "tests/test_figures.py",
     "tests/test_layers.py",
     "tests/test_site.py",
