@@ -52,7 +52,8 @@ def bundle(
 
     now = settings.current()
     signer = signer_of(now)
-    records = (*now.record_paths, cache_root(now) / "tuning")  # the own ones lie below the cache
+    own_records = cache_root(now) / "tuning"
+    records = (*now.record_paths, *([own_records] if own_records.is_dir() else []))  # a missing folder is warned of
     with script_output_to_stderr(as_json), tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         with settings.override(cache_dir=folder, cache_modules=True, remote="", record_paths=records):
