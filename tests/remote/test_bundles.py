@@ -20,9 +20,11 @@ from tests.remote.installed import everybody_reaches, install_packages, install_
 from tests.remote.subjects import entry, signed
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
-from warp_tiles.errors import BundleError
+from warp_tiles.build.deployment import open_bundle
+from warp_tiles.errors import BundleError, SettingError
 from warp_tiles.remote.bundle import Bundle, toolchain_object, write_bundle
 from warp_tiles.remote.keys import PublicKey, SigningKey
+from warp_tiles.settings import current, override
 from warp_tiles.tuning.store import RecordStore
 
 MODULE = MAIN.partition("    main(sys.argv[1])")[0]
@@ -110,11 +112,22 @@ def test_what_the_bundle_lacks_is_an_error(made: Made, tmp_path: Path) -> None:
 
 def test_nothing_is_built_with_a_bundle(made: Made, tmp_path: Path) -> None:
     text = deployed(made, tmp_path, "--policy", "auto", status=2)
-    assert "with a bundle nothing is built" in text
+    assert "the setting policy (command line) is 'auto', and with a bundle nothing is built" in text
+    assert "Remedy: give the option --policy locked" in text
+
+
+def test_the_remedy_names_the_layer_of_the_policy(made: Made) -> None:
+    with override(bundle=made.file), pytest.raises(SettingError) as caught:
+        open_bundle(current())
+    assert caught.value.remedy == "set WARP_TILES_POLICY=locked"
+    with override(bundle=made.file, policy="fast"), pytest.raises(SettingError) as caught:
+        open_bundle(current())
+    assert caught.value.remedy == 'call override(policy="locked")'
 
 
 def test_other_settings_are_named(made: Made, tmp_path: Path) -> None:
     text = deployed(made, tmp_path, status=2, WARP_TILES_MAIN_LOOP="mma")
+    assert "Remedy: set WARP_TILES_MAIN_LOOP=auto" in text
     assert (
         "was made with main_loop=auto, and the setting main_loop (environment variable WARP_TILES_MAIN_LOOP) is mma"
         in text

@@ -1,6 +1,7 @@
 """The settings, their layers, and the policies."""
 
 from warp_tiles.settings.layers import (
+    COMMAND_LINE,
     DEFAULT,
     ENVIRONMENT,
     LINKERS,
@@ -10,6 +11,7 @@ from warp_tiles.settings.layers import (
     SWITCHES,
     Settings,
     configure,
+    configure_by_option,
     configured,
     current,
     defaults,
@@ -21,6 +23,7 @@ from warp_tiles.settings.layers import (
 )
 
 __all__ = [
+    "COMMAND_LINE",
     "DEFAULT",
     "ENVIRONMENT",
     "LINKERS",
@@ -30,6 +33,7 @@ __all__ = [
     "SWITCHES",
     "Settings",
     "configure",
+    "configure_by_option",
     "configured",
     "current",
     "defaults",

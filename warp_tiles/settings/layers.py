@@ -1,8 +1,8 @@
 """All settings of warp_tiles with their types, and the layers that a value can come from.
 
-A setting is looked up when it is used, in this order: the innermost :func:`override` block, :func:`configure`, the
-option ``warp_tiles_<name>`` of a Warp module, the environment variable ``WARP_TILES_<NAME>``, ``[tool.warp_tiles]`` of
-the nearest pyproject.toml, the default.
+A setting is looked up when it is used, in this order: the innermost :func:`override` block, :func:`configure` or an
+option of a command, the option ``warp_tiles_<name>`` of a Warp module, the environment variable ``WARP_TILES_<NAME>``,
+``[tool.warp_tiles]`` of the nearest pyproject.toml, the default.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ PROVIDERS = ("auto", *PROVIDER_ORDER)
 LINKERS = ("auto", "own", "warp")
 SWITCHES = ("auto", "on", "off")
 DEFAULT = "default"  # the layer below all others
+COMMAND_LINE = "command line"
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,9 @@ class Settings:
     def remedy(self, name: str, value: str) -> str:
         """Instructions for changing a setting in its layer."""
         layer = self.layer(name)
-        if layer.startswith("environment"):
+        if layer == COMMAND_LINE:
+            return f"give the option --{name} {value}"
+        if layer == DEFAULT or layer.startswith("environment"):
             return f"set {ENVIRONMENT[name]}={value}"
         if layer.startswith("module option"):
             return f'set the {layer} to "{value}"'
@@ -251,7 +254,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
 ENVIRONMENT = {name: PREFIX + name.upper() for name in _PARSERS}
 
 # with-blocks apply to the whole process, because Warp loads modules on its own threads
-_configured: dict[str, Any] = {}
+_configured: dict[str, tuple[Any, str]] = {}  # each value with its layer
 _overrides: list[Mapping[str, Any]] = []
 _listeners: list[Callable[[], None]] = []
 
@@ -356,9 +359,8 @@ def current(options: Mapping[str, Any] | None = None, module: str = "") -> Setti
         SettingError: A layer holds an unknown name or value.
     """
     environment = from_environment()
-    trusted = environment.get("trusted_projects", ())
-    for block in (_configured, *_overrides):
-        trusted = block.get("trusted_projects", trusted)
+    process = _of_process()
+    trusted, _ = process.get("trusted_projects", (environment.get("trusted_projects", ()), ""))
     file, project_values = from_project(trusted)
     suffix = f" of module {module}" if module else ""
     found: dict[str, tuple[Any, str]] = {name: (value, file) for name, value in project_values.items()}
@@ -366,9 +368,7 @@ def current(options: Mapping[str, Any] | None = None, module: str = "") -> Setti
         found[name] = value, f"environment variable {ENVIRONMENT[name]}"
     for name, value in from_options(options or {}, module).items():
         found[name] = value, f"module option {OPTION_PREFIX}{name}{suffix}"
-    found.update({name: (value, "configure()") for name, value in tuple(_configured.items())})
-    for block in tuple(_overrides):
-        found.update({name: (value, "override()") for name, value in block.items()})
+    found.update(process)
     layers = tuple((name, layer) for name, (_, layer) in found.items())
     return Settings(**{name: value for name, (value, _) in found.items()}, layers=layers)
 
@@ -390,20 +390,42 @@ def configure(**given: Unpack[Keywords[None]]) -> None:
     Raises:
         SettingError: A name or value is unknown. Nothing is changed then.
     """
-    checked = _checked({name: value for name, value in given.items() if value is not None}, "configure()")
+    _configure(given, "configure()")
+
+
+def configure_by_option(name: str, value: Any) -> None:
+    """Change a setting of the process as :func:`configure` does, for an option of a command.
+
+    Raises:
+        SettingError: The value is unknown.
+    """
+    _configure({name: value}, COMMAND_LINE)
+
+
+def _configure(given: Mapping[str, Any], layer: str) -> None:
+    checked = _checked({name: value for name, value in given.items() if value is not None}, layer)
     removed = [name for name, value in given.items() if value is None]
     _refuse_unknown(removed)
     for name in removed:
         _configured.pop(name, None)
-    _configured.update(checked)
+    _configured.update({name: (value, layer) for name, value in checked.items()})
     _changed()
 
 
-def configured() -> dict[str, Any]:
-    """The settings that :func:`configure` has changed, and those of :func:`override` blocks above them."""
+def configured(layer: str | None = None) -> dict[str, Any]:
+    """The settings from options of a command, from :func:`configure`, and from :func:`override` blocks above them.
+
+    Args:
+        layer: The only layer whose settings are returned; None for all of these.
+    """
+    return {name: value for name, (value, place) in _of_process().items() if layer in (None, place)}
+
+
+def _of_process() -> dict[str, tuple[Any, str]]:
+    """The settings above those of modules, each with its layer."""
     found = dict(_configured)
     for block in tuple(_overrides):
-        found.update(block)
+        found.update({name: (value, "override()") for name, value in block.items()})
     return found
 
 
