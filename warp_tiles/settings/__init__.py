@@ -1,15 +1,10 @@
 """The settings, their layers, and the policies."""
 
 from warp_tiles.settings.layers import (
-    COMMAND_LINE,
-    DEFAULT,
-    ENVIRONMENT,
     LINKERS,
     OPTION_PREFIX,
-    PREFIX,
     PROVIDERS,
     SWITCHES,
-    Settings,
     configure,
     configure_by_option,
     configured,
@@ -21,6 +16,7 @@ from warp_tiles.settings.layers import (
     on_change,
     override,
 )
+from warp_tiles.settings.resolved import COMMAND_LINE, DEFAULT, ENVIRONMENT, PREFIX, Settings
 
 __all__ = [
     "COMMAND_LINE",
