@@ -107,8 +107,8 @@ def _signed(signer: SigningKey) -> tuple[dict[str, Any], dict[tuple[str, str], b
     from warp_tiles.build.deployment import facts_of
     from warp_tiles.remote import ANY_TOOLCHAIN, MODULE, RECORDS
     from warp_tiles.remote.envelope import pack
+    from warp_tiles.tuning.open_store import open_store
     from warp_tiles.tuning.remote_records import records_entry
-    from warp_tiles.tuning.store import open_store
 
     now = settings.current()
     context = engine().build_context(now)
