@@ -20,8 +20,9 @@ from tests.remote.server import Answer, files, send, serving, silent
 from tests.remote.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, signed, write_object
 from warp_tiles.errors import RemoteError
 from warp_tiles.remote.claims import Claim
+from warp_tiles.remote.connection import MOST_FAILURES, PATIENCE_S
 from warp_tiles.remote.statistics import Statistics, StatisticsFile
-from warp_tiles.remote.store import LTOIR, MODULE, MOST_FAILURES, PATIENCE_S, RemoteSettings, RemoteStore, object_name
+from warp_tiles.remote.store import LTOIR, MODULE, RemoteSettings, RemoteStore, object_name
 
 ENTRY = entry()
 OVERHEAD_S = 0.05  # at most, of a store that does not answer
