@@ -27,8 +27,8 @@ from warp_tiles.tuning.cluster_worker import ClusterGpu
 from warp_tiles.tuning.gemm import Tuner
 from warp_tiles.tuning.gemm_key import source_of
 from warp_tiles.tuning.gemm_space import candidates
+from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.record import Record, identity
-from warp_tiles.tuning.store import open_store
 
 VARIANTS = [variant_of(size, threads=64) for size in (16, 32, 48, 64)]
 

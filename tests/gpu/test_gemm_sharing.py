@@ -14,7 +14,7 @@ from warp_tiles import settings
 from warp_tiles.build.engine import Engine
 from warp_tiles.tuning.environment import sharing_gpus
 from warp_tiles.tuning.gemm import default_tuner
-from warp_tiles.tuning.store import open_store
+from warp_tiles.tuning.open_store import open_store
 
 pytestmark = pytest.mark.gpu
 

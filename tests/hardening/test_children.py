@@ -33,7 +33,7 @@ def test_a_child_has_warp_tiles_and_the_settings(tmp_path: Path, method: str) ->
     script.write_text(SCRIPT)
     done = command("run", "--policy", "fast", script, method, as_json=False)
     assert done.returncode == 0, done.stderr
-    assert "found True True fast configure() 0" in done.stdout
+    assert "found True True fast command line 0" in done.stdout
 
 
 NESTED = """

@@ -104,7 +104,7 @@ def test_plan_of_solvers_on_the_scalar_path(folder: Path) -> None:
     for row in module["variants"]:
         assert set(row) == PLAN_FIELDS | MORE_PLAN_FIELDS
         assert (row["provider"], row["symbol"], row["arrangement"]) == ("scalar", "", None)
-        assert "the setting policy (configure()) is 'scalar'" in row["reason"]
+        assert "the setting policy (command line) is 'scalar'" in row["reason"]
 
 
 def test_plan_with_another_provider(folder: Path) -> None:

@@ -12,7 +12,7 @@ from tests.codegen.modules import declared, macros
 from tests.integration.helpers import load, solver_of
 from tests.integration.plans import FORWARD_ONLY, plan
 from tests.integration.solvers import CALLS, FUNCTIONS, IN_PLACE, solver
-from warp_tiles.build.module_build import planned_functions
+from warp_tiles.build.functions import planned_functions
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant
 from warp_tiles.solver.config import SolverConfig
 

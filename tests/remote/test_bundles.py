@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.hardening.test_installations import INTERPRETER, SEARCHED, link_packages
+from tests.hardening.test_installations import SEARCHED
 from tests.integration.commands import MAIN, command, json_of, usage_error
+from tests.remote.installed import everybody_reaches, install_packages, install_python
 from tests.remote.subjects import entry, signed
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
-from warp_tiles.errors import BundleError
+from warp_tiles.build.deployment import open_bundle
+from warp_tiles.errors import BundleError, SettingError
 from warp_tiles.remote.bundle import Bundle, toolchain_object, write_bundle
 from warp_tiles.remote.keys import PublicKey, SigningKey
+from warp_tiles.settings import current, override
 from warp_tiles.tuning.store import RecordStore
 
-SCRIPT = MAIN.replace("(16, 16)", "(8, 8)").replace("@wp.kernel\n", "@wp.kernel(enable_backward=False)\n")
-REPOSITORY = Path(__file__).resolve().parents[2]
+MODULE = MAIN.partition("    main(sys.argv[1])")[0]
+SCRIPT = (
+    MODULE.replace("(16, 16)", "(8, 8)").replace("@wp.kernel\n", "@wp.kernel(enable_backward=False)\n")
+    + """\
+    if sys.argv[2:] == ["build"]:
+        wp.set_module_options({"block_dim": 64})
+        wp.compile_aot_module(sys.modules[__name__], arch=90, module_dir="built")
+    else:
+        main(sys.argv[1])
+"""
+)
 
 
 class Made:
@@ -97,11 +112,22 @@ def test_what_the_bundle_lacks_is_an_error(made: Made, tmp_path: Path) -> None:
 
 def test_nothing_is_built_with_a_bundle(made: Made, tmp_path: Path) -> None:
     text = deployed(made, tmp_path, "--policy", "auto", status=2)
-    assert "with a bundle nothing is built" in text
+    assert "the setting policy (command line) is 'auto', and with a bundle nothing is built" in text
+    assert "Remedy: give the option --policy locked" in text
+
+
+def test_the_remedy_names_the_layer_of_the_policy(made: Made) -> None:
+    with override(bundle=made.file), pytest.raises(SettingError) as caught:
+        open_bundle(current())
+    assert caught.value.remedy == "set WARP_TILES_POLICY=locked"
+    with override(bundle=made.file, policy="fast"), pytest.raises(SettingError) as caught:
+        open_bundle(current())
+    assert caught.value.remedy == 'call override(policy="locked")'
 
 
 def test_other_settings_are_named(made: Made, tmp_path: Path) -> None:
     text = deployed(made, tmp_path, status=2, WARP_TILES_MAIN_LOOP="mma")
+    assert "Remedy: set WARP_TILES_MAIN_LOOP=auto" in text
     assert (
         "was made with main_loop=auto, and the setting main_loop (environment variable WARP_TILES_MAIN_LOOP) is mma"
         in text
@@ -159,55 +185,86 @@ def test_a_bundle_needs_a_signing_key(tmp_path: Path) -> None:
     assert "without a signing key" in usage_error(done)
 
 
-# those of examples/deploy/Dockerfile, and what they need
-PACKAGES = {
-    "warp_tiles", "warp", "numpy", "click", "filelock", "platformdirs", "rich", "cryptography",
-    "pygments", "markdown_it", "mdurl", "cffi", "_cffi_backend", "pycparser", "typing_extensions", "tomli",
-}  # fmt: skip
-DEPLOYED = """
-import sys
-from tests.hardening.privileges import obey_permissions
-obey_permissions()
-from warp_tiles.cli import main
-sys.argv = ["warp-tiles", *sys.argv[1:]]
-main()
-"""
+# ---- a machine without compilers
+
+STRANGER, OWNER = 65534, 65533  # who runs the program, and whose file the bundle is; neither is root
+AS_STRANGER = {"user": STRANGER, "group": STRANGER, "extra_groups": ()}
 
 
-def test_a_machine_without_compilers_and_without_a_cache(made: Made, tmp_path: Path) -> None:
+class Machine:
+    """A machine with few packages, where the home cannot be written. If root tests, another user runs the programs.
+
+    Args:
+        top: An empty folder that every user can enter.
+        made: The bundle, which is copied.
+    """
+
+    def __init__(self, top: Path, made: Made) -> None:
+        self.by_root = os.geteuid() == 0
+        packages = install_packages(top / "packages")
+        self._python, self._environment = install_python(top / "python")
+        self.script = Path(shutil.copy(made.script, top))
+        self.bundle = Path(shutil.copy(made.file, top))
+        self.output, home = top / "out", top / "home"
+        self.output.mkdir()
+        home.mkdir()
+        for path, mode in ((self.script, 0o444), (self.bundle, 0o444), (home, 0o555)):
+            path.chmod(mode)
+        if self.by_root:
+            os.chown(self.bundle, OWNER, OWNER)
+            os.chown(self.output, STRANGER, STRANGER)
+        self._environment |= {
+            **made.trust,
+            "PYTHONPATH": str(packages),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "HOME": str(home),
+            "WARP_TILES_CACHE_DIR": str(home / "cache"),
+            "WARP_CACHE_PATH": str(self.output / "kernels"),
+        }
+
+    def run(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run a command of warp-tiles."""
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in SEARCHED and not name.startswith(("XDG_", "WARP_TILES_"))
+        }
+        return subprocess.run(
+            [*self._python, "-m", "warp_tiles", *map(str, words)],
+            env={**inherited, **self._environment},
+            cwd=self.output,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            **(AS_STRANGER if self.by_root else {}),  # type: ignore[call-overload]
+        )
+
+
+@pytest.fixture(scope="module")
+def machine(made: Made) -> Iterator[Machine]:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
+        top = Path(folder)
+        top.chmod(0o755)
+        if os.geteuid() == 0 and not everybody_reaches(top):
+            pytest.skip(f"other users cannot enter {top}")
+        yield Machine(top, made)
+
+
+def test_a_machine_without_compilers_and_without_a_cache(made: Made, machine: Machine) -> None:
     """Only a few packages are installed, and the cache's folder cannot be written."""
-    target = link_packages(tmp_path / "target", nvidia=False)
-    for path in target.iterdir():
-        if path.name.partition(".")[0] not in PACKAGES:
-            path.unlink()
-    (target / "tests").symlink_to(REPOSITORY / "tests")
-    (tmp_path / "home").mkdir(mode=0o500)
-    (tmp_path / "out").mkdir()
-    environment = {name: value for name, value in os.environ.items() if name not in SEARCHED}
-    environment |= {
-        **made.trust,
-        "PYTHONPATH": str(target),
-        "HOME": str(tmp_path / "home"),
-        "WARP_TILES_CACHE_DIR": str(tmp_path / "home" / "cache"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    words = [
-        "compile",
-        "--json",
-        "--bundle",
-        made.file,
-        "--arch",
-        "90",
-        "-o",
-        tmp_path / "out",
-        made.script,
-        tmp_path / "out",
-    ]
-    done = subprocess.run(
-        [*INTERPRETER, "-c", DEPLOYED, *map(str, words)], env=environment, capture_output=True, text=True, cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    (row,) = json.loads(done.stdout)["modules"]
+    done = machine.run("compile", "--json", "--bundle", machine.bundle, "-o", "compiled", machine.script, ".")
+    (row,) = json_of(done)["modules"]
     assert (row["lto_builds"], row["lto_hits"]) == (0, 1)
     assert row["cubin_bytes"] == next(m["cubin_bytes"] for m in made.record["modules"] if m["arch"] == 90)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a program as another user")
+def test_another_user_runs_a_bundle_that_is_not_his_own(made: Made, machine: Machine) -> None:
+    """The signature decides, not the owner of the file."""
+    done = machine.run("run", "--json", "--bundle", machine.bundle, "--policy", "locked", machine.script, ".", "build")
+    (record,) = json_of(done)["modules"]
+    assert (record["lto_builds"], record["lto_hits"]) == (0, 1)
+    (cubin,) = machine.output.glob("built/*.cubin")
+    assert cubin.stat().st_size == next(m["cubin_bytes"] for m in made.record["modules"] if m["arch"] == 90)
+    assert (cubin.stat().st_uid, machine.bundle.stat().st_uid) == (STRANGER, OWNER)

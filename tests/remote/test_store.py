@@ -20,8 +20,9 @@ from tests.remote.server import Answer, files, send, serving, silent
 from tests.remote.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, signed, write_object
 from warp_tiles.errors import RemoteError
 from warp_tiles.remote.claims import Claim
+from warp_tiles.remote.connection import MOST_FAILURES, PATIENCE_S
 from warp_tiles.remote.statistics import Statistics, StatisticsFile
-from warp_tiles.remote.store import LTOIR, MODULE, MOST_FAILURES, PATIENCE_S, RemoteSettings, RemoteStore, object_name
+from warp_tiles.remote.store import LTOIR, MODULE, RemoteSettings, RemoteStore, object_name
 
 ENTRY = entry()
 OVERHEAD_S = 0.05  # at most, of a store that does not answer
@@ -168,7 +169,7 @@ def test_a_slow_drip_ends_within_the_budget(caplog: pytest.LogCaptureFixture) ->
         start = time.perf_counter()
         assert [store.fetch(LTOIR, ENTRY.key) for _ in range(5)] == [None] * 5
         assert 0.4 < time.perf_counter() - start < 1.0
-    assert store.off
+    assert store.off == "it did not answer within 0.5 s"
     assert sum("not used again in this process" in record.message for record in caplog.records) == 1
 
 

@@ -249,9 +249,18 @@ def test_layers_are_named_in_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert current(option, "m").named("policy") == "the setting policy (configure())"
     with override(policy="scalar"):
         assert current(option, "m").named("policy") == "the setting policy (override())"
+    settings.configure_by_option("policy", "locked")
+    assert current(option, "m").named("policy") == "the setting policy (command line)"
+    assert current().remedy("policy", "auto") == "give the option --policy auto"
+    assert settings.configured() == settings.configured(settings.COMMAND_LINE) == {"policy": "locked"}
+    with override(policy="scalar"):
+        assert settings.configured(settings.COMMAND_LINE) == {}
+    configure(policy="auto")
+    assert current().layer("policy") == "configure()"
     configure(policy=None)
     assert current().to_json()["policy"] == {"value": "max", "layer": "environment variable WARP_TILES_POLICY"}
     assert current().to_json()["linker"] == {"value": "auto", "layer": "default"}
+    assert current().remedy("linker", "own") == "set WARP_TILES_LINKER=own"
 
 
 def test_settings_with_equal_values_are_equal_despite_their_layers(monkeypatch: pytest.MonkeyPatch) -> None:

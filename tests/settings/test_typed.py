@@ -21,7 +21,7 @@ def words(name: str) -> tuple[str, ...]:
 
 
 def test_the_names_are_those_of_the_settings() -> None:
-    assert list(HINTS) == list(settings.ENVIRONMENT)
+    assert list(HINTS) == list(settings.ENVIRONMENT) == list(layers._PARSERS)
 
 
 @pytest.mark.parametrize("name", [name for name in HINTS if words(name)])

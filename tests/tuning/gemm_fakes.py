@@ -18,8 +18,9 @@ from warp_tiles.tuning.gemm import Tuner
 from warp_tiles.tuning.gemm_key import key_of, source_of
 from warp_tiles.tuning.gemm_space import config_of, tile_candidates
 from warp_tiles.tuning.key import Environment
+from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.record import Config, Record, Timing
-from warp_tiles.tuning.store import RecordStore, open_store
+from warp_tiles.tuning.store import RecordStore
 from warp_tiles.version import __version__
 
 GPU = "NVIDIA H200"

@@ -19,8 +19,9 @@ from warp_tiles import settings
 from warp_tiles.cli import commands
 from warp_tiles.errors import RecordError, ScriptError, SettingError
 from warp_tiles.gemm.variant import GemmVariant, Operand
+from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.record import Record
-from warp_tiles.tuning.store import RecordStore, open_store
+from warp_tiles.tuning.store import RecordStore
 
 FAST = timing({"provider": "mma", "tile": {"m": 64}}, 10.0, shared_bytes=8192)
 SLOW = timing({"provider": "mma", "tile": {"m": 16}}, 25.0)

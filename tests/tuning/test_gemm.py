@@ -23,8 +23,8 @@ from warp_tiles.tuning import distribute, gemm
 from warp_tiles.tuning.gemm import Tuner, tune_variant
 from warp_tiles.tuning.gemm_key import source_of
 from warp_tiles.tuning.gemm_space import candidates, config_of
+from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.record import Config, identity
-from warp_tiles.tuning.store import open_store
 
 HALF = variant_of(64, "float16", threads=128)
 SINGLE = variant_of(32, threads=64)

@@ -16,8 +16,9 @@ from tests.tuning.tuning_records import ENVIRONMENT, key, timing
 from warp_tiles import settings
 from warp_tiles.errors import RecordError
 from warp_tiles.tuning.folder import slug
+from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.record import Record
-from warp_tiles.tuning.store import RecordStore, open_store
+from warp_tiles.tuning.store import RecordStore
 
 
 def test_nothing_is_created_until_something_is_written(records: RecordStore, tmp_path: Path) -> None:

@@ -224,7 +224,8 @@ class Hooks:
         if not state.session.sites and not state.recorder.recorders:
             return source
         self._refuse_stale_hash(builder)
-        from warp_tiles.build.module_build import ModuleBuild, reserved_bytes, with_loops
+        from warp_tiles.build.functions import reserved_bytes, with_loops
+        from warp_tiles.build.module_build import ModuleBuild
 
         generated, bare = finish_module(builder, state, source)
         if bare.arch is not None:

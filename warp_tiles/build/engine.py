@@ -19,6 +19,7 @@ from warp_tiles.build.locked import require_cached
 from warp_tiles.build.measurements import Measurements
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
+from warp_tiles.build.salt import choices_of, module_salt
 from warp_tiles.cache._missed import MissedKeys
 from warp_tiles.errors import BuildError, LockedError, RefusedWorkerError, ToolchainError, WarpTilesError, WorkerError
 from warp_tiles.gemm.variant import GemmVariant
@@ -42,7 +43,6 @@ from warp_tiles.util.clock import now_s
 from warp_tiles.util.nvtx import marked
 from warp_tiles.util.single_flight import Flights
 from warp_tiles.util.warn import WarnedTexts, warn
-from warp_tiles.version import __version__
 
 if TYPE_CHECKING:
     from warp_tiles.cache import Cache
@@ -184,25 +184,7 @@ class Engine:
         context, chain = self.build_context(resolved), self.chain(resolved)
         if context.store.digests.is_empty:
             self._take_digests(context, chain)
-        parts = [
-            "warp_tiles",
-            __version__,
-            f"store={self._store_trust(resolved)}",
-            f"code={self._code_digest(context)}",
-            _choices(resolved, chain),
-        ]
-        for provider in chain.providers:
-            try:
-                parts += [f"{provider.name} {name}={value}" for name, value in provider.salt().items()]
-            except ToolchainError as error:
-                parts.append(f"{provider.name}: {error.message}")
-        if any(provider.compiles for provider in chain.providers):
-            try:
-                if context.toolchain().nvjitlink is not None:
-                    parts.append(f"linker={context.store.linker_digest()}")
-            except ToolchainError as error:
-                parts.append(f"no toolchain: {error.message}")
-        return "\n".join(parts)
+        return module_salt(chain, context, trust=self._store_trust(resolved), code=self._code_digest(context))
 
     def _store_trust(self, resolved: Settings) -> str:
         """Who may choose the code of modules: users of the cache's folder, and the owners of trusted keys."""
@@ -213,7 +195,7 @@ class Engine:
 
     def choices(self, resolved: Settings) -> str:
         """The part of :meth:`salt` that a program can change while it runs: settings, providers and tuning records."""
-        return _choices(resolved, self.chain(resolved))
+        return choices_of(self.chain(resolved))
 
     def device_sources(self, resolved: Settings) -> list[DeviceSource]:
         """The device sources of the providers that this machine has."""
@@ -400,16 +382,3 @@ def _share(build: Future[Artifact]) -> Future[Artifact]:
 
     build.add_done_callback(pass_on)
     return shared
-
-
-def _choices(resolved: Settings, chain: Chain) -> str:
-    names = " ".join(provider.name for provider in chain.providers)
-    parts = [resolved.provider, names, resolved.linker, f"loop_sums={resolved.loop_sums}"]
-    parts += [
-        f"without_mathdx={resolved.without_mathdx}",
-        f"main_loop={resolved.main_loop}",
-        f"wide_moves={resolved.wide_moves}",
-    ]
-    if chain.tuned is not None:
-        parts.append(f"tuned={chain.tuned.fingerprint}")
-    return "\n".join(parts)

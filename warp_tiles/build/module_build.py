@@ -14,19 +14,25 @@ from typing import Any
 
 from warp_tiles.build.deployment import not_in_bundle
 from warp_tiles.build.engine import Engine
+from warp_tiles.build.functions import (
+    built_functions,
+    foreign_inputs,
+    is_as_planned,
+    may_have_suffix,
+    payloads_of,
+    planned_functions,
+)
 from warp_tiles.build.module_cache import module_flight
 from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Phases
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.cache import Entry
-from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
+from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.compile.module import ModuleSource, module_options, warp_link_reason
 from warp_tiles.compile.pool import result_of
 from warp_tiles.errors import BuildError, LinkError, RefusedWorkerError, WarpTilesError, WorkerError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.plan.registers import with_register_limit
-from warp_tiles.providers.mma import device_function
 from warp_tiles.solver.variant import Variant
 from warp_tiles.util.clock import now_s
 from warp_tiles.util.files import write_atomic
@@ -64,8 +70,8 @@ class ModuleBuild:
             built: The built functions.
             suffix: True if it may need ``sm_90a``; by default as the plan says.
         """
-        functions = planned_functions(self.plan) if built is None else _functions(built)
-        allowed = _may_have_suffix(self.plan) if suffix is None else suffix
+        functions = planned_functions(self.plan) if built is None else built_functions(built)
+        allowed = may_have_suffix(self.plan) if suffix is None else suffix
         return self._generated.text(functions, self._settings, suffix=allowed)
 
     def start(self) -> None:
@@ -115,14 +121,14 @@ class ModuleBuild:
             LinkError: The module could not be compiled or linked.
         """
         artifacts = self._artifacts()
-        payloads = _payloads(artifacts)
-        foreign = _foreign_inputs(artifacts)
+        payloads = payloads_of(artifacts)
+        foreign = foreign_inputs(artifacts)
         # only Warp has the LTO-IR of the solvers that libmathdx built while it generated the code
         foreign += [site.call for site in self._session.sites if site.provider == "libmathdx"]
         if not payloads or module.keywords.get("lineinfo") or self._warp_link_reason(module, foreign):
             return
         module = self._with_suffix(module)
-        text = self.text(artifacts, suffix=module.output == "cubin" and _may_have_suffix(self.plan))
+        text = self.text(artifacts, suffix=module.output == "cubin" and may_have_suffix(self.plan))
         context = self._engine.build_context(self._settings, low_priority=True)
         request = self._compile_request(module, text)
         compiled = result_of(context.compile_module(request, module, self._generated.prefix))
@@ -189,7 +195,7 @@ class ModuleBuild:
                 self._start_functions()
                 early = self._compile(module, source_path) if linked_here and not ahead else None
                 record = self._built(module, source_path, output_path, early, ahead, foreign, warp_inputs, warp_build)
-                as_planned = record.linker == "warp_tiles" and _is_as_planned(record)
+                as_planned = record.linker == "warp_tiles" and is_as_planned(record)
                 if flight is not None and as_planned and self._context.stores_modules:
                     info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
                     record = replace(record, module_key=flight.keep(output_path.read_bytes(), info).key)
@@ -219,7 +225,7 @@ class ModuleBuild:
             for v in self.plan.needed
             if v.variant is not None and v.provider != "scalar"
         ]
-        return self._record(artifacts, "", output_path, suffix=_may_have_suffix(self.plan), found=True)
+        return self._record(artifacts, "", output_path, suffix=may_have_suffix(self.plan), found=True)
 
     def _built(
         self,
@@ -236,10 +242,10 @@ class ModuleBuild:
         with self._phases.measured(WAIT):
             artifacts = self._artifacts()
         self._refuse_scalar(artifacts)
-        payloads = _payloads(artifacts)
-        foreign += _foreign_inputs(artifacts)
+        payloads = payloads_of(artifacts)
+        foreign += foreign_inputs(artifacts)
         reason = self._warp_link_reason(module, foreign) if payloads else "no function was built for it"
-        suffix = module.output == "cubin" and not reason and _may_have_suffix(self.plan)
+        suffix = module.output == "cubin" and not reason and may_have_suffix(self.plan)
         text = self.text(artifacts, suffix=suffix)
         if text != source_path.read_text("utf-8"):  # a product fell back to another function or to the scalar path
             write_atomic(source_path, text.encode("utf-8"))
@@ -269,7 +275,7 @@ class ModuleBuild:
             os.path.getsize(output_path),
             now_s() - self._started,
             self._generated.loops(
-                planned_functions(self.plan) if found else _functions(artifacts), self._settings, suffix=suffix
+                planned_functions(self.plan) if found else built_functions(artifacts), self._settings, suffix=suffix
             ),
             started_at_s=self._started,
             phases=self._phases.found,
@@ -367,56 +373,3 @@ class ModuleBuild:
                     remedy="set the provider to mma to see the reason, or use float32 tiles",
                     log=log,
                 )
-
-
-def planned_functions(plan: ModulePlan) -> dict[Variant, DeviceFunction]:
-    """The functions of a plan, by variant."""
-    return {
-        v.variant: device_function(v.variant, v.symbol or v.variant.symbol, v.provider, v.tile_config)
-        for v in plan.needed
-        if v.variant is not None and v.provider != "scalar"
-    }
-
-
-def _functions(built: Sequence[Artifact]) -> dict[Variant, DeviceFunction]:
-    return {a.variant: device_function(a.variant, a.symbol, a.provider, a.tile_config) for a in built if a.payload}
-
-
-def with_loops(plan: ModulePlan, generated: GeneratedModule) -> ModulePlan:
-    """The plan with the treatment of each loop, and with the register limit that its sums need."""
-    loops = generated.loops(planned_functions(plan), plan.settings, suffix=_may_have_suffix(plan))
-    return with_register_limit(replace(plan, loops=loops, whole_products=generated.whole_products()))
-
-
-def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, int]:
-    """Bytes of shared memory that functions of a module need beyond their tiles, by the functions' labels.
-
-    They suffice also if the module is compiled without the suffix after all.
-    """
-    functions = planned_functions(plan)
-    reserved: dict[str, int] = {}
-    for suffix in {_may_have_suffix(plan), False}:
-        for label, size in generated.reserved_bytes(functions, plan.settings, suffix=suffix).items():
-            reserved[label] = max(size, reserved.get(label, 0))
-    return reserved
-
-
-def _may_have_suffix(plan: ModulePlan) -> bool:
-    """True if the module may be compiled for ``sm_90a``. Warp's own link has the target that the user sets."""
-    return plan.arch == 90 and plan.settings.linker != "warp" and not plan.debug
-
-
-def _is_as_planned(record: ModuleRecord) -> bool:
-    """True if each function is the planned one. A fallback can have the same name, and so the same source."""
-    planned = {(v.symbol, v.key) for v in record.plan.needed if v.provider != "scalar"}
-    return {(artifact.symbol, artifact.key) for artifact in record.artifacts if artifact.symbol} == planned
-
-
-def _payloads(artifacts: Sequence[Artifact]) -> list[bytes]:
-    """The LTO-IR of each function once, sorted by the functions' names."""
-    return list({a.symbol: a.payload for a in sorted(artifacts, key=lambda a: a.symbol) if a.payload}.values())
-
-
-def _foreign_inputs(artifacts: Sequence[Artifact]) -> list[str]:
-    """The providers whose LTO-IR comes from Warp's newer compiler."""
-    return sorted({artifact.provider for artifact in artifacts if artifact.provider == "libmathdx"})

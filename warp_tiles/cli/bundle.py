@@ -52,7 +52,8 @@ def bundle(
 
     now = settings.current()
     signer = signer_of(now)
-    records = (*now.record_paths, cache_root(now) / "tuning")  # the own ones lie below the cache
+    own_records = cache_root(now) / "tuning"
+    records = (*now.record_paths, *([own_records] if own_records.is_dir() else []))  # a missing folder is warned of
     with script_output_to_stderr(as_json), tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         with settings.override(cache_dir=folder, cache_modules=True, remote="", record_paths=records):
@@ -106,8 +107,8 @@ def _signed(signer: SigningKey) -> tuple[dict[str, Any], dict[tuple[str, str], b
     from warp_tiles.build.deployment import facts_of
     from warp_tiles.remote import ANY_TOOLCHAIN, MODULE, RECORDS
     from warp_tiles.remote.envelope import pack
+    from warp_tiles.tuning.open_store import open_store
     from warp_tiles.tuning.remote_records import records_entry
-    from warp_tiles.tuning.store import open_store
 
     now = settings.current()
     context = engine().build_context(now)

@@ -25,7 +25,7 @@ import sys
 before, sys.path = sys.path, search_path
 try:
     from warp_tiles.cli.children import enable_here
-    enable_here(configured)
+    enable_here(configured, options)
 finally:
     sys.path = before
 """
@@ -34,23 +34,26 @@ finally:
 class _Enabler:
     """A value that enables warp_tiles in the process that unpickles it."""
 
-    def __init__(self, configured: Mapping[str, Any]) -> None:
-        self._configured = dict(configured)
+    def __init__(self) -> None:
+        self._given = {"configured": settings.configured(), "options": settings.configured(settings.COMMAND_LINE)}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return exec, (_ENABLE, {"search_path": list(sys.path), "configured": self._configured})
+        return exec, (_ENABLE, {"search_path": list(sys.path), **self._given})
 
 
-def enable_here(configured: Mapping[str, Any]) -> None:
+def enable_here(configured: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Enable warp_tiles in a child as in its parent. If it cannot be enabled, the child runs with Warp alone.
 
     Args:
-        configured: The settings of :func:`warp_tiles.configure` in the parent.
+        configured: The settings of :func:`warp_tiles.configure` in the parent, and of options of the command.
+        options: Those of options of the command alone.
     """
     try:
         from warp_tiles import api
 
         settings.configure(**configured)
+        for name, value in options.items():
+            settings.configure_by_option(name, value)
         api.enable()
         _install()
     except Exception as error:  # a child must not fail because of this
@@ -74,7 +77,7 @@ def _install() -> Callable[[], None]:
     @functools.wraps(original)
     def get_preparation_data(name: str) -> dict[str, Any]:
         data = dict(original(name))
-        return {**data, _NAME: _Enabler(settings.configured())} if is_enabled() else data
+        return {**data, _NAME: _Enabler()} if is_enabled() else data
 
     def restore() -> None:
         spawn.get_preparation_data = original

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -19,7 +19,7 @@ from rich.text import Text
 from warp_tiles.cli.tables import column_widths, stacked, wrap
 from warp_tiles.errors import OutputError, ScriptError, WarpTilesError
 from warp_tiles.launch.script import Discovery
-from warp_tiles.settings import configure, configured
+from warp_tiles.settings import configure_by_option, configured
 from warp_tiles.settings.policy import POLICIES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,9 +57,9 @@ def bundle_option(command: F) -> F:
 
     def set_bundle(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
-            configure(bundle=value)
+            configure_by_option("bundle", value)
             if "policy" not in configured():
-                configure(policy="locked")
+                configure_by_option("policy", "locked")
 
     return click.option(
         "--bundle", type=click.Path(), expose_value=False, callback=set_bundle,
@@ -72,7 +72,7 @@ def policy_option(command: F) -> F:
 
     def set_policy(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
-            configure(policy=cast(Any, value))  # click checks it
+            configure_by_option("policy", value)
 
     return click.option(
         "--policy", type=click.Choice(list(POLICIES)), expose_value=False, callback=set_policy,

@@ -96,8 +96,8 @@ def push(as_json: bool) -> None:
     vouch for the rest, including imported bundles. A cache that other users can write is refused.
     """
     from warp_tiles.remote import LTOIR, MODULE, transfer
+    from warp_tiles.tuning.open_store import open_store
     from warp_tiles.tuning.remote_records import push_records
-    from warp_tiles.tuning.store import open_store
 
     with _opened(writes=True) as (context, remote), _progress("pushed") as done:
         if context.settings.cache_shared:
@@ -119,8 +119,8 @@ def push(as_json: bool) -> None:
 def pull(as_json: bool) -> None:
     """Fetch and verify all entries of the remote store that are for this toolchain, and all tuning records."""
     from warp_tiles.remote import LTOIR, MODULE, transfer
+    from warp_tiles.tuning.open_store import open_store
     from warp_tiles.tuning.remote_records import pull_records
-    from warp_tiles.tuning.store import open_store
 
     with _opened(writes=False) as (context, remote), _progress("pulled") as done:
         caches = {LTOIR: context.cache, MODULE: context.modules}

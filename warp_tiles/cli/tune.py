@@ -26,8 +26,9 @@ from warp_tiles.errors import RecordError, ScriptError, SettingError
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.settings.values import seconds
 from warp_tiles.tuning.labels import label, microseconds
+from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.record import Record, Timing
-from warp_tiles.tuning.store import RecordStore, StoredRecord, open_store
+from warp_tiles.tuning.store import RecordStore, StoredRecord
 
 if TYPE_CHECKING:
     from warp_tiles.build.engine import Engine

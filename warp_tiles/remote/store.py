@@ -1,7 +1,6 @@
 """A remote store behind the cache: it answers in time with a signed entry, or it is a miss.
 
-No state of the store fails a build. A store that is down costs a process at most :data:`PATIENCE_S`; one that stops
-answering costs it the setting ``remote_wait_s`` once.
+See :mod:`warp_tiles.remote.connection` for a store that does not answer.
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from warp_tiles.cache._manifest import Entry
 from warp_tiles.cache._store import Elsewhere
@@ -24,29 +21,20 @@ from warp_tiles.remote import LTOIR, MODULE
 from warp_tiles.remote.claims import MAX_BYTES as CLAIM_BYTES
 from warp_tiles.remote.claims import PATIENCE_S as CLAIM_PATIENCE_S
 from warp_tiles.remote.claims import Claim
-from warp_tiles.remote.client import Client, MissingObjectError, NotSupportedError, first_bytes
+from warp_tiles.remote.client import MissingObjectError, NotSupportedError, first_bytes
+from warp_tiles.remote.connection import Connection
 from warp_tiles.remote.envelope import OtherToolchainError, RefusedError, Wanted, check_statement, pack, unpack
-from warp_tiles.remote.keys import PublicKey, SigningKey, require_cryptography
+from warp_tiles.remote.keys import PublicKey, SigningKey
 from warp_tiles.remote.statistics import Statistics
-from warp_tiles.util.threads import DaemonThreads
-from warp_tiles.util.urls import without_password
 
 log = logging.getLogger("warp_tiles")
-T = TypeVar("T")
 LAYOUT = "v1"
 PROBE = f"{LAYOUT}/store.json"
 KINDS = (LTOIR, MODULE)
-#: Seconds that a process waits, once, to learn whether a store answers at all. The question is asked much earlier.
-PATIENCE_S = 0.04
-#: A process asks no more after so many failures in a row.
-MOST_FAILURES = 3
-#: An answer without an entry that takes longer counts as lost time.
-SLOW_S = 0.2
 #: Seconds that a process waits for other machines' builds, in all.
 CLAIMS_S = 120.0
 #: The fact of a fetched entry that names the key of its signer.
 SIGNED_BY = "signed_by"
-_THREADS = 32
 _POLL_S = 0.25
 
 
@@ -84,17 +72,15 @@ class RemoteStore:
 
     def __init__(self, given: RemoteSettings, record: Callable[[Statistics], None] = lambda counts: None) -> None:
         self.given = given
-        self.url = without_password(given.url)
         self._record = record
-        self._threads = DaemonThreads(_THREADS, "warp_tiles_remote")
+        self._connection = Connection(given.url, PROBE, given.wait_s, record)
         self._lock = threading.Lock()
-        self._patience_s = PATIENCE_S
-        self._failures = 0
-        self._lost_s = 0.0
         self._claims_left_s = CLAIMS_S
-        self._off = ""
-        self._said: set[str] = set()
-        self._opened: Future[Client] = self._threads.submit(self._open)
+
+    @property
+    def url(self) -> str:
+        """Its URL without a password, for messages."""
+        return self._connection.url
 
     @property
     def trusted(self) -> Mapping[str, PublicKey]:
@@ -109,17 +95,24 @@ class RemoteStore:
     @property
     def off(self) -> str:
         """The reason why this process asks no more; empty while it does."""
-        return self._off
+        return self._connection.off
 
     @property
     def is_up(self) -> bool:
         """True if the store has answered, and is asked."""
-        opened = self._opened
-        return not self._off and opened.done() and not opened.cancelled() and opened.exception() is None
+        return self._connection.is_up
 
     def close(self) -> None:
         """End the threads. Requests in flight are abandoned."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._connection.close()
+
+    def require(self) -> None:
+        """Wait until the store answers.
+
+        Raises:
+            RemoteError: It does not answer in time.
+        """
+        self._connection.require()
 
     # ---- reading
 
@@ -136,15 +129,17 @@ class RemoteStore:
             The entry, or None if the store does not answer with it in time.
         """
         if not self.given.trusted:
-            self._say("no key is trusted, so nothing is loaded from it; `warp-tiles keys trust PUBLIC` adds one")
+            self._connection.say(
+                "no key is trusted, so nothing is loaded from it; `warp-tiles keys trust PUBLIC` adds one"
+            )
             return None
         trusted = {name: key for name, key in self.given.trusted.items() if signer in ("", name)}
         start = time.perf_counter()
-        found = self._answer(functools.partial(self._fetch, kind, key, trusted, again))
+        found = self._connection.answer(functools.partial(self._fetch, kind, key, trusted, again))
         waited_s = time.perf_counter() - start
         if found is None:
             self._record(Statistics(waited_s=waited_s))
-            self._lose(waited_s)
+            self._connection.lose(waited_s)
             return None
         counts = Statistics(hits=1, fetched_bytes=len(found.payload), waited_s=waited_s)
         self._record(replace(counts, saved_s=max(0.0, _build_seconds(found) - waited_s)))
@@ -152,7 +147,7 @@ class RemoteStore:
 
     def _fetch(self, kind: str, key: str, trusted: Mapping[str, PublicKey], again: bool) -> Entry | None:
         wanted = Wanted(kind, key, self.given.toolchain(kind))
-        client = self._opened.result()
+        client = self._connection.client()
         try:
             entry, signer = unpack(client.read(object_name(kind, key)), wanted, trusted)
         except (MissingObjectError, OtherToolchainError):
@@ -160,108 +155,10 @@ class RemoteStore:
             return None
         except RefusedError as error:
             self._record(Statistics(refused=int(not again)))
-            self._say(f"its answer for {kind} {key[:12]} is refused: {error}", about="refused")
+            self._connection.say(f"its answer for {kind} {key[:12]} is refused: {error}", about="refused")
             return None
         info = {**entry.manifest.info, SIGNED_BY: signer.key_id}
         return replace(entry, manifest=replace(entry.manifest, info=info))
-
-    def _answer(self, request: Callable[[], T]) -> T | None:
-        """The result of a request; None if it fails or takes too long, which is said once."""
-        if not self._becomes_up():
-            return None
-        try:
-            future = self._threads.submit(request)
-        except RuntimeError:  # it was closed meanwhile
-            return None
-        try:
-            found = future.result(self.given.wait_s)
-        except (FutureTimeoutError, CancelledError):
-            future.cancel()
-            self._record(Statistics(failures=1))
-            self._turn_off(f"it did not answer within {self.given.wait_s:g} s")
-            return None
-        except PermissionError as error:  # of an object; S3 also says so of a missing one
-            self._record(Statistics(failures=1))
-            self._say(f"it refuses a request: {error}", about="permission")
-            return None
-        except Exception as error:  # a store must not fail a build
-            self._record(Statistics(failures=1))
-            with self._lock:
-                self._failures += 1
-                many = self._failures >= MOST_FAILURES
-            if many:
-                self._turn_off(f"{MOST_FAILURES} requests in a row failed: {error}")
-            return None
-        with self._lock:
-            self._failures = 0
-        return found
-
-    def _lose(self, waited_s: float) -> None:
-        """Count time that brought no entry, and ask no more if a slow store has cost too much of it."""
-        if waited_s < SLOW_S:
-            return
-        with self._lock:
-            self._lost_s += waited_s
-            much = self._lost_s >= self.given.wait_s
-        if much:
-            self._turn_off(f"it is slow, and builds have waited {self._lost_s:.0f} s for nothing")
-
-    # ---- state
-
-    def require(self) -> None:
-        """Wait until the store answers.
-
-        Raises:
-            RemoteError: It does not answer in time, or no key is trusted.
-        """
-        with self._lock:
-            self._patience_s = self.given.wait_s
-        if not self._becomes_up():
-            raise RemoteError(
-                f"the remote store {self.url} is not usable: {self._off or 'no answer in time'}",
-                remedy="check the setting remote, the network, and the credentials in the environment",
-            )
-
-    def _open(self) -> Client:
-        require_cryptography()
-        client = Client(self.given.url, self.given.wait_s)
-        client.exists(PROBE)
-        return client
-
-    def _becomes_up(self) -> bool:
-        """True if the store has answered. The first call waits for a moment."""
-        if self._off:
-            return False
-        with self._lock:
-            patience_s, self._patience_s = self._patience_s, 0.0
-        try:
-            self._opened.result(patience_s)
-        except FutureTimeoutError:
-            if patience_s:
-                self._say("it has not answered yet, so that builds go on without it", about="slow")
-            return False
-        except PermissionError:  # it answers, and an object may be readable all the same
-            self._opened = _done(Client(self.given.url, self.given.wait_s))
-        except RemoteError as error:
-            self._turn_off(str(error))
-            return False
-        except Exception as error:
-            self._turn_off(f"it does not answer: {error}")
-            return False
-        return True
-
-    def _turn_off(self, reason: str) -> None:
-        with self._lock:
-            first, self._off = not self._off, self._off or reason
-        if first:
-            self._say(f"{reason}. It is not used again in this process")
-
-    def _say(self, text: str, about: str = "") -> None:
-        with self._lock:
-            new = (about or text) not in self._said
-            self._said.add(about or text)
-        if new:
-            log.warning("the remote store %s: %s", self.url, text)
 
     # ---- writing
 
@@ -276,19 +173,19 @@ class RemoteStore:
             raise RemoteError("nothing can be written without a signing key", remedy="set WARP_TILES_SIGNING_KEY")
         data = pack(kind, entry, self.given.toolchain(kind), signer)
         name = object_name(kind, entry.key)
-        written = self._answer(lambda: self._opened.result().write(name, data))
+        written = self._connection.answer(lambda: self._connection.client().write(name, data))
         if written:
             self._record(Statistics(pushed=1, pushed_bytes=len(entry.payload)))
         return bool(written)
 
     def has(self, kind: str, key: str) -> bool:
         """Returns True if the store has an entry with a sound, trusted statement. Its payload is not read."""
-        return bool(self._answer(functools.partial(self._has, kind, key)))
+        return bool(self._connection.answer(functools.partial(self._has, kind, key)))
 
     def _has(self, kind: str, key: str) -> bool:
         wanted = Wanted(kind, key, self.given.toolchain(kind))
         try:
-            check_statement(self._opened.result().read(object_name(kind, key)), wanted, self.given.trusted)
+            check_statement(self._connection.client().read(object_name(kind, key)), wanted, self.given.trusted)
         except (MissingObjectError, RefusedError):
             return False
         return True
@@ -300,7 +197,7 @@ class RemoteStore:
             RemoteError: The store does not answer, or cannot be listed.
         """
         try:
-            client = self._opened.result(self.given.wait_s)
+            client = self._connection.client(self.given.wait_s)
             return sorted(client.names(f"{LAYOUT}/{prefix}"))
         except (FutureTimeoutError, NotSupportedError, OSError) as error:
             raise RemoteError(
@@ -330,14 +227,14 @@ class RemoteStore:
         holder = self._claim(name, claim)
         if holder is not None:
             found, holder = self._wait_for(kind, key, claim, holder, wait_s)
-        elif not self._off:
+        elif not self._connection.off:
             # its last builder may have ended since the first question
             found = self.fetch(kind, key, again=True)
         try:
             yield Elsewhere(found, None if found is not None else functools.partial(self.push, kind))
         finally:
             if holder is None:
-                self._answer(functools.partial(self._release, name, claim))
+                self._connection.answer(functools.partial(self._release, name, claim))
 
     def _wait_for(
         self, kind: str, key: str, claim: Claim, holder: Claim, wait_s: float
@@ -355,7 +252,7 @@ class RemoteStore:
                 self._claims_left_s -= _POLL_S
                 left_s = self._claims_left_s
             found = self.fetch(kind, key, again=True)
-            if found is not None or self._off:
+            if found is not None or self._connection.off:
                 return found, holder
             other = self._claim(object_name("claims", key), claim)
             if other is None:
@@ -372,7 +269,7 @@ class RemoteStore:
         """Take the lead for a build. Returns the claim of another machine that has it; None if this one has it now."""
 
         def write() -> Claim | None:
-            client = self._opened.result()
+            client = self._connection.client()
             try:
                 if client.write(name, claim.data, only_new=True):
                     return None
@@ -384,10 +281,10 @@ class RemoteStore:
             client.write(name, claim.data)  # its machine has died
             return None
 
-        return self._answer(write)
+        return self._connection.answer(write)
 
     def _release(self, name: str, claim: Claim) -> None:
-        client = self._opened.result()
+        client = self._connection.client()
         with contextlib.suppress(MissingObjectError):
             if first_bytes(client.read(name), CLAIM_BYTES) == claim.data:  # nobody has taken it over
                 client.remove(name)
@@ -397,9 +294,3 @@ def _build_seconds(entry: Entry) -> float:
     """The time of an entry's build, as its builder noted it."""
     found = entry.manifest.info.get("build_seconds")
     return float(found) if isinstance(found, (int, float)) else 0.0
-
-
-def _done(value: T) -> Future[T]:
-    future: Future[T] = Future()
-    future.set_result(value)
-    return future

@@ -1,15 +1,12 @@
 """The settings, their layers, and the policies."""
 
 from warp_tiles.settings.layers import (
-    DEFAULT,
-    ENVIRONMENT,
     LINKERS,
     OPTION_PREFIX,
-    PREFIX,
     PROVIDERS,
     SWITCHES,
-    Settings,
     configure,
+    configure_by_option,
     configured,
     current,
     defaults,
@@ -19,8 +16,10 @@ from warp_tiles.settings.layers import (
     on_change,
     override,
 )
+from warp_tiles.settings.resolved import COMMAND_LINE, DEFAULT, ENVIRONMENT, PREFIX, Settings
 
 __all__ = [
+    "COMMAND_LINE",
     "DEFAULT",
     "ENVIRONMENT",
     "LINKERS",
@@ -30,6 +29,7 @@ __all__ = [
     "SWITCHES",
     "Settings",
     "configure",
+    "configure_by_option",
     "configured",
     "current",
     "defaults",

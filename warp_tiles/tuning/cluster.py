@@ -21,8 +21,8 @@ from warp_tiles.settings import Settings
 from warp_tiles.tuning.cluster_worker import BATCH, Batch, ClusterGpu, Measured, gpus_here, measure_here
 from warp_tiles.tuning.gemm import Tuner
 from warp_tiles.tuning.key import Environment
+from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.record import Config, Timing
-from warp_tiles.tuning.store import open_store
 
 FACTS = (CODE, COMPILER, LINKER, DEVICE_SOURCES, CUDA_HEADERS)
 _LEADERS = 3  # the fastest candidates, which also run against the next batch

@@ -21,8 +21,9 @@ from warp_tiles.tuning.environment import environment_of
 from warp_tiles.tuning.gemm_key import key_of, source_of
 from warp_tiles.tuning.gemm_space import LIMIT, candidates
 from warp_tiles.tuning.key import Environment
+from warp_tiles.tuning.open_store import open_store
 from warp_tiles.tuning.record import Config, Record, Timing, identity, settled
-from warp_tiles.tuning.store import RecordStore, open_store
+from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.warn import warn
 
 if TYPE_CHECKING:

@@ -7,23 +7,17 @@
 
 from __future__ import annotations
 
-import atexit
 import errno
-import functools
 import hashlib
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from warp_tiles.cache import cache_root
 from warp_tiles.cache._paths import absolute
 from warp_tiles.errors import RecordError
-from warp_tiles.settings import Settings, current
 from warp_tiles.tuning.encoding import FutureSchemaError, decode_bundle, encode_bundle, encode_record
 from warp_tiles.tuning.folder import MAX_BYTES, RecordFolder, reason_of, slug, warn_once
 from warp_tiles.tuning.key import TuningKey
@@ -331,46 +325,6 @@ class RecordStore:
             if path.is_relative_to(self.root) and path.parent.name.startswith(slug(subject_prefix)):
                 digest.update(encode_record(record))
         return digest.hexdigest()
-
-
-def open_store(now: Settings | None = None) -> RecordStore:
-    """Returns the store that the settings name: the folders of ``record_paths``, then ``tuning`` in the cache folder.
-
-    Args:
-        now: The settings; None for the current ones.
-
-    Raises:
-        SettingError: An environment variable is unknown or has an unknown value.
-        BundleError: The bundle of the settings cannot be used.
-    """
-    now = current() if now is None else now
-    if now.bundle is not None:
-        return _bundled_records(now.bundle, now.trusted_keys)
-    for path in now.record_paths:
-        if not os.path.isdir(path):
-            warn_once(f"there is no folder {path} of tuning records, although the setting record_paths names it")
-    return RecordStore(cache_root(now), now.record_paths, folder="tuning", shared=now.cache_shared)
-
-
-@functools.cache
-def _bundled_records(bundle: Path, given: tuple[str, ...]) -> RecordStore:
-    """The records of a deployment bundle, which alone count then. They last as long as the process."""
-    from warp_tiles.remote import ANY_TOOLCHAIN, RECORDS
-    from warp_tiles.remote.bundle import Bundle
-    from warp_tiles.remote.keys import trusted_keys
-
-    folder = tempfile.mkdtemp(prefix="warp_tiles_records_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    store = RecordStore(Path(folder))
-    opened = Bundle(bundle, trusted_keys(given))
-    for key in opened.names(RECORDS):
-        entry = opened.fetch(RECORDS, key, ANY_TOOLCHAIN)
-        if entry is not None:
-            file = Path(folder) / "records.json"
-            file.write_bytes(entry.payload)
-            store.import_(file)
-    opened.close()
-    return store
 
 
 def _united(key: TuningKey, records: Sequence[Record]) -> Record:

@@ -1,0 +1,67 @@
+"""The device functions of one module: as planned and as built, and what they need of the module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from warp_tiles.build.records import Artifact, ModuleRecord
+from warp_tiles.codegen.module import DeviceFunction, GeneratedModule
+from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.plan.registers import with_register_limit
+from warp_tiles.providers.mma import device_function
+from warp_tiles.solver.variant import Variant
+
+
+def planned_functions(plan: ModulePlan) -> dict[Variant, DeviceFunction]:
+    """The functions of a plan, by variant."""
+    return {
+        v.variant: device_function(v.variant, v.symbol or v.variant.symbol, v.provider, v.tile_config)
+        for v in plan.needed
+        if v.variant is not None and v.provider != "scalar"
+    }
+
+
+def built_functions(built: Sequence[Artifact]) -> dict[Variant, DeviceFunction]:
+    """The functions that were built, by variant."""
+    return {a.variant: device_function(a.variant, a.symbol, a.provider, a.tile_config) for a in built if a.payload}
+
+
+def with_loops(plan: ModulePlan, generated: GeneratedModule) -> ModulePlan:
+    """The plan with the treatment of each loop, and with the register limit that its sums need."""
+    loops = generated.loops(planned_functions(plan), plan.settings, suffix=may_have_suffix(plan))
+    return with_register_limit(replace(plan, loops=loops, whole_products=generated.whole_products()))
+
+
+def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, int]:
+    """Bytes of shared memory that functions of a module need beyond their tiles, by the functions' labels.
+
+    They suffice also if the module is compiled without the suffix after all.
+    """
+    functions = planned_functions(plan)
+    reserved: dict[str, int] = {}
+    for suffix in {may_have_suffix(plan), False}:
+        for label, size in generated.reserved_bytes(functions, plan.settings, suffix=suffix).items():
+            reserved[label] = max(size, reserved.get(label, 0))
+    return reserved
+
+
+def may_have_suffix(plan: ModulePlan) -> bool:
+    """True if the module may be compiled for ``sm_90a``. Warp's own link has the target that the user sets."""
+    return plan.arch == 90 and plan.settings.linker != "warp" and not plan.debug
+
+
+def is_as_planned(record: ModuleRecord) -> bool:
+    """True if each function is the planned one. A fallback can have the same name, and so the same source."""
+    planned = {(v.symbol, v.key) for v in record.plan.needed if v.provider != "scalar"}
+    return {(artifact.symbol, artifact.key) for artifact in record.artifacts if artifact.symbol} == planned
+
+
+def payloads_of(artifacts: Sequence[Artifact]) -> list[bytes]:
+    """The LTO-IR of each function once, sorted by the functions' names."""
+    return list({a.symbol: a.payload for a in sorted(artifacts, key=lambda a: a.symbol) if a.payload}.values())
+
+
+def foreign_inputs(artifacts: Sequence[Artifact]) -> list[str]:
+    """The providers whose LTO-IR comes from Warp's newer compiler."""
+    return sorted({artifact.provider for artifact in artifacts if artifact.provider == "libmathdx"})

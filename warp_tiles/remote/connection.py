@@ -1,0 +1,177 @@
+"""The connection to a remote store. It answers in time, or is not used again in this process.
+
+No state of the store fails a build. A store that is down costs a process at most :data:`PATIENCE_S`; one that stops
+answering costs it the setting ``remote_wait_s`` once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TypeVar
+
+from warp_tiles.errors import RemoteError
+from warp_tiles.remote.client import Client
+from warp_tiles.remote.keys import require_cryptography
+from warp_tiles.remote.statistics import Statistics
+from warp_tiles.util.threads import DaemonThreads
+from warp_tiles.util.urls import without_password
+
+log = logging.getLogger("warp_tiles")
+T = TypeVar("T")
+#: Seconds that a process waits, once, to learn whether a store answers at all. The question is asked much earlier.
+PATIENCE_S = 0.04
+#: A process asks no more after so many failures in a row.
+MOST_FAILURES = 3
+#: An answer without an entry that takes longer counts as lost time.
+SLOW_S = 0.2
+_THREADS = 32
+
+
+class Connection:
+    """A connection that is made in the background.
+
+    Args:
+        url: URL of the store.
+        probe: Name of an object that is asked for first.
+        wait_s: The longest time to wait for an answer.
+        record: Receives counts.
+    """
+
+    def __init__(self, url: str, probe: str, wait_s: float, record: Callable[[Statistics], None]) -> None:
+        self.url = without_password(url)
+        self._given_url, self._probe, self._wait_s = url, probe, wait_s
+        self._record = record
+        self._threads = DaemonThreads(_THREADS, "warp_tiles_remote")
+        self._lock = threading.Lock()
+        self._patience_s = PATIENCE_S
+        self._failures = 0
+        self._lost_s = 0.0
+        self._off = ""
+        self._said: set[str] = set()
+        self._opened: Future[Client] = self._threads.submit(self._open)
+
+    @property
+    def off(self) -> str:
+        """The reason why this process asks no more; empty while it does."""
+        return self._off
+
+    @property
+    def is_up(self) -> bool:
+        """True if the store has answered, and is asked."""
+        opened = self._opened
+        return not self._off and opened.done() and not opened.cancelled() and opened.exception() is None
+
+    def client(self, timeout_s: float | None = None) -> Client:
+        """The client, as soon as it is connected. Raises the error of the connection."""
+        return self._opened.result(timeout_s)
+
+    def close(self) -> None:
+        """End the threads. Requests in flight are abandoned."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def answer(self, request: Callable[[], T]) -> T | None:
+        """The result of a request; None if it fails or takes too long, which is said once."""
+        if not self._becomes_up():
+            return None
+        try:
+            future = self._threads.submit(request)
+        except RuntimeError:  # it was closed meanwhile
+            return None
+        try:
+            found = future.result(self._wait_s)
+        except (FutureTimeoutError, CancelledError):
+            future.cancel()
+            self._record(Statistics(failures=1))
+            self._turn_off(f"it did not answer within {self._wait_s:g} s")
+            return None
+        except PermissionError as error:  # of an object; S3 also says so of a missing one
+            self._record(Statistics(failures=1))
+            self.say(f"it refuses a request: {error}", about="permission")
+            return None
+        except Exception as error:  # a store must not fail a build
+            self._record(Statistics(failures=1))
+            with self._lock:
+                self._failures += 1
+                many = self._failures >= MOST_FAILURES
+            if many:
+                self._turn_off(f"{MOST_FAILURES} requests in a row failed: {error}")
+            return None
+        with self._lock:
+            self._failures = 0
+        return found
+
+    def lose(self, waited_s: float) -> None:
+        """Count time that brought no entry, and ask no more if a slow store has cost too much of it."""
+        if waited_s < SLOW_S:
+            return
+        with self._lock:
+            self._lost_s += waited_s
+            much = self._lost_s >= self._wait_s
+        if much:
+            self._turn_off(f"it is slow, and builds have waited {self._lost_s:.0f} s for nothing")
+
+    def require(self) -> None:
+        """Wait until the store answers.
+
+        Raises:
+            RemoteError: It does not answer in time.
+        """
+        with self._lock:
+            self._patience_s = self._wait_s
+        if not self._becomes_up():
+            raise RemoteError(
+                f"the remote store {self.url} is not usable: {self._off or 'no answer in time'}",
+                remedy="check the setting remote, the network, and the credentials in the environment",
+            )
+
+    def _open(self) -> Client:
+        require_cryptography()
+        client = Client(self._given_url, self._wait_s)
+        client.exists(self._probe)
+        return client
+
+    def _becomes_up(self) -> bool:
+        """True if the store has answered. The first call waits for a moment."""
+        if self._off:
+            return False
+        with self._lock:
+            patience_s, self._patience_s = self._patience_s, 0.0
+        try:
+            self._opened.result(patience_s)
+        except FutureTimeoutError:
+            if patience_s:
+                self.say("it has not answered yet, so that builds go on without it", about="slow")
+            return False
+        except PermissionError:  # it answers, and an object may be readable all the same
+            self._opened = _done(Client(self._given_url, self._wait_s))
+        except RemoteError as error:
+            self._turn_off(str(error))
+            return False
+        except Exception as error:
+            self._turn_off(f"it does not answer: {error}")
+            return False
+        return True
+
+    def _turn_off(self, reason: str) -> None:
+        with self._lock:
+            first, self._off = not self._off, self._off or reason
+        if first:
+            self.say(f"{reason}. It is not used again in this process")
+
+    def say(self, text: str, about: str = "") -> None:
+        """Log a warning, once for each subject that it is about; by default its text."""
+        with self._lock:
+            new = (about or text) not in self._said
+            self._said.add(about or text)
+        if new:
+            log.warning("the remote store %s: %s", self.url, text)
+
+
+def _done(value: T) -> Future[T]:
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future
