@@ -57,13 +57,13 @@ def name_of(problem: MatmulProblem) -> str:
     return f"{dtype} {problem.layout} {batch}{problem.m}x{problem.n}x{problem.k}"
 
 
-def considered(problem: MatmulProblem, arch: int, multiprocessors: int) -> list[MatmulConfig]:
+def considered(problem: MatmulProblem, arch: int, multiprocessors: int, most: int = MEASURED) -> list[MatmulConfig]:
     """The candidates to measure, the chooser's choice first."""
     found = sorted(
         candidates(problem, arch, multiprocessors), key=lambda config: cost_us(problem, config, arch, multiprocessors)
     )
     choice = choose_matmul(problem, arch, multiprocessors)
-    return [choice, *(config for config in found if config != choice)][:MEASURED]
+    return [choice, *(config for config in found if config != choice)][:most]
 
 
 def fastest(times: dict[MatmulConfig, float], choice: MatmulConfig) -> MatmulConfig | None:
@@ -98,6 +98,17 @@ class Bench:
         self._call = checked_call(*self.arrays, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision=precision)
         self._device = self.arrays[0].device
 
+    def prefetch(self, configs: list[MatmulConfig]) -> None:
+        """Compile the kernels side by side. The first runs wait for them."""
+        import warp_tiles
+        from warp_tiles.product.kernels import tile_kernel
+        from warp_tiles.product.plan import arranged, kernel_of
+
+        call = arranged(self._call).call
+        for config in configs:
+            kernel = tile_kernel(kernel_of(call, config))
+            warp_tiles.prefetch(kernel.module, device=self._device, block_dim=config.threads)
+
     def run(self, config: MatmulConfig) -> Callable[[], None]:
         """A function that computes the product."""
         from warp_tiles.product.multiply import Multiplication
@@ -107,10 +118,11 @@ class Bench:
         return lambda: prepared.run(a, b, out, None, 1.0, 0.0)
 
 
-def tuned(torch: Any, problem: MatmulProblem, arch: int, multiprocessors: int) -> dict[str, Any]:
-    """The measurements of a tier."""
+def tuned(torch: Any, problem: MatmulProblem, arch: int, multiprocessors: int, most: int = MEASURED) -> dict[str, Any]:
+    """The measurements of a tier, of so many candidates."""
     bench = Bench(torch, problem)
-    configs = considered(problem, arch, multiprocessors)
+    configs = considered(problem, arch, multiprocessors, most)
+    bench.prefetch(configs)
     times = measured(torch, bench, configs)
     best = min(times, key=times.__getitem__)
     times |= measured(torch, bench, [replace(best, group=group) for group in GROUPS if group != best.group])
@@ -143,6 +155,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--only", nargs="*", default=[""], help="measure only tiers whose names contain one of these")
+    parser.add_argument("--candidates", type=int, default=MEASURED, help="candidates of each tier")
     options = parser.parse_args(arguments)
     import warp as wp
 
@@ -158,7 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
     found: list[dict[str, Any]] = []
     for problem in problems():
         if any(text in name_of(problem) for text in options.only):
-            record = tuned(torch, problem, device.arch, device.sm_count)
+            record = tuned(torch, problem, device.arch, device.sm_count, options.candidates)
             print(f"{record['name']}: {record['us']} us, {record['choice_us']} us by the chooser", flush=True)
             found.append(record)
             options.json.write_text(json.dumps({**data, "records": merged(earlier, found)}, indent=1) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import warp as wp
+from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from benchmarks import gemm
-from benchmarks.speed import cublas, draw, timing
+from benchmarks.drawing import gemm as drawing
+from benchmarks.speed import cublas, timing
 from benchmarks.speed.arrays import to_host
 from benchmarks.speed.cells import PARTS, Entry, Part
 from benchmarks.speed.sides import WrongResultError
@@ -254,14 +257,11 @@ def test_runs_with_and_without_torch(run: Any, capsys: pytest.CaptureFixture[str
         assert run(torch, *only, "--missing")["parts"] == second["parts"]
 
 
-def drawn(data: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def drawn(data: Any) -> list[Figure]:
     """The figures of a record."""
-    figures: list[Any] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(draw.pyplot, "close", figures.append)
-        draw.draw(data, folder)
+    figures = [drawing.draw(name, part, RUN) for name, part in data["parts"].items()]
     for figure in figures:
-        draw.pyplot.close(figure)
+        figure.draw_without_rendering()
     return figures
 
 
@@ -278,50 +278,50 @@ def overlapping(boxes: list[Bbox]) -> int:
 
 
 @pytest.mark.parametrize("tflops", [8.0, 78.0, 84.0])
-def test_no_text_of_a_picture_covers_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tflops: float) -> None:
-    for figure in drawn(parts_of(lambda entry: row_of(entry, tflops)), tmp_path, monkeypatch):
+def test_no_text_of_a_picture_covers_another(tflops: float) -> None:
+    for figure in drawn(parts_of(lambda entry: row_of(entry, tflops))):
         (legend,) = figure.legends
         assert "cuBLAS" in legend.get_texts()[-1].get_text()
         assert "GPU, Warp 1.19.0" in legend.get_title().get_text()
+        assert "as a ratio to cuBLAS's" in figure.get_supxlabel()
         boxes = [legend.get_window_extent()]
         for axes in figure.axes:
             assert not legend.get_window_extent().overlaps(axes.get_window_extent())
             labels = [*axes.get_xticklabels(), *axes.texts, axes._left_title]
-            assert any("of cuBLAS" in label.get_text() for label in labels)
+            assert all(re.fullmatch(r"\d+\n\d\.\d\d", label.get_text()) for label in axes.get_xticklabels())
             boxes += [label.get_window_extent() for label in labels]
         assert overlapping(boxes) == 0
 
 
-def test_heights_of_gradients_compare_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heights_of_gradients_compare_times() -> None:
     data = parts_of(lambda entry: row_of(entry, 40.0, 50.0))
     for row in data["parts"]["backward_loop"]["rows"]:
         row["cublas"]["tflops"] *= 2 / 3  # of the two products that it computes
-    _, figure = drawn(data, tmp_path, monkeypatch)
+    _, figure = drawn(data)
     bars = {bars.get_label(): bars[0].get_height() for bars in figure.axes[0].containers}
     assert bars["cuBLAS, counted as three products"] == pytest.approx(50.0)
 
 
-def test_records_without_the_column_are_drawn_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_without_the_column_are_drawn_without_it() -> None:
     data = json.loads((gemm.ROOT / "benchmarks" / "results" / "gemm.json").read_text())
     for part in data["parts"].values():
         for row in part["rows"]:
             row.pop("cublas", None)
             row.pop("to_cublas", None)
-    for figure in drawn(data, tmp_path, monkeypatch):
-        texts = [label.get_text() for axes in figure.axes for label in (*axes.get_xticklabels(), *axes.texts)]
-        assert not [text for text in texts if "cuBLAS" in text]
+    for figure in drawn(data):
+        assert "cuBLAS" not in figure.get_supxlabel()
+        assert not [label for axes in figure.axes for label in axes.get_xticklabels() if "\n" in label.get_text()]
         (legend,) = figure.legends
         assert not any(legend.get_window_extent().overlaps(axes.get_window_extent()) for axes in figure.axes)
-    assert {path.stem for path in tmp_path.iterdir()} == {f"gemm_{name}" for name in data["parts"]}
 
 
-def test_a_record_with_the_column_in_some_rows_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_with_the_column_in_some_rows_is_drawn() -> None:
     data = parts_of(row_of)
     for part in data["parts"].values():
         for row in part["rows"][1:]:
             del row["cublas"], row["to_cublas"]
         part["rows"][2] = {"name": "wrong", "types": "fp16", "wrong": "c", "run": 0}
-    figure, _ = drawn(data, tmp_path, monkeypatch)
+    figure, _ = drawn(data)
     heights = [bar.get_height() for bar in figure.axes[0].containers[-1]]
     assert heights[0] == pytest.approx(80.0)
     assert not any(heights[1:])

@@ -163,11 +163,14 @@ struct LoadSlotOnce {
 };
 
 // The stages of a loop, as a ring. A turn is the loads of one iteration. It is multiplied LAG turns after it was loaded,
-// while the products of IN_FLIGHT earlier turns may be in progress. After the last iteration, the program jumps to the
-// products until no turn is left.
-template <int STAGES, int IN_FLIGHT, int STAGE_BYTES> struct Ring {
-    static constexpr int LAG = STAGES - 1 - IN_FLIGHT;
+// while the products of IN_FLIGHT earlier turns may be in progress. The block waits once for PER_BARRIER turns. After the
+// last iteration, the program jumps to the products until no turn is left.
+template <int STAGES, int IN_FLIGHT, int PER_BARRIER, int STAGE_BYTES> struct Ring {
+    static constexpr int LAG = STAGES - PER_BARRIER - IN_FLIGHT;
     static constexpr int ALIGNMENT = 1024;  // of a stage: the swizzling pattern repeats after so many bytes
+
+    static_assert(LAG >= PER_BARRIER, "the turns that a barrier waits for are loaded before it");
+    static_assert(PER_BARRIER == 1 || (PER_BARRIER == 2 && STAGES % 2 == 0), "the first of two turns has an even stage");
 
     unsigned start, to, from;  // addresses of the first stage, of the next load, and of the next products
     int turns;                 // number of turns that are loaded and not yet multiplied
@@ -189,12 +192,14 @@ template <int STAGES, int IN_FLIGHT, int STAGE_BYTES> struct Ring {
     // Returns true if a turn is to be multiplied now.
     inline __device__ bool due() const { return turns == LAG || !more; }
 
-    // Waits until the oldest turn has arrived, and until all threads have multiplied the stage that is loaded next.
-    // GROUPS: of asynchronous products in a turn
+    // Waits until the next PER_BARRIER turns have arrived, and until all threads have multiplied the stages that are loaded
+    // during these turns. GROUPS: of asynchronous products in a turn
     template <int GROUPS> inline __device__ void wait()
     {
+        if (PER_BARRIER == 2 && more && (from - start) / STAGE_BYTES % 2 != 0)
+            return;
         if (more)
-            wt::arch::wait_for_copy_groups<LAG - 1>();
+            wt::arch::wait_for_copy_groups<LAG - PER_BARRIER>();
         else
             wt::arch::wait_for_copies();
         if constexpr (GROUPS != 0) {

@@ -41,7 +41,14 @@ def check(emulated: EmulatedKernels, kernels: dict[str, object], cases: dict[str
 
 @pytest.mark.parametrize(
     ("arch", "threads", "main_loop", "instruction"),
-    [(90, 128, "auto", "Warpgroup"), (90, 256, "auto", "Warp"), (90, 128, "mma", "Warp"), (80, 64, "auto", "Warp")],
+    [
+        (90, 128, "auto", "Warpgroup"),
+        (90, 256, "auto", "Warp"),
+        (90, 128, "mma", "Warp"),
+        (80, 64, "auto", "Warp"),
+        (90, 128, "stages=6,in_flight=1,per_barrier=2", "Warpgroup"),
+        (90, 128, "mma,stages=4,per_barrier=2", "Warp"),
+    ],
 )
 def test_forms(machine: Machine, tmp_path: Path, arch: int, threads: int, main_loop: str, instruction: str) -> None:
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", FORMS, arch, threads, main_loop)
@@ -77,10 +84,11 @@ def test_other_types(machine: Machine, tmp_path: Path, name: str) -> None:
     check(emulated, kernels, cases)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(5))
 def test_drawn_cases(machine: Machine, tmp_path: Path, seed: int) -> None:
     cases = {f"{seed}.{number}": drawn(100 * seed + number) for number in range(8)}
-    arch, threads, main_loop = [(90, 128, "auto"), (90, 256, "auto"), (80, 128, "auto"), (90, 128, "mma")][seed]
+    target = [(90, 128, "auto"), (90, 256, "auto"), (80, 128, "auto"), (90, 128, "mma"), (90, 128, "per_barrier=2")]
+    arch, threads, main_loop = target[seed]
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, arch, threads, main_loop)
     assert source.count("wt_module::Ring<") >= len(cases) - 1
     check(emulated, kernels, cases)
@@ -94,7 +102,10 @@ def test_fma_with_eight_lanes_along_n(machine: Machine, tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "it waits for one load too few": ("wait_for_copy_groups<LAG - 1>", "wait_for_copy_groups<LAG>"),
+    "it waits for one load too few": ("groups<LAG - PER_BARRIER>", "groups<LAG - PER_BARRIER + 1>"),
+    "pairs: it waits for one load too few": ("groups<LAG - PER_BARRIER>", "groups<LAG - PER_BARRIER + 1>"),
+    "pairs: a load comes too early": ("LAG = STAGES - PER_BARRIER - IN_FLIGHT", "LAG = STAGES - 1 - IN_FLIGHT"),
+    "pairs: it waits in the second turn only": ("/ STAGE_BYTES % 2 != 0", "/ STAGE_BYTES % 2 == 0"),
     "no barrier": (
         "IN_FLIGHT * GROUPS : MOST)>();\n        }\n        WP_TILE_SYNC();",
         "IN_FLIGHT * GROUPS : MOST)>();\n        }",
@@ -121,7 +132,11 @@ def test_a_shorter_pipeline_is_an_error(machine: Machine, tmp_path: Path, fault:
     cases = {"common": FORMS["common"], "start value": FORMS["start value"]}
     if "tf32" in fault:
         cases = with_type({"eight steps": Case(128, 128, 64, 128, 128, 128)}, "float32", "tf32")
-    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", cases, 90, 128, edit=edit)
+    main_loop = "auto"
+    if "pairs" in fault:
+        main_loop = "stages=6,in_flight=1,per_barrier=2"
+        cases = {"eleven turns": Case(64, 64, 16, 64, 64, 176)}
+    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", cases, 90, 128, main_loop, edit=edit)
     errors = []
     for name, case in cases.items():
         a, b, e, _ = case.arrays(1)

@@ -165,7 +165,7 @@ def test_stages_apart_from_idle_tiles() -> None:
         ("auto", LoopChoice()),
         ("mma", LoopChoice("mma")),
         ("wgmma, stages=3", LoopChoice("wgmma", 3)),
-        ("stages=8,in_flight=0,warps_m=2", LoopChoice(None, 8, 0, 2)),
+        ("stages=8,in_flight=0,per_barrier=2,warps_m=2", LoopChoice(None, 8, 0, 2, 2)),
     ],
 )
 def test_a_choice_is_read_from_text(text: str, expected: LoopChoice) -> None:
@@ -181,6 +181,7 @@ def test_a_choice_is_read_from_text(text: str, expected: LoopChoice) -> None:
         ("stages=9", "'stages=9' is unknown"),
         ("stages=", "'stages=' is unknown"),
         ("warps_m=-1", "'warps_m=-1' is unknown"),
+        ("per_barrier=3", "'per_barrier=3' is unknown"),
         ("mma,wgmma", "family is given twice"),
         ("two_buffers,stages=3", "double buffers have no other fields"),
     ],
@@ -215,6 +216,26 @@ def test_stages_can_be_chosen(stages: int, in_flight: int) -> None:
     else:
         assert isinstance(found, MainLoop)
         assert (found.stages, found.in_flight) == (stages, in_flight)
+
+
+@pytest.mark.parametrize("stages", [None, *range(2, 9)])
+@pytest.mark.parametrize("in_flight", [None, 0, 1])
+def test_two_iterations_can_share_a_barrier(stages: int | None, in_flight: int | None) -> None:
+    variant = variant_of(64, 64, 32, 128)
+    product = staged_product(variant, ALL)
+    assert isinstance(product, StagedProduct)
+    choice = LoopChoice(stages=stages, in_flight=in_flight, per_barrier=2)
+    found = main_loop([(variant, product)], 8192, tile_bytes=24576, idle_bytes=24576, at_end=True, choice=choice)
+    if stages is not None and stages < 6 and in_flight:
+        assert found == f"wgmma with {stages} stages in pairs has no products in flight"
+    elif stages is not None and (stages == 2 or stages % 2):
+        assert isinstance(found, str)
+        assert "in pairs" in found
+    else:
+        assert isinstance(found, MainLoop)
+        assert found.stages == (stages or 6)
+        assert found.in_flight == (int(found.stages >= 6) if in_flight is None else in_flight)
+        assert found.lag == found.stages - 2 - found.in_flight >= 2
 
 
 def test_products_in_flight_take_the_stages_that_they_need() -> None:

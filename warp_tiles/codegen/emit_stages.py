@@ -61,7 +61,7 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
     if extra:  # declared without an initializer, because a goto may not jump over one
         macros.add(Hook.BEGIN, loop, f"void* {memory}; {memory} = wp::tile_shared_storage_t::alloc({extra});")
     first = pointer(ring.first) if ring.first is not None else memory
-    kind = f"wt_module::Ring<{found.stages}, {found.in_flight}, {found.stage_bytes}>"
+    kind = f"wt_module::Ring<{found.stages}, {found.in_flight}, {found.per_barrier}, {found.stage_bytes}>"
     macros.add(Hook.BEGIN, loop, f"{kind} {name}; {name}.begin(wt_module::address({first}));")
     constant = constant_arrays(function, decision.loop)
     summed = {product.array: product for product in pipeline.products}

@@ -14,7 +14,12 @@ STAGE_ALIGNMENT = 1024  # bytes; the swizzling pattern of a slot repeats after s
 
 
 LEAST_STAGES, MOST_STAGES = 2, 8
-_FIELDS = {"stages": range(LEAST_STAGES, MOST_STAGES + 1), "in_flight": range(2), "warps_m": range(1, 33)}
+_FIELDS = {
+    "stages": range(LEAST_STAGES, MOST_STAGES + 1),
+    "in_flight": range(2),
+    "per_barrier": range(1, 3),
+    "warps_m": range(1, 33),
+}
 
 
 @dataclass(frozen=True)
@@ -23,13 +28,14 @@ class LoopChoice:
 
     Attributes:
         family: The instructions of staged products, or ``two_buffers`` for double buffers in place of stages.
-        stages, in_flight: Those of :class:`MainLoop`. Only ``wgmma`` has products in flight.
+        stages, in_flight, per_barrier: Those of :class:`MainLoop`. Only ``wgmma`` has products in flight.
         warps_m: That of :class:`StagedProduct`.
     """
 
     family: Literal["wgmma", "mma", "two_buffers"] | None = None
     stages: int | None = None
     in_flight: int | None = None
+    per_barrier: int | None = None
     warps_m: int | None = None
 
     @staticmethod
@@ -85,6 +91,7 @@ class MainLoop:
         instruction: The instruction of its products.
         stages: Number of stages.
         in_flight: Iterations whose products may be in progress while the next ones are issued: 0 or 1.
+        per_barrier: Iterations for which the block waits once: 1 or 2. With 2, the number of stages is even.
         stage_bytes: Bytes of a stage.
         extra_bytes: Bytes of shared memory that the kernel needs beyond its tiles.
         blocks: Resident blocks of a multiprocessor, as far as shared memory and the registers of sums decide.
@@ -93,6 +100,7 @@ class MainLoop:
     instruction: LoopInstruction
     stages: int
     in_flight: int
+    per_barrier: int
     stage_bytes: int
     extra_bytes: int
     blocks: int
@@ -100,4 +108,4 @@ class MainLoop:
     @property
     def lag(self) -> int:
         """Iterations between the loads of tiles and their products."""
-        return self.stages - 1 - self.in_flight
+        return self.stages - self.per_barrier - self.in_flight

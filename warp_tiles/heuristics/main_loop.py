@@ -206,25 +206,28 @@ def main_loop(
     variant, product = products[0]
     arch, threads = variant.arch, variant.threads
     limit = block_shared_bytes(arch) - _SYSTEM_BYTES - 4 * threads
+    per_barrier = choice.per_barrier or 1
+    counts = range(LEAST_STAGES, _USEFUL_STAGES + 2 * per_barrier - 1) if choice.stages is None else (choice.stages,)
+    possible = [count for count in counts if _is_possible(product, count, choice.in_flight or 0, per_barrier)]
+    if not possible:
+        if per_barrier > 1 and not choice.in_flight:
+            return f"{choice.stages} stages cannot be waited for in pairs"
+        pairs = " in pairs" if per_barrier > 1 else ""
+        return f"{product.instruction} with {counts[0]} stages{pairs} has no products in flight"
     found = []
-    least, most = (LEAST_STAGES, _USEFUL_STAGES) if choice.stages is None else (choice.stages, choice.stages)
-    for stages in range(least, most + 1):
+    for stages in possible:
         extra = _extra_bytes(stages * stage_bytes, idle_bytes, at_end)
         total = around_bytes + tile_bytes + extra
         if total > limit:
             continue
         blocks = _resident_blocks(products, total)
         is_overlapped = blocks == 1 or max(v.k * DTYPE_BYTES[v.a.dtype] for v, _ in products) <= _SHORT_BYTES
-        in_flight = int(product.instruction == "wgmma" and is_overlapped and stages > LEAST_STAGES)
-        if choice.in_flight is not None:
-            if choice.in_flight and (product.instruction != "wgmma" or stages == LEAST_STAGES):
-                continue
-            in_flight = choice.in_flight
-        found.append(MainLoop(product.instruction, stages, in_flight, stage_bytes, extra, blocks))
-    if choice.in_flight and (product.instruction != "wgmma" or most == LEAST_STAGES):
-        return f"{product.instruction} with {least} stages has no products in flight"
+        in_flight = choice.in_flight
+        if in_flight is None:
+            in_flight = int(is_overlapped and _is_possible(product, stages, 1, per_barrier))
+        found.append(MainLoop(product.instruction, stages, in_flight, per_barrier, stage_bytes, extra, blocks))
     if not found:
-        least = max(least, LEAST_STAGES + (choice.in_flight or 0))
+        least = possible[0]
         needed = around_bytes + tile_bytes + _extra_bytes(least * stage_bytes, idle_bytes, at_end)
         return f"{least} stages of {stage_bytes} bytes need {needed} bytes of shared memory, and there are {limit}"
     wanted = 2 if product.instruction == "wgmma" else max(2, LEAST_WARPS * LANES // threads)
@@ -234,6 +237,12 @@ def main_loop(
     if is_free and best.blocks * threads < LEAST_WARPS * LANES and best.blocks < without:
         return f"a multiprocessor has {best.blocks} blocks of {threads} threads with them, and {without} without"
     return best
+
+
+def _is_possible(product: StagedProduct, stages: int, in_flight: int, per_barrier: int) -> bool:
+    """True if a ring can have so many stages: each iteration that the block waits for is loaded before (``Ring``)."""
+    may_be_in_flight = not in_flight or product.instruction == "wgmma"
+    return may_be_in_flight and stages % per_barrier == 0 and stages - in_flight >= 2 * per_barrier
 
 
 def _resident_blocks(products: Sequence[tuple[GemmVariant, StagedProduct]], shared_bytes: int) -> int:
