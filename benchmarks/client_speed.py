@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -38,6 +37,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.client_record import Record, Run
 from benchmarks.machine import ROOT, cpu_record, gpu_record, source_digest
+from benchmarks.processes import environment
 from warp_tiles.launch.previous_run import FOLDER
 
 MODELS = {  # of the package's test data, with the number of worlds and the options of its own benchmark
@@ -198,18 +198,13 @@ class Runner:
         given = SETTINGS["tiles" if side == AGAIN else side]
         prefix = [sys.executable] if given is None else [sys.executable, "-m", "warp_tiles", "run"]
         words = [*prefix, str(client.script), *client.arguments, *(client.warm if phase == "warm" else client.cold)]
-        environment = {
-            **os.environ,
-            "WARP_CACHE_PATH": str(caches / "warp"),
-            "WARP_TILES_CACHE_DIR": str(caches / "tiles"),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-            **(given or {}),
-        }
+        paths = {"WARP_CACHE_PATH": caches / "warp", "WARP_TILES_CACHE_DIR": caches / "tiles"}
+        variables = environment(**paths, **(given or {}))
         run: Run = {"side": side, "phase": phase, "together": together}
         start = time.perf_counter()
         shown: deque[str] = deque(maxlen=SHOWN_LINES)
         with tempfile.TemporaryFile("w+") as errors:
-            with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+            with subprocess.Popen(words, env=variables, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
                 timer = threading.Timer(self.limit_s, process.kill)
                 timer.daemon = True
                 timer.start()

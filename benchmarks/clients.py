@@ -28,6 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.machine import ROOT, source_digest
+from benchmarks.processes import environment
 from warp_tiles.tuning.environment import processor
 
 ARCH = 90
@@ -121,17 +122,13 @@ def run_side(python: Path, name: str, side: str, limit_s: float) -> dict[str, An
         LeftOut: The process failed or took longer than the limit.
     """
     with tempfile.TemporaryDirectory() as folder:
-        path = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith("WARP_")},
-            "PYTHONPATH": os.pathsep.join(filter(None, path)),
-            "WARP_CACHE_PATH": str(Path(folder, "warp")),
-            "WARP_TILES_CACHE_DIR": str(Path(folder, "tiles")),
-        }
+        caches = {"WARP_CACHE_PATH": Path(folder, "warp"), "WARP_TILES_CACHE_DIR": Path(folder, "tiles")}
+        others = {key: value for key, value in os.environ.items() if not key.startswith("WARP_")}
+        variables = environment(others, **caches)
         command = [str(python), "-m", "benchmarks.client_scripts.child", name, side, str(Path(folder, "out"))]
         try:
             run = subprocess.run(
-                command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=limit_s
+                command, env=variables, cwd=folder, capture_output=True, text=True, check=False, timeout=limit_s
             )
         except subprocess.TimeoutExpired:
             raise LeftOut(f"{side}: it took longer than {limit_s:g} s") from None

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.processes import environment
 
 WORKERS, THREADS, ARCH = 4, 128, 90
 SIDES = ("own", "dask")
@@ -118,7 +119,7 @@ def _run(side: str, built: str, state: str) -> dict[str, Any]:
         caches = {"WARP_CACHE_PATH": f"{folder}/warp", "WARP_TILES_CACHE_DIR": f"{folder}/cache"}
         done = subprocess.run(
             [sys.executable, __file__, "--child", side, built, state, folder],
-            env={**os.environ, **caches},
+            env=environment(**caches),
             capture_output=True,
             text=True,
         )

@@ -24,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.machine import driver_version, source_digest
+from benchmarks.processes import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,8 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def run(command: list[str], **environ: str) -> dict[str, Any]:
     """Run a command at the top of the checkout. Returns its status, time and last lines."""
     start = time.time()
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **environ}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment(**environ), capture_output=True, text=True)
     lines = (done.stdout + done.stderr).strip().splitlines()
     shown = " ".join(Path(part).name if part == sys.executable else part for part in command)
     print(f"{shown}: exit {done.returncode} in {time.time() - start:.0f} s", flush=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.processes import environment
 
 KERNEL = """
 @wp.kernel{options}
@@ -121,13 +122,11 @@ def build(job: Job) -> dict[str, Any]:
     """
     for folder in (job.warp_cache, job.tiles_cache, job.out):
         Path(folder).mkdir(parents=True, exist_ok=True)
-    root = str(Path(__file__).resolve().parent.parent)
-    path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    caches = {"WARP_CACHE_PATH": job.warp_cache, "WARP_TILES_CACHE_DIR": job.tiles_cache, "PYTHONPATH": path}
+    caches = {"WARP_CACHE_PATH": job.warp_cache, "WARP_TILES_CACHE_DIR": job.tiles_cache}
     run = subprocess.run(
         [sys.executable, "-c", _CHILD],
         input=json.dumps(asdict(job)),
-        env={**os.environ, **caches, **dict(job.settings)},
+        env=environment(**caches, **dict(job.settings)),
         capture_output=True,
         text=True,
     )

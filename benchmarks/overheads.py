@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.processes import environment
+
 STARTUP = """
 import sys, time
 start = time.perf_counter()
@@ -47,15 +49,11 @@ def startup(scratch: Path, repeats: int) -> dict[str, Any]:
     """Time the import plus first load of a cached module, and a launch, with and without warp_tiles."""
     source = scratch / "startup_kernel.py"
     source.write_text(STARTUP_KERNEL)
-    root = str(Path(__file__).resolve().parent.parent)
-    environ = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
-        "WARP_CACHE_PATH": str(scratch / "startup_warp"),
-        "WARP_TILES_CACHE_DIR": str(scratch / "startup_tiles"),
-        "PYTHONPYCACHEPREFIX": str(scratch / "bytecode"),  # as for an installed package
-    }
-    environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    environ = environment(
+        WARP_CACHE_PATH=scratch / "startup_warp",
+        WARP_TILES_CACHE_DIR=scratch / "startup_tiles",
+        PYTHONPYCACHEPREFIX=scratch / "bytecode",
+    )
     found: dict[str, list[tuple[float, float]]] = {"warp": [], "tiles": []}
     for repeat in range(repeats + 1):
         for who, values in found.items():

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.compile_time import ARCH, THREADS, machine, median_of
 from benchmarks.measure import Job, Kernel, build
+from benchmarks.processes import environment
 
 KERNEL = Kernel(64, 64, 64).source(None)
 ODD_THREADS = 48  # not a multiple of a warp, which mma does not support
@@ -65,14 +65,8 @@ def compiled(policy: str, threads: int, folder: Path, *, again: str = "") -> dic
 def background(folder: Path) -> dict[str, Any]:
     """Seconds until the first load of a module, until its builds are swapped in, and of the load that swaps them."""
     (folder / "odd_kernels.py").write_text("import warp as wp\n" + KERNEL)
-    root = str(Path(__file__).resolve().parent.parent)
-    environ = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
-        "WARP_CACHE_PATH": str(folder / "warp"),
-        "WARP_TILES_CACHE_DIR": str(folder / "tiles"),
-        "WARP_TILES_BACKGROUND": "1",
-    }
+    caches = {"WARP_CACHE_PATH": folder / "warp", "WARP_TILES_CACHE_DIR": folder / "tiles"}
+    environ = environment(**caches, WARP_TILES_BACKGROUND="1")
     command = [sys.executable, "-c", _BACKGROUND, str(folder)]
     run = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(run.stdout.strip().splitlines()[-1])

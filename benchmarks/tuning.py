@@ -25,6 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.machine import ROOT, cpu_record
+from benchmarks.processes import environment
 
 SHAPE = (64, 64, 64)
 MAX_OTHERS = 0.05  # share of the cores that other processes may take during a search
@@ -76,12 +77,7 @@ print(json.dumps({{name: sorted(values)[len(values) // 2] for name, values in ti
 def child(code: str, folder: Path, **values: Any) -> dict[str, Any]:
     """Run a fresh process with caches in ``folder``. Returns the JSON that it prints last."""
     text = (_BEGIN + code).format(shape=SHAPE, **values)
-    environ = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
-        "WARP_CACHE_PATH": str(folder / "warp"),
-        "WARP_TILES_CACHE_DIR": str(folder / "tiles"),
-    }
+    environ = environment(WARP_CACHE_PATH=folder / "warp", WARP_TILES_CACHE_DIR=folder / "tiles")
     run = subprocess.run(
         [sys.executable, "-c", text], env=environ, cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -6,7 +6,6 @@ python -m benchmarks.variant_times      # prints JSON; no GPU is needed
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -14,6 +13,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from benchmarks.processes import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 THREADS, ARCH, REPEATS = 128, 90, 7
@@ -62,9 +63,8 @@ def _rows() -> Iterator[dict[str, Any]]:
 
 def variant_times() -> list[dict[str, Any]]:
     """Measure one row for each dtype, size and role, in a fresh process."""
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     command = [sys.executable, "-m", "benchmarks.variant_times"]
-    run = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    run = subprocess.run(command, env=environment(), capture_output=True, text=True)
     if run.returncode:
         sys.exit(f"the variants could not be built:\n{run.stdout}\n{run.stderr}")
     rows: list[dict[str, Any]] = json.loads(run.stdout)

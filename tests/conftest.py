@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from benchmarks.stand_in import StandIn
     from tests.bench import Bench
 
+LIBRARY_BYTES = 1 << 20  # files from this size on are hashed once
 _scratch = tempfile.TemporaryDirectory(prefix="warp_tiles_tests_")
 os.environ.setdefault("WARP_CACHE_PATH", str(Path(_scratch.name) / "warp"))
 os.environ.setdefault("WARP_TILES_CACHE_DIR", str(Path(_scratch.name) / "lto"))
@@ -22,6 +23,27 @@ os.environ.setdefault("WARP_TILES_CACHE_DIR", str(Path(_scratch.name) / "lto"))
 
 # cmake and ninja from the test extra are beside the interpreter, also if its environment is not activated
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _hash_each_library_once() -> Iterator[None]:
+    """Hash the compiler and the linker once in this process, not once for each of the caches that tests begin with."""
+    from warp_tiles.cache import _memo
+
+    hash_file, digests = _memo._hash_file, {}
+
+    def hash_once(path: str | os.PathLike[str]) -> str:
+        status = os.stat(path)
+        if status.st_size < LIBRARY_BYTES:
+            return hash_file(path)
+        state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        if state not in digests:
+            digests[state] = hash_file(path)
+        return digests[state]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_memo, "_hash_file", hash_once)
+        yield
 
 
 @pytest.fixture

@@ -26,7 +26,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import warp as wp
 
-from benchmarks.machine import ROOT, source_digest
+from benchmarks.machine import source_digest
+from benchmarks.processes import environment
 
 RECORD = "record.json"
 ARCH = 90
@@ -157,14 +158,12 @@ class BuildStore:
             shutil.rmtree(self.folder(build), ignore_errors=True)
             self.folder(build).mkdir(parents=True)
             (self.folder(build) / f"{build.module}.py").write_text(build.text)
-        environ = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
-            "WARP_CACHE_PATH": str(self.root / "caches" / side),
-            "WARP_TILES_CACHE_DIR": str(self.root / "caches" / "lto"),
-            "WARP_TILES_PROVIDER": self.provider,
-            "WARP_TILES_JOBS": "1",
-        }
+        environ = environment(
+            WARP_CACHE_PATH=self.root / "caches" / side,
+            WARP_TILES_CACHE_DIR=self.root / "caches" / "lto",
+            WARP_TILES_PROVIDER=self.provider,
+            WARP_TILES_JOBS="1",
+        )
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.speed.builds"],
             input=json.dumps({"tiles": side == "tiles", "items": items}),
