@@ -22,6 +22,10 @@ def sum_{out}(x: wp.float32, y: wp.float32):
 @wp.func
 def plus_{out}(x: wp.float32):
     return wp.{out}(x + wp.float32(2.0))
+
+@wp.func
+def store_{out}(C: wp.array2d(dtype=wp.{out}), c: Any, other: Any, i: int, j: int):
+    wp.tile_store(C, wp.tile_map(sum_{out}, c, other), offset=(i * 32, j * 32))
 """
 HEAD = """
 @wp.kernel(enable_backward=False)
@@ -60,12 +64,17 @@ BODIES = {
     wp.tile_store(C, result, offset=(i * 32, j * 32))""",
     "map of registers": """    other = wp.tile_load(A, shape=(32, 32), offset=(0, 0), storage="register")
     wp.tile_store(C, wp.tile_map(sum_{out}, c, other), offset=(i * 32, j * 32))""",
+    "in a function": """    row = wp.tile_broadcast(wp.tile_load(A, shape=(1, 32), storage="shared"), shape=(32, 32))
+    store_{out}(C, c, row, i, j)""",
+    "registers in a function": """    other = wp.tile_load(A, shape=(32, 32), storage="register")
+    store_{out}(C, c, other, i, j)""",
     "in bands": """    for row in range(0, 32, 8):
         band = wp.tile_view(c, offset=(row, 0), shape=(8, 32))
         wp.tile_store(C, wp.tile_astype(band, dtype=wp.{out}), offset=(i * 32 + row, j * 32))""",
 }
 # the number of stores that compute the tile themselves; Warp unrolls the loop over four bands
 COMPUTED = {"direct": 1, "variable": 1, "transposed": 1, "in bands": 4}
+COMPUTED |= {"in a function": 1}  # both calls of the function have this text; with registers it stores elements
 COMPUTED |= {"map": 1, "map of two": 1, "map of a number": 1, "map of five": 1}
 TYPES = ("float16", "float64", "int32", "uint8")
 SIZES = {"whole": (64, 64), "edges": (56, 40), "unaligned": (50, 37)}
@@ -109,10 +118,12 @@ class Case:
             return 2 * product
         if self.form == "map of a number":
             return product + np.arange(columns) // 32
+        first = np.tile(a[0, :32], 2)[:columns]
         if self.form == "map of five":
-            first = np.tile(a[0, :32], 2)[:columns]
             return product + 7 + first
-        if self.form == "map of registers":
+        if self.form == "in a function":
+            return product + first
+        if self.form in ("map of registers", "registers in a function"):
             tile = np.zeros((32, 32), dtype=np.float32)
             tile[:, :] = a[:32, :32]
             return product + np.tile(tile, (2, 2))[:rows, :columns]

@@ -3,11 +3,12 @@
 // Stores of tiles that tile_map or tile_astype computes. Warp keeps such a tile in registers, from which tile_store writes
 // single elements. Here each thread reads vectors of shared tiles, computes a vector of results and stores it.
 //
-//   store_computed<Result>(compute, store, tile, result)
+//   store_computed(compute, store, result, tile, others...)
 //
 // is `compute(tile, result); store(result)`: two statements of the program, as functions of the first operand and of the
-// computed tile, which has the type Result. If the operand is a shared tile, `compute` gets a Lazy in its place. Then the
-// overloads of Warp's functions below read nothing, and return a Computed, which `store` evaluates.
+// computed tile. `others` are further operands that the program's functions received. If all of them are shared tiles,
+// `compute` gets a Lazy in place of the first one. Then the overloads of Warp's functions below read nothing, and return a
+// Computed, which `store` evaluates.
 #pragma once
 
 #include "arch/memory.cuh"
@@ -159,19 +160,21 @@ template <typename Store> struct StoreNow {
     template <typename Tile> inline __device__ void operator=(const Tile& tile) const { store(tile); }
 };
 
-template <typename Compute, typename Store, typename Tile, typename Result>
-inline __device__ void store_computed(const Compute& compute, const Store& store, Tile& tile, Result& result)
-{
-    compute(tile, result);
-    store(result);
-}
+// True for a shared tile, whose elements any thread can read.
+template <typename Tile> struct IsShared {
+    static constexpr bool value = false;
+};
 
-template <typename Compute, typename Store, typename T, typename Layout, bool Owner, typename Result>
+template <typename T, typename Layout, bool Owner> struct IsShared<wp::tile_shared_t<T, Layout, Owner>> {
+    static constexpr bool value = true;
+};
+
+template <typename Compute, typename Store, typename Result, typename Tile, typename... Others>
 inline __device__ void
-store_computed(const Compute& compute, const Store& store, wp::tile_shared_t<T, Layout, Owner>& tile, Result& result)
+store_computed(const Compute& compute, const Store& store, Result& result, Tile& tile, const Others&...)
 {
-    if constexpr (Layout::Shape::N == 2) {
-        Lazy<wp::tile_shared_t<T, Layout, Owner>> lazy {tile};
+    if constexpr (Tile::Layout::Shape::N == 2 && IsShared<Tile>::value && (IsShared<Others>::value && ...)) {
+        Lazy<Tile> lazy {tile};
         const StoreNow<Store> now {store};
         compute(lazy, now);
     } else {

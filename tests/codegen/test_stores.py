@@ -37,8 +37,8 @@ def test_operands_of_a_map() -> None:
         return count(t.operation("tile_map", Scalar("f"), *operands, results=(D,), hook=t.number()), store())
 
     assert mapped(C) == mapped(C, C) == mapped(C, Scalar("x", 2.0), t.tile("e")) == 1
-    assert mapped(t.parameter("p")) == 1, "a parameter may be a shared tile"
-    assert mapped(C, t.parameter("p")) == mapped(C, t.register("r")) == 0, "or a tile in registers"
+    assert mapped(t.parameter("p")) == mapped(C, t.parameter("p")) == 1, "a parameter may be a shared tile"
+    assert mapped(C, t.register("r")) == 0
     assert mapped(*[C] * 5) == 1
     assert mapped(*[C] * 6) == 0
 
@@ -67,6 +67,15 @@ def test_other_stores(nodes: tuple[Node, ...]) -> None:
     assert count(*nodes) == 0
 
 
+def test_the_code_passes_the_parameters() -> None:
+    """The compiler decides by their types."""
+    p, q = t.parameter("p"), t.parameter("q")
+    mapped = t.operation("tile_map", Scalar("f"), p, q, C, q, p, results=(D,), hook=t.number())
+    macros, function = Macros(), t.function(mapped, store())
+    emit_computed_stores(macros, function)
+    assert "wt_module::store_computed(wt_compute, wt_store, d, p, q); }" in "".join(macros.definitions([function]))
+
+
 def test_the_code() -> None:
     first, second = convert(), store()
     function = t.function(first, second)
@@ -78,7 +87,7 @@ def test_the_code() -> None:
     texts = {line.split("(")[0].split()[1]: line.partition(") ")[2] for line in lines if "(...)" in line}
     compute = "{ const auto wt_compute = [&](auto& c, auto& d) { __VA_ARGS__ };"
     stored = (
-        "const auto wt_store = [&](auto& d) { __VA_ARGS__ }; wt_module::store_computed(wt_compute, wt_store, c, d); }"
+        "const auto wt_store = [&](auto& d) { __VA_ARGS__ }; wt_module::store_computed(wt_compute, wt_store, d, c); }"
     )
     assert texts[Hook.AT.name_of(first.hook)] == compute
     assert texts[Hook.AT.name_of(second.hook)] == stored

@@ -37,6 +37,7 @@ KEYS = {
     "bias": key(Epilogue("float32", bias="float32")),
     "beta": key(Epilogue("float32", has_beta=True)),
     "tanh": key(Epilogue("float32", function=wp.tanh)),
+    "abs": key(Epilogue("float32", function=wp.abs)),
     "square": key(Epilogue("float32", function=square)),
     "cube": key(Epilogue("float32", function=cube)),
 }

@@ -194,6 +194,41 @@ def test_a_call_keeps_no_array_alive() -> None:
     assert [reference() for reference in references] == [None] * 3
 
 
+def test_a_call_with_the_same_arrays_sees_what_changed() -> None:
+    a, b, out = on(integers(1, 9, 8)), on(integers(2, 8, 7)), on(np.zeros((9, 7)))
+    for _ in range(2):
+        warp_tiles.matmul(a, b, out)
+        assert np.array_equal(out.numpy(), a.numpy() @ b.numpy())
+    a.fill_(3.0)
+    warp_tiles.matmul(a, b, out, alpha=2.0)
+    assert np.array_equal(out.numpy(), 2.0 * a.numpy() @ b.numpy())
+    warp_tiles.matmul(a, b, out, alpha=3.0)
+    assert np.array_equal(out.numpy(), 3.0 * a.numpy() @ b.numpy())
+    warp_tiles.matmul(a, b, out, epilogue=wp.abs)
+    warp_tiles.matmul(a, b, out, epilogue=wp.neg)
+    assert np.array_equal(out.numpy(), -(a.numpy() @ b.numpy()))
+
+
+def test_a_call_with_the_same_arrays_in_other_memory_reads_it() -> None:
+    a, other, b, out = on(integers(1, 9, 8)), on(integers(3, 9, 8)), on(integers(2, 8, 7)), on(np.zeros((9, 7)))
+    warp_tiles.matmul(a, b, out)
+    expected = other.numpy() @ b.numpy()
+    a.ptr, other.ptr = other.ptr, a.ptr
+    warp_tiles.matmul(a, b, out)
+    a.ptr, other.ptr = other.ptr, a.ptr
+    assert np.array_equal(out.numpy(), expected)
+
+
+def test_a_new_array_with_the_identity_of_an_old_one_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python gives a new object the identity of a deleted one."""
+    monkeypatch.setattr(matmul_module, "id", lambda array: 7, raising=False)
+    a, b, out = on(integers(1, 9, 8)), on(integers(2, 8, 7)), on(np.zeros((9, 7)))
+    warp_tiles.matmul(a, b, out)
+    half = wp.array(ptr=a.ptr, dtype=wp.float32, shape=(9, 4), strides=a.strides, device=CPU)
+    with pytest.raises(warp_tiles.MatmulError, match="4 columns"):
+        warp_tiles.matmul(half, b, out)
+
+
 def test_a_modified_module_is_built_again() -> None:
     from warp_tiles.product import matmul
 
@@ -209,9 +244,11 @@ def test_the_memory_of_checked_calls_is_bounded(monkeypatch: pytest.MonkeyPatch)
     from warp_tiles.product import matmul
 
     monkeypatch.setattr(matmul, "_MOST_CALLS", 4)
-    for m in range(1, 12):
-        warp_tiles.matmul(on(integers(1, m, 8)), on(integers(2, 8, 7)))
+    arrays = [(on(integers(1, m, 8)), on(integers(2, 8, 7)), on(np.zeros((m, 7)))) for m in range(1, 12)]
+    for a, b, out in arrays:
+        warp_tiles.matmul(a, b, out)
     assert len(matmul._known) <= 4
+    assert len(matmul._repeats) <= 4
 
 
 def test_a_cpu_graph_replays_the_product() -> None:

@@ -52,6 +52,7 @@ class PreparedLaunch:
         self._definition = Definition(kernel, kernel.module, launch.block_dim)
         packed = launch.params if isinstance(launch.params, list) else []  # while a script is planned, there are none
         self._structures, self._scalars = packed[1 : 1 + len(self._arrays)], packed[1 + len(self._arrays) :]
+        self._values: tuple[Sequence[int | None], tuple[float, ...]] | None = None  # that are packed
         self._lock = threading.Lock()
 
     def is_current(self) -> bool:
@@ -65,14 +66,20 @@ class PreparedLaunch:
             pointers: The memory of each array. Trailing arrays without memory may be left out.
             scalars: New values of the last arguments.
         """
+        values = (tuple(pointers), scalars)
         with self._lock:
-            for structure, pointer in zip(self._structures, pointers):
-                structure.data = pointer or 0
-            for packed, value in zip(self._scalars[len(self._scalars) - len(scalars) :], scalars):
-                packed.value = value
+            if values != self._values:
+                self._pack(*values)
+                self._values = values
             if self._runtime._apic_capture is not None:  # such a capture looks the arrays up by their objects
                 self._launch.fwd_args = [*self._views(pointers), *self._launch.fwd_args[len(self._arrays) :]]
             self._replay.run()
+
+    def _pack(self, pointers: Sequence[int | None], scalars: Sequence[float]) -> None:
+        for structure, pointer in zip(self._structures, pointers):
+            structure.data = pointer or 0
+        for packed, value in zip(self._scalars[len(self._scalars) - len(scalars) :], scalars):
+            packed.value = value
 
     def _views(self, pointers: Sequence[int | None]) -> list[Any]:
         return [

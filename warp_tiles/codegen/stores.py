@@ -32,9 +32,10 @@ class ComputedStore:
     store: Operation
 
     @property
-    def source(self) -> Tile:
-        """The first tile from which it is computed."""
-        return next(value for value in self.computation.operands if isinstance(value, Tile))
+    def sources(self) -> list[Tile]:
+        """The tiles from which it is computed: the first one, and parameters that may be in registers."""
+        first, *others = (value for value in self.computation.operands if isinstance(value, Tile))
+        return [first, *dict.fromkeys(tile for tile in others if tile.parameter and tile != first)]
 
     @property
     def result(self) -> Tile:
@@ -61,14 +62,13 @@ def computed_stores(function: FunctionTrace) -> Iterator[ComputedStore]:
 
 
 def _is_computation(operation: Operation) -> bool:
-    """True for a computation from shared tiles and numbers. Only the first tile may be a parameter in registers."""
+    """True for a computation from shared tiles, parameters and numbers. The caller decides where parameters are."""
     if operation.hook is None or operation.name not in (ASTYPE, MAP):
         return False
     tiles = [value for value in operation.operands if isinstance(value, Tile)]
     if not tiles or len(operation.operands) > 1 + MOST_OPERANDS:
         return False
-    first, *others = tiles
-    return all(tile.storage == "shared" and not tile.parameter for tile in others if tile != first)
+    return all(tile.storage == "shared" or tile.parameter for tile in tiles if tile != tiles[0])
 
 
 def _next_operation(nodes: tuple[Node, ...]) -> Operation | None:
@@ -87,9 +87,10 @@ def emit_computed_stores(macros: Macros, function: FunctionTrace) -> None:
     Computation and store become functions in a block of their own, because a ``goto`` may not jump over a variable.
     """
     for found in computed_stores(function):
-        source, result = found.source.name, found.result.name
+        source, result = found.sources[0].name, found.result.name
         compute = f"{{ const auto wt_compute = [&](auto& {source}, auto& {result}) {{ {STATEMENT} }};"
         macros.replace(Hook.AT, hook_of(found.computation), compute)
         store = f"const auto wt_store = [&](auto& {result}) {{ {STATEMENT} }};"
-        call = f"wt_module::store_computed(wt_compute, wt_store, {source}, {result}); }}"
+        tiles = ", ".join([result, *(tile.name for tile in found.sources)])
+        call = f"wt_module::store_computed(wt_compute, wt_store, {tiles}); }}"
         macros.replace(Hook.AT, hook_of(found.store), f"{store} {call}")

@@ -38,7 +38,6 @@ def finish_function(epilogue: Epilogue) -> Any:
     has_beta, has_bias, has_function = epilogue.has_beta, epilogue.bias is not None, epilogue.function is not None
     function = epilogue.function
 
-    @wp.func
     def finish(total: sums, alpha: sums, beta: sums, old: out, bias: bias_type):
         value = alpha * total
         if has_beta:
@@ -49,7 +48,9 @@ def finish_function(epilogue: Epilogue) -> Any:
             value = function(value)
         return out(value)
 
-    return finish
+    if has_function and function.is_builtin():  # Warp's hash of a kernel contains no built-in functions of closures
+        finish.__qualname__ += f"_{function.key}"
+    return wp.func(finish)
 
 
 @functools.cache

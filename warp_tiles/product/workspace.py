@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,20 +34,45 @@ class _Kept:
         arrived: The counters.
         older: Smaller ones, to which the graphs of other libraries may still write.
         lock: Held from the first kernel that writes to it to the last one that reads it.
+        size_bytes: Size of the memory. It never shrinks.
+        memory: Its addresses.
     """
 
     sums: Any = None
     arrived: Any = None
     older: list[Any] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    size_bytes: int = 0
+    memory: Workspace = field(default_factory=lambda: Workspace(0, 0))
+
+    def __enter__(self) -> Workspace:
+        self.lock.acquire()
+        return self.memory
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.release()
+
+    def grow(self, size_bytes: int, device: Any) -> None:
+        """Makes the memory at least this large."""
+        import warp as wp
+
+        with self.lock:
+            if self.arrived is None:
+                self.arrived = wp.zeros(COUNTERS, dtype=wp.int32, device=device)
+            if self.size_bytes < size_bytes:
+                size = min(KEPT_BYTES, 1 << (size_bytes - 1).bit_length())
+                sums = wp.empty(size, dtype=wp.uint8, device=device)
+                if self.sums is not None:
+                    self.older.append(self.sums)
+                self.sums, self.size_bytes = sums, size
+                self.memory = Workspace(sums.ptr, self.arrived.ptr)
 
 
 _kept: dict[tuple[str, int], _Kept] = {}
 
 
-@contextmanager
-def workspace(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace]:
-    """Yields memory for kernels that the caller launches in the block, on the device's current stream.
+def workspace(size_bytes: int, counters: int, device: Any) -> AbstractContextManager[Workspace]:
+    """Memory for kernels that the caller launches in the block, on the device's current stream.
 
     A graph that Warp captures gets memory of its own, because it may run on another stream. A graph that another
     library captures gets that of the stream, if there is enough: memory allocated during a capture serves this graph
@@ -58,22 +83,22 @@ def workspace(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace
         counters: The number of counters.
         device: Warp's device.
     """
+    if not device.is_cuda or size_bytes > KEPT_BYTES or counters > COUNTERS or device.captures:
+        return _temporary(size_bytes, counters, device)
+    stream = (device.alias, device.stream.cuda_stream)
+    kept = _kept.get(stream)
+    if kept is None or kept.size_bytes < size_bytes:
+        if device.is_capturing:
+            return _temporary(size_bytes, counters, device)
+        kept = _kept.setdefault(stream, _Kept())
+        kept.grow(size_bytes, device)
+    return kept
+
+
+@contextmanager
+def _temporary(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace]:
     import warp as wp
 
-    kept = _kept.setdefault((device.alias, device.stream.cuda_stream), _Kept()) if device.is_cuda else _Kept()
-    is_enough = kept.arrived is not None and kept.sums is not None and kept.sums.capacity >= size_bytes
-    is_kept = device.is_cuda and size_bytes <= KEPT_BYTES and counters <= COUNTERS and not device.captures
-    if not is_kept or (not is_enough and device.is_capturing):
-        sums = wp.empty(size_bytes, dtype=wp.uint8, device=device)
-        arrived = wp.zeros(counters, dtype=wp.int32, device=device)
-        yield Workspace(sums.ptr, arrived.ptr or 0)
-        return
-    with kept.lock:
-        if kept.sums is None or kept.sums.capacity < size_bytes:
-            if kept.sums is not None:
-                kept.older.append(kept.sums)
-            size = min(KEPT_BYTES, 1 << (size_bytes - 1).bit_length())
-            kept.sums = wp.empty(size, dtype=wp.uint8, device=device)
-        if kept.arrived is None:
-            kept.arrived = wp.zeros(COUNTERS, dtype=wp.int32, device=device)
-        yield Workspace(kept.sums.ptr, kept.arrived.ptr)
+    sums = wp.empty(size_bytes, dtype=wp.uint8, device=device)
+    arrived = wp.zeros(counters, dtype=wp.int32, device=device)
+    yield Workspace(sums.ptr, arrived.ptr or 0)
