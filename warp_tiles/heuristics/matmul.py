@@ -177,13 +177,18 @@ def choose_matmul(
     )
 
 
-def shared_bytes(problem: MatmulProblem, config: MatmulConfig) -> int:
-    """Shared memory of a block in bytes: the tiles of A, B and C, and a band of the previous C."""
+def shared_bytes(problem: MatmulProblem, config: MatmulConfig, loaded: int = 0) -> int:
+    """Shared memory of a block in bytes: the tiles of A, B and C, and rows of the previous C.
+
+    Args:
+        problem, config: The product.
+        loaded: The number of these rows; 0 for a band.
+    """
     a = config.tile_m * config.tile_k * DTYPE_BYTES[problem.a] * (1 + (problem.in_parts == "a"))
     b = config.tile_n * config.tile_k * DTYPE_BYTES[problem.b] * (1 + (problem.in_parts == "b"))
     previous = 0
     if problem.has_beta and not problem.summed:
-        previous = band_of(config) * config.tile_n * DTYPE_BYTES[problem.out]
+        previous = (loaded or band_of(config)) * config.tile_n * DTYPE_BYTES[problem.out]
     return a + b + config.tile_m * config.tile_n * DTYPE_BYTES[problem.sums] + previous + _MARGIN_BYTES
 
 
@@ -193,6 +198,22 @@ def band_of(config: MatmulConfig) -> int:
         return config.tile_m
     most = max(1, _BAND_ELEMENTS * config.threads // config.tile_n)
     return math.gcd(config.tile_m, 1 << (most.bit_length() - 1))
+
+
+def loaded_rows(problem: MatmulProblem, config: MatmulConfig, arch: int | None) -> int:
+    """Rows of the previous C that a block loads at a time: as many as leave room for as many resident blocks.
+
+    A block waits for each load, so that few large ones take less time.
+    """
+    rows = band_of(config)
+    if arch is None or not problem.has_beta or problem.summed:
+        return rows
+    while rows < config.tile_m and config.tile_m % (2 * rows) == 0:
+        needed = shared_bytes(problem, config, 2 * rows)
+        if needed > block_shared_bytes(arch) or _fitting(needed, arch) < _fitting(shared_bytes(problem, config), arch):
+            break
+        rows *= 2
+    return rows
 
 
 def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Iterator[MatmulConfig]:
@@ -237,8 +258,13 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
 
 def _resident(problem: MatmulProblem, config: MatmulConfig, arch: int) -> int:
     """Blocks that one multiprocessor runs at a time, as far as shared memory and threads decide."""
-    by_memory = multiprocessor_shared_bytes(arch) // (shared_bytes(problem, config) + RESERVED_SHARED_BYTES)
+    by_memory = _fitting(shared_bytes(problem, config), arch)
     return max(1, min(by_memory, RESIDENT_THREADS // config.threads, RESIDENT_BLOCKS))
+
+
+def _fitting(shared: int, arch: int) -> int:
+    """Blocks with so many bytes of shared memory that one multiprocessor has room for."""
+    return multiprocessor_shared_bytes(arch) // (shared + RESERVED_SHARED_BYTES)
 
 
 def blocks_of(problem: MatmulProblem, config: MatmulConfig) -> int:

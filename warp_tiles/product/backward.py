@@ -9,8 +9,8 @@ from typing import Any
 from warp_tiles.errors import MatmulError
 from warp_tiles.heuristics.matmul import Operand
 from warp_tiles.product.arguments import MatmulCall
+from warp_tiles.product.device_functions import types
 from warp_tiles.product.elementwise import CHUNK, column_sums_kernel, gradient_kernel, scale_kernel
-from warp_tiles.product.kernels import types
 from warp_tiles.product.keys import Epilogue
 from warp_tiles.product.launches import launch
 from warp_tiles.product.multiply import Reduction, multiply, prepared

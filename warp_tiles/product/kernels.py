@@ -9,15 +9,14 @@ A constant of a factory is a constant of its kernel, and decides which branch of
 import functools
 from typing import Any
 
-from warp_tiles.gemm.dtypes import DType
+from warp_tiles.product.device_functions import (
+    addition_function,
+    arrival_function,
+    prefetch_function,
+    raster_function,
+    types,
+)
 from warp_tiles.product.keys import Epilogue, TileKernel
-
-
-def types(*names: DType) -> list[Any]:
-    """Warp's scalar types."""
-    import warp as wp
-
-    return [getattr(wp, name) for name in names]
 
 
 def forward_only(kernel: Any) -> Any:
@@ -54,124 +53,25 @@ def finish_function(epilogue: Epilogue) -> Any:
 
 
 @functools.cache
-def raster_function() -> Any:
-    """A Warp function of the tile of a block. Consecutive blocks go down the columns of a group, and share loads."""
-    import warp as wp
-
-    @wp.func
-    def tile_position(number: int, rows: int, columns: int, group: int):
-        first = number // (group * columns) * group
-        height = wp.min(group, rows - first)
-        within = number % (group * columns)
-        return first + within % height, within // height
-
-    return tile_position
-
-
-_ARRIVE = """
-#if defined(__CUDA_ARCH__)
-    __syncthreads();
-    int is_last = 0;
-    if (threadIdx.x == 0) {
-        __threadfence();  // releases the sums of this block
-        is_last = atomicAdd(arrived.data + tile, 1) == slices - 1;
-        if (is_last) atomicExch(arrived.data + tile, 0);
-        __threadfence();  // acquires the sums of the others
-    }
-    return __syncthreads_or(is_last);
-#else
-    arrived.data[tile] = (arrived.data[tile] + 1) % slices;
-    return arrived.data[tile] == 0;
-#endif
-"""
-
-
-@functools.cache
-def arrival_function() -> Any:
-    """A Warp function that is not 0 for the last one of the blocks of a tile, and that resets the tile's counter.
-
-    Blocks call it after they stored their sums. This follows ``threadFenceReduction`` of the CUDA samples.
-    """
-    import warp as wp
-
-    @wp.func_native(_ARRIVE)
-    def arrive(arrived: wp.array(dtype=wp.int32, ndim=1), tile: int, slices: int) -> int: ...
-
-    return arrive
-
-
-_ADD = """
-    using Sum = typename tile_c::Type;
-    constexpr int WIDTH = 16 / sizeof(Sum), VECTORS = tile_c::Layout::Size / WIDTH;
-#if defined(__CUDA_ARCH__)
-    constexpr int THREADS = WP_TILE_BLOCK_DIM;
-    const int thread = threadIdx.x;
-#else
-    constexpr int THREADS = 1, thread = 0;
-#endif
-    constexpr int EACH = (VECTORS + THREADS - 1) / THREADS, AT_ONCE = EACH < 8 ? EACH : 8;  // loads under way
-    struct alignas(16) Vector { Sum sums[WIDTH]; };
-    const Vector* slice = reinterpret_cast<const Vector*>(Sums.data) + static_cast<long long>(first) * VECTORS;
-    Vector* result = reinterpret_cast<Vector*>(c.data.ptr);
-    for (int done = 0; done < EACH; done += AT_ONCE) {
-        Vector totals[AT_ONCE];
-        for (int part = 0; part < slices; ++part) {
-            Vector loaded[AT_ONCE];
-            for (int i = 0; i < AT_ONCE; ++i) {
-                const int vector = (done + i) * THREADS + thread;
-                if (vector < VECTORS) loaded[i] = slice[static_cast<long long>(part) * VECTORS + vector];
-            }
-            for (int i = 0; i < AT_ONCE; ++i)
-                for (int j = 0; j < WIDTH; ++j)
-                    totals[i].sums[j] = part == 0 ? loaded[i].sums[j] : totals[i].sums[j] + loaded[i].sums[j];
-        }
-        for (int i = 0; i < AT_ONCE; ++i) {
-            const int vector = (done + i) * THREADS + thread;
-            if (vector < VECTORS) result[vector] = totals[i];
-        }
-    }
-#if defined(__CUDA_ARCH__)
-    __syncthreads();
-#endif
-"""
-
-
-@functools.cache
-def addition_function(key: TileKernel) -> Any:
-    """A Warp function that sets a shared tile to the sums of its slices, which it adds in order.
-
-    A thread has several loads under way, because too few blocks run to hide their latency.
-    """
-    import warp as wp
-
-    (sums,) = types(key.sums)
-    TILE_M, TILE_N, _ = key.tile
-
-    @wp.func_native(_ADD)
-    def sum_slices(c: wp.tile[sums, TILE_M, TILE_N], Sums: wp.array(dtype=sums, ndim=3), first: int, slices: int): ...
-
-    return sum_slices
-
-
-@functools.cache
 def band_function(key: TileKernel) -> Any:
     """A Warp function that applies the epilogue to some rows of a tile of sums, and stores them in C."""
     import warp as wp
 
     stored = key.stored
     out, sums = types(stored.out, stored.sums)
-    TILE_N, BAND = key.tile[1], key.band
-    has_beta = stored.has_beta
     finish = finish_function(stored)
 
     @wp.func
     def store_band(
-        C: wp.array(dtype=out, ndim=2), band: Any, bias: Any, first_row: int, first_column: int, alpha: sums, beta: sums
+        C: wp.array(dtype=out, ndim=2),
+        band: Any,
+        old: Any,
+        bias: Any,
+        first_row: int,
+        first_column: int,
+        alpha: sums,
+        beta: sums,
     ):
-        if has_beta:
-            old = wp.tile_load(C, shape=(BAND, TILE_N), offset=(first_row, first_column), storage="shared")
-        else:
-            old = out(0.0)
         result = wp.tile_map(wp.static(finish), band, alpha, beta, old, bias)
         wp.tile_store(C, result, offset=(first_row, first_column))
 
@@ -187,8 +87,8 @@ def store_function(key: TileKernel) -> Any:
     out, bias_type, sums = types(stored.out, stored.bias or stored.out, stored.sums)
     TILE_M, TILE_N, _ = key.tile
     is_plain, has_bias, has_factor = key.is_plain, stored.bias is not None, stored.has_factor
-    is_rounded = is_plain and stored.out != key.sums
-    BAND = key.band
+    is_rounded, has_beta = is_plain and stored.out != key.sums, stored.has_beta
+    BAND, LOADED = key.band, key.loaded
     store_band = band_function(key)
 
     @wp.func
@@ -216,9 +116,18 @@ def store_function(key: TileKernel) -> Any:
             if has_factor:
                 scale = alpha * Factor[0]
             last = wp.min(TILE_M, C.shape[0] - i * TILE_M)
-            for first in range(0, last, BAND):  # a band at a time needs few registers
-                band = wp.tile_view(c, offset=(first, 0), shape=(BAND, TILE_N))
-                store_band(C, band, bias, i * TILE_M + first, j * TILE_N, scale, beta)
+            if has_beta:
+                for first in range(0, last, LOADED):
+                    row_of_c = i * TILE_M + first
+                    loaded = wp.tile_load(C, shape=(LOADED, TILE_N), offset=(row_of_c, j * TILE_N), storage="shared")
+                    for part in range(0, LOADED, BAND):
+                        old = wp.tile_view(loaded, offset=(part, 0), shape=(BAND, TILE_N))
+                        band = wp.tile_view(c, offset=(first + part, 0), shape=(BAND, TILE_N))
+                        store_band(C, band, old, bias, row_of_c + part, j * TILE_N, scale, beta)
+            else:
+                for first in range(0, last, BAND):  # a band at a time needs few registers
+                    band = wp.tile_view(c, offset=(first, 0), shape=(BAND, TILE_N))
+                    store_band(C, band, out(0.0), bias, i * TILE_M + first, j * TILE_N, scale, beta)
 
     return store
 
@@ -247,6 +156,7 @@ def tile_kernel(key: TileKernel) -> Any:
     a_transposed, b_transposed, tf32 = key.a_transposed, key.b_transposed, key.tf32
     a_in_parts, b_in_parts = key.in_parts == "a", key.in_parts == "b"
     position, store, arrive, add = raster_function(), store_function(key), arrival_function(), addition_function(key)
+    prefetch, reads_c = prefetch_function(stored.out), stored.has_beta
 
     @wp.kernel(enable_backward=False, module="unique")
     def matmul(
@@ -278,6 +188,8 @@ def tile_kernel(key: TileKernel) -> Any:
             rest_of_a = A[z + A.shape[0] // 2]
         if b_in_parts:
             rest_of_b = B[z + B.shape[0] // 2]
+        if reads_c:
+            prefetch(matrix_c, i * TILE_M, j * TILE_N, TILE_M, TILE_N)
         c = wp.tile_zeros(shape=(TILE_M, TILE_N), dtype=sums, storage="shared")
         for step in range(0, slice_depth, TILE_K):  # all blocks have the same steps, so that they are uniform
             k = first + step

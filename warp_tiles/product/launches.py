@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
-from warp_tiles.product.kernels import types
+from warp_tiles.product.device_functions import types
 from warp_tiles.product.views import View
 
 THREADS = 256  # of kernels without tiles

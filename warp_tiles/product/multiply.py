@@ -10,7 +10,8 @@ from typing import Any
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.heuristics.matmul import MatmulConfig, choose_matmul
 from warp_tiles.product.arguments import MatmulCall
-from warp_tiles.product.kernels import reduce_kernel, tile_kernel, types
+from warp_tiles.product.device_functions import types
+from warp_tiles.product.kernels import reduce_kernel, tile_kernel
 from warp_tiles.product.keys import Epilogue
 from warp_tiles.product.launches import THREADS, layout, single
 from warp_tiles.product.plan import arranged, epilogue_of, kernel_of, problem_of
@@ -58,7 +59,7 @@ class Multiplication:
     def _prepared(self, call: MatmulCall, out: View, sums: View) -> Any:
         from warp_tiles._warp.prepared import PreparedLaunch
 
-        config, key = self.config, kernel_of(call, self.config)
+        config, key = self.config, kernel_of(call, self.config, _gpu(self._device)[0])
         (batch, _, k), n = call.a.shape, call.out.shape[2]
         rows, columns = _tiles(call, config)
         steps = -(-k // config.tile_k)
@@ -157,14 +158,18 @@ class Reduction:
         self._launch.run((sums, out, bias, factor), alpha, beta)
 
 
-def configuration(call: MatmulCall, device: Any) -> MatmulConfig:
-    """The configuration of an arranged call on a device."""
+def _gpu(device: Any) -> tuple[int | None, int]:
+    """Compute capability and multiprocessors of a device; None and 1 for the CPU."""
     from warp_tiles._warp.intercept import is_planning
 
     if device.is_cuda:
-        arch, multiprocessors = device.arch, device.sm_count
-    else:
-        arch, multiprocessors = PLANNED_GPU if is_planning() else (None, 1)
+        return device.arch, device.sm_count
+    return PLANNED_GPU if is_planning() else (None, 1)
+
+
+def configuration(call: MatmulCall, device: Any) -> MatmulConfig:
+    """The configuration of an arranged call on a device."""
+    arch, multiprocessors = _gpu(device)
     return choose_matmul(problem_of(call), arch, multiprocessors, records_for(arch, multiprocessors))
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DType
+from warp_tiles.product.device_functions import types
 from warp_tiles.product.elementwise import CHUNK, largest_kernel, parts_kernel
-from warp_tiles.product.kernels import types
 from warp_tiles.product.launches import launch, prepare
 from warp_tiles.product.views import View, contiguous
 

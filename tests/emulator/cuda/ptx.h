@@ -45,6 +45,13 @@ inline void red_relaxed_gpu_global_add_noftz_v4_bf16x2(void* to, unsigned a, uns
     wt::emulator::vector_add_bf16x2(to, a, b, c, d);
 }
 
+// ---- warp_tiles/product/device_functions.py
+
+inline void prefetch_global_L2(const void* address)
+{
+    if (!wt::emulator::is_global(address)) wt::emulator::fail("a prefetch outside of all arrays", __FILE__, __LINE__);
+}
+
 // ---- kernels/cublasdx/block_gemm.cuh
 
 // Row `row` of the i-th matrix, whose address lane 8 * i + row passes.
