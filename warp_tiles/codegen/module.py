@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
@@ -170,7 +170,8 @@ class GeneratedModule:
                 assert summed is not None
                 calls.declarations[f"{sums.symbol}_add"] = loop_declarations(summed, sums)
         emit_loops(macros, self.trace, decisions)
-        self._emit_moves(macros, decisions, calls.callers, settings)
+        if settings.wide_moves and calls.callers:
+            self._emit_moves(macros, decisions)
         if settings.loop_sums:
             sites = sites_without_replay(self.trace) & {site.index for site in complete}
             for function in self.trace.functions.values():
@@ -280,17 +281,12 @@ class GeneratedModule:
             return LoopTarget(variants, mma, "wgmma needs a cubin for sm_90a that is linked here", choice)
         return LoopTarget(variants, ("wgmma",) if choice.family else ("wgmma", *mma), asked, choice)
 
-    def _emit_moves(
-        self, macros: Macros, decisions: tuple[LoopDecision, ...], served: Collection[str], settings: Settings
-    ) -> None:
-        if not settings.wide_moves:
-            return
+    def _emit_moves(self, macros: Macros, decisions: tuple[LoopDecision, ...]) -> None:
+        """Writes the loads and stores of all functions of the module."""
         ahead = {decision.loop.hook for decision in decisions if decision.pipeline is not None}
-        for label, function in self.trace.functions.items():
-            if label in served:
-                emit_loads(macros, plan_loads(function, ahead), plan_loads(function))
-            if served:
-                emit_computed_stores(macros, function)
+        for function in self.trace.functions.values():
+            emit_loads(macros, plan_loads(function, ahead), plan_loads(function))
+            emit_computed_stores(macros, function)
 
 
 def pointers(variant: GemmVariant) -> tuple[str, ...]:
