@@ -366,8 +366,8 @@ FIGURES = [
     Figures(POLICY, "| `locked`, LTO-IR cached | {} s | {} MB |", lambda: policy("locked, LTO-IR cached by auto")),
     # pages of features
     *loop_rows(),
-    Figures("docs/remote.md", "took {} of the time of a local build for one differentiable fp16 64x64x64 module, and {} "
-            "for eight modules", lambda: [case["store_to_local"] for case in at("remote", "cases")]),
+    Figures("docs/remote.md", "took {} of the time of a local build for one differentiable fp16 64x64x64 module, and "
+            "{} for eight modules", lambda: [case["store_to_local"] for case in at("remote", "cases")]),
     Figures("docs/matmul.md", "| fp16: 2048, 4096, 8192 | {}, {}, {} |",
             lambda: matmul(*(f"product float16 {n}x{n}x{n}" for n in (2048, 4096, 8192)))),
     Figures("docs/matmul.md", "| bf16: 2048, 4096, 8192 | {}, {}, {} |",

@@ -217,6 +217,19 @@ def test_a_call_with_the_same_arrays_in_other_memory_reads_it() -> None:
     warp_tiles.matmul(a, b, out)
     a.ptr, other.ptr = other.ptr, a.ptr
     assert np.array_equal(out.numpy(), expected)
+    a.ptr, before = out.ptr, a.ptr
+    with pytest.raises(warp_tiles.MatmulError, match="overlaps"):
+        warp_tiles.matmul(a, b, out)
+    a.ptr = before
+
+
+def test_a_call_with_the_same_arrays_is_recorded_on_a_tape() -> None:
+    a, b, out = (wp.full((4, 4), 2.0, dtype=wp.float32, device=CPU, requires_grad=True) for _ in range(3))
+    warp_tiles.matmul(a, b, out)
+    with wp.Tape() as tape:
+        warp_tiles.matmul(a, b, out)
+    tape.backward(grads={out: wp.full_like(out, 1.0)})
+    assert (a.grad.numpy() == 8.0).all()
 
 
 def test_a_new_array_with_the_identity_of_an_old_one_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
