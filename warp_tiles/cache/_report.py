@@ -62,7 +62,7 @@ class Problems:
             Problem(
                 "folder",
                 root,
-                f"the cache folder cannot be used ({reason}); builds continue without it",
+                f"the cache folder cannot be used ({reason}), so nothing is cached there",
                 "free space, fix the permissions, or choose another cache folder",
             )
         )
