@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import Any
 
 import warp
@@ -21,6 +21,7 @@ from warp_tiles._warp.modules import user_modules
 from warp_tiles._warp.seams import find
 from warp_tiles.plan.loads import LoadedModule
 from warp_tiles.util.threads import DaemonThreads
+from warp_tiles.util.waiting import wait_all
 
 log = logging.getLogger("warp_tiles")
 
@@ -100,7 +101,7 @@ class Prefetches:
                 self.pending.pop(id(module), None)
                 self._left.discard(id(module))
         elif not find("codegen._codegen_lock")._is_owned():
-            wait([future])
+            wait_all([future])
 
     # ---- modules of an earlier run
 
@@ -137,7 +138,7 @@ class Prefetches:
             running = [future for _, future in self.pending.values() if not future.cancel()]
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
-        wait(running)
+        wait_all(running)
         self.pending.clear()
         self._left.clear()
 

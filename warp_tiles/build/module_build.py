@@ -37,6 +37,7 @@ from warp_tiles.solver.variant import Variant
 from warp_tiles.util.clock import now_s
 from warp_tiles.util.files import write_atomic
 from warp_tiles.util.nvtx import marked
+from warp_tiles.util.waiting import wait_result
 from warp_tiles.util.warn import warn
 
 log = logging.getLogger("warp_tiles")
@@ -146,7 +147,7 @@ class ModuleBuild:
         return hashlib.sha256("\0".join(parts).encode("utf-8")).hexdigest()
 
     def _artifacts(self) -> list[Artifact]:
-        return [future.result() for future in self._futures.values()]
+        return [wait_result(future) for future in self._futures.values()]
 
     def _variants(self) -> list[Variant]:
         return [v.variant for v in self.plan.needed if v.variant is not None]

@@ -22,6 +22,7 @@ from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.errors import WarpTilesError, WorkerError
 from warp_tiles.util.search_path import search_path
 from warp_tiles.util.threads import DaemonThreads
+from warp_tiles.util.waiting import wait_result
 
 
 class Compilers(Protocol):
@@ -233,7 +234,7 @@ def result_of(future: Future[Compiled]) -> Compiled:
         WarpTilesError: The error of the request; a WorkerError if the pool failed and not the compiler.
     """
     try:
-        return future.result()
+        return wait_result(future)
     except WarpTilesError:
         raise
     except (Exception, CancelledError) as error:

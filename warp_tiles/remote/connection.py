@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -77,6 +78,7 @@ class Connection:
         """The result of a request; None if it fails or takes too long, which is said once."""
         if not self._becomes_up():
             return None
+        start = time.perf_counter()
         try:
             future = self._threads.submit(request)
         except RuntimeError:  # it was closed meanwhile
@@ -85,14 +87,16 @@ class Connection:
             found = future.result(self._wait_s)
         except (FutureTimeoutError, CancelledError):
             future.cancel()
-            self._record(Statistics(failures=1))
-            self._turn_off(f"it did not answer within {self._wait_s:g} s")
+            self._give_up_late_answer()
             return None
         except PermissionError as error:  # of an object; S3 also says so of a missing one
             self._record(Statistics(failures=1))
             self.say(f"it refuses a request: {error}", about="permission")
             return None
         except Exception as error:  # a store must not fail a build
+            if time.perf_counter() - start >= self._wait_s:  # the client's own timer ended first
+                self._give_up_late_answer()
+                return None
             self._record(Statistics(failures=1))
             with self._lock:
                 self._failures += 1
@@ -103,6 +107,10 @@ class Connection:
         with self._lock:
             self._failures = 0
         return found
+
+    def _give_up_late_answer(self) -> None:
+        self._record(Statistics(failures=1))
+        self._turn_off(f"it did not answer within {self._wait_s:g} s")
 
     def lose(self, waited_s: float) -> None:
         """Count time that brought no entry, and ask no more if a slow store has cost too much of it."""

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from warp_tiles.errors import ToolchainError, WorkerError
 from warp_tiles.util.threads import DaemonThreads
+from warp_tiles.util.waiting import wait_item
 
 _MAX_FAILURES = 2  # devices that may fail after progress with one item; then the item is the likely cause
 
@@ -104,7 +105,7 @@ class _Distribution(Generic[_D, _I, _R]):
                 future = threads.submit(self._serve, device)
                 future.add_done_callback(lambda done: self._calls.put(partial(self._ended, done)))
             while self._running_threads:
-                self._calls.get()()
+                wait_item(self._calls)()
         finally:
             with self._changed:
                 self._stopped = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import wait
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +19,7 @@ from warp_tiles.tuning.gemm_bench import compile_request, link_request
 from warp_tiles.tuning.gemm_space import tile_config_of
 from warp_tiles.tuning.record import Config
 from warp_tiles.util.threads import DaemonThreads
+from warp_tiles.util.waiting import wait_all
 
 _WAITING_THREADS = 64
 
@@ -109,7 +109,7 @@ def build_in_parallel(
     try:
         futures = [threads.submit(_attempt, context, variant, config) for config in configs]
         limit = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
-        done, _ = wait(futures, limit)
+        done = wait_all(futures, limit)
         for future in futures:
             if future in done:
                 yield future.result()

@@ -9,7 +9,6 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from warp_tiles.tuning.record import Config, Timing, identity
 from warp_tiles.tuning.search_progress import SearchProgress
 from warp_tiles.tuning.space import All, Strategy
 from warp_tiles.util.threads import DaemonThreads
+from warp_tiles.util.waiting import wait_all, wait_result
 
 _BATCH = 32  # built, measured and stored together; cores are idle only at the end of a batch
 _BATCH_ON_BUDGET = 16  # smaller, so that something is measured before the time is over
@@ -165,7 +165,7 @@ class _Search:
         left_s = None if self.deadline == math.inf else max(0.0, self.deadline - time.monotonic())
         for future in futures.values():
             future.add_done_callback(lambda done: self.progress.built() if not done.cancelled() else None)
-        wait(futures.values(), timeout=left_s)
+        wait_all(futures.values(), left_s)
         self.build_s += time.monotonic() - start
         runners: list[Runner] = []
         failed: list[Timing] = []
@@ -206,7 +206,7 @@ class _Search:
             threads = DaemonThreads(len(parts), "warp_tiles_measure")
             try:
                 for future in [threads.submit(measure, device, part) for device, part in parts]:
-                    future.result()
+                    wait_result(future)
             finally:
                 threads.shutdown(wait=False)
         self.measure_s += time.monotonic() - start

@@ -16,12 +16,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from warp_tiles.util.trusted_folder import TrustedFolder
+from warp_tiles.util.waiting import wait_all, wait_result
 
 log = logging.getLogger("warp_tiles")
 K = TypeVar("K", bound=Hashable)
@@ -94,7 +95,7 @@ class Flights(Generic[K, T]):
             if leader == threading.get_ident():
                 raise ReentrantFlightError(f"the work for {key} requested {key} again")
             try:
-                return future.result(), False
+                return wait_result(future), False
             except Exception:
                 raise
             except BaseException:  # if the leading thread was interrupted, the work did not fail: take the lead
@@ -215,7 +216,7 @@ def _enter_in_process(held: ExitStack, lock: Path, deadline: float | None) -> bo
         left_s = None if deadline is None else deadline - time.monotonic()
         if left_s is not None and left_s <= 0:
             return None
-        wait([future], left_s)
+        wait_all([future], left_s)
 
 
 def _leave_in_process(lock: Path, future: Future[None]) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
+from warp_tiles.util.waiting import wait_result
+
 A = TypeVar("A")
 T = TypeVar("T")
 _Work = tuple[Future[Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -24,7 +26,7 @@ def side_by_side(call: Callable[[A], T], items: Sequence[A], most: int) -> list[
     threads = DaemonThreads(max(1, min(most, len(items))), "warp_tiles_side_by_side")
     futures = [threads.submit(call, item) for item in items]
     try:
-        return [future.result() for future in futures]
+        return [wait_result(future) for future in futures]
     except Exception:
         threads.shutdown(wait=True, cancel_futures=True)
         raise

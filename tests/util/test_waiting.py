@@ -1,0 +1,90 @@
+"""An interrupt ends each wait, also one that does not wake the main thread."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from warp_tiles.util.single_flight import Flights
+from warp_tiles.util.threads import side_by_side
+from warp_tiles.util.waiting import wait_all, wait_item, wait_result
+
+WORK_S = 5.0
+
+
+@pytest.fixture
+def late() -> Iterator[Future[int]]:
+    """A future that is done after five seconds. Before, its thread receives an interrupt, which wakes no other."""
+    future: Future[int] = Future()
+    over = threading.Event()
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def work() -> None:
+        over.wait(0.3)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        over.wait(WORK_S)
+        future.set_result(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield future
+    over.set()
+    thread.join()
+    signal.signal(signal.SIGINT, handler)
+
+
+def _wait_in_flight(late: Future[int]) -> object:
+    flights: Flights[str, int] = Flights()
+    led = threading.Thread(target=lambda: flights.run("key", late.result))
+    led.start()
+    while not len(flights):
+        time.sleep(0.001)
+    return flights.run("key", late.result)
+
+
+def _wait_for_item(late: Future[int]) -> object:
+    items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    late.add_done_callback(items.put)
+    return wait_item(items)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        wait_result,
+        lambda late: wait_all([late]),
+        lambda late: wait_all([late], 60.0),
+        lambda late: side_by_side(lambda future: future.result(), [late], 1),
+        _wait_for_item,
+        _wait_in_flight,
+    ],
+    ids=["result", "all", "all with a limit", "side by side", "item", "flight"],
+)
+def test_an_interrupt_of_another_thread_ends_a_wait(wait: Callable[[Future[int]], object], late: Future[int]) -> None:
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        wait(late)
+    assert time.monotonic() - start < WORK_S / 2
+
+
+def test_a_wait_ends_with_its_work() -> None:
+    done: Future[int] = Future()
+    done.set_result(3)
+    failed: Future[int] = Future()
+    failed.set_exception(TimeoutError("of the work"))
+    never: Future[int] = Future()
+    assert wait_result(done) == 3
+    with pytest.raises(TimeoutError, match="of the work"):
+        wait_result(failed)
+    start = time.monotonic()
+    assert wait_all([done, failed, never], 0.3) == {done, failed}
+    assert 0.3 <= time.monotonic() - start < WORK_S
+    assert wait_all([never], 0.0) == set()
+    assert wait_all([]) == set()
