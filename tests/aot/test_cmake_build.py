@@ -62,7 +62,6 @@ class Project:
         self._environment = {
             **{name: value for name, value in os.environ.items() if name != "CMAKE_GENERATOR"},
             "PYTHONPATH": str(python_path),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "WARP_CACHE_PATH": str(folder / "warp"),
             "WARP_TILES_CACHE_DIR": str(folder / "unused"),
         }

@@ -25,9 +25,9 @@ def every(
     A: wp.array2d(dtype=wp.{dtype}), Y: wp.array2d(dtype=wp.{dtype}), V: wp.array(dtype=wp.{dtype}),
     L: wp.array2d(dtype=wp.{dtype}), X: wp.array2d(dtype=wp.{dtype}), Z: wp.array(dtype=wp.{dtype})
 ):
-    a = wp.tile_load(A, shape=(16, 16), storage="shared")
-    y = wp.tile_load(Y, shape=(16, 4), storage="shared")
-    v = wp.tile_load(V, shape=16, storage="shared")
+    a = wp.tile_load(A, shape=(8, 8), storage="shared")
+    y = wp.tile_load(Y, shape=(8, 4), storage="shared")
+    v = wp.tile_load(V, shape=8, storage="shared")
     factor = wp.tile_cholesky(a)
     upper = wp.tile_cholesky(a, fill_mode="upper")
     solved = wp.tile_cholesky_solve(factor, y)
