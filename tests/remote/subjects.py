@@ -20,8 +20,8 @@ def key(name: object) -> CacheKey:
     return CacheKey.of({"compiler": "c" * 64, "name": str(name)})
 
 
-def entry(name: object = "a", payload: bytes = b"payload of an entry " * 50) -> Entry:
-    made = Manifest.describe(key(name), payload, {"build_seconds": 2.5, "symbol": "f"})
+def entry(name: object = "a", payload: bytes = b"payload of an entry " * 50, build_s: float = 2.5) -> Entry:
+    made = Manifest.describe(key(name), payload, {"build_seconds": build_s, "symbol": "f"})
     return Entry(made.key.digest, payload, made)
 
 

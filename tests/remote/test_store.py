@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import os
+import statistics
 import subprocess
 import sys
 import threading
@@ -20,7 +22,7 @@ from tests.remote.server import Answer, files, send, serving, silent
 from tests.remote.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, signed, write_object
 from warp_tiles.errors import RemoteError
 from warp_tiles.remote.claims import Claim
-from warp_tiles.remote.connection import MOST_FAILURES, PATIENCE_S
+from warp_tiles.remote.connection import MOST_FAILURES
 from warp_tiles.remote.statistics import Statistics, StatisticsFile
 from warp_tiles.remote.store import LTOIR, MODULE, RemoteSettings, RemoteStore, object_name
 
@@ -140,7 +142,30 @@ def test_a_wrong_answer_is_a_miss(name: str, counts: list[Statistics], caplog: p
     assert getattr(total(counts), kind) == 2
     assert total(counts).hits == 0
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(said) == (kind == "refused" or name in ("401", "403")), said
+    assert len(said) == (kind != "misses"), said
+
+
+def test_the_first_failure_of_each_kind_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each of them once, although the entries between them mean that the store is not given up."""
+    write_object(tmp_path, ENTRY, signed(ENTRY))
+    wrong = ("500", "redirects", "cut within a claimed size", "403", "a stranger", "404")
+    with serving(files(tmp_path)) as server, caplog.at_level(logging.INFO, "warp_tiles"):
+        store = ready(connect(server.url))
+        for name in wrong * 2:
+            server.answer = WRONG[name][0]
+            assert store.fetch(LTOIR, ENTRY.key) is None
+            server.answer = files(tmp_path)
+            assert store.fetch(LTOIR, ENTRY.key) is not None
+    expected = [
+        (logging.WARNING, "a request failed: Generic HTTP error: Error performing GET"),
+        (logging.WARNING, "a request failed: an answer is incomplete"),
+        (logging.WARNING, "it refuses a request"),
+        (logging.WARNING, f"its answer for ltoir {ENTRY.key[:12]} is refused"),
+        (logging.INFO, f"it has no entry for ltoir {ENTRY.key[:12]}"),
+    ]
+    assert [record.levelno for record in caplog.records] == [level for level, _ in expected]
+    for record, (_, start) in zip(caplog.records, expected, strict=True):
+        assert record.getMessage().startswith(f"the remote store {server.url}: {start}")
 
 
 def test_after_some_failures_in_a_row_it_is_not_asked_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -178,8 +203,8 @@ def test_an_unreachable_store_costs_little_and_once(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fetched(url: str) -> float:
-        store = connect(url)
         start = time.perf_counter()
+        store = connect(url)
         assert [store.fetch(LTOIR, entry(number).key) for number in range(20)] == [None] * 20
         return time.perf_counter() - start
 
@@ -189,12 +214,11 @@ def test_an_unreachable_store_costs_little_and_once(
     }
     if kind == "silent":
         with silent() as url:
-            times = [fetched(url) for _ in range(3)]
+            times = [fetched(url) for _ in range(5)]
     else:
-        times = [fetched(addresses[kind]()) for _ in range(3)]
-    assert min(times) < OVERHEAD_S + 0.01
-    assert PATIENCE_S < OVERHEAD_S
-    assert 1 <= len(caplog.records) <= 2 * 3
+        times = [fetched(addresses[kind]()) for _ in range(5)]
+    assert statistics.median(times) < OVERHEAD_S, times
+    assert 1 <= len(caplog.records) <= 2 * 5
 
 
 def test_a_store_that_answers_late_is_used_from_then_on(tmp_path: Path) -> None:
@@ -372,6 +396,20 @@ def test_a_slow_store_costs_its_budget_and_no_more(status: int, caplog: pytest.L
         assert len(server.requests) == 3
     assert "it is slow" in store.off
     assert "builds have waited" in caplog.text
+
+
+@pytest.mark.parametrize(("build_s", "hits"), [(0.05, 2), (0.3, 4), (2.5, 10)])
+def test_slow_entries_are_worth_the_time_of_their_builds(
+    build_s: float, hits: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each entry takes 0.45 s by the clock, and builds may lose 0.5 s to the store."""
+    entries = [entry(number, build_s=build_s) for number in range(10)]
+    for item in entries:
+        write_object(tmp_path, item, signed(item))
+    store = ready(connect(tmp_path, wait_s=0.5, clock=itertools.count(step=0.45).__next__))
+    assert sum(store.fetch(LTOIR, item.key) is not None for item in entries) == hits
+    assert ("it is slow" in store.off) == (hits < 10)
+    assert len(caplog.records) == (hits < 10)
 
 
 def test_without_cryptography_the_store_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ class Resources:
         self._caches: dict[tuple[Path, int, bool, float], Cache] = {}
         self._headers: dict[Path, ModuleHeaders] = {}
         self._pools: dict[tuple[int, bool], Compilers] = {}
-        self._bundles: dict[tuple[Path, tuple[str, ...]], Bundle] = {}
+        self._bundles: dict[tuple[Path, tuple[str, ...], Path | None], Bundle] = {}
         self._remotes: dict[tuple[object, ...], tuple[RemoteStore, Counting] | None] = {}
         self._waiters: DaemonThreads | None = None
 
@@ -115,7 +115,7 @@ class Resources:
             return None
         from warp_tiles.build.deployment import open_bundle
 
-        identity = (settings.bundle, settings.trusted_keys)
+        identity = (settings.bundle, settings.trusted_keys, settings.signing_key)
         with self._lock:
             if identity not in self._bundles:
                 self._bundles[identity] = open_bundle(settings)

@@ -25,6 +25,10 @@ class MissingObjectError(Exception):
     """The store has no such object, or refuses to say."""
 
 
+class HalfAnswerError(OSError):
+    """An answer began and did not end."""
+
+
 class NotSupportedError(Exception):
     """The store has no such operation: plain HTTP has no conditional writes, and often no lists."""
 
@@ -97,12 +101,17 @@ class Client:
 
         Raises:
             MissingObjectError: There is none.
+            HalfAnswerError: It did not arrive in full.
             OSError: The request failed.
         """
         try:
-            yield from self._library.get(self._store, name).stream(min_chunk_size=_CHUNK_BYTES)
+            answer = self._library.get(self._store, name)
         except Exception as error:
             raise self._translated(error) from error
+        try:
+            yield from answer.stream(min_chunk_size=_CHUNK_BYTES)
+        except Exception as error:
+            raise HalfAnswerError(f"an answer is incomplete: {self._text(error)}") from error
 
     def exists(self, name: str) -> bool:
         """Returns True if there is such an object.

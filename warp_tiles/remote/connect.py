@@ -38,12 +38,16 @@ class Counting:
 
 
 def trusted_by(settings: Settings) -> dict[str, PublicKey]:
-    """The trusted keys under some settings, by key id.
+    """The trusted keys under some settings, by key id. Whoever signs trusts the own entries.
 
     Raises:
         RemoteError: A key or the user's file of keys cannot be read.
     """
-    return trusted_keys(settings.trusted_keys)
+    found = trusted_keys(settings.trusted_keys)
+    if settings.signing_key is not None:
+        own = signer_of(settings).public
+        found.setdefault(own.key_id, own)
+    return found
 
 
 def signer_of(settings: Settings) -> SigningKey:
@@ -81,9 +85,6 @@ def open_store(
     if not settings.remote:
         raise RemoteError("there is no remote store", remedy="set WARP_TILES_REMOTE to its URL")
     signer = signer_of(settings) if (settings.remote_push if writes is None else writes) else None
-    trusted = trusted_by(settings)
-    if signer is not None:  # who signs trusts the own entries
-        trusted[signer.public.key_id] = signer.public
     counting = Counting(StatisticsFile(root, shared=settings.cache_shared))
-    given = RemoteSettings(settings.remote, trusted, settings.remote_wait_s, toolchain, signer)
+    given = RemoteSettings(settings.remote, trusted_by(settings), settings.remote_wait_s, toolchain, signer)
     return RemoteStore(given, counting.add), counting

@@ -24,10 +24,10 @@ from warp_tiles.util.urls import without_password
 log = logging.getLogger("warp_tiles")
 T = TypeVar("T")
 #: Seconds that a process waits, once, to learn whether a store answers at all. The question is asked much earlier.
-PATIENCE_S = 0.04
+PATIENCE_S = 0.02
 #: A process asks no more after so many failures in a row.
 MOST_FAILURES = 3
-#: An answer without an entry that takes longer counts as lost time.
+#: A longer answer counts as lost time, less the time that it saves.
 SLOW_S = 0.2
 _THREADS = 32
 
@@ -75,7 +75,7 @@ class Connection:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def answer(self, request: Callable[[], T]) -> T | None:
-        """The result of a request; None if it fails or takes too long, which is said once."""
+        """The result of a request; None if it fails or takes too long. The first failure of each kind is logged."""
         if not self._becomes_up():
             return None
         start = time.perf_counter()
@@ -103,6 +103,8 @@ class Connection:
                 many = self._failures >= MOST_FAILURES
             if many:
                 self._turn_off(f"{MOST_FAILURES} requests in a row failed: {error}")
+            else:
+                self.say(f"a request failed: {error}", about=f"failure: {type(error).__name__}")
             return None
         with self._lock:
             self._failures = 0
@@ -112,15 +114,20 @@ class Connection:
         self._record(Statistics(failures=1))
         self._turn_off(f"it did not answer within {self._wait_s:g} s")
 
-    def lose(self, waited_s: float) -> None:
-        """Count time that brought no entry, and ask no more if a slow store has cost too much of it."""
-        if waited_s < SLOW_S:
+    def count_wait(self, waited_s: float, saved_s: float = 0.0) -> None:
+        """Count the time that an answer cost, and ask no more if a slow store has cost too much of it.
+
+        Args:
+            waited_s: Seconds until the answer.
+            saved_s: Seconds of a build that it replaces; 0 for an answer without an entry.
+        """
+        if waited_s < SLOW_S or waited_s <= saved_s:
             return
         with self._lock:
-            self._lost_s += waited_s
+            self._lost_s += waited_s - saved_s
             much = self._lost_s >= self._wait_s
         if much:
-            self._turn_off(f"it is slow, and builds have waited {self._lost_s:.0f} s for nothing")
+            self._turn_off(f"it is slow, and builds have waited {self._lost_s:.1f} s longer than its entries save")
 
     def require(self) -> None:
         """Wait until the store answers.
@@ -170,13 +177,13 @@ class Connection:
         if first:
             self.say(f"{reason}. It is not used again in this process")
 
-    def say(self, text: str, about: str = "") -> None:
-        """Log a warning, once for each subject that it is about; by default its text."""
+    def say(self, text: str, about: str = "", level: int = logging.WARNING) -> None:
+        """Log a message, once for each subject that it is about; by default its text."""
         with self._lock:
             new = (about or text) not in self._said
             self._said.add(about or text)
         if new:
-            log.warning("the remote store %s: %s", self.url, text)
+            log.log(level, "the remote store %s: %s", self.url, text)
 
 
 def _done(value: T) -> Future[T]:

@@ -68,11 +68,17 @@ class RemoteStore:
     Args:
         given: Its settings.
         record: Receives counts.
+        clock: Returns seconds. The differences are the waits for entries.
     """
 
-    def __init__(self, given: RemoteSettings, record: Callable[[Statistics], None] = lambda counts: None) -> None:
+    def __init__(
+        self,
+        given: RemoteSettings,
+        record: Callable[[Statistics], None] = lambda counts: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.given = given
-        self._record = record
+        self._record, self._clock = record, clock
         self._connection = Connection(given.url, PROBE, given.wait_s, record)
         self._lock = threading.Lock()
         self._claims_left_s = CLAIMS_S
@@ -134,15 +140,17 @@ class RemoteStore:
             )
             return None
         trusted = {name: key for name, key in self.given.trusted.items() if signer in ("", name)}
-        start = time.perf_counter()
+        start = self._clock()
         found = self._connection.answer(functools.partial(self._fetch, kind, key, trusted, again))
-        waited_s = time.perf_counter() - start
+        waited_s = self._clock() - start
         if found is None:
             self._record(Statistics(waited_s=waited_s))
-            self._connection.lose(waited_s)
+            self._connection.count_wait(waited_s)
             return None
+        build_s = _build_seconds(found)
         counts = Statistics(hits=1, fetched_bytes=len(found.payload), waited_s=waited_s)
-        self._record(replace(counts, saved_s=max(0.0, _build_seconds(found) - waited_s)))
+        self._record(replace(counts, saved_s=max(0.0, build_s - waited_s)))
+        self._connection.count_wait(waited_s, build_s)
         return found
 
     def _fetch(self, kind: str, key: str, trusted: Mapping[str, PublicKey], again: bool) -> Entry | None:
@@ -150,8 +158,10 @@ class RemoteStore:
         client = self._connection.client()
         try:
             entry, signer = unpack(client.read(object_name(kind, key)), wanted, trusted)
-        except (MissingObjectError, OtherToolchainError):
+        except (MissingObjectError, OtherToolchainError) as error:
             self._record(Statistics(misses=int(not again)))
+            what = "no entry" if isinstance(error, MissingObjectError) else "an entry of another toolchain"
+            self._connection.say(f"it has {what} for {kind} {key[:12]}", about=what, level=logging.INFO)
             return None
         except RefusedError as error:
             self._record(Statistics(refused=int(not again)))
