@@ -3,8 +3,9 @@
     python benchmarks/remote.py --json benchmarks/results/remote.json [--repeats 5]
 
 Each figure is the median of its repeats, which alternate. Each repeat runs in a fresh process with empty caches of Warp
-and of warp_tiles, without facts about the toolchain. The time is from the import of warp_tiles to the last cubin. The
-store is a folder behind nginx with WebDAV if it is installed, else behind Python's own HTTP server. No GPU is needed.
+and of warp_tiles, without facts about the toolchain. The time is from the import of warp_tiles to the last cubin;
+``waited_s`` is the part in which builds waited for the store, added up over threads. The store is a folder
+behind nginx with WebDAV if it is installed, else behind Python's own HTTP server. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.compile_time import ARCH, EIGHT, ONE, THREADS
 from benchmarks.machine import cpu_record
 from benchmarks.measure import Job, build
+from warp_tiles.remote.statistics import StatisticsFile
 
 MODULES = {"one module": (ONE,), "eight modules": tuple(EIGHT)}
 SIDES = ("local", "store", "closed port", "silent")
@@ -82,7 +84,8 @@ def run(modules: tuple[Any, ...], settings: dict[str, str]) -> dict[str, Any]:
         texts = tuple(kernel.source(None) for kernel in modules)
         caches = (str(top / "warp"), str(top / "tiles"), str(top / "out"))
         environment = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", **settings}
-        return build(Job(texts, True, ARCH, THREADS, *caches, tuple(environment.items())))
+        result = build(Job(texts, True, ARCH, THREADS, *caches, tuple(environment.items())))
+        return {**result, "waited_s": StatisticsFile(top / "tiles").read().waited_s}
 
 
 def main() -> int:
@@ -120,16 +123,19 @@ def main() -> int:
         record["cases"] = []
         for name, modules in MODULES.items():
             times: dict[str, list[float]] = {side: [] for side in SIDES}
+            waits: dict[str, list[float]] = {side: [] for side in SIDES}
             for _ in range(arguments.repeats):
                 for side in SIDES:
                     result = run(modules, {**trust, **remotes[side]})
                     assert (result["lto_builds"] == 0) == (side == "store"), result
                     times[side].append(result["seconds"])
+                    waits[side].append(result["waited_s"])
             medians = {side: statistics.median(found) for side, found in times.items()}
             case = {
                 "modules": name,
                 "seconds": medians,
                 "all_seconds": times,
+                "waited_s": {side: round(statistics.median(found), 4) for side, found in waits.items()},
                 "store_to_local": round(medians["store"] / medians["local"], 3),
                 "away_s": {side: round(medians[side] - medians["local"], 3) for side in ("closed port", "silent")},
             }

@@ -1,4 +1,4 @@
-"""A store over HTTP whose answers a test decides, and a plain one for a folder."""
+"""A store over HTTP whose answers a test decides, a plain one for a folder, and one with WebDAV."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -55,12 +56,17 @@ class Server(ThreadingHTTPServer):
 @contextmanager
 def serving(answer: Answer, head: int = 404) -> Iterator[Server]:
     """A server as long as the block runs."""
-    with Server(answer, head) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
+    with Server(answer, head) as server, _running(server):
+        yield server
+
+
+@contextmanager
+def _running(server: ThreadingHTTPServer) -> Iterator[None]:
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
 
 
 @contextmanager
@@ -90,3 +96,66 @@ def files(folder: Path) -> Answer:
         send(path.read_bytes())(handler) if path.is_file() else send(b"", 404)(handler)
 
     return answer
+
+
+_LISTED = (
+    "<D:response><D:href>/{name}</D:href><D:propstat><D:prop><D:getlastmodified>{modified}</D:getlastmodified>"
+    "<D:getcontentlength>{size}</D:getcontentlength><D:resourcetype/></D:prop>"
+    "<D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response>"
+)
+
+
+@contextmanager
+def dav(folder: Path, *, infinite: bool = True) -> Iterator[str]:
+    """The URL of a WebDAV server that keeps objects in a folder.
+
+    Args:
+        folder: The folder.
+        infinite: Whether lists of all levels (``Depth: infinity``) are answered. Apache refuses them by default.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def _answer(self, status: int, data: bytes = b"") -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(data)
+
+        def _path(self) -> Path:
+            return folder / self.path.strip("/")
+
+        def do_GET(self) -> None:
+            self._answer(200, self._path().read_bytes()) if self._path().is_file() else self._answer(404)
+
+        do_HEAD = do_GET
+
+        def do_PUT(self) -> None:
+            data = self.rfile.read(int(self.headers["Content-Length"]))
+            if not self._path().parent.is_dir():
+                return self._answer(409)  # the client makes the folders
+            self._path().write_bytes(data)
+            self._answer(201)
+
+        def do_MKCOL(self) -> None:
+            if not self._path().parent.is_dir():
+                return self._answer(409)
+            self._path().mkdir(exist_ok=True)
+            self._answer(201)
+
+        def do_PROPFIND(self) -> None:
+            if not infinite or self.headers["Depth"] != "infinity":
+                return self._answer(403)
+            found = [path for path in sorted(self._path().rglob("*")) if path.is_file()]
+            facts = [(path.relative_to(folder), path.stat()) for path in found]
+            items = "".join(
+                _LISTED.format(name=name, size=stat.st_size, modified=formatdate(stat.st_mtime, usegmt=True))
+                for name, stat in facts
+            )
+            self._answer(207, f'<D:multistatus xmlns:D="DAV:">{items}</D:multistatus>'.encode())
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, _running(server):
+        yield f"http://127.0.0.1:{server.server_port}"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.commands import command, json_of, usage_error
 from tests.integration.conftest import filled_cache  # noqa: F401  a fixture
-from tests.remote.server import send, serving
+from tests.remote.server import dav, send, serving
 
 NOTHING = {"moved": 0, "present": 0, "skipped": 0, "failed": 0, "moved_bytes": 0}
 
@@ -78,6 +78,33 @@ def test_push_pull_and_status(filled_cache: Path, pair: tuple[Path, str], tmp_pa
     stranger = {**store, "WARP_TILES_TRUSTED_KEYS": ""}
     refused = json_of(command("cache", "pull", cache=tmp_path / "stranger", **stranger))["ltoir"]
     assert refused == {**NOTHING, "skipped": 3}
+
+
+def test_the_steps_of_a_ci_over_webdav(filled_cache: Path, pair: tuple[Path, str], tmp_path: Path) -> None:  # noqa: F811
+    """``docs/remote.md``: the CI has a signing key alone, and trusts it; the fleet trusts its public key."""
+    private, public = pair
+    shutil.copytree(filled_cache / "lto", tmp_path / "ci", symlinks=True)
+    (tmp_path / "store").mkdir()
+    with dav(tmp_path / "store") as url:
+        ci = {"WARP_TILES_REMOTE": url, "WARP_TILES_SIGNING_KEY": str(private)}
+        script = filled_cache / "main.py"
+        done = command("compile", "-o", tmp_path / "out", script, tmp_path, cache=tmp_path / "ci", **ci)
+        assert json_of(done)["modules"][0]["lto_hits"] == 3
+        assert "no key is trusted" not in done.stderr
+        pushed = json_of(command("cache", "push", cache=tmp_path / "ci", **ci))
+        assert (pushed["ltoir"]["moved"], pushed["module"]["moved"]) == (3, 1)
+        fleet = {"WARP_TILES_REMOTE": url, "WARP_TILES_TRUSTED_KEYS": public}
+        pulled = json_of(command("cache", "pull", cache=tmp_path / "fleet", **fleet))
+        assert {kind: pulled[kind] for kind in ("ltoir", "module")} == {
+            kind: pushed[kind] for kind in ("ltoir", "module")
+        }
+
+
+def test_webdav_without_lists_of_all_levels(pair: tuple[Path, str], tmp_path: Path) -> None:
+    with dav(tmp_path, infinite=False) as url:
+        fleet = {"WARP_TILES_REMOTE": url, "WARP_TILES_TRUSTED_KEYS": pair[1]}
+        text = usage_error(command("cache", "pull", cache=tmp_path, as_json=False, **fleet))
+    assert "cannot be listed" in text
 
 
 @pytest.mark.parametrize("name", ["push", "pull"])

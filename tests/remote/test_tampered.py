@@ -97,10 +97,17 @@ def dripping(data: bytes, chance: random.Random) -> Answer:
 
 def huge(data: bytes, chance: random.Random) -> Answer:
     """Ten gigabytes behind a sound entry, or from the first byte on."""
-    start = data if chance.random() < 0.5 else MAGIC + (1 << 33).to_bytes(8, "big")
+    return ten_gigabytes(data if chance.random() < 0.5 else MAGIC + (1 << 33).to_bytes(8, "big"))
 
+
+def huge_error(data: bytes, chance: random.Random) -> Answer:
+    """The client library reads the body of an error until the time of the request ends."""
+    return ten_gigabytes(data, chance.choice([400, 404, 500]))
+
+
+def ten_gigabytes(start: bytes, status: int = 200) -> Answer:
     def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
+        handler.send_response(status)
         handler.send_header("Content-Length", str(10 << 30))
         handler.end_headers()
         handler.wfile.write(start)
@@ -127,7 +134,8 @@ KINDS: dict[str, tuple[Tamper, int]] = {
     "redirect": (redirected, 30),
     "drip": (dripping, 10),
     "huge": (huge, 20),
-    "noise": (noise, 60),
+    "huge error": (huge_error, 6),
+    "noise": (noise, 54),
 }
 
 
