@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from tests.bench import Bench
 from tests.integration.commands import MAIN, command
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
-from warp_tiles.settings.project_file import USERS_OWN
+from warp_tiles.settings.project_file import LONGEST_WAITS_S, USERS_OWN
 
+SECURITY = Path(__file__).resolve().parents[2] / "docs" / "security.md"
 VALUES = {
+    "provider": '"libmathdx"',
+    "linker": '"warp"',
     "cache_dir": '".wt"',
     "cache_shared": "true",
     "cache_max_bytes": '"0B"',
@@ -46,7 +50,7 @@ def test_the_settings_that_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_setting_that_could_load_code_is_refused_by_name(clone: Callable[..., Path], name: str) -> None:
+def test_a_setting_of_the_user_is_refused_by_name(clone: Callable[..., Path], name: str) -> None:
     folder = clone(f"{name} = {VALUES[name]}", "policy = 'fast'")
     with pytest.raises(
         SettingError, match=rf"^{name} in \[tool.warp_tiles\] of .*clone/pyproject.toml is refused"
@@ -57,10 +61,30 @@ def test_a_setting_that_could_load_code_is_refused_by_name(clone: Callable[..., 
 
 
 def test_other_settings_pass(clone: Callable[..., Path]) -> None:
-    harmless = set(settings.defaults()) - set(USERS_OWN)
-    clone("policy = 'fast'", "jobs = 3", "prefetch = true")
+    clone("policy = 'fast'", "jobs = 3", "prefetch = true", "build_wait_s = 600", "remote_wait_s = 60")
     assert settings.current().policy == "fast"
-    assert {"provider", "policy", "jobs", "linker"} <= harmless
+
+
+def test_the_security_page_names_the_effect_of_each_other_setting() -> None:
+    section = SECURITY.read_text("utf-8").partition("## What a project file can do")[2].partition("\n## ")[0]
+    rows = [re.findall(r"`(\w+)`", line.split(" | ")[0]) for line in section.splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in row]
+    assert sorted(named) == sorted(set(settings.defaults()) - set(USERS_OWN))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("remote_wait_s", 86400), ("remote_wait_s", 60.5), ("build_wait_s", 0), ("build_wait_s", 601)]
+)
+def test_a_long_wait_needs_consent(
+    clone: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, name: str, value: float
+) -> None:
+    folder = clone(f"{name} = {value}")
+    most = f"{LONGEST_WAITS_S[name]:g}"
+    with pytest.raises(SettingError, match=rf"^{name} in .* is {value}, and .* at most {most} seconds") as caught:
+        settings.current()
+    assert f"WARP_TILES_TRUSTED_PROJECTS={folder}" in caught.value.remedy
+    monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECTS", str(folder))
+    assert getattr(settings.current(), name) == value
 
 
 @pytest.mark.parametrize("consent", ["environment", "configure", "override"])

@@ -310,7 +310,7 @@ def test_the_nearest_file_with_the_table_counts(monkeypatch: pytest.MonkeyPatch,
     project(tmp_path / "a", "[tool.other]\njobs = 2\n")
     monkeypatch.chdir(inner)
     assert current().jobs == 1
-    middle = project(tmp_path / "a", "[tool.warp_tiles]\njobs = 3\nlinker = 'warp'\n")
+    middle = project(tmp_path / "a", "[tool.warp_tiles]\njobs = 3\nnvtx = true\n")
     assert (current().jobs, current().layer("jobs")) == (3, str(middle))
     project(inner, "[tool.warp_tiles]\n")
     assert current() == settings.Settings(), "an empty table counts too"

@@ -128,19 +128,19 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
 
     Raises:
         SettingError: The file cannot be read, a name or value in the table is unknown, or the file sets something that
-            decides where code is loaded from or which files are deleted.
+            only the user may set (:data:`project_file.USERS_OWN`), or a wait that is too long for such a file.
     """
     found = project_file.find()
     if found is None:
         return "", {}
     path, table = found
+    is_trusted = project_file.is_trusted(path, trusted)
     refused = [name for name in project_file.USERS_OWN if name in table]
-    if refused and not project_file.is_trusted(path, trusted):
+    if refused and not is_trusted:
         raise SettingError(
             f"{', '.join(refused)} in [tool.warp_tiles] of {path} is refused, because a file that came with a folder "
-            "must not decide where code is loaded from or which files are deleted",
-            remedy=f"set {', '.join(ENVIRONMENT[name] for name in refused)} yourself; or, if you trust this file, "
-            f"{ENVIRONMENT['trusted_projects']}={path.parent}",
+            "must not decide where code is loaded from, which compiler runs or which files are deleted",
+            remedy=_consent(path, refused),
         )
     unknown = sorted(set(table) - set(_PARSERS))
     if unknown:
@@ -149,7 +149,22 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
             remedy=f"valid settings are {', '.join(_PARSERS)}",
         )
     typed = {name: _PARSERS[name](f"{name} in [tool.warp_tiles] of {path}", value) for name, value in table.items()}
+    for name, most_s in project_file.LONGEST_WAITS_S.items():
+        if name in typed and not is_trusted and not 0 < typed[name] <= most_s:
+            raise SettingError(
+                f"{name} in [tool.warp_tiles] of {path} is {table[name]!r}, and a file that came with a folder may set "
+                f"more than 0 and at most {most_s:g} seconds",
+                remedy=_consent(path, [name]),
+            )
     return str(path), {name: _resolve_paths(path.parent, value) for name, value in typed.items()}
+
+
+def _consent(path: Path, names: Iterable[str]) -> str:
+    """How a user allows what a project file must not set by itself."""
+    return (
+        f"set {', '.join(ENVIRONMENT[name] for name in names)} yourself; or, if you trust this file, "
+        f"{ENVIRONMENT['trusted_projects']}={path.parent}"
+    )
 
 
 def _resolve_paths(folder: Path, value: Any) -> Any:
