@@ -14,6 +14,7 @@ import warp_tiles
 from tests.integration.test_cli_examples import COMMANDS
 from tools.notebook import TUTORIAL, as_markdown
 from warp_tiles import settings
+from warp_tiles.remote.connection import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), TUTORIAL]
@@ -98,6 +99,13 @@ def test_the_page_has_the_default_of_each_setting(name: str, default: object) ->
         assert (text, bool(default)) == (UNSET[name], False)
     else:
         assert settings.from_environment({variable: text}) == {name: default}
+
+
+def test_pages_have_the_wait_for_an_unreachable_store() -> None:
+    text = f"at most {PATIENCE_S:g} s"
+    assert [page.name for page in PAGES if page.name in ("remote.md", "security.md") and text in prose(page)] == [
+        "remote.md", "security.md",
+    ]  # fmt: skip
 
 
 # ---- calls and commands

@@ -106,6 +106,17 @@ def test_roles_of_docstrings_are_removed() -> None:
     assert site.without_roles("<p>See :func:<code>~a.enable</code>.</p>") == "<p>See <code>a.enable</code>.</p>"
 
 
+def test_pipes_in_cells_have_no_backslash() -> None:
+    cell = r"<td><code>cache info\|list</code></td>"
+    assert site.without_escapes(cell) == "<td><code>cache info|list</code></td>"
+    assert site.without_escapes(r"<code>a\|b</code>") == r"<code>a\|b</code>", "no table, so it is as written"
+
+
+def test_a_picture_leads_to_its_full_size() -> None:
+    picture = '<img alt="Seconds" src="compile_time.png" />'
+    assert site.with_full_size(f"<p>{picture}</p>") == f'<p><a href="compile_time.png">{picture}</a></p>'
+
+
 def test_the_first_page_has_one_picture() -> None:
     assert len(re.findall(r"^!\[[^\]]+\]\(", (DOCS / "index.md").read_text("utf-8"), re.MULTILINE)) == 1
 
@@ -158,3 +169,5 @@ def test_the_site_is_built_strictly(tmp_path: Path) -> None:
     reference = (tmp_path / "site" / "api.html").read_text("utf-8")
     assert [name for name in documented() if f'id="warp_tiles.{name}"' not in reference] == []
     assert (tmp_path / "site" / "tutorial.html").exists()
+    assert "warp-tiles cache info|list|verify" in (tmp_path / "site" / "commands.html").read_text("utf-8")
+    assert '<a href="compile_time.png"><img' in (tmp_path / "site" / "index.html").read_text("utf-8")

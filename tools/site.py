@@ -58,6 +58,16 @@ def without_roles(html: str) -> str:
     return re.sub(r":(?:func|class|meth|mod|attr|data):<code>~?([^<]*)</code>", r"<code>\1</code>", html)
 
 
+def without_escapes(html: str) -> str:
+    r"""Remove the backslash of ``\|`` in cells of tables: GitHub does so, Markdown leaves it in code."""
+    return re.sub(r"<td[^>]*>.*?</td>", lambda cell: cell[0].replace(r"\|", "|"), html, flags=re.DOTALL)
+
+
+def with_full_size(html: str) -> str:
+    """Link each picture that is a paragraph of its own to its file, because the page shows it narrower."""
+    return re.sub(r'<p>(<img [^>]*src="([^"]+)"[^>]*>)</p>', r'<p><a href="\2">\1</a></p>', html)
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add the tutorial, which is a notebook in the repository."""
     from mkdocs.structure.files import File
@@ -79,5 +89,5 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Clean what docstrings contribute."""
-    return without_roles(html)
+    """Clean what docstrings and tables contribute, and link pictures."""
+    return with_full_size(without_escapes(without_roles(html)))

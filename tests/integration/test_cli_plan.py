@@ -261,3 +261,23 @@ def test_compile_writes_the_record_of_its_builds(folder: Path) -> None:
     assert (module["lto_builds"], module["cubin_bytes"]) == (row["lto_builds"], row["cubin_bytes"])
     assert all(build["started_at_s"] >= module["started_at_s"] for build in module["builds"])
     assert json.loads(trace.read_text())["traceEvents"]
+    assert not row["up_to_date"]
+
+    page, output = folder / "again.html", module["output"]
+    again = command("compile", "--report", page, "-o", folder / "out", folder / "main.py", folder, cache=folder / "lto")
+    assert json_of(again)["modules"][0]["up_to_date"]
+    text = page.read_text()
+    assert "<li><b>1</b>module</li><li><b>1</b>up to date</li>" in text
+    assert f"<code>{output}</code>" in text
+    assert "No module with products or solvers" not in text
+
+
+def test_compile_writes_the_report_of_a_script_that_fails(folder: Path) -> None:
+    (folder / "fails.py").write_text("raise RuntimeError('on purpose')\n")
+    page, trace = folder / "report.html", folder / "trace.json"
+    options = ("--report", page, "--trace", trace, "-o", folder / "out")
+    done = command("compile", *options, folder / "fails.py", folder, as_json=False)
+    assert done.returncode != 0
+    assert "on purpose" in done.stderr
+    assert "on purpose" in page.read_text()
+    assert "on purpose" in json.loads(trace.read_text())["otherData"]["ended by"]

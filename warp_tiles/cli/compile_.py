@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from warp_tiles.cli.output import (
     print_table,
     script_output_to_stderr,
 )
-from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_report, write_trace
+from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_records
 from warp_tiles.launch.script import Target
 from warp_tiles.util.digests import has_digests, matches
 from warp_tiles.util.threads import side_by_side
@@ -67,7 +68,7 @@ def compile_(
     """Compile every module of SCRIPT to a cubin with its metadata in the output folder.
 
     The script runs as under "plan": its launches are recorded and not executed. Modules are compiled in parallel, here
-    or by the workers of a Dask scheduler.
+    or by the workers of a Dask scheduler. The report is written even if the script fails.
     """
     from warp_tiles import _warp, api, settings
     from warp_tiles.launch.script import discover, require_script
@@ -75,25 +76,27 @@ def compile_(
     settings.current()  # reports an invalid setting first
     require_script(script)
     require_folders({"the report": report_file, "the trace": trace_file})
+    title = f"Build of {script.name} for {', '.join(f'sm_{arch}' for arch in archs)}"
+    built: list[dict[str, Any]] = []
     with script_output_to_stderr(as_json), _enabled(scheduler):
-        for arch in archs:
-            _warp.require_target(arch, block_dim)
-        found = discover(script, arguments, block_dim)
-        print_notes(script, found)
-        folders = {arch: folder / f"sm_{arch}" if len(archs) > 1 else folder for arch in archs}
-        with output_errors(folder):
-            for each in folders.values():
-                each.mkdir(parents=True, exist_ok=True)
-        wanted = [(target, arch) for arch in archs for target in found.targets]
-        threads = _MOST_THREADS if scheduler is None else _MOST_THREADS_ON_A_CLUSTER
-        with kernel_errors(script), output_errors(folder):
-            built = side_by_side(lambda item: _compile(*item, folders[item[1]]), wanted, threads)
-        report = api.report()  # a cluster's builds end with it
-    if report_file is not None:
-        title = f"Build of {script.name} for {', '.join(f'sm_{arch}' for arch in archs)}"
-        write_report(report_file, report, title, facts_of(script, arguments))
-    if trace_file is not None:
-        write_trace(trace_file, report, facts_of(script, arguments))
+        try:
+            for arch in archs:
+                _warp.require_target(arch, block_dim)
+            found = discover(script, arguments, block_dim)
+            print_notes(script, found)
+            folders = {arch: folder / f"sm_{arch}" if len(archs) > 1 else folder for arch in archs}
+            with output_errors(folder):
+                for each in folders.values():
+                    each.mkdir(parents=True, exist_ok=True)
+            wanted = [(target, arch) for arch in archs for target in found.targets]
+            earlier = {path: _identity(path) for each in folders.values() for path in each.glob("*.cubin")}
+            threads = _MOST_THREADS if scheduler is None else _MOST_THREADS_ON_A_CLUSTER
+            with kernel_errors(script), output_errors(folder):
+                built += side_by_side(lambda item: _compile(*item, folders[item[1]], earlier), wanted, threads)
+        finally:
+            report = _with_kept(api.report(), built)  # a cluster's builds end with it
+            facts = facts_of(script, arguments, sys.exc_info()[1])
+            write_records(report_file, trace_file, report, title, facts)
     records = {record.get("output"): record for record in report["modules"]}
     rows = [_with_record(row, records) for row in built]
     if as_json:
@@ -132,7 +135,18 @@ def _enabled(scheduler: str | None) -> Iterator[None]:
         api.disable()
 
 
-def _compile(target: Target, arch: int, folder: Path) -> dict[str, Any]:
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Changes when a file is written again; None if another process has just removed it."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _compile(
+    target: Target, arch: int, folder: Path, earlier: Mapping[Path, tuple[int, int] | None]
+) -> dict[str, Any]:
     from warp_tiles import _warp
 
     start = time.perf_counter()
@@ -144,6 +158,7 @@ def _compile(target: Target, arch: int, folder: Path) -> dict[str, Any]:
         "arch": arch,
         "cubin": str(cubin),
         "cubin_bytes": cubin.stat().st_size,
+        "up_to_date": earlier.get(cubin) == _identity(cubin),
         "seconds": round(time.perf_counter() - start, 3),
     }
 
@@ -160,6 +175,17 @@ def _warn_of_other_archs(cubin: Path) -> None:
                 f"{other} does not fit {module}.meta any more, which is now that of {cubin.name}. "
                 "Remedy: compile all architectures with one command, e.g. --arch 80,90"
             )
+
+
+def _with_kept(report: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Add the modules whose files of an earlier call were kept. They have no record of a build."""
+    kept = [
+        {name: row[name] for name in ("name", "arch", "block_dim", "cubin_bytes", "up_to_date")}
+        | {"output": Path(row["cubin"]).name}
+        for row in rows
+        if row["up_to_date"]
+    ]
+    return {**report, "modules": [*report["modules"], *kept]}
 
 
 def _with_record(row: dict[str, Any], records: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:

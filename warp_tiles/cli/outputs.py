@@ -66,6 +66,20 @@ def facts_of(script: Path, arguments: Sequence[str], ended: BaseException | None
     return facts
 
 
+def write_records(
+    report: Path | None, trace: Path | None, document: Mapping[str, Any], title: str, facts: Mapping[str, str]
+) -> None:
+    """Write what the options of :func:`record_options` ask for.
+
+    Raises:
+        OutputError: A file cannot be written.
+    """
+    if report is not None:
+        write_report(report, document, title, facts)
+    if trace is not None:
+        write_trace(trace, document, facts)
+
+
 def write_report(file: Path, document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> None:
     """Write a record as a page if the file's name ends in .html or .htm, else as JSON.
 

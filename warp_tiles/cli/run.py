@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from warp_tiles.cli.output import bundle_option, json_option, policy_option, print_json, script_output_to_stderr
-from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_report, write_trace
+from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_records
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -48,11 +48,7 @@ def run(
     finally:
         logger.removeHandler(messages)
         if api.is_enabled():
-            ended, record = sys.exc_info()[1], api.report()
-            if report_file is not None:
-                facts = facts_of(script, arguments, ended)
-                write_report(report_file, record, f"Run of {script.name} with warp_tiles", facts)
-            if trace_file is not None:
-                write_trace(trace_file, record, facts_of(script, arguments, ended))
+            record, facts = api.report(), facts_of(script, arguments, sys.exc_info()[1])
+            write_records(report_file, trace_file, record, f"Run of {script.name} with warp_tiles", facts)
             if as_json:
                 print_json(record)

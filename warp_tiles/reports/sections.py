@@ -55,8 +55,13 @@ def size(count: float) -> str:
 
 
 def is_built(module: Json) -> bool:
-    """True if the module was built, False if it was only planned."""
-    return "output" in module
+    """True if the module was built, False if it was only planned or is up to date."""
+    return "output" in module and not is_up_to_date(module)
+
+
+def is_up_to_date(module: Json) -> bool:
+    """True if ``warp-tiles compile`` kept the files of an earlier call."""
+    return bool(module.get("up_to_date"))
 
 
 def cards(modules: Sequence[Json]) -> Markup:
@@ -64,8 +69,10 @@ def cards(modules: Sequence[Json]) -> Markup:
     found = [function for module in modules for function in functions(module)]
     states = [function.state for function in found]
     built = [module for module in modules if is_built(module)]
+    kept = sum(map(is_up_to_date, modules))
     values: list[tuple[str, str]] = [
         (str(len(modules)), "module" if len(modules) == 1 else "modules"),
+        *([(str(kept), "up to date")] if kept else []),
         (str(len(found)), "products and solvers"),
     ]
     values += [(str(states.count(state)), text) for state, text in _COUNTED if state in states]
@@ -114,7 +121,8 @@ def module_section(module: Json, *, is_open: bool) -> Markup:
         parts.append(_functions_table(found, on_cpu=module.get("arch") is None))
     if module.get("loops"):
         parts.append(_loops_table(module["loops"]))
-    title = element("summary", module_title(module), " ", element("span", _counts(found), class_="muted"))
+    counts = "up to date" if is_up_to_date(module) else _counts(found)
+    title = element("summary", module_title(module), " ", element("span", counts, class_="muted"))
     return element("details", title, *parts, open="" if is_open else None)
 
 
@@ -124,6 +132,9 @@ def _counts(found: Iterable[Function]) -> str:
 
 
 def _module_facts(module: Json) -> list[tuple[str, Content]]:
+    if is_up_to_date(module):
+        output = (element("code", str(module.get("output"))), f": {size(module.get('cubin_bytes') or 0)}, up to date")
+        return [("file", joined(output)), ("build", "none in this run: the folder holds the files of an earlier one")]
     facts: list[tuple[str, Content]] = [("kernels", _codes(module.get("kernels") or ()))]
     if module.get("policy") not in (None, "auto") or module.get("provider") not in (None, "auto"):
         facts.append(("settings", f"policy {module.get('policy')}, provider {module.get('provider')}"))
