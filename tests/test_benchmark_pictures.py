@@ -18,6 +18,7 @@ from benchmarks.drawing.gemm import title as title_of
 from benchmarks.figures import DOCS, RESULTS, Picture
 from benchmarks.speed import ratios
 from benchmarks.speed.cells import PARTS
+from tests.figures import of_cublas
 
 PICTURES = list(figures.pictures())
 
@@ -148,3 +149,12 @@ def test_other_drawing_makes_every_picture_outdated(tmp_path: Path, monkeypatch:
 
 def test_a_missing_picture_is_outdated(tmp_path: Path) -> None:
     assert len(figures.outdated(folder=tmp_path)) == len(PICTURES)
+
+
+def test_the_picture_of_gradients_has_the_ratios_of_the_page() -> None:
+    """``docs/measured.md`` states the least and the greatest of them."""
+    (picture,) = (picture for picture in PICTURES if picture.name == "gemm_backward_loop.png")
+    figure = picture.draw(*picture.data)
+    for axes, kind in zip(figure.axes, ("fp16", "bf16")):
+        shown = [label.get_text().partition("\n")[2] for label in axes.get_xticklabels()]
+        assert [min(shown), max(shown)] == [f"{value:.2f}" for value in of_cublas(kind)]
