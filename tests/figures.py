@@ -148,11 +148,6 @@ def libmathdx_functions() -> list[float]:
     return [min(seconds), max(seconds), min(sizes), max(sizes)]
 
 
-def policy(row: str) -> list[float]:
-    found = at("policies", f"rows.{row}")
-    return [found["seconds"], found["cubin_bytes"] / 1e6]
-
-
 # ---- other results
 
 
@@ -361,18 +356,18 @@ FIGURES = [
     Figures(MEASURED, "it is {} of that at commit", lambda: [at("planning", "ratio")]),
     Figures("CONTRIBUTING.md", "{} of {} were killed", lambda: [at("mutations", "killed"), at("mutations", "total")]),
     # policies
-    Figures(POLICY, "| `off` | {} s | {} MB |", lambda: policy("off, cold")),
-    Figures(POLICY, "| `scalar` | {} s | {} MB |", lambda: policy("scalar, cold")),
-    Figures(POLICY, "| `fast` | {} s | {} MB | {} s |",
-            lambda: [*policy("fast, cold"), policy("fast, 48 threads, cold")[0]]),
-    Figures(POLICY, "| `auto` | {} s | {} MB | {} s |",
-            lambda: [*policy("auto, cold"), policy("auto, 48 threads, cold")[0]]),
+    Figures(POLICY, "| `fast` | as warp_tiles (`mma`) | {} s |",
+            lambda: [at("policies", "rows.fast, 48 threads, cold.seconds")]),
+    Figures(POLICY, "| `auto` | as `fast`, with the same work | {} s |",
+            lambda: [at("policies", "rows.auto, 48 threads, cold.seconds")]),
     Figures(POLICY, "| {} s to the first launch; the slow build is in use {} s after the start, and the launch that "
             "loads it takes {} ms |",
             lambda: [at("policies", "rows.background, 48 threads, cold.seconds"),
                      at("policies", "rows.background, 48 threads, cold.swapped_after_seconds"),
                      1e3 * at("policies", "rows.background, 48 threads, cold.swap_seconds")]),
-    Figures(POLICY, "| `locked`, LTO-IR cached | {} s | {} MB |", lambda: policy("locked, LTO-IR cached by auto")),
+    Figures(POLICY, "| `locked`, LTO-IR cached | {} of `auto` |",
+            lambda: [at("policies", "rows.locked, LTO-IR cached by auto.seconds")
+                     / at("policies", "rows.auto, cold.seconds")]),
     # pages of features
     *loop_rows(),
     Figures("docs/remote.md", "took {} of the time of a local build for one differentiable fp16 64x64x64 module, and "

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.figures import API, COMMANDS, FIGURES, MEASURED, README, ROOT, Figures
+from tests.design_figures import CLUSTER, DESIGN_FIGURES
+from tests.figures import FIGURES, README, ROOT, Figures, at
+from tests.unmeasured import MOSTLY_NOT_ON_RECORD, OTHERS
+
+ALL = [*FIGURES, *DESIGN_FIGURES]
 
 NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
 
@@ -42,7 +46,7 @@ def wrong(page: str, figures: Figures) -> list[tuple[str, float]]:
     return [(text, value) for text, value in pairs if abs(float(text.replace(",", "")) - value) > half_a_digit(text)]
 
 
-@pytest.mark.parametrize("figures", FIGURES, ids=lambda figures: f"{figures.page} {figures.text[:40]}")
+@pytest.mark.parametrize("figures", ALL, ids=lambda figures: f"{figures.page} {figures.text[:40]}")
 def test_the_page_has_the_measured_figures(figures: Figures) -> None:
     assert wrong(read(figures.page), figures) == []
 
@@ -66,28 +70,16 @@ def test_a_text_that_is_gone_or_repeated_is_found() -> None:
 A_FIGURE = (
     r"(?<![\w.x-])\d[\d,]*(?:\.\d+)?(?= (?:s|ms|µs|us|MB|KB|%|seconds|times|TFLOP/s)\b)|(?<![\w.-])\d+\.\d+(?![\w.-])"
 )
-# texts with numbers that are versions, sizes or facts, and figures whose runs are not on record
-OTHERS = {
-    README: ["Warp 1.19", "warp-lang 1.17, 1.18 or 1.19", "Python 3.10 to 3.14", "Python 3.10 or newer"],
-    API: [],
-    COMMANDS: [],
-    MEASURED: [
-        "unmodified Warp 1.19", "at most 38 KB of 1,060 drawn functions, not on record", "driver 580.159, CUDA 13.0",
-        "torch 2.11",
-        "one is slower by more than 3 %", "for a form that varies by 13 % from run to run", "With 100 repeats",
-        "that form has 0.993", "have 0.981 and 0.982",
-    ],
-}  # fmt: skip
 
 
 def unlisted(name: str, page: str) -> Iterator[str]:
-    """The figures of a page that no entry of FIGURES covers."""
+    """The figures of a page that no entry of :data:`ALL` covers."""
     page = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
-    for figures in FIGURES:
+    for figures in ALL:
         if figures.page == name:
             page = pattern(figures).sub("", page)
     for text in OTHERS[name]:
-        page = page.replace(text, "")
+        page = pattern(Figures(name, text, list)).sub("", page)
     for match in re.finditer(A_FIGURE, page):
         yield page[max(match.start() - 30, 0) : match.end() + 20]
 
@@ -99,8 +91,33 @@ def test_every_figure_is_listed(name: str) -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_other_texts_occur(name: str) -> None:
-    assert [text for text in OTHERS[name] if text not in read(name)] == []
+    page = " ".join(read(name).split())
+    assert [text for text in OTHERS[name] if text not in page] == []
 
 
 def test_an_unlisted_figure_is_found() -> None:
     assert len(list(unlisted(README, "It takes 3 s, or 0.5 of that."))) == 2
+
+
+@pytest.mark.parametrize("name", MOSTLY_NOT_ON_RECORD)
+def test_a_page_of_old_figures_says_so(name: str) -> None:
+    assert MOSTLY_NOT_ON_RECORD[name] in read(name)
+
+
+# ---- limits
+
+REMOTE_LIMITS = {"one module": 0.25, "eight modules": 0.2}
+
+
+def test_a_cold_start_with_a_store_keeps_its_limits() -> None:
+    found = {case["modules"]: case["store_to_local"] for case in at("remote", "cases")}
+    assert {name for name, ratio in found.items() if ratio > REMOTE_LIMITS[name]} == set()
+    assert set(found) == set(REMOTE_LIMITS)
+
+
+def test_dask_keeps_its_limit_and_the_page_names_each_miss() -> None:
+    limit, results = at("cluster", "limit"), at("cluster", "results")
+    missed = {name for name, row in results.items() if row["ratio"] > limit}
+    assert not {name for name in missed if name.endswith("used")}
+    named = re.findall(r"\| ([\d.]+), above the limit \|", read(CLUSTER))
+    assert sorted(named) == sorted(f"{results[name]['ratio']:.2f}" for name in missed)

@@ -129,33 +129,34 @@ def dav(folder: Path, *, infinite: bool = True) -> Iterator[str]:
             return folder / self.path.strip("/")
 
         def do_GET(self) -> None:
-            self._answer(200, self._path().read_bytes()) if self._path().is_file() else self._answer(404)
+            path = self._path()
+            self._answer(200, path.read_bytes()) if path.is_file() else self._answer(404)
 
-        do_HEAD = do_GET
+        def do_HEAD(self) -> None:
+            self.do_GET()
 
         def do_PUT(self) -> None:
             data = self.rfile.read(int(self.headers["Content-Length"]))
-            if not self._path().parent.is_dir():
-                return self._answer(409)  # the client makes the folders
-            self._path().write_bytes(data)
-            self._answer(201)
+            has_folder = self._path().parent.is_dir()
+            if has_folder:
+                self._path().write_bytes(data)
+            self._answer(201 if has_folder else 409)  # then the client makes the folders
 
         def do_MKCOL(self) -> None:
-            if not self._path().parent.is_dir():
-                return self._answer(409)
-            self._path().mkdir(exist_ok=True)
-            self._answer(201)
+            has_parent = self._path().parent.is_dir()
+            if has_parent:
+                self._path().mkdir(exist_ok=True)
+            self._answer(201 if has_parent else 409)
 
         def do_PROPFIND(self) -> None:
-            if not infinite or self.headers["Depth"] != "infinity":
-                return self._answer(403)
             found = [path for path in sorted(self._path().rglob("*")) if path.is_file()]
             facts = [(path.relative_to(folder), path.stat()) for path in found]
             items = "".join(
                 _LISTED.format(name=name, size=stat.st_size, modified=formatdate(stat.st_mtime, usegmt=True))
                 for name, stat in facts
             )
-            self._answer(207, f'<D:multistatus xmlns:D="DAV:">{items}</D:multistatus>'.encode())
+            answer = f'<D:multistatus xmlns:D="DAV:">{items}</D:multistatus>'.encode()
+            self._answer(207, answer) if infinite and self.headers["Depth"] == "infinity" else self._answer(403)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, _running(server):
         yield f"http://127.0.0.1:{server.server_port}"

@@ -144,9 +144,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_ino, status.st_mtime_ns
 
 
-def _compile(
-    target: Target, arch: int, folder: Path, earlier: Mapping[Path, tuple[int, int] | None]
-) -> dict[str, Any]:
+def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, tuple[int, int] | None]) -> dict[str, Any]:
     from warp_tiles import _warp
 
     start = time.perf_counter()

@@ -1,0 +1,65 @@
+"""Numbers of the pages that no file of results holds: versions, sizes, limits, and runs that are not on record.
+
+``tests/test_figures.py`` removes these texts from a page before it looks for figures that :mod:`tests.figures` lacks.
+"""
+
+from __future__ import annotations
+
+OTHERS = {
+    "README.md": ["Warp 1.19", "warp-lang 1.17, 1.18 or 1.19", "Python 3.10 to 3.14", "Python 3.10 or newer"],
+    "docs/api.md": [],
+    "docs/commands.md": [],
+    "docs/measured.md": [
+        "unmodified Warp 1.19", "at most 38 KB of 1,060 drawn functions, not on record", "driver 580.159, CUDA 13.0",
+        "torch 2.11",
+        "one is slower by more than 3 %", "for a form that varies by 13 % from run to run", "With 100 repeats",
+        "that form has 0.993", "have 0.981 and 0.982",
+    ],
+    "docs/policy.md": [],
+    "docs/remote.md": [
+        "waits at most 0.02 s", "Answers within 0.2 s do not count", "0.4 GB/s or so from the same machine",
+        "the limits are 0.25 and 0.2.", "holds it below 0.05 s",
+    ],
+    "docs/cluster.md": [
+        "an error after 5 s", "costs some 10 ms more than in own processes (not on record)",
+        "(not on record), all processes together took 26.7 s for the eight modules with Dask and 20.9 s without, 1.28 "
+        "times as much. 4.2 s of that are the four idle loops and profilers of Dask's workers over 23 s, and 0.9 s "
+        "compilers.",
+        "every 10 ms",
+    ],
+    "docs/cache.md": [
+        "a hit of 5 MB", "A file has 76 MB", "`build_wait_s` (120 s)", "After 5 s", "NVRTC before 12.8",
+        "0.25 to 0.35 s for them in a new compiler process, and 0.1 s with precompiled headers (not on record)",
+        "takes about 0.15 s (not on record)",
+        "costs 0.1 s once (not on record)", "take 1.6 ms (not on record)",
+    ],
+    "docs/design.md": [
+        "reached 0.70 of cuBLAS", "before the loop 0.91", "they reached 0.98 (not on record)",
+        "reached 0.74 of cuBLAS with and without it, and 0.81 against 0.79 with 128 threads (not on record)",
+        "version 0.4.0 (nvidia-mathdx 25.6)",
+    ],
+    "docs/loops.md": [
+        "it fell to 590 TFLOP/s", "was 0.71 of it; the loop itself stayed between 418 and 440 TFLOP/s (not on record)",
+        "by 15 % within a run", "fp64 1 %, and 16-bit types and tf32 5 to 10 % with tiles",
+    ],
+    "docs/tuning.md": [
+        "takes 1.4 to 1.5 s more", "took 5.1 us and 2.0 to 2.5 ms (not on record)",
+        "takes 2 to 4 s, because it also builds them. 4096 x 4096 x 4096 takes 8 to 10 s, because its launches are "
+        "long. Small shapes take 0.1 s (not on record)",
+        "takes about 1.5 ms (not on record)", "release (1.19)", "more than 1.5 times the leader's", "5 % above the",
+        "takes about 0.1 to 1 ms",
+    ],
+    "docs/matmul.md": [
+        "alpha=1.0, beta=0.0", "with Warp 1.19 and newer", "about 2 us plus the launch (not on record)", "torch 2.11",
+        "gave 0.94 and 1.04 for fp16 at 4096, 0.94 and 0.97 for bf16, 0.88 and 0.90 for tf32, and 1.24 and 1.07 for "
+        "the mean of the skinny products: hosts and clocks differ (not on record)",
+        "costs 13 to 20 us of 230 at 4096, because all blocks read it at the same time (not on record)",
+    ],
+    "docs/clients.md": [],
+    "docs/recorded.md": ["Warp 1.19", "takes about 100 µs (not on record)"],
+}  # fmt: skip
+#: Pages whose figures are mostly not on record, and the sentence that says so.
+MOSTLY_NOT_ON_RECORD = {
+    "docs/templates.md": "Figures without a file of results beside them were measured once, while the code was written,"
+    " and are not on record."
+}
