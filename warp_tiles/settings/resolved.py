@@ -46,7 +46,7 @@ class Settings:
         remote_push: Write what is built to the remote store, signed with ``signing_key``.
         remote_wait_s: Seconds to wait for an answer of the remote store. It is not asked again in this process then.
         bundle: File of a deployment bundle, the only source of modules. It needs the policy ``locked``.
-        signing_key: File of the private key that signs what is written to a remote store.
+        signing_key: File of the private key that signs what is written to a remote store. Its public key is trusted.
         trusted_keys: Public keys whose signatures are trusted, beside those of the user's file of trusted keys.
         jobs: Number of parallel compiler processes; 0 means one per core.
         precompile_headers: Keep NVRTC's precompiled headers of modules for later modules and processes.
