@@ -64,6 +64,7 @@ def started(words: Sequence[object], **environment: object) -> subprocess.Popen[
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=_obey_signals,
+        start_new_session=True,
     )
 
 
@@ -114,7 +115,7 @@ def compiling(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_signal_ends_a_compilation_at_once(compiling: subprocess.Popen[str], tmp_path: Path, name: str) -> None:
     workers = workers_of(compiling.pid)
     start = time.monotonic()
-    compiling.send_signal(getattr(signal, name))
+    os.killpg(compiling.pid, getattr(signal, name))  # as a terminal does, to every process of the group
     _, messages = compiling.communicate(timeout=60)
     assert time.monotonic() - start < 2.0
     assert compiling.returncode == -getattr(signal, name)

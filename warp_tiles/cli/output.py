@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import sys
@@ -16,35 +15,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from warp_tiles.cli.standard_output import standard_output
 from warp_tiles.cli.tables import column_widths, stacked, wrap
 from warp_tiles.errors import OutputError, ScriptError, WarpTilesError
 from warp_tiles.launch.script import Discovery
 from warp_tiles.settings import configure_by_option, configured
 from warp_tiles.settings.policy import POLICIES
+from warp_tiles.util.printable import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class StandardOutputError(Exception):
-    """Standard output cannot be written."""
-
-    def __init__(self, cause: OSError) -> None:
-        super().__init__(f"standard output cannot be written: {cause.strerror or cause}")
-        self.is_closed_pipe = cause.errno == errno.EPIPE
-
-
-@contextlib.contextmanager
-def standard_output() -> Iterator[None]:
-    """Write to standard output in the block, and flush it.
-
-    Raises:
-        StandardOutputError: That failed.
-    """
-    try:
-        yield
-        sys.stdout.flush()
-    except OSError as error:
-        raise StandardOutputError(error) from error
 
 
 def json_option(command: F) -> F:
@@ -149,21 +128,6 @@ def _print_columns(
         table.add_row(*map(Text, row))  # not markup, because a cell may hold brackets
     with standard_output():
         console.print(table)
-
-
-def printable(text: str, *, lines: bool = False) -> str:
-    """The text with escapes in place of what a terminal would obey and of what a stream cannot encode.
-
-    Args:
-        text: The text, of which a part may come from a file or from another machine.
-        lines: Keep ends of lines and tabs.
-    """
-    kept = "\n\t" if lines else ""
-    return "".join(char if char.isprintable() or char in kept else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from warp_tiles.util.printable import printable
 from warp_tiles.util.trusted_folder import TrustedFolder
 
 WAIT_S = 60.0
@@ -36,7 +37,8 @@ def store_lock(files: TrustedFolder, name: str) -> Iterator[None]:
     wait_s = min(WAIT_S, WAIT_AGAIN_S) if path in _timeouts else WAIT_S
 
     def waiting(holder: str) -> None:
-        log.warning("waiting for %s, which changes %s; this process waits %g s at most", holder, files.root, wait_s)
+        place = printable(str(files.root))
+        log.warning("waiting for %s, which changes %s; this process waits %g s at most", holder, place, wait_s)
 
     with ExitStack() as held:
         try:
