@@ -53,7 +53,7 @@ def make_private_folders(path: Path) -> None:
 def _make_folder(path: Path) -> None:
     try:
         os.mkdir(path, 0o700)
-    except FileExistsError:
+    except (FileExistsError, NotADirectoryError):
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, "a file is in the way of the folder", str(path)) from None
         return
