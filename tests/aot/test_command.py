@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,27 @@ def test_an_output_that_cannot_be_written_is_named(
     assert message.startswith("warp-tiles: ")
     assert "cannot be written" in message
     assert "Traceback" not in message
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("name", ["null", "full"])
+def test_a_device_is_written_to_and_not_replaced(
+    description: Path,
+    name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node, output = device(tmp_path, name), tmp_path / "output"
+    output.symlink_to(node)
+    words = ["aot", "build", str(description), "-o", str(output), "--depfile", str(node), "--state", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as end:
+        command.main()
+    assert end.value.code == (2 if name == "full" else 0)
+    assert ("No space left on device" in capsys.readouterr().err) == (name == "full")
+    assert stat.S_ISCHR(node.lstat().st_mode)
+    assert output.is_symlink()
 
 
 def test_standard_output_that_is_full(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import subprocess
@@ -278,6 +279,29 @@ def test_a_huge_manifest_of_a_bundle_is_not_read(tmp_path: Path) -> None:
         file.truncate(1 << 30)
     with pytest.raises(BundleError, match=f"the limit is {MAX_MANIFEST_BYTES}"):
         Cache(tmp_path / "cache").import_bundle(path)
+
+
+def test_a_manifest_of_any_json_takes_bounded_memory(tmp_path: Path) -> None:
+    """Objects take the most memory for the bytes of their JSON."""
+    item = b'{"":{}},'
+    body = b'{"entries":[' + item * ((MAX_MANIFEST_BYTES - 200) // len(item)) + b"{}]}"
+    head = b'{"sha256":"%s","body":%s}\n' % (hashlib.sha256(body).hexdigest().encode(), body)
+    path = tmp_path / "bundle"
+    path.write_bytes(_tar.header(MANIFEST_NAME, len(head)) + head + _tar.padding(len(head)) + bytes(1024))
+    code = f"""
+import resource
+from pathlib import Path
+from warp_tiles.cache import Cache
+from warp_tiles.errors import BundleError
+cache = Cache(Path({str(tmp_path / "cache")!r}))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    cache.import_bundle(Path({str(path)!r}))
+except BundleError:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 260_000  # kB
 
 
 def test_an_export_that_could_not_be_imported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

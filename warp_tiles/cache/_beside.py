@@ -87,8 +87,12 @@ def sweep(folder: Folder) -> int:
                 raise
     _maintain.drop_idle_locks(folder.files, folder.files.files(LOCKS_OF_SEARCHES), time.time())
     for cache in caches(folder):
-        if cache.files.folders(LAYOUT):
-            with cache.changing():
-                report = _maintain.collect(cache, max_bytes=sys.maxsize)
-            removed += report.payloads + report.leftovers
+        try:
+            if cache.files.folders(LAYOUT):
+                with cache.changing():
+                    report = _maintain.collect(cache, max_bytes=sys.maxsize)
+                removed += report.payloads + report.leftovers
+        except PermissionError:
+            if not folder.files.shared:
+                raise
     return removed
