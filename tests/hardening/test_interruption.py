@@ -114,6 +114,7 @@ def compiling(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_ends_a_compilation_at_once(compiling: subprocess.Popen[str], tmp_path: Path, name: str) -> None:
     workers = workers_of(compiling.pid)
+    assert compiling.pid not in map(os.getpgid, workers), "a terminal would signal the workers too"
     start = time.monotonic()
     os.killpg(compiling.pid, getattr(signal, name))  # as a terminal does, to every process of the group
     _, messages = compiling.communicate(timeout=60)

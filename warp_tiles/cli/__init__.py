@@ -11,7 +11,7 @@ import click
 
 from warp_tiles.cli import bundle, cache, compile_, doctor, keys, plan, run, settings, tune
 from warp_tiles.cli.examples import add_examples
-from warp_tiles.cli.standard_output import StandardOutputError, standard_output, watched_standard_output
+from warp_tiles.cli.standard_output import StandardOutputError, watched_standard_output
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.util.printable import printable
 from warp_tiles.version import __version__
@@ -44,8 +44,8 @@ def main(group: click.Group = commands, name: str = "warp-tiles") -> None:
     _open_standard_streams()
     try:
         status = _run(group, name)
-        with standard_output():
-            pass
+        with watched_standard_output():
+            sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
         print("warp-tiles: interrupted", file=sys.stderr)
         _end_by_interrupt()

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from warp_tiles.cli.standard_output import standard_output
 from warp_tiles.cli.tables import column_widths, stacked, wrap
 from warp_tiles.errors import OutputError, ScriptError, WarpTilesError
 from warp_tiles.launch.script import Discovery
@@ -68,10 +67,9 @@ def echo(text: str) -> None:
     """Print a text, with escapes in place of what a terminal would obey.
 
     Raises:
-        StandardOutputError: Standard output cannot be written.
+        OSError: Standard output cannot be written; the command ends with a message.
     """
-    with standard_output():
-        print(printable(text, lines=True))
+    print(printable(text, lines=True), flush=True)
 
 
 def note(text: str) -> None:
@@ -85,7 +83,7 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[obj
     In a narrow terminal some columns follow below their row (:mod:`warp_tiles.cli.tables`).
 
     Raises:
-        StandardOutputError: Standard output cannot be written.
+        OSError: Standard output cannot be written; the command ends with a message.
     """
     title = printable(title)
     cells = [[printable(str(cell), lines=True).expandtabs() for cell in row] for row in rows]
@@ -107,15 +105,15 @@ def print_text(text: str) -> None:
     """Print sentences. In a terminal, their lines end between words.
 
     Raises:
-        StandardOutputError: Standard output cannot be written.
+        OSError: Standard output cannot be written; the command ends with a message.
     """
     echo("\n".join(wrap(printable(text, lines=True), Console().width)) if sys.stdout.isatty() else text)
 
 
 def _print_lines(console: Console, lines: Iterable[Text]) -> None:
-    with standard_output():
-        for line in lines:
-            console.print(line, soft_wrap=True)  # a longer word is left to the terminal
+    for line in lines:
+        console.print(line, soft_wrap=True)  # a longer word is left to the terminal
+    sys.stdout.flush()
 
 
 def _print_columns(
@@ -126,8 +124,8 @@ def _print_columns(
         table.add_column(heading, overflow="fold", width=width)
     for row in rows:
         table.add_row(*map(Text, row))  # not markup, because a cell may hold brackets
-    with standard_output():
-        console.print(table)
+    console.print(table)
+    sys.stdout.flush()
 
 
 @contextlib.contextmanager

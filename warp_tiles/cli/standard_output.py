@@ -18,22 +18,8 @@ class StandardOutputError(Exception):
 
 
 @contextlib.contextmanager
-def standard_output() -> Iterator[None]:
-    """Write to standard output in the block, and flush it.
-
-    Raises:
-        StandardOutputError: That failed.
-    """
-    try:
-        yield
-        sys.stdout.flush()
-    except OSError as error:
-        raise StandardOutputError(error) from error
-
-
-@contextlib.contextmanager
 def watched_standard_output() -> Iterator[None]:
-    """Tell failed writes to standard output from other errors in the block, also those of Click and of Warp.
+    """Tell failed writes to standard output from other errors in the block. Click and Warp write to it too.
 
     Raises:
         StandardOutputError: A write failed, and the block raised its error or another one that it caused.
