@@ -13,7 +13,6 @@ from tests.aot.manifests import FACTOR, OTHER, SOLVE, TINY, jobs
 from warp_tiles.aot import bundle as aot
 from warp_tiles.aot.manifest import Job, for_arch
 from warp_tiles.cache import Cache
-from warp_tiles.compile.compiler import Compiled, CompileRequest
 from warp_tiles.errors import BuildError, CacheError, PlanError, ToolchainError
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.providers import CublasdxProvider, MmaProvider, SolverProvider
@@ -97,21 +96,6 @@ def test_inputs_of_keys_are_watched(store: ToolchainStore) -> None:
 
 
 # ---- build and pack
-
-
-@pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the compile requests. The fake compiler rejects functions that promise 16 bytes."""
-    names: list[str] = []
-
-    def compile_(request: CompileRequest) -> Compiled:
-        names.append(request.name)
-        if "_al16_16_16_" in request.name:
-            raise BuildError("refused", log="error: alignment")
-        return Compiled(request.name.encode(), 0.5, "", "NVRTC 12.9")
-
-    monkeypatch.setattr(aot, "compile_to_ltoir", compile_)
-    return names
 
 
 def test_a_rejected_alignment_is_dropped_as_in_the_engine(

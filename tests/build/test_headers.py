@@ -13,8 +13,9 @@ import pytest
 
 from warp_tiles import settings
 from warp_tiles.build.context import BuildContext, Resources
-from warp_tiles.build.headers import FOLDER, ModuleHeaders
+from warp_tiles.build.headers import ModuleHeaders
 from warp_tiles.cache import CacheKey, FileDigests
+from warp_tiles.cache._paths import HEADERS_FOR_GPU
 from warp_tiles.compile.compiler import Compiled, CompileRequest
 from warp_tiles.compile.headers import HeaderFile
 from warp_tiles.compile.module import ModuleSource
@@ -95,7 +96,7 @@ class Setup:
     @property
     def files(self) -> list[Path]:
         """All files but locks and marks."""
-        folder = self.root / FOLDER / "v1"
+        folder = self.root / HEADERS_FOR_GPU / "v1"
         return [p for p in folder.rglob("*") if p.is_file() and p.parent.name not in ("locks", "marks")]
 
 
@@ -234,9 +235,9 @@ def test_a_missing_toolchain_and_a_refused_folder_get_none(setup: Setup, monkeyp
         raise ToolchainError("NVRTC is missing")
 
     states(setup, 3)
-    os.chmod(setup.root / FOLDER, 0o777)
+    os.chmod(setup.root / HEADERS_FOR_GPU, 0o777)
     assert states(setup, 1) == ["none"]
-    os.chmod(setup.root / FOLDER, 0o700)
+    os.chmod(setup.root / HEADERS_FOR_GPU, 0o700)
     assert states(setup, 1) == ["read"]
     monkeypatch.setattr(setup.store, "toolchain", missing)
     assert states(setup, 1) == ["none"]
@@ -244,7 +245,7 @@ def test_a_missing_toolchain_and_a_refused_folder_get_none(setup: Setup, monkeyp
 
 def test_a_folder_that_cannot_be_written_costs_only_the_headers(setup: Setup) -> None:
     setup.root.mkdir()
-    (setup.root / FOLDER).write_text("a file is in the way")
+    (setup.root / HEADERS_FOR_GPU).write_text("a file is in the way")
     assert states(setup, 3) == ["none"] * 3
 
 
@@ -253,7 +254,7 @@ def test_the_oldest_marks_are_removed(setup: Setup) -> None:
     assert [cache.mark(f"{number:02}", 3) for number in range(5)] == [False] * 5
     assert cache.mark("04", 3)
     assert not cache.mark("00", 3)
-    assert len(list((setup.root / FOLDER / "v1" / "marks").iterdir())) <= 3
+    assert len(list((setup.root / HEADERS_FOR_GPU / "v1" / "marks").iterdir())) <= 3
 
 
 def test_the_file_of_an_unknown_key_is_none(setup: Setup) -> None:

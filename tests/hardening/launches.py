@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pwd
 import shutil
 import sys
 import warnings
@@ -21,6 +22,7 @@ import warp_tiles
 from tests.hardening.privileges import obey_permissions
 from tests.hardening.states import STATES
 from warp_tiles import _warp
+from warp_tiles.cache import _report
 
 SIZE = 16
 
@@ -80,10 +82,14 @@ def main() -> None:
     obey_permissions()
     logging.getLogger("warp_tiles").propagate = False
     top = Path(sys.argv[1])
-    here = os.getcwd()
+    here, environment, user_of = os.getcwd(), dict(os.environ), pwd.getpwuid
     for name in sys.argv[2:]:
         print(json.dumps({"state": name, **in_state(name, top / name.replace(" ", "_"))}), flush=True)
         os.chdir(here)
+        os.environ.clear()
+        os.environ.update(environment)
+        pwd.getpwuid = user_of
+        _report._logged.clear()  # the states without a home folder have one root
         shutil.rmtree(wp.config.kernel_cache_dir, ignore_errors=True)
         os.makedirs(wp.config.kernel_cache_dir, exist_ok=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,7 +88,29 @@ def _no_working_folder(folder: Path) -> Path:
     return Path("cache")
 
 
-STATES: dict[str, Callable[[Path], Path]] = {
+def _no_home(home: str | None) -> Callable[[Path], str]:
+    """The default folder, for a user without an entry in the user database. The caller restores both."""
+
+    def no_entry(uid: int) -> pwd.struct_passwd:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    def make(folder: Path) -> str:
+        for name in ("HOME", "XDG_CACHE_HOME"):
+            os.environ.pop(name, None)
+        if home is not None:
+            os.environ["HOME"] = home
+        pwd.getpwuid = no_entry
+        return ""
+
+    return make
+
+
+def _fifo(folder: Path) -> Path:
+    os.mkfifo(folder / "cache")
+    return folder / "cache"
+
+
+STATES: dict[str, Callable[[Path], Path | str]] = {
     "no permission": _no_permission,
     "below a folder without permission": _below_no_permission,
     "a layout without permission": _part_without_permission("v1"),
@@ -97,10 +120,13 @@ STATES: dict[str, Callable[[Path], Path]] = {
     "of another user": _of_another_user,
     "a long name": _long_name,
     "a file in its place": _file,
+    "a FIFO in its place": _fifo,
     "a link to itself": _loop,
     "read-only": _read_only,
     "a link in place of the layout": _link("v1"),
     "a link in place of the records": _link("tuning"),
     "a link in place of the facts": _link("toolchain"),
     "a relative path without a working folder": _no_working_folder,
+    "no home folder": _no_home(None),
+    "a relative home folder": _no_home("home"),
 }

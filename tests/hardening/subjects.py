@@ -9,24 +9,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
-from warp_tiles.cache import Cache, CacheKey, FileDigests
+from warp_tiles.cache import Cache, CacheKey, Entry, FileDigests, Manifest
 from warp_tiles.cache._files import FileCache
 from warp_tiles.cache._missed import MissedKeys
-from warp_tiles.errors import BundleError, RecordError
+from warp_tiles.cache._paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
+from warp_tiles.errors import BundleError, LockedError, RecordError
 from warp_tiles.launch.previous_run import PreviousRuns
 from warp_tiles.plan.loads import LoadedModule
+from warp_tiles.remote import MODULE
+from warp_tiles.remote.bundle import Bundle as SignedBundle
+from warp_tiles.remote.bundle import toolchain_object
+from warp_tiles.remote.bundle import write_bundle as write_signed
+from warp_tiles.remote.envelope import pack
+from warp_tiles.remote.keys import SigningKey, TrustedKeys, trusted_keys
+from warp_tiles.remote.statistics import Statistics, StatisticsFile
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.tuning.store import RecordStore
-from warp_tiles.util.digests import matches, write_digests
-from warp_tiles.util.processes import described, this_process
+from warp_tiles.util.digests import is_kept, write_digests
 
 KEY = CacheKey.of({"compiler": "NVRTC 12.9", "m": "16", "options": ["-O3", "--std=c++17"], "source": "x" * 2000})
 PAYLOAD = random.Random(1).randbytes(20_000)
-MODULES = (LoadedModule("a", ("k", "l"), 64, "cuda:0"), LoadedModule("b", (), 256, "cpu"))
+LOADED = (LoadedModule("a", ("k", "l"), 64, "cuda:0"), LoadedModule("b", (), 256, "cpu"))
 TIMINGS = [timing({"tile_m": size, "block_dim": 128}, 10.0 + size, shared_bytes=1024) for size in (16, 32)]
 SCRIPT = Path("/somewhere/train.py")
+SIGNER = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
 ABSENT = object()
 
 
@@ -36,13 +46,17 @@ class Subject:
 
     Attributes:
         write: Writes it below a folder, and returns the file that is damaged.
-        read: Reads it again as a new process would; :data:`ABSENT` if it counts as missing or is refused.
+        read: Reads it again as a new process would; :data:`ABSENT` if it counts as missing or is refused. An error of
+            this package refuses it too.
         repaired: True if the damaged file is replaced or set aside when it is read.
+        every_time: True for a file that a user names: each reader says that it is damaged, by an error or a message.
+            Else it is said once.
     """
 
     write: Callable[[Path], Path]
     read: Callable[[Path], Any]
     repaired: bool = True
+    every_time: bool = False
 
 
 def _put(folder: Path) -> Cache:
@@ -62,11 +76,6 @@ def _write_manifest(folder: Path) -> Path:
 def _read_entry(folder: Path) -> Any:
     found = Cache(folder / "cache").get(KEY)
     return ABSENT if found is None else (found.payload, dict(found.manifest.info), found.manifest.key)
-
-
-def _read_manifest(folder: Path) -> Any:
-    found = Cache(folder / "cache").manifest(KEY)
-    return ABSENT if found is None else (dict(found.info), found.key, found.payload_sha256)
 
 
 def _write_record(folder: Path) -> Path:
@@ -112,13 +121,26 @@ def _read_digests(folder: Path) -> Any:
     return FileDigests(folder / "cache", "toolchain")._load() or ABSENT
 
 
-def _write_headers(folder: Path) -> Path:
-    FileCache(folder / "cache/cuda_headers", suffix=".pch").put(KEY, PAYLOAD, {})
-    return next((folder / "cache/cuda_headers/v1/objects").glob("*/*.pch"))
+def _write_inner(name: str, suffix: str, kind: str) -> Callable[[Path], Path]:
+    """Write an entry of a cache beside the store, and return its payload or its manifest."""
+
+    def write(folder: Path) -> Path:
+        Cache(folder / "cache", name, suffix=suffix).put(KEY, PAYLOAD, {})
+        return next((folder / "cache" / name / "v1" / kind).glob("*/*.*"))
+
+    return write
+
+
+def _read_inner(name: str, suffix: str) -> Callable[[Path], Any]:
+    def read(folder: Path) -> Any:
+        found = Cache(folder / "cache", name, suffix=suffix).get(KEY)
+        return ABSENT if found is None else (found.payload, found.manifest.key)
+
+    return read
 
 
 def _read_headers(folder: Path) -> Any:
-    cache = FileCache(folder / "cache/cuda_headers", suffix=".pch")
+    cache = FileCache(folder / "cache", HEADERS_FOR_GPU, suffix=HEADERS_SUFFIX)
     found = cache.verified_path(KEY, FileDigests(folder / "cache", "toolchain").digest)
     return ABSENT if found is None else found.read_bytes()
 
@@ -134,7 +156,7 @@ def _read_asked(folder: Path) -> Any:
 
 
 def _write_run(folder: Path) -> Path:
-    PreviousRuns(folder / "cache").write(SCRIPT, MODULES)
+    PreviousRuns(folder / "cache").write(SCRIPT, LOADED)
     return next((folder / "cache/runs").glob("*.json"))
 
 
@@ -151,7 +173,7 @@ def _write_output(folder: Path) -> Path:
 
 def _read_output(folder: Path) -> Any:
     cubin, meta = folder / "a.cubin", folder / "a.meta"
-    return (cubin.read_bytes(), meta.read_bytes()) if matches(cubin, [meta]) else ABSENT
+    return (cubin.read_bytes(), meta.read_bytes()) if is_kept(cubin, [meta]) else ABSENT
 
 
 def _of(suffix: str) -> Callable[[Path], Path]:
@@ -171,7 +193,7 @@ def _read_bundle(folder: Path) -> Any:
         cache.import_bundle(folder / "bundle")
     except BundleError:
         assert cache.entries() == (), "a refused bundle leaves nothing"
-        return ABSENT
+        raise
     return [cache.get(key).payload for key in (KEY, CacheKey.of({"name": "other"}))]  # type: ignore[union-attr]
 
 
@@ -187,37 +209,67 @@ def _read_export(folder: Path) -> Any:
         store.import_(folder / "records.json")
     except RecordError:
         assert store.records() == [], "a refused export leaves nothing"
-        return ABSENT
+        raise
     return store.load(record_key("gemm")).timings  # type: ignore[union-attr]
 
 
-def _write_holder(folder: Path) -> Path:
-    (folder / "x.holder").write_bytes(this_process())
-    return folder / "x.holder"
+def _write_statistics(folder: Path) -> Path:
+    StatisticsFile(folder / "cache").add([Statistics(hits=3, waited_s=0.25)])
+    return next((folder / "cache/statistics").glob("*.json"))
 
 
-def _read_holder(folder: Path) -> Any:
-    text = described((folder / "x.holder").read_bytes())
-    assert text.isprintable()
-    return ABSENT  # any text will do
+def _read_statistics(folder: Path) -> Any:
+    return StatisticsFile(folder / "cache").read() or ABSENT
+
+
+def _write_signed(folder: Path) -> Path:
+    entry = Entry(KEY.digest, PAYLOAD, Manifest.describe(KEY, PAYLOAD, {}))
+    facts = toolchain_object({"nvrtc": "12.9"}, SIGNER)
+    write_signed(folder / "signed", facts, {(MODULE, KEY.digest): pack(MODULE, entry, "NVRTC 12.9", SIGNER)})
+    TrustedKeys(folder / "config").add(SIGNER.public)
+    return folder / "signed"
+
+
+def _write_trusted(folder: Path) -> Path:
+    _write_signed(folder)
+    return folder / "config/trusted_keys"
+
+
+def _read_signed(folder: Path) -> Any:
+    """The entry and the facts that trusted keys signed. Under the policy ``locked``, a missing entry is an error."""
+    bundle = SignedBundle(folder / "signed", trusted_keys([], TrustedKeys(folder / "config")))
+    try:
+        found = bundle.fetch(MODULE, KEY.digest, "NVRTC 12.9")
+        if found is None and KEY.digest not in bundle.names(MODULE):
+            raise LockedError("the bundle lacks a module")
+        return ABSENT if found is None else (found.payload, found.manifest.key, bundle.facts)
+    finally:
+        bundle.close()
 
 
 SUBJECTS: dict[str, Subject] = {
     "payload": Subject(_write_payload, _read_entry),
     "manifest": Subject(_write_manifest, _read_entry),
-    "manifest for display": Subject(_write_manifest, _read_manifest),
     "record": Subject(_write_record, _read_record),
     "shipped record": Subject(_write_record, _read_shipped, repaired=False),
     "toolchain": Subject(_write_fact, _read_fact),
     "digests": Subject(_write_digests, _read_digests),
-    "precompiled headers": Subject(_write_headers, _read_headers),
+    "statistics": Subject(_write_statistics, _read_statistics),
+    "linked module": Subject(_write_inner(MODULES, MODULES_SUFFIX, "objects"), _read_inner(MODULES, MODULES_SUFFIX)),
+    "manifest of a linked module": Subject(
+        _write_inner(MODULES, MODULES_SUFFIX, "keys"), _read_inner(MODULES, MODULES_SUFFIX)
+    ),
+    "precompiled headers": Subject(_write_inner(HEADERS_FOR_GPU, HEADERS_SUFFIX, "objects"), _read_headers),
+    "headers of the tuner": Subject(
+        _write_inner(HEADERS_FOR_CPU, HEADERS_SUFFIX, "objects"), _read_inner(HEADERS_FOR_CPU, HEADERS_SUFFIX)
+    ),
     "asked key": Subject(_write_asked, _read_asked),
     "previous run": Subject(_write_run, _read_run),
     "cubin": Subject(_of("cubin"), _read_output, repaired=False),
     "metadata": Subject(_of("meta"), _read_output, repaired=False),
     "digest of a cubin": Subject(_of("cubin.sha256"), _read_output, repaired=False),
-    "bundle": Subject(_write_bundle, _read_bundle, repaired=False),
-    "export of records": Subject(_write_export, _read_export, repaired=False),
-    "holder of a lock": Subject(_write_holder, _read_holder, repaired=False),
+    "bundle": Subject(_write_bundle, _read_bundle, repaired=False, every_time=True),
+    "export of records": Subject(_write_export, _read_export, repaired=False, every_time=True),
+    "signed bundle": Subject(_write_signed, _read_signed, repaired=False, every_time=True),
+    "trusted keys": Subject(_write_trusted, _read_signed, repaired=False, every_time=True),
 }
-SILENT = {"cubin", "metadata", "digest of a cubin", "bundle", "export of records", "holder of a lock"}

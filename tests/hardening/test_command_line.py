@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 import warp_tiles
+from tests.hardening.devices import device
 from tests.integration.commands import MAIN
 from tests.integration.helpers import gemm, load
 from warp_tiles import _warp, cli, settings
-from warp_tiles.cli.output import printable
 from warp_tiles.errors import PlanError, SettingError
+from warp_tiles.util.printable import printable
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 Run = Callable[..., tuple[int, str]]
@@ -126,13 +127,33 @@ def python(*words: str, **streams: object) -> subprocess.CompletedProcess[bytes]
     )
 
 
-def test_standard_output_that_is_closed_full_or_a_closed_pipe() -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--help",),
+        ("--version",),
+        ("settings", "--json"),
+        ("settings",),
+        ("plan", "{script}", "{folder}"),
+        ("plan", "--json", "{script}", "{folder}"),
+        ("compile", "-o", "{folder}/out", "{script}", "{folder}"),
+    ],
+    ids=" ".join,
+)
+def test_standard_output_that_is_full(tmp_path: Path, words: tuple[str, ...]) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(MAIN)
+    with open(device(tmp_path, "full"), "wb") as full:
+        refused = python(*(word.format(script=script, folder=tmp_path) for word in words), stdout=full)
+    assert refused.returncode == 1, refused.stderr
+    *others, message = refused.stderr.splitlines()
+    assert message == b"warp-tiles: standard output cannot be written: No space left on device"
+    assert b"Traceback" not in b"".join(others)
+
+
+def test_standard_output_that_is_closed_or_a_closed_pipe() -> None:
     closed = python("settings", preexec_fn=lambda: os.close(1))
     assert (closed.returncode, closed.stderr) == (0, b"")
-    with open("/dev/full", "wb") as full:
-        refused = python("settings", "--json", stdout=full)
-    assert refused.returncode == 1
-    assert refused.stderr == b"warp-tiles: standard output cannot be written: No space left on device\n"
     reader, writer = os.pipe()
     os.close(reader)
     ended = python("settings", stdout=writer)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import warp_tiles
 from tests.hardening.damage import damage
-from tests.hardening.subjects import SUBJECTS
-from warp_tiles.cache import Cache, FileDigests
+from tests.hardening.subjects import ABSENT, SUBJECTS
+from warp_tiles.cache import Cache, FileDigests, _report
 from warp_tiles.cli import diagnose
 from warp_tiles.toolchain.store import ToolchainStore
+from warp_tiles.util.trusted_folder import TrustedFolder
 
 BESIDE = ("toolchain", "digests", "asked key", "previous run", "precompiled headers")
 
@@ -71,3 +76,44 @@ def test_facts_are_private_below_a_shared_root(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o077 == 0
     (root / "toolchain").chmod(0o777)
     assert ToolchainStore(root, "toolchain", shared=True)._read("toolchain", []) is None
+
+
+@pytest.mark.parametrize("kind", ["manifest", "asked key"])
+def test_a_huge_file_is_not_read(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file has 1 GB, and takes no space on the disk."""
+    monkeypatch.setattr(_report, "_logged", set())
+    logged: list[str] = []
+    monkeypatch.setattr(_report.logger, "warning", lambda text, *values: logged.append(text % values))
+    os.truncate(SUBJECTS[kind].write(tmp_path), 1 << 30)
+    tracemalloc.start()
+    try:
+        assert SUBJECTS[kind].read(tmp_path) is ABSENT
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    (message,) = logged
+    assert f"more than {1 << 20 if kind == 'manifest' else 4 << 20} bytes" in message
+
+
+def in_time(read: Callable[[], object]) -> object:
+    """The result of a call that must not hang."""
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(read()), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert results, "the reader hangs"
+    return results[0]
+
+
+def test_a_fifo_in_place_of_a_file_hangs_nobody(tmp_path: Path) -> None:
+    file = SUBJECTS["asked key"].write(tmp_path)
+    file.unlink()
+    os.mkfifo(file)
+    assert in_time(lambda: SUBJECTS["asked key"].read(tmp_path)) is ABSENT
+
+    def read() -> str:
+        with pytest.raises(OSError, match="not a regular file") as caught:
+            TrustedFolder(tmp_path / "cache").read(f"asked/{file.name}", 100)
+        return str(caught.value)
+
+    assert str(file) in str(in_time(read))

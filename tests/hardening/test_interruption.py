@@ -8,13 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.integration.commands import MAIN, command, json_of
-from warp_tiles.util import processes
+from tests.tuning.tuning_records import key as record_key
+from tests.tuning.tuning_records import timing
+from warp_tiles.cache import Cache, CacheKey
+from warp_tiles.tuning.store import RecordStore
+from warp_tiles.util import locks, processes, store_lock
 from warp_tiles.util.locks import PATIENCE_S
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -38,7 +43,7 @@ import sys, time
 from pathlib import Path
 from warp_tiles.util.trusted_folder import TrustedFolder
 
-with TrustedFolder(Path(sys.argv[1])).lock(f"v1/locks/{sys.argv[2]}.lock", 1.0, waiting=lambda _: None):
+with TrustedFolder(Path(sys.argv[1])).lock(sys.argv[2], 1.0, waiting=lambda _: None):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -59,6 +64,7 @@ def started(words: Sequence[object], **environment: object) -> subprocess.Popen[
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=_obey_signals,
+        start_new_session=True,
     )
 
 
@@ -108,8 +114,9 @@ def compiling(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_ends_a_compilation_at_once(compiling: subprocess.Popen[str], tmp_path: Path, name: str) -> None:
     workers = workers_of(compiling.pid)
+    assert compiling.pid not in map(os.getpgid, workers), "a terminal would signal the workers too"
     start = time.monotonic()
-    compiling.send_signal(getattr(signal, name))
+    os.killpg(compiling.pid, getattr(signal, name))  # as a terminal does, to every process of the group
     _, messages = compiling.communicate(timeout=60)
     assert time.monotonic() - start < 2.0
     assert compiling.returncode == -getattr(signal, name)
@@ -144,19 +151,28 @@ time.sleep(60)
     process.stderr.close()
 
 
+@contextlib.contextmanager
+def suspended_holder(root: Path, lock: str) -> Iterator[subprocess.Popen[str]]:
+    """A suspended process that holds a lock."""
+    process = started(["-c", HOLDER, root, lock])
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.fixture
 def suspended(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A suspended process that holds the lock of the one function of ``main.py``."""
     (tmp_path / "main.py").write_text(MAIN.replace("@wp.kernel", "@wp.kernel(enable_backward=False)"))
     planned = json_of(command("plan", tmp_path / "main.py", tmp_path, cache=tmp_path / "cache"))
     (key,) = {row["key"] for row in planned["modules"][0]["variants"] if row["needed"]}
-    process = started(["-c", HOLDER, tmp_path / "cache", key])
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    process.send_signal(signal.SIGSTOP)
-    yield process
-    process.kill()
-    process.communicate()
+    with suspended_holder(tmp_path / "cache", f"v1/locks/{key}.lock") as process:
+        yield process
 
 
 def test_a_waiter_names_the_process_and_an_interrupt_frees_it(suspended: subprocess.Popen[str], tmp_path: Path) -> None:
@@ -190,6 +206,43 @@ def test_a_waiter_builds_for_itself_after_a_set_time(tmp_path: Path) -> None:
     assert module["lto_builds"] == 1
     assert "held elsewhere for 1 s" in done.stderr
     assert time.monotonic() - start < 60
+
+
+def put(root: Path, number: int) -> None:
+    assert Cache(root).put(CacheKey.of({"n": str(number)}), b"payload", {}).payload == b"payload"
+
+
+def merge(root: Path, number: int) -> None:
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": number})])
+
+
+@pytest.mark.parametrize(("lock", "change"), [("v1/locks/store.lock", put), ("tuning/.locks/store.lock", merge)])
+def test_a_suspended_change_is_named_and_costs_one_wait(
+    tmp_path: Path,
+    lock: str,
+    change: Callable[[Path, int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    root = tmp_path / "cache"
+    monkeypatch.setattr(locks, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(store_lock, "WAIT_S", 1.0)
+    monkeypatch.setattr(store_lock, "WAIT_AGAIN_S", 0.02)
+    with suspended_holder(root, lock) as holder:
+        for number, (shortest_s, longest_s) in enumerate([(1.0, 60.0), (0.0, 0.9), (0.0, 0.9)]):
+            start = time.monotonic()
+            change(root, number)
+            assert shortest_s <= time.monotonic() - start < longest_s
+        (text,) = [record.getMessage() for record in caplog.records if "waiting for" in record.getMessage()]
+        assert f"waiting for process {holder.pid} (" in text
+        assert f"suspended), which changes {root}; this process waits 1 s at most" in text
+        if change is put:
+            (problem,) = [record.getMessage() for record in caplog.records if "not coordinated" in record.getMessage()]
+            assert f"held elsewhere for 1 s by process {holder.pid} (" in problem
+    change(root, 3)
+    assert store_lock._timeouts == {}
 
 
 def test_a_process_is_described() -> None:

@@ -11,14 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.hardening.writers import inner_caches
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
+from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.cache import Cache, CacheKey, FileDigests
 from warp_tiles.cache._files import FileCache
 from warp_tiles.cache._missed import MissedKeys
+from warp_tiles.cache._paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES
+from warp_tiles.compile.compiler import CompileRequest
 from warp_tiles.errors import CacheError, RecordError
 from warp_tiles.launch.previous_run import PreviousRuns
 from warp_tiles.plan.loads import LoadedModule
+from warp_tiles.remote.statistics import Statistics, StatisticsFile
+from warp_tiles.settings import Settings
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
@@ -37,6 +43,24 @@ def sha256(path: Path) -> str:
 def fill(cache: Cache) -> None:
     for number in range(3):
         cache.put(key(number), b"payload %d" % number, {})
+
+
+def use_inner_caches(root: Path) -> None:
+    """As linked modules and precompiled headers are stored, found and evicted."""
+    for cache in inner_caches(root):
+        fill(cache)
+        cache.get(key(0))
+        with errors_of_commands():
+            cache.entries()
+    marked = FileCache(root, HEADERS_FOR_GPU, suffix=HEADERS_SUFFIX)
+    marked.verified_path(key(1), sha256)
+    with errors_of_commands():
+        marked.mark("mark", 1)
+
+
+def reproduce(root: Path) -> None:
+    context = BuildContext(Resources(None, None), Settings(cache_dir=root))
+    context._reproduction(CompileRequest("f.cu", "text", (), "a function"))
 
 
 def evict(root: Path) -> None:
@@ -59,11 +83,15 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "facts": lambda root: ToolchainStore(root, "toolchain")._write("toolchain", [], {}),
     "digests": lambda root: FileDigests(root, "toolchain").digest(__file__),
     "records": lambda root: RecordStore(root, folder="tuning").merge(record_key("gemm"), [timing({"x": 1})]),
+    "inner caches": use_inner_caches,
+    "statistics": lambda root: StatisticsFile(root).add([Statistics(hits=1)]),
+    "failed": reproduce,
     "remove records": lambda root: RecordStore(root, folder="tuning").remove(),
 }
 PLACES = (
     "v1", "v1/keys", "v1/objects", "v1/locks", "v1/quarantine", "v1/marks", "asked", "runs", "toolchain",
-    "toolchain/v1", "tuning", "tuning/.locks", "tuning/gemm",
+    "toolchain/v1", "tuning", "tuning/.locks", "tuning/gemm", "statistics", "failed",
+    *(f"{cache}{inner}" for cache in (MODULES, HEADERS_FOR_CPU, HEADERS_FOR_GPU) for inner in ("", "/v1", "/v1/keys")),
 )  # fmt: skip
 
 
@@ -212,6 +240,19 @@ def test_an_inner_folder_obeys_the_roots_rule(
         with errors_of_commands():
             operation(root)
     assert everything(root / place) == before
+
+
+@pytest.mark.parametrize("number", range(3), ids=[MODULES, HEADERS_FOR_CPU, HEADERS_FOR_GPU])
+def test_an_inner_cache_below_a_root_that_others_can_write_is_not_used(tmp_path: Path, number: int) -> None:
+    root = tmp_path / "cache"
+    fill(inner_caches(root)[number])
+    root.chmod(0o777)
+    before, cache = everything(root), inner_caches(root)[number]
+    assert cache.get(key(0)) is None
+    cache.put(key("new"), b"new", {})
+    assert everything(root) == before
+    assert [problem.path for problem in cache.problems] == [str(root)]
+    assert "let group or others write" in cache.problems[0].reason
 
 
 def test_an_inner_folder_of_a_shared_root_is_not_more_open_than_the_root(tmp_path: Path) -> None:

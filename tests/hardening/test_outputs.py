@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import subprocess
 import sys
 import threading
+import tracemalloc
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import warp as wp
 
+from tests.hardening.devices import device
 from tests.integration.helpers import gemm, load
 from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles import _warp
+from warp_tiles.aot import bundle as aot
 from warp_tiles.cache import Cache, CacheKey, _tar
 from warp_tiles.cache._bundle import MANIFEST_NAME, MAX_MANIFEST_BYTES
 from warp_tiles.errors import BundleError, CacheError, RecordError
@@ -47,6 +52,7 @@ WRITERS: dict[str, Callable[[Path, Path], None]] = {
     "cache export": export_entries,
     "tune export": export_records,
     "run --report": lambda folder, path: write_output(path, b"{}"),
+    "aot variants": lambda folder, path: aot._write_if_changed(path, {"schema": 1}),
 }
 
 
@@ -63,17 +69,17 @@ def test_a_fifo_is_written_to(tmp_path: Path, writer: str) -> None:
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize("device", ["/dev/full", "/dev/null"])
-def test_a_device_is_never_replaced(tmp_path: Path, writer: str, device: str) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(device)
-    for path in (Path(device), link):
-        if device == "/dev/full":
+@pytest.mark.parametrize("name", ["full", "null"])
+def test_a_device_is_never_replaced(tmp_path: Path, writer: str, name: str) -> None:
+    node, link = device(tmp_path, name), tmp_path / "link"
+    link.symlink_to(node)
+    for path in (node, link):
+        if name == "full":
             with pytest.raises((CacheError, RecordError, OSError), match="No space left"):
                 WRITERS[writer](tmp_path, path)
         else:
             WRITERS[writer](tmp_path, path)
-    assert stat.S_ISCHR(os.lstat(device).st_mode)
+    assert stat.S_ISCHR(os.lstat(node).st_mode)
     assert link.is_symlink()
 
 
@@ -177,7 +183,14 @@ def test_a_damaged_output_is_built_again(built: tuple[object, Path], what: str, 
     else:
         data[len(data) // 2] ^= 1
         path.write_bytes({"cut": bytes(data[: len(data) // 2]), "flipped": bytes(data), "empty": b""}[damage])
-    again = _warp.compile_module(module, 90, 64, cubin.parent)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        again = _warp.compile_module(module, 90, 64, cubin.parent)
+    said = [str(item.message) for item in warned]
+    if (what == "digest" and damage == "missing") or (what == "cubin" and damage == "missing"):
+        assert said == []
+    else:
+        assert said == [f"warp_tiles: {cubin} or its metadata does not match {cubin.name}.sha256, so it is built again"]
     assert (again.read_bytes(), meta.read_bytes()) == sound
     subprocess.run(["sha256sum", "--quiet", "-c", f"{cubin.name}.sha256"], cwd=cubin.parent, check=True)
 
@@ -188,7 +201,9 @@ def test_an_output_that_another_process_removes_is_built_again(
     from warp_tiles._warp import modules
 
     module, cubin = built
-    cubin.write_bytes(b"damaged")
+    for path in cubin.parent.glob("*.meta"):
+        path.unlink()
+    cubin.unlink()
     removals = iter([True, False])
     write = modules.write_digests
 
@@ -201,6 +216,45 @@ def test_an_output_that_another_process_removes_is_built_again(
     assert _warp.compile_module(module, 90, 64, cubin.parent) == cubin
     assert matches(cubin)
     assert cubin.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("kind", ["device", "fifo", "folder"])
+def test_a_special_file_in_the_place_of_an_output_is_refused(
+    built: tuple[object, Path], kind: str, tmp_path: Path
+) -> None:
+    module, cubin = built
+    (meta,) = cubin.parent.glob("*.meta")
+    for path in (cubin, meta, meta.with_suffix(".cu"), Path(f"{cubin}.sha256")):
+        sound = path.rename(tmp_path / "sound")
+        if kind == "device":
+            path.symlink_to(device(tmp_path, "null"))
+        elif kind == "fifo":
+            os.mkfifo(path)
+        else:
+            path.mkdir()
+        before = path.lstat()
+        with pytest.raises(OSError, match=f"it is not a regular file.*{path.name}"):
+            _warp.compile_module(module, 90, 64, cubin.parent)
+        assert (path.lstat().st_ino, path.lstat().st_mode) == (before.st_ino, before.st_mode)
+        if kind == "folder":
+            path.rmdir()
+        sound.replace(path)
+        (tmp_path / "null").unlink(missing_ok=True)
+
+
+def test_a_digest_of_a_huge_file_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "x.cubin"
+    path.touch()
+    os.truncate(path, 64 << 20)
+    path.with_name("x.cubin.sha256").write_text(f"{'0' * 64}  x.cubin\n")
+    tracemalloc.start()
+    try:
+        assert not matches(path)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    os.truncate(path, 2 << 30)  # is not read
+    assert not matches(path)
 
 
 def test_a_sound_output_is_kept(built: tuple[object, Path]) -> None:
@@ -228,6 +282,29 @@ def test_a_huge_manifest_of_a_bundle_is_not_read(tmp_path: Path) -> None:
         file.truncate(1 << 30)
     with pytest.raises(BundleError, match=f"the limit is {MAX_MANIFEST_BYTES}"):
         Cache(tmp_path / "cache").import_bundle(path)
+
+
+def test_a_manifest_of_any_json_takes_bounded_memory(tmp_path: Path) -> None:
+    """Objects take the most memory for the bytes of their JSON."""
+    item = b'{"":{}},'
+    body = b'{"entries":[' + item * ((MAX_MANIFEST_BYTES - 200) // len(item)) + b"{}]}"
+    head = b'{"sha256":"%s","body":%s}\n' % (hashlib.sha256(body).hexdigest().encode(), body)
+    path = tmp_path / "bundle"
+    path.write_bytes(_tar.header(MANIFEST_NAME, len(head)) + head + _tar.padding(len(head)) + bytes(1024))
+    code = f"""
+import resource
+from pathlib import Path
+from warp_tiles.cache import Cache
+from warp_tiles.errors import BundleError
+cache = Cache(Path({str(tmp_path / "cache")!r}))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    cache.import_bundle(Path({str(path)!r}))
+except BundleError:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 260_000  # kB
 
 
 def test_an_export_that_could_not_be_imported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,43 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     assert int(done.stdout) < 50_000  # kB
 
 
+@pytest.mark.parametrize("size", [8 << 20, 32 << 20])
+def test_a_damaged_export_takes_bounded_memory(tmp_path: Path, size: int) -> None:
+    """Objects take the most memory for the bytes of their JSON."""
+    path, item = tmp_path / "records.json", b'{"":{}},'
+    path.write_bytes(b'{"schema":1,"records":[' + item * ((size - 100) // len(item)) + b"{}]}")
+    code = f"""
+import resource
+from pathlib import Path
+from warp_tiles.errors import RecordError
+from warp_tiles.tuning.store import RecordStore
+store = RecordStore(Path({str(tmp_path / "own")!r}))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    store.import_(Path({str(path)!r}))
+except RecordError:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 300_000  # kB
+
+
+def test_names_of_files_cannot_drive_a_terminal(shipped: Path, tmp_path: Path) -> None:
+    damaged = shipped / "gemm\x1b]0;title\x07" / f"{'0' * 64}.json"
+    damaged.parent.mkdir()
+    damaged.write_text("damaged")
+    done = subprocess.run(
+        [sys.executable, "-m", "warp_tiles", "tune", "list"],
+        cwd=REPOSITORY,
+        env={**os.environ, "WARP_TILES_CACHE_DIR": str(tmp_path), "WARP_TILES_RECORD_PATHS": str(shipped)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert r"gemm\x1b]0;title\x07" in done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+
+
 def test_texts_of_a_record_cannot_drive_a_terminal(tmp_path: Path) -> None:
     escape = "\x1b]0;title\x07"
     RecordStore(tmp_path / "tuning").merge(record_key(f"kernel:{escape}"), [timing({"x": escape})])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.hardening.writers import KEYS, key, payload
+from tests.hardening.writers import KEYS, inner_caches, key, payload
 from tests.tuning.tuning_records import key as record_key
 from warp_tiles.cache import Cache
 from warp_tiles.tuning.store import RecordStore
+from warp_tiles.util.trusted_folder import TrustedFolder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROUNDS, PROCESSES, KILLED = 10, 64, 200
@@ -30,11 +33,32 @@ def run(*words: object) -> str:
 def unowned(root: Path) -> list[Path]:
     """Temporary files, names of holders, and payloads that no key refers to."""
     found = [path for path in root.rglob("*") if path.name.startswith(".tmp-") or path.suffix == ".holder"]
-    for cache in (Cache(root), Cache(root / "cuda_headers", suffix=".pch")):
+    for cache in (Cache(root), *inner_caches(root)):
         used = {entry.manifest.payload_sha256 for entry in cache.entries()}
         stored = (cache.root / "v1/objects").glob("*/*")
         found += [path for path in stored if path.name.partition(".")[0] not in used]
     return found
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_gc_also_collects_the_caches_beside_the_store(tmp_path: Path, number: int) -> None:
+    root = tmp_path / "cache"
+    Cache(root).put(key("main"), b"main", {})
+    cache = inner_caches(root)[number]
+    for name in ("kept", "payload without a key"):
+        cache.put(key(name), payload(name), {})
+    (cache.root / cache._folder.key_name(key("payload without a key").digest)).unlink()
+    files = TrustedFolder(cache.root)
+    files.write(f"v1/locks/{key('killed').digest}.holder", b"1 elsewhere")
+    files.write("v1/quarantine/damaged", b"damaged")
+    old_s = time.time() - 8 * 86400.0
+    os.utime(cache.root / "v1/quarantine/damaged", (old_s, old_s))
+    assert Cache(root).gc().leftovers == 2
+    assert unowned(root) == []
+    assert list((cache.root / "v1/quarantine").iterdir()) == []
+    found = cache.get(key("kept"))
+    assert found is not None
+    assert found.payload == payload("kept")
 
 
 def test_two_hundred_kills_leave_the_cache_sound(tmp_path: Path) -> None:
@@ -51,7 +75,6 @@ def test_two_hundred_kills_leave_the_cache_sound(tmp_path: Path) -> None:
             assert found.payload == payload(found.manifest.info["n"])
     assert RecordStore(root, folder="tuning").load(record_key("gemm")) is not None
     cache.gc()
-    Cache(root / "cuda_headers", suffix=".pch").gc()
     assert unowned(root) == []
     assert cache.get_or_build(key("after"), lambda: (b"after", {}))[1] is False
     assert cache.problems == ()

@@ -19,6 +19,7 @@ from tests.tuning.tuning_records import timing
 from warp_tiles.cache import Cache, CacheKey, FileDigests
 from warp_tiles.cache._files import FileCache
 from warp_tiles.cache._missed import MissedKeys
+from warp_tiles.cache._paths import HEADERS_FOR_CPU, HEADERS_FOR_GPU, HEADERS_SUFFIX, MODULES, MODULES_SUFFIX
 from warp_tiles.launch.previous_run import PreviousRuns
 from warp_tiles.plan.loads import LoadedModule
 from warp_tiles.toolchain.store import ToolchainStore
@@ -35,6 +36,15 @@ def payload(name: object) -> bytes:
     return random.Random(f"payload {name}").randbytes(50_000)
 
 
+def inner_caches(root: Path) -> list[Cache]:
+    """The caches of linked modules, and of precompiled headers for CPU and GPU."""
+    return [
+        Cache(root, MODULES, suffix=MODULES_SUFFIX),
+        Cache(root, HEADERS_FOR_CPU, suffix=HEADERS_SUFFIX),
+        FileCache(root, HEADERS_FOR_GPU, suffix=HEADERS_SUFFIX),
+    ]
+
+
 def write(root: Path, draw: random.Random, most: int = 1_000_000) -> None:
     """Write to every part of the cache."""
     cache = Cache(root, max_bytes=600_000)
@@ -46,7 +56,8 @@ def write(root: Path, draw: random.Random, most: int = 1_000_000) -> None:
         PreviousRuns(root).write(Path(f"/{name}.py"), [LoadedModule("a", (), 64, "cpu")])
         ToolchainStore(root, "toolchain")._write("toolchain", [count], {"n": count})
         FileDigests(root, "toolchain")._remember(f"{name:064x}", f"{count:064x}")
-        FileCache(root / "cuda_headers", suffix=".pch").put(key(name % 3), payload(name), {})
+        for inner in inner_caches(root):
+            inner.put(key(name % 3), payload(name), {})
         if count % 7 == 0:
             cache.gc()
 

@@ -437,3 +437,13 @@ def test_settings_of_a_remote_store_are_checked(clean_settings: None, name: str,
         pass
     assert reason in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [".", "a/b", os.pathsep.join(("/p", ".."))])
+def test_a_relative_path_trusts_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str) -> None:
+    project(tmp_path, '[tool.warp_tiles]\ncache_dir = "c"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECTS", value)
+    with pytest.raises(SettingError, match="WARP_TILES_TRUSTED_PROJECTS contains the relative path") as caught:
+        current()
+    assert caught.value.remedy == "give absolute paths"

@@ -52,3 +52,9 @@ def test_a_text_is_warned_once_on_request() -> None:
         "warp_tiles: kept",
         "warp_tiles: repeated",
     ]
+
+
+def test_what_a_terminal_would_obey_is_escaped() -> None:
+    with pytest.warns(RuntimeWarning) as caught:
+        warn("the file \x1b]0;title\x07\nis damaged")
+    assert str(caught[0].message) == "warp_tiles: the file \\x1b]0;title\\x07\nis damaged"

@@ -11,7 +11,8 @@ from warp_tiles._warp.hashes import hash_outdated, loads_a_module
 from warp_tiles._warp.seams import find
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.hardware import BLOCK_THREADS
-from warp_tiles.util.digests import matches, write_digests
+from warp_tiles.util.digests import digests_of, is_kept, write_digests
+from warp_tiles.util.files import require_replaceable
 
 _ATTEMPTS = 3  # of processes that compile the same module into one folder
 
@@ -62,7 +63,8 @@ def require_target(arch: Any, block_dim: Any, *, compiled: bool = True) -> None:
 def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path:
     """Compiles a module ahead of time.
 
-    An output of an earlier call is kept if it matches the digest beside it, and is built again otherwise.
+    An output of an earlier call is kept if it matches the digest beside it. Otherwise it is built again, with a
+    warning if it has changed since it was written.
 
     Args:
         module: Warp's module.
@@ -75,7 +77,7 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
 
     Raises:
         PlanError: There is no such target.
-        OSError: The folder cannot be written.
+        OSError: The folder cannot be written, or a FIFO, a device or a folder is in the place of an output.
     """
     require_target(arch, block_dim)
     hash_outdated(module)
@@ -83,8 +85,10 @@ def compile_module(module: Any, arch: int, block_dim: int, folder: Path) -> Path
     options = module.resolve_options(warp.config, block_dim=block_dim)
     cubin = folder / str(module._get_compile_output_name(None, output_arch=arch, use_ptx=False, block_dim=block_dim))
     meta = folder / str(module._get_meta_name(block_dim=block_dim))
+    for path in (cubin, meta, meta.with_suffix(".cu"), digests_of(cubin)):
+        require_replaceable(path)
     for attempt in range(_ATTEMPTS):
-        if not matches(cubin, [meta]):
+        if not is_kept(cubin, [meta]):
             for path in (cubin, meta):
                 path.unlink(missing_ok=True)
         module._compile(None, folder, output_arch=arch, use_ptx=False, options=options)

@@ -16,6 +16,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from warp_tiles.toolchain.code_folders import code_modules
 from warp_tiles.toolchain.packages import load_library
 from warp_tiles.toolchain.search import dotted
 from warp_tiles.toolchain.store import ToolchainStore, search_state
-from warp_tiles.util.files import write_atomic
+from warp_tiles.util.files import read_whole, write_output
 from warp_tiles.util.json_input import read_json
 
 SCHEMA = 2
@@ -126,12 +127,10 @@ def watched(store: ToolchainStore, providers: Iterable[ProviderClass] = PROVIDER
 
 def _write_if_changed(path: Path, data: Mapping[str, Any]) -> None:
     text = (json.dumps(data, indent=2) + "\n").encode("utf-8")
-    try:
-        if path.read_bytes() == text:
+    with suppress(OSError):  # missing, larger than the text, or no regular file
+        if read_whole(path, len(text))[0] == text:
             return
-    except FileNotFoundError:
-        pass
-    write_atomic(path, text)
+    write_output(path, text)
 
 
 def _read(path: Path, *fields: str) -> list[Any]:
@@ -207,8 +206,8 @@ def _build_exactly(job: Job, output: Path, store: ToolchainStore) -> None:
     info = provider.manifest(job.variant, compiled, job.tile_config)
     sha256 = hashlib.sha256(compiled.payload).hexdigest()
     entry = {"schema": SCHEMA, "key": key.transcript, "payload_sha256": sha256, "info": info}
-    write_atomic(entry_path(output), json.dumps(entry).encode("utf-8"))
-    write_atomic(output, compiled.payload)
+    write_output(entry_path(output), json.dumps(entry).encode("utf-8"))
+    write_output(output, compiled.payload)
 
 
 def entry_path(ltoir: Path) -> Path:
@@ -226,7 +225,7 @@ def write_depfile(path: Path, job: Job, output: Path, store: ToolchainStore) -> 
     inputs = [*headers, *store.toolchain().libraries.values(), *code_modules().values()]
     lines = sorted({_escape_for_make(os.path.abspath(file)) for file in inputs})
     rule = " \\\n  ".join([f"{_escape_for_make(os.path.abspath(output))}:", *lines]) + "\n"
-    write_atomic(path, rule.encode("utf-8"))
+    write_output(path, rule.encode("utf-8"))
 
 
 def _escape_for_make(path: str) -> str:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import click
 
+from warp_tiles import cli
 from warp_tiles.aot import bundle as aot
 from warp_tiles.aot import manifest
 from warp_tiles.aot.checks import check_jobs, unchecked
-from warp_tiles.cli.output import human_bytes, print_json, script_output_to_stderr
-from warp_tiles.errors import BuildError, WarpTilesError
+from warp_tiles.cli.output import human_bytes, output_errors, print_json, script_output_to_stderr
+from warp_tiles.errors import BuildError
 from warp_tiles.toolchain.search import require_linkable
 from warp_tiles.toolchain.store import ToolchainStore
 
@@ -47,7 +48,8 @@ def variants(plan: Path | None, archs: str, checks: bool, folder: Path, state: P
         )
     else:
         selection = manifest.select(manifest.read_manifest(plan), manifest.parse_archs(archs))
-    names = aot.write_variants(folder, selection.jobs, store)
+    with output_errors(folder):
+        names = aot.write_variants(folder, selection.jobs, store)
     if plan is not None:
         with script_output_to_stderr(True):
             from warp_tiles import _warp
@@ -68,13 +70,15 @@ def variants(plan: Path | None, archs: str, checks: bool, folder: Path, state: P
 def build(description: Path, output: Path, depfile: Path | None, exact: bool, state: Path) -> None:
     """Compile one function to LTO-IR."""
     store = ToolchainStore(state)
-    output.parent.mkdir(parents=True, exist_ok=True)
     job = aot.read_job(description)
-    warning = aot.build(job, output, store, fallback=not exact)
+    with output_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        warning = aot.build(job, output, store, fallback=not exact)
     if warning:
         print(f"warp-tiles: {warning}", file=sys.stderr)
     if depfile is not None:
-        aot.write_depfile(depfile, job, output, store)
+        with output_errors(depfile):
+            aot.write_depfile(depfile, job, output, store)
 
 
 @commands.command()
@@ -82,7 +86,8 @@ def build(description: Path, output: Path, depfile: Path | None, exact: bool, st
 @click.option("-o", "--output", type=_path, required=True, help="Bundle to write.")
 def pack(index: Path, output: Path) -> None:
     """Pack the LTO-IR beside INDEX into a bundle for `warp-tiles cache import`."""
-    report = aot.pack(index, output)
+    with output_errors(output):
+        report = aot.pack(index, output)
     print(f"{output.name}: {report.added} variants, {human_bytes(report.payload_bytes)} of LTO-IR")
 
 
@@ -111,8 +116,4 @@ def folder() -> None:
 
 def main() -> None:
     """Entry point. Errors of this package are printed as one message, with exit status 2."""
-    try:
-        commands(prog_name="python -m warp_tiles.aot")
-    except WarpTilesError as error:
-        print(f"warp-tiles: {error}", file=sys.stderr)
-        sys.exit(2)
+    cli.main(commands, "python -m warp_tiles.aot")

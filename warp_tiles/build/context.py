@@ -54,7 +54,7 @@ class Resources:
         self._lock = threading.Lock()
         self.closed = False
         self._stores: dict[tuple[Path, bool, Path | None], ToolchainStore] = {}
-        self._caches: dict[tuple[Path, int, bool, float], Cache] = {}
+        self._caches: dict[tuple[Path, str, int, bool, float], Cache] = {}
         self._headers: dict[Path, ModuleHeaders] = {}
         self._pools: dict[tuple[int, bool], Compilers] = {}
         self._bundles: dict[tuple[Path, tuple[str, ...], Path | None], Bundle] = {}
@@ -72,11 +72,11 @@ class Resources:
         from warp_tiles.cache import Cache
 
         wait_s = settings.build_wait_s or -1.0  # no limit
-        identity = (cache_root(settings) / folder, settings.cache_max_bytes, settings.cache_shared, wait_s)
+        identity = (cache_root(settings), folder, settings.cache_max_bytes, settings.cache_shared, wait_s)
         with self._lock:
             if identity not in self._caches:
-                root, most, shared, _ = identity
-                made = Cache(root, max_bytes=most, allow_shared=shared, build_wait_s=wait_s, suffix=suffix)
+                root, _, most, shared, _ = identity
+                made = Cache(root, folder, max_bytes=most, allow_shared=shared, build_wait_s=wait_s, suffix=suffix)
                 self._caches[identity] = made
             return self._caches[identity]
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from warp_tiles.cache import CacheKey
 from warp_tiles.cache._files import FileCache
+from warp_tiles.cache._paths import HEADERS_FOR_GPU, HEADERS_SUFFIX
 from warp_tiles.compile.compiler import Compiled, CompileRequest
 from warp_tiles.compile.flags import compiler_flags
 from warp_tiles.compile.headers import FIRST_VERSION, HeaderFile
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from warp_tiles.compile.pool import Compilers
     from warp_tiles.toolchain.store import ToolchainStore
 
-FOLDER = "cuda_headers"
 MAX_BYTES = 400 << 20
 _MAX_MARKS = 64
 
@@ -44,7 +44,7 @@ class ModuleHeaders:
     """
 
     def __init__(self, root: Path, store: ToolchainStore, later: Callable[[Callable[[], None]], object]) -> None:
-        self._cache = FileCache(root / FOLDER, max_bytes=MAX_BYTES, suffix=".pch")
+        self._cache = FileCache(root, HEADERS_FOR_GPU, max_bytes=MAX_BYTES, suffix=HEADERS_SUFFIX)
         self._store = store
         self._later = later
         self._writing: set[str] = set()

@@ -23,7 +23,7 @@ from warp_tiles.util.files import open_input, open_output
 FORMAT = "warp_tiles-bundle"
 SCHEMA = 1
 MANIFEST_NAME = "manifest.json"
-#: About 2,500 entries. To parse as many bytes of any JSON takes less than 200 MB.
+#: About 2,500 entries. To parse as many bytes of any JSON takes up to 250 MB.
 MAX_MANIFEST_BYTES = 8 * 1024**2
 _OBJECT_NAME = re.compile(r"objects/([0-9a-f]{64})\.ltoir")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,10 +29,6 @@ class Commands(ABC):
     def _count(self, **steps: int) -> None:
         """Add to the counts of operations."""
 
-    @abstractmethod
-    def _store_lock(self) -> AbstractContextManager[None]:
-        """Keep other processes from changing the store."""
-
     @contextmanager
     def _command(self, what: str, *, change: bool = False) -> Iterator[None]:
         """Run a command of the user. An unusable folder is an error here."""
@@ -40,7 +36,7 @@ class Commands(ABC):
             self._folder.check_trust()
             with ExitStack() as stack:
                 if change and self._folder.files.folders(LAYOUT):
-                    stack.enter_context(self._store_lock())
+                    stack.enter_context(self._folder.changing())
                 yield
         except RefusedFolderError as error:
             raise refused(error) from error
@@ -134,7 +130,7 @@ class Commands(ABC):
             CacheError: The folder is refused, or cannot be changed.
         """
         with self._command("clear", change=True):
-            _maintain.clear(_beside.modules(self._folder))
+            _beside.clear_modules(self._folder)
             return _maintain.clear(self._folder)
 
     def export_bundle(self, path: Path, keys: Iterable[str] | None = None) -> _bundle.BundleReport:
@@ -163,7 +159,7 @@ class Commands(ABC):
         """
         with self._command("import"):
             manifests = _bundle.check(Path(path))
-            with self._store_lock():
+            with self._folder.changing():
                 report = _bundle.import_checked(self._folder, Path(path), manifests)
                 if self._folder.size_bytes() > self.max_bytes:
                     evicted = _maintain.collect(self._folder, self.max_bytes).evicted

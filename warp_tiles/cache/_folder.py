@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,9 @@ from warp_tiles.cache._report import Problem, Problems
 from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.errors import CacheError
 from warp_tiles.util.files import FileTooLargeError
+from warp_tiles.util.locks import NoLocksError
 from warp_tiles.util.processes import TEMP_PREFIX, temporary_name
+from warp_tiles.util.store_lock import store_lock
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 
 STORE_LOCK = "store"
@@ -35,15 +37,18 @@ class Folder:
     """Files of one cache. Methods raise ``OSError`` if the folder cannot be used or is refused.
 
     Args:
-        root: The cache's folder.
+        root: The folder of all caches, which decides whether others can write.
         allow_shared: Accept a folder that others can write.
         problems: Receives reports of damage.
         suffix: Suffix of payload files.
+        folder: The cache's folder, by name below the root; empty for the root itself.
     """
 
-    def __init__(self, root: Path, allow_shared: bool, problems: Problems, suffix: str = ".ltoir") -> None:
-        self.root = root
-        self.files = TrustedFolder(root, shared=allow_shared)
+    def __init__(
+        self, root: Path, allow_shared: bool, problems: Problems, suffix: str = ".ltoir", folder: str = ""
+    ) -> None:
+        self.root = root / folder
+        self.files = TrustedFolder(root, folder, shared=allow_shared)
         self.problems = problems
         self._suffix = suffix
 
@@ -94,6 +99,20 @@ class Folder:
     ) -> AbstractContextManager[None]:
         """Hold a lock across processes, see :meth:`TrustedFolder.lock`."""
         return self.files.lock(f"{LOCKS}/{name}.lock", timeout_s, waiting=waiting)
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Keep other processes from changing the store. Without the lock, a change at worst causes a later miss.
+
+        Raises:
+            OSError: The folder cannot be used.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(store_lock(self.files, f"{LOCKS}/{STORE_LOCK}.lock"))
+            except (TimeoutError, NoLocksError) as error:
+                self.problems.add(lock_problem(self.files.root, error))
+            yield
 
     def read_manifest(self, digest: str) -> Manifest:
         """Read a key's manifest.

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from warp_tiles.cache._documents import Documents
 from warp_tiles.cache._paths import LAYOUT, absolute, is_digest
+from warp_tiles.util.files import sha256_of as _hash_file
 
 #: The largest number of records. The oldest are removed first.
 MAX_RECORDS = 256
@@ -117,14 +118,6 @@ def _identity(kind: str, files: Mapping[str, str | os.PathLike[str]]) -> tuple[s
         state = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)
         rows.append((name, path, *state))
     return hashlib.sha256(repr((kind, rows)).encode("utf-8", "surrogatepass")).hexdigest(), newest_ns
-
-
-def _hash_file(path: str | os.PathLike[str]) -> str:
-    hasher = hashlib.sha256()
-    with open(path, "rb", buffering=0) as stream:
-        while chunk := stream.read(1 << 20):
-            hasher.update(chunk)
-    return hasher.hexdigest()
 
 
 def _hash_group(files: Mapping[str, str | os.PathLike[str]]) -> str:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 LAYOUT = "v1"
 #: The cache of linked modules, below the root, and the suffix of its payloads.
 MODULES, MODULES_SUFFIX = "modules", ".cubin"
+#: The caches of precompiled headers: of modules for a GPU, and of the tuner's builds for the CPU.
+HEADERS_FOR_GPU, HEADERS_FOR_CPU, HEADERS_SUFFIX = "cuda_headers", "headers", ".pch"
+_NO_FOLDER = Path(os.devnull) / "warp_tiles"
 _HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -22,11 +25,17 @@ def is_digest(text: str) -> bool:
 
 
 def default_root() -> Path:
-    """The user's cache folder for this package, by the platform's convention. Nothing is created."""
+    """The user's cache folder for this package, by the platform's convention. Nothing is created.
+
+    Without a home folder, it is a path that cannot be used, and the cache reports that.
+    """
     import platformdirs
 
-    found = platformdirs.user_cache_path("warp_tiles", appauthor=False)
-    return found if found.is_absolute() else Path(os.devnull) / "warp_tiles"  # no home folder, so no cache
+    try:
+        found = platformdirs.user_cache_path("warp_tiles", appauthor=False)
+    except RuntimeError:  # this user has no home folder
+        return _NO_FOLDER
+    return found if found.is_absolute() else _NO_FOLDER
 
 
 def cache_root(settings: Settings) -> Path:

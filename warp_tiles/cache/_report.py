@@ -6,6 +6,8 @@ import logging
 import threading
 from dataclasses import dataclass
 
+from warp_tiles.util.printable import printable
+
 logger = logging.getLogger("warp_tiles.cache")
 
 _logged: set[tuple[str, str, str]] = set()
@@ -29,7 +31,7 @@ class Problem:
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.reason}. Remedy: {self.remedy}"
+        return printable(f"{self.path}: {self.reason}. Remedy: {self.remedy}", lines=True)
 
 
 class Problems:

@@ -10,22 +10,19 @@ from pathlib import Path
 
 from warp_tiles.cache import _maintain
 from warp_tiles.cache._commands import Commands, digest_of
-from warp_tiles.cache._folder import STORE_LOCK, Folder, lock_problem, refused
+from warp_tiles.cache._folder import Folder, lock_problem, refused
 from warp_tiles.cache._key import CacheKey
 from warp_tiles.cache._manifest import Entry, Manifest
 from warp_tiles.cache._paths import absolute
 from warp_tiles.cache._report import Problem, Problems, logger
 from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.errors import CacheError
-from warp_tiles.util.locks import NoLocksError
 from warp_tiles.util.single_flight import Flights, ReentrantFlightError
 from warp_tiles.util.trusted_folder import RefusedFolderError
 
 DEFAULT_MAX_BYTES = 4 * 1024**3
 #: An automatic eviction frees a tenth more than needed, so that the next stores need no eviction.
 LOW_WATER = 0.9
-#: Seconds to wait for another process that changes the store, which takes milliseconds.
-STORE_WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,8 @@ class Cache(Commands):
     :meth:`verify` and those after it) raise an error then.
 
     Args:
-        root: The cache's folder. The first store creates it.
+        root: The folder of all caches. The first store creates it.
+        folder: The cache's folder, by name below the root; empty for the root itself.
         max_bytes: Size above which the least recently used keys are removed.
         allow_shared: Accept a folder that others can write. They then choose the code that runs.
         build_wait_s: Seconds to wait for another process that builds the same key, before building it here too.
@@ -102,6 +100,7 @@ class Cache(Commands):
     def __init__(
         self,
         root: Path,
+        folder: str = "",
         *,
         max_bytes: int = DEFAULT_MAX_BYTES,
         allow_shared: bool = False,
@@ -110,11 +109,12 @@ class Cache(Commands):
     ) -> None:
         if max_bytes < 0:
             raise ValueError(f"max_bytes must not be negative, got {max_bytes}")
-        self.root = absolute(root)  # a later chdir() must not move the cache
         self.max_bytes = max_bytes
         self._build_wait_s = build_wait_s
         self._problems = Problems()
-        self._folder = Folder(self.root, allow_shared, self._problems, suffix)
+        # a later chdir() must not move the cache
+        self._folder = Folder(absolute(root), allow_shared, self._problems, suffix, folder)
+        self.root = self._folder.root
         self._flights: Flights[str, tuple[Entry, bool]] = Flights()
         self._counters = Counters()
         self._counting = threading.Lock()
@@ -145,7 +145,7 @@ class Cache(Commands):
         except RefusedFolderError as error:
             raise refused(error) from error
         except OSError as error:
-            self._problems.folder(str(self.root), error)
+            self._unusable(error)
 
     def get(self, key: CacheKey | str) -> Entry | None:
         """Look up an entry, verify it and record its use.
@@ -180,7 +180,7 @@ class Cache(Commands):
             self._folder.set_aside(self._folder.key_name(digest), str(error))
             return None
         except OSError as error:
-            self._problems.folder(str(self.root), error)
+            self._unusable(error)
             return None
 
     def put(self, key: CacheKey, payload: bytes, info: Mapping[str, object]) -> Entry:
@@ -212,14 +212,14 @@ class Cache(Commands):
             self._count(failed_stores=1)
             return Entry(key.digest, payload, manifest)
         try:
-            with self._store_lock():
+            with self._folder.changing():
                 manifest = self._folder.store(manifest, payload)
                 self._count(stores=1)
                 if self._folder.size_bytes() > self.max_bytes:
                     report = _maintain.collect(self._folder, int(self.max_bytes * LOW_WATER), keep=key.digest)
                     self._count(evictions=len(report.evicted))
         except OSError as error:
-            self._problems.folder(str(self.root), error)
+            self._unusable(error)
             if not manifest.payload_mtime_ns:
                 self._count(failed_stores=1)
         return Entry(key.digest, payload, manifest)
@@ -308,7 +308,7 @@ class Cache(Commands):
         try:
             entry = self._folder.read_entry(digest)
         except OSError as error:
-            self._problems.folder(str(self.root), error)
+            self._unusable(error)
             return None
         if entry is not None:
             self._folder.touch(digest)
@@ -324,19 +324,13 @@ class Cache(Commands):
             try:
                 stack.enter_context(self._folder.lock(key.digest, self._build_wait_s, waiting))
             except TimeoutError as error:
-                self._problems.add(lock_problem(self.root, error))
+                self._problems.add(lock_problem(self._folder.files.root, error))
             except OSError as error:
-                self._problems.folder(str(self.root), error)
+                self._unusable(error)
             yield
 
-    @contextmanager
-    def _store_lock(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(self._folder.lock(STORE_LOCK, STORE_WAIT_S))
-            except (TimeoutError, NoLocksError) as error:  # without the lock, a store at worst causes a later miss
-                self._problems.add(lock_problem(self.root, error))
-            yield
+    def _unusable(self, error: OSError) -> None:
+        self._problems.folder(str(self._folder.files.root), error)  # one message for all caches of a root
 
     def _count(self, **steps: int) -> None:
         with self._counting:

@@ -11,8 +11,9 @@ import click
 
 from warp_tiles.cli import bundle, cache, compile_, doctor, keys, plan, run, settings, tune
 from warp_tiles.cli.examples import add_examples
-from warp_tiles.cli.output import StandardOutputError, printable, standard_output
+from warp_tiles.cli.standard_output import StandardOutputError, watched_standard_output
 from warp_tiles.errors import WarpTilesError
+from warp_tiles.util.printable import printable
 from warp_tiles.version import __version__
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -30,17 +31,21 @@ for command in (run.run, plan.plan, compile_.compile_, *groups, settings.setting
 add_examples(commands)
 
 
-def main() -> None:
+def main(group: click.Group = commands, name: str = "warp-tiles") -> None:
     """Entry point. Errors of this package are printed as one message, with exit status 2.
 
     An interrupted command ends at once and by the signal, so that a shell sees it. Builds that still run are killed;
     what they write, they write whole or not at all.
+
+    Args:
+        group: The commands.
+        name: The name of the program, for its help.
     """
     _open_standard_streams()
     try:
-        status = _run()
-        with standard_output():
-            pass
+        status = _run(group, name)
+        with watched_standard_output():
+            sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
         print("warp-tiles: interrupted", file=sys.stderr)
         _end_by_interrupt()
@@ -52,9 +57,10 @@ def main() -> None:
     sys.exit(status)
 
 
-def _run() -> int:
+def _run(group: click.Group, name: str) -> int:
     try:
-        commands.main(prog_name="warp-tiles", standalone_mode=False)
+        with watched_standard_output():
+            group.main(prog_name=name, standalone_mode=False)
     except WarpTilesError as error:
         print(f"warp-tiles: {printable(str(error), lines=True)}", file=sys.stderr)
         return 2

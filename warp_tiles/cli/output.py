@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import sys
@@ -21,30 +20,9 @@ from warp_tiles.errors import OutputError, ScriptError, WarpTilesError
 from warp_tiles.launch.script import Discovery
 from warp_tiles.settings import configure_by_option, configured
 from warp_tiles.settings.policy import POLICIES
+from warp_tiles.util.printable import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class StandardOutputError(Exception):
-    """Standard output cannot be written."""
-
-    def __init__(self, cause: OSError) -> None:
-        super().__init__(f"standard output cannot be written: {cause.strerror or cause}")
-        self.is_closed_pipe = cause.errno == errno.EPIPE
-
-
-@contextlib.contextmanager
-def standard_output() -> Iterator[None]:
-    """Write to standard output in the block, and flush it.
-
-    Raises:
-        StandardOutputError: That failed.
-    """
-    try:
-        yield
-        sys.stdout.flush()
-    except OSError as error:
-        raise StandardOutputError(error) from error
 
 
 def json_option(command: F) -> F:
@@ -89,10 +67,9 @@ def echo(text: str) -> None:
     """Print a text, with escapes in place of what a terminal would obey.
 
     Raises:
-        StandardOutputError: Standard output cannot be written.
+        OSError: Standard output cannot be written; the command ends with a message.
     """
-    with standard_output():
-        print(printable(text, lines=True))
+    print(printable(text, lines=True), flush=True)
 
 
 def note(text: str) -> None:
@@ -106,7 +83,7 @@ def print_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[obj
     In a narrow terminal some columns follow below their row (:mod:`warp_tiles.cli.tables`).
 
     Raises:
-        StandardOutputError: Standard output cannot be written.
+        OSError: Standard output cannot be written; the command ends with a message.
     """
     title = printable(title)
     cells = [[printable(str(cell), lines=True).expandtabs() for cell in row] for row in rows]
@@ -128,15 +105,15 @@ def print_text(text: str) -> None:
     """Print sentences. In a terminal, their lines end between words.
 
     Raises:
-        StandardOutputError: Standard output cannot be written.
+        OSError: Standard output cannot be written; the command ends with a message.
     """
     echo("\n".join(wrap(printable(text, lines=True), Console().width)) if sys.stdout.isatty() else text)
 
 
 def _print_lines(console: Console, lines: Iterable[Text]) -> None:
-    with standard_output():
-        for line in lines:
-            console.print(line, soft_wrap=True)  # a longer word is left to the terminal
+    for line in lines:
+        console.print(line, soft_wrap=True)  # a longer word is left to the terminal
+    sys.stdout.flush()
 
 
 def _print_columns(
@@ -147,23 +124,8 @@ def _print_columns(
         table.add_column(heading, overflow="fold", width=width)
     for row in rows:
         table.add_row(*map(Text, row))  # not markup, because a cell may hold brackets
-    with standard_output():
-        console.print(table)
-
-
-def printable(text: str, *, lines: bool = False) -> str:
-    """The text with escapes in place of what a terminal would obey and of what a stream cannot encode.
-
-    Args:
-        text: The text, of which a part may come from a file or from another machine.
-        lines: Keep ends of lines and tabs.
-    """
-    kept = "\n\t" if lines else ""
-    return "".join(char if char.isprintable() or char in kept else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
+    console.print(table)
+    sys.stdout.flush()
 
 
 @contextlib.contextmanager

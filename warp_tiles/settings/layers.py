@@ -38,7 +38,7 @@ _PARSERS: dict[str, Callable[[str, Any], Any]] = {
     "cache_max_bytes": values.parse_size,
     "cache_shared": values.flag,
     "build_wait_s": values.seconds,
-    "trusted_projects": values.paths,
+    "trusted_projects": values.absolute_paths,
     "cache_modules": values.flag,
     "remote": values.store_url,
     "remote_push": values.flag,

@@ -150,6 +150,22 @@ def paths(name: str, value: Any) -> tuple[Path, ...]:
     return tuple(folder for folder in (path(name, item) for item in value) if folder is not None)
 
 
+def absolute_paths(name: str, value: Any) -> tuple[Path, ...]:
+    """Absolute paths, see :func:`paths`.
+
+    Raises:
+        SettingError: The value is something else, or a path is relative.
+    """
+    found = paths(name, value)
+    for folder in found:
+        if not folder.is_absolute():
+            raise SettingError(
+                f"{name} contains the relative path {str(folder)!r}, which means another folder in each working folder",
+                remedy="give absolute paths",
+            )
+    return found
+
+
 def text(name: str, value: Any) -> str:
     """A text, unchanged.
 

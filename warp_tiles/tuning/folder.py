@@ -15,10 +15,10 @@ from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import Record
 from warp_tiles.util.files import FileTooLargeError, read_whole
 from warp_tiles.util.locks import NoLocksError
+from warp_tiles.util.store_lock import store_lock
 from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
 from warp_tiles.util.warn import WarnedTexts, warn
 
-LOCK_TIMEOUT_S = 60.0  # a change of the folder takes milliseconds
 DAMAGED_SUFFIX = ".damaged"
 MAX_BYTES = 4 << 20  # of a record; one with a thousand timings has 0.4 MB
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -157,7 +157,7 @@ class RecordFolder:
         """
         with ExitStack() as held:
             try:
-                held.enter_context(self.trusted.lock(self.lock_name("store"), LOCK_TIMEOUT_S))
+                held.enter_context(store_lock(self.trusted, self.lock_name("store")))
             except NoLocksError as error:
                 warn_once(f"records in {self.root} can be lost when several processes tune: {reason_of(error)}")
             yield

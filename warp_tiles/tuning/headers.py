@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from warp_tiles.cache import Cache, CacheKey, cache_root
+from warp_tiles.cache._paths import HEADERS_FOR_CPU, HEADERS_SUFFIX
 from warp_tiles.errors import CacheError, SeamError
 from warp_tiles.settings import Settings
 from warp_tiles.tuning.environment import instruction_sets, processor
@@ -68,7 +69,7 @@ def cached_headers(now: Settings) -> Iterator[None]:
     headers: HeaderCache | None = None
     try:
         if not now.cache_shared:
-            cache = Cache(cache_root(now) / "headers", max_bytes=_MAX_BYTES, suffix=".pch")
+            cache = Cache(cache_root(now), HEADERS_FOR_CPU, max_bytes=_MAX_BYTES, suffix=HEADERS_SUFFIX)
             headers = HeaderCache(cache, header_inputs(Path(wp.__file__).parent, wp.__version__))
             headers.load()
     except _UNUSABLE as error:

@@ -25,8 +25,8 @@ from warp_tiles.tuning.record import Record, Timing
 from warp_tiles.util.files import read_whole, write_output
 from warp_tiles.util.single_flight import single_flight
 
-#: Largest export that is read.
-MAX_EXPORT_BYTES = 32 << 20
+#: Largest export that is read: thousands of records as a search writes them. Any JSON of this size takes 250 MB.
+MAX_EXPORT_BYTES = 8 << 20
 # records that could not be written, by path; a forked child inherits them
 _unwritten: dict[Path, Record] = {}
 _unwritten_lock = threading.Lock()

@@ -7,6 +7,7 @@ functions here serve inputs and outputs that the user names.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import stat
@@ -52,7 +53,7 @@ def make_private_folders(path: Path) -> None:
 def _make_folder(path: Path) -> None:
     try:
         os.mkdir(path, 0o700)
-    except FileExistsError:
+    except (FileExistsError, NotADirectoryError):
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, "a file is in the way of the folder", str(path)) from None
         return
@@ -203,6 +204,17 @@ def _special(path: Path) -> str | int | None:
     return None if stat.S_ISREG(mode) else place
 
 
+def require_replaceable(path: Path) -> None:
+    """Check that a path is free for a new file: it is missing, or a regular file, or a link to one.
+
+    Raises:
+        OSError: It is something else, which nobody wants to lose.
+    """
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise FileExistsError(errno.EEXIST, "it is not a regular file, and is not replaced by one", str(path))
+
+
 def read_whole(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
     """Read a regular file in one go, and return its content and its status. Links are followed.
 
@@ -215,6 +227,27 @@ def read_whole(path: str | Path, most_bytes: int) -> tuple[bytes, os.stat_result
         return read_descriptor(descriptor, Path(path), most_bytes)
     finally:
         os.close(descriptor)
+
+
+def sha256_of(path: str | os.PathLike[str], most_bytes: int | None = None) -> str:
+    """SHA-256 of a regular file, hex. The file is read in parts.
+
+    Args:
+        path: The file. Links are followed.
+        most_bytes: The largest size that is read; None for no limit.
+
+    Raises:
+        FileTooLargeError: It has more than ``most_bytes`` bytes.
+        OSError: It is no regular file, or cannot be read.
+    """
+    hasher = hashlib.sha256()
+    with open_input(Path(path)) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if most_bytes is not None and size > most_bytes:
+            raise _too_large(most_bytes, path)
+        while part := stream.read(1 << 20):
+            hasher.update(part)
+    return hasher.hexdigest()
 
 
 def open_input(path: Path) -> BinaryIO:
@@ -252,7 +285,10 @@ def read_descriptor(descriptor: int, path: Path, most_bytes: int) -> tuple[bytes
             break
         size = min(1 << 20, left)
     if left <= 0:
-        raise FileTooLargeError(
-            errno.EFBIG, f"it has more than {most_bytes} bytes, the largest size that is read", str(path)
-        )
+        raise _too_large(most_bytes, path)
     return parts[0] if len(parts) == 1 else b"".join(parts), status
+
+
+def _too_large(most_bytes: int, path: str | os.PathLike[str]) -> FileTooLargeError:
+    reason = f"it has more than {most_bytes} bytes, the largest size that is read"
+    return FileTooLargeError(errno.EFBIG, reason, os.fspath(path))

@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from warp_tiles.util.files import make_private_folders, read_descriptor, write_descriptor
@@ -38,31 +38,34 @@ class RefusedFolderError(PermissionError):
 
 
 class TrustedFolder:
-    """Files below one root. Paths below it are given as names with ``/`` between them.
+    """Files below one root, or below one folder in it. Paths below that are given as names with ``/`` between them.
 
     A name that begins with ``/`` or contains ``..`` is an error of the caller.
 
     Args:
         root: The folder. Nothing is created until something is written.
+        folder: The folder of the files, by name below the root; empty for the root itself. It obeys the rules of inner
+            folders.
         shared: Accept a root that others can write. Inner folders may then be as open as the root, and not more.
         private: Inner folders and files are for this user alone, also below a shared root.
     """
 
-    def __init__(self, root: Path, *, shared: bool = False, private: bool = False) -> None:
+    def __init__(self, root: Path, folder: str = "", *, shared: bool = False, private: bool = False) -> None:
         self.root = root
+        self.folder = folder
         self.shared = shared
         self.private = private or not shared
 
     def path(self, name: str) -> Path:
         """The path of a file, for messages and for other programs."""
-        return self.root / name
+        return self.root / self.folder / name
 
     def check(self) -> None:
-        """Check the root. A missing one passes.
+        """Check the root, and the folder of the files. Missing ones pass.
 
         Raises:
-            RefusedFolderError: Others can write it.
-            OSError: It cannot be opened.
+            RefusedFolderError: Others can write one, or the folder of the files is a link.
+            OSError: One cannot be opened.
         """
         with suppress(FileNotFoundError), self._opened(""):
             pass
@@ -212,15 +215,22 @@ class TrustedFolder:
         folder, _, _ = name.rpartition("/")
         holder = name.removesuffix(".lock") + ".holder"
 
+        def name_of_holder() -> str:
+            found = b""
+            with suppress(OSError):
+                found, _ = self.read(holder, _HOLDER_BYTES)
+            return described(found)
+
         def report() -> None:
             if waiting is not None:
-                found = b""
-                with suppress(OSError):
-                    found, _ = self.read(holder, _HOLDER_BYTES)
-                waiting(described(found))
+                waiting(name_of_holder())
 
         self.make(folder)  # filelock opens the file by its path, and follows no link at its end
-        with file_lock(self.path(name), timeout_s, self.modes()[1], poll_s, report):
+        with ExitStack() as held:
+            try:
+                held.enter_context(file_lock(self.path(name), timeout_s, self.modes()[1], poll_s, report))
+            except TimeoutError as error:
+                raise TimeoutError(f"{error} by {name_of_holder()}" if waiting is not None else str(error)) from None
             if waiting is None:
                 yield
                 return
@@ -247,23 +257,27 @@ class TrustedFolder:
 
     @contextmanager
     def _opened(self, folder: str, *, create: bool = False) -> Iterator[int]:
-        """Open a folder below the root, and check every folder on the way.
+        """Open a folder by name, and check every folder on the way from the root.
 
         Raises:
             FileNotFoundError: It is missing, and ``create`` is not set.
             RefusedFolderError: A folder on the way is a link, or others can write it.
         """
-        if not {".", ".."}.isdisjoint(folder.split("/")):
+        parts = [*_parts(self.folder), *_parts(folder)]
+        if not {".", ".."}.isdisjoint(parts):
             raise ValueError(f"{folder!r} leaves the folder {self.root}")
         if not _SUPPORTED:
             raise OSError(errno.ENOTSUP, "this system has no way to open folders without following links")
         if create:
             make_private_folders(self.root)
-        descriptor = os.open(self.root, _FOLDER_FLAGS)
+        try:
+            descriptor = os.open(self.root, _FOLDER_FLAGS)
+        except NotADirectoryError:
+            raise NotADirectoryError(errno.ENOTDIR, "a file is in the way of the folder", str(self.root)) from None
         try:
             allowed = self._checked(self.root, os.fstat(descriptor), None)
             place = self.root
-            for part in folder.split("/") if folder else ():
+            for part in parts:
                 place = place / part
                 child = self._child(descriptor, part, place, create)
                 os.close(descriptor)
@@ -316,6 +330,10 @@ class TrustedFolder:
 
 def _joined(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
+
+
+def _parts(folder: str) -> list[str]:
+    return folder.split("/") if folder else []
 
 
 def _shown(status: os.stat_result) -> str:

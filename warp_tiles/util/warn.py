@@ -8,6 +8,8 @@ import threading
 import warnings
 from pathlib import Path
 
+from warp_tiles.util.printable import printable
+
 _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 
 
@@ -30,14 +32,15 @@ def warn(text: str, once: WarnedTexts | None = None) -> None:
     """Issue a RuntimeWarning.
 
     Args:
-        text: The event and its cost. The prefix ``warp_tiles:`` is added.
+        text: The event and its cost. The prefix ``warp_tiles:`` is added. What a terminal would obey, e.g. in the name
+            of a file, is escaped.
         once: Texts of past warnings, which are not repeated. The new text is added. None always warns.
 
     Raises:
         RuntimeWarning: Warnings are errors in this process.
     """
     if once is None or once.add(text):
-        warnings.warn(f"warp_tiles: {text}", RuntimeWarning, stacklevel=_stacklevel())
+        warnings.warn(f"warp_tiles: {printable(text, lines=True)}", RuntimeWarning, stacklevel=_stacklevel())
 
 
 def _stacklevel() -> int:
