@@ -123,18 +123,27 @@ def medians_us(torch: Any, runs: dict[str, Callable[[], object]]) -> dict[str, f
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def measure(torch: Any, row: Row) -> dict[str, Any]:
-    """The times of a row, the treatment of its loop, and its difference from float64."""
+@dataclass(frozen=True)
+class LoopCall:
+    """A row's arrays and its recorded launch, which writes the result to ``c``. ``loop`` is the loop of its plan."""
+
+    a: Any
+    b: Any
+    c: Any
+    launch: Any
+    loop: dict[str, Any]
+
+
+def call_of(torch: Any, row: Row) -> LoopCall:
+    """The call of a row, after one launch."""
     import warp as wp
 
     import warp_tiles
 
     torch.manual_seed(0)
-    torch.backends.cuda.matmul.allow_tf32 = row.dtype == "tf32"
     shape, dtype, total = (row.size, row.size), getattr(torch, row.stored), getattr(torch, row.total)
     a, given = (torch.randn(shape, device="cuda", dtype=dtype) / 8 for _ in range(2))
-    b = given.T if row.b_columns else given
-    c, out = torch.zeros(shape, device="cuda", dtype=total), torch.empty(shape, device="cuda", dtype=dtype)
+    c = torch.zeros(shape, device="cuda", dtype=total)
     kernel = kernel_of(row)
     dim = (-(-row.size // row.m), -(-row.size // row.n))
     with warp_tiles.override(main_loop=row.main_loop):
@@ -144,12 +153,20 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
         )
         (loop,) = warp_tiles.plan(kernel.module, arch=90, block_dim=row.threads).to_json()["loops"]
         launch.launch()
+    return LoopCall(a, given.T if row.b_columns else given, c, launch, loop)
+
+
+def measure(torch: Any, row: Row) -> dict[str, Any]:
+    """The times of a row, the treatment of its loop, and its difference from float64."""
+    torch.backends.cuda.matmul.allow_tf32 = row.dtype == "tf32"
+    call = call_of(torch, row)
+    a, b, out = call.a, call.b, torch.empty_like(call.a)
     expected = a.double() @ b.double()
-    difference = float((c.double() - expected).abs().max() / expected.abs().max())
+    difference = float((call.c.double() - expected).abs().max() / expected.abs().max())
     del expected
-    times = medians_us(torch, {"tiles": launch.launch, "cublas": lambda: torch.matmul(a, b, out=out)})
+    times = medians_us(torch, {"tiles": call.launch.launch, "cublas": lambda: torch.matmul(a, b, out=out)})
     tflops = {name: round(2 * row.size**3 / us / 1e6, 1) for name, us in times.items()}
-    treatment = {key: loop[key] for key in ("state", "stages", "instruction", "reason")}
+    treatment = {key: call.loop[key] for key in ("state", "stages", "instruction", "reason")}
     found = {"name": row.name, **asdict(row), **treatment, "us": times, "tflops": tflops, "difference": difference}
     found["to_cublas"] = round(times["cublas"] / times["tiles"], 3)
     if not difference <= ALLOWED.get(row.dtype, ALLOWED_OTHERS):
