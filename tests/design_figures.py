@@ -5,6 +5,7 @@ See :mod:`tests.figures`, which has those of the other pages.
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -121,7 +122,46 @@ def own_templates() -> list[float]:
     return [median(model["own"]["steps_per_second"]) / median(model["warp"]["steps_per_second"]) for model in models]
 
 
+def limits() -> list[Figures]:
+    """The table of matmul.md with the counters of kernels that are slower than torch's."""
+    rows = {
+        "bf16, 4096": ("product bfloat16 4096x", "tensor_pipe_percent"),
+        "fp16, 8192": ("product float16 8192x", "tensor_pipe_percent"),
+        "fp32, 4096": ("product float32 4096x", "issue_percent"),
+        "fp64, 4096": ("product float64 4096x", "tensor_pipe_percent"),
+        "gradient of A, fp16, 4096": ("backward float16", "tensor_pipe_percent"),
+        "batch of 1024, 256 wide, fp16": ("product float16 1024", "memory_percent"),
+        "batch of 1024, 256 wide, fp32": ("product float32 1024", "issue_percent"),
+        "layer with bias and GELU, fp16": ("layer float16", "tensor_pipe_percent"),
+    }
+    units = {"tensor_pipe_percent": "tensor cores", "issue_percent": "issue slots", "memory_percent": "memory"}
+
+    def both(name: str, field: str) -> list[float]:
+        found = (
+            (row for row in at("counters", "rows") if row["name"].startswith(f"{side} {name}"))
+            for side in ("matmul", "torch")
+        )
+        return [float(next(rows)[field]) for rows in found]
+
+    return [
+        Figures("docs/matmul.md", f"| {words} | {units[field]} | {{}} | {{}}", partial(both, name, field))
+        for words, (name, field) in rows.items()
+    ]
+
+
+def issue_slots() -> list[float]:
+    """The least and the greatest share of issue slots in products of 16-bit types: cuBLAS's, then ours."""
+    sides: dict[str, list[float]] = {"torch": [], "matmul": []}
+    for row in at("counters", "rows"):
+        side, _, name = row["name"].partition(" ")
+        if side in sides and "float16" in name and "elementwise" not in row["kernel"]:
+            sides[side].append(row["issue_percent"])
+    return [edge(shares) for shares in sides.values() for edge in (min, max)]
+
+
 DESIGN_FIGURES = [
+    *limits(),
+    Figures("docs/matmul.md", "issue in {} to {} % of the cycles, ours in {} to {} %", issue_slots),
     *cluster_rows(),
     Figures(CLUSTER, "the limit of {}.", lambda: [at("cluster", "limit")]),
     Figures(CLUSTER, "need {} s more than two own processes", fresh_workers),
@@ -132,6 +172,9 @@ DESIGN_FIGURES = [
     Figures("docs/design.md", "bound by that bandwidth: {} against {} TFLOP/s",
             lambda: [loop_rate("128x256x32"), loop_rate("256x128x32")]),
     Figures(LOOPS, "cuBLAS reached {} to {} TFLOP/s for fp16 of 4096", cublas_rates),
+    Figures(LOOPS, "of 128x256, tensor cores work in {} % of the cycles, and\nwith cuBLAS in {} %",
+            lambda: [*counted("float16 4096 128x256x64", "tensor_pipe_percent"),
+                     *counted("cublas float16", "tensor_pipe_percent")]),
     Figures(LOOPS, "For fp64, tensor cores work in {} % of the cycles, and with cuBLAS in {} %",
             lambda: [*counted("float64", "tensor_pipe_percent"), *counted("cublas float64", "tensor_pipe_percent")]),
     Figures(LOOPS, "schedulers issue in {} % of the cycles, and with cuBLAS in {} %",
