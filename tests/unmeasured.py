@@ -44,7 +44,7 @@ OTHERS = {
     ],
     "docs/loops.md": [
         "it fell to 590 TFLOP/s", "was 0.71 of it; the loop itself stayed between 418 and 440 TFLOP/s (not on record)",
-        "by 15 % within a run", 
+        "by 15 % within a run",
     ],
     "docs/tuning.md": [
         "takes 1.4 to 1.5 s more", "took 5.1 us and 2.0 to 2.5 ms (not on record)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from tests.integration.helpers import load
 from tests.product.cases import CPU, Values, integers, on
 from tests.whole_kernels import OTHERS, WHOLE, Whole, kernel
 from warp_tiles._warp.tapes import RecordedProduct, Tapes
+from warp_tiles.cli.plan import print_plan
 from warp_tiles.codegen.module import WHOLE_GRADIENTS
 from warp_tiles.plan.whole import LEAST_WORK
 from warp_tiles.product import backward as backward_module
@@ -206,6 +208,28 @@ def test_a_kernel_is_planned_once() -> None:
         for _ in range(2):
             assert isinstance(tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS), Backward)
     assert planned == [90]
+
+
+def test_the_log_says_once_why_a_launch_has_its_adjoint_kernel(caplog: pytest.LogCaptureFixture) -> None:
+    tapes, _ = recorder()
+    multiply, _ = plan_of(kernel())
+    values, _, _ = arguments(WHOLE["bounds from a shape"])
+    with warp_tiles.override(whole_gradients="always"), caplog.at_level(logging.INFO, "warp_tiles"):
+        for _ in range(2):
+            assert tapes.gradients(multiply, [2, 4, THREADS], values, GPU, THREADS) is None
+    (message,) = [record.getMessage() for record in caplog.records if "computes the gradients" in record.getMessage()]
+    assert message.startswith(
+        "kernel multiply: its adjoint kernel computes the gradients: (2, 4) blocks do not cover C"
+    )
+
+
+def test_the_plan_shows_how_gradients_are_computed(capsys: pytest.CaptureFixture[str]) -> None:
+    for text, shown in ((kernel(), True), (kernel(options="(enable_backward=False)"), False)):
+        _, plan = plan_of(text)
+        print_plan(plan)
+        printed = capsys.readouterr().out
+        assert ("gradients of loops on a tape" in printed) is shown
+        assert (" ".join(WHOLE_GRADIENTS.split()[:3]) in " ".join(printed.split())) is shown
 
 
 @pytest.mark.parametrize("mode", ["auto", "off"])

@@ -65,7 +65,7 @@ def plan(
         return
     shown = [item for item in plans if item.variants or _is_left_to_warp(item)]
     for item in shown:
-        _print(item)
+        print_plan(item)
     if others := len({item.name for item in plans} - {item.name for item in shown}):
         echo(f"{others} {'module' if others == 1 else 'modules'} without tile functions")
 
@@ -75,7 +75,8 @@ def _is_left_to_warp(item: ModulePlan) -> bool:
     return not item.settings.providers
 
 
-def _print(item: ModulePlan) -> None:
+def print_plan(item: ModulePlan) -> None:
+    """Print the plan of a module as tables."""
     title = f"module {item.name}, {item.target}, {item.block_dim} threads, kernels: {', '.join(item.kernels)}"
     if item.settings.policy != "auto":
         title += f"; {item.settings.named('policy')} is {item.settings.policy!r}"
@@ -107,6 +108,10 @@ def _print(item: ModulePlan) -> None:
             for loop in item.loops
         ]
         print_table("loops of products", ("kernel", "line", "products", "what is done", "reason"), cells)
+    if gradients := [
+        [loop.kernel, f"{loop.file}:{loop.line}", loop.gradients] for loop in item.loops if loop.gradients
+    ]:
+        print_table("gradients of loops on a tape", ("kernel", "line", "computed by"), gradients)
     if item.loops_reason:
         print_table("loops of products", ("reason",), [[f"loops stay as Warp generates them: {item.loops_reason}"]])
     if item.register_limit is not None:
