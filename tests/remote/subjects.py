@@ -8,6 +8,7 @@ from warp_tiles.cache import CacheKey
 from warp_tiles.cache._manifest import Entry, Manifest
 from warp_tiles.remote.envelope import pack
 from warp_tiles.remote.keys import SigningKey
+from warp_tiles.remote.statistics import Statistics
 from warp_tiles.remote.store import LTOIR, RemoteSettings, RemoteStore, object_name
 
 TOOLCHAIN = "NVRTC 12.9 0123456789ab, nvJitLink 12.9 ba9876543210"
@@ -42,3 +43,14 @@ def write_object(folder: Path, what: Entry, data: bytes, kind: str = LTOIR) -> P
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
+
+
+def ready(store: RemoteStore) -> RemoteStore:
+    """The store, after it has answered."""
+    store.require()
+    return store
+
+
+def total(counts: list[Statistics]) -> Statistics:
+    """The sum of some counts."""
+    return sum(counts, Statistics())

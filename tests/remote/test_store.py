@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
 import logging
-import os
 import statistics
 import subprocess
 import sys
@@ -19,35 +16,14 @@ from pathlib import Path
 import pytest
 
 from tests.remote.server import Answer, files, send, serving, silent
-from tests.remote.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, signed, write_object
+from tests.remote.subjects import SIGNER, STRANGER, TOOLCHAIN, connect, entry, ready, signed, total, write_object
 from warp_tiles.errors import RemoteError
-from warp_tiles.remote.claims import Claim
 from warp_tiles.remote.connection import MOST_FAILURES
 from warp_tiles.remote.statistics import Statistics, StatisticsFile
-from warp_tiles.remote.store import LTOIR, MODULE, RemoteSettings, RemoteStore, object_name
+from warp_tiles.remote.store import LTOIR, MODULE, RemoteSettings, RemoteStore
 
 ENTRY = entry()
 OVERHEAD_S = 0.05  # at most, of a store that does not answer
-
-
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-
-
-@pytest.fixture
-def counts() -> list[Statistics]:
-    return []
-
-
-def total(counts: list[Statistics]) -> Statistics:
-    return sum(counts, Statistics())
-
-
-def ready(store: RemoteStore) -> RemoteStore:
-    store.require()
-    return store
 
 
 def test_an_entry_goes_through_a_folder(tmp_path: Path, counts: list[Statistics]) -> None:
@@ -256,124 +232,6 @@ def test_nothing_is_written_without_a_signing_key(tmp_path: Path) -> None:
     with store.flight(LTOIR, ENTRY.key, 1.0) as found:
         assert (found.found, found.push) == (None, None)
     assert list(tmp_path.iterdir()) == []
-
-
-# ---- one build on many machines
-
-
-def claims(folder: Path) -> list[Path]:
-    return [path for path in (folder / "v1" / "claims").rglob("*") if path.is_file()]
-
-
-def pair(folder: Path) -> tuple[RemoteStore, RemoteStore]:
-    first, second = (ready(connect(folder, signer=SIGNER)) for _ in range(2))
-    return first, second
-
-
-def plant(folder: Path, data: bytes) -> None:
-    path = folder / object_name("claims", ENTRY.key)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-
-
-def test_the_second_machine_waits_for_the_first(tmp_path: Path, counts: list[Statistics]) -> None:
-    first, _ = pair(tmp_path)
-    second = ready(connect(tmp_path, signer=SIGNER, record=counts.append))
-    results = []
-    entered = threading.Event()
-
-    def wait() -> None:
-        entered.wait(5)
-        with second.flight(LTOIR, ENTRY.key, 10.0) as found:
-            results.append(found.found)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    with first.flight(LTOIR, ENTRY.key, 10.0) as found:
-        assert found.found is None
-        entered.set()
-        time.sleep(0.6)
-        assert found.push is not None
-        found.push(ENTRY)
-    thread.join(10)
-    assert [item.payload for item in results if item] == [ENTRY.payload]
-    assert claims(tmp_path) == []
-    assert (total(counts).misses, total(counts).hits) == (1, 1)
-
-
-def test_a_machine_that_never_ends_is_not_waited_for_forever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    first, second = pair(tmp_path)
-    with first.flight(LTOIR, ENTRY.key, 10.0):
-        (mine,) = claims(tmp_path)
-        content = mine.read_bytes()
-        start = time.perf_counter()
-        with second.flight(LTOIR, ENTRY.key, 0.5) as found:
-            assert found.found is None
-        assert 0.4 < time.perf_counter() - start < 3.0
-        assert mine.read_bytes() == content, "only its owner removes a claim"
-    assert "is built here too" in caplog.text
-    assert claims(tmp_path) == []
-
-
-def test_all_waits_of_a_process_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warp_tiles.remote.store.CLAIMS_S", 0.5)
-    first, second = pair(tmp_path)
-    others = [entry(number).key for number in range(3)]
-    with contextlib.ExitStack() as held:
-        for key in others:
-            held.enter_context(first.flight(LTOIR, key, -1.0))
-        start = time.perf_counter()
-        for key in others:
-            with second.flight(LTOIR, key, -1.0) as found:
-                assert found.found is None
-        assert time.perf_counter() - start < 3.0
-
-
-@pytest.mark.parametrize("kind", ["old", "of the future", "of nothing", "of other JSON", "huge"])
-def test_a_claim_that_does_not_count_is_taken_over(kind: str, tmp_path: Path) -> None:
-    claim = json.loads(Claim.new().data)
-    data = {
-        "old": json.dumps({**claim, "time": time.time() - 61}),
-        "of the future": json.dumps({**claim, "time": time.time() + 1e9}),
-        "of nothing": "",
-        "of other JSON": "[" * 3000,
-        "huge": json.dumps({**claim, "id": "x" * 10_000}),
-    }[kind]
-    plant(tmp_path, data.encode())
-    _, machine = pair(tmp_path)
-    start = time.perf_counter()
-    with machine.flight(LTOIR, ENTRY.key, 10.0) as found:
-        assert found.push is not None
-        assert time.perf_counter() - start < 1.0
-    assert claims(tmp_path) == []
-
-
-def test_a_waiter_names_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("warp_tiles.remote.store.CLAIM_PATIENCE_S", 0.1)
-    first, second = pair(tmp_path)
-    with first.flight(LTOIR, ENTRY.key, 10.0), second.flight(LTOIR, ENTRY.key, 0.6):
-        pass
-    assert f"waiting for process {os.getpid()}" in caplog.text
-
-
-def test_a_failed_build_frees_the_others(tmp_path: Path) -> None:
-    first, second = pair(tmp_path)
-    with pytest.raises(ZeroDivisionError), first.flight(LTOIR, ENTRY.key, 10.0):
-        raise ZeroDivisionError
-    with second.flight(LTOIR, ENTRY.key, 10.0) as found:
-        assert found.found is None
-
-
-def test_a_store_that_was_closed_is_a_miss(tmp_path: Path) -> None:
-    write_object(tmp_path, ENTRY, signed(ENTRY))
-    store, _ = pair(tmp_path)
-    with store.flight(LTOIR, entry("b").key, 10.0) as found:
-        store.close()
-        assert found.push is not None
-        assert not found.push(entry("b"))
-    assert store.fetch(LTOIR, ENTRY.key) is None
 
 
 # ---- slow stores, forked processes
