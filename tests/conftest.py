@@ -22,6 +22,33 @@ os.environ.setdefault("WARP_CACHE_PATH", str(Path(_scratch.name) / "warp"))
 os.environ.setdefault("WARP_TILES_CACHE_DIR", str(Path(_scratch.name) / "lto"))
 
 
+# The files that take longest, in the order in which they start, so that no worker of pytest-xdist is left with one of
+# them when the others are done. All others follow in their own order.
+LONGEST_FIRST = (
+    "tests/test_examples.py",
+    "tests/aot/test_cmake_build.py",
+    "tests/emulator/test_templates.py",
+    "tests/emulator/test_stages.py",
+    "tests/integration/test_build_providers.py",
+    "tests/tuning/test_example.py",
+    "tests/integration/test_background.py",
+    "tests/integration/test_device_code.py",
+    "tests/integration/test_loop_builds.py",
+    "tests/integration/test_cli_plan_scripts.py",
+    "tests/integration/test_warp_versions.py",
+    "tests/integration/test_cli_run.py",
+    "tests/remote/test_crowd.py",
+    "tests/tuning/test_kernel_processes.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first."""
+    root = Path(__file__).resolve().parent.parent
+    places = {root / name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
 # cmake and ninja from the test extra are beside the interpreter, also if its environment is not activated
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 

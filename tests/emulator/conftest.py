@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def compiler() -> str:
-    """The host's C++ compiler. Without one, tests are skipped; with REQUIRE_EMULATOR set, as in CI, they fail."""
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The host's C++ compiler. Without one, tests are skipped; with REQUIRE_EMULATOR set, as in CI, they fail.
+
+    The workers of pytest-xdist share what it compiles of the emulators.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ.setdefault("EMULATOR_CACHE", str(tmp_path_factory.getbasetemp().parent / "emulators"))
     compiler = find_compiler()
     if compiler is None:
         if os.environ.get("REQUIRE_EMULATOR"):

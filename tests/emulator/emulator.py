@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.emulator.native import FOLDER, cached_folder
+from tests.emulator.native import FOLDER, cached_folder, locked
 from tests.emulator.tiles import Matrix, Tile, to_bytes
 
 KERNELS = FOLDER.parents[1] / "kernels"
@@ -140,8 +140,9 @@ class Emulator:
         sources = sorted((FOLDER / "machine").glob("*.cpp"))
         compiled = cached_folder(folder, f"functions {compiler}")
         self._objects = [compiled / f"{source.stem}.o" for source in sources]
-        if not all(path.exists() for path in self._objects):
-            list(self._pool.map(self._compile_machine, sources, self._objects))
+        with locked(compiled):
+            if not all(path.exists() for path in self._objects):
+                list(self._pool.map(self._compile_machine, sources, self._objects))
 
     def close(self) -> None:
         """Wait for running builds and launches."""

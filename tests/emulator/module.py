@@ -21,7 +21,7 @@ from pathlib import Path
 import warp as wp
 
 from tests.emulator.memory import Memory, Values
-from tests.emulator.native import FOLDER, cached_folder, copy_headers, for_host
+from tests.emulator.native import FOLDER, cached_folder, copy_headers, for_host, locked
 
 KERNELS = FOLDER.parents[1] / "kernels"
 SECONDS_PER_LAUNCH = 60.0
@@ -88,10 +88,11 @@ class Machine:
         ]
         self._paths = [f"-I{FOLDER}", f"-I{native}"]
         self._objects = [self._compiled / f"{source.stem}.o" for source in sources]
-        if not native.exists():
-            commands = (["-O2", f"-I{FOLDER}", "-c", str(s), "-o", str(o)] for s, o in zip(sources, self._objects))
-            list(self._pool.map(self._compile, commands))
-            copy_headers(Path(wp.__file__).parent / "native", native)
+        with locked(self._compiled):
+            if not native.exists():
+                commands = (["-O2", f"-I{FOLDER}", "-c", str(s), "-o", str(o)] for s, o in zip(sources, self._objects))
+                list(self._pool.map(self._compile, commands))
+                copy_headers(Path(wp.__file__).parent / "native", native)
 
     def close(self) -> None:
         """Wait for running compilations."""
@@ -132,9 +133,10 @@ class Machine:
         """The precompiled headers at the start of a module."""
         digest = hashlib.sha256("\n".join([text, *device]).encode()).hexdigest()
         header = self._compiled / f"headers_{digest[:8]}.h"
-        if not header.exists():
-            header.write_text(f'#include "cuda/device.h"\n{text}')
-            self._compile([*_TRACED[:-1], "c++-header", *device, str(header), "-o", f"{header}.gch"])
+        with locked(self._compiled):
+            if not header.exists():
+                header.write_text(f'#include "cuda/device.h"\n{text}')
+                self._compile([*_TRACED[:-1], "c++-header", *device, str(header), "-o", f"{header}.gch"])
         return header
 
     def _compile(self, arguments: Sequence[str]) -> None:

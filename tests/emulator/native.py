@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from filelock import FileLock
+
 FOLDER = Path(__file__).resolve().parent
 _ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
 _STRING = re.compile(r'"((?:\\.|[^"\\])*)"')
@@ -29,7 +31,7 @@ _DYNAMIC_HERE = (
 def cached_folder(folder: Path, key: str) -> Path:
     """The folder for the compiled emulator: ``folder``, or one that lasts if EMULATOR_CACHE names where.
 
-    One process at a time may use a cache, because nothing is locked.
+    Processes share it. Whoever writes to it first locks it with :func:`locked`.
     """
     cache = os.environ.get("EMULATOR_CACHE")
     if not cache:
@@ -40,6 +42,11 @@ def cached_folder(folder: Path, key: str) -> Path:
     found = Path(cache) / digest.hexdigest()[:16]
     found.mkdir(parents=True, exist_ok=True)
     return found
+
+
+def locked(folder: Path) -> FileLock:
+    """The lock of a folder of :func:`cached_folder`: one process compiles, the others wait and use its files."""
+    return FileLock(folder / "lock")
 
 
 def for_host(text: str) -> str:

@@ -5,6 +5,7 @@ The environment variable ``RANDOM_KERNELS=FIRST:COUNT`` replaces the fixed seeds
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -36,7 +37,7 @@ _FIRST, _, _COUNT = os.environ.get("RANDOM_KERNELS", "").partition(":")
 SEEDS = (
     range(int(_FIRST), int(_FIRST) + int(_COUNT))
     if _COUNT
-    else [seed for seed in range(400) if draw(seed).block_dim == 64][:COUNT]
+    else list(itertools.islice((seed for seed in itertools.count() if draw(seed).block_dim == 64), COUNT))
 )
 
 
