@@ -6,6 +6,8 @@ import os
 import stat
 from pathlib import Path
 
+import pytest
+
 _NUMBERS = {"null": (1, 3), "full": (1, 7)}  # https://www.kernel.org/doc/Documentation/admin-guide/devices.txt
 
 
@@ -23,5 +25,6 @@ def device(folder: Path, name: str) -> Path:
             return path
     except PermissionError:
         path.unlink(missing_ok=True)
-        assert os.geteuid() != 0 or not os.access("/dev", os.W_OK), "the test could replace a node of the system"
+        if os.geteuid() == 0 and os.access("/dev", os.W_OK):
+            pytest.skip("no device node can be created here, and the test could replace those of the system")
         return Path("/dev") / name

@@ -272,6 +272,30 @@ def test_compile_writes_the_record_of_its_builds(folder: Path) -> None:
     assert "No module with products or solvers" not in text
 
 
+def test_a_report_has_the_modules_beside_a_failed_build_and_the_end_of_the_script(folder: Path) -> None:
+    good, bad = ((folder / f"{name}_module.py") for name in ("good", "bad"))
+    good.write_text((folder / "main.py").read_text().partition("if __name__")[0])
+    bad.write_text(
+        "import warp as wp\n@wp.func_native('return no_such_symbol;')\ndef value() -> float:\n    ...\n"
+        "@wp.kernel\ndef wrong(x: wp.array(dtype=float)):\n    x[0] = value()\n"
+    )
+    launch = "import {0}_module, warp as wp\nwp.launch({0}_module.{1}, dim=1, inputs=[{2}])\n"
+    script, report, trace = folder / "both.py", folder / "report.json", folder / "trace.json"
+    kept = launch.format("good", "gemm", "*[wp.zeros((16, 16))] * 3")
+    end = "raise ValueError('after the launches')\n"
+    options = ("--report", report, "--trace", trace, "-o", folder / "both")
+    script.write_text(kept + end)
+    done = command("compile", *options, script, folder, as_json=False, cache=folder / "lto")
+    assert done.returncode == 0, done.stderr
+    assert "after the launches" in json.loads(trace.read_text())["otherData"]["ended by"]
+    script.write_text(kept + launch.format("bad", "wrong", "wp.zeros(1)") + end)
+    done = command("compile", *options, script, folder, as_json=False, cache=folder / "lto")
+    assert done.returncode != 0
+    assert "no_such_symbol" in done.stderr
+    (kept_module,) = json.loads(report.read_text())["modules"]
+    assert (kept_module["name"], kept_module["up_to_date"]) == ("good_module", True)
+
+
 def test_compile_writes_the_report_of_a_script_that_fails(folder: Path) -> None:
     (folder / "fails.py").write_text("raise RuntimeError('on purpose')\n")
     page, trace = folder / "report.html", folder / "trace.json"

@@ -10,7 +10,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from warp_tiles.errors import RemoteError
+from warp_tiles.remote.connect import signer_of, trusted_by
 from warp_tiles.remote.keys import PublicKey, SigningKey, TrustedKeys, trusted_keys
+from warp_tiles.settings import Settings
 
 # RFC 8032, section 7.1, test 2
 SECRET = bytes.fromhex("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb")
@@ -96,6 +98,16 @@ def test_a_key_of_an_unknown_kind_is_an_error(tmp_path: Path) -> None:
 def test_a_comment_is_one_printable_line(comment: str) -> None:
     with pytest.raises(RemoteError, match="is not a comment"):
         PublicKey.parse(f"{SigningKey.generate().public} {comment}")
+
+
+def test_a_reader_needs_no_signing_key_that_it_can_read(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("nothing")
+    settings = Settings(signing_key=path, trusted_keys=(str(SigningKey.generate().public),))
+    with pytest.warns(RuntimeWarning, match="the own signing key is not trusted: .*key"):
+        assert len(trusted_by(settings)) == 1
+    with pytest.raises(RemoteError):
+        signer_of(settings)
 
 
 def test_a_user_without_a_home_trusts_no_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import statistics
 import subprocess
 import sys
 import threading
@@ -193,7 +192,7 @@ def test_an_unreachable_store_costs_little_and_once(
             times = [fetched(url) for _ in range(5)]
     else:
         times = [fetched(addresses[kind]()) for _ in range(5)]
-    assert statistics.median(times) < OVERHEAD_S, times
+    assert min(times) < OVERHEAD_S, times  # other processes only add to it
     assert 1 <= len(caplog.records) <= 2 * 5
 
 
@@ -268,6 +267,17 @@ def test_slow_entries_are_worth_the_time_of_their_builds(
     assert sum(store.fetch(LTOIR, item.key) is not None for item in entries) == hits
     assert ("it is slow" in store.off) == (hits < 10)
     assert len(caplog.records) == (hits < 10)
+
+
+def test_what_an_entry_saves_pays_for_slow_ones(tmp_path: Path) -> None:
+    """The first entry saves 600 s. Each of the others takes 0.45 s by the clock, and its build 0.05 s."""
+    entries = [entry(0, build_s=600.0), *(entry(number, build_s=0.05) for number in range(1, 30))]
+    for item in entries:
+        write_object(tmp_path, item, signed(item))
+    store = ready(connect(tmp_path, wait_s=0.5, clock=itertools.count(step=0.45).__next__))
+    assert all(store.fetch(LTOIR, item.key) is not None for item in entries)
+    missing = [store.fetch(LTOIR, entry(f"missing {number}").key) for number in range(3)]
+    assert (missing, "for entries that it lacks" in store.off) == ([None] * 3, True)
 
 
 def test_without_cryptography_the_store_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 from warp_tiles.aot.manifest import Job
 from warp_tiles.cache import BundleReport, Cache, CacheKey
+from warp_tiles.cli.output import output_errors
 from warp_tiles.compile.compiler import compile_to_ltoir, guarded
 from warp_tiles.errors import BuildError, CacheError, PlanError, ToolchainError
 from warp_tiles.gemm.hardware import MIN_ARCH
@@ -91,7 +92,8 @@ def write_variants(folder: Path, jobs: Sequence[Job], store: ToolchainStore) -> 
             f"NVRTC {dotted(store.toolchain().nvrtc_version)} does not compile for sm_{arch}",
             remedy=f"choose WARP_TILES_ARCHS among {', '.join(map(str, known))}, or install another NVRTC",
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    with output_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for job in jobs:
         key = provider_class(job)(store).key(job.variant, job.tile_config)
         _write_if_changed(folder / f"{job.name}.json", {"schema": SCHEMA, "job": job.to_json(), "key": key.digest})
@@ -130,7 +132,12 @@ def _write_if_changed(path: Path, data: Mapping[str, Any]) -> None:
     with suppress(OSError):  # missing, larger than the text, or no regular file
         if read_whole(path, len(text))[0] == text:
             return
-    write_output(path, text)
+    _write(path, text)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with output_errors(path):
+        write_output(path, data)
 
 
 def _read(path: Path, *fields: str) -> list[Any]:
@@ -206,8 +213,8 @@ def _build_exactly(job: Job, output: Path, store: ToolchainStore) -> None:
     info = provider.manifest(job.variant, compiled, job.tile_config)
     sha256 = hashlib.sha256(compiled.payload).hexdigest()
     entry = {"schema": SCHEMA, "key": key.transcript, "payload_sha256": sha256, "info": info}
-    write_output(entry_path(output), json.dumps(entry).encode("utf-8"))
-    write_output(output, compiled.payload)
+    _write(entry_path(output), json.dumps(entry).encode("utf-8"))
+    _write(output, compiled.payload)
 
 
 def entry_path(ltoir: Path) -> Path:
@@ -225,7 +232,7 @@ def write_depfile(path: Path, job: Job, output: Path, store: ToolchainStore) -> 
     inputs = [*headers, *store.toolchain().libraries.values(), *code_modules().values()]
     lines = sorted({_escape_for_make(os.path.abspath(file)) for file in inputs})
     rule = " \\\n  ".join([f"{_escape_for_make(os.path.abspath(output))}:", *lines]) + "\n"
-    write_output(path, rule.encode("utf-8"))
+    _write(path, rule.encode("utf-8"))
 
 
 def _escape_for_make(path: str) -> str:

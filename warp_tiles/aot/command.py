@@ -48,8 +48,7 @@ def variants(plan: Path | None, archs: str, checks: bool, folder: Path, state: P
         )
     else:
         selection = manifest.select(manifest.read_manifest(plan), manifest.parse_archs(archs))
-    with output_errors(folder):
-        names = aot.write_variants(folder, selection.jobs, store)
+    names = aot.write_variants(folder, selection.jobs, store)
     if plan is not None:
         with script_output_to_stderr(True):
             from warp_tiles import _warp
@@ -73,12 +72,11 @@ def build(description: Path, output: Path, depfile: Path | None, exact: bool, st
     job = aot.read_job(description)
     with output_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-        warning = aot.build(job, output, store, fallback=not exact)
+    warning = aot.build(job, output, store, fallback=not exact)
     if warning:
         print(f"warp-tiles: {warning}", file=sys.stderr)
     if depfile is not None:
-        with output_errors(depfile):
-            aot.write_depfile(depfile, job, output, store)
+        aot.write_depfile(depfile, job, output, store)
 
 
 @commands.command()

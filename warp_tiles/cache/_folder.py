@@ -111,7 +111,8 @@ class Folder:
             try:
                 stack.enter_context(store_lock(self.files, f"{LOCKS}/{STORE_LOCK}.lock"))
             except (TimeoutError, NoLocksError) as error:
-                self.problems.add(lock_problem(self.files.root, error))
+                place = self.files.root if isinstance(error, NoLocksError) else self.root
+                self.problems.add(lock_problem(place, error))
             yield
 
     def read_manifest(self, digest: str) -> Manifest:

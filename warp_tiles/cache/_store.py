@@ -324,13 +324,15 @@ class Cache(Commands):
             try:
                 stack.enter_context(self._folder.lock(key.digest, self._build_wait_s, waiting))
             except TimeoutError as error:
-                self._problems.add(lock_problem(self._folder.files.root, error))
+                self._problems.add(lock_problem(self.root, error))
             except OSError as error:
                 self._unusable(error)
             yield
 
     def _unusable(self, error: OSError) -> None:
-        self._problems.folder(str(self._folder.files.root), error)  # one message for all caches of a root
+        self._problems.folder(
+            str(self._folder.files.unusable(error)), error
+        )  # the root has one message for all its caches
 
     def _count(self, **steps: int) -> None:
         with self._counting:

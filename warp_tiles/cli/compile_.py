@@ -78,11 +78,13 @@ def compile_(
     require_folders({"the report": report_file, "the trace": trace_file})
     title = f"Build of {script.name} for {', '.join(f'sm_{arch}' for arch in archs)}"
     built: list[dict[str, Any]] = []
+    stopped = ""
     with script_output_to_stderr(as_json), _enabled(scheduler):
         try:
             for arch in archs:
                 _warp.require_target(arch, block_dim)
             found = discover(script, arguments, block_dim)
+            stopped = found.stopped
             print_notes(script, found)
             folders = {arch: folder / f"sm_{arch}" if len(archs) > 1 else folder for arch in archs}
             with output_errors(folder):
@@ -90,12 +92,18 @@ def compile_(
                     each.mkdir(parents=True, exist_ok=True)
             wanted = [(target, arch) for arch in archs for target in found.targets]
             earlier = {path: _identity(path) for each in folders.values() for path in each.glob("*.cubin")}
+
+            def compile_one(target: tuple[Target, int]) -> dict[str, Any]:
+                row = _compile(*target, folders[target[1]], earlier)
+                built.append(row)  # the report has it, also if another build fails
+                return row
+
             threads = _MOST_THREADS if scheduler is None else _MOST_THREADS_ON_A_CLUSTER
             with kernel_errors(script), output_errors(folder):
-                built += side_by_side(lambda item: _compile(*item, folders[item[1]], earlier), wanted, threads)
+                built[:] = side_by_side(compile_one, wanted, threads)  # in order
         finally:
             report = _with_kept(api.report(), built)  # a cluster's builds end with it
-            facts = facts_of(script, arguments, sys.exc_info()[1])
+            facts = facts_of(script, arguments, sys.exc_info()[1] or stopped)
             write_records(report_file, trace_file, report, title, facts)
     records = {record.get("output"): record for record in report["modules"]}
     rows = [_with_record(row, records) for row in built]

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
-from warp_tiles.cli.output import output_errors
-from warp_tiles.errors import ScriptError
+from warp_tiles.cli.output import note, output_errors
+from warp_tiles.errors import OutputError, ScriptError
 from warp_tiles.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,13 +46,13 @@ def require_folders(files: Mapping[str, Path | None]) -> None:
             raise ScriptError(f"{what} cannot be written: there is no folder {file.absolute().parent}")
 
 
-def facts_of(script: Path, arguments: Sequence[str], ended: BaseException | None = None) -> dict[str, str]:
+def facts_of(script: Path, arguments: Sequence[str], ended: BaseException | str | None = None) -> dict[str, str]:
     """Facts about a run, for the heading of its page.
 
     Args:
         script: The script.
         arguments: Its arguments.
-        ended: The exception that ended it; None if it ended normally or did not run.
+        ended: The exception that ended it, or its text; None or empty if it ended normally or did not run.
     """
     import warp
 
@@ -61,8 +61,8 @@ def facts_of(script: Path, arguments: Sequence[str], ended: BaseException | None
         facts["arguments"] = " ".join(arguments)
     facts["time"] = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
     facts["versions"] = f"warp_tiles {__version__}, Warp {warp.__version__}, Python {sys.version.split()[0]}"
-    if ended is not None and not (isinstance(ended, SystemExit) and not ended.code):
-        facts["ended by"] = f"{type(ended).__name__}: {ended}"
+    if ended and not _is_normal(ended):
+        facts["ended by"] = ended if isinstance(ended, str) else f"{type(ended).__name__}: {ended}"
     return facts
 
 
@@ -72,12 +72,23 @@ def write_records(
     """Write what the options of :func:`record_options` ask for.
 
     Raises:
-        OutputError: A file cannot be written.
+        OutputError: A file cannot be written. If another exception is on its way, a note is printed instead.
     """
-    if report is not None:
-        write_report(report, document, title, facts)
-    if trace is not None:
-        write_trace(trace, document, facts)
+    ended = sys.exc_info()[1]
+    try:
+        if report is not None:
+            write_report(report, document, title, facts)
+        if trace is not None:
+            write_trace(trace, document, facts)
+    except OutputError as error:
+        if ended is None or _is_normal(ended):
+            raise
+        note(f"warp-tiles: {error.message}")
+
+
+def _is_normal(ended: BaseException | str) -> bool:
+    """True for the exit of a script without an error."""
+    return isinstance(ended, SystemExit) and not ended.code
 
 
 def write_report(file: Path, document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> None:

@@ -31,7 +31,7 @@ def watched_standard_output() -> Iterator[None]:
             try:
                 return call(*arguments)
             except OSError as error:
-                failed.append(error)
+                failed[:] = [error]  # one alone: each keeps the frames of its call
                 raise
 
         return wrapper

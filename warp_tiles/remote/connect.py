@@ -11,6 +11,9 @@ from warp_tiles.remote.keys import PublicKey, SigningKey, trusted_keys
 from warp_tiles.remote.statistics import Statistics, StatisticsFile
 from warp_tiles.remote.store import RemoteSettings, RemoteStore
 from warp_tiles.settings import Settings
+from warp_tiles.util.warn import WarnedTexts, warn
+
+_warned = WarnedTexts()
 
 
 class Counting:
@@ -40,13 +43,19 @@ class Counting:
 def trusted_by(settings: Settings) -> dict[str, PublicKey]:
     """The trusted keys under some settings, by key id. Whoever signs trusts the own entries.
 
+    A signing key that cannot be read is left out with a warning, because a process that only reads needs none.
+
     Raises:
-        RemoteError: A key or the user's file of keys cannot be read.
+        RemoteError: A trusted key or the user's file of keys cannot be read.
     """
     found = trusted_keys(settings.trusted_keys)
     if settings.signing_key is not None:
-        own = signer_of(settings).public
-        found.setdefault(own.key_id, own)
+        try:
+            own = signer_of(settings).public
+        except RemoteError as error:
+            warn(f"the own signing key is not trusted: {error.message}", _warned)
+        else:
+            found.setdefault(own.key_id, own)
     return found
 
 

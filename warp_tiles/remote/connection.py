@@ -27,7 +27,7 @@ T = TypeVar("T")
 PATIENCE_S = 0.02
 #: A process asks no more after so many failures in a row.
 MOST_FAILURES = 3
-#: A longer answer counts as lost time, less the time that it saves.
+#: An answer without an entry that takes longer counts as lost time.
 SLOW_S = 0.2
 _THREADS = 32
 
@@ -50,7 +50,8 @@ class Connection:
         self._lock = threading.Lock()
         self._patience_s = PATIENCE_S
         self._failures = 0
-        self._lost_s = 0.0
+        self._missed_s = 0.0  # waits for answers without an entry
+        self._overspent_s = 0.0  # waits for entries, less the builds that they replace
         self._off = ""
         self._said: set[str] = set()
         self._opened: Future[Client] = self._threads.submit(self._open)
@@ -114,20 +115,28 @@ class Connection:
         self._record(Statistics(failures=1))
         self._turn_off(f"it did not answer within {self._wait_s:g} s")
 
-    def count_wait(self, waited_s: float, saved_s: float = 0.0) -> None:
-        """Count the time that an answer cost, and ask no more if a slow store has cost too much of it.
-
-        Args:
-            waited_s: Seconds until the answer.
-            saved_s: Seconds of a build that it replaces; 0 for an answer without an entry.
-        """
-        if waited_s < SLOW_S or waited_s <= saved_s:
+    def count_miss(self, waited_s: float) -> None:
+        """Count the wait for an answer without an entry, and ask no more if such waits have cost too much."""
+        if waited_s < SLOW_S:
             return
         with self._lock:
-            self._lost_s += waited_s - saved_s
-            much = self._lost_s >= self._wait_s
-        if much:
-            self._turn_off(f"it is slow, and builds have waited {self._lost_s:.1f} s longer than its entries save")
+            self._missed_s += waited_s
+            missed_s = self._missed_s
+        if missed_s >= self._wait_s:
+            self._turn_off(f"it is slow, and builds have waited {missed_s:.1f} s for entries that it lacks")
+
+    def count_hit(self, waited_s: float, saved_s: float) -> None:
+        """Count the wait for an entry and the build that it replaces. If entries cost more than they save, ask no more.
+
+        Args:
+            waited_s: Seconds until the answer. Those of requests side by side are added.
+            saved_s: Seconds of the build.
+        """
+        with self._lock:
+            self._overspent_s += waited_s - saved_s
+            overspent_s = self._overspent_s
+        if overspent_s >= self._wait_s:
+            self._turn_off(f"it is slow, and its entries have cost {overspent_s:.1f} s more than they save")
 
     def require(self) -> None:
         """Wait until the store answers.

@@ -145,12 +145,12 @@ class RemoteStore:
         waited_s = self._clock() - start
         if found is None:
             self._record(Statistics(waited_s=waited_s))
-            self._connection.count_wait(waited_s)
+            self._connection.count_miss(waited_s)
             return None
         build_s = _build_seconds(found)
         counts = Statistics(hits=1, fetched_bytes=len(found.payload), waited_s=waited_s)
         self._record(replace(counts, saved_s=max(0.0, build_s - waited_s)))
-        self._connection.count_wait(waited_s, build_s)
+        self._connection.count_hit(waited_s, build_s)
         return found
 
     def _fetch(self, kind: str, key: str, trusted: Mapping[str, PublicKey], again: bool) -> Entry | None:
