@@ -17,7 +17,7 @@ OTHERS = {
     ],
     "docs/policy.md": [],
     "docs/remote.md": [
-        "waits at most 0.02 s", "Answers within 0.2 s do not count", "0.4 GB/s or so from the same machine",
+        "waits at most 0.02 s", "Misses within 0.2 s do not count", "0.4 GB/s or so from the same machine",
         "the limits are 0.25 and 0.2.", "holds it below 0.05 s",
     ],
     "docs/cluster.md": [
