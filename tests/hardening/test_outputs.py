@@ -24,7 +24,7 @@ from warp_tiles import _warp
 from warp_tiles.aot import bundle as aot
 from warp_tiles.cache import Cache, CacheKey, _tar
 from warp_tiles.cache._bundle import MANIFEST_NAME, MAX_MANIFEST_BYTES
-from warp_tiles.errors import BundleError, CacheError, RecordError
+from warp_tiles.errors import BundleError, CacheError, OutputError, RecordError
 from warp_tiles.tuning.store import RecordStore
 from warp_tiles.util.digests import matches
 from warp_tiles.util.files import open_output, write_output
@@ -75,7 +75,7 @@ def test_a_device_is_never_replaced(tmp_path: Path, writer: str, name: str) -> N
     link.symlink_to(node)
     for path in (node, link):
         if name == "full":
-            with pytest.raises((CacheError, RecordError, OSError), match="No space left"):
+            with pytest.raises((CacheError, RecordError, OutputError, OSError), match="No space left"):
                 WRITERS[writer](tmp_path, path)
         else:
             WRITERS[writer](tmp_path, path)
@@ -98,7 +98,7 @@ def test_a_link_stays_and_the_file_behind_it_is_replaced(tmp_path: Path, writer:
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_folder_is_refused(tmp_path: Path, writer: str) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises((CacheError, RecordError, OSError), match="it is a folder"):
+    with pytest.raises((CacheError, RecordError, OutputError, OSError), match="it is a folder"):
         WRITERS[writer](tmp_path, tmp_path / "folder")
 
 
