@@ -27,7 +27,7 @@ LOADS = (
 PRODUCT = 'wp.tile_matmul({a}, {b}, c, precision="{precision}")'
 STORE = "wp.tile_store(C, c, offset=(i * {m}, j * {n}))"
 KERNEL = """
-@wp.kernel(enable_backward=False)
+@wp.kernel(enable_backward={backward})
 def {name}(
     A: wp.array2d(dtype=wp.{dtype}), B: wp.array2d(dtype=wp.{dtype}), E: wp.array2d(dtype=wp.{total}),
     C: wp.array2d(dtype=wp.{total}),
@@ -75,8 +75,8 @@ class Case:
         """The dtype of A and B in NumPy, which has no bfloat16."""
         return "float32" if self.dtype == "bfloat16" else self.dtype
 
-    def text(self, name: str) -> str:
-        """The source of its kernel."""
+    def text(self, name: str, *, backward: bool = False) -> str:
+        """The source of its kernel, with an adjoint if ``backward``."""
         a_shape, a_offset = f"({self.m}, {self.k})", f"(i * {self.m}, s * {self.k})"
         b_shape, b_offset = f"({self.k}, {self.n})", f"(s * {self.k}, j * {self.n})"
         if self.a_transposed:
@@ -97,7 +97,7 @@ class Case:
             m=self.m, n=self.n, k=self.k, a_shape=a_shape, a_offset=a_offset, b_shape=b_shape, b_offset=b_offset,
             total=self.total,
         )  # fmt: skip
-        return KERNEL.format(name=name, body=body, dtype=self.dtype, total=self.total)
+        return KERNEL.format(name=name, body=body, dtype=self.dtype, total=self.total, backward=backward)
 
     def arrays(self, seed: int) -> tuple[Values, Values, Values, Values]:
         """A, B and E of small integers, and the product."""
@@ -108,6 +108,19 @@ class Case:
         stored_a = np.ascontiguousarray(a.T) if self.a_transposed else a
         stored_b = np.ascontiguousarray(b.T) if self.b_transposed else b
         return stored_a, stored_b, e, a.astype(self.total) @ b.astype(self.total)
+
+    def gradients(self, seed: int, g: Values) -> tuple[Values, Values]:
+        """The gradients of A and B as they are stored, for the arrays of a seed, without rounding.
+
+        Args:
+            seed: That of :meth:`arrays`.
+            g: The gradient of the sums.
+        """
+        stored_a, stored_b, *_ = self.arrays(seed)
+        a, b = (values.astype(np.float64) for values in (stored_a, stored_b))
+        a, b = a.T if self.a_transposed else a, b.T if self.b_transposed else b
+        of_a, of_b = g @ b.T, a.T @ g
+        return of_a.T if self.a_transposed else of_a, of_b.T if self.b_transposed else of_b
 
     @property
     def grid(self) -> tuple[int, int]:

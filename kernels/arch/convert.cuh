@@ -29,7 +29,7 @@ struct Convert<float, f16> {
 
 template <>
 struct Convert<float, bf16> {
-    static WT_DEVICE float of(bf16 x) { return __int_as_float(int(u32(x.bits) << 16)); }
+    static WT_DEVICE float of(bf16 x) { return __int_as_float(static_cast<int>(u32(x.bits) << 16)); }
 };
 
 template <>
@@ -86,8 +86,8 @@ struct Convert<bf16, double> {
     static WT_DEVICE bf16 of(double x)
     {
         u32 bits = u32(__float_as_int(__double2float_rz(x)));
-        const bool inexact = double(__int_as_float(int(bits))) != x && x == x;
-        return Convert<bf16, float>::of(__int_as_float(int(inexact ? bits | 1u : bits)));
+        const bool inexact = double(__int_as_float(static_cast<int>(bits))) != x && x == x;
+        return Convert<bf16, float>::of(__int_as_float(static_cast<int>(inexact ? bits | 1u : bits)));
     }
 };
 
@@ -100,9 +100,9 @@ WT_DEVICE u32 pack(T low, T high)
 
 // Truncates a float as the tensor cores do when they read it as tf32: mantissa bits 0 to 12 become zero.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#alternate-floating-point-data-formats
-WT_DEVICE float truncate_to_tf32(float x) { return __int_as_float(__float_as_int(x) & int(0xffffe000u)); }
+WT_DEVICE float truncate_to_tf32(float x) { return __int_as_float(__float_as_int(x) & static_cast<int>(0xffffe000u)); }
 
 WT_DEVICE u32 bits_of(float x) { return u32(__float_as_int(x)); }
-WT_DEVICE float float_of(u32 x) { return __int_as_float(int(x)); }
+WT_DEVICE float float_of(u32 x) { return __int_as_float(static_cast<int>(x)); }
 
 }  // namespace wt::arch

@@ -52,6 +52,7 @@ private:
 
 // A lane holds ROWS x COLS sums.
 template <class P> struct FmaProduct {
+    using Problem = P;
     static constexpr int M = P::m / P::warps_m, N = P::n / P::warps_n;
     static constexpr int ROWS = M / P::lanes_m, COLS = N / P::lanes_n;
     using A = FmaOperand<OperandSlot<P, true>, ROWS, P::lanes_m>;
@@ -99,6 +100,11 @@ template <class P> struct FmaProduct {
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Sums& sums, float* c)
     {
+        visit(sums, [c](int row, int column, auto values) { put<ADD>(c + row * P::n + column, values); });
+    }
+
+    template <class Act> static __forceinline__ __device__ void visit(const Sums& sums, const Act& act)
+    {
 #pragma unroll
         for (int i = 0; i < ROWS; ++i)
 #pragma unroll
@@ -107,8 +113,7 @@ template <class P> struct FmaProduct {
 #pragma unroll
                 for (int next = 0; next < B::WIDTH; ++next)
                     values.at[next] = sums[i][j + next];
-                const int row = first_row() + A::line_of(i, lane_m()), column = first_col() + B::line_of(j, lane_n());
-                put<ADD>(c + row * P::n + column, values);
+                act(first_row() + A::line_of(i, lane_m()), first_col() + B::line_of(j, lane_n()), values);
             }
     }
 

@@ -86,4 +86,16 @@ inline __device__ void put_rows(const wt::f32 (&sums)[COLS / 8][4], float* c, in
     }
 }
 
+// Calls act(row, column, vector) for neighbouring sums of 16 rows. `row` and `col` are the first ones.
+template <int COLS, class Act>
+inline __device__ void visit_rows(const wt::f32 (&sums)[COLS / 8][4], int row, int col, const Act& act)
+{
+    const int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
+#pragma unroll
+    for (int j = 0; j < COLS / 8; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+            act(row + group + 8 * half, col + 8 * j + 2 * quarter, wt::Vector<float, 2> {sums[j][2 * half], sums[j][2 * half + 1]});
+}
+
 }  // namespace wt_module

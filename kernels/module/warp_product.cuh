@@ -11,6 +11,7 @@ namespace wt_module {
 // swapped, B is the instruction's A and the sums are those of C's transpose: then vectors of tiles of fp32 and fp64 that are
 // contiguous along their rows are fragments.
 template <class P> struct WarpProduct {
+    using Problem = P;
     using T = typename P::T;
     using Sum = typename MmaTypes<T>::Sum;
     static constexpr bool SWAPPED = sizeof(T) > 2 && P::a_k_major && !P::b_k_major;
@@ -60,12 +61,24 @@ template <class P> struct WarpProduct {
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Sums& sums, Sum* c)
     {
+        if constexpr (A::IN_ORDER && B::IN_ORDER) {
+#pragma unroll
+            for (int i = 0; i < ROWS / 16; ++i)
+                put_rows<ADD, COLS, P::n>(sums.values[i], c, first_row() + 16 * i, first_col());
+        } else {
+            visit(sums, [c](int row, int column, auto values) { put<ADD>(c + row * P::n + column, values); });
+        }
+    }
+
+    // Calls act(row, column, vector) for neighbouring sums of a row of C.
+    template <class Act> static __forceinline__ __device__ void visit(const Sums& sums, const Act& act)
+    {
         const auto& values = sums.values;
         const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
 #pragma unroll
         for (int i = 0; i < ROWS / 16; ++i) {
             if constexpr (A::IN_ORDER && B::IN_ORDER) {
-                put_rows<ADD, COLS, P::n>(values[i], c, first_row() + 16 * i, first_col());
+                visit_rows<COLS>(values[i], first_row() + 16 * i, first_col(), act);
             } else {
 #pragma unroll
                 for (int j = 0; j < COLS / 8; ++j)
@@ -74,10 +87,10 @@ template <class P> struct WarpProduct {
                         const int column = first_col() + B::line_of(j, 2 * q + e);
                         const int row = first_row() + A::line_of(i, 0, g), next = first_row() + A::line_of(i, 1, g);
                         if constexpr (SWAPPED) {
-                            put<ADD>(c + column * P::n + row, wt::Vector<Sum, 2> {values[i][j][e], values[i][j][2 + e]});
+                            act(column, row, wt::Vector<Sum, 2> {values[i][j][e], values[i][j][2 + e]});
                         } else {
-                            put<ADD>(c + row * P::n + column, wt::Vector<Sum, 1> {values[i][j][e]});
-                            put<ADD>(c + next * P::n + column, wt::Vector<Sum, 1> {values[i][j][2 + e]});
+                            act(row, column, wt::Vector<Sum, 1> {values[i][j][e]});
+                            act(next, column, wt::Vector<Sum, 1> {values[i][j][2 + e]});
                         }
                     }
             }

@@ -26,6 +26,7 @@ template <class Slot> inline __device__ wt::u64 wgmma_operand(unsigned slot, int
 
 // Both operands are read from slots. A group holds BLOCKS x 64 rows of sums.
 template <class P> struct WarpgroupProduct {
+    using Problem = P;
     using T = typename P::T;
     using A = OperandSlot<P, true>;
     using B = OperandSlot<P, false>;
@@ -71,6 +72,14 @@ template <class P> struct WarpgroupProduct {
             put_rows<ADD, COLS, P::n>(s.sums[i], c, row + 64 * i, s.n);
     }
 
+    template <class Act> static __forceinline__ __device__ void visit(const Sums& s, const Act& act)
+    {
+        const int row = s.m + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i)
+            visit_rows<COLS>(s.sums[i], row + 64 * i, s.n, act);
+    }
+
 private:
     // The products of all columns, the largest power of two first.
     template <int LEFT, int DONE>
@@ -88,6 +97,7 @@ private:
 // passes through registers: as the instruction's A, so that the product is C, or its transpose if the operand is B.
 // A group holds LINES rows of C, or of its transpose, and WIDTH of its columns.
 template <class P> struct WarpgroupRegisterProduct {
+    using Problem = P;
     static constexpr bool SWAPPED = P::a_k_major;
     using X = OperandSlot<P, !SWAPPED>;  // in registers
     using Y = OperandSlot<P, SWAPPED>;   // in shared memory
@@ -139,6 +149,11 @@ template <class P> struct WarpgroupRegisterProduct {
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Sums& s, float* c)
     {
+        visit(s, [c](int row, int column, auto sums) { put<ADD>(c + row * P::n + column, sums); });
+    }
+
+    template <class Act> static __forceinline__ __device__ void visit(const Sums& s, const Act& act)
+    {
         const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i)
@@ -150,10 +165,10 @@ template <class P> struct WarpgroupRegisterProduct {
                     const int column = s.column + 8 * j + 2 * q;
                     if constexpr (SWAPPED) {
                         const int line = s.line + Fragments::line_of(first_fragment() + i, 0, g);  // and the next one
-                        put<ADD>(c + (column + e) * P::n + line, wt::Vector<float, 2> {sums[e], sums[2 + e]});
+                        act(column + e, line, wt::Vector<float, 2> {sums[e], sums[2 + e]});
                     } else {
                         const int line = s.line + Fragments::line_of(first_fragment() + i, e, g);
-                        put<ADD>(c + line * P::n + column, wt::Vector<float, 2> {sums[2 * e], sums[2 * e + 1]});
+                        act(line, column, wt::Vector<float, 2> {sums[2 * e], sums[2 * e + 1]});
                     }
                 }
     }

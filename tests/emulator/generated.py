@@ -82,7 +82,7 @@ def generate(module: ModuleType, folder: Path, arch: int, threads: int) -> Gener
 def emulated_kernels(folder: Path) -> None:
     """Copy the device code to a new folder, with the collective instructions of modules in the emulator's form."""
     shutil.copytree(KERNELS, folder)
-    for name in ("ldmatrix", "memory", "mma", "wgmma"):
+    for name in ("convert", "ldmatrix", "memory", "mma", "wgmma"):
         shutil.copy(FOLDER / "arch" / f"{name}.cuh", folder / "arch")
 
 

@@ -23,6 +23,7 @@ class Call:
         wait: Number of the hook before the call, or None.
         hook: Number of the hook around the call, or None.
         constants: Values of constant operands, by identity of the operand.
+        reverses: True if its adjoint has a hook.
     """
 
     function: Any = None
@@ -32,6 +33,7 @@ class Call:
     wait: int | None = None
     hook: int | None = None
     constants: dict[int, Any] = field(default_factory=dict)
+    reverses: bool = False
 
 
 @dataclass

@@ -122,20 +122,22 @@ def function_uses(
                 yield FunctionUse(kernel.key, label, backward, reason)
 
 
-def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, int]) -> None:
+def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tuple[int, int]]) -> None:
     """Raises the shared memory of kernels whose functions need more than their tiles.
 
     Args:
         builder: Warp's ModuleBuilder.
         state: Its state.
-        reserved: Bytes by label of a function.
+        reserved: Bytes of the forward and of the reverse pass, by label of a function.
     """
     if not reserved:
         return
     for owner in (*builder.functions, *builder.kernels):  # callees come first
         adjoint = owner.adj
         label = state.existing_label(adjoint)
-        adjoint.alloc_shared_extra(reserved.get(label, 0) if label else 0)
+        forward, backward = reserved.get(label, (0, 0)) if label else (0, 0)
+        adjoint.alloc_shared_extra(forward)
+        adjoint.alloc_shared_extra_backward(backward)
         for callee in adjoint.called_user_functions:
             adjoint.alloc_shared_extra(callee.adj.get_total_required_shared())
             adjoint.alloc_shared_extra_backward(callee.adj.get_total_required_shared())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from warp_tiles._warp.frames import Call, Emit, Statement, Unrecorded
@@ -17,6 +18,7 @@ from warp_tiles.codegen.effects import (
     MATMUL,
     SHAPE,
     STORE,
+    TRANSPOSE,
     ZEROS,
     effect_of_builtin,
     effect_of_function,
@@ -29,6 +31,7 @@ _ARITHMETIC_NODES = (
     *(ast.FunctionDef, ast.For, ast.While, ast.If, ast.IfExp),
     *(ast.Attribute, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp, ast.Name, ast.Subscript),
 )
+_REVERSED = (LOAD, MATMUL, TRANSPOSE)  # their adjoints have hooks, if the statements have
 _LOOP_JUMPS: dict[type[ast.AST], str] = {ast.Break: "break", ast.Continue: "continue"}
 
 
@@ -110,13 +113,60 @@ class Recorder:
             if effect is not Effect.ALIAS and name != LOAD and frame.function.is_builtin():
                 self._loads_in_flight = False
         is_sum = name == ADD_INPLACE and all(map(is_tile, frame.operands))
-        if name in (LOAD, STORE, ASTYPE, MAP, ZEROS) or is_sum or (name == MATMUL and frame.site is not None):
+        if name in (LOAD, STORE, ASTYPE, MAP, ZEROS, TRANSPOSE) or is_sum or (name == MATMUL and frame.site is not None):
             frame.hook = next(self._numbers)
             if not frame.function.skip_replay:  # else Warp writes it into the reverse pass as a comment
                 replay = Hook.REPLAY.around(frame.hook, replay or text)
             text = Hook.AT.around(frame.hook, text)
-            self._loads_in_flight = name == LOAD
+            if name != TRANSPOSE:  # a view, which may be made while its tile is loaded
+                self._loads_in_flight = name == LOAD
         emit(text, replay, skip_replay)
+
+    def adjoint_statement(self, statement: str) -> str:
+        """A statement of the reverse pass inside its hook, if it is the adjoint of one that has a hook.
+
+        Args:
+            statement: The statement.
+        """
+        call = self._call()
+        if call is None or call.function is None or call.hook is None or call.reverses:
+            return statement
+        is_deterministic = getattr(getattr(self.adjoint, "deterministic", None), "enabled", False)
+        if _name_of(call.function) not in _REVERSED or is_deterministic:  # which has arguments of its own
+            return statement
+        call.reverses = True
+        return Hook.ADJOINT.around(call.hook, statement)
+
+    @contextmanager
+    def reversed_loop(self) -> Iterator[None]:
+        """Puts hooks into the reverse pass of the innermost loop, while Warp ends the loop in the block.
+
+        Warp's iterations set the gradients of their tiles to zeros. Those of tiles that the loop loads or that its
+        products make get hooks.
+        """
+        *_, outer, _, body = self.adjoint.blocks  # around the loop, of its condition, of its body
+        makers = {
+            id(tile): operation
+            for operation in self._blocks[-1].nodes
+            if isinstance(operation, RecordedOperation) and operation.reverses
+            for tile in operation.results
+            if is_tile(tile) and tile.type.owner
+        }
+        hooked = [variable for variable in body.vars if id(variable) in makers]
+        body.vars[:] = [variable for variable in body.vars if id(variable) not in makers]
+        zeros = []
+        for variable in hooked:
+            maker = makers[id(variable)]
+            assert maker.hook is not None
+            maker.zeroes = True
+            zeros.append(Hook.ZERO.around(maker.hook, f"{variable.emit_adj()}.grad_zero();"))
+        body.body_replay[:0] = zeros
+        block = self._blocks[-1]
+        block.reverses = True
+        outer.body_reverse.append(Hook.REVERSE_END.name_of(block.hook))  # Warp writes the list backwards
+        yield
+        outer.body_reverse.append(Hook.REVERSE_BEGIN.name_of(block.hook))
+        outer.vars.extend(hooked)
 
     def _bare_statement(self, frame: Statement, emit: Emit) -> None:
         jump = _LOOP_JUMPS.get(frame.node)
@@ -153,6 +203,7 @@ class Recorder:
                 callee,
                 call.site,
                 call.constants,
+                call.reverses,
             )
         )
 

@@ -37,6 +37,8 @@ class RecordedOperation:
     callee: Any = None
     site: tuple[int, Any, Any] | None = None
     constants: Mapping[int, Any] = field(default_factory=dict)
+    reverses: bool = False
+    zeroes: bool = False
 
 
 @dataclass
@@ -51,6 +53,7 @@ class RecordedBlock:
     wait: int | None = None
     end_wait: int | None = None
     steps: tuple[int, int, int] | None = None
+    reverses: bool = False
 
 
 class TraceBuilder:
@@ -85,7 +88,9 @@ class TraceBuilder:
             if node.kind == "branch":
                 return Branch(node.line, inside, node.wait, node.end_wait)
             kind = cast("Literal['range', 'while', 'unrolled']", node.kind)
-            return Loop(kind, node.line, node.hook, inside, node.variable, node.wait, node.end_wait, node.steps)
+            return Loop(
+                kind, node.line, node.hook, inside, node.variable, node.wait, node.end_wait, node.steps, node.reverses
+            )
         operands = tuple(self._value(value, node.constants) for value in node.operands)
         memory = frozenset().union(*(value.memory for value in operands if isinstance(value, Tile)))
         results = tuple(self._value(value, {}, memory) for value in node.results)
@@ -94,7 +99,17 @@ class TraceBuilder:
             effect = self._effect_of(node.callee)
             callee = self._label_of(node.callee.adj) or ""
         return Operation(
-            node.name, node.line, effect, operands, results, node.hook, node.wait, callee, self._product(node)
+            node.name,
+            node.line,
+            effect,
+            operands,
+            results,
+            node.hook,
+            node.wait,
+            callee,
+            self._product(node),
+            node.reverses,
+            node.zeroes,
         )
 
     def _product(self, node: RecordedOperation) -> Product | None:
@@ -109,7 +124,7 @@ class TraceBuilder:
             return self._tile(var, name, memory)
         parameter = bool(getattr(var, "is_parameter", False)) or self._is_argument(var)
         if is_array(var):
-            return Array(name, parameter)
+            return Array(name, parameter, var.emit_adj() if hasattr(var, "emit_adj") else "")
         constant = constants.get(id(var), getattr(var, "constant", None))
         if not isinstance(constant, (bool, int, float, str)):
             constant = getattr(constant, "value", None)  # one of Warp's scalar types

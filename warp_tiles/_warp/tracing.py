@@ -25,6 +25,7 @@ SEAMS = {
     "codegen.Adjoint.add_call": "func args kwargs",
     "codegen.Adjoint.resolve_call": "func args kwargs",
     "codegen.Adjoint.add_forward": "statement replay skip_replay",
+    "codegen.Adjoint.add_reverse": "statement",
     "codegen.Adjoint.add_grad_call": "func args kwargs",
     "codegen.Adjoint.add_comp": "",
     "codegen.Adjoint.add_return": "var",
@@ -160,6 +161,10 @@ class Tracer:
         else:
             recorder.emit_statement(statement, replay, partial(original, adj), skip_replay)
 
+    def _add_reverse(self, original: Any, adj: Any, statement: str) -> None:
+        recorder = self.recorder(adj)
+        original(adj, statement if recorder is None else recorder.adjoint_statement(statement))
+
     def _add_grad_call(
         self, original: Any, adj: Any, func: Any, args: Any, kwargs: Any, *rest: Any, **named: Any
     ) -> Any:
@@ -191,6 +196,17 @@ class Tracer:
         recorder.set_loop_variable(variable, constant)
         return variable
 
+    def _end_for(self, original: Any, adj: Any, *args: Any, **named: Any) -> Any:
+        recorder = self.recorder(adj)
+        if recorder is None:
+            return original(adj, *args, **named)
+        emit = self._emit_unrecorded(adj)
+        recorder.end_body(emit)
+        with recorder.reversed_loop(), self._unrecorded(recorder):
+            result = original(adj, *args, **named)
+        recorder.end_loop(emit)
+        return result
+
     def _eval(self, original: Any, adj: Any, node: Any) -> Any:
         recorder = self.recorder(adj)
         if recorder is None:
@@ -219,7 +235,7 @@ class Tracer:
     _set_lineno = _unrecorded_hook()
     _begin_while = _unrecorded_hook(lambda recorder, emit: recorder.begin_loop("while", emit))
     _begin_if = _begin_else = _unrecorded_hook(lambda recorder, emit: recorder.begin_branch(emit))
-    _end_for = _end_while = _unrecorded_hook(
+    _end_while = _unrecorded_hook(
         lambda recorder, emit: recorder.end_body(emit), lambda recorder, emit: recorder.end_loop(emit)
     )
     _end_if = _end_else = _unrecorded_hook(

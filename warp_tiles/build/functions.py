@@ -33,16 +33,17 @@ def with_loops(plan: ModulePlan, generated: GeneratedModule) -> ModulePlan:
     return with_register_limit(replace(plan, loops=loops, whole_products=generated.whole_products()))
 
 
-def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, int]:
+def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, tuple[int, int]]:
     """Bytes of shared memory that functions of a module need beyond their tiles, by the functions' labels.
 
-    They suffice also if the module is compiled without the suffix after all.
+    The second number is that of the reverse pass, beyond the tiles and their gradients. They suffice also if the module is compiled without the suffix after all.
     """
     functions = planned_functions(plan)
-    reserved: dict[str, int] = {}
+    reserved: dict[str, tuple[int, int]] = {}
     for suffix in {may_have_suffix(plan), False}:
-        for label, size in generated.reserved_bytes(functions, plan.settings, suffix=suffix).items():
-            reserved[label] = max(size, reserved.get(label, 0))
+        for label, needed in generated.reserved_bytes(functions, plan.settings, suffix=suffix).items():
+            forward, backward = reserved.get(label, (0, 0))
+            reserved[label] = max(forward, needed[0]), max(backward, needed[1])
     return reserved
 
 

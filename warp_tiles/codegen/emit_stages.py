@@ -6,7 +6,8 @@ cores work while the loads are issued. After the loop the program jumps to the p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.loops import LoopDecision
@@ -28,23 +29,38 @@ def staged_types(decision: LoopDecision) -> Iterator[str]:
         return
     for product, variant, answer in zip(decision.pipeline.products, ring.variants, ring.products):
         if product.array == hook_of(product.operation):  # the first one of those that share sums
-            yield _type(product, variant, answer)
+            yield product_type(_name(product), variant, answer)
 
 
-def _type(product: Accumulation, variant: GemmVariant, answer: StagedProduct) -> str:
+def product_type(
+    name: str,
+    variant: GemmVariant,
+    answer: StagedProduct,
+    sizes: Mapping[str, int] = MappingProxyType({}),
+    flags: Mapping[str, bool] = MappingProxyType({}),
+) -> str:
+    """C++ of the type of a product of tiles in slots.
+
+    Args:
+        name: Its name.
+        variant: The product.
+        answer: How a block computes it.
+        sizes, flags: Further constants of its problem.
+    """
     template = {"wgmma": "WarpgroupProduct", "fma": "FmaProduct"}.get(answer.instruction, "WarpProduct")
     if answer.through_registers:
         template = "WarpgroupRegisterProduct"
-    sizes = {"m": variant.m, "n": variant.n, "k": variant.k, "warps_m": answer.warps_m, "warps_n": answer.warps_n}
+    grid = {"m": variant.m, "n": variant.n, "k": variant.k, "warps_m": answer.warps_m, "warps_n": answer.warps_n}
     if answer.lanes_m:
-        sizes |= {"lanes_m": answer.lanes_m, "lanes_n": LANES // answer.lanes_m}
+        grid |= {"lanes_m": answer.lanes_m, "lanes_n": LANES // answer.lanes_m}
     majors = {"a_k_major": variant.a.arrangement == "row_major", "b_k_major": variant.b.arrangement == "col_major"}
-    name = _name(product)
+    integers = ", ".join(f"{key} = {value}" for key, value in {**grid, **sizes}.items())
+    booleans = ", ".join(f"{key} = {str(value).lower()}" for key, value in {**majors, **flags}.items())
     return (
         f"struct {name}_problem {{\n"
         f"    using T = {DTYPES[variant.a.dtype].kernel_type};\n"
-        f"    static constexpr int {', '.join(f'{key} = {value}' for key, value in sizes.items())};\n"
-        f"    static constexpr bool {', '.join(f'{key} = {str(value).lower()}' for key, value in majors.items())};\n"
+        f"    static constexpr int {integers};\n"
+        f"    static constexpr bool {booleans};\n"
         f"}};\nusing {name} = wt_module::{template}<{name}_problem>;"
     )
 

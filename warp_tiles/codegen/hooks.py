@@ -7,7 +7,12 @@ a macro with a number. Nothing in the source has to be searched or changed after
     WT_AT_n(statement)    around a statement; may replace it
     WT_BEGIN_n, WT_END_n  before and after a loop
 
-The reverse pass repeats statements, with ``WT_REPLAY_WAIT_n`` and ``WT_REPLAY_n`` in place of the first two.
+The reverse pass repeats statements, with ``WT_REPLAY_WAIT_n`` and ``WT_REPLAY_n`` in place of the first two. It has hooks
+of its own, with the numbers of the statement and of the loop:
+
+    WT_ADJOINT_n(statement)               around the adjoint of a statement; may replace it
+    WT_ZERO_n(statement)                  where an iteration sets the gradient of the statement's tile to zeros
+    WT_REVERSE_BEGIN_n, WT_REVERSE_END_n  before and after the reversed loop
 """
 
 from __future__ import annotations
@@ -24,6 +29,10 @@ class Hook(Enum):
     REPLAY = "WT_REPLAY"
     BEGIN = "WT_BEGIN"
     END = "WT_END"
+    ADJOINT = "WT_ADJOINT"
+    ZERO = "WT_ZERO"
+    REVERSE_BEGIN = "WT_REVERSE_BEGIN"
+    REVERSE_END = "WT_REVERSE_END"
 
     def name_of(self, number: int) -> str:
         """Returns the name of a macro."""
@@ -36,4 +45,4 @@ class Hook(Enum):
     @property
     def takes_statement(self) -> bool:
         """True if the macro takes a statement as its argument."""
-        return self in (Hook.AT, Hook.REPLAY)
+        return self in (Hook.AT, Hook.REPLAY, Hook.ADJOINT, Hook.ZERO)

@@ -7,9 +7,10 @@ a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from warp_tiles.codegen.pipelines import Body, Pipeline, body_of, plan_pipeline
+from warp_tiles.codegen.reverse import ReverseRing, plan_reverse
 from warp_tiles.codegen.stages import LoopTarget, Ring, plan_ring
 from warp_tiles.codegen.sums import Accumulation, LoopSums, addition_of, obstacle_to_sums
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Operation, loops, own_operations
@@ -28,6 +29,7 @@ class LoopDecision:
         accumulations: The products whose sums stay in registers.
         pipeline: None if the loop does not load ahead.
         reason: The condition that makes the state possible, or the obstacle to a better one.
+        reverse: The stages of its reverse pass, or the reason why that has none; empty without a reverse pass.
     """
 
     function: str
@@ -36,6 +38,7 @@ class LoopDecision:
     accumulations: tuple[Accumulation, ...]
     pipeline: Pipeline | None
     reason: str
+    reverse: ReverseRing | str = ""
 
     @property
     def state(self) -> str:
@@ -61,15 +64,33 @@ class LoopDecision:
 
     @property
     def sums(self) -> int:
-        """Registers of a thread that hold sums of staged products."""
+        """Registers of a thread that hold sums of staged products, at most."""
+        backward = self.reverse.answer.sums if isinstance(self.reverse, ReverseRing) else 0
         if self.ring is None:
-            return 0
-        return sum({c.array: product.sums for c, product in zip(self.accumulations, self.ring.products)}.values())
+            return backward
+        products = zip(self.accumulations, self.ring.products)
+        return max(backward, sum({c.array: product.sums for c, product in products}.values()))
 
     @property
     def extra_bytes(self) -> int:
         """Bytes of shared memory that the function needs for stages beyond its tiles."""
         return self.ring.loop.extra_bytes if self.ring else 0
+
+    @property
+    def reverse_extra_bytes(self) -> int:
+        """The same for its reverse pass, beyond the tiles and their gradients."""
+        return self.reverse.answer.extra_bytes if isinstance(self.reverse, ReverseRing) else 0
+
+    @property
+    def reverse_reason(self) -> str:
+        """The decision about its reverse pass in words; empty without one."""
+        return self.reverse.reason if isinstance(self.reverse, ReverseRing) else self.reverse
+
+    @property
+    def instructions(self) -> tuple[str, ...]:
+        """The instructions of staged products, forward and backward."""
+        backward = self.reverse.answer.instructions if isinstance(self.reverse, ReverseRing) else ()
+        return tuple(dict.fromkeys(name for name in (self.instruction, *backward) if name))
 
 
 def decide(
@@ -98,15 +119,31 @@ def decide(
             continue
         staged = _staged(module, function, loop, around, products, ahead, target)
         if isinstance(staged, LoopDecision):
-            decisions.append(staged)
+            decisions.append(_with_reverse(module, function, staged, ahead, target))
             continue
         accumulations, obstacles = _accumulations(module, function, loop, around, products, sums, arrays)
         pipeline, reasons = _pipeline(module, function, loop, accumulations, obstacles, ahead)
         if pipeline is not None and loop.kind != "unrolled" and staged:
             reasons.append(f"not more stages: {staged}")
         text = "; ".join(dict.fromkeys(reasons))
-        decisions.append(LoopDecision(function.label, loop, len(products), accumulations, pipeline, text))
+        decision = LoopDecision(function.label, loop, len(products), accumulations, pipeline, text)
+        decisions.append(_with_reverse(module, function, decision, ahead, target))
     return tuple(decisions)
+
+
+def _with_reverse(
+    module: ModuleTrace, function: FunctionTrace, decision: LoopDecision, ahead: bool, target: LoopTarget
+) -> LoopDecision:
+    """Returns a decision with that about the loop's reverse pass, if the function has an adjoint."""
+    if function.label not in module.reversed:
+        return decision
+    if not ahead:
+        return replace(decision, reverse="the setting wide_moves is off")
+    if len(decision.accumulations) < decision.products:
+        return replace(decision, reverse=decision.reason)
+    body = body_of(function, decision.loop, decision.accumulations)
+    found = plan_reverse(module, function, decision.loop, body, decision.accumulations, target)
+    return replace(decision, reverse=found)
 
 
 def _staged(

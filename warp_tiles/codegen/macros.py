@@ -45,6 +45,10 @@ def _hooks(nodes: Iterable[Node], end: int | None) -> Iterable[tuple[Hook, int]]
         if isinstance(node, Operation):
             if node.hook is not None:
                 yield from ((Hook.AT, node.hook), (Hook.REPLAY, node.hook))
+                if node.reverses:
+                    yield Hook.ADJOINT, node.hook
+                if node.zeroes:
+                    yield Hook.ZERO, node.hook
             continue
         if isinstance(node, Branch):
             yield from _hooks(node.nodes, node.end_wait)
@@ -52,6 +56,8 @@ def _hooks(nodes: Iterable[Node], end: int | None) -> Iterable[tuple[Hook, int]]
         yield Hook.BEGIN, node.hook
         yield from _hooks(node.nodes, node.end_wait)
         yield Hook.END, node.hook
+        if node.reverses:
+            yield from ((Hook.REVERSE_BEGIN, node.hook), (Hook.REVERSE_END, node.hook))
     if end is not None:
         yield from ((Hook.WAIT, end), (Hook.REPLAY_WAIT, end))
 

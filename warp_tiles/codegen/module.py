@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
 from warp_tiles.codegen.emit import emit_loads, emit_loops, skip_replays
+from warp_tiles.codegen.emit_reverse import emit_reverse, reversed_types
 from warp_tiles.codegen.emit_stages import staged_types
 from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import LoopDecision, LoopSums, LoopTarget, decide
 from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.prelude import prefix_of, waiting_function, with_prelude
+from warp_tiles.codegen.reverse import ReverseRing
 from warp_tiles.codegen.stores import emit_computed_stores
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.codegen.whole import whole_product
@@ -106,6 +108,8 @@ class GeneratedModule:
                 decision.instruction,
                 decision.sums,
                 self._gradients(decision.function, settings),
+                decision.reverse_reason,
+                decision.instructions,
             )
             for decision in self._decide(functions, settings, suffix)
             for kernel in self.trace.kernels_of.get(decision.function, ())
@@ -137,12 +141,17 @@ class GeneratedModule:
 
     def reserved_bytes(
         self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, suffix: bool
-    ) -> dict[str, int]:
-        """Returns the bytes of shared memory that functions need beyond their tiles, by the functions' labels."""
-        reserved: dict[str, int] = {}
+    ) -> dict[str, tuple[int, int]]:
+        """Returns the bytes of shared memory that functions need beyond their tiles, by the functions' labels.
+
+        The second number is that of the reverse pass, beyond the tiles and their gradients.
+        """
+        reserved: dict[str, tuple[int, int]] = {}
         for decision in self._decide(functions, settings, suffix):
-            if decision.extra_bytes:
-                reserved[decision.function] = max(reserved.get(decision.function, 0), decision.extra_bytes)
+            needed = decision.extra_bytes, decision.reverse_extra_bytes
+            if any(needed):
+                forward, backward = reserved.get(decision.function, (0, 0))
+                reserved[decision.function] = max(forward, needed[0]), max(backward, needed[1])
         return reserved
 
     def text(self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, suffix: bool = True) -> str:
@@ -176,6 +185,8 @@ class GeneratedModule:
             sites = sites_without_replay(self.trace) & {site.index for site in complete}
             for function in self.trace.functions.values():
                 skip_replays(macros, function, sites)
+        for decision in decisions:
+            emit_reverse(macros, decision)
         return with_prelude(
             self.source,
             [calls.declarations[name] for name in sorted(calls.declarations)],
@@ -183,6 +194,7 @@ class GeneratedModule:
             macros.definitions(self.trace.functions.values()),
             header=bool(calls.callers) and settings.wide_moves,
             staged=[text for decision in decisions for text in staged_types(decision)],
+            reversed_loops=[text for decision in decisions for text in reversed_types(decision)],
             solvers=[calls.solvers[symbol] for symbol in sorted(calls.solvers)],
         )
 
@@ -284,8 +296,9 @@ class GeneratedModule:
     def _emit_moves(self, macros: Macros, decisions: tuple[LoopDecision, ...]) -> None:
         """Writes the loads and stores of all functions of the module."""
         ahead = {decision.loop.hook for decision in decisions if decision.pipeline is not None}
+        reversed_loops = {decision.loop.hook for decision in decisions if isinstance(decision.reverse, ReverseRing)}
         for function in self.trace.functions.values():
-            emit_loads(macros, plan_loads(function, ahead), plan_loads(function))
+            emit_loads(macros, plan_loads(function, ahead), plan_loads(function, reversed_loops))
             emit_computed_stores(macros, function)
 
 

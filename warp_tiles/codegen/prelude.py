@@ -15,6 +15,7 @@ from warp_tiles.toolchain.flatten import flatten
 PLACEHOLDER = "/* warp_tiles prelude */"
 MODULE_HEADER = "module/module.cuh"  # below kernels/
 STAGED_HEADER = "module/staged_module.cuh"  # which includes MODULE_HEADER
+REVERSED_HEADER = "module/reversed_module.cuh"  # which includes STAGED_HEADER
 SOLVER_HEADER = "module/solvers.cuh"
 
 
@@ -27,6 +28,7 @@ def with_prelude(
     header: bool,
     solvers: Sequence[str] = (),
     staged: Sequence[str] = (),
+    reversed_loops: Sequence[str] = (),
 ) -> str:
     """Returns the source with its prelude.
 
@@ -37,6 +39,7 @@ def with_prelude(
         macros: Definitions of the hooks.
         header: True to include the functions of ``kernels/module``. Adjoints of loads then add vectors.
         staged: C++ of the types of products in stages; the device functions of stages are included with them.
+        reversed_loops: The same for reverse passes.
         solvers: C++ of the types that stand for solver functions; the overloads that take them are included with them.
 
     Raises:
@@ -45,8 +48,9 @@ def with_prelude(
     lines = [*declarations, '}  // extern "C"']
     if header:
         kernels = sources.kernels_folder()
-        lines.append(flatten(kernels / (STAGED_HEADER if staged else MODULE_HEADER), kernels))
-        lines += staged
+        found = REVERSED_HEADER if reversed_loops else STAGED_HEADER if staged else MODULE_HEADER
+        lines.append(flatten(kernels / found, kernels))
+        lines += [*staged, *reversed_loops]
     if solvers:
         lines += [(sources.kernels_folder() / SOLVER_HEADER).read_text("utf-8"), *solvers]
     lines += [f"#define {name} {value}" for name, value in names.items()]

@@ -106,7 +106,7 @@ def plan_ring(
     """
     if not target.families:
         return target.obstacle
-    if problem := _problem_of_order(block, loads, products):
+    if problem := problem_of_order(block, loads, products):
         return problem
     chosen: list[tuple[GemmVariant, StagedProduct]] = []
     roots = {tile.name: tile for load in loads for tile in load.results if isinstance(tile, Tile)}
@@ -122,7 +122,7 @@ def plan_ring(
             (product.b, variant.b, (variant.k, variant.n)),
         ):
             stored = shape if operand.arrangement == "row_major" else shape[::-1]
-            root = _whole_root(function, tile, roots)
+            root = whole_root(function, tile, roots)
             if root is None or root.shape != stored:
                 return f"an operand of line {product.operation.line} is not a whole tile that the loop loads"
         answer = staged_product(variant, target.families, target.choice)
@@ -131,9 +131,9 @@ def plan_ring(
         chosen.append((variant, answer))
     if len({answer.instruction for _, answer in chosen}) > 1:
         return "its products use different instructions"
-    slots, stage_bytes = _slots(loads)
-    idle, starts = _idle_tiles(module, function, loop, loads, products)
-    run, at_end = _longest_run(function, idle)
+    slots, stage_bytes = stage_slots(loads)
+    idle, starts = idle_tiles(module, function, loop, loads, products)
+    run, at_end = longest_run(function, idle)
     around = module.bytes_around(function.label)
     if module.reversed:  # in a reverse pass, the tiles of callers have gradients beside them
         around *= 2
@@ -173,7 +173,7 @@ def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:
     )
 
 
-def _problem_of_order(block: tuple[Node, ...], loads: Sequence[Operation], products: Sequence[Accumulation]) -> str:
+def problem_of_order(block: tuple[Node, ...], loads: Sequence[Operation], products: Sequence[Accumulation]) -> str:
     """Returns the reason why loads and products do not follow each other without jumps; empty if they do."""
     positions = [block.index(load) for load in loads]
     ends = [block.index(product.operation) for product in products]
@@ -185,7 +185,7 @@ def _problem_of_order(block: tuple[Node, ...], loads: Sequence[Operation], produ
     return ""
 
 
-def _whole_root(function: FunctionTrace, tile: Tile, roots: Mapping[str, Tile]) -> Tile | None:
+def whole_root(function: FunctionTrace, tile: Tile, roots: Mapping[str, Tile]) -> Tile | None:
     """Returns the loaded tile that an operand is, or is the transpose of."""
     if tile.name in roots:
         return roots[tile.name]
@@ -196,7 +196,7 @@ def _whole_root(function: FunctionTrace, tile: Tile, roots: Mapping[str, Tile]) 
     return None
 
 
-def _slots(loads: Sequence[Operation]) -> tuple[dict[str, Slot], int]:
+def stage_slots(loads: Sequence[Operation]) -> tuple[dict[str, Slot], int]:
     """Returns the slots of a stage by tile, and the bytes of a stage."""
     slots: dict[str, Slot] = {}
     offset = 0
@@ -208,7 +208,7 @@ def _slots(loads: Sequence[Operation]) -> tuple[dict[str, Slot], int]:
     return slots, offset
 
 
-def _idle_tiles(
+def idle_tiles(
     module: ModuleTrace,
     function: FunctionTrace,
     loop: Loop,
@@ -243,7 +243,7 @@ def _later_tiles(function: FunctionTrace, loop: Loop) -> dict[str, Tile]:
     return {tile.name: tile for tile in later if tile.owner and tile.name not in touched}
 
 
-def _longest_run(function: FunctionTrace, idle: Collection[str]) -> tuple[tuple[str, ...], bool]:
+def longest_run(function: FunctionTrace, idle: Collection[str]) -> tuple[tuple[str, ...], bool]:
     """Returns the idle tiles that lie next to each other and have the most bytes, and whether they are the last ones.
 
     The last tiles come first, because extra memory continues them.

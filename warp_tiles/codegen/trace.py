@@ -79,10 +79,12 @@ class Array:
     Attributes:
         name: The C++ variable.
         parameter: True for a parameter of the function, False for a struct's member or a view.
+        adjoint: The C++ variable of its gradient.
     """
 
     name: str
     parameter: bool = False
+    adjoint: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ class Operation:
         wait: Number of the hook before it; None if no load can be in flight there.
         callee: Label of the user's function that it calls, or empty.
         product: The properties of a ``tile_matmul``; None for other operations.
+        reverses: True if its adjoint has a hook.
+        zeroes: True if there is a hook where an iteration of the reverse pass sets its result's gradient to zeros.
     """
 
     name: str
@@ -143,6 +147,8 @@ class Operation:
     wait: int | None = None
     callee: str = ""
     product: Product | None = None
+    reverses: bool = False
+    zeroes: bool = False
 
     @property
     def values(self) -> tuple[Value, ...]:
@@ -174,6 +180,7 @@ class Loop:
         wait: Number of the hook before it; None if no load can be in flight there.
         end_wait: Number of the hook at the end of its body; None if no load can be in flight there.
         steps: Start, end and step of a range of constants, if Warp's code generator knows them, else None.
+        reverses: True if the reversed loop has hooks before and after it.
     """
 
     kind: Literal["range", "while", "unrolled"]
@@ -184,6 +191,7 @@ class Loop:
     wait: int | None = None
     end_wait: int | None = None
     steps: tuple[int, int, int] | None = None
+    reverses: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ WARPGROUP = 4 * LANES  # threads
 _USEFUL_STAGES = 4  # more hide no more latency
 LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
 _REGISTER_LINES, _REGISTER_STEP = 64, 16  # of a warpgroup's operand in registers, along M or N and along K
-_OTHER_REGISTERS = 56  # of a thread besides its sums: addresses, descriptors and the loop itself
+OTHER_REGISTERS = 56  # of a thread besides its sums: addresses, descriptors and the loop itself
 _AUTO = LoopChoice()
 _SHORT_BYTES = 64  # of K in an iteration: two steps of wgmma, which are too short to cover the wait for them
 _SYSTEM_BYTES = 1024  # static shared memory of Warp's headers, at most, apart from four bytes for each thread
@@ -48,7 +48,11 @@ def panel_elements(operand: Operand, columns: int) -> int:
 
 
 def staged_product(
-    variant: GemmVariant, families: Collection[InstructionFamily], choice: LoopChoice = _AUTO
+    variant: GemmVariant,
+    families: Collection[InstructionFamily],
+    choice: LoopChoice = _AUTO,
+    *,
+    any_layout: bool = False,
 ) -> StagedProduct | str:
     """How a block multiplies tiles in slots, or the reason why it cannot.
 
@@ -56,8 +60,9 @@ def staged_product(
         variant: The forward product.
         families: The instructions that may be used.
         choice: What the settings fix.
+        any_layout: True to multiply float32 tiles of every layout by ``fma``, even if double buffers are as fast.
     """
-    found = _staged_products(variant, families)
+    found = _staged_products(variant, families, any_layout)
     if isinstance(found, str):
         return found
     if choice.warps_m is None:
@@ -66,7 +71,9 @@ def staged_product(
     return next((p for p in found if p.warps_m == choice.warps_m), f"warps_m is {choice.warps_m}, and can be {grids}")
 
 
-def _staged_products(variant: GemmVariant, families: Collection[InstructionFamily]) -> list[StagedProduct] | str:
+def _staged_products(
+    variant: GemmVariant, families: Collection[InstructionFamily], any_layout: bool
+) -> list[StagedProduct] | str:
     """The ways to multiply, the best one first. There is at least one."""
     dtype = variant.a.dtype
     if variant.b.dtype != dtype:
@@ -78,7 +85,7 @@ def _staged_products(variant: GemmVariant, families: Collection[InstructionFamil
     if variant.m % 16 or variant.n % 16 or variant.k % step:
         return f"{variant.size} is not a multiple of 16x16x{step}"
     if dtype == "float32" and variant.precision != "tf32":
-        if variant.b.arrangement == "row_major":  # measured on an H200: 0.91 to 1.23 times their speed, by tile
+        if variant.b.arrangement == "row_major" and not any_layout:  # measured on an H200: 0.91 to 1.23 times their speed, by tile
             return "double buffers are as fast where B is contiguous along N"
         return list(_fma_products(variant)) or f"{variant.threads} threads cannot share {variant.size}"
     if "wgmma" in families and (products := list(_warpgroup_products(variant))):
@@ -101,7 +108,7 @@ def _sums(variant: GemmVariant) -> int:
 
 def _fit_registers(variant: GemmVariant) -> bool:
     available = min(THREAD_REGISTERS, REGISTERS // variant.threads)
-    return _sums(variant) + _OTHER_REGISTERS <= available
+    return _sums(variant) + OTHER_REGISTERS <= available
 
 
 def _warpgroup_products(variant: GemmVariant) -> Iterator[StagedProduct]:
@@ -205,7 +212,7 @@ def main_loop(
     """
     variant, product = products[0]
     arch, threads = variant.arch, variant.threads
-    limit = block_shared_bytes(arch) - _SYSTEM_BYTES - 4 * threads
+    limit = shared_limit(arch, threads)
     per_barrier = choice.per_barrier or 1
     counts = range(LEAST_STAGES, _USEFUL_STAGES + 2 * per_barrier - 1) if choice.stages is None else (choice.stages,)
     possible = [count for count in counts if _is_possible(product, count, choice.in_flight or 0, per_barrier)]
@@ -216,7 +223,7 @@ def main_loop(
         return f"{product.instruction} with {counts[0]} stages{pairs} has no products in flight"
     found = []
     for stages in possible:
-        extra = _extra_bytes(stages * stage_bytes, idle_bytes, at_end)
+        extra = extra_bytes_of(stages * stage_bytes, idle_bytes, at_end)
         total = around_bytes + tile_bytes + extra
         if total > limit:
             continue
@@ -228,7 +235,7 @@ def main_loop(
         found.append(MainLoop(product.instruction, stages, in_flight, per_barrier, stage_bytes, extra, blocks))
     if not found:
         least = possible[0]
-        needed = around_bytes + tile_bytes + _extra_bytes(least * stage_bytes, idle_bytes, at_end)
+        needed = around_bytes + tile_bytes + extra_bytes_of(least * stage_bytes, idle_bytes, at_end)
         return f"{least} stages of {stage_bytes} bytes need {needed} bytes of shared memory, and there are {limit}"
     wanted = 2 if product.instruction == "wgmma" else max(2, LEAST_WARPS * LANES // threads)
     best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
@@ -248,13 +255,18 @@ def _is_possible(product: StagedProduct, stages: int, in_flight: int, per_barrie
 def _resident_blocks(products: Sequence[tuple[GemmVariant, StagedProduct]], shared_bytes: int) -> int:
     """Resident blocks of a multiprocessor, as far as shared memory and the registers of sums decide."""
     variant = products[0][0]
-    registers = -(-(max(product.sums for _, product in products) + _OTHER_REGISTERS) // 8) * 8
+    registers = -(-(max(product.sums for _, product in products) + OTHER_REGISTERS) // 8) * 8
     block_bytes = shared_bytes + _SYSTEM_BYTES + 4 * variant.threads + RESERVED_SHARED_BYTES
     by_memory = multiprocessor_shared_bytes(variant.arch) // block_bytes
     return max(1, min(by_memory, REGISTERS // (registers * variant.threads)))
 
 
-def _extra_bytes(ring_bytes: int, idle_bytes: int, at_end: bool) -> int:
+def shared_limit(arch: int, threads: int) -> int:
+    """Bytes of dynamic shared memory that a block may have."""
+    return block_shared_bytes(arch) - _SYSTEM_BYTES - 4 * threads
+
+
+def extra_bytes_of(ring_bytes: int, idle_bytes: int, at_end: bool) -> int:
     """Bytes that stages need beyond idle tiles. The first stage may begin up to an alignment later."""
     needed = ring_bytes + STAGE_ALIGNMENT
     if needed <= idle_bytes:

@@ -151,6 +151,8 @@ class PlannedLoop:
         instruction: ``wgmma`` or an ``mma.sync`` such as ``mma_m16n8k16`` if it multiplies tiles in stages, else empty.
         sums: Registers of a thread that hold sums of such products.
         gradients: How a ``wp.Tape`` computes its gradients, and why; empty if the kernel has no adjoint.
+        reverse: How the adjoint kernel multiplies from stages, or the reason why it does not; empty without an adjoint.
+        instructions: The instructions of products in stages, forward and backward.
     """
 
     kernel: str
@@ -163,10 +165,12 @@ class PlannedLoop:
     instruction: str = ""
     sums: int = 0
     gradients: str = ""
+    reverse: str = ""
+    instructions: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints."""
-        return dict(vars(self))
+        return {**vars(self), "instructions": list(self.instructions)}
 
     def describe(self) -> str:
         """The decision in words."""
@@ -223,7 +227,7 @@ class ModulePlan:
     @property
     def arch_suffix(self) -> str:
         """``a`` if a loop multiplies by wgmma, which only ``sm_90a`` has; else empty."""
-        return "a" if any(loop.instruction == "wgmma" for loop in self.loops) else ""
+        return "a" if any("wgmma" in loop.instructions for loop in self.loops) else ""
 
     @property
     def target(self) -> str:

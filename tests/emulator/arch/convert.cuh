@@ -29,7 +29,7 @@ struct Convert<float, bf16> {
 
 template <>
 struct Convert<float, double> {
-    static WT_DEVICE float of(double x) { return float(x); }
+    static WT_DEVICE float of(double x) { return static_cast<float>(x); }
 };
 
 template <class From>

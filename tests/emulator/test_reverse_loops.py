@@ -1,0 +1,154 @@
+"""Reverse passes of loops that load into stages, on the emulator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import warp_tiles
+from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.module import Machine
+from tests.integration.helpers import WARP_VERSION, load
+from tests.staged_cases import FORMS, HEADER, Case, Values, drawn, with_type
+
+pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
+LINEAR = {name: case for name, case in FORMS.items() if name not in ("epilogue", "two products")}
+TALL = Case(128, 64, 64, 128, 64, 192)
+
+
+def compile_cases(
+    machine: Machine, folder: Path, cases: dict[str, Case], arch: int, threads: int, main_loop: str = "auto",
+    edit: Callable[[str], str] | None = None,
+) -> tuple[EmulatedKernels, dict[str, object], str]:  # fmt: skip
+    """The kernels of some cases with their adjoints, and the generated source."""
+    names = {name: f"case_{number}" for number, name in enumerate(cases)}
+    texts = (case.text(names[name], backward=True) for name, case in cases.items())
+    module = load(HEADER + "".join(texts), block_dim=threads)
+    with warp_tiles.enabled(), warp_tiles.override(main_loop=main_loop):
+        generated = generate(module, folder, arch, threads)
+    kernels = {name: getattr(module, names[name]) for name in cases}
+    return EmulatedKernels(machine, generated, edit), kernels, generated.source
+
+
+def backward(
+    emulated: EmulatedKernels, kernel: object, case: Case, g: Values, seed: int = 1
+) -> tuple[str, Values, Values]:
+    """The error of the launch of an adjoint, and the gradients of A and B."""
+    a, b, e, _ = case.arrays(seed)
+    c = np.zeros((case.rows, case.columns), dtype=case.total)
+    gradients = [np.ones_like(a), np.ones_like(b), np.zeros_like(e), g.copy()]
+    outcome = emulated.backward(kernel, case.grid, [a, b, e, c], gradients)
+    if outcome.error:
+        return outcome.error, a, b
+    return "", outcome.arrays["adj_A"], outcome.arrays["adj_B"]
+
+
+def integers(case: Case) -> Values:
+    return np.random.default_rng(5).integers(-2, 3, (case.rows, case.columns)).astype(case.total)
+
+
+def check(emulated: EmulatedKernels, kernels: dict[str, object], cases: dict[str, Case]) -> None:
+    for name, case in cases.items():
+        g = integers(case)
+        error, of_a, of_b = backward(emulated, kernels[name], case, g)
+        assert error == "", name
+        for found, expected in zip((of_a, of_b), case.gradients(1, g)):
+            assert np.array_equal(found, expected + 1), name
+
+
+# with the number of loops whose reverse pass has stages: 16 columns of tf32 are too few for a warp
+TARGETS = {
+    "wgmma": ("float16", "default", 90, 128, "auto", "Warpgroup", 10),
+    "wgmma, two warpgroups": ("float16", "default", 90, 256, "auto", "Warpgroup", 10),
+    "mma": ("float16", "default", 90, 128, "mma", "Warp", 10),
+    "mma, sm_80": ("float16", "default", 80, 64, "auto", "Warp", 10),
+    "tf32": ("float32", "tf32", 90, 128, "auto", "Warpgroup", 9),
+    "tf32, sm_80": ("float32", "tf32", 80, 64, "auto", "Warp", 9),
+    "fp64": ("float64", "default", 90, 128, "auto", "Warp", 9),
+    "fp32": ("float32", "default", 90, 128, "auto", "Fma", 10),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_gradients_of_integers_are_exact(machine: Machine, tmp_path: Path, name: str) -> None:
+    dtype, precision, arch, threads, main_loop, product, staged = TARGETS[name]
+    cases = with_type(LINEAR if dtype == "float64" else LINEAR | {"tall": TALL}, dtype, precision)
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, arch, threads, main_loop)
+    assert source.count("wt_module::ReverseLoop<") == staged
+    assert f"= wt_module::{product}Product<wt_gradient_" in source
+    check(emulated, kernels, cases)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_drawn_cases(machine: Machine, tmp_path: Path, seed: int) -> None:
+    cases = {f"{seed}.{number}": drawn(100 * seed + number) for number in range(8)}
+    arch, threads, main_loop = [(90, 128, "auto"), (90, 128, "mma"), (80, 64, "auto")][seed]
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, arch, threads, main_loop)
+    assert source.count("wt_module::ReverseLoop<") >= len(cases) - 1
+    check(emulated, kernels, cases)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-20, 2.0**20])
+@pytest.mark.parametrize("main_loop", ["auto", "mma"])
+def test_a_float32_gradient_keeps_22_bits(machine: Machine, tmp_path: Path, main_loop: str, scale: float) -> None:
+    case = Case(64, 64, 64, 64, 64, 64)
+    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", {"": case}, 90, 128, main_loop)
+    draw = np.random.default_rng(3)
+    g = (draw.integers(-3, 4, (64, 64)) + draw.integers(-3, 4, (64, 64)) * 2.0**-14).astype(np.float32)
+    g *= np.float32(scale)
+    error, *found = backward(emulated, kernels[""], case, g)
+    assert error == ""
+    for values, expected in zip(found, case.gradients(1, g.astype(np.float64))):
+        with np.errstate(over="ignore"):
+            rounded = (expected.astype(np.float16).astype(np.float32) + 1).astype(np.float16)
+        assert np.array_equal(values, rounded)
+
+
+def test_infinities_stay_in_their_row_and_column(machine: Machine, tmp_path: Path) -> None:
+    case = Case(64, 64, 64, 64, 64, 64)
+    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", {"": case}, 90, 128)
+    g = integers(case)
+    g[3, 5], g[7, 9] = np.inf, np.nan
+    error, of_a, of_b = backward(emulated, kernels[""], case, g)
+    assert error == ""
+    expected_a, expected_b = case.gradients(1, np.where(np.isfinite(g), g, 0))
+    rows, columns = [row for row in range(64) if row not in (3, 7)], [x for x in range(64) if x not in (5, 9)]
+    assert np.array_equal(of_a[rows], expected_a[rows] + 1)
+    assert np.array_equal(of_b[:, columns], expected_b[:, columns] + 1)
+    assert not np.isfinite(of_a[[3, 7]]).any()
+
+
+SYNC = r"WP_TILE_SYNC\(\);"
+FAULTS = {
+    "it waits for one load too few": (r"wait_for_copy_groups<1>", "wait_for_copy_groups<2>"),
+    "one stage": (r"from = to \+ STAGE_BYTES", "from = to"),
+    "the last iteration is not multiplied": (r"goto wt_reverse_multiply_\d+;", ""),
+    "no barrier after the products": (rf"(\.complete<\w+>\(\w+\);) {SYNC}", r"\1"),
+    "no barrier before the gradients are added": (rf"(\.replace<[^;]*;) {SYNC}", r"\1"),
+    "no barrier before the slots are written": (rf"{SYNC}  // from here on", "// from here on"),
+    "no fence": (r"        wt::arch::fence_for_wgmma\(\);\n#endif\n    }\n\n    // Waits", "#endif\n    }\n\n    // Waits"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(machine: Machine, tmp_path: Path, fault: str) -> None:
+    pattern, text = FAULTS[fault]
+
+    def edit(source: str) -> str:
+        edited, count = re.subn(pattern, text, source)
+        assert count
+        return edited
+
+    case = Case(64, 64, 64, 64, 64, 256)
+    if "written" in fault:  # the search for the largest 16-bit value has barriers too
+        case = replace(case, dtype="float32", precision="tf32")
+    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", {"": case}, 90, 128, edit=edit)
+    g = integers(case)
+    error, *found = backward(emulated, kernels[""], case, g)
+    exact = all(np.array_equal(values, expected + 1) for values, expected in zip(found, case.gradients(1, g)))
+    assert error or not exact

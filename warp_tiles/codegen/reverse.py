@@ -1,0 +1,186 @@
+"""Loops whose reverse pass loads into stages too (``kernels/module/reverse_loop.cuh``).
+
+In the reverse pass of ``C += A B`` the gradient G of C is the same in all iterations. It is copied into slots before the
+loop. An iteration loads A and B into a stage, and computes the gradients of the iteration before from slots, as the
+forward loop does. They replace A and B in the stage, and are added to the gradients of the arrays from there.
+
+All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from warp_tiles.codegen.adjoints import sites_without_replay
+from warp_tiles.codegen.effects import TRANSPOSE
+from warp_tiles.codegen.pipelines import Body
+from warp_tiles.codegen.stages import (
+    LoopTarget,
+    Slot,
+    constant_arrays,
+    idle_tiles,
+    longest_run,
+    problem_of_order,
+    stage_slots,
+    whole_root,
+)
+from warp_tiles.codegen.sums import Accumulation
+from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Loop, ModuleTrace, Operation, Tile, operations
+from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.heuristics.reverse_loop import GradientProduct, ReverseLoop, reverse_loop
+
+
+@dataclass(frozen=True)
+class TileGradient:
+    """The gradient of a loaded tile.
+
+    Attributes:
+        tile: The tile.
+        load: Its load.
+        array: The array from which it is loaded.
+        other: The loaded tile with which G is multiplied.
+        product: The product.
+    """
+
+    tile: Tile
+    load: Operation
+    array: Array
+    other: Tile
+    product: GradientProduct
+
+
+@dataclass(frozen=True)
+class ReverseRing:
+    """The reverse pass of a loop.
+
+    Attributes:
+        answer: The answer of the chooser.
+        forward: The loop's product.
+        product: Its statement.
+        c: The tile that it adds to.
+        first: The tile in whose memory the copies of G begin; None if they begin in extra memory.
+        slots: The slots of a stage by tile, in the order of the loads.
+        stage_bytes: Bytes of a stage.
+        gradients: The gradients of A and B.
+        views: The statements that transpose A or B.
+    """
+
+    answer: ReverseLoop
+    forward: GemmVariant
+    product: Operation
+    c: Tile
+    first: Tile | None
+    slots: Mapping[str, Slot]
+    stage_bytes: int
+    gradients: tuple[TileGradient, TileGradient]
+    views: tuple[Operation, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """The decision in words."""
+        extra = self.answer.extra_bytes
+        where = f"with {extra} bytes of extra shared memory" if extra else "in idle tiles"
+        return f"{' and '.join(self.answer.instructions)} from stages of {self.stage_bytes} bytes, {where}"
+
+
+def plan_reverse(
+    module: ModuleTrace,
+    function: FunctionTrace,
+    loop: Loop,
+    body: Body | str,
+    products: Sequence[Accumulation],
+    target: LoopTarget,
+) -> ReverseRing | str:
+    """Returns the stages of a loop's reverse pass, or the reason why it has none.
+
+    Args:
+        module: The whole module.
+        function: The function that contains the loop.
+        loop: The loop.
+        body: Its statements, or the reason why it cannot load ahead.
+        products: Its products.
+        target: What the loop may use.
+    """
+    if not target.families:
+        return target.obstacle or "the setting wide_moves is off"
+    if isinstance(body, str):
+        return body
+    if loop.kind != "range" or not loop.reverses:
+        return f"the loop is no range loop of its own: {loop.kind}"
+    if len(products) != 1:
+        return f"the loop has {len(products)} products"
+    (product,) = products
+    if problem := _problem_of_product(module, function, loop, body, product):
+        return problem
+    assert product.operation.product is not None
+    site = product.operation.product.site
+    variant = target.variants.get(site)
+    if variant is None:
+        return "the product has no function"
+    roots = {tile.name: (tile, load) for load in body.loads for tile in load.results if isinstance(tile, Tile)}
+    found = []
+    for tile, operand, shape in (
+        (product.a, variant.a, (variant.m, variant.k)),
+        (product.b, variant.b, (variant.k, variant.n)),
+    ):
+        stored = shape if operand.arrangement == "row_major" else shape[::-1]
+        root = whole_root(function, tile, {name: tile for name, (tile, _) in roots.items()})
+        if root is None or root.shape != stored:
+            return "an operand is not a whole tile that the loop loads"
+        found.append(roots[root.name])
+    (a, load_a), (b, load_b) = found
+    if a.name == b.name or len(roots) != 2:
+        return "an operand is used twice, or the loop loads other tiles too"
+    constant = constant_arrays(function, loop)
+    arrays = [next((v for v in load.operands if isinstance(v, Array)), None) for load in (load_a, load_b)]
+    array_a, array_b = arrays
+    if array_a is None or array_b is None or not {array_a.name, array_b.name} <= constant:
+        return "the loop changes the arrays that it loads from"
+    slots, stage_bytes = stage_slots(body.loads)
+    idle, _ = idle_tiles(module, function, loop, body.loads, products)
+    run, at_end = longest_run(function, idle)
+    sizes = dict(function.frame)  # a tile's gradient lies right behind it
+    answer = reverse_loop(
+        variant,
+        target.families,
+        stage_bytes,
+        tile_bytes=2 * sum(sizes.values()),
+        idle_bytes=2 * sum(sizes[name] for name in run),
+        at_end=at_end,
+        around_bytes=2 * module.bytes_around(function.label),
+    )
+    if isinstance(answer, str):
+        return answer
+    first = idle[run[0]] if run and (at_end or not answer.extra_bytes) else None
+    gradients = (
+        TileGradient(a, load_a, array_a, b, answer.of_a),
+        TileGradient(b, load_b, array_b, a, answer.of_b),
+    )
+    views = tuple(operation for operation in operations(loop.nodes) if _is_view(operation))
+    return ReverseRing(answer, variant, product.operation, product.c, first, slots, stage_bytes, gradients, views)
+
+
+def _problem_of_product(
+    module: ModuleTrace, function: FunctionTrace, loop: Loop, body: Body, product: Accumulation
+) -> str:
+    """Returns the reason why gradients cannot be computed from stages; empty if they can."""
+    operation, c = product.operation, product.c
+    if product.addition is not None:
+        return "the product makes a new tile"
+    if product.home is not loop:
+        return "the sums stay in registers over an outer loop"
+    if not c.owner or not c.dense:
+        return "C has no memory of its own"
+    assert operation.product is not None
+    if operation.product.site not in sites_without_replay(module):
+        return "the reverse pass reads C"
+    if any(other.name != TRANSPOSE or not other.reverses for other in operations(loop.nodes) if _is_view(other)):
+        return "it makes views of its tiles"
+    if not operation.reverses or not all(load.reverses and load.zeroes for load in body.loads):
+        return "its adjoints are no statements of their own"
+    return problem_of_order(body.block, body.loads, [product])
+
+
+def _is_view(operation: Operation) -> bool:
+    return operation.effect is Effect.ALIAS and bool(operation.tiles)

@@ -1,0 +1,160 @@
+"""The chooser of the reverse pass of a loop of products. It is pure: every machine gets the same result.
+
+The reverse pass of ``C += A B`` computes two products in each iteration: G B^T and A^T G, where G is the gradient of C.
+Each is computed in the orientation of the tile that the loop loads, so that the result has the tile's place in a stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from warp_tiles.gemm.hardware import LANES, REGISTERS, THREAD_REGISTERS
+from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, StagedProduct
+from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, GemmVariant, Operand
+from warp_tiles.heuristics.main_loop import OTHER_REGISTERS, extra_bytes_of, shared_limit, staged_product
+
+STAGES = 2  # an iteration's products take longer than the loads of the next one
+_VECTOR_BYTES = 16
+
+
+@dataclass(frozen=True)
+class GradientProduct:
+    """The product that computes the gradient of a tile.
+
+    Attributes:
+        variant: The product. Its operands have the type of A and B. Its threads are those that take part.
+        answer: How these threads compute it.
+        gradient_is_a: True if G is its left operand.
+    """
+
+    variant: GemmVariant
+    answer: StagedProduct
+    gradient_is_a: bool
+
+
+@dataclass(frozen=True)
+class ReverseLoop:
+    """How a block computes the reverse pass of a loop.
+
+    Attributes:
+        of_a, of_b: The products for the gradients of A and B.
+        bytes: Bytes of shared memory for G and the stages.
+        extra_bytes: Bytes of shared memory that the kernel needs for that beyond its tiles and their gradients.
+    """
+
+    of_a: GradientProduct
+    of_b: GradientProduct
+    bytes: int
+    extra_bytes: int
+
+    @property
+    def instructions(self) -> tuple[str, ...]:
+        """The instructions of its products, each once."""
+        return tuple(dict.fromkeys((self.of_a.answer.instruction, self.of_b.answer.instruction)))
+
+    @property
+    def sums(self) -> int:
+        """Registers of a thread that hold sums."""
+        return self.of_a.answer.sums + self.of_b.answer.sums
+
+
+def reverse_loop(
+    forward: GemmVariant,
+    families: Collection[InstructionFamily],
+    stage_bytes: int,
+    *,
+    tile_bytes: int,
+    idle_bytes: int,
+    at_end: bool,
+    around_bytes: int = 0,
+) -> ReverseLoop | str:
+    """The reverse pass of a loop, or the reason why it has no stages.
+
+    Args:
+        forward: The loop's product.
+        families: The instructions that may be used.
+        stage_bytes: Bytes of a stage.
+        tile_bytes: Bytes of all tiles of the function and of their gradients.
+        idle_bytes: Bytes of neighbouring tiles, with their gradients, that are idle in the reversed loop.
+        at_end: True if these tiles are the last ones of the function, so that extra memory continues them.
+        around_bytes: Bytes of the tiles, with their gradients, of functions that call this one.
+    """
+    products = []
+    for variant, gradient_is_a in gradient_variants(forward):
+        found = _shared_product(variant, families)
+        if isinstance(found, str):
+            return f"gradients of {variant.size}: {found}"
+        products.append(GradientProduct(*found, gradient_is_a))
+    of_a, of_b = products
+    sums, threads = of_a.answer.sums + of_b.answer.sums, forward.threads
+    available = min(THREAD_REGISTERS, REGISTERS // threads) - OTHER_REGISTERS
+    if sums > available:
+        return f"the sums of its gradients need {sums} registers of a thread, and there are {available}"
+    needed = gradient_bytes(forward) + STAGES * stage_bytes
+    extra = extra_bytes_of(needed, idle_bytes, at_end)
+    total, limit = around_bytes + tile_bytes + extra, shared_limit(forward.arch, threads)
+    if total > limit:
+        return f"gradients and {STAGES} stages need {total} bytes of shared memory, and there are {limit}"
+    return ReverseLoop(of_a, of_b, needed, extra)
+
+
+def _shared_product(
+    variant: GemmVariant, families: Collection[InstructionFamily]
+) -> tuple[GemmVariant, StagedProduct] | str:
+    """The product, by as many threads of the block as can share it, or the reason why none can.
+
+    A short step along K leaves few rows or columns in the gradient of a tile.
+    """
+    obstacle = ""
+    threads = variant.threads
+    while threads >= LANES:
+        shared = replace(variant, threads=threads)
+        answer = staged_product(shared, families, any_layout=True)
+        if not isinstance(answer, str):
+            return shared, answer
+        obstacle = obstacle or answer
+        threads //= 2
+    return obstacle
+
+
+def gradient_bytes(forward: GemmVariant) -> int:
+    """Bytes of the copies of G: one in the operands' type, or two parts of 16-bit operands."""
+    size = DTYPE_BYTES[forward.a.dtype]
+    part = -(-forward.m * forward.n * size // STAGE_ALIGNMENT) * STAGE_ALIGNMENT
+    return part * (2 if size == 2 else 1)
+
+
+def gradient_variants(forward: GemmVariant) -> Sequence[tuple[GemmVariant, bool]]:
+    """The products for the gradients of A and B, and whether G is their left operand.
+
+    The gradient of an operand that is loaded as its transpose is computed transposed. G is row-major.
+    """
+    m, n, k, a, b = forward.m, forward.n, forward.k, forward.a.arrangement, forward.b.arrangement
+    row, column = "row_major", "col_major"
+    flipped: dict[Arrangement, Arrangement] = {"row_major": "col_major", "col_major": "row_major"}
+    of_a = (
+        (_variant(forward, (m, k, n), row, flipped[b]), True)  # G B^T
+        if a == row
+        else (_variant(forward, (k, m, n), b, column), False)  # B G^T
+    )
+    of_b = (
+        (_variant(forward, (k, n, m), flipped[a], row), False)  # A^T G
+        if b == row
+        else (_variant(forward, (n, k, m), column, a), True)  # G^T A
+    )
+    return of_a, of_b
+
+
+def _variant(forward: GemmVariant, sizes: tuple[int, int, int], a: Arrangement, b: Arrangement) -> GemmVariant:
+    m, n, k = sizes
+    dtype = forward.a.dtype
+    return replace(
+        forward,
+        m=m,
+        n=n,
+        k=k,
+        a=Operand(dtype, a, k if a == "row_major" else m, _VECTOR_BYTES),
+        b=Operand(dtype, b, n if b == "row_major" else k, _VECTOR_BYTES),
+        c=Operand(forward.c.dtype, "row_major", n, _VECTOR_BYTES),
+    )
