@@ -10,11 +10,12 @@ from warp_tiles._warp.frames import Call, Emit, Statement, Unrecorded
 from warp_tiles._warp.trace_builder import RecordedBlock, RecordedOperation, TraceBuilder
 from warp_tiles._warp.values import Scalars, flatten, frame_of, is_array, is_reference, is_tile
 from warp_tiles.codegen.effects import (
-    ADD_INPLACE,
     ASTYPE,
+    INPLACE,
     LOAD,
     MAP,
     MATMUL,
+    OPERATORS,
     SHAPE,
     STORE,
     ZEROS,
@@ -109,14 +110,21 @@ class Recorder:
             frame.wait = self.mark_wait(emit, frame.wait)
             if effect is not Effect.ALIAS and name != LOAD and frame.function.is_builtin():
                 self._loads_in_flight = False
-        is_sum = name == ADD_INPLACE and all(map(is_tile, frame.operands))
-        if name in (LOAD, STORE, ASTYPE, MAP, ZEROS) or is_sum or (name == MATMUL and frame.site is not None):
+        if self._is_hooked(frame, name):
             frame.hook = next(self._numbers)
             if not frame.function.skip_replay:  # else Warp writes it into the reverse pass as a comment
                 replay = Hook.REPLAY.around(frame.hook, replay or text)
             text = Hook.AT.around(frame.hook, text)
             self._loads_in_flight = name == LOAD
         emit(text, replay, skip_replay)
+
+    def _is_hooked(self, call: Call, name: str) -> bool:
+        """True if a call gets a hook around its statement."""
+        if name in INPLACE:  # a vector and an element of a tile have these operators too
+            return all(map(is_tile, call.operands))
+        if name in OPERATORS:
+            return any(map(is_tile, call.operands))
+        return name in (LOAD, STORE, ASTYPE, MAP, ZEROS) or (name == MATMUL and call.site is not None)
 
     def _bare_statement(self, frame: Statement, emit: Emit) -> None:
         jump = _LOOP_JUMPS.get(frame.node)
