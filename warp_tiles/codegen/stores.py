@@ -86,8 +86,7 @@ def _operations_before(nodes: Sequence[Node], result: Tile) -> tuple[Operation, 
         if computed not in missing or not views.isdisjoint(node.tiles):
             break
         found.append(node)
-        if node.name not in INPLACE:
-            missing.remove(computed)
+        missing.remove(computed)
         missing.update(tile for tile in node.operands if isinstance(tile, Tile) and _is_intermediate(tile))
     return () if missing else tuple(reversed(found))
 
