@@ -202,6 +202,16 @@ EXPECTED: dict[str, Callable[[Inputs], Values]] = {
     "chain: an operand changes": lambda given: given.product + given.row,
     "chain: a vector changes": lambda given: given.product + 1,
 }
+# the operations round, and the kernel has gradients
+ROUNDED = (
+    HEAD.format(name="rounded", out="float16").replace("(enable_backward=False)", "")
+    + f"""
+    row = {ROW}
+    d = (c + row) * 0.3 - c / 7.0
+    h = wp.tile_astype(d, dtype=wp.float16)
+    wp.tile_store(C, h * wp.float16(0.7) + h, offset=(i * 32, j * 32))
+"""
+)
 TYPES = ("float16", "float64", "int32", "uint8")
 SIZES = {"whole": (64, 64), "edges": (56, 40), "unaligned": (50, 37)}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import warp_tiles
-from tests.computed_kernels import BODIES, COMPUTED, HEAD, SIZES, TYPES, Case
+from tests.computed_kernels import BODIES, COMPUTED, HEAD, ROUNDED, SIZES, TYPES, Case
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION, load
@@ -117,6 +117,19 @@ def test_elements_and_shapes(machine: Machine, tmp_path: Path) -> None:
             assert np.all(outcome.arrays[name][field] == expected), (name, field)
     assert np.array_equal(outcome.arrays["X"], 2 * product[:, 4:16])
     assert np.array_equal(outcome.arrays["Y"], -2 * a[1, :16])
+
+
+def test_each_operation_rounds_to_its_type(machine: Machine, tmp_path: Path) -> None:
+    module = load(ROUNDED, block_dim=64)
+    with warp_tiles.enabled():
+        generated = generate(module, tmp_path / "m", 90, 64)
+    assert generated.source.count("wt_module::store_computed<") == 1
+    a, b, c, product = Case("direct", "float16", "whole").arrays()
+    outcome = EmulatedKernels(machine, generated).forward(module.rounded, (2, 2), [a, b, c, 1])
+    product = (a @ b).astype(np.float32)
+    sums = (product + np.tile(a[0, :32], 2)) * np.float32(0.3) - product / np.float32(7.0)
+    halves = sums.astype(np.float16)
+    assert np.array_equal(outcome.arrays["C"], halves * np.float16(0.7) + halves)
 
 
 GRADIENTS = (
