@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,21 @@ def plus_{out}(x: wp.float32):
 @wp.func
 def store_{out}(C: wp.array2d(dtype=wp.{out}), c: Any, other: Any, i: int, j: int):
     wp.tile_store(C, wp.tile_map(sum_{out}, c, other), offset=(i * 32, j * 32))
+
+@wp.func
+def store_sum_{out}(C: wp.array2d(dtype=wp.{out}), c: Any, other: Any, i: int, j: int):
+    wp.tile_store(C, wp.tile_astype(other + c, dtype=wp.{out}), offset=(i * 32, j * 32))
+
+@wp.func
+def plus_component_{out}(x: wp.float32, v: wp.vec2):
+    return wp.{out}(x + v[0])
+
+@wp.func
+def sum_of_eight_{out}(
+    a: wp.float32, b: wp.float32, c: wp.float32, d: wp.float32,
+    e: wp.float32, f: wp.float32, g: wp.float32, h: wp.float32,
+):
+    return wp.{out}(a + b + c + d + e + f + g + h)
 """
 HEAD = """
 @wp.kernel(enable_backward=False)
@@ -72,10 +88,130 @@ BODIES = {
         band = wp.tile_view(c, offset=(row, 0), shape=(8, 32))
         wp.tile_store(C, wp.tile_astype(band, dtype=wp.{out}), offset=(i * 32 + row, j * 32))""",
 }
+ROW = 'wp.tile_broadcast(wp.tile_load(A, shape=(1, 32), storage="shared"), shape=(32, 32))'
+# several operations compute the tile
+CHAINS = {
+    "chain: sum": """    row = {row}
+    wp.tile_store(C, wp.tile_astype(c + row, dtype=wp.{out}), offset=(i * 32, j * 32))""",
+    "chain: views between": """    v = wp.tile_load(A, shape=(1, 32), storage="shared")
+    d = c + wp.tile_broadcast(v, shape=(32, 32)) + wp.tile_broadcast(v, shape=(32, 32))
+    wp.tile_store(C, wp.tile_astype(d, dtype=wp.{out}), offset=(i * 32, j * 32))""",
+    "chain: numbers": """    row = {row}
+    d = c + row
+    e = d * 2.0 - 0.5 * d
+    f = -(e / 0.5)
+    wp.tile_store(C, wp.tile_astype(d - f, dtype=wp.{out}), offset=(i * 32, j * 32))""",
+    "chain: products": """    row = {row}
+    half = wp.tile_full(shape=(32, 32), value=0.5, dtype=wp.float32, storage="shared")
+    d = (row * c / half) * (1.0 / half) / 2.0
+    wp.tile_store(C, wp.tile_astype(d, dtype=wp.{out}), offset=(i * 32, j * 32))""",
+    "chain: results are used twice": """    row = {row}
+    d0 = c + row
+"""
+    + "".join(f"    d{n + 1} = (d{n} + d{n}) * 0.5\n" for n in range(12))
+    + "    wp.tile_store(C, wp.tile_astype(d12 + d12, dtype=wp.{out}), offset=(i * 32, j * 32))",
+    "chain: in place": """    row = {row}
+    d = c * 3.0
+    e = d - c
+    d += row
+    d -= e
+    wp.tile_store(C, wp.tile_astype(d, dtype=wp.{out}), offset=(i * 32, j * 32))""",
+    "chain: half precision": """    d = wp.tile_astype(c, dtype=wp.float16) * wp.float16(0.1) * wp.float16(30.0)
+    wp.tile_store(C, wp.tile_astype(d, dtype=wp.{out}), offset=(i * 32, j * 32))""",
+    "chain: bits": """    five = wp.tile_full(shape=(32, 32), value=5, dtype=wp.int32, storage="shared")
+    even = wp.tile_full(shape=(32, 32), value=62, dtype=wp.int32, storage="shared")
+    d = (wp.tile_astype(c, dtype=wp.int32) ^ five) & even | five
+    wp.tile_store(C, wp.tile_astype(d, dtype=wp.{out}), offset=(i * 32, j * 32))""",
+    "chain: maps": """    d = wp.tile_map(sum_{out}, wp.tile_map(wp.sqrt, c * c), c * float(j))
+    wp.tile_store(C, d, offset=(i * 32, j * 32))""",
+    "chain: map of eight": """    row = {row}
+    d = wp.tile_map(sum_of_eight_{out}, c, row, row, -row, c * 2.0, row, 1.0, float(j))
+    wp.tile_store(C, d, offset=(i * 32, j * 32))""",
+    "chain: in a function": """    row = {row}
+    store_sum_{out}(C, c, row, i, j)""",
+    "chain: registers in a function": """    other = wp.tile_load(A, shape=(32, 32), storage="register")
+    store_sum_{out}(C, c, other, i, j)""",
+    "chain: registers": """    other = wp.tile_load(A, shape=(32, 32), storage="register")
+    wp.tile_store(C, wp.tile_astype(c + other, dtype=wp.{out}), offset=(i * 32, j * 32))""",
+    "chain: a result is stored twice": """    d = c * 2.0
+    wp.tile_store(C, wp.tile_astype(d, dtype=wp.{out}), offset=(i * 32, j * 32))
+    wp.tile_store(C, wp.tile_astype(d, dtype=wp.{out}), offset=(i * 32, j * 32))""",
+    "chain: an operand changes": """    row = {row}
+    d = c + row
+    c += row
+    wp.tile_store(C, wp.tile_astype(d, dtype=wp.{out}), offset=(i * 32, j * 32))""",
+    "chain: a vector changes": """    v = wp.vec2(1.0, 2.0)
+    d = wp.tile_map(plus_component_{out}, c, v)
+    v[0] = 5.0
+    wp.tile_store(C, d, offset=(i * 32, j * 32))""",
+}
+BODIES |= CHAINS
 # the number of stores that compute the tile themselves; Warp unrolls the loop over four bands
 COMPUTED = {"direct": 1, "variable": 1, "transposed": 1, "in bands": 4}
 COMPUTED |= {"in a function": 1}  # both calls of the function have this text; with registers it stores elements
 COMPUTED |= {"map": 1, "map of two": 1, "map of a number": 1, "map of five": 1}
+LEFT = ("registers in a function", "registers", "a result is stored twice", "an operand changes", "a vector changes")
+COMPUTED |= {form: 1 for form in CHAINS if form.removeprefix("chain: ") not in LEFT}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The values from which a form's kernel computes C.
+
+    Attributes:
+        product: A B.
+        row: The first elements of A's first row, in each tile.
+        tile: The first tile of A, in each tile.
+        column: The tile's number in its row of tiles.
+    """
+
+    product: Values
+    row: Values
+    tile: Values
+    column: Values
+
+
+def _halves(given: Inputs) -> Values:
+    scaled: Values = given.product.astype(np.float16) * np.float16(0.1) * np.float16(30.0)
+    return scaled
+
+
+# C as a function of the inputs; C is the product in all other forms
+EXPECTED: dict[str, Callable[[Inputs], Values]] = {
+    "map": lambda given: given.product + 2,
+    "map of two": lambda given: 2 * given.product,
+    "map of a number": lambda given: given.product + given.column,
+    "map of five": lambda given: given.product + 7 + given.row,
+    "in a function": lambda given: given.product + given.row,
+    "map of registers": lambda given: given.product + given.tile,
+    "registers in a function": lambda given: given.product + given.tile,
+    "chain: sum": lambda given: given.product + given.row,
+    "chain: views between": lambda given: given.product + 2 * given.row,
+    "chain: numbers": lambda given: 4 * (given.product + given.row),
+    "chain: products": lambda given: 2 * given.product * given.row,
+    "chain: results are used twice": lambda given: 2 * (given.product + given.row),
+    "chain: in place": lambda given: given.product + given.row,
+    "chain: half precision": _halves,
+    "chain: bits": lambda given: (given.product.astype(np.int32) ^ 5) & 62 | 5,
+    "chain: maps": lambda given: given.product * (1 + given.column),
+    "chain: map of eight": lambda given: 3 * given.product + 2 * given.row + 1 + given.column,
+    "chain: in a function": lambda given: given.product + given.row,
+    "chain: registers in a function": lambda given: given.product + given.tile,
+    "chain: registers": lambda given: given.product + given.tile,
+    "chain: a result is stored twice": lambda given: 2 * given.product,
+    "chain: an operand changes": lambda given: given.product + given.row,
+    "chain: a vector changes": lambda given: given.product + 1,
+}
+# the operations round, and the kernel has gradients
+ROUNDED = (
+    HEAD.format(name="rounded", out="float16").replace("(enable_backward=False)", "")
+    + f"""
+    row = {ROW}
+    d = (c + row) * 0.3 - c / 7.0
+    h = wp.tile_astype(d, dtype=wp.float16)
+    wp.tile_store(C, h * wp.float16(0.7) + h, offset=(i * 32, j * 32))
+"""
+)
 TYPES = ("float16", "float64", "int32", "uint8")
 SIZES = {"whole": (64, 64), "edges": (56, 40), "unaligned": (50, 37)}
 
@@ -96,7 +232,7 @@ class Case:
 
     def text(self, name: str) -> str:
         """The source of its kernel."""
-        return (HEAD + BODIES[self.form] + "\n").format(name=name, out=self.out)
+        return (HEAD + BODIES[self.form] + "\n").format(name=name, out=self.out, row=ROW)
 
     def functions(self) -> str:
         """The source of the functions of its kernel."""
@@ -108,23 +244,13 @@ class Case:
         rows, columns = SIZES[self.size]
         a, b = draw.integers(0, 3, (rows, 40)).astype(np.float32), draw.integers(0, 2, (40, columns)).astype(np.float32)
         c = np.full((rows, columns), 7, dtype=self.out)
-        return a, b, c, self._expected(a, a @ b).astype(self.out)
-
-    def _expected(self, a: Values, product: Values) -> Values:
-        rows, columns = product.shape
-        if self.form == "map":
-            return product + 2
-        if self.form == "map of two":
-            return 2 * product
-        if self.form == "map of a number":
-            return product + np.arange(columns) // 32
-        first = np.tile(a[0, :32], 2)[:columns]
-        if self.form == "map of five":
-            return product + 7 + first
-        if self.form == "in a function":
-            return product + first
-        if self.form in ("map of registers", "registers in a function"):
-            tile = np.zeros((32, 32), dtype=np.float32)
-            tile[:, :] = a[:32, :32]
-            return product + np.tile(tile, (2, 2))[:rows, :columns]
-        return product
+        tile = np.zeros((32, 32), dtype=np.float32)
+        tile[:, :] = a[:32, :32]
+        given = Inputs(
+            a @ b,
+            np.tile(a[0, :32], 2)[:columns],
+            np.tile(tile, (2, 2))[:rows, :columns],
+            np.arange(columns, dtype=np.float32) // 32,
+        )
+        expected = EXPECTED.get(self.form, lambda given: given.product)(given)
+        return a, b, c, expected.astype(self.out)

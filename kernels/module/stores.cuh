@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stores of tiles that tile_map or tile_astype computes. Warp keeps such a tile in registers, from which tile_store writes
-// single elements. Here each thread reads vectors of shared tiles, computes a vector of results and stores it.
+// Stores of tiles that elementwise operations compute: tile_map, tile_astype and operators. Warp keeps the result of each
+// operation in registers, from which tile_store writes single elements. Here each thread reads vectors of shared tiles,
+// computes a vector of results and stores it.
 //
-//   store_computed(compute, store, result, tile, others...)
+//   store_computed<SOURCES>(compute, store, result, tiles...)
 //
-// is `compute(tile, result); store(result)`: two statements of the program, as functions of the first operand and of the
-// computed tile. `others` are further operands that the program's functions received. If all of them are shared tiles,
-// `compute` gets a Lazy in place of the first one. Then the overloads of Warp's functions below read nothing, and return a
-// Computed, which `store` evaluates.
+// is `compute(result, tiles...); store(result)`: statements of the program, as functions of their tiles. The first SOURCES
+// of `tiles` are operands, the others intermediate results in registers. If all operands are shared tiles, `store` gets a
+// Computed in place of the result. For each vector that it stores, `compute` runs with Elements in place of the tiles, for
+// which Warp's functions are overloaded below. Warp's operators call tile_map, so they need no overloads of their own.
 #pragma once
 
 #include "arch/memory.cuh"
@@ -26,20 +27,7 @@ template <typename T, int COUNT> struct Elements {
     T at[COUNT];
 };
 
-template <typename Tile> struct Lazy {
-    Tile& tile;
-};
-
-// Returns COUNT neighbouring elements of an operand. An operand that is no tile has one value for all.
-template <int COUNT, typename T> inline __device__ Elements<T, COUNT> elements(const T& value, Coord)
-{
-    Elements<T, COUNT> found;
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i)
-        found.at[i] = value;
-    return found;
-}
-
+// Returns COUNT neighbouring elements of a shared tile.
 template <int COUNT, typename T, typename Layout, bool Owner>
 inline __device__ Elements<T, COUNT> elements(const wp::tile_shared_t<T, Layout, Owner>& tile, Coord coord)
 {
@@ -66,19 +54,29 @@ inline __device__ Elements<T, COUNT> elements(const wp::tile_shared_t<T, Layout,
     return found;
 }
 
-template <int COUNT, typename Tile> inline __device__ auto elements(const Lazy<Tile>& lazy, Coord coord)
+// Returns room for COUNT neighbouring elements of an intermediate result.
+template <int COUNT, typename T, typename Layout>
+inline __device__ Elements<T, COUNT> elements(const wp::tile_register_t<T, Layout>&, Coord)
 {
-    return elements<COUNT>(lazy.tile, coord);
+    return {};
+}
+
+// Returns an element of an operand. An operand that is no tile has one value for all.
+template <typename T> inline __device__ const T& element(const T& value, int) { return value; }
+
+template <typename T, int COUNT> inline __device__ const T& element(const Elements<T, COUNT>& values, int index)
+{
+    return values.at[index];
 }
 
 // Calls a function with each of COUNT elements of its operands.
 template <int COUNT, typename Function, typename... Operands>
 inline __device__ auto call(const Function& function, const Operands&... operands)
 {
-    Elements<decltype(function(operands.at[0]...)), COUNT> results;
+    Elements<decltype(function(element(operands, 0)...)), COUNT> results;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)
-        results.at[i] = function(operands.at[i]...);
+        results.at[i] = function(element(operands, i)...);
     return results;
 }
 
@@ -143,23 +141,6 @@ private:
     }
 };
 
-template <typename Tile, typename Function, typename... Rest>
-inline __device__ auto computed(const Function& function, const Lazy<Tile>& first, const Rest&... rest)
-{
-    const auto at = [function, &first, &rest...](auto count, Coord coord) {
-        constexpr int N = decltype(count)::value;
-        return call<N>(function, elements<N>(first, coord), elements<N>(rest, coord)...);
-    };
-    return Computed<typename Tile::Layout::Shape, decltype(at)> {at};
-}
-
-// The left side of an assignment of a computed tile, which stores it.
-template <typename Store> struct StoreNow {
-    const Store& store;
-
-    template <typename Tile> inline __device__ void operator=(const Tile& tile) const { store(tile); }
-};
-
 // True for a shared tile, whose elements any thread can read.
 template <typename Tile> struct IsShared {
     static constexpr bool value = false;
@@ -169,16 +150,21 @@ template <typename T, typename Layout, bool Owner> struct IsShared<wp::tile_shar
     static constexpr bool value = true;
 };
 
-template <typename Compute, typename Store, typename Result, typename Tile, typename... Others>
-inline __device__ void
-store_computed(const Compute& compute, const Store& store, Result& result, Tile& tile, const Others&...)
+template <int SOURCES, typename Compute, typename Store, typename Result, typename... Tiles>
+inline __device__ void store_computed(const Compute& compute, const Store& store, Result& result, Tiles&... tiles)
 {
-    if constexpr (Tile::Layout::Shape::N == 2 && IsShared<Tile>::value && (IsShared<Others>::value && ...)) {
-        Lazy<Tile> lazy {tile};
-        const StoreNow<Store> now {store};
-        compute(lazy, now);
+    using Shape = typename Result::Layout::Shape;
+    if constexpr (Shape::N == 2 && (0 + ... + (IsShared<Tiles>::value ? 1 : 0)) == SOURCES) {
+        const auto at = [&](auto count, Coord coord) {
+            constexpr int COUNT = decltype(count)::value;
+            Elements<typename Result::Type, COUNT> results;
+            [&](auto... values) { compute(results, values...); }(elements<COUNT>(tiles, coord)...);
+            return results;
+        };
+        const Computed<Shape, decltype(at)> computed {at};
+        store(computed);
     } else {
-        compute(tile, result);
+        compute(result, tiles...);
         store(result);
     }
 }
@@ -187,37 +173,84 @@ store_computed(const Compute& compute, const Store& store, Result& result, Tile&
 
 namespace wp {
 
-template <typename Result, typename Tile> inline __device__ auto tile_astype(wt_module::Lazy<Tile>& tile)
+template <typename Result, typename T, int N> inline __device__ auto tile_astype(wt_module::Elements<T, N>& a)
 {
-    return wt_module::computed([](auto x) { return static_cast<typename Result::Type>(x); }, tile);
+    return wt_module::call<N>([](auto x) { return static_cast<typename Result::Type>(x); }, a);
 }
 
-template <typename Tile, typename Fwd> inline __device__ auto tile_map(Fwd op, wt_module::Lazy<Tile>& a)
+template <typename T, int N, typename Fwd> inline __device__ auto tile_map(Fwd op, wt_module::Elements<T, N>& a)
 {
-    return wt_module::computed(op, a);
+    return wt_module::call<N>(op, a);
 }
 
-template <typename Tile, typename B, typename Fwd> inline __device__ auto tile_map(Fwd op, wt_module::Lazy<Tile>& a, const B& b)
+template <typename T, int N, typename B, typename Fwd>
+inline __device__ auto tile_map(Fwd op, wt_module::Elements<T, N>& a, const B& b)
 {
-    return wt_module::computed(op, a, b);
+    return wt_module::call<N>(op, a, b);
 }
 
-template <typename Fwd, typename Tile, typename T2, typename T3>
-inline __device__ auto tile_map(Fwd op, wt_module::Lazy<Tile>& t1, T2& t2, T3& t3)
+template <typename Fwd, typename T, int N, typename T2, typename T3>
+inline __device__ auto tile_map(Fwd op, wt_module::Elements<T, N>& t1, T2& t2, T3& t3)
 {
-    return wt_module::computed(op, t1, t2, t3);
+    return wt_module::call<N>(op, t1, t2, t3);
 }
 
-template <typename Fwd, typename Tile, typename T2, typename T3, typename T4>
-inline __device__ auto tile_map(Fwd op, wt_module::Lazy<Tile>& t1, T2& t2, T3& t3, T4& t4)
+template <typename Fwd, typename T, int N, typename T2, typename T3, typename T4>
+inline __device__ auto tile_map(Fwd op, wt_module::Elements<T, N>& t1, T2& t2, T3& t3, T4& t4)
 {
-    return wt_module::computed(op, t1, t2, t3, t4);
+    return wt_module::call<N>(op, t1, t2, t3, t4);
 }
 
-template <typename Fwd, typename Tile, typename T2, typename T3, typename T4, typename T5>
-inline __device__ auto tile_map(Fwd op, wt_module::Lazy<Tile>& t1, T2& t2, T3& t3, T4& t4, T5& t5)
+template <typename Fwd, typename T, int N, typename T2, typename T3, typename T4, typename T5>
+inline __device__ auto tile_map(Fwd op, wt_module::Elements<T, N>& t1, T2& t2, T3& t3, T4& t4, T5& t5)
 {
-    return wt_module::computed(op, t1, t2, t3, t4, t5);
+    return wt_module::call<N>(op, t1, t2, t3, t4, t5);
+}
+
+template <typename Fwd, typename T, int N, typename T2, typename T3, typename T4, typename T5, typename T6>
+inline __device__ auto tile_map(Fwd op, wt_module::Elements<T, N>& t1, T2& t2, T3& t3, T4& t4, T5& t5, T6& t6)
+{
+    return wt_module::call<N>(op, t1, t2, t3, t4, t5, t6);
+}
+
+template <typename Fwd, typename T, int N, typename T2, typename T3, typename T4, typename T5, typename T6, typename T7>
+inline __device__ auto tile_map(Fwd op, wt_module::Elements<T, N>& t1, T2& t2, T3& t3, T4& t4, T5& t5, T6& t6, T7& t7)
+{
+    return wt_module::call<N>(op, t1, t2, t3, t4, t5, t6, t7);
+}
+
+template <
+    typename Fwd, typename T, int N, typename T2, typename T3, typename T4, typename T5, typename T6, typename T7, typename T8>
+inline __device__ auto
+tile_map(Fwd op, wt_module::Elements<T, N>& t1, T2& t2, T3& t3, T4& t4, T5& t5, T6& t6, T7& t7, T8& t8)
+{
+    return wt_module::call<N>(op, t1, t2, t3, t4, t5, t6, t7, t8);
+}
+
+template <typename T, int N, typename S> inline __device__ auto tile_div(wt_module::Elements<T, N>& a, const S& s)
+{
+    return wt_module::call<N>([](auto x, auto y) { return div(x, y); }, a, s);
+}
+
+template <typename S, typename T, int N> inline __device__ auto tile_div(const S& s, wt_module::Elements<T, N>& a)
+{
+    return wt_module::call<N>([](auto x, auto y) { return div(x, y); }, s, a);
+}
+
+template <typename T, typename U, int N>
+inline __device__ void tile_add_inplace(wt_module::Elements<T, N>& a, wt_module::Elements<U, N>& b)
+{
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        a.at[i] += b.at[i];
+}
+
+template <typename T, typename U, int N>
+inline __device__ void tile_sub_inplace(wt_module::Elements<T, N>& a, wt_module::Elements<U, N>& b)
+{
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        a.at[i] -= b.at[i];
 }
 
 }  // namespace wp

@@ -12,7 +12,8 @@ import warp_tiles
 from tests._warp.generate import all_nodes, comparable, expanded, generate, recorded_modules, warps_source
 from tests.integration.helpers import gemm, load
 from tests.loop_forms import FORMS, LOAD_A, LOAD_B, START, STORE, Form, kernel
-from warp_tiles.codegen.trace import Branch, Loop, Operation
+from warp_tiles.codegen.effects import INPLACE, OPERATORS
+from warp_tiles.codegen.trace import Branch, Loop, Operation, Tile
 
 RANGE_FORM = FORMS["bounds from a shape"]
 on = pytest.mark.usefixtures("enabled")
@@ -33,8 +34,11 @@ def test_hooks_have_unique_numbers_and_are_in_the_source(name: str) -> None:
         numbers += [number for number in (*waits, function.end_wait) if number is not None]
         for node in nodes:
             if isinstance(node, Operation):
-                hooked = ("tile_load", "tile_store", "tile_astype", "tile_map", "tile_zeros", "add_inplace")
-                assert (node.hook is not None) == (node.name in hooked or node.product is not None)
+                hooked = ("tile_load", "tile_store", "tile_astype", "tile_map", "tile_zeros")
+                is_operator = node.name in OPERATORS | INPLACE and any(
+                    isinstance(value, Tile) for value in node.operands
+                )
+                assert (node.hook is not None) == (node.name in hooked or is_operator or node.product is not None)
                 if node.hook is not None:
                     assert f"WT_AT_{node.hook}(" in generated.source
             elif isinstance(node, Loop):

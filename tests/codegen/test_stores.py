@@ -5,24 +5,37 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen import traces as t
+from warp_tiles.codegen.effects import INPLACE, OPERATORS
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.macros import Macros
-from warp_tiles.codegen.stores import computed_stores, emit_computed_stores
-from warp_tiles.codegen.trace import Effect, Node, Operation, Scalar, Tile
+from warp_tiles.codegen.stores import ComputedStore, computed_stores, emit_computed_stores
+from warp_tiles.codegen.trace import Effect, Node, Operation, Scalar, Tile, Value
 
-C, D = t.tile("c"), t.register("d", dtype="float16")
+C, W, D, E = t.tile("c"), t.tile("w"), t.register("d", dtype="float16"), t.register("e")
 
 
-def convert(result: Tile = D) -> Operation:
-    return t.operation("tile_astype", C, results=(result,), hook=t.number())
+def convert(source: Tile = C, result: Tile = D) -> Operation:
+    return compute("tile_astype", source, result=result)
+
+
+def compute(name: str, *operands: Value, result: Tile = D) -> Operation:
+    return t.operation(name, *operands, results=(result,), hook=t.number())
+
+
+def in_place(target: Tile, added: Tile, name: str = "add_inplace") -> Operation:
+    return t.operation(name, target, added, hook=t.number())
 
 
 def store(tile: Tile = D) -> Operation:
     return t.operation("tile_store", tile, effect=Effect.WRITES, hook=t.number())
 
 
+def found(*nodes: Node) -> list[ComputedStore]:
+    return list(computed_stores(t.function(*nodes)))
+
+
 def count(*nodes: Node) -> int:
-    return len(list(computed_stores(t.function(*nodes))))
+    return len(found(*nodes))
 
 
 def test_a_store_that_follows() -> None:
@@ -34,13 +47,12 @@ def test_a_store_that_follows() -> None:
 
 def test_operands_of_a_map() -> None:
     def mapped(*operands: Tile | Scalar) -> int:
-        return count(t.operation("tile_map", Scalar("f"), *operands, results=(D,), hook=t.number()), store())
+        return count(compute("tile_map", Scalar("f"), *operands), store())
 
-    assert mapped(C) == mapped(C, C) == mapped(C, Scalar("x", 2.0), t.tile("e")) == 1
+    assert mapped(C) == mapped(C, C) == mapped(C, Scalar("x", 2.0), W) == 1
     assert mapped(t.parameter("p")) == mapped(C, t.parameter("p")) == 1, "a parameter may be a shared tile"
-    assert mapped(C, t.register("r")) == 0
-    assert mapped(*[C] * 5) == 1
-    assert mapped(*[C] * 6) == 0
+    assert mapped(C, t.register("r")) == mapped(t.register("r")) == 0
+    assert mapped(*[C] * 8) == 1
 
 
 SHARED = t.tile("d", dtype="float16")
@@ -60,34 +72,111 @@ OTHER = t.register("other")
         (convert(), t.loop(t.arithmetic()), store()),
         (t.loop(convert(), t.jump("break"), store()),),
         (convert(), store(OTHER)),
-        (convert(SHARED), store(SHARED)),
+        (convert(result=SHARED), store(SHARED)),
+        (t.operation("tile_sum", C, results=(D,), hook=t.number()), store()),
+        (t.operation("add", C, W, results=(D,)), store()),
     ],
 )
 def test_other_stores(nodes: tuple[Node, ...]) -> None:
     assert count(*nodes) == 0
 
 
+# ---- several operations
+
+
+@pytest.mark.parametrize("name", sorted({"tile_map", "tile_astype"} | OPERATORS))
+def test_operations_between(name: str) -> None:
+    operations = compute(name, C, W, result=E), convert(E)
+    (one,) = found(*operations, store())
+    assert one.operations == operations
+    assert (one.sources, one.intermediates, one.result) == ((C, W), (E,), D)
+
+
+def test_a_result_may_be_used_twice() -> None:
+    f = t.register("f")
+    double, square = compute("add", E, E, result=f), compute("mul", f, E)
+    (one,) = found(compute("mul", C, Scalar("x"), result=E), double, t.arithmetic(), square, store())
+    assert (one.sources, one.intermediates) == ((C,), (E, f))
+
+
+@pytest.mark.parametrize("name", sorted(INPLACE))
+def test_a_result_may_change_in_place(name: str) -> None:
+    first, change, last = compute("neg", C, result=E), in_place(E, W, name), convert(E)
+    (one,) = found(first, change, last, store())
+    assert one.operations == (first, change, last)
+    assert count(convert(C), in_place(D, W, name), store()) == 1
+
+
+def test_views_between() -> None:
+    view = t.view("v", W)
+    operations = compute("add", C, W, result=E), compute("add", E, view)
+    assert count(operations[0], t.alias(view, W, "tile_broadcast"), operations[1], store()) == 1
+    assert count(compute("add", C, view), t.alias(view, W), store()) == 0, "the first operation reads the old view"
+
+
+FIRST = compute("add", C, W, result=E)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (compute("add", C, OTHER, result=E), convert(E)),
+        (FIRST, convert(E), t.operation("tile_sum", E)),
+        (t.operation("tile_sum", E), FIRST, convert(E)),
+        (FIRST, in_place(C, W), convert(E)),
+        (FIRST, convert(E), in_place(E, W)),
+        (FIRST, t.zeros(t.tile("z")), convert(E)),
+        (FIRST, convert(C, OTHER), convert(E)),
+        (FIRST, t.call("f", C), convert(E)),
+        (FIRST, t.branch(t.arithmetic()), convert(E)),
+        (FIRST, t.loop(t.arithmetic()), convert(E)),
+        (t.branch(FIRST), convert(E)),
+        (FIRST, t.operation("assign_inplace", Scalar("v"), effect=Effect.NONE), convert(E)),
+        (in_place(E, W), convert(E)),
+    ],
+)
+def test_other_operations(nodes: tuple[Node, ...]) -> None:
+    assert count(*nodes, store()) == 0
+
+
+# ---- the code
+
+
+def code(*operations: Operation) -> str:
+    macros, function = Macros(), t.function(*operations)
+    emit_computed_stores(macros, function)
+    lines = macros.definitions([function])
+    texts = {line.split("(")[0].split()[1]: line.partition(") ")[2] for line in lines if "(...)" in line}
+    return " ".join(texts[Hook.AT.name_of(operation.hook or 0)] for operation in operations)
+
+
+def test_the_code_of_one_operation() -> None:
+    assert code(convert(), store()) == (
+        "{ const auto wt_operation_0 = [&](auto& c, auto& d) { __VA_ARGS__ }; "
+        "const auto wt_store = [&](auto& d) { __VA_ARGS__ }; "
+        "const auto wt_compute = [&](auto& d, auto& c) { wt_operation_0(c, d); }; "
+        "wt_module::store_computed<1>(wt_compute, wt_store, d, c); }"
+    )
+
+
+def test_the_code_of_several_operations() -> None:
+    text = code(compute("add", C, C, result=E), in_place(E, W), convert(E), store())
+    assert "wt_operation_0 = [&](auto& c, auto& e) { __VA_ARGS__ };" in text
+    assert "wt_operation_1 = [&](auto& e, auto& w) { __VA_ARGS__ };" in text
+    assert "{ wt_operation_0(c, e); wt_operation_1(e, w); wt_operation_2(e, d); }" in text
+    assert "wt_module::store_computed<2>(wt_compute, wt_store, d, c, w, e); }" in text
+
+
+def test_the_reverse_pass_keeps_the_statements() -> None:
+    operation, end = convert(), store()
+    macros, function = Macros(), t.function(operation, end)
+    emit_computed_stores(macros, function)
+    for one in (operation, end):
+        assert f"#define {Hook.REPLAY.name_of(one.hook or 0)}(...) __VA_ARGS__" in macros.definitions([function])
+
+
 def test_the_code_passes_the_parameters() -> None:
     """The compiler decides by their types."""
     p, q = t.parameter("p"), t.parameter("q")
-    mapped = t.operation("tile_map", Scalar("f"), p, q, C, q, p, results=(D,), hook=t.number())
-    macros, function = Macros(), t.function(mapped, store())
-    emit_computed_stores(macros, function)
-    assert "wt_module::store_computed(wt_compute, wt_store, d, p, q); }" in "".join(macros.definitions([function]))
-
-
-def test_the_code() -> None:
-    first, second = convert(), store()
-    function = t.function(first, second)
-    macros = Macros()
-    emit_computed_stores(macros, function)
-    lines = macros.definitions([function])
-    assert first.hook is not None
-    assert second.hook is not None
-    texts = {line.split("(")[0].split()[1]: line.partition(") ")[2] for line in lines if "(...)" in line}
-    compute = "{ const auto wt_compute = [&](auto& c, auto& d) { __VA_ARGS__ };"
-    stored = (
-        "const auto wt_store = [&](auto& d) { __VA_ARGS__ }; wt_module::store_computed(wt_compute, wt_store, d, c); }"
-    )
-    assert texts[Hook.AT.name_of(first.hook)] == compute
-    assert texts[Hook.AT.name_of(second.hook)] == stored
+    mapped = compute("tile_map", Scalar("f"), p, q, C, q, p)
+    assert "wt_module::store_computed<3>(wt_compute, wt_store, d, p, q, c); }" in code(mapped, store())

@@ -16,6 +16,7 @@ from warp_tiles.codegen.trace import (
     Node,
     Operation,
     Product,
+    Scalar,
     Tile,
     Value,
 )
@@ -98,7 +99,7 @@ def call(callee: str, *operands: Value, effect: Effect = Effect.TILES, **fields:
 
 def arithmetic(line: int = 1) -> Operation:
     """An operation on numbers."""
-    return operation("add", effect=Effect.NONE, line=line, wait=None)
+    return operation("add", effect=Effect.NONE, line=line, wait=None, results=(Scalar("n"),))
 
 
 def jump(kind: Literal["break", "continue"]) -> Operation:

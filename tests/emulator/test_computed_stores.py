@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import warp_tiles
-from tests.computed_kernels import BODIES, COMPUTED, HEAD, SIZES, TYPES, Case
+from tests.computed_kernels import BODIES, COMPUTED, HEAD, ROUNDED, SIZES, TYPES, Case
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION, load
@@ -25,7 +25,7 @@ def test_forms(machine: Machine, tmp_path: Path, out: str) -> None:
     )
     with warp_tiles.enabled():
         generated = generate(module, tmp_path / "m", 90, 64)
-    assert generated.source.count("wt_module::store_computed(") == sum(COMPUTED.values())
+    assert generated.source.count("wt_module::store_computed<") == sum(COMPUTED.values())
     emulated = EmulatedKernels(machine, generated)
     for form in BODIES:
         for size in SIZES:
@@ -65,9 +65,98 @@ def test_views_of_tiles(machine: Machine, tmp_path: Path) -> None:
     module = load(VIEWS, block_dim=64)
     with warp_tiles.enabled():
         generated = generate(module, tmp_path / "m", 90, 64)
-    assert generated.source.count("wt_module::store_computed(") == 2
+    assert generated.source.count("wt_module::store_computed<") == 2
     a, b, c, product = Case("direct", "float16", "whole").arrays()
     outcome = EmulatedKernels(machine, generated).forward(module.views, (1, 1), [a, b, c, 1])
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"][:32, :16], product[:32, 1:17])
     assert np.array_equal(outcome.arrays["C"][:32, 32:], product[:32, :32].T)
+
+
+TILES = """
+@wp.func
+def pair(x: wp.float32):
+    return wp.vec2(x, 1.0)
+
+@wp.func
+def triple(x: wp.float32):
+    return wp.vec3(x, 1.0, 2.0)
+
+@wp.kernel(enable_backward=False)
+def tiles(
+    A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32),
+    V: wp.array2d(dtype=wp.vec2), W: wp.array2d(dtype=wp.vec3), X: wp.array2d(dtype=wp.float16),
+    Y: wp.array1d(dtype=wp.float32),
+):
+    a = wp.tile_load(A, shape=(32, 16), storage="shared")
+    b = wp.tile_load(B, shape=(16, 32), storage="shared")
+    c = wp.tile_matmul(a, b)
+    wp.tile_store(V, wp.tile_map(pair, c) * 2.0 + wp.tile_map(pair, c))
+    wp.tile_store(W, c * (wp.tile_map(triple, c) * 2.0))
+    twelve = wp.tile_view(c, offset=(0, 4), shape=(32, 12))
+    wp.tile_store(X, wp.tile_astype(twelve + twelve, dtype=wp.float16))
+    row = wp.tile_load(A[1], shape=16, storage="shared")
+    wp.tile_store(Y, -(row + row))
+"""
+
+
+def test_elements_and_shapes(machine: Machine, tmp_path: Path) -> None:
+    """Elements are vectors of two or three numbers. A row has no whole number of vectors. A tile has one dimension."""
+    module = load(TILES, block_dim=64)
+    with warp_tiles.enabled():
+        generated = generate(module, tmp_path / "m", 90, 64)
+    assert generated.source.count("wt_module::store_computed<") == 4
+    a, b, _, product = Case("direct", "float32", "whole").arrays()
+    product = a[:32, :16] @ b[:16, :32]
+    v, w = np.zeros((32, 32), "f4,f4"), np.zeros((32, 32), "f4,f4,f4")
+    x, y = np.zeros((32, 12), np.float16), np.zeros(16, np.float32)
+    outcome = EmulatedKernels(machine, generated).forward(module.tiles, (1,), [a, b, v, w, x, y])
+    assert outcome.error == ""
+    for name, factors in (("V", (3 * product, 3)), ("W", (2 * product * product, 2 * product, 4 * product))):
+        for field, expected in zip(outcome.arrays[name].dtype.names, factors):
+            assert np.all(outcome.arrays[name][field] == expected), (name, field)
+    assert np.array_equal(outcome.arrays["X"], 2 * product[:, 4:16])
+    assert np.array_equal(outcome.arrays["Y"], -2 * a[1, :16])
+
+
+def test_each_operation_rounds_to_its_type(machine: Machine, tmp_path: Path) -> None:
+    module = load(ROUNDED, block_dim=64)
+    with warp_tiles.enabled():
+        generated = generate(module, tmp_path / "m", 90, 64)
+    assert generated.source.count("wt_module::store_computed<") == 1
+    a, b, c, product = Case("direct", "float16", "whole").arrays()
+    outcome = EmulatedKernels(machine, generated).forward(module.rounded, (2, 2), [a, b, c, 1])
+    product = (a @ b).astype(np.float32)
+    sums = (product + np.tile(a[0, :32], 2)) * np.float32(0.3) - product / np.float32(7.0)
+    halves = sums.astype(np.float16)
+    assert np.array_equal(outcome.arrays["C"], halves * np.float16(0.7) + halves)
+
+
+GRADIENTS = (
+    HEAD.format(name="gradients", out="float32").replace("(enable_backward=False)", "")
+    + """
+    row = wp.tile_broadcast(wp.tile_load(A, shape=(1, 32), storage="shared"), shape=(32, 32))
+    d = c + row
+    wp.tile_store(C, d * 3.0 - d, offset=(i * 32, j * 32))
+"""
+)
+
+
+def test_gradients(machine: Machine, tmp_path: Path) -> None:
+    """The reverse pass computes the tiles in registers again."""
+    module = load(GRADIENTS, block_dim=64)
+    with warp_tiles.enabled():
+        generated = generate(module, tmp_path / "m", 90, 64)
+    assert generated.source.count("wt_module::store_computed<") == 1
+    a, b, c, product = Case("direct", "float32", "whole").arrays()
+    emulated = EmulatedKernels(machine, generated)
+    stored = emulated.forward(module.gradients, (2, 2), [a, b, c, 1]).arrays["C"]
+    assert np.array_equal(stored, 2 * (product + np.tile(a[0, :32], 2)))
+    given = np.random.default_rng(5).integers(0, 3, c.shape).astype(np.float32)
+    gradients = [np.zeros_like(a), np.zeros_like(b), given, None]
+    outcome = emulated.backward(module.gradients, (2, 2), [a, b, c, 1], gradients)
+    assert outcome.error == ""
+    of_a = 2 * given @ b.T
+    of_a[0, :32] += 2 * given.reshape(64, 2, 32).sum(axis=(0, 1))
+    assert np.array_equal(outcome.arrays["adj_A"], of_a)
+    assert np.array_equal(outcome.arrays["adj_B"], 2 * a.T @ given)

@@ -131,7 +131,10 @@ FAULTS = {
     "no barrier after the products": (rf"(\.complete<\w+>\(\w+\);) {SYNC}", r"\1"),
     "no barrier before the gradients are added": (rf"(\.replace<[^;]*;) {SYNC}", r"\1"),
     "no barrier before the slots are written": (rf"{SYNC}  // from here on", "// from here on"),
-    "no fence": (r"        wt::arch::fence_for_wgmma\(\);\n#endif\n    }\n\n    // Waits", "#endif\n    }\n\n    // Waits"),
+    "no fence": (
+        r"        wt::arch::fence_for_wgmma\(\);\n#endif\n    }\n\n    // Waits",
+        "#endif\n    }\n\n    // Waits",
+    ),
 }
 
 

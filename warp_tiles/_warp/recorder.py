@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 from warp_tiles._warp.frames import Call, Emit, Statement, Unrecorded
+from warp_tiles._warp.reverse_hooks import hooked_reverse_loop
 from warp_tiles._warp.trace_builder import RecordedBlock, RecordedOperation, TraceBuilder
 from warp_tiles._warp.values import Scalars, flatten, frame_of, is_array, is_reference, is_tile
 from warp_tiles.codegen.effects import (
-    ADD_INPLACE,
     ASTYPE,
+    INPLACE,
     LOAD,
     MAP,
     MATMUL,
+    OPERATORS,
     SHAPE,
     STORE,
     TRANSPOSE,
@@ -112,8 +114,7 @@ class Recorder:
             frame.wait = self.mark_wait(emit, frame.wait)
             if effect is not Effect.ALIAS and name != LOAD and frame.function.is_builtin():
                 self._loads_in_flight = False
-        is_sum = name == ADD_INPLACE and all(map(is_tile, frame.operands))
-        if name in (LOAD, STORE, ASTYPE, MAP, ZEROS, TRANSPOSE) or is_sum or (name == MATMUL and frame.site is not None):
+        if self._is_hooked(frame, name):
             frame.hook = next(self._numbers)
             if not frame.function.skip_replay:  # else Warp writes it into the reverse pass as a comment
                 replay = Hook.REPLAY.around(frame.hook, replay or text)
@@ -137,36 +138,17 @@ class Recorder:
         call.reverses = True
         return Hook.ADJOINT.around(call.hook, statement)
 
-    @contextmanager
-    def reversed_loop(self) -> Iterator[None]:
-        """Puts hooks into the reverse pass of the innermost loop, while Warp ends the loop in the block.
+    def reversed_loop(self) -> AbstractContextManager[None]:
+        """Puts hooks into the reverse pass of the innermost loop, while Warp ends the loop in the block."""
+        return hooked_reverse_loop(self.adjoint, self._blocks[-1])
 
-        Warp's iterations set the gradients of their tiles to zeros. Those of tiles that the loop loads or that its
-        products make get hooks.
-        """
-        *_, outer, _, body = self.adjoint.blocks  # around the loop, of its condition, of its body
-        makers = {
-            id(tile): operation
-            for operation in self._blocks[-1].nodes
-            if isinstance(operation, RecordedOperation) and operation.reverses
-            for tile in operation.results
-            if is_tile(tile) and tile.type.owner
-        }
-        hooked = [variable for variable in body.vars if id(variable) in makers]
-        body.vars[:] = [variable for variable in body.vars if id(variable) not in makers]
-        zeros = []
-        for variable in hooked:
-            maker = makers[id(variable)]
-            assert maker.hook is not None
-            maker.zeroes = True
-            zeros.append(Hook.ZERO.around(maker.hook, f"{variable.emit_adj()}.grad_zero();"))
-        body.body_replay[:0] = zeros
-        block = self._blocks[-1]
-        block.reverses = True
-        outer.body_reverse.append(Hook.REVERSE_END.name_of(block.hook))  # Warp writes the list backwards
-        yield
-        outer.body_reverse.append(Hook.REVERSE_BEGIN.name_of(block.hook))
-        outer.vars.extend(hooked)
+    def _is_hooked(self, call: Call, name: str) -> bool:
+        """True if a call gets a hook around its statement."""
+        if name in INPLACE:  # a vector and an element of a tile have these operators too
+            return all(map(is_tile, call.operands))
+        if name in OPERATORS:
+            return any(map(is_tile, call.operands))
+        return name in (LOAD, STORE, ASTYPE, MAP, ZEROS, TRANSPOSE) or (name == MATMUL and call.site is not None)
 
     def _bare_statement(self, frame: Statement, emit: Emit) -> None:
         jump = _LOOP_JUMPS.get(frame.node)

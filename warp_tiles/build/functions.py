@@ -36,7 +36,8 @@ def with_loops(plan: ModulePlan, generated: GeneratedModule) -> ModulePlan:
 def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, tuple[int, int]]:
     """Bytes of shared memory that functions of a module need beyond their tiles, by the functions' labels.
 
-    The second number is that of the reverse pass, beyond the tiles and their gradients. They suffice also if the module is compiled without the suffix after all.
+    The second number is that of the reverse pass, beyond the tiles and their gradients. Both suffice also if the module
+    is compiled without the suffix after all.
     """
     functions = planned_functions(plan)
     reserved: dict[str, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""Writes the reverse passes of loops that load into stages as C++: the bodies of their macros, and their products' types.
+"""Writes the reverse passes of loops that load into stages as C++: the bodies of macros, and the types of products.
 
 An iteration loads its tiles into one stage, and then computes the gradients of the iteration before. After the loop the
 program jumps to the products once more, for the last iteration.
@@ -25,7 +25,9 @@ def reversed_types(decision: LoopDecision) -> Iterator[str]:
         for gradient in ring.gradients:
             name, product = _name(ring, gradient), gradient.product
             constants = {"threads": product.variant.threads}
-            yield product_type(name, product.variant, product.answer, constants, {"gradient_is_a": product.gradient_is_a})
+            yield product_type(
+                name, product.variant, product.answer, constants, {"gradient_is_a": product.gradient_is_a}
+            )
 
 
 def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
@@ -36,9 +38,7 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
     name, multiply, done = f"wt_reverse_{loop}", f"wt_reverse_multiply_{loop}", f"wt_reverse_done_{loop}"
     forward, extra, memory = ring.forward, ring.answer.extra_bytes, f"wt_reverse_memory_{loop}"
     if extra:  # declared without an initializer, because a goto may not jump over one
-        macros.add(
-            Hook.REVERSE_BEGIN, loop, f"void* {memory}; {memory} = wp::tile_shared_storage_t::alloc({extra});"
-        )
+        macros.add(Hook.REVERSE_BEGIN, loop, f"void* {memory}; {memory} = wp::tile_shared_storage_t::alloc({extra});")
     first = pointer(ring.first) if ring.first is not None else memory
     dtype = DTYPES[forward.a.dtype].kernel_type
     kind = f"wt_module::ReverseLoop<{dtype}, {forward.m}, {forward.n}, {ring.stage_bytes}>"

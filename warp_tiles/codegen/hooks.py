@@ -7,8 +7,8 @@ a macro with a number. Nothing in the source has to be searched or changed after
     WT_AT_n(statement)    around a statement; may replace it
     WT_BEGIN_n, WT_END_n  before and after a loop
 
-The reverse pass repeats statements, with ``WT_REPLAY_WAIT_n`` and ``WT_REPLAY_n`` in place of the first two. It has hooks
-of its own, with the numbers of the statement and of the loop:
+The reverse pass repeats statements, with ``WT_REPLAY_WAIT_n`` and ``WT_REPLAY_n`` in place of the first two. It has
+hooks of its own, with the numbers of the statement and of the loop:
 
     WT_ADJOINT_n(statement)               around the adjoint of a statement; may replace it
     WT_ZERO_n(statement)                  where an iteration sets the gradient of the statement's tile to zeros

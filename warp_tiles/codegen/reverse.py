@@ -1,7 +1,7 @@
 """Loops whose reverse pass loads into stages too (``kernels/module/reverse_loop.cuh``).
 
-In the reverse pass of ``C += A B`` the gradient G of C is the same in all iterations. It is copied into slots before the
-loop. An iteration loads A and B into a stage, and computes the gradients of the iteration before from slots, as the
+In the reverse pass of ``C += A B`` the gradient G of C is the same in all iterations. It is copied into slots before
+the loop. An iteration loads A and B into a stage, and computes the gradients of the iteration before from slots, as the
 forward loop does. They replace A and B in the stage, and are added to the gradients of the arrays from there.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.

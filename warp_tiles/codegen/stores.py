@@ -1,22 +1,21 @@
-"""Stores of computed tiles: ``wp.tile_store(C, wp.tile_map(f, c))`` and ``wp.tile_store(C, wp.tile_astype(c, dtype))``.
+"""Stores of computed tiles, e.g. ``wp.tile_store(C, wp.tile_astype(c + w, dtype))``.
 
-Warp computes such a tile in registers and stores single elements. If nothing else uses it, the store can read vectors
-of shared tiles instead, compute and write vectors (``kernels/module/stores.cuh``).
+Warp computes such a tile in registers, one operation after the other, and stores single elements. If nothing else uses
+the tiles in registers, the store can read vectors of the shared tiles instead, compute and write vectors
+(``kernels/module/stores.cuh``).
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from warp_tiles.codegen.effects import ASTYPE, JUMPS, MAP, STORE
+from warp_tiles.codegen.effects import ASTYPE, INPLACE, JUMPS, MAP, OPERATORS, STORE
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.macros import STATEMENT, Macros, hook_of
 from warp_tiles.codegen.trace import Effect, FunctionTrace, Node, Operation, Tile, blocks
-
-MOST_OPERANDS = 5  # of a function of tile_map, in kernels/module/stores.cuh
 
 
 @dataclass(frozen=True)
@@ -24,73 +23,125 @@ class ComputedStore:
     """A store of a computed tile.
 
     Attributes:
-        computation: What computes the tile.
-        store: The store, the only statement that uses it.
+        operations: The elementwise operations that compute the tile, in the order of the program.
+        store: The store.
     """
 
-    computation: Operation
+    operations: tuple[Operation, ...]
     store: Operation
 
     @property
-    def sources(self) -> list[Tile]:
-        """The tiles from which it is computed: the first one, and parameters that may be in registers."""
-        first, *others = (value for value in self.computation.operands if isinstance(value, Tile))
-        return [first, *dict.fromkeys(tile for tile in others if tile.parameter and tile != first)]
+    def result(self) -> Tile:
+        """The stored tile."""
+        (tile,) = self.store.tiles
+        return tile
 
     @property
-    def result(self) -> Tile:
-        """The computed tile."""
-        return next(value for value in self.computation.results if isinstance(value, Tile))
+    def sources(self) -> tuple[Tile, ...]:
+        """The tiles that the operations read and do not compute."""
+        return tuple(tile for tile in self._tiles if not _is_intermediate(tile))
+
+    @property
+    def intermediates(self) -> tuple[Tile, ...]:
+        """The computed tiles except the stored one."""
+        return tuple(tile for tile in self._tiles if _is_intermediate(tile) and tile != self.result)
+
+    @property
+    def _tiles(self) -> list[Tile]:
+        return _distinct(tile for operation in self.operations for tile in operation.tiles)
 
 
 def computed_stores(function: FunctionTrace) -> Iterator[ComputedStore]:
     """Yields the stores that can compute the tile themselves.
 
-    Between computation and store there are only computations of numbers, so the operands are the same at both.
+    No statement before such a store changes an operand of an operation that comes earlier. So the operands are the same
+    at the operations and at the store.
     """
     for block in blocks(function.nodes):
         for index, node in enumerate(block):
-            if not isinstance(node, Operation) or not _is_computation(node):
+            if not isinstance(node, Operation) or node.name != STORE or node.hook is None or len(node.tiles) != 1:
                 continue
-            store = _next_operation(block[index + 1 :])
-            if store is None or store.name != STORE or store.hook is None:
-                continue
-            found = ComputedStore(node, store)
-            users = [other for other in function.operations() if found.result in other.tiles]
-            if found.result.storage == "register" and users == [node, store]:
-                yield found
+            operations = _operations_before(block[:index], node.tiles[0])
+            if operations and _nothing_else_uses(function, operations, node):
+                yield ComputedStore(operations, node)
 
 
-def _is_computation(operation: Operation) -> bool:
-    """True for a computation from shared tiles, parameters and numbers. The caller decides where parameters are."""
-    if operation.hook is None or operation.name not in (ASTYPE, MAP):
-        return False
-    tiles = [value for value in operation.operands if isinstance(value, Tile)]
-    if not tiles or len(operation.operands) > 1 + MOST_OPERANDS:
-        return False
-    return all(tile.storage == "shared" or tile.parameter for tile in tiles if tile != tiles[0])
+def _operations_before(nodes: Sequence[Node], result: Tile) -> tuple[Operation, ...]:
+    """The elementwise operations right before a store that compute its tile; empty if other statements contribute.
+
+    Between them there may be views of shared tiles and computations of numbers.
+    """
+    found: list[Operation] = []
+    missing = {result} if _is_intermediate(result) else set()
+    views: set[Tile] = set()
+    for node in reversed(nodes):
+        if not missing or not isinstance(node, Operation) or node.name in JUMPS:
+            break
+        if node.effect in (Effect.NONE, Effect.ALIAS):
+            if not node.results:
+                break  # it changes an operand, e.g. a vector's component
+            views.update(tile for tile in node.results if isinstance(tile, Tile))
+            continue
+        computed = _computed_tile(node)
+        if computed not in missing or not views.isdisjoint(node.tiles):
+            break
+        found.append(node)
+        missing.remove(computed)
+        missing.update(tile for tile in node.operands if isinstance(tile, Tile) and _is_intermediate(tile))
+    return () if missing else tuple(reversed(found))
 
 
-def _next_operation(nodes: tuple[Node, ...]) -> Operation | None:
-    """The first operation that does more than compute a number; None if a loop, branch or jump comes before it."""
-    for node in nodes:
-        if not isinstance(node, Operation) or node.name in JUMPS:
-            return None
-        if node.effect is not Effect.NONE:
-            return node
-    return None
+def _is_intermediate(tile: Tile) -> bool:
+    """True for a tile in registers. The callers decide about parameters, so these are read like shared tiles."""
+    return tile.storage == "register" and not tile.parameter
+
+
+def _computed_tile(operation: Operation) -> Tile | None:
+    """The tile that an elementwise operation computes or changes; None for other operations."""
+    if operation.hook is None:
+        return None
+    if operation.name in INPLACE:
+        return operation.tiles[0]
+    if operation.name not in (ASTYPE, MAP, *OPERATORS):
+        return None
+    return next((value for value in operation.results if isinstance(value, Tile)), None)
+
+
+def _nothing_else_uses(function: FunctionTrace, operations: Sequence[Operation], store: Operation) -> bool:
+    """True if only these operations and the store use the tiles that they keep in registers."""
+    tiles = {tile for operation in operations for tile in operation.tiles if _is_intermediate(tile)}
+    return all(
+        operation in operations or operation is store or tiles.isdisjoint(operation.tiles)
+        for operation in function.operations()
+    )
 
 
 def emit_computed_stores(macros: Macros, function: FunctionTrace) -> None:
     """Writes the stores of a function that compute the tile themselves.
 
-    Computation and store become functions in a block of their own, because a ``goto`` may not jump over a variable.
+    Each statement becomes a function of its tiles. They have a block of their own, because a ``goto`` may not jump over
+    a variable.
     """
     for found in computed_stores(function):
-        source, result = found.sources[0].name, found.result.name
-        compute = f"{{ const auto wt_compute = [&](auto& {source}, auto& {result}) {{ {STATEMENT} }};"
-        macros.replace(Hook.AT, hook_of(found.computation), compute)
-        store = f"const auto wt_store = [&](auto& {result}) {{ {STATEMENT} }};"
-        tiles = ", ".join([result, *(tile.name for tile in found.sources)])
-        call = f"wt_module::store_computed(wt_compute, wt_store, {tiles}); }}"
-        macros.replace(Hook.AT, hook_of(found.store), f"{store} {call}")
+        calls = []
+        for number, operation in enumerate(found.operations):
+            tiles = _distinct(operation.tiles)
+            names = ", ".join(tile.name for tile in tiles)
+            start = "{ " if number == 0 else ""
+            definition = f"{start}const auto wt_operation_{number} = [&]({_parameters(tiles)}) {{ {STATEMENT} }};"
+            macros.replace(Hook.AT, hook_of(operation), definition)
+            calls.append(f"wt_operation_{number}({names});")
+        tiles = [found.result, *found.sources, *found.intermediates]
+        names = ", ".join(tile.name for tile in tiles)
+        store = f"const auto wt_store = [&]({_parameters([found.result])}) {{ {STATEMENT} }};"
+        compute = f"const auto wt_compute = [&]({_parameters(tiles)}) {{ {' '.join(calls)} }};"
+        call = f"wt_module::store_computed<{len(found.sources)}>(wt_compute, wt_store, {names}); }}"
+        macros.replace(Hook.AT, hook_of(found.store), f"{store} {compute} {call}")
+
+
+def _parameters(tiles: Sequence[Tile]) -> str:
+    return ", ".join(f"auto& {tile.name}" for tile in tiles)
+
+
+def _distinct(tiles: Iterable[Tile]) -> list[Tile]:
+    return list(dict.fromkeys(tiles))

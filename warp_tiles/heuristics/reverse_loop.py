@@ -131,7 +131,8 @@ def gradient_variants(forward: GemmVariant) -> Sequence[tuple[GemmVariant, bool]
     The gradient of an operand that is loaded as its transpose is computed transposed. G is row-major.
     """
     m, n, k, a, b = forward.m, forward.n, forward.k, forward.a.arrangement, forward.b.arrangement
-    row, column = "row_major", "col_major"
+    row: Arrangement = "row_major"
+    column: Arrangement = "col_major"
     flipped: dict[Arrangement, Arrangement] = {"row_major": "col_major", "col_major": "row_major"}
     of_a = (
         (_variant(forward, (m, k, n), row, flipped[b]), True)  # G B^T
