@@ -87,16 +87,24 @@ def expanded(source: str) -> str:
     """A generated source without its hooks. A macro that takes a statement is replaced by the statement."""
     lines = []
     for line in source.splitlines():
-        if re.fullmatch(r"\s*WT_(?:WAIT|REPLAY_WAIT|BEGIN|END)_\d+", line):
+        if re.fullmatch(r"\s*WT_(?:WAIT|REPLAY_WAIT|(?:REVERSE_)?BEGIN|(?:REVERSE_)?END)_\d+", line):
             continue
-        lines.append(re.sub(r"^(\s*)WT_(?:AT|REPLAY)_\d+\((.*)\)$", r"\1\2", line))
+        lines.append(re.sub(r"^(\s*)WT_(?:AT|REPLAY|ADJOINT|ZERO)_\d+\((.*)\)$", r"\1\2", line))
     return "\n".join(lines)
 
 
+_ZEROED = re.compile(r"\s*adj_\w+(?: = \{\}|\.grad_zero\(\));")
+
+
 def comparable(source: str) -> str:
-    """A source with one name for the functions of all products, and without declarations."""
+    """A source with one name for the functions of all products, and without declarations.
+
+    Neighbouring statements that set gradients to zeros are sorted, because their order does not matter.
+    """
     text = re.sub(r'extern "C" \{\n' + re.escape(PLACEHOLDER) + r"\n*\}\n*", "", source)
     text = re.sub(r"\b(?:wt_site\d+_(?:forward|adjoint_a|adjoint_b)|function_\d+)\b", "function", text)
     text = re.sub(r"_[0-9a-f]{8}_cuda_kernel", "_cuda_kernel", text)
     text = text.replace("#define WP_LTO_LINK_INPUTS 1", "")  # it depends on the declarations
-    return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    groups = itertools.groupby(lines, key=lambda line: bool(_ZEROED.fullmatch(line)))
+    return "\n".join(line for zeroed, group in groups for line in (sorted(map(str.strip, group)) if zeroed else group))

@@ -34,16 +34,20 @@ def test_hooks_have_unique_numbers_and_are_in_the_source(name: str) -> None:
         numbers += [number for number in (*waits, function.end_wait) if number is not None]
         for node in nodes:
             if isinstance(node, Operation):
-                hooked = ("tile_load", "tile_store", "tile_astype", "tile_map", "tile_zeros")
+                hooked = ("tile_load", "tile_store", "tile_astype", "tile_map", "tile_zeros", "tile_transpose")
                 is_operator = node.name in OPERATORS | INPLACE and any(
                     isinstance(value, Tile) for value in node.operands
                 )
                 assert (node.hook is not None) == (node.name in hooked or is_operator or node.product is not None)
                 if node.hook is not None:
                     assert f"WT_AT_{node.hook}(" in generated.source
+                    assert (f"WT_ADJOINT_{node.hook}(" in generated.source) == node.reverses
+                    assert (f"WT_ZERO_{node.hook}(" in generated.source) == node.zeroes
             elif isinstance(node, Loop):
                 assert f"WT_BEGIN_{node.hook}\n" in generated.source
                 assert f"WT_END_{node.hook}\n" in generated.source
+                assert (f"WT_REVERSE_BEGIN_{node.hook}\n" in generated.source) == node.reverses
+                assert (f"WT_REVERSE_END_{node.hook}\n" in generated.source) == node.reverses
     assert len(set(numbers)) == len(numbers)
 
 

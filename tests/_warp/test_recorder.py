@@ -58,8 +58,8 @@ def test_the_operations_of_a_common_kernel() -> None:
 def test_arrays_and_scalars() -> None:
     function = trace_of(load(RANGE_FORM.text))
     first, second = operations_named(function, "tile_load")
-    assert [value for value in first.operands if isinstance(value, Array)] == [Array("var_A", True)]
-    assert [value for value in second.operands if isinstance(value, Array)] == [Array("var_B", True)]
+    assert [value for value in first.operands if isinstance(value, Array)] == [Array("var_A", True, "adj_A")]
+    assert [value for value in second.operands if isinstance(value, Array)] == [Array("var_B", True, "adj_B")]
     constants = [
         value.constant for value in operations_named(function, "tile_zeros")[0].values if isinstance(value, Scalar)
     ]
