@@ -6,5 +6,6 @@
 #pragma once
 
 #include "module/adjoint_loads.cuh"
+#include "module/adjoint_stores.cuh"
 #include "module/pipeline.cuh"
 #include "module/stores.cuh"

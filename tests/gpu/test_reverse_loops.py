@@ -30,6 +30,13 @@ TYPES = {
 }
 
 
+def shared_bytes(case: Case) -> int:
+    """Bytes of the tiles and of their gradients."""
+    stored = 2 if "16" in case.dtype else 8 if case.dtype == "float64" else 4
+    total = 8 if case.dtype == "float64" else 4
+    return 2 * (case.m * case.n * total + (case.m + case.n) * case.k * stored)
+
+
 def gradients(case: Case, g: Values, main_loop: str, threads: int, gpu: str) -> tuple[Values, Values, str]:
     """The gradients of A and B that a launch adds to ones, and the plan of the loop's reverse pass."""
     total, dtype = getattr(wp, case.total), getattr(wp, case.dtype)
@@ -54,8 +61,8 @@ def gradients(case: Case, g: Values, main_loop: str, threads: int, gpu: str) -> 
 def test_gradients_of_integers(kind: str, name: str, main_loop: str, threads: int, gpu: str) -> None:
     dtype, precision = TYPES[kind]
     case = replace((LINEAR | DRAWN | LARGE | WIDE)[name], dtype=dtype, precision=precision)
-    if case.m * case.n * (2 if dtype == "float64" else 1) > 128 * 128:
-        case = replace(case, m=64, n=64)  # C and its gradient would not fit shared memory
+    if shared_bytes(case) > 224 * 1024:  # the tiles and their gradients would not fit shared memory
+        case = replace(case, m=64, n=64, k=32)
     # few columns are not zero, so that all sums are integers that 16-bit types have
     g = np.random.default_rng(5).integers(-1, 2, (case.rows, case.columns)).astype(case.total)
     if dtype == "bfloat16":

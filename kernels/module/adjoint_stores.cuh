@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Adjoints of stores: the tile's gradient receives the array's gradient, which becomes zero. Warp computes the index of each
+// element and checks it. Here a tile that lies inside an array with contiguous rows needs neither.
+#pragma once
+
+#include "arch/memory.cuh"
+#include "module/loads.cuh"
+
+namespace wt_module {
+
+// Returns true if a tile lies inside an array whose rows are contiguous. Sets `start` to the address of its first element.
+template <typename Shape, typename T, typename Global>
+inline __device__ bool is_inside(T* array, const Global& region, char*& start)
+{
+    using wt::arch::mad_wide;
+    const auto& strides = region.data.strides;
+    char* const first = reinterpret_cast<char*>(array);
+    start = mad_wide(strides[0], region.offset[0], mad_wide(static_cast<int>(sizeof(T)), region.offset[1], first));
+    bool inside = strides[1] == sizeof(T);
+    for (int d = 0; d < 2; ++d) {
+        const int last = region.data.shape[d] - Shape::dim(d);
+        inside = inside && last >= 0 && unsigned(region.offset[d]) <= unsigned(last);
+    }
+    return inside;
+}
+
+}  // namespace wt_module
+
+namespace wp {
+
+// Warp's own template takes any tile. These overloads are more specialised, so overload resolution picks them in generated code.
+template <typename T, typename Shape>
+inline __device__ void adj_tile_store(array_t<T>& array, int x, int y, tile_register_t<T, tile_layout_register_t<Shape>>& tile,
+                                      array_t<T>& adj_array, int adj_x, int adj_y,
+                                      tile_register_t<T, tile_layout_register_t<Shape>>& adj_tile)
+{
+    using Layout = tile_layout_register_t<Shape>;
+    if constexpr (Shape::N == 2 && Layout::Aligned) {
+        const tile_global_t<T, Shape> region(array, tile_coord(x, y));
+        T* const gradient = adj_array.data ? adj_array.data : array.grad;
+        char* start;
+        if (gradient && wt_module::is_inside<Shape>(gradient, region, start)) {
+            const auto element = [&](int i) -> T& {
+                const int linear = i * WP_TILE_BLOCK_DIM + static_cast<int>(threadIdx.x);
+                const int row = linear / Shape::dim(1), column = linear % Shape::dim(1);
+                return *reinterpret_cast<T*>(wt::arch::mad_wide(array.strides[0], row, start) + column * int64_t(sizeof(T)));
+            };
+#pragma unroll
+            for (int i = 0; i < Layout::NumRegs; ++i)
+                adj_tile.data[i] += element(i);
+#pragma unroll
+            for (int i = 0; i < Layout::NumRegs; ++i)
+                element(i) = T {};
+            return;
+        }
+    }
+    adj_tile_store(array, tile_coord(x, y), tile, adj_array, tile_coord(0, 0), adj_tile);
+}
+
+template <typename T, typename Layout, bool Owner>
+inline __device__ void adj_tile_store(array_t<T>& array, int x, int y, tile_shared_t<T, Layout, Owner>& tile, array_t<T>& adj_array,
+                                      int adj_x, int adj_y, tile_shared_t<T, Layout, Owner>& adj_tile)
+{
+    using namespace wt_module;
+    if constexpr (has_whole_vectors<T, Layout>() && VECTOR_BYTES % sizeof(T) == 0) {
+        using Shape = typename Layout::Shape;
+        constexpr int COUNT = VECTOR_BYTES / static_cast<int>(sizeof(T));
+        const tile_global_t<T, Shape> region(array, tile_coord(x, y));
+        T* const gradient = adj_array.data ? adj_array.data : array.grad;
+        char* start;
+        if (gradient && is_vectorizable<Shape>(gradient, region, start)
+            && reinterpret_cast<uint64_t>(adj_tile.grad.ptr) % VECTOR_BYTES == 0) {
+            for_each_vector<T, Shape>(array.strides[0], start, [&](int i, char* address) {
+                T* const to = adj_tile.grad.ptr + i * COUNT;
+                const auto added = wt::arch::load<COUNT>(reinterpret_cast<const T*>(address));
+                auto sums = wt::arch::load<COUNT>(const_cast<const T*>(to));
+#pragma unroll
+                for (int e = 0; e < COUNT; ++e)
+                    sums.at[e] += added.at[e];
+                wt::arch::store(to, sums);
+            });
+            for_each_vector<T, Shape>(array.strides[0], start, [](int, char* address) {
+                *reinterpret_cast<uint4*>(address) = uint4 {0, 0, 0, 0};
+            });
+            WP_TILE_SYNC();
+            return;
+        }
+    }
+    adj_tile_store(array, tile_coord(x, y), tile, adj_array, tile_coord(0, 0), adj_tile);
+}
+
+}  // namespace wp
