@@ -98,6 +98,18 @@ WT_DEVICE u32 pack(T low, T high)
     return u32(low.bits) | u32(high.bits) << 16;
 }
 
+// Rounds two floats to 16 bits and packs them, the first into the lower half. It needs sm_80.
+template <class T>
+WT_DEVICE u32 pack_rounded(float low, float high)
+{
+    u32 result;
+    if constexpr (same<T, f16>)
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+    return result;
+}
+
 // Truncates a float as the tensor cores do when they read it as tf32: mantissa bits 0 to 12 become zero.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#alternate-floating-point-data-formats
 WT_DEVICE float truncate_to_tf32(float x) { return __int_as_float(__float_as_int(x) & static_cast<int>(0xffffe000u)); }

@@ -14,7 +14,7 @@ from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, Staged
 from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, GemmVariant, Operand
 from warp_tiles.heuristics.main_loop import OTHER_REGISTERS, extra_bytes_of, shared_limit, staged_product
 
-STAGES = 2  # an iteration's products take longer than the loads of the next one
+STAGES = 3  # of tiles that are loaded, of tiles that are multiplied, and of gradients
 _VECTOR_BYTES = 16
 
 

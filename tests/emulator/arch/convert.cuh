@@ -72,6 +72,12 @@ WT_DEVICE u32 pack(T low, T high)
 WT_DEVICE u32 bits_of(float x) { return emulator::bits_of_float(x); }
 WT_DEVICE float float_of(u32 x) { return emulator::float_of_bits(x); }
 
+template <class T>
+WT_DEVICE u32 pack_rounded(float low, float high)
+{
+    return pack(Convert<T, float>::of(low), Convert<T, float>::of(high));
+}
+
 // Truncates a float as the tensor cores do when they read it as tf32: mantissa bits 0 to 12 become zero.
 WT_DEVICE float truncate_to_tf32(float x) { return float_of(bits_of(x) & 0xffffe000u); }
 
