@@ -61,7 +61,7 @@ def check(emulated: EmulatedKernels, kernels: dict[str, object], cases: dict[str
             assert np.array_equal(found, expected + 1), name
 
 
-# with the number of loops whose reverse pass has stages: 16 columns of tf32 are too few for a warp, and tall tiles of tf32
+# with the number of loops whose reverse pass has stages: 16 columns of tf32 are too few for a warp, and tall tiles of it
 # too large for sm_80
 TARGETS = {
     "wgmma": ("float16", "default", 90, 128, "auto", "Warpgroup", 10),
