@@ -67,10 +67,9 @@ def test_gradients_are_products_of_the_other_tile() -> None:
 
 def test_memory_of_gradients_is_idle_too() -> None:
     first = ring_of(t.zeros(C), loop(*body()))
-    assert first.answer.bytes == 2 * 2 * M * N + 3 * first.stage_bytes
-    assert first.answer.extra_bytes == first.answer.bytes + 1024 - 2 * (4 * M * N + first.stage_bytes)
-    after = t.load(D)
-    assert ring_of(t.zeros(C), loop(*body()), after, tiles=(C, A, B, D)).answer.extra_bytes == 0
+    assert first.answer.bytes == 2 * 2 * M * N + 2 * first.stage_bytes
+    assert first.answer.bytes > 4 * M * N + first.stage_bytes, "more than the tiles without their gradients"
+    assert first.answer.extra_bytes == 0
 
 
 def test_a_start_value_keeps_its_gradient() -> None:
@@ -163,6 +162,19 @@ def test_settings() -> None:
 # ---- the code
 
 
+def test_extra_memory_is_returned() -> None:
+    start = t.load(C)
+    decision = decided(start, loop(*body()))
+    macros, function = Macros(), kernel(start, decision.loop)
+    emit_reverse(macros, decision)
+    found = dict(line.removeprefix("#define ").partition(" ")[::2] for line in macros.definitions([function]))
+    extra = decision.reverse_extra_bytes
+    assert extra > 0
+    assert found[f"WT_REVERSE_BEGIN_{decision.loop.hook}"].count("wp::tile_shared_storage_t::alloc") == 1
+    assert f"alloc({extra})" in found[f"WT_REVERSE_BEGIN_{decision.loop.hook}"]
+    assert found[f"WT_REVERSE_END_{decision.loop.hook}"].endswith(f"alloc(-{extra});")
+
+
 def test_statements_of_the_reverse_pass_are_replaced() -> None:
     transposed = t.tile("at", M, K, "float16", memory=frozenset({"a"}))
     stored = t.tile("a", K, M, "float16")
@@ -182,12 +194,8 @@ def test_statements_of_the_reverse_pass_are_replaced() -> None:
     assert found[f"WT_REPLAY_{second.hook}(...)"].endswith("wt::arch::commit_copies();")
     assert found[f"WT_ADJOINT_{view.hook}(...)"] == found[f"WT_REPLAY_{product.hook}(...)"] == ""
     adjoint = found[f"WT_ADJOINT_{product.hook}(...)"]
-    assert (
-        f"wt_module::add_to_gradient<decltype(a)>(wt_reverse_{decision.loop.hook}.before + 0, var_A, adj_A" in adjoint
-    )
-    extra = decision.reverse_extra_bytes
-    assert f"alloc({extra})" in found[f"WT_REVERSE_BEGIN_{decision.loop.hook}"]
-    assert found[f"WT_REVERSE_END_{decision.loop.hook}"].endswith(f"alloc(-{extra});")
+    assert f"wt_module::add_to_gradient<decltype(a)>(wt_reverse_{decision.loop.hook}.from + 0, var_A, adj_A" in adjoint
+    assert found[f"WT_REVERSE_END_{decision.loop.hook}"].endswith(f"wt_reverse_done_{decision.loop.hook}:;")
     of_a, of_b = reversed_types(decision)
     assert "m = 64, n = 64, k = 64, warps_m = 1, warps_n = 1, threads = 128;" in of_a
     assert "a_k_major = true, b_k_major = true, gradient_is_a = false;" in of_a, "B G^T"

@@ -69,13 +69,13 @@ def test_registers_of_both_sums() -> None:
 
 def test_shared_memory() -> None:
     variant = variant_of(64, 64, 64, 128)
-    assert answer(variant).bytes == 16384 + 3 * 16384
-    assert answer(variant).extra_bytes == 1024
-    assert answer(variant, idle_bytes=128 << 10).extra_bytes == 0
-    assert answer(variant, at_end=False).extra_bytes == 65 << 10
+    assert answer(variant).bytes == 16384 + 2 * 16384
+    assert answer(variant).extra_bytes == 0
+    assert answer(variant, idle_bytes=32 << 10).extra_bytes == (16 << 10) + 1024
+    assert answer(variant, idle_bytes=32 << 10, at_end=False).extra_bytes == 49 << 10
     assert isinstance(found(variant, around_bytes=160 << 10), ReverseLoop)
     assert found(variant, around_bytes=170 << 10) == (
-        "gradients and 3 stages need 240640 bytes of shared memory, and there are 230912"
+        "gradients and 2 stages need 239616 bytes of shared memory, and there are 230912"
     )
 
 

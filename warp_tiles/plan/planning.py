@@ -151,7 +151,7 @@ class PlannedLoop:
         instruction: ``wgmma`` or an ``mma.sync`` such as ``mma_m16n8k16`` if it multiplies tiles in stages, else empty.
         sums: Registers of a thread that hold sums of such products.
         gradients: How a ``wp.Tape`` computes its gradients, and why; empty if the kernel has no adjoint.
-        reverse: How the adjoint kernel multiplies from stages, or ``no stages`` and the reason; empty without an adjoint.
+        reverse: How the adjoint kernel multiplies from stages, or ``no stages`` and why; empty without an adjoint.
         reverse_instructions: The instructions of these products.
     """
 
