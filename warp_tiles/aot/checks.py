@@ -6,7 +6,7 @@ import math
 
 from warp_tiles.aot import bundle
 from warp_tiles.aot.manifest import Job
-from warp_tiles.codegen.prelude import SOLVER_HEADER, STAGED_HEADER
+from warp_tiles.codegen.prelude import SOLVER_HEADER, REVERSED_HEADER
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import Arrangement, GemmVariant, Operand, Precision
@@ -198,7 +198,7 @@ def unchecked(store: ToolchainStore) -> tuple[str, ...]:
     files = {path.relative_to(top).as_posix() for path in top.rglob("*") if path.suffix in _DEVICE_SUFFIXES}
     copied = {
         path.relative_to(top).as_posix()
-        for header in (STAGED_HEADER, SOLVER_HEADER)
+        for header in (REVERSED_HEADER, SOLVER_HEADER)
         for path in sources.include_closure(top / header, [top]).values()
     }
     return tuple(sorted(files - copied - set(bundle.kernel_sources(store))))
