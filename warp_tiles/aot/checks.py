@@ -6,7 +6,7 @@ import math
 
 from warp_tiles.aot import bundle
 from warp_tiles.aot.manifest import Job
-from warp_tiles.codegen.prelude import SOLVER_HEADER, REVERSED_HEADER
+from warp_tiles.codegen.prelude import REVERSED_HEADER, SOLVER_HEADER
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import Arrangement, GemmVariant, Operand, Precision
