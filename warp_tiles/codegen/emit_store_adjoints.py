@@ -34,7 +34,8 @@ def _emit(macros: Macros, found: ReversedStore) -> None:
     computed, result = found.computed, found.computed.result
     start = f"{{ {_function('wt_store', [result.name, result.adjoint], STATEMENT)}"
     macros.replace(Hook.ADJOINT, hook_of(computed.store), start)
-    forward, reverse = [], []
+    forward: list[str] = []
+    reverse: list[str] = []
     for number, operation in reversed(list(enumerate(computed.operations))):
         tiles = list(dict.fromkeys(operation.tiles))
         names, both = _names(tiles), [*_names(tiles), *_adjoints(tiles)]

@@ -11,7 +11,7 @@ The reverse pass repeats statements, with ``WT_REPLAY_WAIT_n`` and ``WT_REPLAY_n
 hooks of its own, with the numbers of the statement and of the loop:
 
     WT_ADJOINT_n(statement)               around the adjoint of a statement; may replace it
-    WT_RECOMPUTE_n(statement)             before the adjoint of an elementwise operation; may contain the operation again
+    WT_RECOMPUTE_n(statement)             before the adjoint of an elementwise operation; may repeat the operation
     WT_ZERO_n(statement)                  where an iteration sets the gradient of the statement's tile to zeros
     WT_REVERSE_BEGIN_n, WT_REVERSE_END_n  before and after the reversed loop
 """

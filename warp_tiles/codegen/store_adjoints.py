@@ -1,7 +1,7 @@
 """Decides which stores of computed tiles have adjoints that are computed in bands of the tile.
 
-The reverse pass repeats the elementwise operations, and later runs the adjoint of the store and those of the operations.
-For a band, the operations are repeated only then. So their operands must be the same at both places.
+The reverse pass repeats the elementwise operations, and later runs the adjoint of the store and those of the
+operations. For a band, the operations are repeated only then. So their operands must be the same at both places.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
