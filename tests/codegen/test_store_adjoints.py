@@ -145,8 +145,10 @@ def test_numbers_between() -> None:
     assert count(made, *CHAIN) == 1
     assert count(FIRST, made, LAST, store()) == 0
     assert count(FIRST, number("mul", Scalar("m"), Scalar("m"), result=Scalar("k")), LAST, store()) == 1
-    changed = t.operation("assign", N, Scalar("m"), effect=Effect.NONE)
-    assert count(changed, FIRST, half, LAST, store()) == 0
+    changed = t.operation("assign", Scalar("h"), Scalar("m"), effect=Effect.NONE)
+    start, end = number("float16", Scalar("x", 0.5), result=Scalar("h")), number("neg", Scalar("h"))
+    assert count(start, FIRST, end, LAST, store()) == 1
+    assert count(start, changed, FIRST, end, LAST, store()) == 0
 
 
 def test_views_between() -> None:

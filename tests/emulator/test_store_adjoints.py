@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 import warp_tiles
+from tests.computed_kernels import REVERSED, SIZES, Case
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine, Outcome
 from tests.integration.helpers import WARP_VERSION, load
@@ -146,7 +147,6 @@ FORMS = {
     ),
 }
 TYPES = ("float16", "float32", "float64")
-SIZES = {"whole": (64, 64), "edges": (56, 40), "unaligned": (50, 37)}
 GRID = (2, 2)
 
 
@@ -302,3 +302,27 @@ def test_shapes(machine: Machine, tmp_path: Path) -> None:
     assert np.array_equal(outcome.arrays["adj_V"], 2 * g.sum(axis=1, keepdims=True))
     assert np.array_equal(outcome.arrays["adj_A"], of_c @ b.T)
     assert generated.source.count(CALL) == 3
+
+
+@pytest.mark.parametrize("form", ["rounded", "nonlinear float16"])
+def test_gradients_are_those_of_warps_statements(machine: Machine, tmp_path: Path, form: str) -> None:
+    """The sums of a row's gradients have another order."""
+    out, text = REVERSED[form]
+    outcomes = []
+    for wide in (True, False):
+        module = load(text, block_dim=64)
+        with warp_tiles.enabled(), warp_tiles.override(wide_moves=wide):
+            generated = generate(module, tmp_path / f"wide_{wide}", 90, 64)
+        assert generated.source.count(CALL) == wide
+        emulated = EmulatedKernels(machine, generated)
+        for size in SIZES:
+            a, b, c, _ = Case("direct", out, size).arrays()
+            given = np.random.default_rng(5).integers(1, 3, c.shape).astype(out)
+            gradients = [np.zeros_like(a), np.zeros_like(b), given, None]
+            outcomes.append(emulated.backward(module.rounded, GRID, [a, b, c, 1], gradients))
+    assert [outcome.error for outcome in outcomes] == [""] * 6
+    for banded, whole in zip(outcomes[:3], outcomes[3:]):
+        for name in ("adj_A", "adj_B"):
+            assert np.any(whole.arrays[name] != 0)
+            np.testing.assert_allclose(banded.arrays[name], whole.arrays[name], rtol=1e-5, atol=1e-4)
+        assert not banded.arrays["adj_C"].any()

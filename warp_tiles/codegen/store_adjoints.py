@@ -96,17 +96,15 @@ def _values(operation: Operation) -> tuple[object, ...]:
 
 def _constants(function: FunctionTrace) -> set[str]:
     """Names of the numbers that are computed from constants only, e.g. ``wp.float16(0.5)``."""
+    changed = {name for operation in function.operations() if not operation.results for name in _names(operation)}
     found: set[str] = set()
-    changed: set[str] = set()
     for operation in function.operations():
         scalars = [value for value in operation.operands if isinstance(value, Scalar)]
-        if operation.effect is not Effect.NONE or len(scalars) < len(operation.operands) or not scalars:
+        if operation.effect is not Effect.NONE or operation.callee or len(scalars) < len(operation.operands):
             continue
-        if not operation.results:
-            changed.update(value.name for value in scalars)
-        elif not operation.callee and all(value.constant is not None or value.name in found for value in scalars):
-            found |= _results(operation)
-    return found - changed
+        if scalars and all(value.constant is not None or value.name in found for value in scalars):
+            found |= _results(operation) - changed
+    return found
 
 
 def _following(function: FunctionTrace, store: Operation) -> Iterator[Operation]:
