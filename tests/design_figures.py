@@ -46,6 +46,18 @@ def farthest_away() -> list[float]:
     return [max(max(case["away_s"].values()) for case in cases), max(spreads)]
 
 
+def reverse_rows() -> list[Figures]:
+    """The table of adjoint kernels in docs/loops.md, whose rows have the names of those of reverse_loops.json."""
+    return [
+        Figures(
+            LOOPS,
+            f"| {row['name']} | {{}} | {{}} | {{}} |",
+            lambda row=row: [row["tflops"]["stages"], row["to_before"], row["to_cublas"]],
+        )
+        for row in at("reverse_loops", "rows")
+    ]
+
+
 def loop_rate(tile: str) -> float:
     (row,) = (row for row in at("loops", "rows") if row["name"] == f"tf32 4096 {tile} 256 threads, auto")
     return float(row["tflops"]["tiles"])
@@ -163,6 +175,7 @@ DESIGN_FIGURES = [
     *limits(),
     Figures("docs/matmul.md", "issue in {} to {} % of the cycles, ours in {} to {} %", issue_slots),
     *cluster_rows(),
+    *reverse_rows(),
     Figures(CLUSTER, "the limit of {}.", lambda: [at("cluster", "limit")]),
     Figures(CLUSTER, "need {} s more than two own processes", fresh_workers),
     Figures("docs/remote.md", "by {} s at most, and builds without one by {} s among themselves", farthest_away),

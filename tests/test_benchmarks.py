@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bounds, client_record, gemm, recorded, shared_sums
+import warp_tiles
+from benchmarks import bounds, client_record, gemm, recorded, reverse_loops, shared_sums
 from benchmarks.drawing.gemm import draw
 from benchmarks.speed.cells import PARTS
+from tests.integration.helpers import load
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.heuristics.limits import check
@@ -215,3 +217,14 @@ def test_the_record_of_clients_loses_no_run(tmp_path: Path) -> None:
     data = client_record.Record(path).data
     assert len(data["clients"]["ik"]["runs"]) == 1
     assert [(entry["client"], len(entry["runs"])) for entry in data["earlier"]] == [("ik", 2)]
+
+
+@pytest.mark.parametrize("row", reverse_loops.ROWS, ids=lambda row: str(row.name))
+def test_measured_reverse_passes_have_stages(row: reverse_loops.Row) -> None:
+    module = load(row.source, block_dim=row.threads).layer.module
+    with warp_tiles.enabled():
+        for main_loop, text in (("auto", "from stages"), ("two_buffers", "no stages: ")):
+            with warp_tiles.override(main_loop=main_loop):
+                (loop,) = warp_tiles.plan(module, arch=90, block_dim=row.threads).loops
+            assert text in loop.reverse
+            assert "no part of a product" in loop.gradients or "more than store" in loop.gradients

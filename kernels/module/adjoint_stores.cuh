@@ -7,26 +7,6 @@
 #include "arch/memory.cuh"
 #include "module/loads.cuh"
 
-namespace wt_module {
-
-// Returns true if a tile lies inside an array whose rows are contiguous. Sets `start` to the address of its first element.
-template <typename Shape, typename T, typename Global>
-inline __device__ bool is_inside(T* array, const Global& region, char*& start)
-{
-    using wt::arch::mad_wide;
-    const auto& strides = region.data.strides;
-    char* const first = reinterpret_cast<char*>(array);
-    start = mad_wide(strides[0], region.offset[0], mad_wide(static_cast<int>(sizeof(T)), region.offset[1], first));
-    bool inside = strides[1] == sizeof(T);
-    for (int d = 0; d < 2; ++d) {
-        const int last = region.data.shape[d] - Shape::dim(d);
-        inside = inside && last >= 0 && unsigned(region.offset[d]) <= unsigned(last);
-    }
-    return inside;
-}
-
-}  // namespace wt_module
-
 namespace wp {
 
 // Warp's own template takes any tile. These overloads are more specialised, so overload resolution picks them in generated code.

@@ -9,22 +9,31 @@ namespace wt_module {
 
 constexpr int VECTOR_BYTES = 16;
 
-// Returns true if 16-byte accesses can read or write the whole tile: it lies inside an array in global memory, and its rows
-// are contiguous and aligned. Sets `start` to the address of the tile's first element.
+// Returns true if a tile lies inside an array whose rows are contiguous. Sets `start` to the address of its first element.
 template <typename Shape, typename T, typename Global>
-inline __device__ bool is_vectorizable(T* array, const Global& region, char*& start)
+inline __device__ bool is_inside(T* array, const Global& region, char*& start)
 {
     const auto& strides = region.data.strides;
     const auto& sizes = region.data.shape;
     using wt::arch::mad_wide;
     char* const first = reinterpret_cast<char*>(array);
     start = mad_wide(strides[0], region.offset[0], mad_wide(static_cast<int>(sizeof(T)), region.offset[1], first));
-    bool whole = __isGlobal(array) && strides[1] == sizeof(T) && strides[0] % VECTOR_BYTES == 0;
-    whole = whole && reinterpret_cast<uint64_t>(start) % VECTOR_BYTES == 0;
+    bool whole = strides[1] == sizeof(T);
     for (int d = 0; d < 2; ++d) {
         const int last = sizes[d] - Shape::dim(d);
         whole = whole && last >= 0 && unsigned(region.offset[d]) <= unsigned(last);
     }
+    return whole;
+}
+
+// Returns true if 16-byte accesses can read or write the whole tile: it lies inside an array in global memory, and its rows
+// are contiguous and aligned. Sets `start` to the address of the tile's first element.
+template <typename Shape, typename T, typename Global>
+inline __device__ bool is_vectorizable(T* array, const Global& region, char*& start)
+{
+    const bool inside = is_inside<Shape>(array, region, start);
+    bool whole = __isGlobal(array) && region.data.strides[0] % VECTOR_BYTES == 0;
+    whole = whole && reinterpret_cast<uint64_t>(start) % VECTOR_BYTES == 0 && inside;
     return whole;
 }
 

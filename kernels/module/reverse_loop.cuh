@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The reverse pass of a loop that adds products to C. The gradient G of C is the same in all iterations, so it is copied into
-// slots before the loop. A turn of the pipeline loads the tiles A and B of an iteration into a stage. It starts the products
-// for the gradients of the iteration before:
+// slots before the loop. An iteration loads the tiles A and B into a stage, and computes the gradients of the iteration before:
 //
 //     gradient of A = G B^T        gradient of B = A^T G
 //
-// While tensor cores work, it adds the gradients of the iteration before that one to those of the arrays. Sums stay in registers
-// until the products are complete. Then they take the place of A and B in the stage. The problem of such a product has gradient_is_a: true if G is its left operand, and threads: the first ones of the
+// Their sums stay in registers. Then they take the place of A and B in the stage, from where they are added to the arrays'
+// gradients. The problem of such a product has gradient_is_a: true if G is its left operand, and threads: the first ones of the
 // block, which compute it.
 #pragma once
 
@@ -64,13 +63,14 @@ template <class T, int M, int N, int STAGE_BYTES> struct ReverseLoop {
     static constexpr int PARTS = sizeof(T) == 2 ? 2 : 1;
     static constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(T)), VECTORS = M * N / PER_VECTOR;
     static constexpr int MOST = (VECTORS + WP_TILE_BLOCK_DIM - 1) / WP_TILE_BLOCK_DIM;  // of a thread
+    static constexpr int STAGES = 2;
 
-    unsigned gradient;          // address of the first part of G
-    unsigned to, from, before;  // addresses of the stages of this iteration, of the one before, and of the one before that
-    float unscale;              // what the gradients are multiplied by
-    int parts;                  // of G that are not zero
-    int loaded, multiplied;     // true if `from` has tiles, and if `before` has gradients
-    int more;                   // true if another iteration may follow
+    unsigned gradient;  // address of the first part of G
+    unsigned to, from;  // addresses of the stages of this iteration and of the one before
+    float unscale;      // what the gradients are multiplied by
+    int parts;          // of G that are not zero
+    int pending;        // true if an iteration is loaded and not yet multiplied
+    int more;           // true if another iteration may follow
 
     // Copies G, in `memory` or elsewhere, to slots in `memory`. The stages follow them.
     template <class Sum> inline __device__ void begin(unsigned memory, const Sum* c_gradient)
@@ -78,10 +78,9 @@ template <class T, int M, int N, int STAGE_BYTES> struct ReverseLoop {
         gradient = (memory + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         to = gradient + PARTS * PART_BYTES;
         from = to + STAGE_BYTES;
-        before = from + STAGE_BYTES;
         unscale = 1;
         parts = 1;
-        loaded = multiplied = false;
+        pending = false;
         more = true;
         WP_TILE_SYNC();  // other threads may still add to G
         wt::Vector<Sum, PER_VECTOR> values[MOST];
@@ -118,7 +117,7 @@ template <class T, int M, int N, int STAGE_BYTES> struct ReverseLoop {
 #endif
     }
 
-    // Waits for the tiles of the iteration before, and for the gradients of the one before that.
+    // Waits for the tiles of the iteration before.
     inline __device__ void wait() const
     {
         if (more)
@@ -165,15 +164,12 @@ template <class T, int M, int N, int STAGE_BYTES> struct ReverseLoop {
         });
     }
 
-    // Begins the next turn. After the last iteration, turns without a load follow.
     inline __device__ void next()
     {
-        const unsigned free = before;
-        before = from;
-        from = to;
-        to = free;
-        multiplied = loaded;
-        loaded = more;
+        const unsigned loaded = to;
+        to = from;
+        from = loaded;
+        pending = true;
     }
 
 private:
@@ -235,17 +231,14 @@ private:
     }
 };
 
-// A tile's first row and column in its array, in the iterations of the stages `to`, `from` and `before`.
+// A tile's first row and column in its array, in this iteration and in the one before.
 struct Places {
-    int rows[3], columns[3];
+    int row, column, last_row, last_column;
 
     inline __device__ void next()
     {
-#pragma unroll
-        for (int i = 2; i > 0; --i) {
-            rows[i] = rows[i - 1];
-            columns[i] = columns[i - 1];
-        }
+        last_row = row;
+        last_column = column;
     }
 };
 
@@ -258,8 +251,8 @@ template <typename Loader> struct PlacedSlot {
 
     template <typename Global> inline __device__ void operator=(const Global& source)
     {
-        places.rows[0] = source.offset[0];
-        places.columns[0] = source.offset[1];
+        places.row = source.offset[0];
+        places.column = source.offset[1];
         Slot<Loader> {loader, address} = source;
     }
 };
@@ -272,7 +265,7 @@ template <typename Loader> struct LoadPlaced {
     template <typename Tile> inline __device__ PlacedSlot<Loader> operator<<(Tile&) const { return {loader, address, places}; }
 };
 
-// Adds the gradient of a tile, which lies in a slot of the stage `before`, to that of the array from which it was loaded.
+// Adds the gradient of a tile, which lies in a slot, to the gradient of the array from which the iteration before loaded it.
 template <typename Tile, typename T>
 inline __device__ void add_to_gradient(unsigned slot, wp::array_t<T>& array, wp::array_t<T>& adj_array, const Places& places)
 {
@@ -282,7 +275,7 @@ inline __device__ void add_to_gradient(unsigned slot, wp::array_t<T>& array, wp:
     T* const to = adj_array.data ? adj_array.data : array.grad;
     if (!to)
         return;
-    wp::tile_global_t<T, Shape> region(array, wp::tile_coord(places.rows[2], places.columns[2]));
+    wp::tile_global_t<T, Shape> region(array, wp::tile_coord(places.last_row, places.last_column));
     if constexpr (VectorAdd<T>::EXISTS) {
         char* start;
         if (is_vectorizable<Shape>(to, region, start)) {

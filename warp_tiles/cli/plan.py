@@ -109,9 +109,9 @@ def print_plan(item: ModulePlan) -> None:
         ]
         print_table("loops of products", ("kernel", "line", "products", "what is done", "reason"), cells)
     if gradients := [
-        [loop.kernel, f"{loop.file}:{loop.line}", loop.gradients] for loop in item.loops if loop.gradients
+        [loop.kernel, f"{loop.file}:{loop.line}", loop.gradients, loop.reverse] for loop in item.loops if loop.gradients
     ]:
-        print_table("gradients of loops on a tape", ("kernel", "line", "computed by"), gradients)
+        print_table("gradients of loops", ("kernel", "line", "on a tape", "the adjoint kernel's products"), gradients)
     if item.loops_reason:
         print_table("loops of products", ("reason",), [[f"loops stay as Warp generates them: {item.loops_reason}"]])
     if item.register_limit is not None:

@@ -1,8 +1,7 @@
 """Writes the reverse passes of loops that load into stages as C++: the bodies of macros, and the types of products.
 
-A turn of the pipeline loads the tiles of an iteration into a stage, computes the gradients of the iteration before, and
-adds those of the iteration before that one to the arrays' gradients. After the loop the program jumps to the products
-until no stage is left.
+An iteration loads its tiles into one stage, and then computes the gradients of the iteration before. After the loop the
+program jumps to the products once more, for the last iteration.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from warp_tiles.codegen.loops import LoopDecision
 from warp_tiles.codegen.macros import STATEMENT, Macros, hook_of, pointer
 from warp_tiles.codegen.reverse import ReverseRing, TileGradient
 from warp_tiles.gemm.dtypes import DTYPES
+
+_SYNC = "WP_TILE_SYNC();"
 
 
 def reversed_types(decision: LoopDecision) -> Iterator[str]:
@@ -61,9 +62,9 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
     macros.replace(Hook.REPLAY, hook_of(ring.product), "")
     products = " ".join(_products(ring, name, places))
     moved = " ".join(f"{place}.next();" for place in places.values())
-    end = f"if (!{name}.more && !{name}.loaded) goto {done}; {name}.next(); {moved} if (!{name}.more) goto {multiply};"
-    macros.replace(Hook.ADJOINT, hook_of(ring.product), f"{multiply}:; {name}.wait(); {{ {products} }} {end}")
-    macros.add(Hook.REVERSE_END, loop, f"{name}.more = false; goto {multiply}; {done}:; WP_TILE_SYNC();")
+    turn = f"{multiply}:; if ({name}.pending) {{ {name}.wait(); {products} }} if (!{name}.more) goto {done};"
+    macros.replace(Hook.ADJOINT, hook_of(ring.product), f"{turn} {name}.next(); {moved}")
+    macros.add(Hook.REVERSE_END, loop, f"{name}.more = false; goto {multiply}; {done}:;")
     if extra:
         macros.add(Hook.REVERSE_END, loop, f"wp::tile_shared_storage_t::alloc(-{extra});")
 
@@ -71,25 +72,21 @@ def emit_reverse(macros: Macros, decision: LoopDecision) -> None:
 def _products(ring: ReverseRing, name: str, places: dict[str, str]) -> Iterator[str]:
     """Yields the statements that compute the gradients of an iteration and add them to the arrays' gradients."""
     kinds = {gradient.tile.name: _name(ring, gradient) for gradient in ring.gradients}
-    adds = []
-    for gradient in ring.gradients:
-        tile, array = gradient.tile.name, gradient.array
-        arguments = f"{_slot(ring, f'{name}.before', tile)}, {array.name}, {array.adjoint}, {places[tile]}"
-        adds.append(f"wt_module::add_to_gradient<decltype({tile})>({arguments});")
-    yield f"const auto wt_add = [&] {{ if ({name}.multiplied) {{ {' '.join(adds)} }} }};"
-    # all of this is one block, because the compiler waits for products whose sums cross others
-    yield f"if ({name}.loaded) {{"
     for gradient in ring.gradients:
         tile, kind = gradient.tile.name, kinds[gradient.tile.name]
         other = _slot(ring, f"{name}.from", gradient.other.name)
         yield f"{kind}::Sums wt_sums_{tile}; {name}.multiply<{kind}>(wt_sums_{tile}, {other});"
-    yield "wt_add();"
     for tile, kind in kinds.items():
         yield f"{name}.complete<{kind}>(wt_sums_{tile});"
-    yield "WP_TILE_SYNC();"  # all threads have read the stage
+    yield _SYNC  # all threads have read the stage
     for tile, kind in kinds.items():
         yield f"{name}.replace<{kind}, decltype({tile})>(wt_sums_{tile}, {_slot(ring, f'{name}.from', tile)});"
-    yield "} else { wt_add(); }"
+    yield _SYNC
+    for gradient in ring.gradients:
+        tile, array = gradient.tile.name, gradient.array
+        arguments = f"{_slot(ring, f'{name}.from', tile)}, {array.name}, {array.adjoint}, {places[tile]}"
+        yield f"wt_module::add_to_gradient<decltype({tile})>({arguments});"
+    yield _SYNC  # the next iteration loads into the stage
 
 
 def _slot(ring: ReverseRing, stage: str, tile: str) -> str:

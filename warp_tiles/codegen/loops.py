@@ -84,13 +84,14 @@ class LoopDecision:
     @property
     def reverse_reason(self) -> str:
         """The decision about its reverse pass in words; empty without one."""
-        return self.reverse.reason if isinstance(self.reverse, ReverseRing) else self.reverse
+        if isinstance(self.reverse, ReverseRing):
+            return self.reverse.reason
+        return f"no stages: {self.reverse}" if self.reverse else ""
 
     @property
-    def instructions(self) -> tuple[str, ...]:
-        """The instructions of staged products, forward and backward."""
-        backward = self.reverse.answer.instructions if isinstance(self.reverse, ReverseRing) else ()
-        return tuple(dict.fromkeys(name for name in (self.instruction, *backward) if name))
+    def reverse_instructions(self) -> tuple[str, ...]:
+        """The instructions of staged products of its reverse pass; empty without stages."""
+        return self.reverse.answer.instructions if isinstance(self.reverse, ReverseRing) else ()
 
 
 def decide(

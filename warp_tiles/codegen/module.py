@@ -110,7 +110,7 @@ class GeneratedModule:
                 decision.sums,
                 self._gradients(decision.function, settings),
                 decision.reverse_reason,
-                decision.instructions,
+                decision.reverse_instructions,
             )
             for decision in self._decide(functions, settings, suffix)
             for kernel in self.trace.kernels_of.get(decision.function, ())

@@ -14,7 +14,9 @@ from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, Staged
 from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, GemmVariant, Operand
 from warp_tiles.heuristics.main_loop import OTHER_REGISTERS, extra_bytes_of, shared_limit, staged_product
 
-STAGES = 3  # of tiles that are loaded, of tiles that are multiplied, and of gradients
+# An iteration's products take longer than the loads of the next one. A third stage, so that gradients are added while
+# tensor cores multiply, was no faster on an H200 (not on record): atomic additions to the L2 cache take the time.
+STAGES = 2
 _VECTOR_BYTES = 16
 
 

@@ -151,8 +151,8 @@ class PlannedLoop:
         instruction: ``wgmma`` or an ``mma.sync`` such as ``mma_m16n8k16`` if it multiplies tiles in stages, else empty.
         sums: Registers of a thread that hold sums of such products.
         gradients: How a ``wp.Tape`` computes its gradients, and why; empty if the kernel has no adjoint.
-        reverse: How the adjoint kernel multiplies from stages, or the reason why it does not; empty without an adjoint.
-        instructions: The instructions of products in stages, forward and backward.
+        reverse: How the adjoint kernel multiplies from stages, or ``no stages`` and why; empty without an adjoint.
+        reverse_instructions: The instructions of these products.
     """
 
     kernel: str
@@ -166,11 +166,11 @@ class PlannedLoop:
     sums: int = 0
     gradients: str = ""
     reverse: str = ""
-    instructions: tuple[str, ...] = ()
+    reverse_instructions: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints."""
-        return {**vars(self), "instructions": list(self.instructions)}
+        return {**vars(self), "reverse_instructions": list(self.reverse_instructions)}
 
     def describe(self) -> str:
         """The decision in words."""
@@ -227,7 +227,8 @@ class ModulePlan:
     @property
     def arch_suffix(self) -> str:
         """``a`` if a loop multiplies by wgmma, which only ``sm_90a`` has; else empty."""
-        return "a" if any("wgmma" in loop.instructions for loop in self.loops) else ""
+        used = {name for loop in self.loops for name in (loop.instruction, *loop.reverse_instructions)}
+        return "a" if "wgmma" in used else ""
 
     @property
     def target(self) -> str:

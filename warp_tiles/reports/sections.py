@@ -213,7 +213,7 @@ def _loops_table(loops: Sequence[Json]) -> Markup:
             str(loop.get("products")),
             _treatment(loop),
             str(loop.get("reason") or ""),
-            str(loop.get("gradients") or ""),
+            _with_more(str(loop.get("gradients") or ""), str(loop.get("reverse") or "")),
         )
         for loop in loops
     ]

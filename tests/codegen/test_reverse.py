@@ -1,0 +1,202 @@
+"""Reverse passes of loops that load into stages, decided from hand-written traces: a test for each reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.codegen import traces as t
+from tests.heuristics.test_main_loop import variant_of
+from warp_tiles.codegen.emit import skip_replays
+from warp_tiles.codegen.emit_reverse import emit_reverse, reversed_types
+from warp_tiles.codegen.loops import LoopDecision, decide
+from warp_tiles.codegen.macros import Macros
+from warp_tiles.codegen.reverse import ReverseRing
+from warp_tiles.codegen.stages import LoopTarget
+from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Node, Operation, Tile
+from warp_tiles.gemm.main_loop import LoopChoice
+
+M, N, K = 64, 64, 64
+A, B, C, D = t.tile("a", M, K, "float16"), t.tile("b", K, N, "float16"), t.tile("c", M, N), t.tile("d", M, N)
+TARGET = LoopTarget({0: variant_of(M, N, K, 128)}, ("wgmma", "mma"))
+ARRAYS = {name: Array(f"var_{name}", True, f"adj_{name}") for name in "AB"}
+
+
+def load(tile: Tile, name: str, **fields: Any) -> Operation:
+    return t.load(tile, ARRAYS[name], **{"reverses": True, "zeroes": True, **fields})
+
+
+def body(c: Tile = C, **fields: Any) -> tuple[Operation, Operation, Operation]:
+    return load(A, "A"), load(B, "B"), t.product(A, B, c, **{"reverses": True, **fields})
+
+
+def loop(*nodes: Node, **fields: Any) -> Any:
+    return t.loop(*nodes, **{"reverses": True, **fields})
+
+
+def kernel(*nodes: Node, tiles: tuple[Tile, ...] = (C, A, B), **fields: Any) -> FunctionTrace:
+    return t.function(*nodes, frame=tuple((tile.name, tile.size_bytes) for tile in tiles), **fields)
+
+
+def decided(*nodes: Node, target: LoopTarget = TARGET, ahead: bool = True, **fields: Any) -> LoopDecision:
+    """The decision about the last loop of a kernel that has an adjoint."""
+    found = kernel(*nodes, **fields)
+    module = t.module(found, reversed=frozenset({found.label}))
+    return decide(module, found, t.sums_of(0, 1), ahead=ahead, target=target)[-1]
+
+
+def ring_of(*nodes: Node, **fields: Any) -> ReverseRing:
+    ring = decided(*nodes, **fields).reverse
+    assert isinstance(ring, ReverseRing), ring
+    return ring
+
+
+# ---- loops with stages
+
+
+def test_gradients_are_products_of_the_other_tile() -> None:
+    ring = ring_of(t.zeros(C), loop(*body()))
+    of_a, of_b = ring.gradients
+    assert [(g.tile, g.other, g.array) for g in ring.gradients] == [(A, B, ARRAYS["A"]), (B, A, ARRAYS["B"])]
+    assert (of_a.product.variant.size, of_a.product.gradient_is_a) == ("64x64x64", True)
+    assert (of_b.product.variant.size, of_b.product.gradient_is_a) == ("64x64x64", False)
+    assert (ring.first, ring.c, ring.stage_bytes) == (C, C, 2 * K * (M + N))
+    assert ring.answer.instructions == ("wgmma",)
+
+
+def test_memory_of_gradients_is_idle_too() -> None:
+    first = ring_of(t.zeros(C), loop(*body()))
+    assert first.answer.bytes == 2 * 2 * M * N + 2 * first.stage_bytes
+    assert first.answer.bytes > 4 * M * N + first.stage_bytes, "more than the tiles without their gradients"
+    assert first.answer.extra_bytes == 0
+
+
+def test_a_start_value_keeps_its_gradient() -> None:
+    ring = ring_of(t.load(C), loop(*body()))
+    assert (ring.first, ring.answer.extra_bytes) == (A, ring.answer.bytes + 1024 - 2 * ring.stage_bytes)
+
+
+def test_a_function_without_an_adjoint_has_no_reverse_pass() -> None:
+    found = kernel(t.zeros(C), loop(*body()))
+    (decision,) = decide(t.module(found), found, t.sums_of(0), ahead=True, target=TARGET)
+    assert decision.reverse == ""
+    assert decision.reverse_reason == ""
+
+
+def test_instructions_and_sums_of_both_directions() -> None:
+    target = LoopTarget({0: variant_of(M, N, 32, 128)}, ("wgmma", "mma"))
+    a, b = t.tile("a", M, 32, "float16"), t.tile("b", 32, N, "float16")
+    nodes = load(a, "A"), load(b, "B"), t.product(a, b, C, reverses=True)
+    decision = decided(t.zeros(C), loop(*nodes), tiles=(C, a, b), target=target)
+    assert decision.instruction == "wgmma"
+    assert decision.reverse_instructions == ("wgmma", "mma_m16n8k16")
+    assert decision.sums == 32
+    assert decision.reverse_reason.startswith("wgmma and mma_m16n8k16 from stages of 8192 bytes")
+
+
+# ---- reasons for none
+
+VIEW = t.tile("v", memory=frozenset({"a"}))
+OTHER = t.tile("e", M, K, "float16")
+
+
+def changing() -> tuple[Node, ...]:
+    made = t.operation("view", ARRAYS["A"], effect=Effect.NONE, results=(ARRAYS["A"],))
+    return made, *body()
+
+
+REASONS = {
+    "its adjoints are no statements": (loop(load(A, "A", reverses=False), *body()[1:]), "statements of their own"),
+    "gradients are set to zeros elsewhere": (loop(load(A, "A", zeroes=False), *body()[1:]), "statements of their own"),
+    "the product's adjoint": (loop(*body(reverses=False)), "statements of their own"),
+    "a loop without hooks": (loop(*body(), reverses=False), "no range loop"),
+    "while": (loop(*body(), kind="while"), "no range loop"),
+    "one tile twice": (
+        loop(load(A, "A"), t.product(A, t.alias(VIEW, A).results[0], C, reverses=True)),  # type: ignore[arg-type]
+        "an operand",
+    ),
+    "another operation": (loop(*body(), t.operation("tile_sum", D)), "tile_sum works on a tile"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_reasons(name: str) -> None:
+    node, reason = REASONS[name]
+    decision = decided(t.zeros(C), node)
+    assert isinstance(decision.reverse, str)
+    assert reason in decision.reverse
+
+
+def test_two_products_have_no_stages() -> None:
+    first, second, product = body()
+    decision = decided(t.zeros(C), loop(first, second, product, t.product(A, B, C, reverses=True)))
+    assert decision.reverse == "the loop has 2 products"
+
+
+def test_a_view_other_than_the_transpose() -> None:
+    view = t.alias(t.tile("v", K, M, "float16", memory=frozenset({"a"})), A, name="tile_reshape")
+    decision = decided(t.zeros(C), loop(load(A, "A"), view, load(B, "B"), t.product(A, B, C, reverses=True)))
+    assert decision.reverse == "it makes views of its tiles"
+
+
+def test_c_of_the_caller_has_no_memory_of_its_own() -> None:
+    c = t.parameter("c", M, N)
+    assert decided(loop(*body(c)), parameters=("c",)).reverse == "C has no memory of its own"
+
+
+def test_an_adjoint_before_the_loop_reads_c() -> None:
+    reads = t.operation("tile_map", C, results=(D,))
+    assert decided(t.zeros(C), reads, loop(*body()), tiles=(C, A, B, D)).reverse == "the reverse pass reads C"
+
+
+def test_settings() -> None:
+    nodes = t.zeros(C), loop(*body())
+    off = LoopTarget(obstacle="main_loop is 'two_buffers'")
+    assert decided(*nodes, target=off).reverse == "main_loop is 'two_buffers'"
+    assert decided(*nodes, ahead=False).reverse == "the setting wide_moves is off"
+    mma = LoopTarget(TARGET.variants, ("mma",), "main_loop is 'mma'", LoopChoice("mma"))
+    assert ring_of(*nodes, target=mma).answer.instructions == ("mma_m16n8k16",)
+
+
+# ---- the code
+
+
+def test_extra_memory_is_returned() -> None:
+    start = t.load(C)
+    decision = decided(start, loop(*body()))
+    macros, function = Macros(), kernel(start, decision.loop)
+    emit_reverse(macros, decision)
+    found = dict(line.removeprefix("#define ").partition(" ")[::2] for line in macros.definitions([function]))
+    extra = decision.reverse_extra_bytes
+    assert extra > 0
+    assert found[f"WT_REVERSE_BEGIN_{decision.loop.hook}"].count("wp::tile_shared_storage_t::alloc") == 1
+    assert f"alloc({extra})" in found[f"WT_REVERSE_BEGIN_{decision.loop.hook}"]
+    assert found[f"WT_REVERSE_END_{decision.loop.hook}"].endswith(f"alloc(-{extra});")
+
+
+def test_statements_of_the_reverse_pass_are_replaced() -> None:
+    transposed = t.tile("at", M, K, "float16", memory=frozenset({"a"}))
+    stored = t.tile("a", K, M, "float16")
+    view = t.alias(transposed, stored, hook=t.number(), reverses=True)
+    nodes = load(stored, "A"), load(B, "B"), view, t.product(transposed, B, C, reverses=True)
+    target = LoopTarget({0: variant_of(M, N, K, 128, layout="cr")}, TARGET.families)
+    decision = decided(t.zeros(C), loop(*nodes), tiles=(C, stored, B), target=target)
+    function = kernel(t.zeros(C), decision.loop)
+    macros = Macros()
+    skip_replays(macros, function, {0})
+    emit_reverse(macros, decision)
+    found = dict(line.removeprefix("#define ").partition(" ")[::2] for line in macros.definitions([function]))
+    first, second, _, product = nodes
+    for operation in (first, second):
+        assert found[f"WT_ADJOINT_{operation.hook}(...)"] == found[f"WT_ZERO_{operation.hook}(...)"] == ""
+        assert found[f"WT_REPLAY_{operation.hook}(...)"].startswith("wt_module::LoadPlaced<")
+    assert found[f"WT_REPLAY_{second.hook}(...)"].endswith("wt::arch::commit_copies();")
+    assert found[f"WT_ADJOINT_{view.hook}(...)"] == found[f"WT_REPLAY_{product.hook}(...)"] == ""
+    adjoint = found[f"WT_ADJOINT_{product.hook}(...)"]
+    assert f"wt_module::add_to_gradient<decltype(a)>(wt_reverse_{decision.loop.hook}.from + 0, var_A, adj_A" in adjoint
+    assert found[f"WT_REVERSE_END_{decision.loop.hook}"].endswith(f"wt_reverse_done_{decision.loop.hook}:;")
+    of_a, of_b = reversed_types(decision)
+    assert "m = 64, n = 64, k = 64, warps_m = 1, warps_n = 1, threads = 128;" in of_a
+    assert "a_k_major = true, b_k_major = true, gradient_is_a = false;" in of_a, "B G^T"
+    assert "a_k_major = true, b_k_major = false, gradient_is_a = false;" in of_b, "A^T G"
