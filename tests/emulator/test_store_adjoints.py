@@ -270,7 +270,8 @@ def shapes(
     v = wp.tile_load(V, shape=(32, 1), storage="shared")
     column = wp.tile_broadcast(v, shape=(32, 24))
     row = wp.tile_broadcast(wp.tile_view(c, offset=(3, 1), shape=(1, 24)), shape=(32, 24))
-    wp.tile_store(C, wp.tile_astype(column + column + row, dtype=wp.float16))
+    right = wp.tile_view(c, offset=(0, 8), shape=(32, 24))
+    wp.tile_store(C, wp.tile_astype(column + column + row + right, dtype=wp.float16))
     wp.tile_store(D, wp.tile_astype(wp.tile_view(c, offset=(1, 1), shape=(8, 8)), dtype=wp.float16))
     wp.tile_store(E, wp.tile_astype(wp.tile_view(c, offset=(0, 4), shape=(32, 12)), dtype=wp.float16))
 """
@@ -278,9 +279,14 @@ def shapes(
 
 def test_shapes(machine: Machine, tmp_path: Path) -> None:
     """Threads with different columns, fewer vectors than threads, unaligned views, and rows without vectors."""
+    check_shapes(machine, tmp_path / "m")
+
+
+def check_shapes(machine: Machine, folder: Path, edit: Callable[[str], str] | None = None) -> None:
     module = load(SHAPES, block_dim=64)
     with warp_tiles.enabled():
-        generated = generate(module, tmp_path / "m", 90, 64)
+        generated = generate(module, folder, 90, 64)
+    assert generated.source.count(CALL) == 3
     draw = np.random.default_rng(4)
     a, b, v, *gradients = (
         draw.integers(0, 2, shape).astype(dtype)
@@ -292,16 +298,39 @@ def test_shapes(machine: Machine, tmp_path: Path) -> None:
     of_c = np.zeros((32, 32), dtype=np.float32)
     outputs = [np.zeros_like(one) for one in gradients]
     given = [np.zeros_like(a), np.zeros_like(b), np.zeros_like(v), *map(np.copy, gradients)]
-    outcome = EmulatedKernels(machine, generated).backward(module.shapes, (1,), [a, b, v, *outputs], given)
+    emulated = EmulatedKernels(machine, generated, edit)
+    outcome = emulated.backward(module.shapes, (1,), [a, b, v, *outputs], given)
     assert outcome.error == ""
     g, of_view, of_rows, of_transpose = (one.astype(np.float32) for one in gradients)
     of_c[3, 1:25] += g.sum(axis=0)
+    of_c[:, 8:] += g
     of_c[1:9, 1:9] += of_view
     of_c[:, 4:16] += of_rows
     of_c += of_transpose.T
     assert np.array_equal(outcome.arrays["adj_V"], 2 * g.sum(axis=1, keepdims=True))
     assert np.array_equal(outcome.arrays["adj_A"], of_c @ b.T)
-    assert generated.source.count(CALL) == 3
+    assert not any(outcome.arrays[f"adj_{name}"].any() for name in "CDEF")
+
+
+FAULTS = {
+    "operands that share memory are added without atomics": ("reverse_store<3, true>", "reverse_store<3, false>"),
+    "no barrier at the end": ("    WP_TILE_SYNC();  // other threads read the gradients next", ""),
+    "the array's gradient is kept": ("= uint4 {0, 0, 0, 0};", ";"),
+    "threads sum different columns": ("SUMS = FIXED &&", "SUMS ="),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(machine: Machine, tmp_path: Path, fault: str) -> None:
+    text, other = FAULTS[fault]
+
+    def edit(source: str) -> str:
+        if text not in source:
+            raise LookupError(text)
+        return source.replace(text, other)
+
+    with pytest.raises(AssertionError):
+        check_shapes(machine, tmp_path / "m", edit)
 
 
 @pytest.mark.parametrize("form", ["rounded", "nonlinear float16"])
