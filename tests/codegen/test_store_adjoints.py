@@ -151,6 +151,15 @@ def test_numbers_between() -> None:
     assert count(start, changed, FIRST, end, LAST, store()) == 0
 
 
+def test_arrays_between() -> None:
+    """The adjoint of a read may add to the gradient of the stored array, which the adjoint of the store clears."""
+    read, shape = number("load", Array("C"), result=Scalar("k")), number("shape", Array("C"), result=Scalar("k"))
+    called = t.call("f", Scalar("struct"), effect=Effect.NONE, results=(Scalar("k"),))
+    assert count(read, called, *CHAIN) == count(*CHAIN, read, called) == 1
+    assert count(FIRST, read, LAST, store()) == count(FIRST, called, LAST, store()) == 0
+    assert count(FIRST, shape, LAST, store()) == 1
+
+
 def test_views_between() -> None:
     last = compute("add", E, VIEW)
     assert count(FIRST, t.alias(VIEW, W, "tile_broadcast"), last, store()) == 1

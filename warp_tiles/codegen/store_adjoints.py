@@ -13,9 +13,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from warp_tiles.codegen.effects import ELEMENTWISE, INPLACE, MAP, STORE, TRANSPOSE
+from warp_tiles.codegen.effects import ELEMENTWISE, INPLACE, MAP, SHAPE, STORE, TRANSPOSE
 from warp_tiles.codegen.stores import ComputedStore, computed_stores
 from warp_tiles.codegen.trace import (
+    Array,
     Effect,
     FunctionTrace,
     Loop,
@@ -79,10 +80,8 @@ def _keeps_operands(module: ModuleTrace, function: FunctionTrace, found: Compute
     numbers -= _constants(function)
     nodes, end = path_to(function.nodes, found.store)[-1]
     between = operations(nodes[nodes.index(found.operations[0]) : end])
-    for operation in between:
-        # the adjoint of such an operation comes before the gradients of its results are complete
-        if operation not in found.operations and (_names(operation) & numbers or _is_transpose(operation)):
-            return False
+    if any(_needs_order(operation, numbers) for operation in between if operation not in found.operations):
+        return False
     return not any(
         _may_change(module, function, operation, found.sources, numbers)
         for operation in _following(function, found.store)
@@ -105,6 +104,15 @@ def _constants(function: FunctionTrace) -> set[str]:
         if scalars and all(value.constant is not None or value.name in found for value in scalars):
             found |= _results(operation) - changed
     return found
+
+
+def _needs_order(operation: Operation, numbers: set[str]) -> bool:
+    """True if the adjoint of an operation may not run before the adjoint of the store and those of earlier operations.
+
+    It may need complete gradients of its results, change an operand, or add to the gradient of the stored array.
+    """
+    reads = operation.name != SHAPE and any(isinstance(value, Array) for value in operation.operands)
+    return reads or bool(operation.callee) or _is_transpose(operation) or bool(_names(operation) & numbers)
 
 
 def _following(function: FunctionTrace, store: Operation) -> Iterator[Operation]:
