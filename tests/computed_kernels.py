@@ -212,6 +212,37 @@ ROUNDED = (
     wp.tile_store(C, h * wp.float16(0.7) + h, offset=(i * 32, j * 32))
 """
 )
+# The reverse pass repeats no loop, so a gradient that depends on the product's elements needs one without a loop.
+NONLINEAR = """
+from typing import Any
+
+@wp.func
+def activated(x: wp.float32, bias: wp.float32):
+    y = 0.25 * (x - 8.0) + bias
+    return y * wp.tanh(y)
+
+@wp.func
+def store_activated(C: wp.array2d(dtype=wp.{out}), c: Any, row: Any, i: int, j: int):
+    d = wp.tile_map(activated, c, row)
+    e = wp.tile_map(wp.sin, d) * d - c / 3.0
+    wp.tile_store(C, wp.tile_astype(e, dtype=wp.{out}), offset=(i * 32, j * 32))
+
+@wp.kernel
+def rounded(
+    A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.{out}),
+    flag: int,
+):
+    i, j = wp.tid()
+    a = wp.tile_load(A, shape=(32, 16), offset=(i * 32, 0), storage="shared")
+    b = wp.tile_load(B, shape=(16, 32), offset=(0, j * 32), storage="shared")
+    c = wp.tile_matmul(a, b)
+    row = {row}
+    if flag > 0:
+        store_activated(C, c, row, i, j)
+"""
+# kernels with gradients: the type of C and the source of the kernel `rounded`
+REVERSED = {"rounded": ("float16", ROUNDED)}
+REVERSED |= {f"nonlinear {out}": (out, NONLINEAR.format(out=out, row=ROW)) for out in ("float16", "float32", "float64")}
 TYPES = ("float16", "float64", "int32", "uint8")
 SIZES = {"whole": (64, 64), "edges": (56, 40), "unaligned": (50, 37)}
 

@@ -5,6 +5,7 @@
 // float(x) as macros, so casts to these types are static_cast here.
 #pragma once
 
+#include "module/adjoint_chains.cuh"
 #include "module/adjoint_loads.cuh"
 #include "module/adjoint_stores.cuh"
 #include "module/pipeline.cuh"

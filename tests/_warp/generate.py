@@ -89,6 +89,7 @@ def expanded(source: str) -> str:
     for line in source.splitlines():
         if re.fullmatch(r"\s*WT_(?:WAIT|REPLAY_WAIT|(?:REVERSE_)?BEGIN|(?:REVERSE_)?END)_\d+", line):
             continue
+        line = re.sub(r"^(\s*)WT_RECOMPUTE_(\d+)\(.*\) (WT_ADJOINT_\2\()", r"\1\3", line)
         lines.append(re.sub(r"^(\s*)WT_(?:AT|REPLAY|ADJOINT|ZERO)_\d+\((.*)\)$", r"\1\2", line))
     return "\n".join(lines)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,10 @@ import warp as wp
 
 import warp_tiles
 from tests._warp.generate import all_nodes, comparable, expanded, generate, recorded_modules, warps_source
+from tests.computed_kernels import ROUNDED
 from tests.integration.helpers import gemm, load
 from tests.loop_forms import FORMS, LOAD_A, LOAD_B, START, STORE, Form, kernel
-from warp_tiles.codegen.effects import INPLACE, OPERATORS
+from warp_tiles.codegen.effects import ELEMENTWISE, INPLACE, OPERATORS
 from warp_tiles.codegen.trace import Branch, Loop, Operation, Tile
 
 RANGE_FORM = FORMS["bounds from a shape"]
@@ -42,6 +44,8 @@ def test_hooks_have_unique_numbers_and_are_in_the_source(name: str) -> None:
                 if node.hook is not None:
                     assert f"WT_AT_{node.hook}(" in generated.source
                     assert (f"WT_ADJOINT_{node.hook}(" in generated.source) == node.reverses
+                    is_repeated = node.reverses and node.name in ELEMENTWISE
+                    assert (f"WT_RECOMPUTE_{node.hook}(" in generated.source) == is_repeated
                     assert (f"WT_ZERO_{node.hook}(" in generated.source) == node.zeroes
             elif isinstance(node, Loop):
                 assert f"WT_BEGIN_{node.hook}\n" in generated.source
@@ -110,6 +114,15 @@ def test_outside_the_hooks_the_source_equals_warps(name: str) -> None:
     with warp_tiles.enabled():
         source = generate(module).source
     assert "WT_" in source
+    assert comparable(expanded(source)) == before
+
+
+def test_hooks_of_elementwise_operations() -> None:
+    module = load(ROUNDED, block_dim=64)
+    before = comparable(warps_source(module))
+    with warp_tiles.enabled():
+        source = generate(module).source
+    assert len(re.findall(r"WT_RECOMPUTE_\d+\(.*\) WT_ADJOINT_\d+\(", source)) == 7
     assert comparable(expanded(source)) == before
 
 

@@ -47,9 +47,11 @@ def product(site: int = 0, a: object = A, b: object = B, c: object = C) -> Opera
 def test_names_of_hooks() -> None:
     assert [hook.name_of(3) for hook in Hook] == [
         *("WT_WAIT_3", "WT_REPLAY_WAIT_3", "WT_AT_3", "WT_REPLAY_3", "WT_BEGIN_3", "WT_END_3"),
-        *("WT_ADJOINT_3", "WT_ZERO_3", "WT_REVERSE_BEGIN_3", "WT_REVERSE_END_3"),
+        *("WT_ADJOINT_3", "WT_RECOMPUTE_3", "WT_ZERO_3", "WT_REVERSE_BEGIN_3", "WT_REVERSE_END_3"),
     ]
-    assert [hook for hook in Hook if hook.takes_statement] == [Hook.AT, Hook.REPLAY, Hook.ADJOINT, Hook.ZERO]
+    assert [hook for hook in Hook if hook.takes_statement] == [
+        *(Hook.AT, Hook.REPLAY, Hook.ADJOINT, Hook.RECOMPUTE, Hook.ZERO)
+    ]
     assert Hook.AT.around(3, "f(a, b);") == "WT_AT_3(f(a, b);)"
 
 

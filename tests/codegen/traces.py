@@ -36,6 +36,7 @@ def tile(name: str, rows: int = 16, cols: int = 16, dtype: str = "float32", **fi
         "storage": "shared",
         "memory": frozenset({name}),
         "size_bytes": rows * cols * SIZES[dtype],
+        "adjoint": f"adj_{name}",
     }
     return Tile(name, dtype, (rows, cols), **{**values, **fields})
 

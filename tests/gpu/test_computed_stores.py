@@ -9,7 +9,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.computed_kernels import BODIES, ROUNDED, SIZES, TYPES, Case, Values
+from tests.computed_kernels import BODIES, REVERSED, SIZES, TYPES, Case, Values
 from tests.integration.helpers import load
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -30,18 +30,20 @@ def test_forms(form: str, out: str, gpu: str) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_rounding_and_gradients_are_those_of_warp(size: str, gpu: str) -> None:
+@pytest.mark.parametrize("form", REVERSED)
+def test_rounding_and_gradients_are_those_of_warp(form: str, size: str, gpu: str) -> None:
     """The compiler may fuse a product and a sum in one of the kernels only."""
-    for ours, warps in zip(_rounded(size, gpu, hooked=True), _rounded(size, gpu, hooked=False)):
+    for ours, warps in zip(_rounded(form, size, gpu, hooked=True), _rounded(form, size, gpu, hooked=False)):
         assert np.any(warps != 0)
         np.testing.assert_allclose(ours, warps, rtol=2e-3, atol=2e-3)
 
 
-def _rounded(size: str, gpu: str, *, hooked: bool) -> list[Values]:
+def _rounded(form: str, size: str, gpu: str, *, hooked: bool) -> list[Values]:
     """C and the gradients of A and B."""
-    a, b, before, _ = Case("direct", "float16", size).arrays()
+    out, text = REVERSED[form]
+    a, b, before, _ = Case("direct", out, size).arrays()
     with warp_tiles.enabled() if hooked else nullcontext():
-        kernel = load(ROUNDED, block_dim=64).rounded
+        kernel = load(text, block_dim=64).rounded
         arrays = [wp.array(values, device=gpu, requires_grad=True) for values in (a, b, before)]
         with wp.Tape() as tape:
             wp.launch_tiled(kernel, dim=(2, 2), inputs=[*arrays, 1], block_dim=64, device=gpu)

@@ -24,6 +24,7 @@ class Call:
         hook: Number of the hook around the call, or None.
         constants: Values of constant operands, by identity of the operand.
         reverses: True if its adjoint has a hook.
+        statement: The statement that the reverse pass repeats, or empty.
     """
 
     function: Any = None
@@ -34,6 +35,7 @@ class Call:
     hook: int | None = None
     constants: dict[int, Any] = field(default_factory=dict)
     reverses: bool = False
+    statement: str = ""
 
 
 @dataclass

@@ -13,6 +13,7 @@ from warp_tiles._warp.trace_builder import RecordedBlock, RecordedOperation, Tra
 from warp_tiles._warp.values import Scalars, flatten, frame_of, is_array, is_reference, is_tile
 from warp_tiles.codegen.effects import (
     ASTYPE,
+    ELEMENTWISE,
     INPLACE,
     LOAD,
     MAP,
@@ -33,7 +34,8 @@ _ARITHMETIC_NODES = (
     *(ast.FunctionDef, ast.For, ast.While, ast.If, ast.IfExp),
     *(ast.Attribute, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.BinOp, ast.Name, ast.Subscript),
 )
-_REVERSED = (LOAD, MATMUL, TRANSPOSE)  # their adjoints have hooks, if the statements have
+# the adjoints of these have hooks, if the statements have
+_REVERSED = ELEMENTWISE | {LOAD, MATMUL, STORE, TRANSPOSE}
 _LOOP_JUMPS: dict[type[ast.AST], str] = {ast.Break: "break", ast.Continue: "continue"}
 
 
@@ -115,7 +117,7 @@ class Recorder:
             if effect is not Effect.ALIAS and name != LOAD and frame.function.is_builtin():
                 self._loads_in_flight = False
         if self._is_hooked(frame, name):
-            frame.hook = next(self._numbers)
+            frame.hook, frame.statement = next(self._numbers), replay or text
             if not frame.function.skip_replay:  # else Warp writes it into the reverse pass as a comment
                 replay = Hook.REPLAY.around(frame.hook, replay or text)
             text = Hook.AT.around(frame.hook, text)
@@ -136,7 +138,10 @@ class Recorder:
         if _name_of(call.function) not in _REVERSED or is_deterministic:  # which has arguments of its own
             return statement
         call.reverses = True
-        return Hook.ADJOINT.around(call.hook, statement)
+        hooked = Hook.ADJOINT.around(call.hook, statement)
+        if _name_of(call.function) in ELEMENTWISE:
+            hooked = f"{Hook.RECOMPUTE.around(call.hook, call.statement)} {hooked}"
+        return hooked
 
     def reversed_loop(self) -> AbstractContextManager[None]:
         """Puts hooks into the reverse pass of the innermost loop, while Warp ends the loop in the block."""

@@ -153,6 +153,7 @@ class TraceBuilder:
             int(kind.size_in_bytes()),
             parameter,
             dense,
+            var.emit_adj(),
         )
 
     def _is_argument(self, var: Any) -> bool:

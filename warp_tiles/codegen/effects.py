@@ -14,6 +14,8 @@ ADD_INPLACE = "add_inplace"  # the operator +=
 INPLACE = frozenset({ADD_INPLACE, "sub_inplace"})  # these change the elements of their first tile
 # operators on the elements of tiles, which compute a tile in registers as ASTYPE and MAP do
 OPERATORS = frozenset({"add", "sub", "mul", "div", "neg", "bit_and", "bit_or", "bit_xor"})
+# these compute each element of their result from the same elements of their tiles
+ELEMENTWISE = frozenset({ASTYPE, MAP}) | OPERATORS | INPLACE
 # Warp unrolls these, so that a thread holds index, address and value of all its elements at once
 INDEXED = frozenset({"tile_load_indexed", "tile_store_indexed", "tile_atomic_add_indexed"})
 # these make a view of an operand's memory: they read and write no element, and do not wait

@@ -11,6 +11,7 @@ The reverse pass repeats statements, with ``WT_REPLAY_WAIT_n`` and ``WT_REPLAY_n
 hooks of its own, with the numbers of the statement and of the loop:
 
     WT_ADJOINT_n(statement)               around the adjoint of a statement; may replace it
+    WT_RECOMPUTE_n(statement)             before the adjoint of an elementwise operation; may repeat the operation
     WT_ZERO_n(statement)                  where an iteration sets the gradient of the statement's tile to zeros
     WT_REVERSE_BEGIN_n, WT_REVERSE_END_n  before and after the reversed loop
 """
@@ -30,6 +31,7 @@ class Hook(Enum):
     BEGIN = "WT_BEGIN"
     END = "WT_END"
     ADJOINT = "WT_ADJOINT"
+    RECOMPUTE = "WT_RECOMPUTE"
     ZERO = "WT_ZERO"
     REVERSE_BEGIN = "WT_REVERSE_BEGIN"
     REVERSE_END = "WT_REVERSE_END"
@@ -45,4 +47,4 @@ class Hook(Enum):
     @property
     def takes_statement(self) -> bool:
         """True if the macro takes a statement as its argument."""
-        return self in (Hook.AT, Hook.REPLAY, Hook.ADJOINT, Hook.ZERO)
+        return self in (Hook.AT, Hook.REPLAY, Hook.ADJOINT, Hook.RECOMPUTE, Hook.ZERO)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from warp_tiles.codegen.effects import ELEMENTWISE
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.trace import Branch, FunctionTrace, Node, Operation, Tile
 
@@ -32,7 +33,8 @@ class Macros:
             for hook, number in _hooks(function.nodes, function.end_wait):
                 name = hook.name_of(number)
                 if hook.takes_statement:
-                    lines.append(f"#define {name}(...) {self._replaced.get(name, STATEMENT)}")
+                    default = "" if hook is Hook.RECOMPUTE else STATEMENT
+                    lines.append(f"#define {name}(...) {self._replaced.get(name, default)}")
                 else:
                     lines.append(f"#define {name} {' '.join(self._texts.get(name, ()))}".rstrip())
         return lines
@@ -47,6 +49,8 @@ def _hooks(nodes: Iterable[Node], end: int | None) -> Iterable[tuple[Hook, int]]
                 yield from ((Hook.AT, node.hook), (Hook.REPLAY, node.hook))
                 if node.reverses:
                     yield Hook.ADJOINT, node.hook
+                    if node.name in ELEMENTWISE:
+                        yield Hook.RECOMPUTE, node.hook
                 if node.zeroes:
                     yield Hook.ZERO, node.hook
             continue

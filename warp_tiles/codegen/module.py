@@ -9,6 +9,7 @@ from warp_tiles.codegen.adjoints import sites_without_replay, waiting_sites
 from warp_tiles.codegen.emit import emit_loads, emit_loops, skip_replays
 from warp_tiles.codegen.emit_reverse import emit_reverse, reversed_types
 from warp_tiles.codegen.emit_stages import staged_types
+from warp_tiles.codegen.emit_store_adjoints import emit_store_adjoints
 from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import LoopDecision, LoopSums, LoopTarget, decide
 from warp_tiles.codegen.macros import Macros
@@ -300,6 +301,7 @@ class GeneratedModule:
         for function in self.trace.functions.values():
             emit_loads(macros, plan_loads(function, ahead), plan_loads(function, reversed_loops))
             emit_computed_stores(macros, function)
+            emit_store_adjoints(macros, self.trace, function)
 
 
 def pointers(variant: GemmVariant) -> tuple[str, ...]:

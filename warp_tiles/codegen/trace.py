@@ -55,6 +55,7 @@ class Tile:
         size_bytes: Size of a dense tile of this shape.
         parameter: True for a parameter of the function.
         dense: True if its elements are stored row by row without gaps.
+        adjoint: The C++ variable of its gradient.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Tile:
     size_bytes: int
     parameter: bool = False
     dense: bool = True
+    adjoint: str = ""
 
     @property
     def owner(self) -> bool:

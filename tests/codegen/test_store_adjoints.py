@@ -1,0 +1,241 @@
+"""Which adjoints of stores are computed in bands, decided from hand-written traces, and their code."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.codegen import traces as t
+from warp_tiles.codegen.emit_store_adjoints import emit_store_adjoints
+from warp_tiles.codegen.hooks import Hook
+from warp_tiles.codegen.macros import Macros
+from warp_tiles.codegen.store_adjoints import ReversedStore, reversed_stores
+from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Node, Operation, Scalar, Tile, Value
+
+C, W = t.tile("c"), t.tile("w")
+D, E = t.register("d"), t.register("e")
+N = Scalar("n")
+
+
+def compute(name: str, *operands: Value, result: Tile = D, reverses: bool = True) -> Operation:
+    return t.operation(name, *operands, results=(result,), hook=t.number(), reverses=reverses)
+
+
+def convert(source: Tile = C, result: Tile = D, *, reverses: bool = True) -> Operation:
+    return compute("tile_astype", source, result=result, reverses=reverses)
+
+
+def store(tile: Tile = D, *, reverses: bool = True) -> Operation:
+    return t.operation("tile_store", tile, effect=Effect.WRITES, hook=t.number(), reverses=reverses)
+
+
+def number(name: str, *operands: Value, result: Scalar = N) -> Operation:
+    return t.operation(name, *operands, effect=Effect.NONE, results=(result,))
+
+
+def found(
+    *nodes: Node, callers: tuple[FunctionTrace, ...] = (), parameters: tuple[str, ...] = ()
+) -> list[ReversedStore]:
+    function = t.function(*nodes, parameters=parameters)
+    return list(reversed_stores(t.module(function, *callers), function))
+
+
+def count(*nodes: Node) -> int:
+    return len(found(*nodes))
+
+
+def test_stores_in_bands() -> None:
+    assert count(convert(), store()) == 1
+    assert count(compute("add", C, W, result=E), convert(E), store()) == 1
+    assert count(t.loop(convert(), store())) == count(t.branch(convert(), store())) == 1
+    assert count(compute("tile_map", Scalar("f"), C, Scalar("x", 2.0)), store()) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_types(dtype: str) -> None:
+    result = t.register("d", dtype=dtype)
+    assert count(convert(C, result), store(result)) == 1
+
+
+INTEGERS = Tile("i", "int32", (16, 16), "shared", frozenset({"i"}), 1024)
+VECTORS = Tile("i", "vec2f", (16, 16), "shared", frozenset({"i"}), 2048)
+NARROW = t.register("d", cols=6)
+HALVES = t.register("d", cols=12, dtype="float16")
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (convert(reverses=False), store()),
+        (convert(), store(reverses=False)),
+        (convert(INTEGERS), store()),
+        (convert(VECTORS), store()),
+        (convert(t.tile("c", cols=6), NARROW), store(NARROW)),
+        (convert(t.tile("c", cols=12), HALVES), store(HALVES)),
+        (convert(t.tile("c", cols=32)), store()),
+        (compute("tile_map", Scalar("f"), C, Array("x")), store()),
+        (convert(t.register("r")), store()),
+    ],
+)
+def test_other_stores(nodes: tuple[Node, ...]) -> None:
+    assert count(*nodes) == 0
+
+
+def test_one_dimension() -> None:
+    source, result = (Tile(n, "float32", (64,), "shared", frozenset({n}), 256) for n in "cd")
+    register = Tile("d", "float32", (64,), "register", result.memory, 256)
+    assert count(convert(source, register), store(register)) == 0
+
+
+# ---- operands that change
+
+FIRST, LAST = compute("mul", C, N, result=E), compute("add", E, W)
+CHAIN = FIRST, LAST, store()
+VIEW = t.view("v", C)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        t.addition(C, t.tile("x")),
+        t.zeros(W),
+        t.load(C),
+        t.fresh_product(t.tile("x"), t.tile("y"), C),
+        t.product(t.tile("x"), t.tile("y"), W),
+        t.alias(VIEW, C),
+        t.call("f", C),
+        t.operation("tile_sort", C),
+        t.operation("assert", effect=Effect.UNKNOWN),
+        t.operation("assign", N, Scalar("m"), effect=Effect.NONE),
+        number("mul", Scalar("m"), Scalar("m")),
+        t.call("f", N, effect=Effect.NONE, results=(Scalar("m"),)),
+    ],
+    ids=lambda one: str(one.name),
+)
+def test_later_changes(later: Operation) -> None:
+    assert count(*CHAIN, later) == 0
+    assert count(*CHAIN, t.loop(later)) == count(*CHAIN, t.branch(later)) == 0
+    assert count(t.branch(*CHAIN), later) == 0, "the reverse pass repeats all statements before the first adjoint"
+    assert count(t.loop(*CHAIN, kind="unrolled"), later) == 0
+    assert count(t.loop(*CHAIN), later) == 1, "each iteration of the reversed loop repeats its statements"
+    assert count(later, *CHAIN) == 1
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        t.addition(t.tile("x"), C),
+        store(C),
+        t.product(C, W, t.tile("x")),
+        compute("mul", C, N, result=t.register("x")),
+        t.alias(VIEW, C, "tile_broadcast"),
+        number("mul", N, N, result=Scalar("m")),
+        t.operation("return", effect=Effect.LEAVES),
+    ],
+    ids=lambda one: str(one.name),
+)
+def test_later_reads(later: Operation) -> None:
+    assert count(*CHAIN, later) == 1
+
+
+def test_numbers_between() -> None:
+    """The adjoint of such a statement runs before those of earlier operations."""
+    half = number("float16", Scalar("x", 0.5))
+    assert count(half, *CHAIN) == count(FIRST, half, LAST, store()) == 1
+    made = number("load", Array("s"))
+    assert count(made, *CHAIN) == 1
+    assert count(FIRST, made, LAST, store()) == 0
+    assert count(FIRST, number("mul", Scalar("m"), Scalar("m"), result=Scalar("k")), LAST, store()) == 1
+    changed = t.operation("assign", Scalar("h"), Scalar("m"), effect=Effect.NONE)
+    start, end = number("float16", Scalar("x", 0.5), result=Scalar("h")), number("neg", Scalar("h"))
+    assert count(start, FIRST, end, LAST, store()) == 1
+    assert count(start, changed, FIRST, end, LAST, store()) == 0
+
+
+def test_arrays_between() -> None:
+    """The adjoint of a read may add to the gradient of the stored array, which the adjoint of the store clears."""
+    read, shape = number("load", Array("C"), result=Scalar("k")), number("shape", Array("C"), result=Scalar("k"))
+    called = t.call("f", Scalar("struct"), effect=Effect.NONE, results=(Scalar("k"),))
+    assert count(read, called, *CHAIN) == count(*CHAIN, read, called) == 1
+    assert count(FIRST, read, LAST, store()) == count(FIRST, called, LAST, store()) == 0
+    assert count(FIRST, shape, LAST, store()) == 1
+
+
+def test_views_between() -> None:
+    last = compute("add", E, VIEW)
+    assert count(FIRST, t.alias(VIEW, W, "tile_broadcast"), last, store()) == 1
+    assert count(FIRST, t.alias(VIEW, W), last, store()) == 0, "its adjoint writes the tile"
+    assert count(t.alias(VIEW, W), FIRST, last, store()) == 1
+
+
+# ---- operands that share memory
+
+
+def test_operands_that_share_memory() -> None:
+    def overlap(*operands: Tile) -> bool:
+        (one,) = found(compute("tile_map", Scalar("f"), *operands), store())
+        return one.overlap
+
+    assert not overlap(C)
+    assert not overlap(C, W)
+    assert not overlap(C, C), "each of its elements is one operand"
+    assert overlap(C, VIEW)
+    assert overlap(W, C, t.view("v", C))
+
+
+def test_parameters_that_share_memory() -> None:
+    p, q = t.parameter("p"), t.parameter("q")
+    nodes = compute("add", p, q), store()
+
+    def overlap(*passed: Tile) -> bool:
+        caller = t.function(t.call("k", *passed), label="caller")
+        (one,) = found(*nodes, callers=(caller,), parameters=("p", "q"))
+        return one.overlap
+
+    assert not overlap(C, W)
+    assert overlap(C, C)
+
+
+# ---- the code
+
+
+def texts(*operations: Operation) -> dict[tuple[Hook, int], str]:
+    macros, function = Macros(), t.function(*operations)
+    emit_store_adjoints(macros, t.module(function), function)
+    lines = macros.definitions([function])
+    by_name = {line.split("(")[0].split()[1]: line.partition("(...)")[2].strip() for line in lines if "(...)" in line}
+    return {
+        (hook, one.hook or 0): by_name[name]
+        for one in operations
+        for hook in Hook
+        if (name := hook.name_of(one.hook or 0)) in by_name
+    }
+
+
+def test_the_code() -> None:
+    first, last, end = compute("add", C, W, result=E), convert(E), store()
+    code = texts(first, last, end)
+    one, two, three = first.hook or 0, last.hook or 0, end.hook or 0
+    assert code[Hook.REPLAY, one] == code[Hook.REPLAY, two] == ""
+    assert code[Hook.ADJOINT, three] == "{ const auto wt_store = [&](auto& d, auto& adj_d) { __VA_ARGS__ };"
+    assert code[Hook.RECOMPUTE, two] == "const auto wt_operation_1 = [&](auto& e, auto& d) { __VA_ARGS__ };"
+    adjoint = "const auto wt_adjoint_1 = [&](auto& e, auto& d, auto& adj_e, auto& adj_d) { __VA_ARGS__ };"
+    assert code[Hook.ADJOINT, two] == adjoint
+    assert code[Hook.RECOMPUTE, one] == "const auto wt_operation_0 = [&](auto& c, auto& w, auto& e) { __VA_ARGS__ };"
+    assert code[Hook.ADJOINT, one] == (
+        "const auto wt_adjoint_0 = [&](auto& c, auto& w, auto& e, auto& adj_c, auto& adj_w, auto& adj_e) "
+        "{ __VA_ARGS__ }; "
+        "const auto wt_forward = [&](auto& d, auto& c, auto& w, auto& e) { "
+        "wt_operation_0(c, w, e); wt_operation_1(e, d); }; "
+        "const auto wt_reverse = [&](auto& d, auto& c, auto& w, auto& e, auto& adj_d, auto& adj_c, auto& adj_w, "
+        "auto& adj_e) { wt_adjoint_1(e, d, adj_e, adj_d); wt_adjoint_0(c, w, e, adj_c, adj_w, adj_e); }; "
+        "wt_module::reverse_store<2, false>(wt_forward, wt_store, wt_reverse, wt_module::pair(d, adj_d), "
+        "wt_module::pair(c, adj_c), wt_module::pair(w, adj_w), wt_module::pair(e, adj_e)); }"
+    )
+
+
+def test_other_stores_keep_their_statements() -> None:
+    operation, end = convert(INTEGERS), store()
+    code = texts(operation, end)
+    number = operation.hook or 0
+    assert code[Hook.RECOMPUTE, number] == ""
+    assert code[Hook.ADJOINT, number] == code[Hook.REPLAY, number] == code[Hook.ADJOINT, end.hook or 0] == "__VA_ARGS__"

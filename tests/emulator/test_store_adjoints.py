@@ -1,0 +1,357 @@
+"""Adjoints of stores of computed tiles that are computed in bands, on the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import warp_tiles
+from tests.computed_kernels import REVERSED, SIZES, Case
+from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.module import Machine, Outcome
+from tests.integration.helpers import WARP_VERSION, load
+
+pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
+Values = npt.NDArray[Any]
+CALL = "wt_module::reverse_store<"
+FUNCTIONS = """
+from typing import Any
+
+@wp.func
+def square(x: wp.float32):
+    return x * x
+
+@wp.func
+def product(x: wp.float32, y: wp.float32):
+    return x * y + y
+
+@wp.func
+def scaled(x: wp.float32, y: wp.float32, s: wp.float32):
+    return x * s + y * y
+
+@wp.func
+def store_product(C: wp.array2d(dtype=wp.{out}), c: Any, w: Any, i: int, j: int):
+    wp.tile_store(C, wp.tile_astype(wp.tile_map(product, c, w), dtype=wp.{out}), offset=(i * 32, j * 32))
+"""
+KERNEL = """
+@wp.kernel
+def {name}(
+    A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), V: wp.array2d(dtype=wp.float32),
+    W: wp.array2d(dtype=wp.float32), S: wp.array(dtype=wp.float32), C: wp.array2d(dtype=wp.{out}), flag: int,
+):
+    i, j = wp.tid()
+    a = wp.tile_load(A, shape=(32, 16), offset=(i * 32, 0), storage="shared")
+    b = wp.tile_load(B, shape=(16, 32), offset=(0, j * 32), storage="shared")
+    c = wp.tile_matmul(a, b)
+    v = wp.tile_load(V, shape=(1, 32), offset=(0, j * 32), storage="shared")
+    row = wp.tile_broadcast(v, shape=(32, 32))
+    w = wp.tile_load(W, shape=(32, 32), offset=(i * 32, j * 32), storage="{storage}")
+    s = S[j]
+"""
+STORE = "wp.tile_store(C, wp.tile_astype({tile}, dtype=wp.{{out}}), offset=(i * 32, j * 32))"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The elements of the operands that an element of C depends on, and its gradient."""
+
+    c: Values
+    row: Values
+    w: Values
+    s: Values
+    g: Values
+
+
+Gradients = dict[str, Values]
+
+
+@dataclass(frozen=True)
+class Form:
+    """A store of a computed tile.
+
+    Attributes:
+        body: The end of its kernel.
+        gradients: The gradients of the operands that each element of C contributes to.
+        banded: True if the adjoint is computed in bands.
+        stores: The number of stores.
+        storage: That of ``w``.
+    """
+
+    body: str
+    gradients: Callable[[Inputs], Gradients]
+    banded: bool = True
+    stores: int = 1
+    storage: str = "shared"
+
+
+def _product(x: Inputs) -> Gradients:
+    return {"c": x.g * x.w, "w": x.g * (x.c + 1)}
+
+
+FORMS = {
+    "type": Form(STORE.format(tile="c"), lambda x: {"c": x.g}),
+    "sum with a row": Form(STORE.format(tile="c + row"), lambda x: {"c": x.g, "row": x.g}),
+    "map": Form(STORE.format(tile="wp.tile_map(square, c)"), lambda x: {"c": 2 * x.c * x.g}),
+    "map of two": Form(STORE.format(tile="wp.tile_map(product, c, w)"), _product),
+    "map of one tile twice": Form(
+        STORE.format(tile="wp.tile_map(product, c, c)"), lambda x: {"c": x.g * (2 * x.c + 1)}
+    ),
+    "chain": Form(
+        STORE.format(tile="wp.tile_map(square, c + row) - w"),
+        lambda x: {"c": 2 * (x.c + x.row) * x.g, "row": 2 * (x.c + x.row) * x.g, "w": -x.g},
+    ),
+    "in place": Form(
+        "d = c * 2.0\n    d += row\n    d -= w\n    " + STORE.format(tile="d * wp.float32(3.0)"),
+        lambda x: {"c": 6 * x.g, "row": 3 * x.g, "w": -3 * x.g},
+    ),
+    "number": Form(
+        STORE.format(tile="wp.tile_map(scaled, c, w, s)"),
+        lambda x: {"c": x.g * x.s, "w": 2 * x.w * x.g, "s": x.g * x.c},
+    ),
+    "views of one tile": Form(
+        STORE.format(tile="c + row * wp.tile_broadcast(v, shape=(32, 32))"),
+        lambda x: {"c": x.g, "row": 2 * x.row * x.g},
+    ),
+    "operands share memory": Form(
+        "t = wp.tile_view(w, offset=(0, 0), shape=(32, 32))\n    " + STORE.format(tile="c * t + w"),
+        lambda x: {"c": x.g * x.w, "w": x.g * (x.c + 1)},
+    ),
+    "in a function": Form("store_product(C, c, w, i, j)", _product),
+    "registers in a function": Form("store_product(C, c, w, i, j)", _product, storage="register"),
+    "registers": Form(STORE.format(tile="wp.tile_map(product, c, w)"), _product, banded=False, storage="register"),
+    "in a branch": Form("if flag > 0:\n        " + STORE.format(tile="wp.tile_map(product, c, w)"), _product),
+    "a branch returns": Form(
+        "if flag == 0:\n        return\n    "
+        + STORE.format(tile="wp.tile_map(product, c, w)")
+        + "\n    if flag == 2:\n        return\n    "
+        + STORE.format(tile="wp.tile_map(product, c, w)"),
+        _product,
+        stores=2,
+    ),
+    "in a loop": Form(
+        "for k in range(flag):\n"
+        '        u = wp.tile_load(W, shape=(32, 32), offset=(i * 32, j * 32), storage="shared")\n        '
+        + STORE.format(tile="wp.tile_map(square, u) + row"),
+        lambda x: {"w": 2 * x.w * x.g, "row": x.g},
+    ),
+    "an operand changes": Form(
+        STORE.format(tile="wp.tile_map(square, w * 2.0)") + "\n    w += c",
+        lambda x: {"w": 8 * x.w * x.g},
+        banded=False,
+    ),
+}
+TYPES = ("float16", "float32", "float64")
+GRID = (2, 2)
+
+
+def compiled(machine: Machine, folder: Path, out: str, forms: list[str]) -> tuple[EmulatedKernels, dict[str, Any]]:
+    """The kernels of some forms."""
+    names = {form: f"form_{number}" for number, form in enumerate(forms)}
+    text = FUNCTIONS.format(out=out)
+    for form, name in names.items():
+        one = FORMS[form]
+        text += KERNEL.format(name=name, out=out, storage=one.storage) + f"    {one.body.format(out=out)}\n"
+    module = load(text, block_dim=64)
+    with warp_tiles.enabled():
+        generated = generate(module, folder, 90, 64)
+    # both calls of the function have the text of the first one
+    banded = sum(FORMS[form].stores for form in forms if FORMS[form].banded) - ("registers in a function" in forms)
+    assert generated.source.count(CALL) == banded
+    return EmulatedKernels(machine, generated), {form: getattr(module, name) for form, name in names.items()}
+
+
+def drawn(out: str, size: str) -> tuple[list[Values], Values]:
+    """The arrays of a launch, and the gradient of C."""
+    rows, columns = SIZES[size]
+    draw = np.random.default_rng(3)
+    a, b = draw.integers(0, 2, (rows, 16)), draw.integers(0, 2, (16, columns))
+    v, w = draw.integers(-1, 3, (1, columns)), draw.integers(-2, 3, (rows, columns))
+    s = np.array([2, 3])
+    g = draw.integers(-1, 3, (rows, columns)).astype(out)
+    floats = [one.astype(np.float32) for one in (a, b, v, w, s)]
+    return [*floats, np.zeros((rows, columns), dtype=out)], g
+
+
+def launched(
+    emulated: EmulatedKernels, kernel: Any, arrays: list[Values], g: Values, passed_by: tuple[str, ...], flag: int = 1
+) -> Outcome:
+    gradients: list[Values | None] = [*map(np.ones_like, arrays[:5]), g.copy(), None]
+    return emulated.backward(kernel, GRID, [*arrays, flag], gradients, passed_by)
+
+
+def expected(form: str, arrays: list[Values], g: Values) -> list[Values]:
+    """The gradients of A, B, V, W and S."""
+    a, b, v, w, s, _ = (one.astype(np.float64) for one in arrays)
+    of_s = s[np.arange(g.shape[1]) // 32]
+    c = a @ b
+    row, numbers = np.broadcast_to(v, c.shape), np.broadcast_to(of_s, c.shape)
+    found = FORMS[form].gradients(Inputs(c, row, w, numbers, g.astype(np.float64)))
+    of = {name: found.get(name, np.zeros_like(c)) for name in ("c", "row", "w", "s")}
+    sums = np.array([of["s"][:, :32].sum(), of["s"][:, 32:].sum()])
+    return [of["c"] @ b.T, a.T @ of["c"], of["row"].sum(axis=0, keepdims=True), of["w"], sums]
+
+
+def check(form: str, outcome: Outcome, arrays: list[Values], g: Values) -> None:
+    assert outcome.error == "", form
+    for name, values in zip("ABVWS", expected(form, arrays, g)):
+        assert np.array_equal(outcome.arrays[f"adj_{name}"], values + 1), (form, name)
+    assert not outcome.arrays["adj_C"].any(), form
+
+
+@pytest.mark.parametrize("out", TYPES)
+def test_gradients(machine: Machine, tmp_path: Path, out: str) -> None:
+    emulated, kernels = compiled(machine, tmp_path / "m", out, list(FORMS))
+    for form, kernel in kernels.items():
+        for size in SIZES:
+            arrays, g = drawn(out, size)
+            check(form, launched(emulated, kernel, arrays, g, ("array", "launch")), arrays, g)
+
+
+def test_branches(machine: Machine, tmp_path: Path) -> None:
+    """Branches that are not taken, and returns before and after a store."""
+    forms = ["in a branch", "a branch returns"]
+    emulated, kernels = compiled(machine, tmp_path / "m", "float16", forms)
+    arrays, g = drawn("float16", "whole")
+    for form, kernel in kernels.items():
+        outcome = launched(emulated, kernel, arrays, g, ("array", "launch"), flag=0)
+        assert outcome.error == ""
+        assert all(np.all(outcome.arrays[f"adj_{name}"] == 1) for name in "ABVWS"), form
+        assert np.array_equal(outcome.arrays["adj_C"], g)
+    check(forms[1], launched(emulated, kernels[forms[1]], arrays, g, ("array", "launch"), flag=2), arrays, g)
+
+
+def test_where_the_gradient_is_passed(machine: Machine, tmp_path: Path) -> None:
+    form = "chain"
+    emulated, kernels = compiled(machine, tmp_path / "m", "float16", [form])
+    arrays, g = drawn("float16", "whole")
+    for passed_by in (("array",), ("launch",)):
+        check(form, launched(emulated, kernels[form], arrays, g, passed_by), arrays, g)
+    gradients = [*map(np.ones_like, arrays[:5]), None, None]
+    outcome = emulated.backward(kernels[form], GRID, [*arrays, 1], gradients)
+    assert outcome.error == ""
+    assert all(np.all(outcome.arrays[f"adj_{name}"] == 1) for name in "ABVWS")
+
+
+@pytest.mark.parametrize("view", ["every second column", "rows begin in a vector", "rows end in a vector"])
+def test_strided_arrays(machine: Machine, tmp_path: Path, view: str) -> None:
+    form, columns = "chain", 61
+    of = {
+        "every second column": lambda x: np.tile(x, 2)[:, ::2],
+        "rows begin in a vector": lambda x: np.tile(x, 2)[:, 1:65],
+        "rows end in a vector": lambda x: x[:, :columns],
+    }[view]
+    emulated, kernels = compiled(machine, tmp_path / "m", "float16", [form])
+    arrays, g = drawn("float16", "whole")
+    *inputs, c = arrays
+    given = np.zeros_like(g)
+    given[:, : of(g).shape[1]] = of(g)
+    gradients = [*map(np.ones_like, inputs), of(g), None]
+    outcome = emulated.backward(kernels[form], GRID, [*inputs, of(c), 1], gradients)
+    check(form, outcome, arrays, given)
+
+
+SHAPES = """
+@wp.kernel
+def shapes(
+    A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), V: wp.array2d(dtype=wp.float32),
+    C: wp.array2d(dtype=wp.float16), D: wp.array2d(dtype=wp.float16), E: wp.array2d(dtype=wp.float16),
+    F: wp.array2d(dtype=wp.float16),
+):
+    a = wp.tile_load(A, shape=(32, 16), storage="shared")
+    b = wp.tile_load(B, shape=(16, 32), storage="shared")
+    c = wp.tile_matmul(a, b)
+    wp.tile_store(F, wp.tile_astype(wp.tile_transpose(c), dtype=wp.float16))
+    v = wp.tile_load(V, shape=(32, 1), storage="shared")
+    column = wp.tile_broadcast(v, shape=(32, 24))
+    row = wp.tile_broadcast(wp.tile_view(c, offset=(3, 1), shape=(1, 24)), shape=(32, 24))
+    right = wp.tile_view(c, offset=(0, 8), shape=(32, 24))
+    wp.tile_store(C, wp.tile_astype(column + column + row + right, dtype=wp.float16))
+    wp.tile_store(D, wp.tile_astype(wp.tile_view(c, offset=(1, 1), shape=(8, 8)), dtype=wp.float16))
+    wp.tile_store(E, wp.tile_astype(wp.tile_view(c, offset=(0, 4), shape=(32, 12)), dtype=wp.float16))
+"""
+
+
+def test_shapes(machine: Machine, tmp_path: Path) -> None:
+    """Threads with different columns, fewer vectors than threads, unaligned views, and rows without vectors."""
+    check_shapes(machine, tmp_path / "m")
+
+
+def check_shapes(machine: Machine, folder: Path, edit: Callable[[str], str] | None = None) -> None:
+    module = load(SHAPES, block_dim=64)
+    with warp_tiles.enabled():
+        generated = generate(module, folder, 90, 64)
+    assert generated.source.count(CALL) == 3
+    draw = np.random.default_rng(4)
+    a, b, v, *gradients = (
+        draw.integers(0, 2, shape).astype(dtype)
+        for shape, dtype in (
+            *(((32, 16), np.float32), ((16, 32), np.float32), ((32, 1), np.float32)),
+            *(((32, 24), np.float16), ((8, 8), np.float16), ((32, 12), np.float16), ((32, 32), np.float16)),
+        )
+    )
+    of_c = np.zeros((32, 32), dtype=np.float32)
+    outputs = [np.zeros_like(one) for one in gradients]
+    given = [np.zeros_like(a), np.zeros_like(b), np.zeros_like(v), *map(np.copy, gradients)]
+    emulated = EmulatedKernels(machine, generated, edit)
+    outcome = emulated.backward(module.shapes, (1,), [a, b, v, *outputs], given)
+    assert outcome.error == ""
+    g, of_view, of_rows, of_transpose = (one.astype(np.float32) for one in gradients)
+    of_c[3, 1:25] += g.sum(axis=0)
+    of_c[:, 8:] += g
+    of_c[1:9, 1:9] += of_view
+    of_c[:, 4:16] += of_rows
+    of_c += of_transpose.T
+    assert np.array_equal(outcome.arrays["adj_V"], 2 * g.sum(axis=1, keepdims=True))
+    assert np.array_equal(outcome.arrays["adj_A"], of_c @ b.T)
+    assert not any(outcome.arrays[f"adj_{name}"].any() for name in "CDEF")
+
+
+FAULTS = {
+    "operands that share memory are added without atomics": ("reverse_store<3, true>", "reverse_store<3, false>"),
+    "no barrier at the end": ("    WP_TILE_SYNC();  // other threads read the gradients next", ""),
+    "the array's gradient is kept": ("= uint4 {0, 0, 0, 0};", ";"),
+    "threads sum different columns": ("SUMS = FIXED &&", "SUMS ="),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(machine: Machine, tmp_path: Path, fault: str) -> None:
+    text, other = FAULTS[fault]
+
+    def edit(source: str) -> str:
+        if text not in source:
+            raise LookupError(text)
+        return source.replace(text, other)
+
+    with pytest.raises(AssertionError):
+        check_shapes(machine, tmp_path / "m", edit)
+
+
+@pytest.mark.parametrize("form", ["rounded", "nonlinear float16"])
+def test_gradients_are_those_of_warps_statements(machine: Machine, tmp_path: Path, form: str) -> None:
+    """The sums of a row's gradients have another order."""
+    out, text = REVERSED[form]
+    outcomes = []
+    for wide in (True, False):
+        module = load(text, block_dim=64)
+        with warp_tiles.enabled(), warp_tiles.override(wide_moves=wide):
+            generated = generate(module, tmp_path / f"wide_{wide}", 90, 64)
+        assert generated.source.count(CALL) == wide
+        emulated = EmulatedKernels(machine, generated)
+        for size in SIZES:
+            a, b, c, _ = Case("direct", out, size).arrays()
+            given = np.random.default_rng(5).integers(1, 3, c.shape).astype(out)
+            gradients = [np.zeros_like(a), np.zeros_like(b), given, None]
+            outcomes.append(emulated.backward(module.rounded, GRID, [a, b, c, 1], gradients))
+    assert [outcome.error for outcome in outcomes] == [""] * 6
+    for banded, whole in zip(outcomes[:3], outcomes[3:]):
+        for name in ("adj_A", "adj_B"):
+            assert np.any(whole.arrays[name] != 0)
+            np.testing.assert_allclose(banded.arrays[name], whole.arrays[name], rtol=1e-5, atol=1e-4)
+        assert not banded.arrays["adj_C"].any()
