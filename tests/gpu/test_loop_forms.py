@@ -49,23 +49,7 @@ def test_forms(name: str, gpu: str) -> None:
     check(FORMS[name], gpu, 64)
 
 
-# nvJitLink: "Symbol name with unsupported characters"; with wide_moves=False it links
-UNLINKED = ("B transposed", "debug")
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        pytest.param(
-            name,
-            options,
-            marks=pytest.mark.xfail(strict=True, reason="Warp's link of this debug build with LTO-IR fails")
-            if (name, options) == UNLINKED
-            else (),
-        )
-        for name in SPELLINGS
-        for options in OPTIONS
-    ],
-)
+@pytest.mark.parametrize("name", SPELLINGS)
+@pytest.mark.parametrize("options", OPTIONS)
 def test_options(name: str, options: str, gpu: str) -> None:
     check(SPELLINGS[name], gpu, 128, **OPTIONS[options])
