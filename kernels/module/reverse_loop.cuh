@@ -63,7 +63,6 @@ template <class T, int M, int N, int STAGE_BYTES> struct ReverseLoop {
     static constexpr int PARTS = sizeof(T) == 2 ? 2 : 1;
     static constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(T)), VECTORS = M * N / PER_VECTOR;
     static constexpr int MOST = (VECTORS + WP_TILE_BLOCK_DIM - 1) / WP_TILE_BLOCK_DIM;  // of a thread
-    static constexpr int STAGES = 2;
 
     unsigned gradient;  // address of the first part of G
     unsigned to, from;  // addresses of the stages of this iteration and of the one before
@@ -115,6 +114,7 @@ template <class T, int M, int N, int STAGE_BYTES> struct ReverseLoop {
 #if __CUDA_ARCH__ >= 900
         wt::arch::fence_for_wgmma();
 #endif
+        WP_TILE_SYNC();  // a loop without iterations has no other barrier, and the slots may lie in G's memory
     }
 
     // Waits for the tiles of the iteration before.

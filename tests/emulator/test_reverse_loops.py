@@ -156,3 +156,76 @@ def test_a_fault_is_found(machine: Machine, tmp_path: Path, fault: str) -> None:
     error, *found = backward(emulated, kernels[""], case, g)
     exact = all(np.array_equal(values, expected + 1) for values, expected in zip(found, case.gradients(1, g)))
     assert error or not exact
+
+
+SEVERAL = """
+@wp.func
+def product(
+    A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), C: wp.array2d(dtype=wp.float32),
+    first: int, end: int, row: int,
+):
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    for s in range(first, end):
+        a = wp.tile_load(A, shape=(64, 32), offset=(row, s * 32), storage="shared")
+        b = wp.tile_load(B, shape=(32, 64), offset=(s * 32, 0), storage="shared")
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c, offset=(row, 0))
+
+@wp.kernel
+def twice(A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), C: wp.array2d(dtype=wp.float32)):
+    product(A, B, C, 0, 3, 0)
+    product(A, B, C, 1, 3, 64)
+
+@wp.kernel
+def in_branches(A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), C: wp.array2d(dtype=wp.float32)):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    if i == 0:
+        for s in range(i, 3):
+            a = wp.tile_load(A, shape=(64, 32), offset=(0, s * 32), storage="shared")
+            b = wp.tile_load(B, shape=(32, 64), offset=(s * 32, 0), storage="shared")
+            wp.tile_matmul(a, b, c)
+    else:
+        for s in range(i, 3):
+            d = wp.tile_load(A, shape=(64, 32), offset=(64, s * 32), storage="shared")
+            e = wp.tile_load(B, shape=(32, 64), offset=(s * 32, 0), storage="shared")
+            wp.tile_matmul(d, e, c)
+    wp.tile_store(C, c, offset=(i * 64, j))
+
+@wp.kernel
+def empty_between(A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), C: wp.array2d(dtype=wp.float32)):
+    for t in range(A.shape[0] // 64 + 1):  # the inner loop has three iterations, none, and two
+        c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+        for s in range(3 * wp.min(t, 1) - 2 * (t // 2), 3):
+            a = wp.tile_load(A, shape=(64, 32), offset=(t // 2 * 64, s * 32), storage="shared")
+            b = wp.tile_load(B, shape=(32, 64), offset=(s * 32, 0), storage="shared")
+            wp.tile_matmul(a, b, c)
+        wp.tile_store(C, c, offset=(wp.min(t, 1) * (3 - t) * 64, 0))
+"""
+
+
+@pytest.mark.parametrize("name", ["twice", "in_branches", "empty_between"])
+def test_other_places_of_the_loop(machine: Machine, tmp_path: Path, name: str) -> None:
+    module = load(SEVERAL, block_dim=128)
+    with warp_tiles.enabled():
+        generated = generate(module, tmp_path / "m", 90, 128)
+    assert generated.source.count("wt_module::ReverseLoop<") == 4
+    draw = np.random.default_rng(2)
+    a = draw.integers(-3, 4, (128, 96)).astype(np.float16)
+    b = draw.integers(-3, 4, (96, 64)).astype(np.float16)
+    g = draw.integers(-2, 3, (192, 64)).astype(np.float32)
+    # rows of C by the loop that computes them: its first step along K
+    first = {"twice": (0, 1), "in_branches": (0, 1), "empty_between": (0, 1)}[name]
+    gradients = [np.zeros_like(a), np.zeros_like(b), g.copy()]
+    kernel = getattr(module, name)
+    dim = (2, 1) if name == "in_branches" else (1, 1)
+    outcome = EmulatedKernels(machine, generated).backward(kernel, dim, [a, b, np.zeros_like(g)], gradients)
+    assert outcome.error == ""
+    of_a, of_b = np.zeros(a.shape), np.zeros(b.shape)
+    for number, step in enumerate(first):
+        rows, depth = slice(64 * number, 64 * number + 64), slice(32 * step, 96)
+        upper = g[rows].astype(float)
+        of_a[rows, depth] = upper @ b[depth].T.astype(float)
+        of_b[depth] += a[rows, depth].T.astype(float) @ upper
+    assert np.array_equal(outcome.arrays["adj_A"], of_a)
+    assert np.array_equal(outcome.arrays["adj_B"], of_b)

@@ -69,7 +69,7 @@ def test_registers_of_both_sums() -> None:
 
 def test_shared_memory() -> None:
     variant = variant_of(64, 64, 64, 128)
-    assert answer(variant).bytes == 16384 + 2 * 16384
+    assert answer(variant).needed_bytes == 16384 + 2 * 16384
     assert answer(variant).extra_bytes == 0
     assert answer(variant, idle_bytes=32 << 10).extra_bytes == (16 << 10) + 1024
     assert answer(variant, idle_bytes=32 << 10, at_end=False).extra_bytes == 49 << 10

@@ -61,6 +61,12 @@ def test_many_sums_of_a_loop_leave_room_for_one_block(instruction: str, sums: in
     assert with_register_limit(plan).register_limit == expected
 
 
+def test_sums_of_a_reverse_pass_by_fma_are_those_of_fma() -> None:
+    loop = PlannedLoop("k", "file.py", 1, 1, "pipelined", 2, "", "", 64, "", "", ("fma",))
+    plan = ModulePlan("module", 90, 256, ("k",), (planned(PRODUCT),), settings.current(), loops=(loop,))
+    assert with_register_limit(plan).register_limit is None
+
+
 def test_solvers_have_the_limit_of_the_one_that_needs_most() -> None:
     assert register_limit(FACTOR) < register_limit(SOLVE)
     assert limit(planned(FACTOR)) == (register_limit(FACTOR), SOLVERS)

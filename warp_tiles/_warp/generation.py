@@ -142,3 +142,6 @@ def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tup
             adjoint.alloc_shared_extra(callee.adj.get_total_required_shared())
             adjoint.alloc_shared_extra_backward(callee.adj.get_total_required_shared())
             adjoint.alloc_shared_extra_backward(callee.adj.get_total_required_shared_backward())
+            for custom in (callee.custom_grad_func, callee.custom_replay_func):
+                if custom is not None:  # the reverse pass calls it in place of the callee
+                    adjoint.alloc_shared_extra_backward(custom.adj.get_total_required_shared())

@@ -8,18 +8,16 @@ from typing import Any
 
 from warp_tiles._warp.trace_builder import RecordedBlock, RecordedOperation
 from warp_tiles._warp.values import is_tile
-from warp_tiles.codegen.effects import LOAD, MATMUL, TRANSPOSE
+from warp_tiles.codegen.effects import LOAD
 from warp_tiles.codegen.hooks import Hook
-
-_MAKERS = (LOAD, MATMUL, TRANSPOSE)
 
 
 @contextmanager
 def hooked_reverse_loop(adjoint: Any, block: RecordedBlock) -> Iterator[None]:
     """Puts hooks before and after the reversed loop that Warp generates in the block.
 
-    Each iteration of a reversed loop sets the gradients of its tiles to zeros. There are hooks for those of tiles that
-    loads, products and transposes make, if their adjoints have hooks.
+    Each iteration of a reversed loop sets the gradients of its tiles to zeros. There are hooks for those of loaded
+    tiles, if the adjoints of the loads have hooks.
 
     Args:
         adjoint: Warp's Adjoint.
@@ -29,7 +27,7 @@ def hooked_reverse_loop(adjoint: Any, block: RecordedBlock) -> Iterator[None]:
     makers = {
         id(tile): operation
         for operation in block.nodes
-        if isinstance(operation, RecordedOperation) and operation.reverses and operation.name in _MAKERS
+        if isinstance(operation, RecordedOperation) and operation.reverses and operation.name == LOAD
         for tile in operation.results
         if is_tile(tile) and tile.type.owner
     }

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from warp_tiles.codegen.adjoints import sites_without_replay
-from warp_tiles.codegen.effects import TRANSPOSE
+from warp_tiles.codegen.effects import JUMPS, TRANSPOSE
 from warp_tiles.codegen.pipelines import Body
 from warp_tiles.codegen.stages import (
     LoopTarget,
@@ -170,15 +170,20 @@ def _problem_of_product(
         return "the product makes a new tile"
     if product.home is not loop:
         return "the sums stay in registers over an outer loop"
-    if not c.owner or not c.dense:
+    if not c.owner:
         return "C has no memory of its own"
     assert operation.product is not None
     if operation.product.site not in sites_without_replay(module):
         return "the reverse pass reads C"
-    if any(other.name != TRANSPOSE or not other.reverses for other in operations(loop.nodes) if _is_view(other)):
-        return "it makes views of its tiles"
+    for other in operations(loop.nodes):
+        if other.name in JUMPS:  # Warp repeats it before the adjoint of the product
+            return f"line {other.line}: {other.name} ends an iteration early"
+        if _is_view(other) and (other.name != TRANSPOSE or not other.reverses):
+            return f"line {other.line}: {other.name} makes a view of a tile"
+    if body.block is not loop.nodes:
+        return "its loads and its product lie in a branch"
     if not operation.reverses or not all(load.reverses and load.zeroes for load in body.loads):
-        return "its adjoints are no statements of their own"
+        return "Warp's code generator wrote the adjoints in another form, e.g. with deterministic additions"
     return problem_of_order(body.block, body.loads, [product])
 
 

@@ -28,7 +28,7 @@ from warp_tiles.codegen.trace import (
     path_to,
 )
 
-VECTOR_BYTES = 16
+_VECTOR_BYTES = 16
 _FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
@@ -68,7 +68,7 @@ def _has_whole_vectors(found: ComputedStore) -> bool:
     tiles = (found.result, *found.sources, *found.intermediates)
     if len(shape) != 2 or any(tile.dtype not in _FLOATS or tile.shape != shape for tile in tiles):
         return False
-    return shape[1] * (found.result.size_bytes // math.prod(shape)) % VECTOR_BYTES == 0
+    return shape[1] * (found.result.size_bytes // math.prod(shape)) % _VECTOR_BYTES == 0
 
 
 def _keeps_operands(module: ModuleTrace, function: FunctionTrace, found: ComputedStore) -> bool:

@@ -41,13 +41,13 @@ class ReverseLoop:
 
     Attributes:
         of_a, of_b: The products for the gradients of A and B.
-        bytes: Bytes of shared memory for G and the stages.
+        needed_bytes: Bytes of shared memory for G and the stages.
         extra_bytes: Bytes of shared memory that the kernel needs for that beyond its tiles and their gradients.
     """
 
     of_a: GradientProduct
     of_b: GradientProduct
-    bytes: int
+    needed_bytes: int
     extra_bytes: int
 
     @property

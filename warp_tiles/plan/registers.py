@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from warp_tiles.compile.module import max_registers, resident_blocks
 from warp_tiles.heuristics.solver import register_limit, registers_of_indexed
-from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.plan.planning import ModulePlan, PlannedLoop
 from warp_tiles.solver.variant import SolverVariant
 
 LARGE_SUMS = 64  # of a thread: with more, its registers would not suffice for two blocks of 256 threads
@@ -24,7 +24,7 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
         return replace(plan, register_limit=None, register_limit_reason="")
     limits: dict[int, str] = {}
     own = [v for v in functions if v.provider == "mma"]
-    large = any(loop.sums > (LARGE_FMA_SUMS if loop.instruction == "fma" else LARGE_SUMS) for loop in plan.loops)
+    large = any(loop.sums > _large_sums(loop) for loop in plan.loops)
     blocks = 1 if large else resident_blocks(plan.block_dim, bool(own))
     if (limit := max_registers(plan.block_dim, blocks)) is not None:
         alone = f"a block of {plan.block_dim} threads cannot launch with more"
@@ -38,3 +38,7 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
         limits.setdefault(wanted, reason)
     least = min(limits, default=None)
     return replace(plan, register_limit=least, register_limit_reason="" if least is None else limits[least])
+
+
+def _large_sums(loop: PlannedLoop) -> int:
+    return LARGE_FMA_SUMS if "fma" in (loop.instruction, *loop.reverse_instructions) else LARGE_SUMS
