@@ -20,10 +20,10 @@ from warp_tiles.codegen.stages import (
     Slot,
     constant_arrays,
     idle_tiles,
+    loaded_operands,
     longest_run,
     problem_of_order,
     stage_slots,
-    whole_root,
 )
 from warp_tiles.codegen.sums import Accumulation
 from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Loop, ModuleTrace, Operation, Tile, operations
@@ -118,23 +118,16 @@ def plan_reverse(
     variant = target.variants.get(site)
     if variant is None:
         return "the product has no function"
-    roots = {tile.name: (tile, load) for load in body.loads for tile in load.results if isinstance(tile, Tile)}
-    found = []
-    for tile, operand, shape in (
-        (product.a, variant.a, (variant.m, variant.k)),
-        (product.b, variant.b, (variant.k, variant.n)),
-    ):
-        stored = shape if operand.arrangement == "row_major" else shape[::-1]
-        root = whole_root(function, tile, {name: tile for name, (tile, _) in roots.items()})
-        if root is None or root.shape != stored:
-            return "an operand is not a whole tile that the loop loads"
-        found.append(roots[root.name])
-    (a, load_a), (b, load_b) = found
-    if a.name == b.name or len(roots) != 2:
+    loads = {tile: load for load in body.loads for tile in load.results if isinstance(tile, Tile)}
+    operands = loaded_operands(function, product, variant, {tile.name: tile for tile in loads})
+    if isinstance(operands, str):
+        return operands
+    a, b = operands
+    if a.name == b.name or len(loads) != 2:
         return "an operand is used twice, or the loop loads other tiles too"
+    load_a, load_b = loads[a], loads[b]
     constant = constant_arrays(function, loop)
-    arrays = [next((v for v in load.operands if isinstance(v, Array)), None) for load in (load_a, load_b)]
-    array_a, array_b = arrays
+    array_a, array_b = (next((v for v in load.operands if isinstance(v, Array)), None) for load in (load_a, load_b))
     if array_a is None or array_b is None or not {array_a.name, array_b.name} <= constant:
         return "the loop changes the arrays that it loads from"
     slots, stage_bytes = stage_slots(body.loads)

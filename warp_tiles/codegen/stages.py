@@ -117,14 +117,9 @@ def plan_ring(
             return "the product has no function"
         if product.home is not loop:
             return "the sums stay in registers over an outer loop"
-        for tile, operand, shape in (
-            (product.a, variant.a, (variant.m, variant.k)),
-            (product.b, variant.b, (variant.k, variant.n)),
-        ):
-            stored = shape if operand.arrangement == "row_major" else shape[::-1]
-            root = whole_root(function, tile, roots)
-            if root is None or root.shape != stored:
-                return f"an operand of line {product.operation.line} is not a whole tile that the loop loads"
+        operands = loaded_operands(function, product, variant, roots)
+        if isinstance(operands, str):
+            return operands
         answer = staged_product(variant, target.families, target.choice)
         if isinstance(answer, str):
             return answer
@@ -185,7 +180,32 @@ def problem_of_order(block: tuple[Node, ...], loads: Sequence[Operation], produc
     return ""
 
 
-def whole_root(function: FunctionTrace, tile: Tile, roots: Mapping[str, Tile]) -> Tile | None:
+def loaded_operands(
+    function: FunctionTrace, product: Accumulation, variant: GemmVariant, roots: Mapping[str, Tile]
+) -> tuple[Tile, Tile] | str:
+    """Returns the loaded tiles that A and B are, or are the transposes of, or the reason why they are none.
+
+    Args:
+        function: The function that contains the loop.
+        product: The product.
+        variant: Its variant.
+        roots: The tiles that the loop loads, by their names.
+    """
+    found = []
+    for tile, operand, shape in (
+        (product.a, variant.a, (variant.m, variant.k)),
+        (product.b, variant.b, (variant.k, variant.n)),
+    ):
+        stored = shape if operand.arrangement == "row_major" else shape[::-1]
+        root = _whole_root(function, tile, roots)
+        if root is None or root.shape != stored:
+            return f"an operand of line {product.operation.line} is not a whole tile that the loop loads"
+        found.append(root)
+    a, b = found
+    return a, b
+
+
+def _whole_root(function: FunctionTrace, tile: Tile, roots: Mapping[str, Tile]) -> Tile | None:
     """Returns the loaded tile that an operand is, or is the transpose of."""
     if tile.name in roots:
         return roots[tile.name]
