@@ -15,7 +15,7 @@ import importlib
 import json
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -174,9 +174,26 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
     return found
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure all rows, and write the file after each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def measure_rows(
+    description: str | None,
+    rows: Sequence[Any],
+    measured: Callable[[Any, Any], dict[str, Any]],
+    described: Callable[[dict[str, Any]], str],
+    arguments: list[str] | None,
+) -> int:
+    """Measures rows in one run, and writes the file after each.
+
+    Args:
+        description: The text of the command's help.
+        rows: Rows with a ``name``.
+        measured: Returns the result of a row, from torch and the row. One with ``wrong`` is a failure.
+        described: The words about a result on the terminal, behind the row's name.
+        arguments: Those of the command; None for the process's own.
+
+    Returns:
+        The status of the process: 1 if a result is wrong, else 0.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--only", default="", help="measure only rows whose names contain this text")
     options = parser.parse_args(arguments)
@@ -194,13 +211,22 @@ def main(arguments: list[str] | None = None) -> int:
         "torch_cuda": torch.version.cuda,
         "rows": [],
     }
-    for row in ROWS:
+    for row in rows:
         if options.only in row.name:
-            found = measure(torch, row)
-            print(f"{row.name}: {found['tflops']['tiles']} TFLOP/s, {found['to_cublas']} of cuBLAS", flush=True)
+            found = measured(torch, row)
+            print(f"{row.name}: {described(found)}", flush=True)
             data["rows"].append(found)
             options.json.write_text(json.dumps(data, indent=1) + "\n")
     return int(any("wrong" in row for row in data["rows"]))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure all rows, and write the file after each."""
+
+    def described(found: dict[str, Any]) -> str:
+        return f"{found['tflops']['tiles']} TFLOP/s, {found['to_cublas']} of cuBLAS"
+
+    return measure_rows(__doc__, ROWS, measure, described, arguments)
 
 
 if __name__ == "__main__":

@@ -10,17 +10,13 @@ alternate. Times are medians by CUDA events. The gradients are compared with flo
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.loops import medians_us
-from benchmarks.machine import gpu_record
+from benchmarks.loops import measure_rows, medians_us
 from tests.integration.helpers import load
 
 # differences of correct results; atomic sums of 16-bit numbers round each time
@@ -142,31 +138,11 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure all rows, and write the file after each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--only", default="", help="measure only rows whose names contain this text")
-    options = parser.parse_args(arguments)
-    import warp as wp
 
-    import warp_tiles
+    def described(found: dict[str, Any]) -> str:
+        return f"{found['tflops']} TFLOP/s, {found['to_before']} times before"
 
-    torch = importlib.import_module("torch")
-    wp.config.quiet = True
-    warp_tiles.enable()
-    wp.set_stream(wp.stream_from_torch(torch.cuda.current_stream()))
-    data: dict[str, Any] = {
-        **gpu_record("auto"),
-        "torch": torch.__version__,
-        "torch_cuda": torch.version.cuda,
-        "rows": [],
-    }
-    for row in ROWS:
-        if options.only in row.name:
-            found = measure(torch, row)
-            print(f"{row.name}: {found['tflops']} TFLOP/s, {found['to_before']} times before", flush=True)
-            data["rows"].append(found)
-            options.json.write_text(json.dumps(data, indent=1) + "\n")
-    return int(any("wrong" in row for row in data["rows"]))
+    return measure_rows(__doc__, ROWS, measure, described, arguments)
 
 
 if __name__ == "__main__":
