@@ -58,8 +58,7 @@ template <class T> struct Parts {
 // The reverse pass of a loop whose C has M x N elements, with operands of type T.
 template <class T, int M, int N, int STAGE_BYTES> struct ReverseLoop {
     using Layout = SlotLayout<M, N * static_cast<int>(sizeof(T))>;
-    static constexpr int ALIGNMENT = 1024;  // of a slot, whose swizzling pattern repeats after so many bytes
-    static constexpr int PART_BYTES = (M * N * static_cast<int>(sizeof(T)) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    static constexpr int PART_BYTES = (M * N * static_cast<int>(sizeof(T)) + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
     static constexpr int PARTS = sizeof(T) == 2 ? 2 : 1;
     static constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(T)), VECTORS = M * N / PER_VECTOR;
     static constexpr int MOST = (VECTORS + WP_TILE_BLOCK_DIM - 1) / WP_TILE_BLOCK_DIM;  // of a thread
@@ -74,7 +73,7 @@ template <class T, int M, int N, int STAGE_BYTES> struct ReverseLoop {
     // Copies G, in `memory` or elsewhere, to slots in `memory`. The stages follow them.
     template <class Sum> inline __device__ void begin(unsigned memory, const Sum* c_gradient)
     {
-        gradient = (memory + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        gradient = (memory + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
         to = gradient + PARTS * PART_BYTES;
         from = to + STAGE_BYTES;
         unscale = 1;

@@ -34,6 +34,8 @@ template <int ROWS, int ROW_BYTES> struct SlotLayout {
     }
 };
 
+constexpr int SLOT_ALIGNMENT = 1024;  // bytes; the swizzling pattern repeats after so many
+
 // Loads a tile of an array into a slot, with zeros outside the array: the general case.
 template <typename Layout, typename T, typename Shape, typename Global>
 __device__ void load_slot(unsigned slot, const Global& source)
@@ -167,7 +169,6 @@ struct LoadSlotOnce {
 // last iteration, the program jumps to the products until no turn is left.
 template <int STAGES, int IN_FLIGHT, int PER_BARRIER, int STAGE_BYTES> struct Ring {
     static constexpr int LAG = STAGES - PER_BARRIER - IN_FLIGHT;
-    static constexpr int ALIGNMENT = 1024;  // of a stage: the swizzling pattern repeats after so many bytes
 
     static_assert(LAG >= PER_BARRIER, "the turns that a barrier waits for are loaded before it");
     static_assert(PER_BARRIER == 1 || (PER_BARRIER == 2 && STAGES % 2 == 0), "the first of two turns has an even stage");
@@ -178,7 +179,7 @@ template <int STAGES, int IN_FLIGHT, int PER_BARRIER, int STAGE_BYTES> struct Ri
 
     inline __device__ void begin(unsigned memory)
     {
-        start = to = from = (memory + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        start = to = from = (memory + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
         turns = 0;
         more = true;
         WP_TILE_SYNC();  // the stages lie in memory that other threads may still read
