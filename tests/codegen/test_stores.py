@@ -6,9 +6,10 @@ import pytest
 
 from tests.codegen import traces as t
 from warp_tiles.codegen.effects import INPLACE, OPERATORS
+from warp_tiles.codegen.emit_stores import emit_computed_stores
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.macros import Macros
-from warp_tiles.codegen.stores import ComputedStore, computed_stores, emit_computed_stores
+from warp_tiles.codegen.stores import ComputedStore, computed_stores
 from warp_tiles.codegen.trace import Effect, Node, Operation, Scalar, Tile, Value
 
 C, W, D, E = t.tile("c"), t.tile("w"), t.register("d", dtype="float16"), t.register("e")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from warp_tiles.codegen.hooks import Hook
-from warp_tiles.codegen.macros import STATEMENT, Macros, hook_of
+from warp_tiles.codegen.macros import STATEMENT, Macros, hook_of, local_function
 from warp_tiles.codegen.store_adjoints import ReversedStore, reversed_stores
 from warp_tiles.codegen.trace import FunctionTrace, ModuleTrace, Tile
 
@@ -32,7 +32,7 @@ def _emit(macros: Macros, found: ReversedStore) -> None:
     adjoint calls them, and ends their block.
     """
     computed, result = found.computed, found.computed.result
-    start = f"{{ {_function('wt_store', [result.name, result.adjoint], STATEMENT)}"
+    start = f"{{ {local_function('wt_store', [result.name, result.adjoint], STATEMENT)}"
     macros.replace(Hook.ADJOINT, hook_of(computed.store), start)
     forward: list[str] = []
     reverse: list[str] = []
@@ -42,8 +42,8 @@ def _emit(macros: Macros, found: ReversedStore) -> None:
         forward.insert(0, f"wt_operation_{number}({', '.join(names)});")
         reverse.append(f"wt_adjoint_{number}({', '.join(both)});")
         macros.replace(Hook.REPLAY, hook_of(operation), "")
-        macros.replace(Hook.RECOMPUTE, hook_of(operation), _function(f"wt_operation_{number}", names, STATEMENT))
-        adjoint = _function(f"wt_adjoint_{number}", both, STATEMENT)
+        macros.replace(Hook.RECOMPUTE, hook_of(operation), local_function(f"wt_operation_{number}", names, STATEMENT))
+        adjoint = local_function(f"wt_adjoint_{number}", both, STATEMENT)
         end = f" {_call(found, forward, reverse)} }}" if number == 0 else ""
         macros.replace(Hook.ADJOINT, hook_of(operation), adjoint + end)
 
@@ -53,16 +53,12 @@ def _call(found: ReversedStore, forward: Sequence[str], reverse: Sequence[str]) 
     tiles = [computed.result, *computed.sources, *computed.intermediates]
     names = _names(tiles)
     functions = [
-        _function("wt_forward", names, " ".join(forward)),
-        _function("wt_reverse", [*names, *_adjoints(tiles)], " ".join(reverse)),
+        local_function("wt_forward", names, " ".join(forward)),
+        local_function("wt_reverse", [*names, *_adjoints(tiles)], " ".join(reverse)),
     ]
     pairs = ", ".join(f"wt_module::pair({tile.name}, {tile.adjoint})" for tile in tiles)
     constants = f"{len(computed.sources)}, {str(found.overlap).lower()}"
     return f"{' '.join(functions)} wt_module::reverse_store<{constants}>(wt_forward, wt_store, wt_reverse, {pairs});"
-
-
-def _function(name: str, parameters: Sequence[str], body: str) -> str:
-    return f"const auto {name} = [&]({', '.join(f'auto& {one}' for one in parameters)}) {{ {body} }};"
 
 
 def _names(tiles: Sequence[Tile]) -> list[str]:

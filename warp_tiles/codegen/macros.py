@@ -75,3 +75,8 @@ def hook_of(operation: Operation) -> int:
 def pointer(tile: Tile) -> str:
     """C++ of a pointer to a tile's first element."""
     return f"{tile.name}.data.ptr"
+
+
+def local_function(name: str, parameters: Iterable[str], body: str) -> str:
+    """C++ of a function inside a block. Its parameters hide the tiles that they are named after."""
+    return f"const auto {name} = [&]({', '.join(f'auto& {one}' for one in parameters)}) {{ {body} }};"

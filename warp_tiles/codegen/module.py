@@ -10,12 +10,12 @@ from warp_tiles.codegen.emit import emit_loads, emit_loops, skip_replays
 from warp_tiles.codegen.emit_reverse import emit_reverse, reversed_types
 from warp_tiles.codegen.emit_stages import staged_types
 from warp_tiles.codegen.emit_store_adjoints import emit_store_adjoints
+from warp_tiles.codegen.emit_stores import emit_computed_stores
 from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import LoopDecision, LoopSums, LoopTarget, decide
 from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.prelude import prefix_of, waiting_function, with_prelude
 from warp_tiles.codegen.reverse import ReverseRing
-from warp_tiles.codegen.stores import emit_computed_stores
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.codegen.whole import whole_product
 from warp_tiles.gemm.dtypes import DTYPES

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from warp_tiles.codegen.effects import ASTYPE, INPLACE, JUMPS, MAP, OPERATORS, STORE
-from warp_tiles.codegen.hooks import Hook
-from warp_tiles.codegen.macros import STATEMENT, Macros, hook_of
 from warp_tiles.codegen.trace import Effect, FunctionTrace, Node, Operation, Tile, blocks
 
 
@@ -114,33 +112,6 @@ def _nothing_else_uses(function: FunctionTrace, operations: Sequence[Operation],
         operation in operations or operation is store or tiles.isdisjoint(operation.tiles)
         for operation in function.operations()
     )
-
-
-def emit_computed_stores(macros: Macros, function: FunctionTrace) -> None:
-    """Writes the stores of a function that compute the tile themselves.
-
-    Each statement becomes a function of its tiles. They have a block of their own, because a ``goto`` may not jump over
-    a variable.
-    """
-    for found in computed_stores(function):
-        calls = []
-        for number, operation in enumerate(found.operations):
-            tiles = _distinct(operation.tiles)
-            names = ", ".join(tile.name for tile in tiles)
-            start = "{ " if number == 0 else ""
-            definition = f"{start}const auto wt_operation_{number} = [&]({_parameters(tiles)}) {{ {STATEMENT} }};"
-            macros.replace(Hook.AT, hook_of(operation), definition)
-            calls.append(f"wt_operation_{number}({names});")
-        tiles = [found.result, *found.sources, *found.intermediates]
-        names = ", ".join(tile.name for tile in tiles)
-        store = f"const auto wt_store = [&]({_parameters([found.result])}) {{ {STATEMENT} }};"
-        compute = f"const auto wt_compute = [&]({_parameters(tiles)}) {{ {' '.join(calls)} }};"
-        call = f"wt_module::store_computed<{len(found.sources)}>(wt_compute, wt_store, {names}); }}"
-        macros.replace(Hook.AT, hook_of(found.store), f"{store} {compute} {call}")
-
-
-def _parameters(tiles: Sequence[Tile]) -> str:
-    return ", ".join(f"auto& {tile.name}" for tile in tiles)
 
 
 def _distinct(tiles: Iterable[Tile]) -> list[Tile]:
