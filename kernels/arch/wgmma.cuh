@@ -47,6 +47,16 @@ WT_DEVICE void wgmma_has_read(u32 (&registers)[BLOCKS][4])
         asm volatile("" : "+r"(registers[i][0]), "+r"(registers[i][1]), "+r"(registers[i][2]), "+r"(registers[i][3]) : : "memory");
 }
 
+// Lets nothing read the sums of a product before here, because a product that is now complete has written them. The compiler
+// knows of no other order between a wait and instructions that use only registers.
+template <int BLOCKS>
+WT_DEVICE void wgmma_has_written(f32 (&sums)[BLOCKS][4])
+{
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i)
+        asm volatile("" : "+f"(sums[i][0]), "+f"(sums[i][1]), "+f"(sums[i][2]), "+f"(sums[i][3]) : : "memory");
+}
+
 #define WT_D4(i) "+f"(d[(i) / 4][0]), "+f"(d[(i) / 4][1]), "+f"(d[(i) / 4][2]), "+f"(d[(i) / 4][3])
 #define WT_D16(i) WT_D4(i), WT_D4(i + 4), WT_D4(i + 8), WT_D4(i + 12)
 #define WT_D64(i) WT_D16(i), WT_D16(i + 16), WT_D16(i + 32), WT_D16(i + 48)

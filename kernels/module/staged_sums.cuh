@@ -19,6 +19,9 @@ template <class P, bool IS_A> struct OperandSlot {
     using Layout = SlotLayout<K_MAJOR ? EXTENT : P::k, static_cast<int>(sizeof(T)) * (K_MAJOR ? P::k : EXTENT)>;
 };
 
+// The number of pairs of neighbouring sums that four lanes can gather, if they hold those of 8 columns each time.
+inline constexpr __device__ int pairs_of(int columns) { return columns % 32 == 0 ? 4 : columns % 16 == 0 ? 2 : 1; }
+
 // Sets sums or fragments to zero.
 template <class T, int I, int J, int N> inline __device__ void clear(T (&sums)[I][J][N])
 {
@@ -84,6 +87,53 @@ inline __device__ void put_rows(const wt::f32 (&sums)[COLS / 8][4], float* c, in
                 put<ADD>(line + 8 * (j + (i ^ order)), wt::Vector<float, 2> {x[i], y[i]});
         }
     }
+}
+
+// Exchanges words between neighbouring lanes. Before, words[i] belongs to block i of all lanes. Afterwards a lane has those of
+// one block, that of its index modulo BLOCKS, in the order of the lanes.
+template <int BLOCKS> inline __device__ void gather_block(wt::u32 (&words)[BLOCKS], int lane)
+{
+#pragma unroll
+    for (int bit = 1; bit < BLOCKS; bit *= 2)
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i)
+            if (!(i & bit)) {
+                const bool has_bit = lane & bit;
+                const wt::u32 other = __shfl_xor_sync(0xffffffffu, has_bit ? words[i] : words[i | bit], bit);
+                words[i] = has_bit ? other : words[i];
+                words[i | bit] = has_bit ? words[i | bit] : other;
+            }
+}
+
+// Calls act(row, column, words) for 2 * BLOCKS neighbouring sums of 16 rows. `row` and `col` are the first ones. make(pair)
+// returns the WORDS words that stand for two neighbouring sums, and words[i] are those of the i-th pair.
+template <int COLS, int BLOCKS, int WORDS, class Make, class Act>
+inline __device__ void visit_rows(const wt::f32 (&sums)[COLS / 8][4], int row, int col, const Make& make, const Act& act)
+{
+    static_assert(COLS / 8 % BLOCKS == 0, "rows have whole groups of blocks");
+    const int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4, own = quarter % BLOCKS;
+#pragma unroll
+    for (int j = 0; j < COLS / 8; j += BLOCKS)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            wt::u32 words[WORDS][BLOCKS];
+#pragma unroll
+            for (int i = 0; i < BLOCKS; ++i) {
+                const auto made = make(wt::Vector<float, 2> {sums[j + i][2 * half], sums[j + i][2 * half + 1]});
+#pragma unroll
+                for (int w = 0; w < WORDS; ++w)
+                    words[w][i] = made.at[w];
+            }
+            wt::Vector<wt::u32, WORDS> gathered[BLOCKS];
+#pragma unroll
+            for (int w = 0; w < WORDS; ++w) {
+                gather_block(words[w], quarter);
+#pragma unroll
+                for (int i = 0; i < BLOCKS; ++i)
+                    gathered[i].at[w] = words[w][i];
+            }
+            act(row + group + 8 * half, col + 8 * (j + own) + 2 * (quarter - own), gathered);
+        }
 }
 
 // Calls act(row, column, vector) for neighbouring sums of 16 rows. `row` and `col` are the first ones.

@@ -80,6 +80,52 @@ inline __device__ auto call(const Function& function, const Operands&... operand
     return results;
 }
 
+// The target of a store: an array, and the place of a tile in it.
+template <typename Global> struct StoreTarget {
+    using T = typename Global::Type;
+    static constexpr int SIZE = static_cast<int>(sizeof(T));
+
+    const Global& to;
+    bool has_vectors;  // true if the tile begins and its rows begin with vectors
+
+    // Makes Warp's checks for aligned=True.
+    template <typename Shape> static inline __device__ StoreTarget of(const Global& to)
+    {
+        if constexpr (Global::is_aligned) {
+            using Check = wp::tile_vectorized_check_t<T, Shape>;
+            Check::validate_aligned_compile_time();
+            Check::validate_aligned_runtime(to, to.byte_offset_from_coord(wp::tile_coord(0, 0)));
+        }
+        const auto& strides = to.data.strides;
+        const void* const array = to.data.data;
+        const bool starts_with_vectors = __isGlobal(array) && strides[1] == SIZE && strides[0] % VECTOR_BYTES == 0
+            && reinterpret_cast<uint64_t>(array) % VECTOR_BYTES == 0;
+        const bool lies_in_vectors = to.offset[1] * SIZE % VECTOR_BYTES == 0 && to.offset[1] >= 0 && to.offset[0] >= 0;
+        return {to, starts_with_vectors && lies_in_vectors};
+    }
+
+    // Stores neighbouring elements of a row. If there are vectors, `column` is a multiple of COUNT.
+    template <typename U, int COUNT> inline __device__ void put(int row, int column, const Elements<U, COUNT>& elements) const
+    {
+        const int y = to.offset[0] + row, x = to.offset[1] + column;
+        const auto& array = to.data;
+        if constexpr (COUNT * SIZE <= VECTOR_BYTES && (COUNT & (COUNT - 1)) == 0) {
+            if (has_vectors && (!Global::bounds_check || (y < array.shape[0] && x + COUNT <= array.shape[1]))) {
+                wt::Vector<T, COUNT> vector;
+#pragma unroll
+                for (int e = 0; e < COUNT; ++e)
+                    vector.at[e] = elements.at[e];
+                char* const start = reinterpret_cast<char*>(array.data) + int64_t(array.strides[0]) * y + int64_t(x) * int64_t(SIZE);
+                wt::arch::store(reinterpret_cast<T*>(start), vector);
+                return;
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e)
+            to.store(wp::tile_coord(row, column + e), elements.at[e]);
+    }
+};
+
 // A tile whose elements are computed when it is stored. at(Count<N>, coord) returns N neighbouring ones.
 template <typename Shape_, typename At> struct Computed {
     struct Layout {
@@ -90,53 +136,24 @@ template <typename Shape_, typename At> struct Computed {
 
     template <typename Global> inline __device__ void copy_to_global(const Global& to) const
     {
-        using Check = wp::tile_vectorized_check_t<typename Global::Type, Shape_>;
-        if constexpr (Global::is_aligned) {  // Warp's checks for aligned=True
-            Check::validate_aligned_compile_time();
-            Check::validate_aligned_runtime(to, to.byte_offset_from_coord(wp::tile_coord(0, 0)));
-        }
-        if (!store_vectors(to)) {
-#pragma unroll 1
-            for (int i = static_cast<int>(threadIdx.x); i < Shape_::size(); i += WP_TILE_BLOCK_DIM) {
-                const auto coord = wp::tile_coord(i / Shape_::dim(1), i % Shape_::dim(1));
-                to.store(coord, at(Count<1> {}, coord).at[0]);
-            }
-        }
-    }
-
-private:
-    // Returns true if the array allows vectors.
-    template <typename Global> inline __device__ bool store_vectors(const Global& to) const
-    {
-        using T = typename Global::Type;
-        constexpr int SIZE = static_cast<int>(sizeof(T)), COUNT = VECTOR_BYTES % SIZE == 0 ? VECTOR_BYTES / SIZE : 1;
-        if constexpr (COUNT == 1 || Shape_::dim(1) % COUNT != 0) {
-            return false;
-        } else {
-            constexpr int PER_ROW = Shape_::dim(1) / COUNT;
-            const auto& strides = to.data.strides;
-            char* const array = reinterpret_cast<char*>(to.data.data);
-            const int y = to.offset[0], x = to.offset[1];
-            if (!__isGlobal(array) || strides[1] != SIZE || strides[0] % VECTOR_BYTES != 0
-                || reinterpret_cast<uint64_t>(array) % VECTOR_BYTES != 0 || x % COUNT != 0 || x < 0 || y < 0)
-                return false;
+        constexpr int SIZE = static_cast<int>(sizeof(typename Global::Type));
+        constexpr int COUNT = VECTOR_BYTES % SIZE == 0 ? VECTOR_BYTES / SIZE : 1;
+        const auto target = StoreTarget<Global>::template of<Shape_>(to);
+        if constexpr (COUNT > 1 && Shape_::dim(1) % COUNT == 0) {
+            if (target.has_vectors) {
+                constexpr int PER_ROW = Shape_::dim(1) / COUNT;
 #pragma unroll 4
-            for (int i = static_cast<int>(threadIdx.x); i < Shape_::dim(0) * PER_ROW; i += WP_TILE_BLOCK_DIM) {
-                const int row = i / PER_ROW, column = i % PER_ROW * COUNT;
-                const auto results = at(Count<COUNT> {}, wp::tile_coord(row, column));
-                if (!Global::bounds_check || (y + row < to.data.shape[0] && x + column + COUNT <= to.data.shape[1])) {
-                    wt::Vector<T, COUNT> vector;
-#pragma unroll
-                    for (int e = 0; e < COUNT; ++e)
-                        vector.at[e] = results.at[e];
-                    char* const start = array + int64_t(strides[0]) * (y + row) + int64_t(x + column) * int64_t(SIZE);
-                    wt::arch::store(reinterpret_cast<T*>(start), vector);
-                } else {
-                    for (int e = 0; e < COUNT; ++e)
-                        to.store(wp::tile_coord(row, column + e), results.at[e]);
+                for (int i = static_cast<int>(threadIdx.x); i < Shape_::dim(0) * PER_ROW; i += WP_TILE_BLOCK_DIM) {
+                    const int row = i / PER_ROW, column = i % PER_ROW * COUNT;
+                    target.put(row, column, at(Count<COUNT> {}, wp::tile_coord(row, column)));
                 }
+                return;
             }
-            return true;
+        }
+#pragma unroll 1
+        for (int i = static_cast<int>(threadIdx.x); i < Shape_::size(); i += WP_TILE_BLOCK_DIM) {
+            const auto coord = wp::tile_coord(i / Shape_::dim(1), i % Shape_::dim(1));
+            to.store(coord, at(Count<1> {}, coord).at[0]);
         }
     }
 };

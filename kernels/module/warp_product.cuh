@@ -21,6 +21,7 @@ template <class P> struct WarpProduct {
     using B = typename FragmentsOf<OperandSlot<P, SWAPPED>, T, COLS>::B;
     static constexpr int GROUPS = 0;  // of asynchronous products in an iteration
     static constexpr int STEPS = P::k / STEP;
+    static constexpr int PAIRS = A::IN_ORDER && B::IN_ORDER ? pairs_of(COLS) : 1;
 
     static_assert(A::FITS && B::FITS && P::k % STEP == 0, "a warp tile has whole instructions");
 
@@ -95,6 +96,15 @@ template <class P> struct WarpProduct {
                     }
             }
         }
+    }
+
+    // Visits 2 * COUNT neighbouring sums at a time, as visit_rows() says.
+    template <int COUNT, int WORDS, class Make, class Act>
+    static __forceinline__ __device__ void visit(const Sums& sums, const Make& make, const Act& act)
+    {
+#pragma unroll
+        for (int i = 0; i < ROWS / 16; ++i)
+            visit_rows<COLS, COUNT, WORDS>(sums.values[i], first_row() + 16 * i, first_col(), make, act);
     }
 
 private:

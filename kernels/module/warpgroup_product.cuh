@@ -24,6 +24,15 @@ template <class Slot> inline __device__ wt::u64 wgmma_operand(unsigned slot, int
     return wt::arch::wgmma_operand(start, 8 * WIDTH, Layout::PANEL_BYTES, WIDTH);
 }
 
+// Waits for all products of a group.
+template <int BLOCKS, int COUNT> inline __device__ void complete_products(wt::f32 (&sums)[BLOCKS][COUNT][4])
+{
+    wt::arch::wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i)
+        wt::arch::wgmma_has_written(sums[i]);
+}
+
 // Both operands are read from slots. A group holds BLOCKS x 64 rows of sums.
 template <class P> struct WarpgroupProduct {
     using Problem = P;
@@ -33,6 +42,7 @@ template <class P> struct WarpgroupProduct {
     static constexpr int BLOCKS = P::m / P::warps_m / 64, COLS = P::n / P::warps_n;
     static constexpr int STEP = WGMMA_BYTES / static_cast<int>(sizeof(T));
     static constexpr int GROUPS = 1;  // of products in an iteration
+    static constexpr int PAIRS = pairs_of(COLS);
     struct Sums {
         wt::f32 sums[BLOCKS][COLS / 8][4];
         int m, n;  // the group's first row and column
@@ -62,7 +72,7 @@ template <class P> struct WarpgroupProduct {
         wt::arch::wgmma_commit();
     }
 
-    static inline __device__ void complete(Sums&) { wt::arch::wgmma_wait<0>(); }
+    static inline __device__ void complete(Sums& s) { complete_products(s.sums); }
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Sums& s, float* c)
     {
@@ -78,6 +88,16 @@ template <class P> struct WarpgroupProduct {
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i)
             visit_rows<COLS>(s.sums[i], row + 64 * i, s.n, act);
+    }
+
+    // Visits 2 * COUNT neighbouring sums at a time, as visit_rows() says.
+    template <int COUNT, int WORDS, class Make, class Act>
+    static __forceinline__ __device__ void visit(const Sums& s, const Make& make, const Act& act)
+    {
+        const int row = s.m + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i)
+            visit_rows<COLS, COUNT, WORDS>(s.sums[i], row + 64 * i, s.n, make, act);
     }
 
 private:
@@ -105,6 +125,7 @@ template <class P> struct WarpgroupRegisterProduct {
     static constexpr int WIDTH = SWAPPED ? P::m / P::warps_m : P::n / P::warps_n;
     static constexpr int BLOCKS = LINES / 64, STEP = 8;
     static constexpr int GROUPS = P::k / STEP;           // of products in an iteration
+    static constexpr int PAIRS = 1;
     static constexpr int SETS = GROUPS % 4 == 0 ? 4 : 2;  // of fragments
     using Fragments = Tf32Lines<X, BLOCKS>;              // of a warp
 
@@ -145,7 +166,7 @@ template <class P> struct WarpgroupRegisterProduct {
         }
     }
 
-    static inline __device__ void complete(Sums&) { wt::arch::wgmma_wait<0>(); }
+    static inline __device__ void complete(Sums& s) { complete_products(s.sums); }
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Sums& s, float* c)
     {

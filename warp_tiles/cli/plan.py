@@ -104,7 +104,7 @@ def print_plan(item: ModulePlan) -> None:
     print_table(title, headings, rows)
     if item.loops:
         cells = [
-            [loop.kernel, f"{loop.file}:{loop.line}", loop.products, loop.describe(), loop.reason]
+            [loop.kernel, f"{loop.file}:{loop.line}", loop.products, loop.describe(), loop.explanation]
             for loop in item.loops
         ]
         print_table("loops of products", ("kernel", "line", "products", "what is done", "reason"), cells)

@@ -29,7 +29,7 @@ def staged_types(decision: LoopDecision) -> Iterator[str]:
         return
     for product, variant, answer in zip(decision.pipeline.products, ring.variants, ring.products):
         if product.array == hook_of(product.operation):  # the first one of those that share sums
-            yield product_type(_name(product), variant, answer)
+            yield product_type(staged_name(product), variant, answer)
 
 
 def product_type(
@@ -82,10 +82,10 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
     constant = constant_arrays(function, decision.loop)
     summed = {product.array: product for product in pipeline.products}
     for number, product in summed.items():
-        kind = _name(product)
+        kind = staged_name(product)
         macros.add(Hook.BEGIN, loop, f"{kind}::Sums wt_sums_{number}; {kind}::start(wt_sums_{number});")
     adds = " ".join(_add(ring, product, name) for product in pipeline.products)
-    groups = " + ".join(f"{_name(product)}::GROUPS" for product in pipeline.products)
+    groups = " + ".join(f"{staged_name(product)}::GROUPS" for product in pipeline.products)
     wait = f"{name}.wait<({groups})>();"
     # Products in flight keep tensor cores busy while the loads are issued. Without them the products come first.
     if found.in_flight:
@@ -114,26 +114,27 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
         macros.replace(Hook.AT, hook_of(product.operation), "")
     macros.replace(Hook.AT, hook_of(last.operation), f"{multiplied}{name}.loaded();")
     macros.add(Hook.END, loop, f"{name}.more = false; {drain}:; if ({name}.turns) goto {multiply};")
-    completions = " ".join(f"{_name(product)}::complete(wt_sums_{number});" for number, product in summed.items())
+    completions = " ".join(f"{staged_name(product)}::complete(wt_sums_{number});" for number, product in summed.items())
     macros.add(Hook.END, loop, f"{completions} {_SYNC}")
     if extra:
         macros.add(Hook.END, loop, f"wp::tile_shared_storage_t::alloc(-{extra});")
-    _emit_results(macros, loop, ring, pipeline.products)
+    if isinstance(decision.sum_store, str):
+        _emit_results(macros, loop, pipeline.products, ring.starts)
+    for fill in ring.fills:  # the loop overwrites C
+        macros.replace(Hook.AT, hook_of(fill), "")
 
 
-def _emit_results(macros: Macros, loop: int, ring: Ring, products: tuple[Accumulation, ...]) -> None:
+def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...], starts: tuple[bool, ...]) -> None:
     """Writes the sums to C after the loop, or adds them to it."""
     written: set[str] = set()
     arrays: set[int] = set()
-    for product, starts in zip(products, ring.starts):
+    for product, has_start in zip(products, starts):
         if product.array not in arrays:
             arrays.add(product.array)
-            adds = str(starts or product.c.name in written).lower()
+            adds = str(has_start or product.c.name in written).lower()
             written.add(product.c.name)
-            finish = f"{_name(product)}::finish<{adds}>(wt_sums_{product.array}, {pointer(product.c)});"
+            finish = f"{staged_name(product)}::finish<{adds}>(wt_sums_{product.array}, {pointer(product.c)});"
             macros.add(Hook.END, loop, f"{finish} {_SYNC}")
-    for fill in ring.fills:  # the loop overwrites C
-        macros.replace(Hook.AT, hook_of(fill), "")
     for product in products:
         if product.addition is not None:
             macros.replace(Hook.AT, hook_of(product.addition), "")
@@ -146,8 +147,9 @@ def _add(ring: Ring, product: Accumulation, name: str) -> str:
     for tile in (product.a, product.b):
         root = next(root for root in ring.slots if root in tile.memory)
         slots.append(f"{name}.from + {ring.slots[root].offset_bytes}")
-    return f"{_name(product)}::add(wt_sums_{product.array}, {', '.join(slots)});"
+    return f"{staged_name(product)}::add(wt_sums_{product.array}, {', '.join(slots)});"
 
 
-def _name(product: Accumulation) -> str:
+def staged_name(product: Accumulation) -> str:
+    """C++ of the type of a product of tiles in slots."""
     return f"wt_staged_{product.array}"

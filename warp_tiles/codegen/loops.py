@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from warp_tiles.codegen.pipelines import Body, Pipeline, body_of, plan_pipeline
 from warp_tiles.codegen.reverse import ReverseRing, plan_reverse
 from warp_tiles.codegen.stages import LoopTarget, Ring, plan_ring
+from warp_tiles.codegen.sum_stores import SumStore, plan_sum_store
 from warp_tiles.codegen.sums import Accumulation, LoopSums, addition_of, obstacle_to_sums
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Operation, loops, own_operations
 
@@ -30,6 +31,7 @@ class LoopDecision:
         pipeline: None if the loop does not load ahead.
         reason: The condition that makes the state possible, or the obstacle to a better one.
         reverse: The stages of its reverse pass, or the reason why that has none; empty without a reverse pass.
+        sum_store: The store that takes the sums from registers, or the reason why C is written; empty without stages.
     """
 
     function: str
@@ -39,6 +41,7 @@ class LoopDecision:
     pipeline: Pipeline | None
     reason: str
     reverse: ReverseRing | str = ""
+    sum_store: SumStore | str = ""
 
     @property
     def state(self) -> str:
@@ -75,6 +78,13 @@ class LoopDecision:
     def extra_bytes(self) -> int:
         """Bytes of shared memory that the function needs for stages beyond its tiles."""
         return self.ring.loop.extra_bytes if self.ring else 0
+
+    @property
+    def store_reason(self) -> str:
+        """How the sums reach an array, in words; empty without stages."""
+        if isinstance(self.sum_store, SumStore):
+            return "the sums are stored from registers"
+        return f"the sums pass through shared memory: {self.sum_store}" if self.sum_store else ""
 
     @property
     def reverse_extra_bytes(self) -> int:
@@ -177,7 +187,9 @@ def _staged(
     reason = f"{found.instruction} multiplies {found.stages} stages of {found.stage_bytes} bytes, {where}"
     reasons = [reason, target.obstacle] if target.obstacle else [reason]
     pipeline = Pipeline((), accumulations, body.loads, ring)
-    return LoopDecision(function.label, loop, len(products), accumulations, pipeline, "; ".join(reasons))
+    store = plan_sum_store(function, loop, accumulations, ring)
+    text = "; ".join(reasons)
+    return LoopDecision(function.label, loop, len(products), accumulations, pipeline, text, sum_store=store)
 
 
 def _accumulations(

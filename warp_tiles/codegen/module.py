@@ -10,12 +10,14 @@ from warp_tiles.codegen.emit import emit_loads, emit_loops, skip_replays
 from warp_tiles.codegen.emit_reverse import emit_reverse, reversed_types
 from warp_tiles.codegen.emit_stages import staged_types
 from warp_tiles.codegen.emit_store_adjoints import emit_store_adjoints
-from warp_tiles.codegen.emit_stores import emit_computed_stores
+from warp_tiles.codegen.emit_stores import emit_computed_stores, emit_sum_store
 from warp_tiles.codegen.loads import plan_loads
 from warp_tiles.codegen.loops import LoopDecision, LoopSums, LoopTarget, decide
 from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.prelude import prefix_of, waiting_function, with_prelude
 from warp_tiles.codegen.reverse import ReverseRing
+from warp_tiles.codegen.stores import computed_stores
+from warp_tiles.codegen.sum_stores import SumStore
 from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.codegen.whole import whole_product
 from warp_tiles.gemm.dtypes import DTYPES
@@ -111,6 +113,7 @@ class GeneratedModule:
                 self._gradients(decision.function, settings),
                 decision.reverse_reason,
                 decision.reverse_instructions,
+                decision.store_reason,
             )
             for decision in self._decide(functions, settings, suffix)
             for kernel in self.trace.kernels_of.get(decision.function, ())
@@ -298,9 +301,13 @@ class GeneratedModule:
         """Writes the loads and stores of all functions of the module."""
         ahead = {decision.loop.hook for decision in decisions if decision.pipeline is not None}
         reversed_loops = {decision.loop.hook for decision in decisions if isinstance(decision.reverse, ReverseRing)}
+        from_sums = [decision.sum_store for decision in decisions if isinstance(decision.sum_store, SumStore)]
+        stored = {found.computed.store for found in from_sums}
+        for found in from_sums:
+            emit_sum_store(macros, found)
         for function in self.trace.functions.values():
             emit_loads(macros, plan_loads(function, ahead), plan_loads(function, reversed_loops))
-            emit_computed_stores(macros, function)
+            emit_computed_stores(macros, [found for found in computed_stores(function) if found.store not in stored])
             emit_store_adjoints(macros, self.trace, function)
 
 

@@ -153,6 +153,7 @@ class PlannedLoop:
         gradients: How a ``wp.Tape`` computes its gradients, and why; empty if the kernel has no adjoint.
         reverse: How the adjoint kernel multiplies from stages, or ``no stages`` and why; empty without an adjoint.
         reverse_instructions: The instructions of these products.
+        store: How the sums of a loop with stages reach an array, and why; empty without stages.
     """
 
     kernel: str
@@ -167,6 +168,7 @@ class PlannedLoop:
     gradients: str = ""
     reverse: str = ""
     reverse_instructions: tuple[str, ...] = ()
+    store: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints."""
@@ -177,10 +179,15 @@ class PlannedLoop:
         words = {"pipelined": f"pipelined, {self.stages} stages", "register_sums": "sums in registers"}
         return words.get(self.state, "as Warp does it")
 
+    @property
+    def explanation(self) -> str:
+        """The reasons in words."""
+        return "; ".join(filter(None, (self.reason, self.store)))
+
     def summary(self) -> str:
         """One line for the log."""
         products = f"{self.products} product{'s' * (self.products > 1)}"
-        return f"kernel {self.kernel}, {self.file}:{self.line}: {products}, {self.describe()}: {self.reason}"
+        return f"kernel {self.kernel}, {self.file}:{self.line}: {products}, {self.describe()}: {self.explanation}"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,10 @@ template <int BLOCKS>
 WT_DEVICE void wgmma_has_read(u32 (&)[BLOCKS][4])
 {
 }
+template <int BLOCKS>
+WT_DEVICE void wgmma_has_written(f32 (&)[BLOCKS][4])
+{
+}
 WT_DEVICE void fence_for_wgmma() { emulator::fence_proxy(); }
 WT_DEVICE void wgmma_commit() { emulator::collective(emulator::Kind::wgmma_commit, {nullptr, nullptr, nullptr, 0}); }
 

@@ -1,0 +1,107 @@
+"""Stores that take the sums of a loop from registers, so that C is never written to shared memory.
+
+All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from warp_tiles.codegen.effects import STORE, ZEROS
+from warp_tiles.codegen.stages import Ring
+from warp_tiles.codegen.stores import ComputedStore, computed_stores
+from warp_tiles.codegen.sums import Accumulation
+from warp_tiles.codegen.trace import FunctionTrace, Loop, Operation, Tile, path_to
+from warp_tiles.gemm.dtypes import DTYPE_BYTES
+from warp_tiles.gemm.main_loop import StagedProduct
+from warp_tiles.gemm.variant import GemmVariant
+
+_WORD_BYTES = 4
+
+
+@dataclass(frozen=True)
+class SumStore:
+    """A store that takes the sums of a loop from registers.
+
+    Attributes:
+        computed: The store. Without operations, it stores C itself.
+        product: The product whose sums they are, the first of those that share them.
+    """
+
+    computed: ComputedStore
+    product: Accumulation
+
+    @property
+    def others(self) -> tuple[Tile, ...]:
+        """The tiles that the operations read besides C."""
+        return tuple(tile for tile in self.computed.sources if tile != self.product.c)
+
+
+def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accumulation], ring: Ring) -> SumStore | str:
+    """Returns the store that takes the sums of a loop with stages, or the reason why C is written.
+
+    Args:
+        function: The function.
+        loop: The loop.
+        products: Its products, in order.
+        ring: Its stages.
+    """
+    first = products[0]
+    c = first.c
+    if len({product.array for product in products}) > 1:
+        return "the loop has several sums"
+    if first.addition is not None:
+        return "the sums are added to another tile"
+    if any(ring.starts):
+        return "C holds a start value"
+    if not c.owner:
+        return "C is not a tile of the function"
+    if not _are_neighbours(ring.variants[0], ring.products[0]):
+        return "no thread has neighbouring sums of a row"
+    found = _store_after(function, loop, c)
+    if isinstance(found, str):
+        return found
+    expected = {*(product.operation for product in products), *found.operations, found.store}
+    for operation in function.operations():
+        if operation not in expected and operation.name != ZEROS and any(c.name in t.memory for t in operation.tiles):
+            return f"line {operation.line} uses C too"
+    other = SumStore(found, first).others
+    if any(tile.parameter or tile.storage != "shared" for tile in other):
+        return "an operand of the store is not a shared tile of the function"
+    stored_bytes = found.result.size_bytes // math.prod(found.result.shape)
+    if stored_bytes < _WORD_BYTES and ring.products[0].through_registers:
+        return f"a thread has only two neighbouring sums of a row, and stores {found.result.dtype}"
+    return SumStore(found, first)
+
+
+def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore | str:
+    """The store of C, or of a tile computed from it, that follows a loop in its block; else the obstacle."""
+    block, index = path_to(function.nodes, loop)[-1]
+    after = block[index + 1 :]
+    plain = (
+        ComputedStore((), node)
+        for node in after
+        if isinstance(node, Operation) and node.name == STORE and node.hook is not None and node.tiles == (c,)
+    )
+    computed = (found for found in computed_stores(function) if c in found.sources and found.store in after)
+    found = next(chain(plain, computed), None)
+    if found is None:
+        return "no store after the loop takes C or a tile that elementwise operations compute from it"
+    if not all(isinstance(node, Operation) for node in after[: after.index(found.store)]):
+        return "a branch or loop lies between the loop and the store"
+    return found
+
+
+def _are_neighbours(variant: GemmVariant, answer: StagedProduct) -> bool:
+    """True if a thread holds neighbouring sums of a row, as the products in ``kernels/module`` arrange them."""
+    if answer.instruction == "fma":
+        return False  # B's columns are contiguous, so each vector of B belongs to one column
+    if answer.instruction == "wgmma" or DTYPE_BYTES[variant.a.dtype] == 2:
+        return True
+    rows_of_b = variant.b.arrangement == "row_major"
+    if variant.a.arrangement != "row_major":
+        return False
+    return rows_of_b or variant.a.dtype == "float32"  # computed as the transpose of C, or by ldmatrix
