@@ -145,7 +145,7 @@ def test_other_operations(nodes: tuple[Node, ...]) -> None:
 
 def code(*operations: Operation) -> str:
     macros, function = Macros(), t.function(*operations)
-    emit_computed_stores(macros, function)
+    emit_computed_stores(macros, computed_stores(function))
     lines = macros.definitions([function])
     texts = {line.split("(")[0].split()[1]: line.partition(") ")[2] for line in lines if "(...)" in line}
     return " ".join(texts[Hook.AT.name_of(operation.hook or 0)] for operation in operations)
@@ -171,7 +171,7 @@ def test_the_code_of_several_operations() -> None:
 def test_the_reverse_pass_keeps_the_statements() -> None:
     operation, end = convert(), store()
     macros, function = Macros(), t.function(operation, end)
-    emit_computed_stores(macros, function)
+    emit_computed_stores(macros, computed_stores(function))
     for one in (operation, end):
         assert f"#define {Hook.REPLAY.name_of(one.hook or 0)}(...) __VA_ARGS__" in macros.definitions([function])
 

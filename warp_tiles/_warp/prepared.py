@@ -24,6 +24,7 @@ class PreparedLaunch:
         block_dim: Threads per block.
         tiled: True to launch as ``wp.launch_tiled`` does.
         device: The device.
+        max_blocks: Blocks at most, which go on with other tiles; 0 for no limit.
 
     Raises:
         Exception: Any error of ``wp.launch`` when the module does not build.
@@ -39,13 +40,22 @@ class PreparedLaunch:
         *,
         tiled: bool,
         device: Any,
+        max_blocks: int = 0,
     ) -> None:
         self._arrays = tuple(arrays)
         self._device = device
         self._runtime = warp_launch.runtime()
         values = [*self._views([0] * len(self._arrays)), *scalars]
         replay = warp_launch.record(
-            kernel, values, None, dim=dim, block_dim=block_dim, tiled=tiled, max_blocks=0, device=device, stream=None
+            kernel,
+            values,
+            None,
+            dim=dim,
+            block_dim=block_dim,
+            tiled=tiled,
+            max_blocks=max_blocks,
+            device=device,
+            stream=None,
         )
         self._launch = launch = replay.launch
         self._replay = replay if device.is_cuda else warp_launch.Replay(launch, None)

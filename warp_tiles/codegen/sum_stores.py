@@ -14,7 +14,7 @@ from warp_tiles.codegen.effects import STORE, ZEROS
 from warp_tiles.codegen.stages import Ring
 from warp_tiles.codegen.stores import ComputedStore, computed_stores
 from warp_tiles.codegen.sums import Accumulation
-from warp_tiles.codegen.trace import FunctionTrace, Loop, Operation, Tile, path_to
+from warp_tiles.codegen.trace import FunctionTrace, Loop, Tile, loops, operations, path_to
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.main_loop import StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
@@ -78,20 +78,22 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
 
 
 def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore | str:
-    """The store of C, or of a tile computed from it, that follows a loop in its block; else the obstacle."""
+    """The store of C, or of a tile computed from it, that follows a loop; else the obstacle. It may be conditional."""
     block, index = path_to(function.nodes, loop)[-1]
     after = block[index + 1 :]
     plain = (
-        ComputedStore((), node)
-        for node in after
-        if isinstance(node, Operation) and node.name == STORE and node.hook is not None and node.tiles == (c,)
+        ComputedStore((), operation)
+        for operation in operations(after)
+        if operation.name == STORE and operation.hook is not None and operation.tiles == (c,)
     )
-    computed = (found for found in computed_stores(function) if c in found.sources and found.store in after)
+    following = set(operations(after))
+    computed = (found for found in computed_stores(function) if c in found.sources and found.store in following)
     found = next(chain(plain, computed), None)
     if found is None:
         return "no store after the loop takes C or a tile that elementwise operations compute from it"
-    if not all(isinstance(node, Operation) for node in after[: after.index(found.store)]):
-        return "a branch or loop lies between the loop and the store"
+    between = (node for nodes, position in path_to(after, found.store) for node in nodes[: position + 1])
+    if any(isinstance(node, Loop) or next(loops((node,)), None) for node in between):
+        return "a loop lies between the loop and the store"
     return found
 
 

@@ -273,6 +273,15 @@ def blocks_of(problem: MatmulProblem, config: MatmulConfig) -> int:
     return tiles * config.split_k * problem.batch
 
 
+def most_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int) -> int:
+    """The number of blocks to launch, at most; 0 for a block for each tile.
+
+    If a multiprocessor runs one block at a time, it starts no second one, but goes on with another tile.
+    """
+    alone = arch is not None and _resident(problem, config, arch) == 1
+    return multiprocessors if alone else 0
+
+
 # sides of tiles, larger tiles, elements of K in a step, elements of a tile from which a block has 256 threads
 _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = {
     "float16": ((16, 32, 64, 128), ((128, 256), (256, 128)), 64, 128 * 256),

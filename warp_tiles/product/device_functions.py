@@ -24,10 +24,12 @@ def raster_function() -> Any:
 
     @wp.func
     def tile_position(number: int, rows: int, columns: int, group: int):
-        first = number // (group * columns) * group
+        whole = number // (group * columns)
+        first = whole * group
         height = wp.min(group, rows - first)
-        within = number % (group * columns)
-        return first + within % height, within // height
+        within = number - whole * (group * columns)
+        column = within // height
+        return first + within - column * height, column
 
     return tile_position
 

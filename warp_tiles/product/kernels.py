@@ -79,57 +79,42 @@ def band_function(key: TileKernel) -> Any:
 
 
 @functools.cache
-def store_function(key: TileKernel) -> Any:
-    """A Warp function that stores a tile of sums in C after the epilogue."""
+def add_to_old_function(key: TileKernel) -> Any:
+    """A Warp function that applies an epilogue with ``beta`` to a tile of sums, and stores it in C."""
     import warp as wp
 
     stored = key.stored
     out, bias_type, sums = types(stored.out, stored.bias or stored.out, stored.sums)
     TILE_M, TILE_N, _ = key.tile
-    is_plain, has_bias, has_factor = key.is_plain, stored.bias is not None, stored.has_factor
-    is_rounded, has_beta = is_plain and stored.out != key.sums, stored.has_beta
+    has_bias = stored.bias is not None
     BAND, LOADED = key.band, key.loaded
     store_band = band_function(key)
 
     @wp.func
-    def store(
+    def add_to_old(
         C: wp.array(dtype=out, ndim=2),
         c: Any,
         Bias: wp.array(dtype=bias_type, ndim=1),
-        Factor: wp.array(dtype=sums, ndim=1),
         i: int,
         j: int,
         alpha: sums,
         beta: sums,
     ):
-        if is_rounded:
-            wp.tile_store(C, wp.tile_astype(c, dtype=out), offset=(i * TILE_M, j * TILE_N))
-        elif is_plain:
-            wp.tile_store(C, c, offset=(i * TILE_M, j * TILE_N))
+        if has_bias:
+            row = wp.tile_load(Bias, shape=TILE_N, offset=j * TILE_N, storage="shared")
+            bias = wp.tile_broadcast(row, shape=(BAND, TILE_N))
         else:
-            if has_bias:
-                row = wp.tile_load(Bias, shape=TILE_N, offset=j * TILE_N, storage="shared")
-                bias = wp.tile_broadcast(row, shape=(BAND, TILE_N))
-            else:
-                bias = bias_type(0.0)
-            scale = alpha
-            if has_factor:
-                scale = alpha * Factor[0]
-            last = wp.min(TILE_M, C.shape[0] - i * TILE_M)
-            if has_beta:
-                for first in range(0, last, LOADED):
-                    row_of_c = i * TILE_M + first
-                    loaded = wp.tile_load(C, shape=(LOADED, TILE_N), offset=(row_of_c, j * TILE_N), storage="shared")
-                    for part in range(0, LOADED, BAND):
-                        old = wp.tile_view(loaded, offset=(part, 0), shape=(BAND, TILE_N))
-                        band = wp.tile_view(c, offset=(first + part, 0), shape=(BAND, TILE_N))
-                        store_band(C, band, old, bias, row_of_c + part, j * TILE_N, scale, beta)
-            else:
-                for first in range(0, last, BAND):  # a band at a time needs few registers
-                    band = wp.tile_view(c, offset=(first, 0), shape=(BAND, TILE_N))
-                    store_band(C, band, out(0.0), bias, i * TILE_M + first, j * TILE_N, scale, beta)
+            bias = bias_type(0.0)
+        last = wp.min(TILE_M, C.shape[0] - i * TILE_M)
+        for first in range(0, last, LOADED):
+            row_of_c = i * TILE_M + first
+            loaded = wp.tile_load(C, shape=(LOADED, TILE_N), offset=(row_of_c, j * TILE_N), storage="shared")
+            for part in range(0, LOADED, BAND):
+                old = wp.tile_view(loaded, offset=(part, 0), shape=(BAND, TILE_N))
+                band = wp.tile_view(c, offset=(first + part, 0), shape=(BAND, TILE_N))
+                store_band(C, band, old, bias, row_of_c + part, j * TILE_N, alpha, beta)
 
-    return store
+    return add_to_old
 
 
 @functools.cache
@@ -152,11 +137,13 @@ def tile_kernel(key: TileKernel) -> Any:
     stored = key.stored
     a_type, b_type, out, bias_type, sums = types(key.a, key.b, stored.out, stored.bias or stored.out, stored.sums)
     TILE_M, TILE_N, TILE_K = key.tile
-    SLICES, is_split, is_partial = key.slices, key.is_split, key.epilogue is None
+    SLICES, in_slices, is_split, is_partial = key.slices, key.slices > 1, key.is_split, key.epilogue is None
     a_transposed, b_transposed, tf32 = key.a_transposed, key.b_transposed, key.tf32
     a_in_parts, b_in_parts = key.in_parts == "a", key.in_parts == "b"
-    position, store, arrive, add = raster_function(), store_function(key), arrival_function(), addition_function(key)
-    prefetch, reads_c = prefetch_function(stored.out), stored.has_beta
+    position, arrive, add = raster_function(), arrival_function(), addition_function(key)
+    prefetch, add_to_old, finish = prefetch_function(stored.out), add_to_old_function(key), finish_function(stored)
+    is_plain, is_rounded = key.is_plain, key.is_plain and stored.out != key.sums
+    reads_c, has_bias, has_factor = stored.has_beta, stored.bias is not None, stored.has_factor
 
     @wp.kernel(enable_backward=False, module="unique")
     def matmul(
@@ -175,8 +162,12 @@ def tile_kernel(key: TileKernel) -> Any:
         beta: sums,
     ):
         z, block = wp.tid()
-        part = block // (rows * columns)
-        i, j = position(block % (rows * columns), rows, columns, group)
+        part = 0  # divisions take long
+        tile_number = block
+        if in_slices:
+            part = block // (rows * columns)
+            tile_number = block - part * (rows * columns)
+        i, j = position(tile_number, rows, columns, group)
         first = part * slice_depth
         matrix_a = A[z]
         matrix_b = B[z]
@@ -227,14 +218,31 @@ def tile_kernel(key: TileKernel) -> Any:
                 wp.tile_matmul(a, b, c, precision="tf32")
             else:
                 wp.tile_matmul(a, b, c)
-        tile = (z * rows + i) * columns + j
+        stores = True
         if is_split:
+            tile = (z * rows + i) * columns + j
             wp.tile_store(Sums[tile * SLICES + part], c)
-            if arrive(Arrived, tile, SLICES) != 0:
+            stores = arrive(Arrived, tile, SLICES) != 0
+            if stores:
                 add(c, Sums, tile * SLICES, SLICES)
-                store(matrix_c, c, Bias, Factor, i, j, alpha, beta)
-        else:
-            store(matrix_c, c, Bias, Factor, i, j, alpha, beta)
+        scale = alpha
+        if has_factor:
+            scale = alpha * Factor[0]
+        if stores:
+            if is_rounded:
+                wp.tile_store(matrix_c, wp.tile_astype(c, dtype=out), offset=(i * TILE_M, j * TILE_N))
+            elif is_plain:
+                wp.tile_store(matrix_c, c, offset=(i * TILE_M, j * TILE_N))
+            elif reads_c:
+                add_to_old(matrix_c, c, Bias, i, j, scale, beta)
+            else:
+                if has_bias:
+                    row = wp.tile_load(Bias, shape=TILE_N, offset=j * TILE_N, storage="shared")
+                    bias = wp.tile_broadcast(row, shape=(TILE_M, TILE_N))
+                else:
+                    bias = bias_type(0.0)
+                finished = wp.tile_map(wp.static(finish), c, scale, beta, out(0.0), bias)
+                wp.tile_store(matrix_c, finished, offset=(i * TILE_M, j * TILE_N))
 
     return forward_only(matmul)
 

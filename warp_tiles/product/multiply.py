@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
-from warp_tiles.heuristics.matmul import MatmulConfig, choose_matmul
+from warp_tiles.heuristics.matmul import MatmulConfig, choose_matmul, most_blocks
 from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.device_functions import types
 from warp_tiles.product.kernels import reduce_kernel, tile_kernel
@@ -59,7 +59,8 @@ class Multiplication:
     def _prepared(self, call: MatmulCall, out: View, sums: View) -> Any:
         from warp_tiles._warp.prepared import PreparedLaunch
 
-        config, key = self.config, kernel_of(call, self.config, _gpu(self._device)[0])
+        arch, multiprocessors = _gpu(self._device)
+        config, key = self.config, kernel_of(call, self.config, arch)
         (batch, _, k), n = call.a.shape, call.out.shape[2]
         rows, columns = _tiles(call, config)
         steps = -(-k // config.tile_k)
@@ -80,6 +81,7 @@ class Multiplication:
             config.threads,
             tiled=True,
             device=self._device,
+            max_blocks=most_blocks(problem_of(call), config, arch, multiprocessors),
         )
 
     def is_current(self) -> bool:
