@@ -21,6 +21,9 @@ WT_DEVICE u64 wgmma_operand(u32 start, u32 group, u32 panel, u32 width)
     return u64((start & 0x3ffff) >> 4) | u64(panel >> 4) << 16 | u64(group >> 4) << 32 | swizzle << 62;
 }
 
+// Returns the descriptor of the elements that lie some bytes after those of another one: a multiple of 16, in the same layout.
+WT_DEVICE u64 wgmma_after(u64 operand, u32 bytes) { return (operand >> 32 << 32) | (u32(operand) + (bytes >> 4)); }
+
 // Orders this warp's accesses to D before the products that follow.
 WT_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
 

@@ -13,15 +13,21 @@ constexpr int WGMMA_BYTES = 32;  // of a row of an operand: an instruction's ste
 // The warpgroup's index is the same in all lanes. The shuffle lets the compiler know, so descriptors stay uniform.
 inline __device__ int warpgroup() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0); }
 
-// The descriptor of an operand's elements from (row or column x, k) on, where a panel or a swizzling pattern begins.
-template <class Slot> inline __device__ wt::u64 wgmma_operand(unsigned slot, int x, int k)
+// The offset of an operand's elements from (row or column x, k) on in its slot, where a panel or a swizzling pattern begins.
+template <class Slot> inline __device__ unsigned wgmma_offset(int x, int k)
 {
     using Layout = typename Slot::Layout;
     constexpr int SIZE = static_cast<int>(sizeof(typename Slot::T)), WIDTH = Layout::WIDTH, PER_PANEL = WIDTH / SIZE;
-    const unsigned start = Slot::K_MAJOR
-        ? slot + k / PER_PANEL * Layout::PANEL_BYTES + x * WIDTH + k % PER_PANEL * SIZE
-        : slot + x / PER_PANEL * Layout::PANEL_BYTES + k * WIDTH;
-    return wt::arch::wgmma_operand(start, 8 * WIDTH, Layout::PANEL_BYTES, WIDTH);
+    return Slot::K_MAJOR ? k / PER_PANEL * Layout::PANEL_BYTES + x * WIDTH + k % PER_PANEL * SIZE
+                         : x / PER_PANEL * Layout::PANEL_BYTES + k * WIDTH;
+}
+
+// The descriptor of an operand's elements from (row or column x, 0) on. Those of others differ by constants, so that few
+// instructions lie between two products.
+template <class Slot> inline __device__ wt::u64 wgmma_operand(unsigned slot, int x)
+{
+    using Layout = typename Slot::Layout;
+    return wt::arch::wgmma_operand(slot + wgmma_offset<Slot>(x, 0), 8 * Layout::WIDTH, Layout::PANEL_BYTES, Layout::WIDTH);
 }
 
 // Waits for all products of a group.
@@ -62,12 +68,13 @@ template <class P> struct WarpgroupProduct {
 
     static __forceinline__ __device__ void add(Sums& s, unsigned a, unsigned b)
     {
+        const wt::u64 first_a = wgmma_operand<A>(a, s.m), first_b = wgmma_operand<B>(b, s.n);
         wt::arch::wgmma_fence();
 #pragma unroll
         for (int k = 0; k < P::k; k += STEP) {
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i)
-                columns<COLS, 0>(s.sums[i], wgmma_operand<A>(a, s.m + 64 * i, k), b, s.n, k);
+                columns<COLS, 0>(s.sums[i], wt::arch::wgmma_after(first_a, wgmma_offset<A>(64 * i, k)), first_b, k);
         }
         wt::arch::wgmma_commit();
     }
@@ -103,13 +110,13 @@ template <class P> struct WarpgroupProduct {
 private:
     // The products of all columns, the largest power of two first.
     template <int LEFT, int DONE>
-    static __forceinline__ __device__ void columns(wt::f32 (&sums)[COLS / 8][4], wt::u64 a, unsigned b, int n, int k)
+    static __forceinline__ __device__ void columns(wt::f32 (&sums)[COLS / 8][4], wt::u64 a, wt::u64 first_b, int k)
     {
         constexpr int N = LEFT >= 256 ? 256 : LEFT >= 128 ? 128 : LEFT >= 64 ? 64 : LEFT >= 32 ? 32 : 16;
         auto& part = *reinterpret_cast<wt::f32 (*)[N / 8][4]>(&sums[DONE / 8]);
-        wt::arch::wgmma<!P::a_k_major, !P::b_k_major>(part, a, wgmma_operand<B>(b, n + DONE, k), T {});
+        wt::arch::wgmma<!P::a_k_major, !P::b_k_major>(part, a, wt::arch::wgmma_after(first_b, wgmma_offset<B>(DONE, k)), T {});
         if constexpr (LEFT > N)
-            columns<LEFT - N, DONE + N>(sums, a, b, n, k);
+            columns<LEFT - N, DONE + N>(sums, a, first_b, k);
     }
 };
 
@@ -152,6 +159,7 @@ template <class P> struct WarpgroupRegisterProduct {
     static __forceinline__ __device__ void add(Sums& s, unsigned a, unsigned b)
     {
         const unsigned x = SWAPPED ? b : a, y = SWAPPED ? a : b;
+        const wt::u64 first_y = wgmma_operand<Y>(y, s.column);
 #pragma unroll
         for (int k = 0; k < P::k; k += STEP) {
             auto& fragments = s.fragments[k / STEP % SETS];
@@ -161,7 +169,7 @@ template <class P> struct WarpgroupRegisterProduct {
             wt::arch::wgmma_fence();
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i)
-                columns<WIDTH, 0>(s.sums[i], fragments[i], y, s.column, k);
+                columns<WIDTH, 0>(s.sums[i], fragments[i], first_y, k);
             wt::arch::wgmma_commit();
         }
     }
@@ -199,13 +207,13 @@ private:
     static inline __device__ int first_fragment() { return static_cast<int>(threadIdx.x) / 32 % 4 * BLOCKS; }
 
     template <int LEFT, int DONE>
-    static __forceinline__ __device__ void columns(wt::f32 (&sums)[WIDTH / 8][4], const wt::u32 (&x)[4], unsigned y, int n, int k)
+    static __forceinline__ __device__ void columns(wt::f32 (&sums)[WIDTH / 8][4], const wt::u32 (&x)[4], wt::u64 first_y, int k)
     {
         constexpr int N = LEFT >= 256 ? 256 : LEFT >= 128 ? 128 : LEFT >= 64 ? 64 : LEFT >= 32 ? 32 : 16;
         auto& part = *reinterpret_cast<wt::f32 (*)[N / 8][4]>(&sums[DONE / 8]);
-        wt::arch::wgmma_tf32(part, x, wgmma_operand<Y>(y, n + DONE, k));
+        wt::arch::wgmma_tf32(part, x, wt::arch::wgmma_after(first_y, wgmma_offset<Y>(DONE, k)));
         if constexpr (LEFT > N)
-            columns<LEFT - N, DONE + N>(sums, x, y, n, k);
+            columns<LEFT - N, DONE + N>(sums, x, first_y, k);
     }
 };
 

@@ -15,6 +15,8 @@ WT_DEVICE u64 wgmma_operand(u32 start, u32 group, u32 panel, u32 width)
     return u64((start & 0x3ffff) >> 4) | u64(panel >> 4) << 16 | u64(group >> 4) << 32 | swizzle << 62;
 }
 
+WT_DEVICE u64 wgmma_after(u64 operand, u32 bytes) { return (operand >> 32 << 32) | (u32(operand) + (bytes >> 4)); }
+
 WT_DEVICE void wgmma_fence() { emulator::fence_wgmma(); }
 template <int BLOCKS>
 WT_DEVICE void wgmma_has_read(u32 (&)[BLOCKS][4])
