@@ -106,7 +106,7 @@ class Bench:
 
         call = arranged(self._call).call
         for config in configs:
-            kernel = tile_kernel(kernel_of(call, config, self._device.arch))
+            kernel = tile_kernel(kernel_of(call, config))
             warp_tiles.prefetch(kernel.module, device=self._device, block_dim=config.threads)
 
     def run(self, config: MatmulConfig) -> Callable[[], None]:

@@ -105,21 +105,30 @@ template <int BLOCKS> inline __device__ void gather_block(wt::u32 (&words)[BLOCK
             }
 }
 
-// Calls act(row, column, words) for 2 * BLOCKS neighbouring sums of 16 rows. `row` and `col` are the first ones. make(pair)
-// returns the WORDS words that stand for two neighbouring sums, and words[i] are those of the i-th pair.
-template <int COLS, int BLOCKS, int WORDS, class Make, class Act>
-inline __device__ void visit_rows(const wt::f32 (&sums)[COLS / 8][4], int row, int col, const Make& make, const Act& act)
+// Calls act(row, column, words, fetched) for 2 * BLOCKS neighbouring sums of 16 rows. `row` and `col` are the first ones. make(pair)
+// returns the WORDS words that stand for two neighbouring sums, and words[i] are those of the i-th pair. fetch(row, column) runs
+// for several of them before act() runs, and `fetched` is its result.
+template <int COLS, int BLOCKS, int WORDS, class Make, class Fetch, class Act>
+inline __device__ void visit_rows(
+    const wt::f32 (&sums)[COLS / 8][4], int row, int col, const Make& make, const Fetch& fetch, const Act& act)
 {
     static_assert(COLS / 8 % BLOCKS == 0, "rows have whole groups of blocks");
+    constexpr int VECTORS = COLS / 8 / BLOCKS * 2, AT_ONCE = VECTORS < 8 ? VECTORS : 8;
     const int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4, own = quarter % BLOCKS;
+    const int first_row = row + group, first_column = col + 8 * own + 2 * (quarter - own);
 #pragma unroll
-    for (int j = 0; j < COLS / 8; j += BLOCKS)
+    for (int start = 0; start < VECTORS; start += AT_ONCE) {
+        decltype(fetch(0, 0)) fetched[AT_ONCE];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int v = start; v < VECTORS && v < start + AT_ONCE; ++v)
+            fetched[v - start] = fetch(first_row + 8 * (v % 2), first_column + 8 * BLOCKS * (v / 2));
+#pragma unroll
+        for (int v = start; v < VECTORS && v < start + AT_ONCE; ++v) {
             wt::u32 words[WORDS][BLOCKS];
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i) {
-                const auto made = make(wt::Vector<float, 2> {sums[j + i][2 * half], sums[j + i][2 * half + 1]});
+                const auto& four = sums[v / 2 * BLOCKS + i];
+                const auto made = make(wt::Vector<float, 2> {four[v % 2 * 2], four[v % 2 * 2 + 1]});
 #pragma unroll
                 for (int w = 0; w < WORDS; ++w)
                     words[w][i] = made.at[w];
@@ -132,8 +141,9 @@ inline __device__ void visit_rows(const wt::f32 (&sums)[COLS / 8][4], int row, i
                 for (int i = 0; i < BLOCKS; ++i)
                     gathered[i].at[w] = words[w][i];
             }
-            act(row + group + 8 * half, col + 8 * (j + own) + 2 * (quarter - own), gathered);
+            act(first_row + 8 * (v % 2), first_column + 8 * BLOCKS * (v / 2), gathered, fetched[v - start]);
         }
+    }
 }
 
 // Calls act(row, column, vector) for neighbouring sums of 16 rows. `row` and `col` are the first ones.

@@ -4,12 +4,13 @@
 // operation in registers, from which tile_store writes single elements. Here each thread reads vectors of shared tiles,
 // computes a vector of results and stores it.
 //
-//   store_computed<SOURCES>(compute, store, result, tiles...)
+//   store_computed<SOURCES, FETCHED>(compute, store, result, tiles...)
 //
 // is `compute(result, tiles...); store(result)`: statements of the program, as functions of their tiles. The first SOURCES
-// of `tiles` are operands, the others intermediate results in registers. If all operands are shared tiles, `store` gets a
-// Computed in place of the result. For each vector that it stores, `compute` runs with Elements in place of the tiles, for
-// which Warp's functions are overloaded below. Warp's operators call tile_map, so they need no overloads of their own.
+// of `tiles` are operands, the next FETCHED are LoadedTiles, the others intermediate results in registers. If all operands are
+// shared tiles, `store` gets a Computed in place of the result. For each vector that it stores, `compute` runs with Elements in
+// place of the tiles, for which Warp's functions are overloaded below. Warp's operators call tile_map, so they need no overloads
+// of their own.
 #pragma once
 
 #include "arch/memory.cuh"
@@ -80,80 +81,208 @@ inline __device__ auto call(const Function& function, const Operands&... operand
     return results;
 }
 
-// The target of a store: an array, and the place of a tile in it.
-template <typename Global> struct StoreTarget {
+// An array, and the place of a tile in it.
+template <typename Global> struct Place {
     using T = typename Global::Type;
     static constexpr int SIZE = static_cast<int>(sizeof(T));
 
-    const Global& to;
+    const Global& tile;
     bool has_vectors;  // true if the tile begins and its rows begin with vectors
 
-    // Makes Warp's checks for aligned=True.
-    template <typename Shape> static inline __device__ StoreTarget of(const Global& to)
+    static inline __device__ Place of(const Global& tile)
     {
-        if constexpr (Global::is_aligned) {
-            using Check = wp::tile_vectorized_check_t<T, Shape>;
-            Check::validate_aligned_compile_time();
-            Check::validate_aligned_runtime(to, to.byte_offset_from_coord(wp::tile_coord(0, 0)));
-        }
-        const auto& strides = to.data.strides;
-        const void* const array = to.data.data;
+        const auto& strides = tile.data.strides;
+        const void* const array = tile.data.data;
         const bool starts_with_vectors = __isGlobal(array) && strides[1] == SIZE && strides[0] % VECTOR_BYTES == 0
             && reinterpret_cast<uint64_t>(array) % VECTOR_BYTES == 0;
-        const bool lies_in_vectors = to.offset[1] * SIZE % VECTOR_BYTES == 0 && to.offset[1] >= 0 && to.offset[0] >= 0;
-        return {to, starts_with_vectors && lies_in_vectors};
+        const bool lies_in_vectors = tile.offset[1] * SIZE % VECTOR_BYTES == 0 && tile.offset[1] >= 0 && tile.offset[0] >= 0;
+        return {tile, starts_with_vectors && lies_in_vectors};
     }
 
-    // Stores neighbouring elements of a row. If there are vectors, `column` is a multiple of COUNT.
+    // True if COUNT neighbouring elements of a row can be accessed as vectors. `column` is a multiple of COUNT.
+    template <int COUNT> inline __device__ bool is_vector(int row, int column) const
+    {
+        const auto& shape = tile.data.shape;
+        return has_vectors
+            && (!Global::bounds_check || (tile.offset[0] + row < shape[0] && tile.offset[1] + column + COUNT <= shape[1]));
+    }
+
+    inline __device__ T* address(int row, int column) const
+    {
+        const int y = tile.offset[0] + row, x = tile.offset[1] + column;
+        return reinterpret_cast<T*>(reinterpret_cast<char*>(tile.data.data) + int64_t(tile.data.strides[0]) * y) + x;
+    }
+
+    // Stores neighbouring elements of a row.
     template <typename U, int COUNT> inline __device__ void put(int row, int column, const Elements<U, COUNT>& elements) const
     {
-        const int y = to.offset[0] + row, x = to.offset[1] + column;
-        const auto& array = to.data;
-        if constexpr (COUNT * SIZE <= VECTOR_BYTES && (COUNT & (COUNT - 1)) == 0) {
-            if (has_vectors && (!Global::bounds_check || (y < array.shape[0] && x + COUNT <= array.shape[1]))) {
+        if constexpr (COUNT * SIZE <= VECTOR_BYTES && is_power(COUNT)) {
+            if (is_vector<COUNT>(row, column)) {
                 wt::Vector<T, COUNT> vector;
 #pragma unroll
                 for (int e = 0; e < COUNT; ++e)
                     vector.at[e] = elements.at[e];
-                char* const start = reinterpret_cast<char*>(array.data) + int64_t(array.strides[0]) * y + int64_t(x) * int64_t(SIZE);
-                wt::arch::store(reinterpret_cast<T*>(start), vector);
+                wt::arch::store(address(row, column), vector);
                 return;
             }
         }
 #pragma unroll
         for (int e = 0; e < COUNT; ++e)
-            to.store(wp::tile_coord(row, column + e), elements.at[e]);
+            tile.store(wp::tile_coord(row, column + e), elements.at[e]);
+    }
+
+    // Loads neighbouring elements of a row, with zeros outside the array.
+    template <int COUNT> inline __device__ Elements<T, COUNT> get(int row, int column) const
+    {
+        constexpr int PIECE = COUNT * SIZE <= VECTOR_BYTES ? COUNT : VECTOR_BYTES / SIZE;
+        Elements<T, COUNT> found;
+        if constexpr (is_power(COUNT) && is_power(SIZE)) {
+            if (is_vector<COUNT>(row, column)) {
+#pragma unroll
+                for (int i = 0; i < COUNT; i += PIECE) {
+                    const auto piece = wt::arch::load<PIECE>(address(row, column + i));
+#pragma unroll
+                    for (int e = 0; e < PIECE; ++e)
+                        found.at[i + e] = piece.at[e];
+                }
+                return found;
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e)
+            found.at[e] = tile.load(wp::tile_coord(row, column + e));
+        return found;
+    }
+
+private:
+    static inline __device__ constexpr bool is_power(int number) { return (number & (number - 1)) == 0; }
+};
+
+// Makes Warp's checks for aligned=True.
+template <typename Shape, typename Global> inline __device__ void check_alignment(const Global& tile)
+{
+    if constexpr (Global::is_aligned) {
+        using Check = wp::tile_vectorized_check_t<typename Global::Type, Shape>;
+        Check::validate_aligned_compile_time();
+        Check::validate_aligned_runtime(tile, tile.byte_offset_from_coord(wp::tile_coord(0, 0)));
+    }
+}
+
+// Stands for a tile in registers that the program loads from an array right before the store. load(tile) is that statement.
+template <typename Load, typename Tile> struct LoadedTile {
+    const Load& load;
+};
+
+template <typename Load, typename Tile> inline __device__ LoadedTile<Load, Tile> loaded_tile(const Load& load, const Tile&)
+{
+    return {load};
+}
+
+// The left side of an assignment that loads some elements of a tile.
+template <typename T, int COUNT> struct Received {
+    Coord coord;
+    Elements<T, COUNT> elements;
+
+    template <typename Global> inline __device__ void operator=(const Global& from)
+    {
+        elements = Place<Global>::of(from).template get<COUNT>(coord[0], coord[1]);
     }
 };
 
-// A tile whose elements are computed when it is stored. at(Count<N>, coord) returns N neighbouring ones.
-template <typename Shape_, typename At> struct Computed {
+// What is fetched of an operand before other vectors are stored, because a load may not overtake a store.
+struct Nothing { };
+
+template <int COUNT, typename Tile> inline __device__ Nothing fetch(const Tile&, Coord) { return {}; }
+
+template <int COUNT, typename Load, typename Tile>
+inline __device__ Elements<typename Tile::Type, COUNT> fetch(const LoadedTile<Load, Tile>& tile, Coord coord)
+{
+    Received<typename Tile::Type, COUNT> received {coord};
+    tile.load(received);
+    return received.elements;
+}
+
+// The elements of an operand, of which some were fetched.
+template <int COUNT, typename Tile> inline __device__ auto operand(const Tile& tile, Coord coord, Nothing)
+{
+    return elements<COUNT>(tile, coord);
+}
+
+template <int COUNT, typename Load, typename Tile>
+inline __device__ auto operand(const LoadedTile<Load, Tile>&, Coord, const Elements<typename Tile::Type, COUNT>& fetched)
+{
+    return fetched;
+}
+
+// Values of several types. pass(act) returns act(values...).
+template <typename... Ts> struct Values {
+    template <typename Act> inline __device__ auto pass(const Act& act) const { return act(); }
+};
+
+template <typename T, typename... Ts> struct Values<T, Ts...> {
+    T first;
+    Values<Ts...> others;
+
+    template <typename Act> inline __device__ auto pass(const Act& act) const
+    {
+        return others.pass([&](const auto&... values) { return act(first, values...); });
+    }
+};
+
+inline __device__ Values<> values_of() { return {}; }
+
+template <typename T, typename... Ts> inline __device__ Values<T, Ts...> values_of(const T& first, const Ts&... others)
+{
+    return {first, values_of(others...)};
+}
+
+// A tile whose elements are computed when it is stored. For COUNT neighbouring ones, fetch(Count<COUNT>, coord) loads operands
+// from arrays, and compute(Count<COUNT>, coord, fetched) returns the elements. FETCHED: the number of such operands
+template <int FETCHED, typename Shape_, typename Fetch, typename Compute> struct Computed {
     struct Layout {
         using Shape = Shape_;
     };
 
-    At at;
+    Fetch fetch;
+    Compute compute;
 
     template <typename Global> inline __device__ void copy_to_global(const Global& to) const
     {
         constexpr int SIZE = static_cast<int>(sizeof(typename Global::Type));
         constexpr int COUNT = VECTOR_BYTES % SIZE == 0 ? VECTOR_BYTES / SIZE : 1;
-        const auto target = StoreTarget<Global>::template of<Shape_>(to);
+        check_alignment<Shape_>(to);
         if constexpr (COUNT > 1 && Shape_::dim(1) % COUNT == 0) {
-            if (target.has_vectors) {
-                constexpr int PER_ROW = Shape_::dim(1) / COUNT;
-#pragma unroll 4
-                for (int i = static_cast<int>(threadIdx.x); i < Shape_::dim(0) * PER_ROW; i += WP_TILE_BLOCK_DIM) {
-                    const int row = i / PER_ROW, column = i % PER_ROW * COUNT;
-                    target.put(row, column, at(Count<COUNT> {}, wp::tile_coord(row, column)));
-                }
+            const auto place = Place<Global>::of(to);
+            if (place.has_vectors) {
+                store_vectors(place, Count<COUNT> {});
                 return;
             }
         }
 #pragma unroll 1
         for (int i = static_cast<int>(threadIdx.x); i < Shape_::size(); i += WP_TILE_BLOCK_DIM) {
             const auto coord = wp::tile_coord(i / Shape_::dim(1), i % Shape_::dim(1));
-            to.store(coord, at(Count<1> {}, coord).at[0]);
+            to.store(coord, compute(Count<1> {}, coord, fetch(Count<1> {}, coord)).at[0]);
+        }
+    }
+
+private:
+    template <typename Target, int COUNT> inline __device__ void store_vectors(const Target& place, Count<COUNT> count) const
+    {
+        constexpr int PER_ROW = Shape_::dim(1) / COUNT, VECTORS = Shape_::dim(0) * PER_ROW;
+        constexpr int AT_ONCE = FETCHED == 0 ? 1 : 4;  // vectors of a thread whose operands are fetched together
+#pragma unroll(FETCHED == 0 ? 4 : 1)
+        for (int start = static_cast<int>(threadIdx.x); start < VECTORS; start += AT_ONCE * WP_TILE_BLOCK_DIM) {
+            decltype(fetch(count, Coord {})) fetched[AT_ONCE];
+#pragma unroll
+            for (int v = 0; v < AT_ONCE; ++v)
+                if (const int i = start + v * WP_TILE_BLOCK_DIM; v == 0 || i < VECTORS)
+                    fetched[v] = fetch(count, wp::tile_coord(i / PER_ROW, i % PER_ROW * COUNT));
+#pragma unroll
+            for (int v = 0; v < AT_ONCE; ++v)
+                if (const int i = start + v * WP_TILE_BLOCK_DIM; v == 0 || i < VECTORS) {
+                    const auto coord = wp::tile_coord(i / PER_ROW, i % PER_ROW * COUNT);
+                    place.put(coord[0], coord[1], compute(count, coord, fetched[v]));
+                }
         }
     }
 };
@@ -167,20 +296,24 @@ template <typename T, typename Layout, bool Owner> struct IsShared<wp::tile_shar
     static constexpr bool value = true;
 };
 
-template <int SOURCES, typename Compute, typename Store, typename Result, typename... Tiles>
+template <int SOURCES, int FETCHED, typename Compute, typename Store, typename Result, typename... Tiles>
 inline __device__ void store_computed(const Compute& compute, const Store& store, Result& result, Tiles&... tiles)
 {
     using Shape = typename Result::Layout::Shape;
     if constexpr (Shape::N == 2 && (0 + ... + (IsShared<Tiles>::value ? 1 : 0)) == SOURCES) {
-        const auto at = [&](auto count, Coord coord) {
+        const auto fetched = [&](auto count, Coord coord) { return values_of(fetch<decltype(count)::value>(tiles, coord)...); };
+        const auto computed = [&](auto count, Coord coord, const auto& before) {
             constexpr int COUNT = decltype(count)::value;
             Elements<typename Result::Type, COUNT> results;
-            [&](auto... values) { compute(results, values...); }(elements<COUNT>(tiles, coord)...);
+            before.pass([&](const auto&... found) {
+                [&](auto... operands) { compute(results, operands...); }(operand<COUNT>(tiles, coord, found)...);
+            });
             return results;
         };
-        const Computed<Shape, decltype(at)> computed {at};
-        store(computed);
+        const Computed<FETCHED, Shape, decltype(fetched), decltype(computed)> tile {fetched, computed};
+        store(tile);
     } else {
+        static_assert(FETCHED == 0, "all operands are tiles of two dimensions");
         compute(result, tiles...);
         store(result);
     }

@@ -3,10 +3,10 @@
 // Stores of sums from the registers that hold them. The program stores C, or a tile that elementwise operations compute from
 // it, so C needs no shared memory.
 //
-//   store_sums<SOURCES, Product>(sums, compute, store, result, c, tiles...)
+//   store_sums<OTHERS, Product>(sums, compute, store, result, c, tiles...)
 //
-// is `compute(result, c, tiles...); store(result)`, as in stores.cuh. SOURCES of `tiles` are operands, which are shared tiles. The
-// elements of c are the sums of a product.
+// is `compute(result, c, tiles...); store(result)`, as in stores.cuh. The elements of c are the sums of a product. OTHERS of `tiles`
+// are operands: shared tiles and LoadedTiles.
 #pragma once
 
 #include "module/staged_sums.cuh"
@@ -28,14 +28,15 @@ template <typename T, int COUNT> inline __device__ Elements<T, COUNT> elements_o
     return bits_as<Elements<T, COUNT>>(vector);
 }
 
-// A tile whose elements are computed from sums when it is stored. compute(coord, elements) returns the elements of the tile for
-// neighbouring sums. If ALONE, they depend on nothing else.
-template <typename Product, bool ALONE, typename Shape_, typename Compute> struct ComputedFromSums {
+// A tile whose elements are computed from sums when it is stored. For neighbouring ones, fetch(count, coord) loads operands from
+// arrays, and compute(coord, sums, fetched) returns the elements. If ALONE, they depend on the sums alone.
+template <typename Product, bool ALONE, typename Shape_, typename Fetch, typename Compute> struct ComputedFromSums {
     struct Layout {
         using Shape = Shape_;
     };
 
     const typename Product::Sums& sums;
+    Fetch fetch;
     Compute compute;
 
     template <typename Global> inline __device__ void copy_to_global(const Global& to) const
@@ -43,41 +44,52 @@ template <typename Product, bool ALONE, typename Shape_, typename Compute> struc
         using T = typename Global::Type;
         constexpr int FITTING = VECTOR_BYTES / static_cast<int>(sizeof(T)) / 2;  // pairs of neighbouring elements in a vector
         constexpr int PAIRS = FITTING < 1 ? 1 : FITTING < Product::PAIRS ? FITTING : Product::PAIRS;
-        const auto target = StoreTarget<Global>::template of<Shape_>(to);
+        check_alignment<Shape_>(to);
+        const auto place = Place<Global>::of(to);
+        const auto fetch_at = [&](int row, int column) { return fetch(Count<2 * PAIRS> {}, wp::tile_coord(row, column)); };
         if constexpr (PAIRS == 1) {
             Product::visit(sums, [&](int row, int column, auto vector) {
-                target.put(row, column, compute(wp::tile_coord(row, column), elements_of(vector)));
+                const auto found = elements_of(vector);
+                constexpr int COUNT = sizeof(found.at) / sizeof(found.at[0]);
+                const auto coord = wp::tile_coord(row, column);
+                place.put(row, column, compute(coord, found, fetch(Count<COUNT> {}, coord)));
             });
         } else if constexpr (ALONE && sizeof(T) == 2) {  // half the words to exchange
+            const auto nothing = [](int, int) { return Nothing {}; };
             const auto rounded = [&](wt::Vector<float, 2> pair) {
-                return bits_as<wt::Vector<wt::u32, 1>>(compute(Coord {}, elements_of(pair)));
+                const auto results = compute(Coord {}, elements_of(pair), fetch(Count<2> {}, Coord {}));
+                return bits_as<wt::Vector<wt::u32, 1>>(results);
             };
-            Product::template visit<PAIRS, 1>(sums, rounded, [&](int row, int column, const auto& words) {
-                target.put(row, column, bits_as<Elements<T, 2 * PAIRS>>(words));
+            Product::template visit<PAIRS, 1>(sums, rounded, nothing, [&](int row, int column, const auto& words, Nothing) {
+                place.put(row, column, bits_as<Elements<T, 2 * PAIRS>>(words));
             });
         } else {
             const auto both = [](wt::Vector<float, 2> pair) { return bits_as<wt::Vector<wt::u32, 2>>(pair); };
-            Product::template visit<PAIRS, 2>(sums, both, [&](int row, int column, const auto& words) {
-                const auto elements = bits_as<Elements<float, 2 * PAIRS>>(words);
-                target.put(row, column, compute(wp::tile_coord(row, column), elements));
-            });
+            const auto act = [&](int row, int column, const auto& words, const auto& fetched) {
+                const auto found = bits_as<Elements<float, 2 * PAIRS>>(words);
+                place.put(row, column, compute(wp::tile_coord(row, column), found, fetched));
+            };
+            Product::template visit<PAIRS, 2>(sums, both, fetch_at, act);
         }
     }
 };
 
-template <int SOURCES, typename Product, typename Compute, typename Store, typename Result, typename C, typename... Tiles>
+template <int OTHERS, typename Product, typename Compute, typename Store, typename Result, typename C, typename... Tiles>
 inline __device__ void
 store_sums(const typename Product::Sums& sums, const Compute& compute, const Store& store, Result&, C&, Tiles&... tiles)
 {
     using Shape = typename Result::Layout::Shape;
-    const auto from = [&](Coord coord, auto values) {
-        constexpr int COUNT = sizeof(values.at) / sizeof(values.at[0]);
+    const auto fetched = [&](auto count, Coord coord) { return values_of(fetch<decltype(count)::value>(tiles, coord)...); };
+    const auto computed = [&](Coord coord, auto own, const auto& before) {
+        constexpr int COUNT = sizeof(own.at) / sizeof(own.at[0]);
         Elements<typename Result::Type, COUNT> results;
-        [&](auto... operands) { compute(results, values, operands...); }(elements<COUNT>(tiles, coord)...);
+        before.pass([&](const auto&... found) {
+            [&](auto... operands) { compute(results, own, operands...); }(operand<COUNT>(tiles, coord, found)...);
+        });
         return results;
     };
-    const ComputedFromSums<Product, SOURCES == 0, Shape, decltype(from)> computed {sums, from};
-    store(computed);
+    const ComputedFromSums<Product, OTHERS == 0, Shape, decltype(fetched), decltype(computed)> tile {sums, fetched, computed};
+    store(tile);
 }
 
 }  // namespace wt_module

@@ -99,12 +99,12 @@ template <class P> struct WarpProduct {
     }
 
     // Visits 2 * COUNT neighbouring sums at a time, as visit_rows() says.
-    template <int COUNT, int WORDS, class Make, class Act>
-    static __forceinline__ __device__ void visit(const Sums& sums, const Make& make, const Act& act)
+    template <int COUNT, int WORDS, class Make, class Fetch, class Act>
+    static __forceinline__ __device__ void visit(const Sums& sums, const Make& make, const Fetch& fetch, const Act& act)
     {
 #pragma unroll
         for (int i = 0; i < ROWS / 16; ++i)
-            visit_rows<COLS, COUNT, WORDS>(sums.values[i], first_row() + 16 * i, first_col(), make, act);
+            visit_rows<COLS, COUNT, WORDS>(sums.values[i], first_row() + 16 * i, first_col(), make, fetch, act);
     }
 
 private:

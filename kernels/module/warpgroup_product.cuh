@@ -98,13 +98,13 @@ template <class P> struct WarpgroupProduct {
     }
 
     // Visits 2 * COUNT neighbouring sums at a time, as visit_rows() says.
-    template <int COUNT, int WORDS, class Make, class Act>
-    static __forceinline__ __device__ void visit(const Sums& s, const Make& make, const Act& act)
+    template <int COUNT, int WORDS, class Make, class Fetch, class Act>
+    static __forceinline__ __device__ void visit(const Sums& s, const Make& make, const Fetch& fetch, const Act& act)
     {
         const int row = s.m + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i)
-            visit_rows<COLS, COUNT, WORDS>(s.sums[i], row + 64 * i, s.n, make, act);
+            visit_rows<COLS, COUNT, WORDS>(s.sums[i], row + 64 * i, s.n, make, fetch, act);
     }
 
 private:

@@ -112,12 +112,9 @@ FAULTS = {
     ),
     "it waits for one product too few": ("? IN_FLIGHT * GROUPS : MOST", "? IN_FLIGHT * GROUPS + 1 : MOST"),
     "a stage is missing": ("start + (STAGES - 1) * STAGE_BYTES", "start + (STAGES - 2) * STAGE_BYTES"),
-    "products are not complete": ("void complete(Sums&) { wt::arch::wgmma_wait<0>(); }", "void complete(Sums&) { }"),
+    "products are not complete": ("complete_products(s.sums);", ""),
     "tf32: fragments change too early": ("wt::arch::wgmma_wait<SETS - 1>();", ""),
-    "tf32: products are not complete": (
-        "void complete(Sums&) { wt::arch::wgmma_wait<0>(); }",
-        "void complete(Sums&) { }",
-    ),
+    "tf32: products are not complete": ("complete_products(s.sums);", ""),
 }
 
 

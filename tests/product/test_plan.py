@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, band_of, loaded_rows
+from warp_tiles.heuristics.matmul import MatmulConfig
 from warp_tiles.product.arguments import Bias, MatmulCall
 from warp_tiles.product.plan import arranged, epilogue_of, kernel_of, problem_of
 from warp_tiles.product.views import View
@@ -96,7 +95,7 @@ def test_a_transposed_result_exchanges_the_operands() -> None:
 def test_contiguous_columns_are_loaded_transposed(is_transposed: bool) -> None:
     found = call(matrices(1, 6, 7, is_transposed=is_transposed), matrices(1, 7, 8), matrices(1, 6, 8))
     assert problem_of(found).a_transposed is is_transposed
-    assert kernel_of(found, CONFIG, 90).a_transposed is is_transposed
+    assert kernel_of(found, CONFIG).a_transposed is is_transposed
 
 
 def test_vectors_are_loaded_along_their_elements() -> None:
@@ -107,46 +106,9 @@ def test_vectors_are_loaded_along_their_elements() -> None:
 
 def test_sums_over_a_batch_have_no_epilogue() -> None:
     one = call(matrices(2, 6, 7), matrices(2, 7, 8), matrices(2, 6, 8), scaled=True, has_beta=True)
-    assert kernel_of(one, CONFIG, 90).epilogue == epilogue_of(one)
-    split = kernel_of(one, MatmulConfig(64, 64, 32, 128, split_k=2), 90)
+    assert kernel_of(one, CONFIG).epilogue == epilogue_of(one)
+    split = kernel_of(one, MatmulConfig(64, 64, 32, 128, split_k=2))
     assert (split.epilogue, split.scaled, split.slices) == (epilogue_of(one), True, 2)
     assert (
-        kernel_of(call(matrices(2, 6, 7), matrices(2, 7, 8), matrices(1, 6, 8), summed=True), CONFIG, 90).epilogue
-        is None
+        kernel_of(call(matrices(2, 6, 7), matrices(2, 7, 8), matrices(1, 6, 8), summed=True), CONFIG).epilogue is None
     )
-
-
-@pytest.mark.parametrize(
-    ("config", "rows"),
-    [
-        (MatmulConfig(128, 256, 64, 256), 32),
-        (MatmulConfig(128, 128, 64, 128), 32),
-        (MatmulConfig(64, 64, 64, 128), 64),
-        (MatmulConfig(16, 128, 64, 128), 16),
-        (MatmulConfig(48, 64, 64, 128), 16),
-        (MatmulConfig(16, 1024, 16, 32), 1),
-        (MatmulConfig(32, 32, 32, 1), 32),
-    ],
-    ids=str,
-)
-def test_bands_divide_tiles_and_fit_registers(config: MatmulConfig, rows: int) -> None:
-    assert band_of(config) == rows
-    assert config.tile_m % rows == 0
-
-
-@pytest.mark.parametrize(
-    ("config", "arch", "rows"),
-    [
-        (MatmulConfig(128, 256, 64, 256), 90, 64),  # one block in either case, and 128 rows exceed its memory
-        (MatmulConfig(128, 128, 64, 128), 90, 32),  # two blocks, of which each has room for 32 rows
-        (MatmulConfig(64, 64, 64, 128), 90, 64),  # the whole tile
-        (MatmulConfig(128, 256, 64, 256), None, 32),  # the CPU
-    ],
-    ids=str,
-)
-def test_rows_of_the_previous_c_leave_room_for_resident_blocks(
-    config: MatmulConfig, arch: int | None, rows: int
-) -> None:
-    problem = MatmulProblem(4096, 4096, 4096, 1, "float16", "float16", "float16", has_beta=True)
-    assert loaded_rows(problem, config, arch) == rows
-    assert loaded_rows(replace(problem, has_beta=False), config, arch) == band_of(config)

@@ -8,7 +8,7 @@ import pytest
 
 import warp_tiles
 from warp_tiles.gemm.hardware import block_shared_bytes
-from warp_tiles.heuristics.matmul import MatmulProblem, band_of, choose_matmul, loaded_rows, shared_bytes
+from warp_tiles.heuristics.matmul import MatmulProblem, choose_matmul, shared_bytes
 from warp_tiles.product.kernels import tile_kernel
 from warp_tiles.product.keys import Epilogue, TileKernel
 
@@ -46,7 +46,6 @@ def _hooked() -> Iterator[None]:
 def test_a_kernel_needs_no_more_than_there_is(name: str, arch: int) -> None:
     problem = PROBLEMS[name]
     config = choose_matmul(problem, arch, 80)
-    loaded = loaded_rows(problem, config, arch)
     epilogue = Epilogue(problem.out, bias=problem.out, has_beta=problem.has_beta, sums=problem.sums)
     kernel = tile_kernel(
         TileKernel(
@@ -57,14 +56,12 @@ def test_a_kernel_needs_no_more_than_there_is(name: str, arch: int) -> None:
             problem.b_transposed,
             tf32=problem.tf32,
             epilogue=epilogue,
-            band=band_of(config),
-            loaded=loaded,
             in_parts=problem.in_parts,
         )
     )
     with warp_tiles.override(main_loop="two_buffers"):
         warp_tiles.plan(kernel, arch=arch, block_dim=config.threads)
         tiles = kernel.adj.get_total_required_shared()
-    assert tiles <= shared_bytes(problem, config, loaded) <= block_shared_bytes(arch)
+    assert tiles <= shared_bytes(problem, config) <= block_shared_bytes(arch)
     warp_tiles.plan(kernel, arch=arch, block_dim=config.threads)
     assert kernel.adj.get_total_required_shared() <= block_shared_bytes(arch)

@@ -59,7 +59,7 @@ def reversed_stores(module: ModuleTrace, function: FunctionTrace) -> Iterator[Re
 
 
 def _is_hooked(found: ComputedStore) -> bool:
-    return all(operation.reverses for operation in (*found.operations, found.store))
+    return not found.loads and all(operation.reverses for operation in (*found.operations, found.store))
 
 
 def _has_whole_vectors(found: ComputedStore) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from warp_tiles.codegen.effects import ASTYPE, INPLACE, JUMPS, MAP, OPERATORS, STORE
+from warp_tiles.codegen.effects import ASTYPE, INPLACE, JUMPS, LOAD, MAP, OPERATORS, STORE
 from warp_tiles.codegen.trace import Effect, FunctionTrace, Node, Operation, Tile, blocks
 
 
@@ -23,10 +23,12 @@ class ComputedStore:
     Attributes:
         operations: The elementwise operations that compute the tile, in the order of the program.
         store: The store.
+        loads: The loads of their operands in registers, which the store repeats for each vector.
     """
 
     operations: tuple[Operation, ...]
     store: Operation
+    loads: tuple[Operation, ...] = ()
 
     @property
     def result(self) -> Tile:
@@ -40,9 +42,20 @@ class ComputedStore:
         return tuple(tile for tile in self._tiles if not _is_intermediate(tile))
 
     @property
+    def loaded(self) -> tuple[Tile, ...]:
+        """The tiles of the loads."""
+        return tuple(tile for load in self.loads for tile in load.tiles)
+
+    @property
     def intermediates(self) -> tuple[Tile, ...]:
         """The computed tiles except the stored one."""
-        return tuple(tile for tile in self._tiles if _is_intermediate(tile) and tile != self.result)
+        known = (*self.loaded, self.result)
+        return tuple(tile for tile in self._tiles if _is_intermediate(tile) and tile not in known)
+
+    @property
+    def statements(self) -> tuple[Operation, ...]:
+        """Loads and operations, in the order of the program."""
+        return tuple(sorted((*self.loads, *self.operations), key=lambda operation: operation.hook or 0))
 
     @property
     def _tiles(self) -> list[Tile]:
@@ -59,34 +72,56 @@ def computed_stores(function: FunctionTrace) -> Iterator[ComputedStore]:
         for index, node in enumerate(block):
             if not isinstance(node, Operation) or node.name != STORE or node.hook is None or len(node.tiles) != 1:
                 continue
-            operations = _operations_before(block[:index], node.tiles[0])
-            if operations and _nothing_else_uses(function, operations, node):
-                yield ComputedStore(operations, node)
+            found = ComputedStore(*_operations_before(block[:index], node))
+            if found.operations and _nothing_else_uses(function, found) and _can_load(found):
+                yield found
 
 
-def _operations_before(nodes: Sequence[Node], result: Tile) -> tuple[Operation, ...]:
-    """The elementwise operations right before a store that compute its tile; empty if other statements contribute.
+def _operations_before(
+    nodes: Sequence[Node], store: Operation
+) -> tuple[tuple[Operation, ...], Operation, tuple[Operation, ...]]:
+    """The elementwise operations right before a store that compute its tile, the store, and loads of their operands.
 
-    Between them there may be views of shared tiles and computations of numbers.
+    There are no operations if other statements contribute. Between them there may be views of shared tiles, loads of
+    other shared tiles, and computations of numbers.
     """
+    (result,) = store.tiles
     found: list[Operation] = []
+    loads: list[Operation] = []
     missing = {result} if _is_intermediate(result) else set()
-    views: set[Tile] = set()
+    made: set[Tile] = set()  # later than what follows, so that earlier operations may not use them
     for node in reversed(nodes):
         if not missing or not isinstance(node, Operation) or node.name in JUMPS:
             break
         if node.effect in (Effect.NONE, Effect.ALIAS):
             if not node.results:
                 break  # it changes an operand, e.g. a vector's component
-            views.update(tile for tile in node.results if isinstance(tile, Tile))
+            made.update(tile for tile in node.results if isinstance(tile, Tile))
             continue
+        if node.name == LOAD and node.hook is not None and len(node.tiles) == 1:
+            (tile,) = node.tiles
+            if tile in missing and tile != result:
+                loads.append(node)
+                missing.remove(tile)
+                continue
+            if tile.owner:
+                made.add(tile)
+                continue
         computed = _computed_tile(node)
-        if computed not in missing or not views.isdisjoint(node.tiles):
+        if computed not in missing or not made.isdisjoint(node.tiles):
             break
         found.append(node)
         missing.remove(computed)
         missing.update(tile for tile in node.operands if isinstance(tile, Tile) and _is_intermediate(tile))
-    return () if missing else tuple(reversed(found))
+    if missing:
+        return (), store, ()
+    return tuple(reversed(found)), store, tuple(reversed(loads))
+
+
+def _can_load(found: ComputedStore) -> bool:
+    """True if the store can repeat the loads: for vectors of tiles of two dimensions, beside shared tiles only."""
+    others = all(tile.storage == "shared" and not tile.parameter for tile in found.sources)
+    return not found.loads or (others and all(len(tile.shape) == 2 for tile in (*found.loaded, found.result)))
 
 
 def _is_intermediate(tile: Tile) -> bool:
@@ -105,13 +140,11 @@ def _computed_tile(operation: Operation) -> Tile | None:
     return next((value for value in operation.results if isinstance(value, Tile)), None)
 
 
-def _nothing_else_uses(function: FunctionTrace, operations: Sequence[Operation], store: Operation) -> bool:
-    """True if only these operations and the store use the tiles that they keep in registers."""
-    tiles = {tile for operation in operations for tile in operation.tiles if _is_intermediate(tile)}
-    return all(
-        operation in operations or operation is store or tiles.isdisjoint(operation.tiles)
-        for operation in function.operations()
-    )
+def _nothing_else_uses(function: FunctionTrace, found: ComputedStore) -> bool:
+    """True if only these statements and the store use the tiles that they keep in registers."""
+    tiles = {tile for operation in found.statements for tile in operation.tiles if _is_intermediate(tile)}
+    expected = (*found.statements, found.store)
+    return all(operation in expected or tiles.isdisjoint(operation.tiles) for operation in function.operations())
 
 
 def _distinct(tiles: Iterable[Tile]) -> list[Tile]:

@@ -64,7 +64,7 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
     found = _store_after(function, loop, c)
     if isinstance(found, str):
         return found
-    expected = {*(product.operation for product in products), *found.operations, found.store}
+    expected = {*(product.operation for product in products), *found.statements, found.store}
     for operation in function.operations():
         if operation not in expected and operation.name != ZEROS and any(c.name in t.memory for t in operation.tiles):
             return f"line {operation.line} uses C too"

@@ -137,7 +137,6 @@ _SLICES = 64  # at most
 _SLICE_STEPS = 4  # at least, of the loop of one slice
 _GROUP_ROWS = 1024  # rows of C that consecutive blocks share
 _LEAST_SIDE = 32  # of a tile in a larger matrix
-_BAND_ELEMENTS = 32  # of each thread, which holds them in registers without enable()
 _MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
 
 _CPU_TILE = MatmulConfig(32, 32, 32, 1)
@@ -177,43 +176,11 @@ def choose_matmul(
     )
 
 
-def shared_bytes(problem: MatmulProblem, config: MatmulConfig, loaded: int = 0) -> int:
-    """Shared memory of a block in bytes: the tiles of A, B and C, and rows of the previous C.
-
-    Args:
-        problem, config: The product.
-        loaded: The number of these rows; 0 for a band.
-    """
+def shared_bytes(problem: MatmulProblem, config: MatmulConfig) -> int:
+    """Shared memory of a block in bytes: the tiles of A, B and C."""
     a = config.tile_m * config.tile_k * DTYPE_BYTES[problem.a] * (1 + (problem.in_parts == "a"))
     b = config.tile_n * config.tile_k * DTYPE_BYTES[problem.b] * (1 + (problem.in_parts == "b"))
-    previous = 0
-    if problem.has_beta and not problem.summed:
-        previous = (loaded or band_of(config)) * config.tile_n * DTYPE_BYTES[problem.out]
-    return a + b + config.tile_m * config.tile_n * DTYPE_BYTES[problem.sums] + previous + _MARGIN_BYTES
-
-
-def band_of(config: MatmulConfig) -> int:
-    """Rows of a tile that the epilogue computes at a time, so that its values fit the registers of each thread."""
-    if config.threads == 1:
-        return config.tile_m
-    most = max(1, _BAND_ELEMENTS * config.threads // config.tile_n)
-    return math.gcd(config.tile_m, 1 << (most.bit_length() - 1))
-
-
-def loaded_rows(problem: MatmulProblem, config: MatmulConfig, arch: int | None) -> int:
-    """Rows of the previous C that a block loads at a time: as many as leave room for as many resident blocks.
-
-    A block waits for each load, so that few large ones take less time.
-    """
-    rows = band_of(config)
-    if arch is None or not problem.has_beta or problem.summed:
-        return rows
-    while rows < config.tile_m and config.tile_m % (2 * rows) == 0:
-        needed = shared_bytes(problem, config, 2 * rows)
-        if needed > block_shared_bytes(arch) or _fitting(needed, arch) < _fitting(shared_bytes(problem, config), arch):
-            break
-        rows *= 2
-    return rows
+    return a + b + config.tile_m * config.tile_n * DTYPE_BYTES[problem.sums] + _MARGIN_BYTES
 
 
 def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Iterator[MatmulConfig]:

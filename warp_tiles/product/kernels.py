@@ -53,71 +53,6 @@ def finish_function(epilogue: Epilogue) -> Any:
 
 
 @functools.cache
-def band_function(key: TileKernel) -> Any:
-    """A Warp function that applies the epilogue to some rows of a tile of sums, and stores them in C."""
-    import warp as wp
-
-    stored = key.stored
-    out, sums = types(stored.out, stored.sums)
-    finish = finish_function(stored)
-
-    @wp.func
-    def store_band(
-        C: wp.array(dtype=out, ndim=2),
-        band: Any,
-        old: Any,
-        bias: Any,
-        first_row: int,
-        first_column: int,
-        alpha: sums,
-        beta: sums,
-    ):
-        result = wp.tile_map(wp.static(finish), band, alpha, beta, old, bias)
-        wp.tile_store(C, result, offset=(first_row, first_column))
-
-    return store_band
-
-
-@functools.cache
-def add_to_old_function(key: TileKernel) -> Any:
-    """A Warp function that applies an epilogue with ``beta`` to a tile of sums, and stores it in C."""
-    import warp as wp
-
-    stored = key.stored
-    out, bias_type, sums = types(stored.out, stored.bias or stored.out, stored.sums)
-    TILE_M, TILE_N, _ = key.tile
-    has_bias = stored.bias is not None
-    BAND, LOADED = key.band, key.loaded
-    store_band = band_function(key)
-
-    @wp.func
-    def add_to_old(
-        C: wp.array(dtype=out, ndim=2),
-        c: Any,
-        Bias: wp.array(dtype=bias_type, ndim=1),
-        i: int,
-        j: int,
-        alpha: sums,
-        beta: sums,
-    ):
-        if has_bias:
-            row = wp.tile_load(Bias, shape=TILE_N, offset=j * TILE_N, storage="shared")
-            bias = wp.tile_broadcast(row, shape=(BAND, TILE_N))
-        else:
-            bias = bias_type(0.0)
-        last = wp.min(TILE_M, C.shape[0] - i * TILE_M)
-        for first in range(0, last, LOADED):
-            row_of_c = i * TILE_M + first
-            loaded = wp.tile_load(C, shape=(LOADED, TILE_N), offset=(row_of_c, j * TILE_N), storage="shared")
-            for part in range(0, LOADED, BAND):
-                old = wp.tile_view(loaded, offset=(part, 0), shape=(BAND, TILE_N))
-                band = wp.tile_view(c, offset=(first + part, 0), shape=(BAND, TILE_N))
-                store_band(C, band, old, bias, row_of_c + part, j * TILE_N, alpha, beta)
-
-    return add_to_old
-
-
-@functools.cache
 def tile_kernel(key: TileKernel) -> Any:
     """A kernel of arrays ``A, B, C, Bias, Factor, Sums, Arrived`` and numbers ``slice_depth, rows, columns, group,
     alpha, beta``.
@@ -141,7 +76,7 @@ def tile_kernel(key: TileKernel) -> Any:
     a_transposed, b_transposed, tf32 = key.a_transposed, key.b_transposed, key.tf32
     a_in_parts, b_in_parts = key.in_parts == "a", key.in_parts == "b"
     position, arrive, add = raster_function(), arrival_function(), addition_function(key)
-    prefetch, add_to_old, finish = prefetch_function(stored.out), add_to_old_function(key), finish_function(stored)
+    prefetch, finish = prefetch_function(stored.out), finish_function(stored)
     is_plain, is_rounded = key.is_plain, key.is_plain and stored.out != key.sums
     reads_c, has_bias, has_factor = stored.has_beta, stored.bias is not None, stored.has_factor
 
@@ -233,15 +168,17 @@ def tile_kernel(key: TileKernel) -> Any:
                 wp.tile_store(matrix_c, wp.tile_astype(c, dtype=out), offset=(i * TILE_M, j * TILE_N))
             elif is_plain:
                 wp.tile_store(matrix_c, c, offset=(i * TILE_M, j * TILE_N))
-            elif reads_c:
-                add_to_old(matrix_c, c, Bias, i, j, scale, beta)
             else:
                 if has_bias:
                     row = wp.tile_load(Bias, shape=TILE_N, offset=j * TILE_N, storage="shared")
                     bias = wp.tile_broadcast(row, shape=(TILE_M, TILE_N))
                 else:
                     bias = bias_type(0.0)
-                finished = wp.tile_map(wp.static(finish), c, scale, beta, out(0.0), bias)
+                if reads_c:
+                    old = wp.tile_load(matrix_c, shape=(TILE_M, TILE_N), offset=(i * TILE_M, j * TILE_N))
+                else:
+                    old = out(0.0)
+                finished = wp.tile_map(wp.static(finish), c, scale, beta, old, bias)
                 wp.tile_store(matrix_c, finished, offset=(i * TILE_M, j * TILE_N))
 
     return forward_only(matmul)

@@ -40,8 +40,6 @@ class TileKernel:
         tf32: True for tensor cores that round float32 to tf32.
         epilogue: What follows the loop; None stores the sums of each slice of K in a matrix of its own.
         scaled: False if alpha is 1.
-        band: Rows of a tile of C that the epilogue computes at a time. They divide the tile's.
-        loaded: Rows of the previous C that are loaded at a time: a multiple of ``band`` that divides the tile's.
         slices: The number of slices of K. Several blocks compute one tile of C, each from one slice.
         in_parts: The operand that is a sum of two arrays, ``a`` or ``b``.
     """
@@ -54,8 +52,6 @@ class TileKernel:
     tf32: bool
     epilogue: Epilogue | None
     scaled: bool = True
-    band: int = 16
-    loaded: int = 16
     slices: int = 1
     in_parts: str | None = None
 

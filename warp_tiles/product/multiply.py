@@ -60,7 +60,7 @@ class Multiplication:
         from warp_tiles._warp.prepared import PreparedLaunch
 
         arch, multiprocessors = _gpu(self._device)
-        config, key = self.config, kernel_of(call, self.config, arch)
+        config, key = self.config, kernel_of(call, self.config)
         (batch, _, k), n = call.a.shape, call.out.shape[2]
         rows, columns = _tiles(call, config)
         steps = -(-k // config.tile_k)

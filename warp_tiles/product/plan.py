@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, Operand, band_of, loaded_rows
+from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, Operand
 from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.keys import Epilogue, TileKernel
 
@@ -85,13 +85,12 @@ def epilogue_of(call: MatmulCall) -> Epilogue:
     return Epilogue(call.out.dtype, bias, call.has_beta, call.epilogue, call.sums, call.has_factor)
 
 
-def kernel_of(call: MatmulCall, config: MatmulConfig, arch: int | None) -> TileKernel:
+def kernel_of(call: MatmulCall, config: MatmulConfig) -> TileKernel:
     """The constants of the kernel with the loop.
 
     Args:
         call: An arranged call.
         config: Its configuration.
-        arch: Compute capability of the GPU; None for the CPU.
     """
     return TileKernel(
         call.a.dtype,
@@ -102,8 +101,6 @@ def kernel_of(call: MatmulCall, config: MatmulConfig, arch: int | None) -> TileK
         tf32=call.tf32,
         epilogue=None if call.summed else epilogue_of(call),
         scaled=call.scaled and not call.summed,
-        band=band_of(config),
-        loaded=loaded_rows(problem_of(call), config, arch),
         slices=config.split_k,
         in_parts=call.in_parts,
     )
