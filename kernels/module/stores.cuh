@@ -99,7 +99,15 @@ template <typename Global> struct Place {
         return {tile, starts_with_vectors && lies_in_vectors};
     }
 
-    // True if COUNT neighbouring elements of a row can be accessed as vectors. `column` is a multiple of COUNT.
+    // True if the tile lies in the array and consists of vectors.
+    template <typename Shape> inline __device__ bool is_whole() const
+    {
+        const auto& shape = tile.data.shape;
+        return has_vectors && Shape::dim(1) * SIZE % VECTOR_BYTES == 0
+            && (!Global::bounds_check || (tile.offset[0] + Shape::dim(0) <= shape[0] && tile.offset[1] + Shape::dim(1) <= shape[1]));
+    }
+
+    // True if COUNT neighbouring elements of a row are vectors. `column` is a multiple of COUNT.
     template <int COUNT> inline __device__ bool is_vector(int row, int column) const
     {
         const auto& shape = tile.data.shape;
@@ -107,17 +115,13 @@ template <typename Global> struct Place {
             && (!Global::bounds_check || (tile.offset[0] + row < shape[0] && tile.offset[1] + column + COUNT <= shape[1]));
     }
 
-    inline __device__ T* address(int row, int column) const
+    // Stores neighbouring elements of a row. If WHOLE, the tile is.
+    template <bool WHOLE, typename U, int COUNT>
+    inline __device__ void put(int row, int column, const Elements<U, COUNT>& elements) const
     {
-        const int y = tile.offset[0] + row, x = tile.offset[1] + column;
-        return reinterpret_cast<T*>(reinterpret_cast<char*>(tile.data.data) + int64_t(tile.data.strides[0]) * y) + x;
-    }
-
-    // Stores neighbouring elements of a row.
-    template <typename U, int COUNT> inline __device__ void put(int row, int column, const Elements<U, COUNT>& elements) const
-    {
-        if constexpr (COUNT * SIZE <= VECTOR_BYTES && is_power(COUNT)) {
-            if (is_vector<COUNT>(row, column)) {
+        static_assert(!WHOLE || is_piece(COUNT), "a whole tile has vectors");
+        if constexpr (is_piece(COUNT)) {
+            if (WHOLE || is_vector<COUNT>(row, column)) {
                 wt::Vector<T, COUNT> vector;
 #pragma unroll
                 for (int e = 0; e < COUNT; ++e)
@@ -126,18 +130,20 @@ template <typename Global> struct Place {
                 return;
             }
         }
+        if constexpr (!WHOLE) {
 #pragma unroll
-        for (int e = 0; e < COUNT; ++e)
-            tile.store(wp::tile_coord(row, column + e), elements.at[e]);
+            for (int e = 0; e < COUNT; ++e)
+                tile.store(wp::tile_coord(row, column + e), elements.at[e]);
+        }
     }
 
-    // Loads neighbouring elements of a row, with zeros outside the array.
-    template <int COUNT> inline __device__ Elements<T, COUNT> get(int row, int column) const
+    // Loads neighbouring elements of a row, with zeros outside the array. If WHOLE, the tile is.
+    template <bool WHOLE, int COUNT> inline __device__ Elements<T, COUNT> get(int row, int column) const
     {
-        constexpr int PIECE = COUNT * SIZE <= VECTOR_BYTES ? COUNT : VECTOR_BYTES / SIZE;
+        constexpr int PIECE = is_piece(COUNT) ? COUNT : VECTOR_BYTES % SIZE == 0 ? VECTOR_BYTES / SIZE : 1;
         Elements<T, COUNT> found;
-        if constexpr (is_power(COUNT) && is_power(SIZE)) {
-            if (is_vector<COUNT>(row, column)) {
+        if constexpr (COUNT % PIECE == 0 && is_piece(PIECE)) {
+            if (WHOLE || is_vector<COUNT>(row, column)) {
 #pragma unroll
                 for (int i = 0; i < COUNT; i += PIECE) {
                     const auto piece = wt::arch::load<PIECE>(address(row, column + i));
@@ -155,7 +161,18 @@ template <typename Global> struct Place {
     }
 
 private:
-    static inline __device__ constexpr bool is_power(int number) { return (number & (number - 1)) == 0; }
+    // True for a number of elements that one instruction accesses.
+    static inline __device__ constexpr bool is_piece(int count)
+    {
+        const int bytes = count * SIZE;
+        return bytes <= VECTOR_BYTES && (bytes & (bytes - 1)) == 0;
+    }
+
+    inline __device__ T* address(int row, int column) const
+    {
+        const int y = tile.offset[0] + row, x = tile.offset[1] + column;
+        return reinterpret_cast<T*>(reinterpret_cast<char*>(tile.data.data) + int64_t(tile.data.strides[0]) * y) + x;
+    }
 };
 
 // Makes Warp's checks for aligned=True.
@@ -178,38 +195,58 @@ template <typename Load, typename Tile> inline __device__ LoadedTile<Load, Tile>
     return {load};
 }
 
-// The left side of an assignment that loads some elements of a tile.
-template <typename T, int COUNT> struct Received {
+// The left side of an assignment that loads some elements of a tile. If WHOLE, the tile is.
+template <bool WHOLE, typename T, int COUNT> struct Received {
     Coord coord;
     Elements<T, COUNT> elements;
 
     template <typename Global> inline __device__ void operator=(const Global& from)
     {
-        elements = Place<Global>::of(from).template get<COUNT>(coord[0], coord[1]);
+        elements = Place<Global>::of(from).template get<WHOLE, COUNT>(coord[0], coord[1]);
     }
 };
 
-// What is fetched of an operand before other vectors are stored, because a load may not overtake a store.
-struct Nothing { };
+// The left side of an assignment that only tells whether the tile is whole.
+template <typename Shape> struct Inspected {
+    bool is_whole;
 
-template <int COUNT, typename Tile> inline __device__ Nothing fetch(const Tile&, Coord) { return {}; }
+    template <typename Global> inline __device__ void operator=(const Global& from)
+    {
+        is_whole = Place<Global>::of(from).template is_whole<Shape>();
+    }
+};
 
-template <int COUNT, typename Load, typename Tile>
+template <typename Tile> inline __device__ bool is_whole(const Tile&) { return true; }
+
+template <typename Load, typename Tile> inline __device__ bool is_whole(const LoadedTile<Load, Tile>& tile)
+{
+    Inspected<typename Tile::Layout::Shape> inspected {};
+    tile.load(inspected);
+    return inspected.is_whole;
+}
+
+// What is fetched of an operand before other vectors are stored, because a load may not overtake a store: elements of a LoadedTile.
+// Those of other tiles are read later.
+template <typename Tile> struct Later {
+    const Tile* tile;
+};
+
+template <bool WHOLE, int COUNT, typename Tile> inline __device__ Later<Tile> fetch(const Tile& tile, Coord) { return {&tile}; }
+
+template <bool WHOLE, int COUNT, typename Load, typename Tile>
 inline __device__ Elements<typename Tile::Type, COUNT> fetch(const LoadedTile<Load, Tile>& tile, Coord coord)
 {
-    Received<typename Tile::Type, COUNT> received {coord};
+    Received<WHOLE, typename Tile::Type, COUNT> received {coord};
     tile.load(received);
     return received.elements;
 }
 
-// The elements of an operand, of which some were fetched.
-template <int COUNT, typename Tile> inline __device__ auto operand(const Tile& tile, Coord coord, Nothing)
+template <int COUNT, typename Tile> inline __device__ auto operand(Later<Tile> fetched, Coord coord)
 {
-    return elements<COUNT>(tile, coord);
+    return elements<COUNT>(*fetched.tile, coord);
 }
 
-template <int COUNT, typename Load, typename Tile>
-inline __device__ auto operand(const LoadedTile<Load, Tile>&, Coord, const Elements<typename Tile::Type, COUNT>& fetched)
+template <int COUNT, typename T> inline __device__ Elements<T, COUNT> operand(const Elements<T, COUNT>& fetched, Coord)
 {
     return fetched;
 }
@@ -281,7 +318,7 @@ private:
             for (int v = 0; v < AT_ONCE; ++v)
                 if (const int i = start + v * WP_TILE_BLOCK_DIM; v == 0 || i < VECTORS) {
                     const auto coord = wp::tile_coord(i / PER_ROW, i % PER_ROW * COUNT);
-                    place.put(coord[0], coord[1], compute(count, coord, fetched[v]));
+                    place.template put<false>(coord[0], coord[1], compute(count, coord, fetched[v]));
                 }
         }
     }
@@ -301,12 +338,12 @@ inline __device__ void store_computed(const Compute& compute, const Store& store
 {
     using Shape = typename Result::Layout::Shape;
     if constexpr (Shape::N == 2 && (0 + ... + (IsShared<Tiles>::value ? 1 : 0)) == SOURCES) {
-        const auto fetched = [&](auto count, Coord coord) { return values_of(fetch<decltype(count)::value>(tiles, coord)...); };
+        const auto fetched = [&](auto count, Coord coord) { return values_of(fetch<false, decltype(count)::value>(tiles, coord)...); };
         const auto computed = [&](auto count, Coord coord, const auto& before) {
             constexpr int COUNT = decltype(count)::value;
             Elements<typename Result::Type, COUNT> results;
             before.pass([&](const auto&... found) {
-                [&](auto... operands) { compute(results, operands...); }(operand<COUNT>(tiles, coord, found)...);
+                [&](auto... operands) { compute(results, operands...); }(operand<COUNT>(found, coord)...);
             });
             return results;
         };

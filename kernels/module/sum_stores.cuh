@@ -3,10 +3,10 @@
 // Stores of sums from the registers that hold them. The program stores C, or a tile that elementwise operations compute from
 // it, so C needs no shared memory.
 //
-//   store_sums<OTHERS, Product>(sums, compute, store, result, c, tiles...)
+//   store_sums<OTHERS, FETCHED, Product>(sums, compute, store, result, c, tiles...)
 //
-// is `compute(result, c, tiles...); store(result)`, as in stores.cuh. The elements of c are the sums of a product. OTHERS of `tiles`
-// are operands: shared tiles and LoadedTiles.
+// is `compute(result, c, tiles...); store(result)`, as in stores.cuh. The elements of c are the sums of a product. The first OTHERS
+// of `tiles` are operands, the next FETCHED are LoadedTiles.
 #pragma once
 
 #include "module/staged_sums.cuh"
@@ -29,67 +29,94 @@ template <typename T, int COUNT> inline __device__ Elements<T, COUNT> elements_o
 }
 
 // A tile whose elements are computed from sums when it is stored. For neighbouring ones, fetch(count, coord) loads operands from
-// arrays, and compute(coord, sums, fetched) returns the elements. If ALONE, they depend on the sums alone.
-template <typename Product, bool ALONE, typename Shape_, typename Fetch, typename Compute> struct ComputedFromSums {
-    struct Layout {
-        using Shape = Shape_;
-    };
+// arrays, and compute(coord, sums, fetched) returns the elements. If ALONE, they depend on the sums alone. If `is_whole` is
+// false or the stored tile is not whole, C is written to shared memory, and `through` is stored, which reads it: a loop of few
+// instructions for the edges of arrays. The others are so many that they are executed in a row, without jumps.
+template <typename Product, bool ALONE, typename C, typename Through, typename Fetch, typename Compute> struct ComputedFromSums {
+    using Layout = typename Through::Layout;
 
     const typename Product::Sums& sums;
+    C& c;
+    const Through& through;
+    bool is_whole;
     Fetch fetch;
     Compute compute;
 
     template <typename Global> inline __device__ void copy_to_global(const Global& to) const
     {
-        using T = typename Global::Type;
+        const auto place = Place<Global>::of(to);
+        const int whole = is_whole && place.template is_whole<typename Layout::Shape>();
+        if (computed_once(whole)) {  // otherwise the compiler provides for lanes that differ
+            check_alignment<typename Layout::Shape>(to);
+            store_vectors(place);
+        } else {
+            Product::template finish<false>(sums, c.data.ptr);
+            WP_TILE_SYNC();
+            through.copy_to_global(to);
+        }
+    }
+
+private:
+    template <typename Target> inline __device__ void store_vectors(const Target& place) const
+    {
+        using T = typename Target::T;
         constexpr int FITTING = VECTOR_BYTES / static_cast<int>(sizeof(T)) / 2;  // pairs of neighbouring elements in a vector
         constexpr int PAIRS = FITTING < 1 ? 1 : FITTING < Product::PAIRS ? FITTING : Product::PAIRS;
-        check_alignment<Shape_>(to);
-        const auto place = Place<Global>::of(to);
         const auto fetch_at = [&](int row, int column) { return fetch(Count<2 * PAIRS> {}, wp::tile_coord(row, column)); };
         if constexpr (PAIRS == 1) {
             Product::visit(sums, [&](int row, int column, auto vector) {
                 const auto found = elements_of(vector);
                 constexpr int COUNT = sizeof(found.at) / sizeof(found.at[0]);
                 const auto coord = wp::tile_coord(row, column);
-                place.put(row, column, compute(coord, found, fetch(Count<COUNT> {}, coord)));
+                place.template put<true>(row, column, compute(coord, found, fetch(Count<COUNT> {}, coord)));
             });
         } else if constexpr (ALONE && sizeof(T) == 2) {  // half the words to exchange
-            const auto nothing = [](int, int) { return Nothing {}; };
+            const auto nothing = [](int, int) { return Values<> {}; };
             const auto rounded = [&](wt::Vector<float, 2> pair) {
                 const auto results = compute(Coord {}, elements_of(pair), fetch(Count<2> {}, Coord {}));
                 return bits_as<wt::Vector<wt::u32, 1>>(results);
             };
-            Product::template visit<PAIRS, 1>(sums, rounded, nothing, [&](int row, int column, const auto& words, Nothing) {
-                place.put(row, column, bits_as<Elements<T, 2 * PAIRS>>(words));
+            Product::template visit<PAIRS, 1>(sums, rounded, nothing, [&](int row, int column, const auto& words, Values<>) {
+                place.template put<true>(row, column, bits_as<Elements<T, 2 * PAIRS>>(words));
             });
         } else {
             const auto both = [](wt::Vector<float, 2> pair) { return bits_as<wt::Vector<wt::u32, 2>>(pair); };
             const auto act = [&](int row, int column, const auto& words, const auto& fetched) {
                 const auto found = bits_as<Elements<float, 2 * PAIRS>>(words);
-                place.put(row, column, compute(wp::tile_coord(row, column), found, fetched));
+                place.template put<true>(row, column, compute(wp::tile_coord(row, column), found, fetched));
             };
             Product::template visit<PAIRS, 2>(sums, both, fetch_at, act);
         }
     }
 };
 
-template <int OTHERS, typename Product, typename Compute, typename Store, typename Result, typename C, typename... Tiles>
-inline __device__ void
-store_sums(const typename Product::Sums& sums, const Compute& compute, const Store& store, Result&, C&, Tiles&... tiles)
+template <typename Product, bool ALONE, typename C, typename Through, typename Fetch, typename Compute>
+inline __device__ ComputedFromSums<Product, ALONE, C, Through, Fetch, Compute> computed_from_sums(
+    const typename Product::Sums& sums, C& c, const Through& through, bool is_whole, const Fetch& fetch, const Compute& compute)
 {
-    using Shape = typename Result::Layout::Shape;
-    const auto fetched = [&](auto count, Coord coord) { return values_of(fetch<decltype(count)::value>(tiles, coord)...); };
+    return {sums, c, through, is_whole, fetch, compute};
+}
+
+template <int OTHERS, int FETCHED, typename Product, typename Compute, typename Store, typename Result, typename C, typename... Tiles>
+inline __device__ void
+store_sums(const typename Product::Sums& sums, const Compute& compute, const Store& store, Result& result, C& c, Tiles&... tiles)
+{
+    const auto fetched = [&](auto count, Coord coord) { return values_of(fetch<true, decltype(count)::value>(tiles, coord)...); };
     const auto computed = [&](Coord coord, auto own, const auto& before) {
         constexpr int COUNT = sizeof(own.at) / sizeof(own.at[0]);
         Elements<typename Result::Type, COUNT> results;
         before.pass([&](const auto&... found) {
-            [&](auto... operands) { compute(results, own, operands...); }(operand<COUNT>(tiles, coord, found)...);
+            [&](auto... operands) { compute(results, own, operands...); }(operand<COUNT>(found, coord)...);
         });
         return results;
     };
-    const ComputedFromSums<Product, OTHERS == 0, Shape, decltype(fetched), decltype(computed)> tile {sums, fetched, computed};
-    store(tile);
+    const bool whole = (true && ... && is_whole(tiles));
+    const auto store_through = [&](const auto& through) {
+        constexpr bool ALONE = OTHERS + FETCHED == 0;
+        const auto tile = computed_from_sums<Product, ALONE>(sums, c, through, whole, fetched, computed);
+        store(tile);
+    };
+    store_computed<OTHERS + 1, FETCHED>(compute, store_through, result, c, tiles...);
 }
 
 }  // namespace wt_module

@@ -25,8 +25,8 @@ def emit_computed_stores(macros: Macros, stores: Iterable[ComputedStore]) -> Non
 def emit_sum_store(macros: Macros, found: SumStore) -> None:
     """Writes a store that takes the sums of a loop from registers."""
     store, product = found.computed, found.product
-    others = len(found.others) + len(store.loads)
-    call = f"wt_module::store_sums<{others}, {staged_name(product)}>(wt_sums_{product.array}, wt_compute, wt_store"
+    counts = f"{len(found.others)}, {len(store.loads)}"
+    call = f"wt_module::store_sums<{counts}, {staged_name(product)}>(wt_sums_{product.array}, wt_compute, wt_store"
     _emit(macros, store, [product.c, *found.others], call)
 
 
