@@ -33,6 +33,10 @@ def store_sum_{out}(C: wp.array2d(dtype=wp.{out}), c: Any, other: Any, i: int, j
     wp.tile_store(C, wp.tile_astype(other + c, dtype=wp.{out}), offset=(i * 32, j * 32))
 
 @wp.func
+def old_plus_{out}(x: wp.float32, old: Any):
+    return wp.{out}(x + wp.float32(old))
+
+@wp.func
 def plus_component_{out}(x: wp.float32, v: wp.vec2):
     return wp.{out}(x + v[0])
 
@@ -133,6 +137,9 @@ CHAINS = {
     store_sum_{out}(C, c, other, i, j)""",
     "chain: registers": """    other = wp.tile_load(A, shape=(32, 32), storage="register")
     wp.tile_store(C, wp.tile_astype(c + other, dtype=wp.{out}), offset=(i * 32, j * 32))""",
+    "chain: the old tile": """    old = wp.tile_load(C, shape=(32, 32), offset=(i * 32, j * 32))
+    row = {row}
+    wp.tile_store(C, wp.tile_map(old_plus_{out}, c + row, old), offset=(i * 32, j * 32))""",
     "chain: a result is stored twice": """    d = c * 2.0
     wp.tile_store(C, wp.tile_astype(d, dtype=wp.{out}), offset=(i * 32, j * 32))
     wp.tile_store(C, wp.tile_astype(d, dtype=wp.{out}), offset=(i * 32, j * 32))""",
@@ -149,8 +156,8 @@ BODIES |= CHAINS
 # the number of stores that compute the tile themselves; Warp unrolls the loop over four bands
 COMPUTED = {"direct": 1, "variable": 1, "transposed": 1, "in bands": 4}
 COMPUTED |= {"in a function": 1}  # both calls of the function have this text; with registers it stores elements
-COMPUTED |= {"map": 1, "map of two": 1, "map of a number": 1, "map of five": 1}
-LEFT = ("registers in a function", "registers", "a result is stored twice", "an operand changes", "a vector changes")
+COMPUTED |= {"map": 1, "map of two": 1, "map of a number": 1, "map of five": 1, "map of registers": 1}
+LEFT = ("registers in a function", "a result is stored twice", "an operand changes", "a vector changes")
 COMPUTED |= {form: 1 for form in CHAINS if form.removeprefix("chain: ") not in LEFT}
 
 
@@ -198,6 +205,7 @@ EXPECTED: dict[str, Callable[[Inputs], Values]] = {
     "chain: in a function": lambda given: given.product + given.row,
     "chain: registers in a function": lambda given: given.product + given.tile,
     "chain: registers": lambda given: given.product + given.tile,
+    "chain: the old tile": lambda given: given.product + given.row + 7,
     "chain: a result is stored twice": lambda given: 2 * given.product,
     "chain: an operand changes": lambda given: given.product + given.row,
     "chain: a vector changes": lambda given: given.product + 1,

@@ -177,8 +177,8 @@ template <class Slot, int LINES> struct DepthF64 {
     static __forceinline__ __device__ wt::Vector<double, 2> load(unsigned slot, int first, int group, int k)
     {
         const int lane = threadIdx.x % 32;
-        const unsigned from = Layout::after(first * Layout::WIDTH + Layout::offset(line_of(0, lane / 4), lane % 4), k / 2);
-        return read<double, 2>(slot + from + 8 * group * Layout::WIDTH);
+        const unsigned from = slot + (first + 8 * group) * Layout::WIDTH + Layout::offset(line_of(0, lane / 4), lane % 4);
+        return read<double, 2>(Layout::after(from, k / 2));
     }
 };
 

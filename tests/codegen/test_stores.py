@@ -140,6 +140,62 @@ def test_other_operations(nodes: tuple[Node, ...]) -> None:
     assert count(*nodes, store()) == 0
 
 
+# ---- operands that are loaded into registers
+
+R = t.register("r")
+OF_R = compute("add", C, R)
+
+
+def test_a_store_repeats_a_load() -> None:
+    load = t.load(R)
+    (one,) = found(load, OF_R, store())
+    assert (one.loads, one.loaded, one.sources, one.intermediates) == ((load,), (R,), (C,), ())
+    between = (t.load(W), t.alias(t.view("v", W), W, "tile_broadcast"), t.arithmetic())
+    assert count(load, *between, OF_R, store()) == 1
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (t.load(R), OF_R, t.operation("tile_sum", R)),
+        (t.load(R), t.operation("tile_store", W, effect=Effect.WRITES), OF_R),
+        (t.load(R), t.branch(t.arithmetic()), OF_R),
+        (t.branch(t.load(R)), OF_R),
+        (t.load(R), compute("tile_map", Scalar("f"), R, t.parameter("p"))),
+        (t.load(t.register("r", shape=(16,))), compute("add", C, t.register("r", shape=(16,)))),
+        (t.load(R, hook=None), OF_R),
+        (t.load(D),),
+    ],
+    ids=[
+        "used later",
+        "a store between",
+        "a branch between",
+        "conditional",
+        "parameter",
+        "one dimension",
+        "no hook",
+        "copy",
+    ],
+)
+def test_other_loads(nodes: tuple[Node, ...]) -> None:
+    assert count(*nodes, store()) == 0
+
+
+def test_an_earlier_operation_reads_the_old_tile() -> None:
+    first = compute("add", C, W, result=E)
+    assert count(first, t.load(W), compute("add", E, C), store()) == 0
+
+
+def test_the_code_of_a_load() -> None:
+    text = code(t.load(R), compute("add", C, R), store())
+    assert text.startswith(
+        "{ const auto wt_load_0 = [&](auto& r) { __VA_ARGS__ }; "
+        "const auto wt_tile_0 = wt_module::loaded_tile(wt_load_0, r); "
+        "const auto wt_operation_0 = [&](auto& c, auto& r, auto& d) { __VA_ARGS__ };"
+    )
+    assert text.endswith("wt_module::store_computed<1, 1>(wt_compute, wt_store, d, c, wt_tile_0); }")
+
+
 # ---- the code
 
 
@@ -156,7 +212,7 @@ def test_the_code_of_one_operation() -> None:
         "{ const auto wt_operation_0 = [&](auto& c, auto& d) { __VA_ARGS__ }; "
         "const auto wt_store = [&](auto& d) { __VA_ARGS__ }; "
         "const auto wt_compute = [&](auto& d, auto& c) { wt_operation_0(c, d); }; "
-        "wt_module::store_computed<1>(wt_compute, wt_store, d, c); }"
+        "wt_module::store_computed<1, 0>(wt_compute, wt_store, d, c); }"
     )
 
 
@@ -165,7 +221,7 @@ def test_the_code_of_several_operations() -> None:
     assert "wt_operation_0 = [&](auto& c, auto& e) { __VA_ARGS__ };" in text
     assert "wt_operation_1 = [&](auto& e, auto& w) { __VA_ARGS__ };" in text
     assert "{ wt_operation_0(c, e); wt_operation_1(e, w); wt_operation_2(e, d); }" in text
-    assert "wt_module::store_computed<2>(wt_compute, wt_store, d, c, w, e); }" in text
+    assert "wt_module::store_computed<2, 0>(wt_compute, wt_store, d, c, w, e); }" in text
 
 
 def test_the_reverse_pass_keeps_the_statements() -> None:
@@ -180,4 +236,4 @@ def test_the_code_passes_the_parameters() -> None:
     """The compiler decides by their types."""
     p, q = t.parameter("p"), t.parameter("q")
     mapped = compute("tile_map", Scalar("f"), p, q, C, q, p)
-    assert "wt_module::store_computed<3>(wt_compute, wt_store, d, p, q, c); }" in code(mapped, store())
+    assert "wt_module::store_computed<3, 0>(wt_compute, wt_store, d, p, q, c); }" in code(mapped, store())

@@ -38,7 +38,7 @@ def tile(name: str, rows: int = 16, cols: int = 16, dtype: str = "float32", **fi
         "size_bytes": rows * cols * SIZES[dtype],
         "adjoint": f"adj_{name}",
     }
-    return Tile(name, dtype, (rows, cols), **{**values, **fields})
+    return Tile(name, dtype, **{"shape": (rows, cols), **values, **fields})
 
 
 def parameter(name: str, rows: int = 16, cols: int = 16, **fields: Any) -> Tile:

@@ -1,0 +1,141 @@
+"""Which stores take the sums of a loop from registers, decided from hand-written traces."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.codegen import traces as t
+from tests.codegen.test_stages import TARGET, A, B, C, body, decided
+from tests.codegen.test_stores import compute, store
+from tests.heuristics.test_main_loop import variant_of
+from warp_tiles.codegen.loops import LoopTarget
+from warp_tiles.codegen.sum_stores import SumStore
+from warp_tiles.codegen.trace import Node, Scalar, Tile
+from warp_tiles.gemm.dtypes import DType
+from warp_tiles.gemm.variant import GemmVariant, Precision
+
+M, N, K = 64, 64, 32
+ZEROS = t.zeros(C, hook=t.number())
+E, BIAS = t.register("e", rows=M, cols=N, dtype="float16"), t.tile("bias", M, N)
+
+
+def planned(*after: Node, before: tuple[Node, ...] = (ZEROS,), target: LoopTarget = TARGET) -> SumStore | str:
+    """The decision about a loop with some statements before and after it."""
+    return decided(*before, t.loop(*body()), *after, tiles=(C, A, B), target=target).sum_store
+
+
+def test_a_store_of_c() -> None:
+    found = planned(t.arithmetic(), store(C))
+    assert isinstance(found, SumStore)
+    assert (found.computed.operations, found.others, found.product.c) == ((), (), C)
+
+
+def test_a_store_of_a_computed_tile() -> None:
+    operation = compute("tile_map", Scalar("f"), C, BIAS, result=E)
+    found = planned(t.load(BIAS), operation, store(E))
+    assert isinstance(found, SumStore)
+    assert (found.computed.operations, found.others) == ((operation,), (BIAS,))
+
+
+def test_a_residual() -> None:
+    residual = t.register("r", rows=M, cols=N)
+    found = planned(t.load(residual), compute("tile_map", Scalar("f"), C, residual, result=E), store(E))
+    assert isinstance(found, SumStore)
+    assert (found.computed.loaded, found.others) == ((residual,), ())
+
+
+def test_a_conditional_store() -> None:
+    assert isinstance(planned(t.branch(store(C))), SumStore)
+    assert isinstance(planned(t.branch(t.arithmetic()), t.branch(t.branch(store(C)))), SumStore)
+
+
+STORE_REASON = "no store after the loop takes C or a tile that elementwise operations compute from it"
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        ((), STORE_REASON),
+        ((t.operation("tile_sum", C, results=(E,)), store(E)), STORE_REASON),
+        ((store(C), store(C)), "line 1 uses C too"),
+        ((store(C), t.operation("tile_sum", C)), "line 1 uses C too"),
+        ((t.alias(t.view("v", C), C), store(C)), "line 1 uses C too"),
+        ((t.loop(store(C)),), "a loop lies between the loop and the store"),
+        ((t.loop(t.arithmetic()), store(C)), "a loop lies between the loop and the store"),
+        ((t.branch(t.loop(t.arithmetic())), store(C)), "a loop lies between the loop and the store"),
+        (
+            (compute("tile_map", Scalar("f"), C, t.parameter("p", M, N), result=E), store(E)),
+            "an operand of the store is not a shared tile of the function",
+        ),
+    ],
+)
+def test_reasons_after_the_loop(after: tuple[Node, ...], reason: str) -> None:
+    assert planned(*after) == reason
+
+
+def test_reasons_of_c() -> None:
+    assert planned(store(C), before=(t.load(C),)) == "C holds a start value"
+    outer = t.parameter("c", M, N)
+    found = decided(t.loop(*body(outer)), store(outer), tiles=(), parameters=("c",)).sum_store
+    assert isinstance(found, str)
+    assert found in ("C holds a start value", "C is not a tile of the function")
+
+
+def test_a_loop_with_several_sums() -> None:
+    other = t.tile("other", M, N)
+    nodes = ZEROS, t.zeros(other), t.loop(*body(), t.product(A, B, other, 1)), store(C), store(other)
+    assert decided(*nodes, tiles=(C, other, A, B)).sum_store == "the loop has several sums"
+
+
+def test_an_addition_after_each_product() -> None:
+    s = t.tile("s", M, N)
+    nodes = t.zeros(s), t.loop(t.load(A), t.load(B), t.fresh_product(A, B, C), t.addition(s, C)), store(s)
+    assert decided(*nodes, tiles=(s, C, A, B)).sum_store == "the sums are added to another tile"
+
+
+def of_variant(variant: GemmVariant, stored: Tile | None = None) -> SumStore | str:
+    """The decision about a loop of a product, whose C or a tile computed from it is stored."""
+    dtype = variant.a.dtype
+    a, b = t.tile("a", variant.m, variant.k, dtype), t.tile("b", variant.k, variant.n, dtype)
+    c = t.tile("c", variant.m, variant.n, variant.c.dtype)
+    left, right, views = a, b, []
+    if variant.a.arrangement == "col_major":
+        a = t.tile("a", variant.k, variant.m, dtype)
+        left = t.tile("left", variant.m, variant.k, dtype, memory=a.memory, dense=False)
+        views.append(t.alias(left, a))
+    if variant.b.arrangement == "col_major":
+        b = t.tile("b", variant.n, variant.k, dtype)
+        right = t.tile("right", variant.k, variant.n, dtype, memory=b.memory, dense=False)
+        views.append(t.alias(right, b))
+    end = [store(c)] if stored is None else [compute("tile_astype", c, result=stored), store(stored)]
+    nodes = t.zeros(c, hook=t.number()), t.loop(t.load(a), t.load(b), *views, t.product(left, right, c)), *end
+    found = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: variant}, ("wgmma", "mma")))
+    assert found.ring is not None, found.reason
+    return found.sum_store
+
+
+def of(
+    dtype: DType, layout: str = "rr", precision: Precision = "default", stored: Tile | None = None
+) -> SumStore | str:
+    """The same for operands of a type, each contiguous along its rows ("r") or columns ("c")."""
+    result: DType = "float64" if dtype == "float64" else "float32"
+    k = 16 if dtype == "float64" else 32
+    return of_variant(variant_of(128, 64, k, 128, 90, dtype, result, layout, precision), stored)
+
+
+def test_types_and_layouts_with_neighbouring_sums() -> None:
+    single = "no thread has neighbouring sums of a row"
+    assert isinstance(of("float64"), SumStore)
+    assert of("float64", "rc") == of("float64", "cr") == single
+    assert of("float32", "rc") == single, "without tensor cores"
+    assert isinstance(of("float16", "cc"), SumStore)
+    assert isinstance(of("float32", "rc", "tf32"), SumStore)
+
+
+def test_narrow_results_of_products_through_registers() -> None:
+    rounded = t.register("rounded", rows=128, cols=64, dtype="float16")
+    assert isinstance(of("float32", "rr", "tf32"), SumStore)
+    assert of("float32", "rr", "tf32", rounded) == (
+        "a thread has only two neighbouring sums of a row, and stores float16"
+    )
+    assert isinstance(of("float16", "rr", stored=rounded), SumStore)

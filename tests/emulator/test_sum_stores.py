@@ -1,0 +1,101 @@
+"""Stores that take the sums of a loop from registers, on the emulator: whole tiles, and the edges of arrays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.emulator.module import Machine
+from tests.emulator.test_stages import check, compile_cases
+from tests.integration.helpers import WARP_VERSION
+from tests.staged_cases import PRODUCT, Case, with_type
+
+pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
+
+STORE = "wp.tile_store(C, wp.tile_map(twice_plus, c, {other}), offset=(i * {{m}}, j * {{n}}))"
+RESIDUAL = "e = wp.tile_load(E, shape=({m}, {n}), offset=(i * {m}, j * {n}))"
+ROW = """row = wp.tile_load(E, shape=(1, {n}), offset=(i * {m}, j * {n}), storage="shared")
+v = wp.tile_broadcast(row, shape=({m}, {n}))"""
+PLAIN = Case(64, 64, 32, 72, 136, 96)  # whole tiles, and edges along both dimensions
+FORMS = {
+    "plain": PLAIN,
+    "conditional": replace(PLAIN, finish="if i + j < 100:\n    wp.tile_store(C, c, offset=(i * {m}, j * {n}))"),
+    "residual": replace(
+        PLAIN, finish=f"{RESIDUAL}\n{STORE.format(other='e')}", expected=lambda product, e: 2 * product + e
+    ),
+    "residual of other columns": replace(  # those of the second tile end beyond E, while the tile of C is whole
+        PLAIN,
+        finish=RESIDUAL.replace("j * {n}", "(j + 1) * {n}") + f"\n{STORE.format(other='e')}",
+        expected=lambda product, e: 2 * product + np.pad(e[:, 64:], ((0, 0), (0, 64))),
+    ),
+    "row": replace(
+        PLAIN,
+        finish=f"{ROW}\n{STORE.format(other='v')}",
+        expected=lambda product, e: 2 * product + e[[0] * 64 + [64] * 8],
+    ),
+    "row and residual": replace(
+        PLAIN,
+        finish=f"{RESIDUAL}\n{ROW}\nd = wp.tile_map(twice_plus, c, v) + e\n"
+        "wp.tile_store(C, d, offset=(i * {m}, j * {n}))",
+        expected=lambda product, e: 2 * product + e[[0] * 64 + [64] * 8] + e,
+    ),
+    "several products": replace(
+        PLAIN, product="\n        ".join([PRODUCT, PRODUCT]), expected=lambda product, e: 2 * product
+    ),
+    "48 columns": replace(PLAIN, n=48, columns=100),
+    "unaligned rows": replace(PLAIN, columns=133),
+}
+
+
+@pytest.mark.parametrize(
+    ("arch", "threads", "main_loop", "dtype", "precision"),
+    [
+        (90, 128, "auto", "float16", "default"),
+        (90, 128, "mma", "float16", "default"),
+        (80, 64, "auto", "float16", "default"),
+        (90, 128, "auto", "float32", "tf32"),
+        (80, 128, "auto", "float32", "tf32"),
+        (90, 128, "auto", "float64", "default"),
+    ],
+)
+def test_forms(
+    machine: Machine, tmp_path: Path, arch: int, threads: int, main_loop: str, dtype: str, precision: str
+) -> None:
+    cases = with_type(FORMS, dtype, precision)
+    if dtype == "float64":  # so that two steps of K fit a stage
+        cases = {name: replace(case, k=16) for name, case in cases.items()}
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, arch, threads, main_loop)
+    staged, stored = source.count("using wt_staged_"), source.count("wt_module::store_sums<")
+    neighbours = (arch, precision) != (80, "tf32") or dtype != "float32"
+    assert staged > 0
+    assert stored == (staged if neighbours else stored)
+    check(emulated, kernels, cases)
+
+
+FAULTS = {
+    "lanes exchange the wrong words": ("has_bit ? words[i] : words[i | bit], bit", "words[i], bit"),
+    "a lane stores the columns of another": ("col + 8 * own + 2 * (quarter - own)", "col + 8 * own"),
+    "the edges are stored as if they were whole": ("const int whole = is_whole &&", "const int whole = is_whole ||"),
+    "nobody waits for C": (
+        "finish<false>(sums, c.data.ptr);\n            WP_TILE_SYNC();",
+        "finish<false>(sums, c.data.ptr);",
+    ),
+    "operands of an edge are loaded as if it were whole": ("inspected.is_whole;", "true;"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults(machine: Machine, tmp_path: Path, fault: str) -> None:
+    old, new = FAULTS[fault]
+
+    def edit(source: str) -> str:
+        assert old in source
+        return source.replace(old, new)
+
+    cases = {name: FORMS[name] for name in ("plain", "residual of other columns")}
+    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", cases, 90, 128, edit=edit)
+    with pytest.raises(AssertionError):
+        check(emulated, kernels, cases)
