@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.processes.sitecustomize import KNOWN_CPU_HEADERS, install
 
 if TYPE_CHECKING:
     from benchmarks.stand_in import StandIn
@@ -20,6 +21,20 @@ LIBRARY_BYTES = 1 << 20  # files from this size on are hashed once
 _scratch = tempfile.TemporaryDirectory(prefix="warp_tiles_tests_")
 os.environ.setdefault("WARP_CACHE_PATH", str(Path(_scratch.name) / "warp"))
 os.environ.setdefault("WARP_TILES_CACHE_DIR", str(Path(_scratch.name) / "lto"))
+
+_processes = str(Path(__file__).with_name("processes"))
+if _processes not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # for the processes that tests start
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_processes, os.environ.get("PYTHONPATH", "")]))
+install()  # in this process too
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let processes share Warp's precompiled headers for the CPU, except those of tests about such headers."""
+    if item.path.name == "test_headers.py":
+        os.environ.pop(KNOWN_CPU_HEADERS, None)
+    else:
+        os.environ[KNOWN_CPU_HEADERS] = str(Path(_scratch.name) / "cpu_headers")
 
 
 # The files that take longest, in the order in which they start, so that no worker of pytest-xdist is left with one of
@@ -71,22 +86,6 @@ def _hash_each_library_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_memo, "_hash_file", hash_once)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _compile_for_the_cpu_without_optimisation() -> Iterator[None]:
-    """Compile Warp's kernels for the CPU at -O0 in this process, in a third of the time: each runs only once."""
-    import warp._src.build as build
-
-    compile_at_any_level = build.build_cpu
-
-    @functools.wraps(compile_at_any_level)
-    def build_cpu(*args: Any, **kwargs: Any) -> None:
-        compile_at_any_level(*args, **{**kwargs, "optimization_level": 0})
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "build_cpu", build_cpu)
         yield
 
 

@@ -61,7 +61,7 @@ class Project:
         self._configure += [f"-DPython3_EXECUTABLE={sys.executable}", "-DWARP_TILES_CHECK_KERNELS=OFF"]
         self._environment = {
             **{name: value for name, value in os.environ.items() if name != "CMAKE_GENERATOR"},
-            "PYTHONPATH": str(python_path),
+            "PYTHONPATH": os.pathsep.join([str(python_path), os.environ.get("PYTHONPATH", "")]),
             "WARP_CACHE_PATH": str(folder / "warp"),
             "WARP_TILES_CACHE_DIR": str(folder / "unused"),
         }

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+PYTHON_PATH = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 
 PROCESSES = 16
 PROGRAM = """
@@ -49,7 +50,7 @@ def test_one_of_many_processes_tunes_and_all_launch_its_winner(tmp_path: Path) -
     (tmp_path / "program.py").write_text(PROGRAM)
     environment = {
         **os.environ,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": PYTHON_PATH,
         "WARP_CACHE_PATH": str(tmp_path / "warp"),
         "WARP_TILES_CACHE_DIR": str(tmp_path / "tiles"),
     }
@@ -92,7 +93,7 @@ print(json.dumps({**vars(gemm.counters), "error": autotune_gemm.error_of(args)})
 
 @pytest.mark.slow
 def test_a_new_process_with_a_record_builds_and_measures_nothing(tmp_path: Path) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, "PYTHONPATH": PYTHON_PATH}
     found = []
     for _ in range(2):
         command = [sys.executable, "-c", _CHILD, str(tmp_path / "records.json")]
