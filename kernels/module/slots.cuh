@@ -74,7 +74,14 @@ __device__ void load_slot(unsigned slot, const Global& source)
 
 // Returns a value that is the same in all lanes. The compiler cannot compute it again in a loop, as it does even if registers are
 // free. It knows that all lanes have the same value.
-template <typename T> inline __device__ T computed_once(T value) { return __shfl_sync(0xffffffffu, value, 0); }
+template <typename T> inline __device__ T computed_once(T value)
+{
+#ifdef __CUDACC_DEBUG__  // nvJitLink rejects some modules with debug information if they have shuffles here
+    return value;
+#else
+    return __shfl_sync(0xffffffffu, value, 0);
+#endif
+}
 
 // Loads the tiles of one array into slots. begin() computes all values that are constant in the loop, because tensor cores
 // wait for the instructions between two products.
