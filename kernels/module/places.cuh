@@ -83,7 +83,7 @@ template <typename Global> struct Place {
     template <bool WHOLE, typename U, int COUNT>
     inline __device__ void put(int row, int column, const Elements<U, COUNT>& elements) const
     {
-        static_assert(!WHOLE || is_piece(COUNT), "a whole tile has vectors");
+        static_assert(!WHOLE || is_piece(COUNT), "one instruction stores the elements");
         if constexpr (is_piece(COUNT)) {
             if (WHOLE || is_vector<COUNT>(row, column)) {
                 wt::Vector<T, COUNT> vector;

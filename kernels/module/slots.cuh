@@ -72,9 +72,9 @@ __device__ void load_slot(unsigned slot, const Global& source)
 #endif
 }
 
-// Returns a value that is the same in all lanes. The compiler cannot compute it again in a loop, as it does even if registers are
-// free. It knows that all lanes have the same value.
-template <typename T> inline __device__ T computed_once(T value)
+// Returns a value that is the same in all lanes, so that the compiler knows that it is. It does not compute the value again in
+// a loop either, as it would even if registers were free.
+template <typename T> inline __device__ T uniform(T value)
 {
 #ifdef __CUDACC_DEBUG__  // nvJitLink rejects some modules with debug information if they have shuffles here
     return value;
@@ -109,8 +109,8 @@ template <typename Tile> struct SlotLoader {
         stride = array.strides[0];
         const bool vectors = WHOLE_PASSES && __isGlobal(first) && array.strides[1] == sizeof(T) && stride % VECTOR_BYTES == 0
             && reinterpret_cast<uint64_t>(first) % VECTOR_BYTES == 0;
-        rows = computed_once(vectors ? max(array.shape[0] - ROWS + 1, 0) : 0);
-        columns = computed_once(vectors ? max(array.shape[1] - Shape::dim(1) + 1, 0) : 0);
+        rows = uniform(vectors ? max(array.shape[0] - ROWS + 1, 0) : 0);
+        columns = uniform(vectors ? max(array.shape[1] - Shape::dim(1) + 1, 0) : 0);
         const int row = static_cast<int>(threadIdx.x) / PER_ROW, vector = static_cast<int>(threadIdx.x) % PER_ROW;
         thread_start = first + int64_t(stride) * row + vector * VECTOR_BYTES;
 #pragma unroll
@@ -190,7 +190,7 @@ template <int STAGES, int IN_FLIGHT, int PER_BARRIER, int STAGE_BYTES> struct Ri
 
     inline __device__ void begin(unsigned memory)
     {
-        start = to = from = computed_once((memory + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT);
+        start = to = from = uniform((memory + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT);
         turns = 0;
         more = true;
         WP_TILE_SYNC();  // the stages lie in memory that other threads may still read

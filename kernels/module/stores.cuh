@@ -43,7 +43,7 @@ inline __device__ auto call(const Function& function, const Operands&... operand
     return results;
 }
 
-// Stands for a tile in registers that the program loads from an array right before the store. load(tile) is that statement.
+// Stands for a tile in registers that the program loads from an array before the store. load(tile) is that statement.
 template <typename Load, typename Tile> struct LoadedTile {
     const Load& load;
 };

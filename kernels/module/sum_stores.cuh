@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Stores of sums from the registers that hold them. The program stores C, or a tile that elementwise operations compute from
-// it, so C needs no shared memory.
+// it. Only at the edges of arrays is C written to shared memory.
 //
 //   store_sums<OTHERS, FETCHED, Product>(sums, compute, store, result, c, tiles...)
 //
@@ -46,7 +46,7 @@ template <typename Product, bool ALONE, typename C, typename Through, typename F
     {
         const auto place = Place<Global>::of(to);
         const int whole = is_whole && place.template is_whole<typename Layout::Shape>();
-        if (computed_once(whole)) {  // otherwise the compiler provides for lanes that differ
+        if (uniform(whole)) {  // otherwise the compiler provides for lanes that differ
             check_alignment<typename Layout::Shape>(to);
             store_vectors(place);
         } else {

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.codegen import traces as t
+from warp_tiles.codegen.affine import Affine
 from warp_tiles.codegen.effects import INPLACE, OPERATORS
 from warp_tiles.codegen.emit_stores import emit_computed_stores
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.macros import Macros
 from warp_tiles.codegen.stores import ComputedStore, computed_stores
-from warp_tiles.codegen.trace import Effect, Node, Operation, Scalar, Tile, Value
+from warp_tiles.codegen.trace import Array, Effect, Node, Operation, Scalar, Tile, Value
 
 C, W, D, E = t.tile("c"), t.tile("w"), t.register("d", dtype="float16"), t.register("e")
 
@@ -28,7 +29,7 @@ def in_place(target: Tile, added: Tile, name: str = "add_inplace") -> Operation:
 
 
 def store(tile: Tile = D) -> Operation:
-    return t.operation("tile_store", tile, effect=Effect.WRITES, hook=t.number())
+    return t.operation("tile_store", Array("stored"), tile, effect=Effect.WRITES, hook=t.number())
 
 
 def found(*nodes: Node) -> list[ComputedStore]:
@@ -147,7 +148,7 @@ OF_R = compute("add", C, R)
 
 
 def test_a_store_repeats_a_load() -> None:
-    load = t.load(R)
+    load = t.load(R, Array("read"))
     (one,) = found(load, OF_R, store())
     assert (one.loads, one.loaded, one.sources, one.intermediates) == ((load,), (R,), (C,), ())
     between = (t.load(W), t.alias(t.view("v", W), W, "tile_broadcast"), t.arithmetic())
@@ -157,13 +158,13 @@ def test_a_store_repeats_a_load() -> None:
 @pytest.mark.parametrize(
     "nodes",
     [
-        (t.load(R), OF_R, t.operation("tile_sum", R)),
-        (t.load(R), t.operation("tile_store", W, effect=Effect.WRITES), OF_R),
-        (t.load(R), t.branch(t.arithmetic()), OF_R),
-        (t.branch(t.load(R)), OF_R),
-        (t.load(R), compute("tile_map", Scalar("f"), R, t.parameter("p"))),
-        (t.load(t.register("r", shape=(16,))), compute("add", C, t.register("r", shape=(16,)))),
-        (t.load(R, hook=None), OF_R),
+        (t.load(R, Array("read")), OF_R, t.operation("tile_sum", R)),
+        (t.load(R, Array("read")), t.operation("tile_store", W, effect=Effect.WRITES), OF_R),
+        (t.load(R, Array("read")), t.branch(t.arithmetic()), OF_R),
+        (t.branch(t.load(R, Array("read"))), OF_R),
+        (t.load(R, Array("read")), compute("tile_map", Scalar("f"), R, t.parameter("p"))),
+        (t.load(t.register("r", shape=(16,)), Array("read")), compute("add", C, t.register("r", shape=(16,)))),
+        (t.load(R, Array("read"), hook=None), OF_R),
         (t.load(D),),
     ],
     ids=[
@@ -181,13 +182,42 @@ def test_other_loads(nodes: tuple[Node, ...]) -> None:
     assert count(*nodes, store()) == 0
 
 
+def at(*offsets: Scalar) -> tuple[Value, ...]:
+    """The operands of an access to the array that is stored."""
+    return Array("A"), *offsets, Scalar("None", constant=True)
+
+
+def test_a_load_of_the_stored_array() -> None:
+    """The store may write to elements before it loads others, so both must be at the same place."""
+    i, j, two = Scalar("i"), Scalar("j"), Scalar("n", constant=2)
+    same, other = (Scalar(name, offset=Affine.of(0, {"t": 64})) for name in ("p", "q"))
+    end = t.operation("tile_store", *at(i, two), D, effect=Effect.WRITES, hook=t.number())
+
+    def loads(*offsets: Scalar, stored: Operation = end) -> int:
+        return count(t.load(R, *at(*offsets)), OF_R, stored)
+
+    assert loads(i, two) == 1
+    assert loads(i, Scalar("m", constant=2)) == 1
+    assert loads(j, two) == loads(two, i) == loads(i, Scalar("m", constant=3)) == loads(i) == 0
+    affine = t.operation("tile_store", *at(same, two), D, effect=Effect.WRITES, hook=t.number())
+    assert loads(other, two, stored=affine) == 1
+    assert count(t.load(R, Array("B"), j, two), OF_R, end) == 1, "another array"
+    narrow = t.register("r", shape=(16, 8))
+    assert count(t.load(narrow, *at(i, two)), compute("add", C, narrow), end) == 0
+
+
+def test_a_random_number_between() -> None:
+    number = t.operation("randi", Scalar("state"), effect=Effect.NONE, results=(Scalar("n"),))
+    assert count(compute("tile_map", Scalar("f"), C, Scalar("state")), number, store()) == 0
+
+
 def test_an_earlier_operation_reads_the_old_tile() -> None:
     first = compute("add", C, W, result=E)
     assert count(first, t.load(W), compute("add", E, C), store()) == 0
 
 
 def test_the_code_of_a_load() -> None:
-    text = code(t.load(R), compute("add", C, R), store())
+    text = code(t.load(R, Array("read")), compute("add", C, R), store())
     assert text.startswith(
         "{ const auto wt_load_0 = [&](auto& r) { __VA_ARGS__ }; "
         "const auto wt_tile_0 = wt_module::loaded_tile(wt_load_0, r); "

@@ -10,7 +10,7 @@ from tests.codegen.test_stores import compute, store
 from tests.heuristics.test_main_loop import variant_of
 from warp_tiles.codegen.loops import LoopTarget
 from warp_tiles.codegen.sum_stores import SumStore
-from warp_tiles.codegen.trace import Node, Scalar, Tile
+from warp_tiles.codegen.trace import Array, Node, Scalar, Tile
 from warp_tiles.gemm.dtypes import DType
 from warp_tiles.gemm.variant import GemmVariant, Precision
 
@@ -39,7 +39,7 @@ def test_a_store_of_a_computed_tile() -> None:
 
 def test_a_residual() -> None:
     residual = t.register("r", rows=M, cols=N)
-    found = planned(t.load(residual), compute("tile_map", Scalar("f"), C, residual, result=E), store(E))
+    found = planned(t.load(residual, Array("read")), compute("tile_map", Scalar("f"), C, residual, result=E), store(E))
     assert isinstance(found, SumStore)
     assert (found.computed.loaded, found.others) == ((residual,), ())
 
@@ -130,6 +130,12 @@ def test_types_and_layouts_with_neighbouring_sums() -> None:
     assert of("float32", "rc") == single, "without tensor cores"
     assert isinstance(of("float16", "cc"), SumStore)
     assert isinstance(of("float32", "rc", "tf32"), SumStore)
+
+
+def test_wide_elements() -> None:
+    of_vectors = t.register("vectors", rows=128, cols=64, size_bytes=128 * 64 * 12)
+    assert of("float16", stored=of_vectors) == "two elements of 12 bytes are no vector"
+    assert isinstance(of("float16", stored=t.register("pairs", rows=128, cols=64, size_bytes=128 * 64 * 8)), SumStore)
 
 
 def test_narrow_results_of_products_through_registers() -> None:

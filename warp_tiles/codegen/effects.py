@@ -16,6 +16,14 @@ INPLACE = frozenset({ADD_INPLACE, "sub_inplace"})  # these change the elements o
 OPERATORS = frozenset({"add", "sub", "mul", "div", "neg", "bit_and", "bit_or", "bit_xor"})
 # these compute each element of their result from the same elements of their tiles
 ELEMENTWISE = frozenset({ASTYPE, MAP}) | OPERATORS | INPLACE
+# these change a number that they are given, the state of a random sequence
+RANDOM = frozenset(
+    {
+        *("poisson", "randf", "randi", "randn", "randu", "sample_cdf", "sample_triangle", "sample_unit_cube"),
+        *("sample_unit_disk", "sample_unit_hemisphere", "sample_unit_hemisphere_surface", "sample_unit_ring"),
+        *("sample_unit_sphere", "sample_unit_sphere_surface", "sample_unit_square"),
+    }
+)
 # Warp unrolls these, so that a thread holds index, address and value of all its elements at once
 INDEXED = frozenset({"tile_load_indexed", "tile_store_indexed", "tile_atomic_add_indexed"})
 # these make a view of an operand's memory: they read and write no element, and do not wait

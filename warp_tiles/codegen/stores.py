@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from warp_tiles.codegen.effects import ASTYPE, INPLACE, JUMPS, LOAD, MAP, OPERATORS, STORE
-from warp_tiles.codegen.trace import Effect, FunctionTrace, Node, Operation, Tile, blocks
+from warp_tiles.codegen.effects import ASTYPE, INPLACE, JUMPS, LOAD, MAP, OPERATORS, RANDOM, STORE
+from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Node, Operation, Scalar, Tile, blocks
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,9 @@ class ComputedStore:
 def computed_stores(function: FunctionTrace) -> Iterator[ComputedStore]:
     """Yields the stores that can compute the tile themselves.
 
-    No statement before such a store changes an operand of an operation that comes earlier. So the operands are the same
-    at the operations and at the store.
+    No statement before such a store changes an operand of an operation that comes earlier, nor an array that is loaded.
+    So the operands are the same at the operations and at the store. The store itself may write to a loaded array only
+    where it loads it.
     """
     for block in blocks(function.nodes):
         for index, node in enumerate(block):
@@ -94,7 +95,7 @@ def _operations_before(
         if not missing or not isinstance(node, Operation) or node.name in JUMPS:
             break
         if node.effect in (Effect.NONE, Effect.ALIAS):
-            if not node.results:
+            if not node.results or node.name in RANDOM:
                 break  # it changes an operand, e.g. a vector's component
             made.update(tile for tile in node.results if isinstance(tile, Tile))
             continue
@@ -121,7 +122,36 @@ def _operations_before(
 def _can_load(found: ComputedStore) -> bool:
     """True if the store can repeat the loads: for vectors of tiles of two dimensions, beside shared tiles only."""
     others = all(tile.storage == "shared" and not tile.parameter for tile in found.sources)
-    return not found.loads or (others and all(len(tile.shape) == 2 for tile in (*found.loaded, found.result)))
+    shapes = all(len(tile.shape) == 2 for tile in (*found.loaded, found.result))
+    return not found.loads or (others and shapes and not any(_reads_elsewhere(load, found) for load in found.loads))
+
+
+def _reads_elsewhere(load: Operation, found: ComputedStore) -> bool:
+    """True if a load reads the stored array at another place than the store writes, perhaps before the load."""
+    array, stored = (_arrays(operation) for operation in (load, found.store))
+    if array and stored and array != stored:
+        return False
+    places = [_offsets(one) for one in (load, found.store)]
+    same = len(places[0]) == len(places[1]) == 2 and all(map(_are_equal, *places))
+    return not same or load.tiles[0].shape != found.result.shape
+
+
+def _arrays(access: Operation) -> list[str]:
+    """The names of the arrays that an operation accesses."""
+    return [value.name for value in access.operands if isinstance(value, Array)]
+
+
+def _offsets(access: Operation) -> list[Scalar]:
+    """The last two numbers among the operands of a load or store, which are the offsets of a matrix if it has any."""
+    scalars = (value for value in access.operands if isinstance(value, Scalar))
+    return [value for value in scalars if not isinstance(value.constant, (bool, str))][-2:]
+
+
+def _are_equal(one: Scalar, other: Scalar) -> bool:
+    """True if two numbers are known to be equal."""
+    if one.constant is not None or other.constant is not None:
+        return one.constant == other.constant
+    return one.name == other.name or (one.offset is not None and one.offset == other.offset)
 
 
 def _is_intermediate(tile: Tile) -> bool:

@@ -1,4 +1,4 @@
-"""Stores that take the sums of a loop from registers, so that C is never written to shared memory.
+"""Stores that take the sums of a loop from registers, so that C of a whole tile is not written to shared memory.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
 """
@@ -20,6 +20,7 @@ from warp_tiles.gemm.main_loop import StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
 
 _WORD_BYTES = 4
+_VECTOR_BYTES = (2, 4, 8, 16)  # that one instruction stores
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
     if any(tile.parameter or tile.storage != "shared" for tile in other):
         return "an operand of the store is not a shared tile of the function"
     stored_bytes = found.result.size_bytes // math.prod(found.result.shape)
+    if 2 * stored_bytes not in _VECTOR_BYTES:
+        return f"two elements of {stored_bytes} bytes are no vector"
     if stored_bytes < _WORD_BYTES and ring.products[0].through_registers:
         return f"a thread has only two neighbouring sums of a row, and stores {found.result.dtype}"
     return SumStore(found, first)

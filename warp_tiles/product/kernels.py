@@ -7,6 +7,7 @@ A constant of a factory is a constant of its kernel, and decides which branch of
 # Warp reads annotations as values, so they are no types, and the file does not import them from __future__
 
 import functools
+import inspect
 from typing import Any
 
 from warp_tiles.product.device_functions import (
@@ -80,7 +81,10 @@ def tile_kernel(key: TileKernel) -> Any:
     is_plain, is_rounded = key.is_plain, key.is_plain and stored.out != key.sums
     reads_c, has_bias, has_factor = stored.has_beta, stored.bias is not None, stored.has_factor
 
-    @wp.kernel(enable_backward=False, module="unique")
+    # with launches of fewer blocks than tiles; Warp's older releases have no other loop
+    strides = {"grid_stride": True} if "grid_stride" in inspect.signature(wp.kernel).parameters else {}
+
+    @wp.kernel(enable_backward=False, module="unique", **strides)
     def matmul(
         A: wp.array(dtype=a_type, ndim=3),
         B: wp.array(dtype=b_type, ndim=3),
@@ -114,8 +118,9 @@ def tile_kernel(key: TileKernel) -> Any:
             rest_of_a = A[z + A.shape[0] // 2]
         if b_in_parts:
             rest_of_b = B[z + B.shape[0] // 2]
+        first_row, first_column = i * TILE_M, j * TILE_N
         if reads_c:
-            prefetch(matrix_c, i * TILE_M, j * TILE_N, TILE_M, TILE_N)
+            prefetch(matrix_c, first_row, first_column, TILE_M, TILE_N)
         c = wp.tile_zeros(shape=(TILE_M, TILE_N), dtype=sums, storage="shared")
         for step in range(0, slice_depth, TILE_K):  # all blocks have the same steps, so that they are uniform
             k = first + step
@@ -165,9 +170,9 @@ def tile_kernel(key: TileKernel) -> Any:
             scale = alpha * Factor[0]
         if stores:
             if is_rounded:
-                wp.tile_store(matrix_c, wp.tile_astype(c, dtype=out), offset=(i * TILE_M, j * TILE_N))
+                wp.tile_store(matrix_c, wp.tile_astype(c, dtype=out), offset=(first_row, first_column))
             elif is_plain:
-                wp.tile_store(matrix_c, c, offset=(i * TILE_M, j * TILE_N))
+                wp.tile_store(matrix_c, c, offset=(first_row, first_column))
             else:
                 if has_bias:
                     row = wp.tile_load(Bias, shape=TILE_N, offset=j * TILE_N, storage="shared")
@@ -175,11 +180,11 @@ def tile_kernel(key: TileKernel) -> Any:
                 else:
                     bias = bias_type(0.0)
                 if reads_c:
-                    old = wp.tile_load(matrix_c, shape=(TILE_M, TILE_N), offset=(i * TILE_M, j * TILE_N))
+                    old = wp.tile_load(matrix_c, shape=(TILE_M, TILE_N), offset=(first_row, first_column))
                 else:
                     old = out(0.0)
                 finished = wp.tile_map(wp.static(finish), c, scale, beta, old, bias)
-                wp.tile_store(matrix_c, finished, offset=(i * TILE_M, j * TILE_N))
+                wp.tile_store(matrix_c, finished, offset=(first_row, first_column))
 
     return forward_only(matmul)
 
