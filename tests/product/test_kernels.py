@@ -92,3 +92,11 @@ def test_global_options_do_not_matter(monkeypatch: pytest.MonkeyPatch, enable_ba
     kernel = tile_kernel.__wrapped__(key(Epilogue("bfloat16"), a="bfloat16", b="bfloat16", tile=(16, 16, 16)))
     options = kernel.module.options
     assert (options["enable_backward"], kernel.options["enable_backward"]) == (False, False)
+
+
+def test_blocks_go_on_with_other_tiles_whatever_the_default_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches have fewer blocks than tiles if a multiprocessor has room for one block."""
+    if not hasattr(wp.config, "default_grid_stride"):
+        pytest.skip("kernels of this Warp have no other loop")
+    monkeypatch.setattr(wp.config, "default_grid_stride", False)
+    assert tile_kernel(key(tile=(32, 32, 16))).grid_stride is True
