@@ -18,6 +18,20 @@ template <typename T, int COUNT> struct Elements {
     T at[COUNT];
 };
 
+// Reads COUNT neighbouring elements, PIECE at a time.
+template <int COUNT, int PIECE, typename T> inline __device__ Elements<T, COUNT> read_pieces(const T* start)
+{
+    Elements<T, COUNT> found;
+#pragma unroll
+    for (int i = 0; i < COUNT; i += PIECE) {
+        const auto piece = wt::arch::load<PIECE>(start + i);
+#pragma unroll
+        for (int e = 0; e < PIECE; ++e)
+            found.at[i + e] = piece.at[e];
+    }
+    return found;
+}
+
 // Returns COUNT neighbouring elements of a shared tile.
 template <int COUNT, typename T, typename Layout, bool Owner>
 inline __device__ Elements<T, COUNT> elements(const wp::tile_shared_t<T, Layout, Owner>& tile, Coord coord)
@@ -25,20 +39,13 @@ inline __device__ Elements<T, COUNT> elements(const wp::tile_shared_t<T, Layout,
     using Stride = typename Layout::Stride;
     constexpr int SIZE = static_cast<int>(sizeof(T)), WIDEST = VECTOR_BYTES % SIZE == 0 ? VECTOR_BYTES / SIZE : 1;
     constexpr int PIECE = COUNT < WIDEST ? COUNT : WIDEST;
-    Elements<T, COUNT> found;
     const T* const start = tile.data.ptr + Layout::index_from_coord(coord);
     if constexpr (PIECE > 1 && Stride::dim(1) == 1 && Stride::dim(0) % PIECE == 0) {
         if (__cvta_generic_to_shared(tile.data.ptr) % VECTOR_BYTES == 0) {
-#pragma unroll
-            for (int i = 0; i < COUNT; i += PIECE) {
-                const auto piece = wt::arch::load<PIECE>(start + i);
-#pragma unroll
-                for (int e = 0; e < PIECE; ++e)
-                    found.at[i + e] = piece.at[e];
-            }
-            return found;
+            return read_pieces<COUNT, PIECE>(start);
         }
     }
+    Elements<T, COUNT> found;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)
         found.at[i] = start[i * Stride::dim(1)];
@@ -105,19 +112,11 @@ template <typename Global> struct Place {
     template <bool WHOLE, int COUNT> inline __device__ Elements<T, COUNT> get(int row, int column) const
     {
         constexpr int PIECE = is_piece(COUNT) ? COUNT : VECTOR_BYTES % SIZE == 0 ? VECTOR_BYTES / SIZE : 1;
-        Elements<T, COUNT> found;
         if constexpr (COUNT % PIECE == 0 && is_piece(PIECE)) {
-            if (WHOLE || is_vector<COUNT>(row, column)) {
-#pragma unroll
-                for (int i = 0; i < COUNT; i += PIECE) {
-                    const auto piece = wt::arch::load<PIECE>(address(row, column + i));
-#pragma unroll
-                    for (int e = 0; e < PIECE; ++e)
-                        found.at[i + e] = piece.at[e];
-                }
-                return found;
-            }
+            if (WHOLE || is_vector<COUNT>(row, column))
+                return read_pieces<COUNT, PIECE>(static_cast<const T*>(address(row, column)));
         }
+        Elements<T, COUNT> found;
 #pragma unroll
         for (int e = 0; e < COUNT; ++e)
             found.at[e] = tile.load(wp::tile_coord(row, column + e));

@@ -73,24 +73,22 @@ def computed_stores(function: FunctionTrace) -> Iterator[ComputedStore]:
         for index, node in enumerate(block):
             if not isinstance(node, Operation) or node.name != STORE or node.hook is None or len(node.tiles) != 1:
                 continue
-            found = ComputedStore(*_operations_before(block[:index], node))
-            if found.operations and _nothing_else_uses(function, found) and _can_load(found):
+            found = _computed_before(block[:index], node)
+            if found is not None and _nothing_else_uses(function, found) and _can_load(found):
                 yield found
 
 
-def _operations_before(
-    nodes: Sequence[Node], store: Operation
-) -> tuple[tuple[Operation, ...], Operation, tuple[Operation, ...]]:
-    """The elementwise operations right before a store that compute its tile, the store, and loads of their operands.
+def _computed_before(nodes: Sequence[Node], store: Operation) -> ComputedStore | None:
+    """A store with the elementwise operations before it that compute its tile, and the loads of their operands.
 
-    There are no operations if other statements contribute. Between them there may be views of shared tiles, loads of
-    other shared tiles, and computations of numbers.
+    None if other statements contribute. Between them there may be views of shared tiles, loads of other shared tiles,
+    and computations of numbers.
     """
     (result,) = store.tiles
     found: list[Operation] = []
     loads: list[Operation] = []
     missing = {result} if _is_intermediate(result) else set()
-    made: set[Tile] = set()  # later than what follows, so that earlier operations may not use them
+    made: set[Tile] = set()  # by statements that the walk has passed, so earlier operations may not use them
     for node in reversed(nodes):
         if not missing or not isinstance(node, Operation) or node.name in JUMPS:
             break
@@ -114,9 +112,9 @@ def _operations_before(
         found.append(node)
         missing.remove(computed)
         missing.update(tile for tile in node.operands if isinstance(tile, Tile) and _is_intermediate(tile))
-    if missing:
-        return (), store, ()
-    return tuple(reversed(found)), store, tuple(reversed(loads))
+    if missing or not found:
+        return None
+    return ComputedStore(tuple(reversed(found)), store, tuple(reversed(loads)))
 
 
 def _can_load(found: ComputedStore) -> bool:

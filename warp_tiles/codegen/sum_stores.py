@@ -62,22 +62,23 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
         return "C is not a tile of the function"
     if not _are_neighbours(ring.variants[0], ring.products[0]):
         return "no thread has neighbouring sums of a row"
-    found = _store_after(function, loop, c)
-    if isinstance(found, str):
-        return found
-    expected = {*(product.operation for product in products), *found.statements, found.store}
+    computed = _store_after(function, loop, c)
+    if isinstance(computed, str):
+        return computed
+    found = SumStore(computed, first)
+    expected = {*(product.operation for product in products), *computed.statements, computed.store}
     for operation in function.operations():
         if operation not in expected and operation.name != ZEROS and any(c.name in t.memory for t in operation.tiles):
             return f"line {operation.line} uses C too"
-    other = SumStore(found, first).others
-    if any(tile.parameter or tile.storage != "shared" for tile in other):
+    if any(tile.parameter or tile.storage != "shared" for tile in found.others):
         return "an operand of the store is not a shared tile of the function"
-    stored_bytes = found.result.size_bytes // math.prod(found.result.shape)
+    result = computed.result
+    stored_bytes = result.size_bytes // math.prod(result.shape)
     if 2 * stored_bytes not in _VECTOR_BYTES:
         return f"two elements of {stored_bytes} bytes are no vector"
     if stored_bytes < _WORD_BYTES and ring.products[0].through_registers:
-        return f"a thread has only two neighbouring sums of a row, and stores {found.result.dtype}"
-    return SumStore(found, first)
+        return f"a thread has only two neighbouring sums of a row, and stores {result.dtype}"
+    return found
 
 
 def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore | str:
@@ -94,8 +95,8 @@ def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore 
     found = next(chain(plain, computed), None)
     if found is None:
         return "no store after the loop takes C or a tile that elementwise operations compute from it"
-    between = (node for nodes, position in path_to(after, found.store) for node in nodes[: position + 1])
-    if any(isinstance(node, Loop) or next(loops((node,)), None) for node in between):
+    between = tuple(node for nodes, position in path_to(after, found.store) for node in nodes[: position + 1])
+    if any(loops(between)):
         return "a loop lies between the loop and the store"
     return found
 

@@ -243,7 +243,7 @@ def blocks_of(problem: MatmulProblem, config: MatmulConfig) -> int:
 def most_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int) -> int:
     """The number of blocks to launch, at most; 0 for a block for each tile.
 
-    If a multiprocessor runs one block at a time, it starts no second one, but goes on with another tile.
+    A multiprocessor that has room for one block starts no other one. Its block computes several tiles instead.
     """
     alone = arch is not None and _resident(problem, config, arch) == 1
     return multiprocessors if alone else 0

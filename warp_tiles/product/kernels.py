@@ -81,10 +81,10 @@ def tile_kernel(key: TileKernel) -> Any:
     is_plain, is_rounded = key.is_plain, key.is_plain and stored.out != key.sums
     reads_c, has_bias, has_factor = stored.has_beta, stored.bias is not None, stored.has_factor
 
-    # with launches of fewer blocks than tiles; Warp's older releases have no other loop
-    strides = {"grid_stride": True} if "grid_stride" in inspect.signature(wp.kernel).parameters else {}
+    # A block computes several tiles if a launch has fewer blocks. Older releases of Warp always write that loop.
+    options = {"grid_stride": True} if "grid_stride" in inspect.signature(wp.kernel).parameters else {}
 
-    @wp.kernel(enable_backward=False, module="unique", **strides)
+    @wp.kernel(enable_backward=False, module="unique", **options)
     def matmul(
         A: wp.array(dtype=a_type, ndim=3),
         B: wp.array(dtype=b_type, ndim=3),
@@ -101,7 +101,7 @@ def tile_kernel(key: TileKernel) -> Any:
         beta: sums,
     ):
         z, block = wp.tid()
-        part = 0  # divisions take long
+        part = 0  # without slices there are no divisions, which take long
         tile_number = block
         if in_slices:
             part = block // (rows * columns)
