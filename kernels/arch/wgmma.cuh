@@ -21,7 +21,8 @@ WT_DEVICE u64 wgmma_operand(u32 start, u32 group, u32 panel, u32 width)
     return u64((start & 0x3ffff) >> 4) | u64(panel >> 4) << 16 | u64(group >> 4) << 32 | swizzle << 62;
 }
 
-// Returns the descriptor of the elements that lie some bytes after those of another one: a multiple of 16, in the same layout.
+// Returns the descriptor of elements that lie `bytes` after those of another descriptor, in the same layout. `bytes` is a multiple
+// of 16.
 WT_DEVICE u64 wgmma_after(u64 operand, u32 bytes) { return (operand >> 32 << 32) | (u32(operand) + (bytes >> 4)); }
 
 // Orders this warp's accesses to D before the products that follow.
@@ -50,8 +51,8 @@ WT_DEVICE void wgmma_has_read(u32 (&registers)[BLOCKS][4])
         asm volatile("" : "+r"(registers[i][0]), "+r"(registers[i][1]), "+r"(registers[i][2]), "+r"(registers[i][3]) : : "memory");
 }
 
-// Lets nothing read the sums of a product before here, because a product that is now complete has written them. The compiler
-// knows of no other order between a wait and instructions that use only registers.
+// Keeps instructions that read the sums of a product behind the wait for it. Without this, the compiler may move those that use
+// only registers before the wait.
 template <int BLOCKS>
 WT_DEVICE void wgmma_has_written(f32 (&sums)[BLOCKS][4])
 {

@@ -59,7 +59,7 @@ template <class P> struct FmaProduct {
     using B = FmaOperand<OperandSlot<P, false>, COLS, P::lanes_n>;
     using Sums = float[ROWS][COLS];
     static constexpr int GROUPS = 0;  // of asynchronous products in an iteration
-    static constexpr int PAIRS = 1;
+    static constexpr int PAIRS = 1;  // of neighbouring sums that lanes can gather
     // With two sets of values, the next ones are loaded while these are multiplied, if the registers hold both.
     static constexpr int SETS_A = ROWS <= 8 || A::DEPTH == 1 ? 2 : 1, SETS_B = COLS <= 8 || B::DEPTH == 1 ? 2 : 1;
 

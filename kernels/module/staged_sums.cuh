@@ -19,7 +19,8 @@ template <class P, bool IS_A> struct OperandSlot {
     using Layout = SlotLayout<K_MAJOR ? EXTENT : P::k, static_cast<int>(sizeof(T)) * (K_MAJOR ? P::k : EXTENT)>;
 };
 
-// The number of pairs of neighbouring sums that four lanes can gather, if they hold those of 8 columns each time.
+// The number of pairs of neighbouring sums that a lane can gather from the four lanes of a row. In each block of 8 columns, a lane
+// holds one pair.
 inline constexpr __device__ int pairs_of(int columns) { return columns % 32 == 0 ? 4 : columns % 16 == 0 ? 2 : 1; }
 
 // Sets sums or fragments to zero.

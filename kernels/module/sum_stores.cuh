@@ -29,9 +29,11 @@ template <typename T, int COUNT> inline __device__ Elements<T, COUNT> elements_o
 }
 
 // A tile whose elements are computed from sums when it is stored. For neighbouring ones, fetch(count, coord) loads operands from
-// arrays, and compute(coord, sums, fetched) returns the elements. If ALONE, they depend on the sums alone. If `is_whole` is
-// false or the stored tile is not whole, C is written to shared memory, and `through` is stored, which reads it: a loop of few
-// instructions for the edges of arrays. The others are so many that they are executed in a row, without jumps.
+// arrays, and compute(coord, sums, fetched) returns the elements. If ALONE, they depend on the sums alone.
+//
+// This code has many instructions, and each runs once. So it has no branches, with which jumps would miss the instruction cache,
+// and serves whole tiles only. If the stored tile or one that is fetched (is_whole) is not whole, C is written to shared memory,
+// and a short loop stores `through`, which reads C.
 template <typename Product, bool ALONE, typename C, typename Through, typename Fetch, typename Compute> struct ComputedFromSums {
     using Layout = typename Through::Layout;
 

@@ -118,14 +118,19 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_shorter_pipeline_is_an_error(machine: Machine, tmp_path: Path, fault: str) -> None:
-    old, new = FAULTS[fault]
+def replaced(old: str, new: str) -> Callable[[str], str]:
+    """A function that replaces a text of a source, which must contain it."""
 
     def edit(source: str) -> str:
         assert old in source
         return source.replace(old, new)
 
+    return edit
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_shorter_pipeline_is_an_error(machine: Machine, tmp_path: Path, fault: str) -> None:
+    edit = replaced(*FAULTS[fault])
     cases = {"common": FORMS["common"], "start value": FORMS["start value"]}
     if "tf32" in fault:
         cases = with_type({"eight steps": Case(128, 128, 64, 128, 128, 128)}, "float32", "tf32")
@@ -144,11 +149,7 @@ def test_a_shorter_pipeline_is_an_error(machine: Machine, tmp_path: Path, fault:
 
 def test_the_last_step_of_mma_is_multiplied_after_the_loop(machine: Machine, tmp_path: Path) -> None:
     complete = "void complete(Sums& sums)\n    {\n        if constexpr (%s)"
-
-    def edit(source: str) -> str:
-        assert complete % "LATE" in source
-        return source.replace(complete % "LATE", complete % "false")
-
+    edit = replaced(complete % "LATE", complete % "false")
     case = FORMS["common"]
     emulated, kernels, _ = compile_cases(machine, tmp_path / "m", {"common": case}, 90, 128, "mma", edit=edit)
     a, b, e, product = case.arrays(1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.emulator.module import Machine
-from tests.emulator.test_stages import check, compile_cases
+from tests.emulator.test_stages import check, compile_cases, replaced
 from tests.integration.helpers import WARP_VERSION
 from tests.staged_cases import PRODUCT, START, Case, with_type
 
@@ -98,12 +98,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults(machine: Machine, tmp_path: Path, fault: str) -> None:
-    old, new = FAULTS[fault]
-
-    def edit(source: str) -> str:
-        assert old in source
-        return source.replace(old, new)
-
+    edit = replaced(*FAULTS[fault])
     cases = {name: FORMS[name] for name in ("plain", "residual of other columns")}
     emulated, kernels, _ = compile_cases(machine, tmp_path / "m", cases, 90, 128, edit=edit)
     with pytest.raises(AssertionError):
