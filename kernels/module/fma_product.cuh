@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of fp32 tiles in slots without tensor cores. P is described in staged_sums.cuh, and has the lanes of a warp along
-// M and N too (lanes_m and lanes_n).
+// Products of fp32 tiles in slots without tensor cores. P is described in staged_sums.cuh. It also has the lanes of a warp
+// along M and N (lanes_m and lanes_n), and a_transposed and b_transposed (true for slots that TransposingSlotLoader fills).
 #pragma once
 
 #include "module/fragments.cuh"
+#include "module/transposed_slots.cuh"
 
 namespace wt_module {
 
+constexpr int SLOT_PERIOD = 32;  // elements along K after which the layout of a slot repeats, if it has a multiple of them
+
 // The elements of an operand that a lane multiplies: LINES rows of A or columns of B. If the slot is contiguous along K, a
 // vector is DEPTH elements of one line, else four lines of one k. Neighbouring lanes read neighbouring rows or vectors.
-template <class Slot, int LINES, int LANES> struct FmaOperand {
+template <class Slot, bool TRANSPOSED, int LINES, int LANES> struct FmaOperand {
     using Layout = typename Slot::Layout;
     static constexpr int DEPTH = Slot::K_MAJOR ? 4 : 1, WIDTH = Slot::K_MAJOR ? 1 : 4;
     using Values = wt::Vector<float, 4>[LINES / WIDTH];
@@ -19,7 +22,16 @@ template <class Slot, int LINES, int LANES> struct FmaOperand {
                   "a lane has whole vectors, a warp whole patterns");
 
     static inline __device__ int line_of(int i, int lane) { return (i / WIDTH * LANES + lane) * WIDTH + i % WIDTH; }
-    static inline __device__ float value(const Values& values, int i, int k) { return values[i / WIDTH].at[Slot::K_MAJOR ? k % 4 : i % 4]; }
+    static inline __device__ float value(const Values& values, int i, int k)
+    {
+        return values[i / WIDTH].at[Slot::K_MAJOR ? k % 4 : TRANSPOSED ? place_in_vector(i % 4, k) : i % 4];
+    }
+
+    // Returns the offset of the k-th elements in a slot, for multiples of SLOT_PERIOD.
+    static inline __device__ constexpr unsigned offset(int k)
+    {
+        return Slot::K_MAJOR ? k / SLOT_PERIOD * Layout::PANEL_BYTES : k * Layout::WIDTH;
+    }
 
     // A lane's vectors lie at addresses that differ by constants, and in a part of the swizzling pattern that differs by XOR
     // with constants. So there is one address for each part.
@@ -55,16 +67,25 @@ template <class P> struct FmaProduct {
     using Problem = P;
     static constexpr int M = P::m / P::warps_m, N = P::n / P::warps_n;
     static constexpr int ROWS = M / P::lanes_m, COLS = N / P::lanes_n;
-    using A = FmaOperand<OperandSlot<P, true>, ROWS, P::lanes_m>;
-    using B = FmaOperand<OperandSlot<P, false>, COLS, P::lanes_n>;
-    using Sums = float[ROWS][COLS];
+    using A = FmaOperand<OperandSlot<P, true>, P::a_transposed, ROWS, P::lanes_m>;
+    using B = FmaOperand<OperandSlot<P, false>, P::b_transposed, COLS, P::lanes_n>;
     static constexpr int GROUPS = 0;  // of asynchronous products in an iteration
     static constexpr int PAIRS = 1;  // of neighbouring sums that lanes can gather
     // With two sets of values, the next ones are loaded while these are multiplied, if the registers hold both.
     static constexpr int SETS_A = ROWS <= 8 || A::DEPTH == 1 ? 2 : 1, SETS_B = COLS <= 8 || B::DEPTH == 1 ? 2 : 1;
+    // If LATE, the last products of an iteration wait until the first values of the next one were requested.
+    static constexpr bool LATE = P::in_loop && SETS_A == 2 && SETS_B == 2;
+    // Steps that are unrolled. More would not fit the instruction cache.
+    static constexpr int UNROLLED = P::k % SLOT_PERIOD == 0 ? SLOT_PERIOD : P::k;
+
+    struct Sums {
+        float values[ROWS][COLS];
+        typename A::Values as[SETS_A];
+        typename B::Values bs[SETS_B];
+    };
 
     static_assert(P::lanes_m * P::lanes_n == 32 && M % P::lanes_m == 0 && N % P::lanes_n == 0, "a warp tile has whole lanes");
-    static_assert(P::k % 4 == 0, "vectors lie inside the tile");
+    static_assert(P::k % 8 == 0, "vectors lie inside the tile, and iterations begin with the same sets");
 
     static inline __device__ void start(Sums& sums)
     {
@@ -72,32 +93,37 @@ template <class P> struct FmaProduct {
         for (int i = 0; i < ROWS; ++i)
 #pragma unroll
             for (int j = 0; j < COLS; ++j)
-                sums[i][j] = 0;
+                sums.values[i][j] = 0;
+        if constexpr (LATE) {  // the first products have no values yet
+            clear(sums.as);
+            clear(sums.bs);
+        }
     }
 
     static __forceinline__ __device__ void add(Sums& sums, unsigned a, unsigned b)
     {
-        const A operand_a(a, first_row(), lane_m());
-        const B operand_b(b, first_col(), lane_n());
-        typename A::Values as[SETS_A];
-        typename B::Values bs[SETS_B];
-        if (SETS_A == 2)
-            operand_a.load(as[0], 0);
-        if (SETS_B == 2)
-            operand_b.load(bs[0], 0);
+#pragma unroll 1
+        for (int first = 0; first < P::k; first += UNROLLED) {
+            const A operand_a(a + A::offset(first), first_row(), lane_m());
+            const B operand_b(b + B::offset(first), first_col(), lane_n());
+            if (!LATE && SETS_A == 2)
+                operand_a.load(sums.as[0], 0);
+            if (!LATE && SETS_B == 2)
+                operand_b.load(sums.bs[0], 0);
 #pragma unroll
-        for (int k = 0; k < P::k; ++k) {
-            load_next(as, operand_a, k);
-            load_next(bs, operand_b, k);
-#pragma unroll
-            for (int i = 0; i < ROWS; ++i)
-#pragma unroll
-                for (int j = 0; j < COLS; ++j)
-                    sums[i][j] += A::value(as[k / A::DEPTH % SETS_A], i, k) * B::value(bs[k / B::DEPTH % SETS_B], j, k);
+            for (int k = 0; k < UNROLLED; ++k) {
+                load_for(sums.as, operand_a, k);
+                load_for(sums.bs, operand_b, k);
+                multiply(sums, LATE ? (k + UNROLLED - 1) % UNROLLED : k);
+            }
         }
     }
 
-    static inline __device__ void complete(Sums&) { }
+    static __forceinline__ __device__ void complete(Sums& sums)
+    {
+        if constexpr (LATE)
+            multiply(sums, UNROLLED - 1);
+    }
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Sums& sums, float* c)
     {
@@ -113,19 +139,47 @@ template <class P> struct FmaProduct {
                 wt::Vector<float, B::WIDTH> values;
 #pragma unroll
                 for (int next = 0; next < B::WIDTH; ++next)
-                    values.at[next] = sums[i][j + next];
+                    values.at[next] = sums.values[i][j + next];
                 act(first_row() + A::line_of(i, lane_m()), first_col() + B::line_of(j, lane_n()), values);
             }
     }
 
 private:
-    // Before the k-th products, loads values of the next vectors, or those of this one if there is a single set.
-    template <class Values, int SETS, class Operand>
-    static __forceinline__ __device__ void load_next(Values (&values)[SETS], const Operand& operand, int k)
+    template <int VECTORS, int SETS> static inline __device__ void clear(wt::Vector<float, 4> (&sets)[SETS][VECTORS])
     {
-        const int next = k + (SETS - 1) * Operand::DEPTH;
-        if (k % Operand::DEPTH == 0 && next < P::k)
-            operand.load(values[next / Operand::DEPTH % SETS], next);
+#pragma unroll
+        for (int set = 0; set < SETS; ++set)
+#pragma unroll
+            for (int i = 0; i < VECTORS; ++i)
+                sets[set][i] = wt::Vector<float, 4> {};
+    }
+
+    // Loads values in the k-th step: those of this step if they are multiplied in the next one or if there is a single set, else
+    // those of the next vectors.
+    template <class Values, int SETS, class Operand>
+    static __forceinline__ __device__ void load_for(Values (&values)[SETS], const Operand& operand, int k)
+    {
+        const int first = LATE ? k : k + (SETS - 1) * Operand::DEPTH;
+        if (k % Operand::DEPTH == 0 && first < UNROLLED)
+            operand.load(values[first / Operand::DEPTH % SETS], first);
+    }
+
+    // Adds the k-th products. Each has a value of A or B in common with the one before it, which the multiplier still holds: it
+    // can read two registers in a cycle, one of each bank, and needs three.
+    static __forceinline__ __device__ void multiply(Sums& sums, int k)
+    {
+        constexpr bool BY_ROWS = ROWS >= COLS;
+        constexpr int OUTER = BY_ROWS ? ROWS : COLS, INNER = BY_ROWS ? COLS : ROWS;
+        const auto& as = sums.as[k / A::DEPTH % SETS_A];
+        const auto& bs = sums.bs[k / B::DEPTH % SETS_B];
+#pragma unroll
+        for (int outer = 0; outer < OUTER; ++outer)
+#pragma unroll
+            for (int x = 0; x < INNER; ++x) {
+                const int inner = outer % 2 ? INNER - 1 - x : x;
+                const int i = BY_ROWS ? outer : inner, j = BY_ROWS ? inner : outer;
+                sums.values[i][j] += A::value(as, i, k) * B::value(bs, j, k);
+            }
     }
 
     // Neighbouring lanes alternate between M and N: in groups of 2 x 2, each pair shares a vector, so that twice as many

@@ -158,7 +158,7 @@ template <typename Loader> struct LoadSlot {
 };
 
 // The same for an array that the loop may change.
-struct LoadSlotOnce {
+template <template <typename> class Loader> struct LoadSlotOnce {
     unsigned address;
 
     template <typename Tile> struct Destination {
@@ -166,9 +166,9 @@ struct LoadSlotOnce {
 
         template <typename Global> inline __device__ void operator=(const Global& source)
         {
-            SlotLoader<Tile> loader;
+            Loader<Tile> loader;
             loader.begin(source.data);
-            Slot<SlotLoader<Tile>> {loader, address} = source;
+            Slot<Loader<Tile>> {loader, address} = source;
         }
     };
 

@@ -2,8 +2,9 @@
 //
 // Products of tiles in slots, whose sums stay in registers: the slots of their operands, and the way of the sums to C.
 //
-// P has the element type (T; float stands for tf32), m, n, k, a_k_major and b_k_major (true for a tile that is contiguous
-// along K), warps_m and warps_n (the grid of warps, or of warpgroups with wgmma).
+// P has the element type (T; float stands for tf32), m, n, k, a_k_major and b_k_major (true for a slot that is contiguous
+// along K), warps_m and warps_n (the grid of warps, or of warpgroups with wgmma), and in_loop (true if add() is called for each
+// iteration of a loop before complete()).
 #pragma once
 
 #include "arch/memory.cuh"

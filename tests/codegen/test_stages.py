@@ -12,6 +12,7 @@ from warp_tiles.codegen.loops import LoopDecision, decide
 from warp_tiles.codegen.stages import LoopTarget, Ring, constant_arrays
 from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Loop, Node, Operation, Tile
 from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT
+from warp_tiles.gemm.variant import Precision
 
 M, N, K = 64, 64, 32
 A, B = t.tile("a", M, K, "float16"), t.tile("b", K, N, "float16")
@@ -128,6 +129,56 @@ def test_arrays_that_are_constant_in_a_loop() -> None:
     )
     made = [t.operation("view", given, effect=Effect.NONE, results=(array,)) for array in (before, changed)]
     assert constant_arrays(t.function(*made, loop), loop) == {"given", "before"}
+
+
+# ---- float32 tiles that are transposed on their way
+
+
+def transposed(m: int, n: int, layout: str, precision: Precision = "default") -> tuple[list[str], str, str]:
+    """The tiles of a product whose slots are transposed, and how A and B lie in their slots."""
+    k = 16
+    variant = variant_of(m, n, k, 128, dtype="float32", layout=layout, precision=precision)
+    a, b, c = t.tile("a", m, k), t.tile("b", k, n), t.tile("c", m, n)
+    left, right, views = a, b, []
+    if layout[0] == "c":
+        a = t.tile("a", k, m)
+        left = t.tile("left", m, k, memory=a.memory, dense=False)
+        views.append(t.alias(left, a))
+    if layout[1] == "c":
+        b = t.tile("b", n, k)
+        right = t.tile("right", k, n, memory=b.memory, dense=False)
+        views.append(t.alias(right, b))
+    nodes = t.zeros(c), t.loop(t.load(a), t.load(b), *views, t.product(left, right, c))
+    ring = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: variant}, TARGET.families)).ring
+    assert ring is not None
+    names = [name for name, slot in ring.slots.items() if slot.transposed]
+    return names, ring.variants[0].a.arrangement, ring.variants[0].b.arrangement
+
+
+def test_slots_of_fma_are_contiguous_along_m_and_n() -> None:
+    assert transposed(64, 64, "rr") == (["a"], "col_major", "row_major")
+    assert transposed(64, 64, "cc") == (["b"], "col_major", "row_major")
+    assert transposed(64, 64, "cr") == ([], "col_major", "row_major")
+
+
+def test_two_tiles_are_transposed_for_large_tiles_of_c() -> None:
+    assert transposed(128, 128, "rc") == (["a", "b"], "col_major", "row_major")
+    assert transposed(128, 64, "rc") == ([], "row_major", "col_major")
+
+
+def test_tensor_cores_need_no_transposed_slots() -> None:
+    assert transposed(64, 64, "rr", "tf32") == ([], "row_major", "row_major")
+
+
+def test_a_tile_that_products_read_in_both_ways_is_not_transposed() -> None:
+    """C = A B and D = B A: each is contiguous along K in one of them."""
+    square = variant_of(64, 64, 64, 128, dtype="float32")
+    a, b, c, d = (t.tile(name, 64, 64) for name in "abcd")
+    loop = t.loop(t.load(a), t.load(b), t.product(a, b, c), t.product(b, a, d, 1))
+    target = LoopTarget({0: square, 1: square}, TARGET.families)
+    ring = decided(t.zeros(c), t.zeros(d), loop, tiles=(c, d, a, b), target=target).ring
+    assert ring is not None
+    assert not any(slot.transposed for slot in ring.slots.values())
 
 
 # ---- reasons

@@ -127,15 +127,18 @@ def test_types_and_layouts_with_neighbouring_sums() -> None:
     single = "no thread has neighbouring sums of a row"
     assert isinstance(of("float64"), SumStore)
     assert of("float64", "rc") == of("float64", "cr") == single
-    assert of("float32", "rc") == single, "without tensor cores"
+    assert of("float32", "rc") == single, "without tensor cores, slots are contiguous along K"
+    assert isinstance(of("float32", "rr"), SumStore)
     assert isinstance(of("float16", "cc"), SumStore)
     assert isinstance(of("float32", "rc", "tf32"), SumStore)
 
 
 def test_wide_elements() -> None:
     of_vectors = t.register("vectors", rows=128, cols=64, size_bytes=128 * 64 * 12)
-    assert of("float16", stored=of_vectors) == "two elements of 12 bytes are no vector"
-    assert isinstance(of("float16", stored=t.register("pairs", rows=128, cols=64, size_bytes=128 * 64 * 8)), SumStore)
+    assert of("float16", stored=of_vectors) == "2 elements of 12 bytes are no vector"
+    pairs = t.register("pairs", rows=128, cols=64, size_bytes=128 * 64 * 8)
+    assert isinstance(of("float16", stored=pairs), SumStore)
+    assert of("float32", stored=pairs) == "4 elements of 8 bytes are no vector"
 
 
 def test_narrow_results_of_products_through_registers() -> None:

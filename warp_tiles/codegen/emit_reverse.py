@@ -25,9 +25,8 @@ def reversed_types(decision: LoopDecision) -> Iterator[str]:
         for gradient in ring.gradients:
             name, product = _name(ring, gradient), gradient.product
             constants = {"threads": product.variant.threads}
-            yield product_type(
-                name, product.variant, product.answer, constants, {"gradient_is_a": product.gradient_is_a}
-            )
+            flags = {"gradient_is_a": product.gradient_is_a, "in_loop": False, "a_transposed": False, "b_transposed": False}
+            yield product_type(name, product.variant, product.answer, constants, flags)
 
 
 def emit_reverse(macros: Macros, decision: LoopDecision) -> None:

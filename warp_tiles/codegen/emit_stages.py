@@ -12,7 +12,7 @@ from types import MappingProxyType
 from warp_tiles.codegen.hooks import Hook
 from warp_tiles.codegen.loops import LoopDecision
 from warp_tiles.codegen.macros import STATEMENT, Macros, hook_of, pointer
-from warp_tiles.codegen.stages import Ring, constant_arrays
+from warp_tiles.codegen.stages import Ring, Slot, constant_arrays
 from warp_tiles.codegen.sums import Accumulation
 from warp_tiles.codegen.trace import Array, FunctionTrace, Tile
 from warp_tiles.gemm.dtypes import DTYPES
@@ -29,7 +29,9 @@ def staged_types(decision: LoopDecision) -> Iterator[str]:
         return
     for product, variant, answer in zip(decision.pipeline.products, ring.variants, ring.products):
         if product.array == hook_of(product.operation):  # the first one of those that share sums
-            yield product_type(staged_name(product), variant, answer)
+            a, b = (_slot(ring, tile).transposed for tile in (product.a, product.b))
+            flags = {"in_loop": True, "a_transposed": a, "b_transposed": b}
+            yield product_type(staged_name(product), variant, answer, flags=flags)
 
 
 def product_type(
@@ -43,9 +45,9 @@ def product_type(
 
     Args:
         name: Its name.
-        variant: The product.
+        variant: The product, with its operands as they lie in slots.
         answer: How a block computes it.
-        sizes, flags: Further constants of its problem.
+        sizes, flags: Further constants of its problem (``kernels/module/staged_sums.cuh``).
     """
     template = {"wgmma": "WarpgroupProduct", "fma": "FmaProduct"}.get(answer.instruction, "WarpProduct")
     if answer.through_registers:
@@ -98,12 +100,14 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
         begin, multiplied = multiplied, ""
     for load in pipeline.loads:
         (tile,) = (value for value in load.results if isinstance(value, Tile))
-        slot = f"{name}.to + {ring.slots[tile.name].offset_bytes}"
+        place = ring.slots[tile.name]
+        slot = f"{name}.to + {place.offset_bytes}"
+        template = f"wt_module::{'TransposingSlotLoader' if place.transposed else 'SlotLoader'}"
         array = next((value for value in load.operands if isinstance(value, Array) and value.name in constant), None)
-        target = f"wt_module::LoadSlotOnce {{{slot}}}"
+        target = f"wt_module::LoadSlotOnce<{template}> {{{slot}}}"
         if array is not None:
             loader = f"wt_loader_{loop}_{tile.name}"
-            kind = f"wt_module::SlotLoader<decltype({tile.name})>"
+            kind = f"{template}<decltype({tile.name})>"
             macros.add(Hook.BEGIN, loop, f"{kind} {loader}; {loader}.begin({array.name});")
             target = f"wt_module::LoadSlot<{kind}> {{{loader}, {slot}}}"
         commit = " wt::arch::commit_copies();" if load is pipeline.loads[-1] else ""
@@ -143,11 +147,13 @@ def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...],
 
 
 def _add(ring: Ring, product: Accumulation, name: str) -> str:
-    slots = []
-    for tile in (product.a, product.b):
-        root = next(root for root in ring.slots if root in tile.memory)
-        slots.append(f"{name}.from + {ring.slots[root].offset_bytes}")
+    slots = (f"{name}.from + {_slot(ring, tile).offset_bytes}" for tile in (product.a, product.b))
     return f"{staged_name(product)}::add(wt_sums_{product.array}, {', '.join(slots)});"
+
+
+def _slot(ring: Ring, tile: Tile) -> Slot:
+    """The slot of a loaded tile, or of its transpose."""
+    return next(slot for root, slot in ring.slots.items() if root in tile.memory)
 
 
 def staged_name(product: Accumulation) -> str:

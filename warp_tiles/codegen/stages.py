@@ -9,7 +9,7 @@ All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from warp_tiles.codegen.effects import JUMPS, TRANSPOSE
 from warp_tiles.codegen.sums import Accumulation
@@ -29,6 +29,8 @@ from warp_tiles.codegen.zeros import fill_before, holds_zeros
 from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.main_loop import main_loop, staged_product
+
+_LARGE_SIDE = 128  # of a tile of C
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,12 @@ class Slot:
     Attributes:
         load: The load.
         offset_bytes: Its offset in the stage.
+        transposed: True if the slot has the tile's columns as rows.
     """
 
     load: Operation
     offset_bytes: int
+    transposed: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Ring:
         first: The tile in whose memory the first stage begins; None if it begins in extra memory.
         slots: The slots of a stage by tile, in the order of the loads.
         products: How each product of the loop is computed, in order.
-        variants: Their questions, in order.
+        variants: Their questions, in order, with the operands as they lie in slots.
         starts: True for each product whose C has a start value, which is added after the loop.
         fills: The statements that fill a C with zeros right before the loop, which overwrites it.
     """
@@ -108,7 +112,7 @@ def plan_ring(
         return target.obstacle
     if problem := problem_of_order(block, loads, products):
         return problem
-    chosen: list[tuple[GemmVariant, StagedProduct]] = []
+    questions: list[tuple[GemmVariant, tuple[Tile, Tile]]] = []
     roots = {tile.name: tile for load in loads for tile in load.results if isinstance(tile, Tile)}
     for product in products:
         assert product.operation.product is not None
@@ -120,13 +124,18 @@ def plan_ring(
         operands = loaded_operands(function, product, variant, roots)
         if isinstance(operands, str):
             return operands
+        questions.append((variant, operands))
+    transposed = _transposed_tiles(questions)
+    chosen: list[tuple[GemmVariant, StagedProduct]] = []
+    for asked, operands in questions:
+        variant = _in_slots(asked, operands, transposed)
         answer = staged_product(variant, target.families, target.choice)
         if isinstance(answer, str):
             return answer
         chosen.append((variant, answer))
     if len({answer.instruction for _, answer in chosen}) > 1:
         return "its products use different instructions"
-    slots, stage_bytes = stage_slots(loads)
+    slots, stage_bytes = stage_slots(loads, transposed)
     idle, starts = idle_tiles(module, function, loop, loads, products)
     run, at_end = longest_run(function, idle)
     around = module.bytes_around(function.label)
@@ -148,8 +157,8 @@ def plan_ring(
     first = idle[run[0]] if in_tiles else None
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
     fills = (fill_before(module, function, loop, c) for c in summed.values() if c.owner)
-    answers, questions = tuple(answer for _, answer in chosen), tuple(variant for variant, _ in chosen)
-    return Ring(answered, first, slots, answers, questions, starts, tuple(fill for fill in fills if fill is not None))
+    answers, variants = tuple(answer for _, answer in chosen), tuple(variant for variant, _ in chosen)
+    return Ring(answered, first, slots, answers, variants, starts, tuple(fill for fill in fills if fill is not None))
 
 
 def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:
@@ -216,14 +225,47 @@ def _whole_root(function: FunctionTrace, tile: Tile, roots: Mapping[str, Tile]) 
     return None
 
 
-def stage_slots(loads: Sequence[Operation]) -> tuple[dict[str, Slot], int]:
-    """Returns the slots of a stage by tile, and the bytes of a stage."""
+def _transposed_tiles(questions: Sequence[tuple[GemmVariant, tuple[Tile, Tile]]]) -> frozenset[str]:
+    """Returns the tiles whose slots are transposed.
+
+    Lanes without tensor cores multiply vectors along M and N. So a float32 tile is transposed if all its products have
+    it contiguous along K. Two transposed tiles take many copies, which only large tiles of C are worth.
+    """
+    wanted: dict[str, set[bool]] = {}
+    for variant, (a, b) in questions:
+        a_along, b_along = variant.a.arrangement == "row_major", variant.b.arrangement == "col_major"
+        is_worth = min(variant.m, variant.n) >= _LARGE_SIDE or not (a_along and b_along)
+        is_worth = is_worth and variant.a.dtype == "float32" and variant.precision != "tf32"
+        wanted.setdefault(a.name, set()).add(a_along and is_worth)
+        wanted.setdefault(b.name, set()).add(b_along and is_worth)
+    return frozenset(name for name, found in wanted.items() if found == {True})
+
+
+def _in_slots(variant: GemmVariant, operands: tuple[Tile, Tile], transposed: Collection[str]) -> GemmVariant:
+    """Returns a product with its operands as they lie in slots."""
+    a, b = operands
+    if not variant.is_dense:
+        return variant
+    if a.name in transposed:
+        variant = replace(variant, a=replace(variant.a, arrangement="col_major", leading_dimension=variant.m))
+    if b.name in transposed:
+        variant = replace(variant, b=replace(variant.b, arrangement="row_major", leading_dimension=variant.n))
+    return variant
+
+
+def stage_slots(loads: Sequence[Operation], transposed: Collection[str] = ()) -> tuple[dict[str, Slot], int]:
+    """Returns the slots of a stage by tile, and the bytes of a stage.
+
+    Args:
+        loads: The loads of an iteration.
+        transposed: The tiles whose slots are transposed.
+    """
     slots: dict[str, Slot] = {}
     offset = 0
     for load in loads:
         for tile in load.results:
             if isinstance(tile, Tile):
-                slots[tile.name] = Slot(load, offset)
+                slots[tile.name] = Slot(load, offset, tile.name in transposed)
                 offset += -(-tile.size_bytes // STAGE_ALIGNMENT) * STAGE_ALIGNMENT
     return slots, offset
 

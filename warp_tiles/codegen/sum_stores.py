@@ -74,8 +74,9 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
         return "an operand of the store is not a shared tile of the function"
     result = computed.result
     stored_bytes = result.size_bytes // math.prod(result.shape)
-    if 2 * stored_bytes not in _VECTOR_BYTES:
-        return f"two elements of {stored_bytes} bytes are no vector"
+    neighbours = 4 if ring.products[0].instruction == "fma" else 2
+    if neighbours * stored_bytes not in _VECTOR_BYTES:
+        return f"{neighbours} elements of {stored_bytes} bytes are no vector"
     if stored_bytes < _WORD_BYTES and ring.products[0].through_registers:
         return f"a thread has only two neighbouring sums of a row, and stores {result.dtype}"
     return found
@@ -104,7 +105,7 @@ def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore 
 def _are_neighbours(variant: GemmVariant, answer: StagedProduct) -> bool:
     """True if a thread holds neighbouring sums of a row, as the products in ``kernels/module`` arrange them."""
     if answer.instruction == "fma":
-        return False  # B's columns are contiguous, so each vector of B belongs to one column
+        return variant.b.arrangement == "row_major"  # else each vector of B belongs to one column
     if answer.instruction == "wgmma" or DTYPE_BYTES[variant.a.dtype] == 2:
         return True
     rows_of_b = variant.b.arrangement == "row_major"

@@ -30,6 +30,7 @@ WARPGROUP = 4 * LANES  # threads
 _USEFUL_STAGES = 4  # more hide no more latency
 LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
 _REGISTER_LINES, _REGISTER_STEP = 64, 16  # of a warpgroup's operand in registers, along M or N and along K
+_UNROLLED_STEPS, _UNROLLED_FMAS = 32, 6144  # of fma: steps of K in a part of a tile, and products of a thread otherwise
 OTHER_REGISTERS = 56  # of a thread besides its sums: addresses, descriptors and the loop itself
 _AUTO = LoopChoice()
 _SHORT_BYTES = 64  # of K in an iteration: two steps of wgmma, which are too short to cover the wait for them
@@ -51,18 +52,15 @@ def staged_product(
     variant: GemmVariant,
     families: Collection[InstructionFamily],
     choice: LoopChoice = _AUTO,
-    *,
-    any_layout: bool = False,
 ) -> StagedProduct | str:
     """How a block multiplies tiles in slots, or the reason why it cannot.
 
     Args:
-        variant: The forward product.
+        variant: The forward product, with its operands as they lie in slots.
         families: The instructions that may be used.
         choice: What the settings fix.
-        any_layout: True to multiply float32 tiles of every layout by ``fma``, even if double buffers are as fast.
     """
-    found = _staged_products(variant, families, any_layout)
+    found = _staged_products(variant, families)
     if isinstance(found, str):
         return found
     if choice.warps_m is None:
@@ -71,9 +69,7 @@ def staged_product(
     return next((p for p in found if p.warps_m == choice.warps_m), f"warps_m is {choice.warps_m}, and can be {grids}")
 
 
-def _staged_products(
-    variant: GemmVariant, families: Collection[InstructionFamily], any_layout: bool
-) -> list[StagedProduct] | str:
+def _staged_products(variant: GemmVariant, families: Collection[InstructionFamily]) -> list[StagedProduct] | str:
     """The ways to multiply, the best one first. There is at least one."""
     dtype = variant.a.dtype
     if variant.b.dtype != dtype:
@@ -85,9 +81,8 @@ def _staged_products(
     if variant.m % 16 or variant.n % 16 or variant.k % step:
         return f"{variant.size} is not a multiple of 16x16x{step}"
     if dtype == "float32" and variant.precision != "tf32":
-        # measured on an H200: 0.91 to 1.23 times their speed, by tile
-        if variant.b.arrangement == "row_major" and not any_layout:
-            return "double buffers are as fast where B is contiguous along N"
+        if variant.k % _UNROLLED_STEPS and _sums(variant) * variant.k > _UNROLLED_FMAS:
+            return f"the instruction cache does not hold {_sums(variant) * variant.k} products of a thread"
         return list(_fma_products(variant)) or f"{variant.threads} threads cannot share {variant.size}"
     if "wgmma" in families and (products := list(_warpgroup_products(variant))):
         return products
@@ -166,7 +161,7 @@ def _warp_grids(variant: GemmVariant) -> Iterator[tuple[int, int]]:
 
 
 def _fma_products(variant: GemmVariant) -> Iterator[StagedProduct]:
-    """Products without tensor cores, the one whose lanes read the fewest values first."""
+    """Products without tensor cores, the one whose lanes and warps read the fewest values first."""
     if variant.arch < 80 or variant.threads % LANES or not _fit_registers(variant):
         return
     warps = variant.threads // LANES
@@ -181,8 +176,9 @@ def _fma_products(variant: GemmVariant) -> Iterator[StagedProduct]:
         a = (4, panel_elements(variant.a, variant.m)) if variant.a.arrangement == "col_major" else (1, 8)
         b = (4, panel_elements(variant.b, variant.n)) if variant.b.arrangement == "row_major" else (1, 8)
         if not (rows % a[0] or rows * lanes_m % a[1] or columns % b[0] or columns * lanes_n % b[1]):
-            found.append((rows + columns, rows, warps_m, lanes_m))
-    for _, _, warps_m, lanes_m in sorted(found):
+            of_warp = rows * lanes_m + columns * lanes_n
+            found.append((rows + columns, of_warp, -rows, warps_m, lanes_m))
+    for *_, warps_m, lanes_m in sorted(found):
         yield StagedProduct("fma", warps_m, warps // warps_m, _sums(variant), lanes_m=lanes_m)
 
 

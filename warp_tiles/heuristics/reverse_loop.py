@@ -112,7 +112,7 @@ def _shared_product(
     threads = variant.threads
     while threads >= LANES:
         shared = replace(variant, threads=threads)
-        answer = staged_product(shared, families, any_layout=True)
+        answer = staged_product(shared, families)
         if not isinstance(answer, str):
             return shared, answer
         obstacle = obstacle or answer

@@ -10,7 +10,7 @@ from warp_tiles.plan.planning import ModulePlan, PlannedLoop
 from warp_tiles.solver.variant import SolverVariant
 
 LARGE_SUMS = 64  # of a thread: with more, its registers would not suffice for two blocks of 256 threads
-LARGE_FMA_SUMS = 63  # fma needs more registers for the operands
+LARGE_REVERSE_FMA_SUMS = 63  # in reverse passes, fma needs more registers for operands that are contiguous along K
 
 
 def with_register_limit(plan: ModulePlan) -> ModulePlan:
@@ -41,4 +41,4 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
 
 
 def _large_sums(loop: PlannedLoop) -> int:
-    return LARGE_FMA_SUMS if "fma" in (loop.instruction, *loop.reverse_instructions) else LARGE_SUMS
+    return LARGE_REVERSE_FMA_SUMS if "fma" in loop.reverse_instructions else LARGE_SUMS

@@ -1,0 +1,114 @@
+"""fp32 tiles that are transposed on their way into the stages of a loop, on the emulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import warp_tiles
+from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.module import Machine
+from tests.emulator.test_loads import padded, strided
+from tests.emulator.test_stages import check, compile_cases, replaced
+from tests.integration.helpers import WARP_VERSION, load
+from tests.staged_cases import HEADER, Case, with_type
+
+pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
+
+LOADER = "= wt_module::TransposingSlotLoader<"
+
+
+@pytest.mark.parametrize(
+    ("threads", "m", "n", "steps"),
+    [
+        (128, 64, 64, (8, 16, 24, 32, 40, 48, 64, 96)),
+        (64, 32, 64, (8, 32, 40)),
+        (96, 48, 64, (8, 16, 24, 40, 32)),  # three warps: no power of two
+        (256, 128, 128, (8, 16, 32, 64)),
+        (512, 64, 512, (32,)),  # more warps than rows to copy at a time
+    ],
+)
+def test_steps_and_threads(
+    machine: Machine, tmp_path: Path, threads: int, m: int, n: int, steps: tuple[int, ...]
+) -> None:
+    """Tiles inside the arrays, and tiles that end beyond them in each direction."""
+    cases = {f"k {k}": Case(m, n, k, 2 * m - 3, n, 3 * k - (k % 16 == 0)) for k in steps}
+    cases["a has columns"] = Case(m, n, steps[0], m, n, 2 * steps[0], a_transposed=True)
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", with_type(cases, "float32"), 90, threads)
+    assert source.count("wt_module::Ring<") == len(cases)
+    assert source.count("a_transposed = true") == len(steps)
+    check(emulated, kernels, with_type(cases, "float32"))
+
+
+def test_both_operands(machine: Machine, tmp_path: Path) -> None:
+    cases = with_type({f"k {k}": Case(128, 128, k, 128, 130, 70, b_transposed=True) for k in (16, 64)}, "float32")
+    cases |= with_type({"small": Case(64, 128, 32, 128, 130, 70, b_transposed=True)}, "float32")
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, 256)
+    assert source.count("a_transposed = true, b_transposed = true") == 2
+    check(emulated, kernels, cases)
+
+
+@pytest.mark.parametrize("view", [strided, padded, np.asfortranarray], ids=["strided", "padded", "columns"])
+@pytest.mark.parametrize("rows", [64, 40])
+def test_strided_arrays(machine: Machine, tmp_path: Path, view: object, rows: int) -> None:
+    case = with_type({"case": Case(64, 64, 32, rows, 64, 96)}, "float32")["case"]
+    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", {"case": case}, 90, 128)
+    a, b, e, product = case.arrays(3)
+    c = np.full(product.shape, np.nan, dtype=np.float32)
+    outcome = emulated.forward(kernels["case"], case.grid, [view(a), view(b), e, c])
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"], product)
+
+
+CHANGING = """
+@wp.kernel(enable_backward=False)
+def changing(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    for s in range(B.shape[0] // 16):
+        part = A[s * 64 :]
+        a = wp.tile_load(part, shape=(64, 16), storage="shared")
+        b = wp.tile_load(B, shape=(16, 64), offset=(s * 16, 0), storage="shared")
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c)
+"""
+
+
+def test_an_array_that_changes_in_the_loop(machine: Machine, tmp_path: Path) -> None:
+    module = load(HEADER + CHANGING, block_dim=128)
+    with warp_tiles.enabled():
+        generated = generate(module, tmp_path / "m", 90, 128)
+    assert "LoadSlotOnce<wt_module::TransposingSlotLoader>" in generated.source
+    random = np.random.default_rng(4)
+    a, b = (random.integers(-3, 4, shape).astype(np.float32) for shape in ((192, 16), (48, 64)))
+    c = np.zeros((64, 64), dtype=np.float32)
+    outcome = EmulatedKernels(machine, generated).forward(module.changing, (1, 1), [a, b, c])
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"], sum(a[64 * s :][:64] @ b[16 * s :][:16] for s in range(3)))
+
+
+FAULTS = {
+    "a copy is not waited for": ("groups<LAG - PER_BARRIER>", "groups<LAG - PER_BARRIER + 1>"),
+    "a stage is missing": ("start + (STAGES - 1) * STAGE_BYTES", "start + (STAGES - 2) * STAGE_BYTES"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_shorter_pipeline_is_an_error(machine: Machine, tmp_path: Path, fault: str) -> None:
+    case = with_type({"case": Case(64, 64, 16, 64, 64, 96)}, "float32")["case"]
+    edit = replaced(*FAULTS[fault])
+    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", {"case": case}, 90, 128, edit=edit)
+    a, b, e, product = case.arrays(1)
+    assert emulated.forward(kernels["case"], case.grid, [a, b, e, np.zeros_like(product)]).error
+
+
+def test_the_last_products_wait_for_the_end_of_the_loop(machine: Machine, tmp_path: Path) -> None:
+    case = with_type({"case": Case(64, 64, 16, 64, 64, 96)}, "float32")["case"]
+    edit = replaced("multiply(sums, UNROLLED - 1);", ";")
+    emulated, kernels, _ = compile_cases(machine, tmp_path / "m", {"case": case}, 90, 128, edit=edit)
+    a, b, e, product = case.arrays(1)
+    outcome = emulated.forward(kernels["case"], case.grid, [a, b, e, np.zeros_like(product)])
+    assert outcome.error == ""
+    assert not np.array_equal(outcome.arrays["C"], product)
+
