@@ -74,7 +74,7 @@ TILES = ((128, 256, 64, 256), (128, 128, 64, 128), (128, 128, 64, 256), (128, 12
 SMALL = (64, 64, 64, 128)
 TF32_TILES = ((256, 128, 32, 256), (128, 256, 32, 256), (128, 128, 32, 256), (128, 128, 32, 128), (64, 64, 32, 128))
 F64_TILES = ((128, 64, 16, 256), (128, 64, 16, 128), (128, 128, 16, 256), (64, 64, 16, 128))
-F32_TILES = ((128, 128, 16, 128), (128, 128, 32, 256), (64, 64, 32, 128))
+F32_TILES = ((128, 256, 16, 256), (128, 128, 16, 128), (128, 128, 32, 256), (64, 64, 32, 128))
 ROWS = (
     *(Row("float16", 4096, *tile, "auto") for tile in (*TILES, SMALL)),
     *(Row("float16", size, *tile, "auto") for size in (2048, 8192) for tile in TILES[:2]),
@@ -85,7 +85,8 @@ ROWS = (
     *(Row("tf32", 4096, *tile, main_loop) for tile in TF32_TILES[3:] for main_loop in ("mma", "two_buffers")),
     *(Row("float64", 4096, *tile, main_loop) for tile in F64_TILES for main_loop in ("auto", "two_buffers")),
     *(Row("float32", 4096, *tile, "auto", columns) for tile in F32_TILES for columns in (False, True)),
-    *(Row("float32", 4096, *tile, "two_buffers", True) for tile in F32_TILES[1:]),
+    *(Row("float32", 4096, *tile, "two_buffers") for tile in F32_TILES[1:]),
+    *(Row("float32", 4096, *tile, "two_buffers", True) for tile in F32_TILES[2:]),
 )
 
 

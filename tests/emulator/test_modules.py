@@ -90,15 +90,18 @@ class Kernels:
     emulated: EmulatedKernels
 
 
-def build(machine: Machine, folder: Path, threads: int, text: str = KERNELS, arch: int = ARCH) -> Kernels:
+def build(
+    machine: Machine, folder: Path, threads: int, text: str = KERNELS, arch: int = ARCH, main_loop: str = "auto"
+) -> Kernels:
     module = load(text, block_dim=threads)
-    generated = generate(module, folder, arch, threads)
+    with warp_tiles.override(main_loop=main_loop):
+        generated = generate(module, folder, arch, threads)
     return Kernels(module, generated, EmulatedKernels(machine, generated))
 
 
 @pytest.fixture(scope="module", params=[64, 128])
 def kernels(request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    return build(machine, tmp_path_factory.mktemp("generated"), request.param)
+    return build(machine, tmp_path_factory.mktemp("generated"), request.param, main_loop="two_buffers")
 
 
 def integers(seed: int, *shape: int, dtype: str = "float32", largest: int = 3) -> Values:
@@ -281,7 +284,9 @@ MUTANTS = {
 @pytest.fixture(scope="module")
 def correct(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     with warp_tiles.override(main_loop="two_buffers"):  # the faults of stages have tests of their own
-        return build(machine, tmp_path_factory.mktemp("correct"), 64, loop("float32", "loop") + COPYING)
+        return build(
+            machine, tmp_path_factory.mktemp("correct"), 64, loop("float32", "loop") + COPYING, main_loop="two_buffers"
+        )
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -111,4 +111,3 @@ def test_the_last_products_wait_for_the_end_of_the_loop(machine: Machine, tmp_pa
     outcome = emulated.forward(kernels["case"], case.grid, [a, b, e, np.zeros_like(product)])
     assert outcome.error == ""
     assert not np.array_equal(outcome.arrays["C"], product)
-

@@ -25,7 +25,12 @@ def reversed_types(decision: LoopDecision) -> Iterator[str]:
         for gradient in ring.gradients:
             name, product = _name(ring, gradient), gradient.product
             constants = {"threads": product.variant.threads}
-            flags = {"gradient_is_a": product.gradient_is_a, "in_loop": False, "a_transposed": False, "b_transposed": False}
+            flags = {
+                "gradient_is_a": product.gradient_is_a,
+                "in_loop": False,
+                "a_transposed": False,
+                "b_transposed": False,
+            }
             yield product_type(name, product.variant, product.answer, constants, flags)
 
 

@@ -122,7 +122,7 @@ class _Rates:
 _RATES = {
     "float16": _Rates(2.6e6, 1.2e6, 3),
     "tf32": _Rates(1.3e6, 6.0e5, 2),
-    "float32": _Rates(1.5e5, 1.0e5, 1),
+    "float32": _Rates(1.7e5, 1.0e5, 2),
     "float64": _Rates(1.4e5, 1.0e5, 2),
 }
 _LOADED = 8.0e4  # bytes that one multiprocessor loads from the L2 cache in 1 us
@@ -253,7 +253,7 @@ def most_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
 _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = {
     "float16": ((16, 32, 64, 128), ((128, 256), (256, 128)), 64, 128 * 256),
     "tf32": ((16, 32, 64, 128), ((256, 128), (128, 256)), 32, 128 * 256),
-    "float32": ((16, 32, 64, 128), (), 32, 128 * 128),
+    "float32": ((16, 32, 64, 128), ((128, 256), (256, 128)), 32, 128 * 128),
     "float64": ((16, 32, 64), ((128, 64), (64, 128)), 16, 128 * 64),
 }
 
@@ -269,15 +269,12 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
             continue
         if kind == "tf32" and (tile_m, tile_n) == larger[problem.layout == "nn"]:
             continue  # B passes through registers if its rows are contiguous, so that fewer columns cost less
-        if kind == "float32":
-            if problem.b_transposed and tile >= many:
-                continue  # 256 threads cannot hold its sums
-            if (tile_m + tile_n) * step > tile:
-                step //= 2  # so that the double buffers fit C's memory
+        if kind == "float32" and ((tile_m + tile_n) * step > tile or tile > many):
+            step //= 2  # so that double buffers fit C's memory, and the code the instruction cache
         step = min(step // (2 if problem.in_parts else 1), max(16, 16 * _ceil(problem.k, 16)))
         threads = 256 if tile >= many else 128 if tile >= 1024 else 64 if tile >= 512 else LANES
         yield MatmulConfig(tile_m, tile_n, step, threads)
-        if kind == "float32" and tile >= many:
+        if kind == "float32" and tile == many:
             yield MatmulConfig(tile_m, tile_n, max(16, step // 2), 128)
         elif tile == 128 * 128 and threads == 128:
             yield MatmulConfig(tile_m, tile_n, step, 256)
