@@ -67,7 +67,7 @@ TYPES = {
     "fp64": ("float64", "default", 90, 128, 11),
     "fp32": ("float32", "default", 90, 128, 14),
     "fp32, two warps": ("float32", "default", 80, 64, 10),
-    "fp32, eight warps": ("float32", "default", 90, 256, 8),
+    "fp32, eight warps": ("float32", "default", 90, 256, 9),
     "fp64, sm_80": ("float64", "default", 80, 64, 10),
 }
 

@@ -100,7 +100,7 @@ def test_instruction_and_grid(variant: GemmVariant, expected: StagedProduct) -> 
     [
         (
             variant_of(128, 128, 56, 128, dtype="float32"),
-            "the instruction cache does not hold 7168 products of a thread",
+            "the instruction cache does not hold 7168 products",
         ),
         (variant_of(32, 32, 32, 128, dtype="float32", layout="cr"), "128 threads cannot share 32x32x32"),
         (fp64(128, 128, 16, 128), "128 threads cannot share 128x128x16"),  # 256 registers of sums
