@@ -9,7 +9,7 @@ import pytest
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
 from warp_tiles.gemm.variant import DType, GemmVariant, Precision, Role
-from warp_tiles.heuristics.main_loop import main_loop, staged_product
+from warp_tiles.heuristics.main_loop import main_loop, prefers_two_buffers, staged_product
 
 ALL: tuple[InstructionFamily, ...] = ("wgmma", "mma")
 
@@ -118,6 +118,15 @@ def test_reasons(variant: GemmVariant, reason: str) -> None:
     found = staged_product(variant, ALL)
     assert isinstance(found, str)
     assert reason in found
+
+
+def test_few_sums_without_tensor_cores_keep_double_buffers() -> None:
+    def reason(threads: int, layout: str = "rr", precision: Precision = "default") -> str:
+        return prefers_two_buffers(variant_of(64, 64, 32, threads, dtype="float32", layout=layout, precision=precision))
+
+    assert reason(256) == "fma has stages if a thread has 32 sums, and it has 16"
+    assert reason(128) == reason(256, "rc") == reason(256, "rr", "tf32") == ""
+    assert prefers_two_buffers(variant_of(64, 64, 32, 256)) == ""
 
 
 def test_wgmma_only_if_it_may_be_used() -> None:

@@ -28,7 +28,7 @@ from warp_tiles.codegen.trace import (
 from warp_tiles.codegen.zeros import fill_before, holds_zeros
 from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
-from warp_tiles.heuristics.main_loop import main_loop, staged_product
+from warp_tiles.heuristics.main_loop import main_loop, prefers_two_buffers, staged_product
 
 _LARGE_SIDE = 128  # of a tile of C
 
@@ -124,6 +124,8 @@ def plan_ring(
         operands = loaded_operands(function, product, variant, roots)
         if isinstance(operands, str):
             return operands
+        if reason := prefers_two_buffers(variant):
+            return reason
         questions.append((variant, operands))
     transposed = _transposed_tiles(questions)
     chosen: list[tuple[GemmVariant, StagedProduct]] = []
