@@ -9,11 +9,9 @@
 
 namespace wt_module {
 
-constexpr int SLOT_PERIOD = 32;  // elements along K after which the layout of a slot repeats, if it has a multiple of them
-
 // The elements of an operand that a lane multiplies: LINES rows of A or columns of B. If the slot is contiguous along K, a
 // vector is DEPTH elements of one line, else four lines of one k. Neighbouring lanes read neighbouring rows or vectors.
-template <class Slot, bool TRANSPOSED, int LINES, int LANES> struct FmaOperand {
+template <class Slot, bool TRANSPOSED, int PERIOD, int LINES, int LANES> struct FmaOperand {
     using Layout = typename Slot::Layout;
     static constexpr int DEPTH = Slot::K_MAJOR ? 4 : 1, WIDTH = Slot::K_MAJOR ? 1 : 4;
     using Values = wt::Vector<float, 4>[LINES / WIDTH];
@@ -24,13 +22,13 @@ template <class Slot, bool TRANSPOSED, int LINES, int LANES> struct FmaOperand {
     static inline __device__ int line_of(int i, int lane) { return (i / WIDTH * LANES + lane) * WIDTH + i % WIDTH; }
     static inline __device__ float value(const Values& values, int i, int k)
     {
-        return values[i / WIDTH].at[Slot::K_MAJOR ? k % 4 : TRANSPOSED ? place_in_vector(i % 4, k) : i % 4];
+        return values[i / WIDTH].at[Slot::K_MAJOR ? k % 4 : TRANSPOSED ? place_in_vector(i % 4, k, PERIOD) : i % 4];
     }
 
-    // Returns the offset of the k-th elements in a slot, for multiples of SLOT_PERIOD.
+    // Returns the offset of the k-th elements in a slot, for multiples of PERIOD.
     static inline __device__ constexpr unsigned offset(int k)
     {
-        return Slot::K_MAJOR ? k / SLOT_PERIOD * Layout::PANEL_BYTES : k * Layout::WIDTH;
+        return Slot::K_MAJOR ? k / PERIOD * Layout::PANEL_BYTES : k * Layout::WIDTH;
     }
 
     // A lane's vectors lie at addresses that differ by constants, and in a part of the swizzling pattern that differs by XOR
@@ -66,9 +64,9 @@ private:
 template <class P> struct FmaProduct {
     using Problem = P;
     static constexpr int M = P::m / P::warps_m, N = P::n / P::warps_n;
-    static constexpr int ROWS = M / P::lanes_m, COLS = N / P::lanes_n;
-    using A = FmaOperand<OperandSlot<P, true>, P::a_transposed, ROWS, P::lanes_m>;
-    using B = FmaOperand<OperandSlot<P, false>, P::b_transposed, COLS, P::lanes_n>;
+    static constexpr int ROWS = M / P::lanes_m, COLS = N / P::lanes_n, PERIOD = slot_period(P::k);
+    using A = FmaOperand<OperandSlot<P, true>, P::a_transposed, PERIOD, ROWS, P::lanes_m>;
+    using B = FmaOperand<OperandSlot<P, false>, P::b_transposed, PERIOD, COLS, P::lanes_n>;
     static constexpr int GROUPS = 0;  // of asynchronous products in an iteration
     static constexpr int PAIRS = 1;  // of neighbouring sums that lanes can gather
     // With two sets of values, the next ones are loaded while these are multiplied, if the registers hold both.
@@ -76,7 +74,7 @@ template <class P> struct FmaProduct {
     // If LATE, the last products of an iteration wait until the first values of the next one were requested.
     static constexpr bool LATE = P::in_loop && SETS_A == 2 && SETS_B == 2;
     // Steps that are unrolled. More would not fit the instruction cache.
-    static constexpr int UNROLLED = P::k % SLOT_PERIOD == 0 ? SLOT_PERIOD : P::k;
+    static constexpr int UNROLLED = P::k <= 32 ? P::k : PERIOD;
 
     struct Sums {
         float values[ROWS][COLS];
@@ -159,9 +157,9 @@ private:
     template <class Values, int SETS, class Operand>
     static __forceinline__ __device__ void load_for(Values (&values)[SETS], const Operand& operand, int k)
     {
-        const int first = LATE ? k : k + (SETS - 1) * Operand::DEPTH;
-        if (k % Operand::DEPTH == 0 && first < UNROLLED)
-            operand.load(values[first / Operand::DEPTH % SETS], first);
+        const int loaded = LATE ? k : k + (SETS - 1) * Operand::DEPTH;
+        if (k % Operand::DEPTH == 0 && loaded < UNROLLED)
+            operand.load(values[loaded / Operand::DEPTH % SETS], loaded);
     }
 
     // Adds the k-th products. Each has a value of A or B in common with the one before it, which the multiplier still holds: it

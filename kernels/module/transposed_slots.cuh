@@ -9,9 +9,9 @@
 namespace wt_module {
 
 // The index that the i-th of four neighbouring elements has in its vector, in the `row`-th row of a slot with a transposed tile. With
-// it, a warp that copies one row of the tile writes to 32 different banks: the layout of slots has different vectors for eight
-// rows, and this for four times as many.
-inline __device__ constexpr int place_in_vector(int i, int row) { return i ^ row / 8 % 4; }
+// it, a warp that copies parts of rows of the tile writes to 32 different banks: the layout of slots has different vectors for
+// eight rows, and this for up to four times as many. `period` is slot_period() of the tile's columns.
+inline __device__ constexpr int place_in_vector(int i, int row, int period) { return i ^ row / 8 % (period / 8); }
 
 // Loads the transposes of the tiles of one array into slots, as SlotLoader does with the tiles.
 template <typename Tile> struct TransposingSlotLoader {
@@ -24,7 +24,7 @@ template <typename Tile> struct TransposingSlotLoader {
     static_assert(GROUP == 4 && COLUMNS % 8 == 0 && ROWS % GROUP == 0 && WP_TILE_BLOCK_DIM % 32 == 0, "copies are whole");
 
     // A warp copies elements of one, two or four rows at a time, all of one group. It reads as few lines of the cache as it can.
-    static constexpr int ALONG = COLUMNS % 32 == 0 ? 32 : COLUMNS % 16 == 0 ? 16 : 8, ACROSS = 32 / ALONG;
+    static constexpr int ALONG = slot_period(COLUMNS), ACROSS = 32 / ALONG;
     static constexpr int STEPS = COLUMNS / ALONG, COPIES = ROWS / ACROSS, OF_GROUP = GROUP / ACROSS;
 
     // The warps form a grid over the tile. It has a power of two along the copies. So the index of a thread's first copy and the
@@ -33,11 +33,10 @@ template <typename Tile> struct TransposingSlotLoader {
     static constexpr int power_of_two_in(int number) { return number & -number; }
     static constexpr int WARPS_ACROSS = power_of_two_in(WARPS) < power_of_two_in(COPIES) ? power_of_two_in(WARPS) : power_of_two_in(COPIES);
     static constexpr int WARPS_ALONG = WARPS / WARPS_ACROSS;
-    static constexpr bool REGULAR = ALONG > 8 || STEPS <= WARPS_ALONG || power_of_two_in(WARPS) == WARPS;
 
     const char* thread_start;  // the thread's first element of the tile at the array's start
     int stride;                // bytes between rows
-    int rows, columns;         // offsets below these are inside an array whose rows are contiguous; else zeros
+    int rows, columns;         // Below these offsets a tile lies inside the array. They are zero if its rows are not contiguous.
     unsigned to;               // the thread's first offset in a slot
     int first_step;            // of the thread's warp
 
@@ -59,7 +58,7 @@ template <typename Tile> struct TransposingSlotLoader {
     template <typename Global> inline __device__ void load(unsigned slot, const Global& source) const
     {
         const unsigned y = source.offset[0], x = source.offset[1];
-        if (REGULAR && y < unsigned(rows) && x < unsigned(columns)) {
+        if (y < unsigned(rows) && x < unsigned(columns)) {
             const char* const from = thread_start + int64_t(stride) * y + x * unsigned(BYTES);
             const unsigned first = slot + to;
 #pragma unroll
@@ -67,8 +66,7 @@ template <typename Tile> struct TransposingSlotLoader {
 #pragma unroll
                 for (int step = 0; step < STEPS; step += WARPS_ALONG)
                     if (STEPS % WARPS_ALONG == 0 || first_step + step < STEPS) {
-                        const int place = place_in_vector(copy % OF_GROUP, step * ALONG);
-                        const unsigned group = Layout::after(first ^ place * BYTES, copy / OF_GROUP);
+                        const unsigned group = Layout::after(first ^ copy % OF_GROUP * BYTES, copy / OF_GROUP);
                         wt::arch::copy_async<BYTES>(group + step * ALONG * Layout::WIDTH,
                             from + int64_t(stride) * row_of(copy, 0) + step * ALONG * BYTES, unsigned(BYTES));
                     }
@@ -87,7 +85,7 @@ private:
     // Returns the offset of an element of the tile in a slot.
     static inline __device__ unsigned offset(int row, int column)
     {
-        return Layout::offset(column, row / GROUP) + place_in_vector(row % GROUP, column) * BYTES;
+        return Layout::offset(column, row / GROUP) + place_in_vector(row % GROUP, column, ALONG) * BYTES;
     }
 
     // The general case: zeros outside the array, and arrays with any strides.

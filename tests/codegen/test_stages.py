@@ -11,7 +11,7 @@ from tests.heuristics.test_main_loop import variant_of
 from warp_tiles.codegen.loops import LoopDecision, decide
 from warp_tiles.codegen.stages import LoopTarget, Ring, constant_arrays
 from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Loop, Node, Operation, Tile
-from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT
+from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, LoopChoice
 from warp_tiles.gemm.variant import Precision
 
 M, N, K = 64, 64, 32
@@ -179,6 +179,38 @@ def test_a_tile_that_products_read_in_both_ways_is_not_transposed() -> None:
     ring = decided(t.zeros(c), t.zeros(d), loop, tiles=(c, d, a, b), target=target).ring
     assert ring is not None
     assert not any(slot.transposed for slot in ring.slots.values())
+
+
+def test_one_conflict_leaves_all_tiles_as_they_are() -> None:
+    """C += A B and C += B D have one type, so A is not transposed either."""
+    square = variant_of(64, 64, 64, 128, dtype="float32")
+    a, b, c, d = (t.tile(name, 64, 64) for name in "abcd")
+    loop = t.loop(t.load(a), t.load(b), t.load(d), t.product(a, b, c), t.product(b, d, c, 1))
+    target = LoopTarget({0: square, 1: square}, TARGET.families)
+    ring = decided(t.zeros(c), loop, tiles=(c, a, b, d), target=target).ring
+    assert ring is not None
+    assert not any(slot.transposed for slot in ring.slots.values())
+    assert len(set(ring.variants)) == 1
+
+
+def test_slots_along_k_if_lanes_cannot_share_transposed_ones() -> None:
+    variant = variant_of(64, 64, 32, 256, dtype="float32", layout="cc")
+    a, b, c = t.tile("a", 32, 64), t.tile("b", 64, 32), t.tile("c", 64, 64)
+    left = t.tile("left", 64, 32, memory=a.memory, dense=False)
+    right = t.tile("right", 32, 64, memory=b.memory, dense=False)
+    nodes = t.zeros(c), t.loop(t.load(a), t.load(b), t.alias(left, a), t.alias(right, b), t.product(left, right, c))
+    ring = decided(*nodes, tiles=(c, a, b), target=LoopTarget({0: variant}, TARGET.families)).ring
+    assert ring is not None
+    assert not any(slot.transposed for slot in ring.slots.values())
+
+
+def test_a_fixed_field_takes_stages_for_few_sums() -> None:
+    variant = variant_of(64, 64, 32, 256, dtype="float32")
+    a, b, c = t.tile("a", 64, 32), t.tile("b", 32, 64), t.tile("c", 64, 64)
+    nodes = t.zeros(c), t.loop(t.load(a), t.load(b), t.product(a, b, c))
+    for choice, has_stages in ((LoopChoice(), False), (LoopChoice("mma"), False), (LoopChoice(stages=3), True)):
+        target = LoopTarget({0: variant}, TARGET.families, choice=choice)
+        assert (decided(*nodes, tiles=(c, a, b), target=target).ring is not None) == has_stages
 
 
 # ---- reasons

@@ -135,10 +135,10 @@ def test_types_and_layouts_with_neighbouring_sums() -> None:
 
 def test_wide_elements() -> None:
     of_vectors = t.register("vectors", rows=128, cols=64, size_bytes=128 * 64 * 12)
-    assert of("float16", stored=of_vectors) == "2 elements of 12 bytes are no vector"
+    assert of("float16", stored=of_vectors) == "2 elements of 12 bytes do not fit a vector"
     pairs = t.register("pairs", rows=128, cols=64, size_bytes=128 * 64 * 8)
     assert isinstance(of("float16", stored=pairs), SumStore)
-    assert of("float32", stored=pairs) == "4 elements of 8 bytes are no vector"
+    assert of("float32", stored=pairs) == "4 elements of 8 bytes do not fit a vector"
 
 
 def test_narrow_results_of_products_through_registers() -> None:

@@ -65,9 +65,9 @@ TYPES = {
     "tf32, two warpgroups": ("float32", "tf32", 90, 256, 18),
     "tf32, mma": ("float32", "tf32", 80, 64, 10),
     "fp64": ("float64", "default", 90, 128, 11),
-    "fp32": ("float32", "default", 90, 128, 14),
+    "fp32": ("float32", "default", 90, 128, 15),
     "fp32, two warps": ("float32", "default", 80, 64, 10),
-    "fp32, eight warps": ("float32", "default", 90, 256, 9),
+    "fp32, eight warps": ("float32", "default", 90, 256, 10),
     "fp64, sm_80": ("float64", "default", 80, 64, 10),
 }
 

@@ -88,6 +88,48 @@ def test_an_array_that_changes_in_the_loop(machine: Machine, tmp_path: Path) -> 
     assert np.array_equal(outcome.arrays["C"], sum(a[64 * s :][:64] @ b[16 * s :][:16] for s in range(3)))
 
 
+SHARED = """
+@wp.kernel(enable_backward=False)
+def {name}(A: wp.array2d(dtype=wp.float32), B: wp.array2d(dtype=wp.float32), D: wp.array2d(dtype=wp.float32),
+           C: wp.array2d(dtype=wp.float32)):
+    c = wp.tile_zeros(shape=(64, 64), dtype=wp.float32, storage="shared")
+    for s in range(A.shape[1] // 64):
+        a = wp.tile_load(A, shape=(64, 64), offset=(0, s * 64), storage="shared")
+        b = wp.tile_load(B, shape=(64, 64), offset=(0, s * 64), storage="shared")
+        d = wp.tile_load(D, shape=(64, 64), offset=(0, s * 64), storage="shared")
+        {first}
+        {second}
+    wp.tile_store(C, c)
+"""
+
+
+def test_a_tile_that_is_the_left_and_the_right_operand(machine: Machine, tmp_path: Path) -> None:
+    """A product with B on the right and one with B on the left have one type, because they have one C."""
+    lines = ["wp.tile_matmul(a, b, c)", "wp.tile_matmul(b, d, c)"]
+    text = SHARED.format(name="left_last", first=lines[0], second=lines[1])
+    text += SHARED.format(name="left_first", first=lines[1], second=lines[0])
+    module = load(HEADER + text, block_dim=128)
+    with warp_tiles.enabled():
+        generated = generate(module, tmp_path / "m", 90, 128)
+    assert generated.source.count("wt_module::Ring<") == 2
+    emulated = EmulatedKernels(machine, generated)
+    random = np.random.default_rng(5)
+    a, b, d = (random.integers(-3, 4, (64, 128)).astype(np.float32) for _ in range(3))
+    parts = [slice(64 * s, 64 * s + 64) for s in range(2)]
+    expected = sum(a[:, part] @ b[:, part] + b[:, part] @ d[:, part] for part in parts)
+    for name in ("left_last", "left_first"):
+        outcome = emulated.forward(getattr(module, name), (1, 1), [a, b, d, np.zeros((64, 64), dtype=np.float32)])
+        assert outcome.error == ""
+        assert np.array_equal(outcome.arrays["C"], expected), name
+
+
+def test_one_barrier_for_two_iterations(machine: Machine, tmp_path: Path) -> None:
+    cases = with_type({"case": Case(64, 64, 16, 70, 64, 90)}, "float32")
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, 128, "stages=4,per_barrier=2")
+    assert ", 2, " in source.partition("wt_module::Ring<")[2].partition(">")[0]
+    check(emulated, kernels, cases)
+
+
 FAULTS = {
     "a copy is not waited for": ("groups<LAG - PER_BARRIER>", "groups<LAG - PER_BARRIER + 1>"),
     "a stage is missing": ("start + (STAGES - 1) * STAGE_BYTES", "start + (STAGES - 2) * STAGE_BYTES"),

@@ -64,7 +64,19 @@ def test_lines_refer_to_the_users_file() -> None:
 def test_the_plan_as_json() -> None:
     module = load(SPELLINGS["while"].text)
     (loop,) = warp_tiles.plan(module, arch=90, block_dim=64).to_json()["loops"]
-    facts = {"kernel", "file", "line", "products", "state", "stages", "reason", "instruction", "sums", "gradients"}
+    facts = {
+        "kernel",
+        "file",
+        "line",
+        "products",
+        "state",
+        "stages",
+        "reason",
+        "instruction",
+        "sums",
+        "operands",
+        "gradients",
+    }
     facts |= {"reverse", "reverse_instructions", "store"}
     assert set(loop) == facts
     assert (loop["kernel"], loop["products"], loop["state"], loop["stages"]) == ("multiply", 1, "pipelined", 2)

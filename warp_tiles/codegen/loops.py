@@ -75,6 +75,11 @@ class LoopDecision:
         return max(backward, sum({c.array: product.sums for c, product in products}.values()))
 
     @property
+    def operands(self) -> int:
+        """Registers of a thread that hold operands of staged products without tensor cores, at most."""
+        return max((product.operands for product in self.ring.products), default=0) if self.ring else 0
+
+    @property
     def extra_bytes(self) -> int:
         """Bytes of shared memory that the function needs for stages beyond its tiles."""
         return self.ring.loop.extra_bytes if self.ring else 0

@@ -114,6 +114,7 @@ class GeneratedModule:
                 decision.reverse_reason,
                 decision.reverse_instructions,
                 decision.store_reason,
+                decision.operands,
             )
             for decision in self._decide(functions, settings, suffix)
             for kernel in self.trace.kernels_of.get(decision.function, ())

@@ -1,7 +1,7 @@
 """Loops that load several iterations ahead, into a ring of stages (``kernels/module/slots.cuh``).
 
 A stage has a slot for each tile that an iteration loads. The stages lie in the memory of tiles that are idle in the
-loop, and in extra shared memory. Their tiles are multiplied where they are, by wgmma or by mma.sync.
+loop, and in extra shared memory. Their tiles are multiplied where they are, by wgmma, mma.sync or fma.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 """
@@ -28,7 +28,7 @@ from warp_tiles.codegen.trace import (
 from warp_tiles.codegen.zeros import fill_before, holds_zeros
 from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
-from warp_tiles.heuristics.main_loop import main_loop, prefers_two_buffers, staged_product
+from warp_tiles.heuristics.main_loop import main_loop, prefers_two_buffers, staged_product, uses_fma
 
 _LARGE_SIDE = 128  # of a tile of C
 
@@ -124,17 +124,17 @@ def plan_ring(
         operands = loaded_operands(function, product, variant, roots)
         if isinstance(operands, str):
             return operands
-        if reason := prefers_two_buffers(variant):
+        fixes_fields = replace(target.choice, family=None) != LoopChoice()
+        if not fixes_fields and (reason := prefers_two_buffers(variant)):
             return reason
         questions.append((variant, operands))
-    transposed = _transposed_tiles(questions)
-    chosen: list[tuple[GemmVariant, StagedProduct]] = []
-    for asked, operands in questions:
-        variant = _in_slots(asked, operands, transposed)
-        answer = staged_product(variant, target.families, target.choice)
-        if isinstance(answer, str):
-            return answer
-        chosen.append((variant, answer))
+    chosen: list[tuple[GemmVariant, StagedProduct]] | str = ""
+    for transposed in dict.fromkeys((_transposed_tiles(questions), frozenset[str]())):
+        chosen = _products_in_slots(questions, transposed, target)
+        if not isinstance(chosen, str):
+            break
+    if isinstance(chosen, str):
+        return chosen
     if len({answer.instruction for _, answer in chosen}) > 1:
         return "its products use different instructions"
     slots, stage_bytes = stage_slots(loads, transposed)
@@ -228,19 +228,36 @@ def _whole_root(function: FunctionTrace, tile: Tile, roots: Mapping[str, Tile]) 
 
 
 def _transposed_tiles(questions: Sequence[tuple[GemmVariant, tuple[Tile, Tile]]]) -> frozenset[str]:
-    """Returns the tiles whose slots are transposed.
+    """Returns the tiles whose slots are transposed, if possible.
 
-    Lanes without tensor cores multiply vectors along M and N. So a float32 tile is transposed if all its products have
-    it contiguous along K. Two transposed tiles take many copies, which only large tiles of C are worth.
+    Lanes without tensor cores multiply vectors along M and N. So float32 tiles are transposed that products have
+    contiguous along K. Two transposed tiles take many copies, which only large tiles of C are worth. If products want
+    a tile in both ways, no tile is transposed, because products with one C have one type.
     """
     wanted: dict[str, set[bool]] = {}
     for variant, (a, b) in questions:
         a_along, b_along = variant.a.arrangement == "row_major", variant.b.arrangement == "col_major"
-        is_worth = min(variant.m, variant.n) >= _LARGE_SIDE or not (a_along and b_along)
-        is_worth = is_worth and variant.a.dtype == "float32" and variant.precision != "tf32"
-        wanted.setdefault(a.name, set()).add(a_along and is_worth)
-        wanted.setdefault(b.name, set()).add(b_along and is_worth)
+        may_transpose = uses_fma(variant)
+        may_transpose = may_transpose and (min(variant.m, variant.n) >= _LARGE_SIDE or not (a_along and b_along))
+        wanted.setdefault(a.name, set()).add(a_along and may_transpose)
+        wanted.setdefault(b.name, set()).add(b_along and may_transpose)
+    if any(len(found) > 1 for found in wanted.values()):
+        return frozenset()
     return frozenset(name for name, found in wanted.items() if found == {True})
+
+
+def _products_in_slots(
+    questions: Sequence[tuple[GemmVariant, tuple[Tile, Tile]]], transposed: Collection[str], target: LoopTarget
+) -> list[tuple[GemmVariant, StagedProduct]] | str:
+    """Returns the products with their operands as they lie in slots, and how each is computed, or the obstacle."""
+    chosen = []
+    for asked, operands in questions:
+        variant = _in_slots(asked, operands, transposed)
+        answer = staged_product(variant, target.families, target.choice)
+        if isinstance(answer, str):
+            return answer
+        chosen.append((variant, answer))
+    return chosen
 
 
 def _in_slots(variant: GemmVariant, operands: tuple[Tile, Tile], transposed: Collection[str]) -> GemmVariant:

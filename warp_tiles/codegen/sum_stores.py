@@ -76,7 +76,7 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
     stored_bytes = result.size_bytes // math.prod(result.shape)
     neighbours = 4 if ring.products[0].instruction == "fma" else 2
     if neighbours * stored_bytes not in _VECTOR_BYTES:
-        return f"{neighbours} elements of {stored_bytes} bytes are no vector"
+        return f"{neighbours} elements of {stored_bytes} bytes do not fit a vector"
     if stored_bytes < _WORD_BYTES and ring.products[0].through_registers:
         return f"a thread has only two neighbouring sums of a row, and stores {result.dtype}"
     return found

@@ -65,12 +65,13 @@ class LoopChoice:
 
 @dataclass(frozen=True)
 class StagedProduct:
-    """How a block multiplies two tiles in slots (``kernels/module/warp_product.cuh`` and ``warpgroup_product.cuh``).
+    """How a block multiplies two tiles in slots (``*_product.cuh`` in ``kernels/module``).
 
     Attributes:
         instruction: ``wgmma`` (sm_90a); an ``mma.sync`` of 16-bit types, of tf32 or of fp64; or ``fma`` of fp32.
         warps_m, warps_n: The grid of warps over C, or of warpgroups (four warps) with ``wgmma``.
         sums: Registers of a thread that hold sums.
+        operands: Registers of a thread that hold operands of ``fma``.
         through_registers: The operand that ``wgmma`` reads from registers; empty if it reads both from shared memory.
         lanes_m: Lanes of a warp along M with ``fma``; the others lie along N.
     """
@@ -81,6 +82,7 @@ class StagedProduct:
     sums: int
     through_registers: Literal["", "a", "b"] = ""
     lanes_m: int = 0
+    operands: int = 0
 
 
 @dataclass(frozen=True)

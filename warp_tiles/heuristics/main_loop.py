@@ -30,7 +30,6 @@ WARPGROUP = 4 * LANES  # threads
 _USEFUL_STAGES = 4  # more hide no more latency
 LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
 _REGISTER_LINES, _REGISTER_STEP = 64, 16  # of a warpgroup's operand in registers, along M or N and along K
-_UNROLLED_STEPS, _UNROLLED_FMAS = 32, 6144  # of fma: steps of K in a part of a tile, and products of a thread otherwise
 _LEAST_FMA_SUMS = 32  # of a thread
 OTHER_REGISTERS = 56  # of a thread besides its sums: addresses, descriptors and the loop itself
 _AUTO = LoopChoice()
@@ -70,6 +69,11 @@ def staged_product(
     return next((p for p in found if p.warps_m == choice.warps_m), f"warps_m is {choice.warps_m}, and can be {grids}")
 
 
+def uses_fma(variant: GemmVariant) -> bool:
+    """True for products whose stages are multiplied without tensor cores."""
+    return variant.a.dtype == "float32" and variant.precision != "tf32"
+
+
 def prefers_two_buffers(variant: GemmVariant) -> str:
     """The reason why a loop keeps double buffers although it could have stages; empty if it has none.
 
@@ -79,8 +83,7 @@ def prefers_two_buffers(variant: GemmVariant) -> str:
     Args:
         variant: The forward product, with its operands as they lie in tiles.
     """
-    with_fma = variant.a.dtype == "float32" and variant.precision != "tf32"
-    if with_fma and variant.b.arrangement == "row_major" and (sums := _sums(variant)) < _LEAST_FMA_SUMS:
+    if uses_fma(variant) and variant.b.arrangement == "row_major" and (sums := _sums(variant)) < _LEAST_FMA_SUMS:
         return f"fma has stages if a thread has {_LEAST_FMA_SUMS} sums, and it has {sums}"
     return ""
 
@@ -96,9 +99,7 @@ def _staged_products(variant: GemmVariant, families: Collection[InstructionFamil
     step = 16 if DTYPE_BYTES[dtype] == 2 else 8
     if variant.m % 16 or variant.n % 16 or variant.k % step:
         return f"{variant.size} is not a multiple of 16x16x{step}"
-    if dtype == "float32" and variant.precision != "tf32":
-        if variant.k % _UNROLLED_STEPS and _sums(variant) * variant.k > _UNROLLED_FMAS:
-            return f"the instruction cache does not hold {_sums(variant) * variant.k} products of a thread"
+    if uses_fma(variant):
         return list(_fma_products(variant)) or f"{variant.threads} threads cannot share {variant.size}"
     if "wgmma" in families and (products := list(_warpgroup_products(variant))):
         return products
@@ -193,9 +194,16 @@ def _fma_products(variant: GemmVariant) -> Iterator[StagedProduct]:
         b = (4, panel_elements(variant.b, variant.n)) if variant.b.arrangement == "row_major" else (1, 8)
         if not (rows % a[0] or rows * lanes_m % a[1] or columns % b[0] or columns * lanes_n % b[1]):
             of_warp = rows * lanes_m + columns * lanes_n
-            found.append((rows + columns, of_warp, -rows, warps_m, lanes_m))
-    for *_, warps_m, lanes_m in sorted(found):
-        yield StagedProduct("fma", warps_m, warps // warps_m, _sums(variant), lanes_m=lanes_m)
+            operands = _fma_operands(rows, a[0] == 1) + _fma_operands(columns, b[0] == 1)
+            found.append((rows + columns, of_warp, -rows, warps_m, lanes_m, operands))
+    for *_, warps_m, lanes_m, operands in sorted(found):
+        yield StagedProduct("fma", warps_m, warps // warps_m, _sums(variant), lanes_m=lanes_m, operands=operands)
+
+
+def _fma_operands(lines: int, along_k: bool) -> int:
+    """Registers of a lane that hold an operand of fma, as ``FmaProduct`` has them: one or two sets of vectors."""
+    depth = 4 if along_k else 1
+    return (2 if lines <= 8 or not along_k else 1) * lines * depth
 
 
 def main_loop(
@@ -268,7 +276,7 @@ def _is_possible(product: StagedProduct, stages: int, in_flight: int, per_barrie
 def _resident_blocks(products: Sequence[tuple[GemmVariant, StagedProduct]], shared_bytes: int) -> int:
     """Resident blocks of a multiprocessor, as far as shared memory and the registers of sums decide."""
     variant = products[0][0]
-    registers = -(-(max(product.sums for _, product in products) + OTHER_REGISTERS) // 8) * 8
+    registers = -(-(max(product.sums + product.operands for _, product in products) + OTHER_REGISTERS) // 8) * 8
     block_bytes = shared_bytes + _SYSTEM_BYTES + 4 * variant.threads + RESERVED_SHARED_BYTES
     by_memory = multiprocessor_shared_bytes(variant.arch) // block_bytes
     return max(1, min(by_memory, REGISTERS // (registers * variant.threads)))

@@ -154,6 +154,7 @@ class PlannedLoop:
         reverse: How the adjoint kernel multiplies from stages, or ``no stages`` and why; empty without an adjoint.
         reverse_instructions: The instructions of these products.
         store: How the sums of a loop with stages reach an array, and why; empty without stages.
+        operands: Registers of a thread that hold operands of ``fma``.
     """
 
     kernel: str
@@ -169,6 +170,7 @@ class PlannedLoop:
     reverse: str = ""
     reverse_instructions: tuple[str, ...] = ()
     store: str = ""
+    operands: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints."""

@@ -10,7 +10,7 @@ from warp_tiles.plan.planning import ModulePlan, PlannedLoop
 from warp_tiles.solver.variant import SolverVariant
 
 LARGE_SUMS = 64  # of a thread: with more, its registers would not suffice for two blocks of 256 threads
-LARGE_REVERSE_FMA_SUMS = 63  # in reverse passes, fma needs more registers for operands that are contiguous along K
+LARGE_SUMS_OF_FMA = 63  # fma needs more registers if it reads vectors along K, as reverse passes do
 
 
 def with_register_limit(plan: ModulePlan) -> ModulePlan:
@@ -41,4 +41,5 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
 
 
 def _large_sums(loop: PlannedLoop) -> int:
-    return LARGE_REVERSE_FMA_SUMS if "fma" in loop.reverse_instructions else LARGE_SUMS
+    along_k = loop.operands > loop.sums or "fma" in loop.reverse_instructions
+    return LARGE_SUMS_OF_FMA if along_k else LARGE_SUMS
