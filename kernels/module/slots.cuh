@@ -34,7 +34,7 @@ template <int ROWS, int ROW_BYTES> struct SlotLayout {
     }
 };
 
-// Returns after how many elements along K the layout of an fp32 slot repeats. They are one panel if it is contiguous along K.
+// The layout of an fp32 slot repeats after so many elements along K. A slot that is contiguous along K has panels of so many.
 inline __device__ constexpr int slot_period(int k) { return k % 32 == 0 ? 32 : k % 16 == 0 ? 16 : 8; }
 
 constexpr int SLOT_ALIGNMENT = 1024;  // bytes; the swizzling pattern repeats after so many

@@ -37,7 +37,7 @@ template <typename Tile> struct TransposingSlotLoader {
     const char* thread_start;  // the thread's first element of the tile at the array's start
     int stride;                // bytes between rows
     int rows, columns;         // Below these offsets a tile lies inside the array. They are zero if its rows are not contiguous.
-    unsigned to;               // the thread's first offset in a slot
+    unsigned to;               // offset in a slot of the thread's first element
     int first_step;            // of the thread's warp
 
     template <typename Array> inline __device__ void begin(const Array& array)

@@ -77,8 +77,8 @@ def uses_fma(variant: GemmVariant) -> bool:
 def prefers_two_buffers(variant: GemmVariant) -> str:
     """The reason why a loop keeps double buffers although it could have stages; empty if it has none.
 
-    On an H200, stages made fp32 loops of 32 and more sums of a thread 1.02 to 1.13 times as fast. Loops with fewer sums
-    are not measured.
+    On an H200, stages made fp32 loops 1.03 to 1.10 times as fast if a thread has 32 sums or more
+    (``benchmarks/results/loops.json``). Loops with fewer sums are not measured.
 
     Args:
         variant: The forward product, with its operands as they lie in tiles.
@@ -274,7 +274,7 @@ def _is_possible(product: StagedProduct, stages: int, in_flight: int, per_barrie
 
 
 def _resident_blocks(products: Sequence[tuple[GemmVariant, StagedProduct]], shared_bytes: int) -> int:
-    """Resident blocks of a multiprocessor, as far as shared memory and the registers of sums decide."""
+    """Resident blocks of a multiprocessor, as far as shared memory and the registers of sums and operands decide."""
     variant = products[0][0]
     registers = -(-(max(product.sums + product.operands for _, product in products) + OTHER_REGISTERS) // 8) * 8
     block_bytes = shared_bytes + _SYSTEM_BYTES + 4 * variant.threads + RESERVED_SHARED_BYTES

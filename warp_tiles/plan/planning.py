@@ -148,7 +148,8 @@ class PlannedLoop:
             registers; ``as_warp``: the loop is unchanged.
         stages: Number of buffers of each tile that the loop loads.
         reason: The reason for this state.
-        instruction: ``wgmma`` or an ``mma.sync`` such as ``mma_m16n8k16`` if it multiplies tiles in stages, else empty.
+        instruction: ``wgmma``, an ``mma.sync`` such as ``mma_m16n8k16``, or ``fma`` if it multiplies tiles in stages,
+            else empty.
         sums: Registers of a thread that hold sums of such products.
         gradients: How a ``wp.Tape`` computes its gradients, and why; empty if the kernel has no adjoint.
         reverse: How the adjoint kernel multiplies from stages, or ``no stages`` and why; empty without an adjoint.
