@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import warp as wp
 import warp_tiles
 from tests.product.cases import CPU, LAYOUTS, Values, integers, on, square, transposed, values_of
 from warp_tiles.errors import MatmulError
+from warp_tiles.product import backward as backward_module
 
 
 def gradients(g: Values, a: Values, b: Values, alpha: float = 1.0) -> tuple[Values, Values, Values]:
@@ -199,6 +201,22 @@ def test_gradients_are_added() -> None:
         assert np.array_equal(array.grad.numpy(), 100 + expected)
     tape.zero()
     assert not any(np.any(array.grad.numpy()) for array in (x, y, v, out))
+
+
+def test_a_repeated_backward_pass_prepares_its_products_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, g = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
+    x, y = on(a, requires_grad=True), on(b, requires_grad=True)
+    prepare = Mock(wraps=backward_module.prepared)
+    monkeypatch.setattr(backward_module, "prepared", prepare)
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(x, y)
+    for _ in range(3):
+        backward(tape, out, g)
+        x.grad = wp.zeros_like(x)  # the next pass adds to the new array
+    assert prepare.call_count == 2
+    backward(tape, out, 5 * g)
+    assert np.array_equal(x.grad.numpy(), 5 * g @ b.T)
+    assert np.array_equal(y.grad.numpy(), 8 * a.T @ g)
 
 
 def test_only_required_gradients_are_computed() -> None:
