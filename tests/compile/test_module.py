@@ -12,15 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from warp_tiles.compile.module import (
     KNOWN_KEYWORDS,
     ModuleSource,
-    max_registers,
     module_options,
-    resident_blocks,
     warp_link_reason,
 )
 from warp_tiles.errors import LinkError
@@ -258,44 +254,6 @@ def test_every_keyword_of_this_warp_is_known() -> None:
     build = pytest.importorskip("warp._src.build")
     parameters = inspect.signature(build.build_cuda).parameters
     assert set(parameters) - {"cu_path", "arch", "output_path"} <= KNOWN_KEYWORDS
-
-
-# ---- registers
-
-
-@pytest.mark.parametrize(
-    ("threads", "registers"),
-    # for 768 threads and more: the registers that ptxas gives a large kernel with these launch bounds (NVRTC 12.9)
-    [(1, None), (32, None), (128, None), (256, None), (257, 168), (288, 168), (320, 168), (384, 168), (385, 128),
-     (512, 128), (513, 96), (640, 96), (768, 80), (769, 72), (896, 72), (1024, 64)],
-)  # fmt: skip
-def test_max_registers(threads: int, registers: int | None) -> None:
-    assert max_registers(threads) == registers
-
-
-@pytest.mark.parametrize(
-    ("threads", "own_templates", "blocks"),
-    [(64, True, 1), (128, True, 1), (160, True, 2), (256, True, 2), (288, True, 1), (512, True, 1), (256, False, 1)],
-)
-def test_resident_blocks(threads: int, own_templates: bool, blocks: int) -> None:
-    assert resident_blocks(threads, own_templates) == blocks
-
-
-@pytest.mark.parametrize(("threads", "registers"), [(128, None), (129, 128), (192, 128), (256, 128)])
-def test_max_registers_of_two_blocks(threads: int, registers: int | None) -> None:
-    assert max_registers(threads, 2) == registers
-
-
-@given(st.integers(1, 1024))
-def test_a_block_with_that_many_registers_launches(threads: int) -> None:
-    registers = max_registers(threads)
-    # Registers come in units of 256 per warp, and warps in groups of four, one for each quarter of the multiprocessor
-    # (warp allocation granularity and register allocation unit size of NVIDIA's occupancy calculator).
-    warps = -(-threads // 128) * 4
-    granted = -(-(255 if registers is None else registers) * 32 // 256) * 256
-    assert granted * warps <= 65_536
-    if registers is not None:
-        assert (registers + 8) * 32 * warps > 65_536  # no register is wasted
 
 
 # ---- the choice of the linker

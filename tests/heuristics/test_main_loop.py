@@ -8,7 +8,7 @@ import pytest
 
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
-from warp_tiles.gemm.variant import DType, GemmVariant, Precision, Role
+from warp_tiles.gemm.variant import DTYPE_BYTES, DType, GemmVariant, Precision, Role
 from warp_tiles.heuristics.main_loop import main_loop, prefers_two_buffers, staged_product
 
 ALL: tuple[InstructionFamily, ...] = ("wgmma", "mma")
@@ -49,13 +49,14 @@ def fp64(m: int, n: int, k: int, threads: int, arch: int = 90) -> GemmVariant:
 
 
 def loop_of(
-    m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool = True, choice: LoopChoice | None = None
-) -> MainLoop:
-    """The pipeline of a loop whose only tiles are A, B and C, all of them idle."""
-    variant = variant_of(m, n, k, threads, arch)
+    m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool = True, choice: LoopChoice | None = None,
+    dtype: DType = "float16", layout: str = "rr",
+) -> MainLoop:  # fmt: skip
+    """The pipeline of a loop whose only tiles are A, B and C, all of them idle. C is float32."""
+    variant = variant_of(m, n, k, threads, arch, dtype, layout=layout)
     product = staged_product(variant, ALL)
     assert isinstance(product, StagedProduct)
-    stage = 2 * k * (m + n)
+    stage = DTYPE_BYTES[dtype] * k * (m + n)
     tiles = stage + 4 * m * n
     given = {} if choice is None else {"choice": choice}
     found = main_loop([(variant, product)], stage, tile_bytes=tiles, idle_bytes=tiles, at_end=at_end, **given)
@@ -151,6 +152,13 @@ def test_a_block_that_is_alone_keeps_products_in_flight() -> None:
 def test_two_blocks_come_before_a_fourth_stage() -> None:
     loop = loop_of(128, 128, 64, 128)
     assert (loop.stages, loop.in_flight, loop.lag, loop.blocks) == (3, 0, 2, 2)
+
+
+def test_two_blocks_that_the_register_limit_of_their_module_allows() -> None:
+    loop = loop_of(128, 128, 32, 256, dtype="float32", layout="cr")  # 64 sums and 32 registers of operands
+    assert (loop.stages, loop.blocks) == (3, 2)
+    along_k = loop_of(128, 128, 32, 256, dtype="float32", layout="rr")  # 80 of operands
+    assert (along_k.stages, along_k.blocks) == (4, 1)
 
 
 def test_an_iteration_of_two_steps_stays_in_flight() -> None:

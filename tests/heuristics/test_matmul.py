@@ -73,7 +73,13 @@ def test_large_products_on_tensor_cores_have_the_largest_tiles(dtype: str, size:
     assert (config.threads, config.split_k) == (256, 1)
 
 
-@pytest.mark.parametrize(("dtype", "sides"), [("float32", {128, 256}), ("float64", {64, 128})])
+@pytest.mark.parametrize(("dtype", "blocks"), [("float32", 256), ("float64", 256), ("float16", 128)])
+def test_without_wgmma_two_blocks_share_a_multiprocessor(dtype: str, blocks: int) -> None:
+    config = chosen(1024, 1024, 1024, dtype)
+    assert blocks_of(MatmulProblem(1024, 1024, 1024), config) == blocks
+
+
+@pytest.mark.parametrize(("dtype", "sides"), [("float32", {128, 256}), ("float64", {64})])
 def test_large_products_without_tensor_cores(dtype: str, sides: set[int]) -> None:
     config = chosen(4096, 4096, 4096, dtype)
     assert {config.tile_m, config.tile_n} == sides

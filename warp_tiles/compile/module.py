@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from warp_tiles.gemm.hardware import LANES, REGISTERS, THREAD_REGISTERS
 from warp_tiles.toolchain.search import Toolchain, Version, dotted
 
 # every keyword of build_cuda() in Warp 1.17 to 1.19; an unknown keyword could change the code
@@ -87,23 +86,6 @@ def module_options(module: ModuleSource, nvrtc_version: Version) -> dict[str, An
         options["use_fast_math"] = True
     options["define_macro"] = define
     return options
-
-
-def max_registers(threads: int, blocks: int = 1) -> int | None:
-    """Registers per thread with which ``blocks`` blocks of ``threads`` fit a multiprocessor; None for no limit.
-
-    A multiprocessor has 65,536 registers and a thread at most 255. Registers are allocated to warps in groups
-    of four, one for each quarter of the multiprocessor. Warp sets no limit, so its kernels with large blocks can
-    fail to launch. A kernel's own launch bounds take precedence.
-    """
-    warps = -(-threads // 128) * 4 * blocks
-    available = REGISTERS // (LANES * warps) // 8 * 8
-    return available if available < THREAD_REGISTERS else None
-
-
-def resident_blocks(threads: int, own_templates: bool) -> int:
-    """Resident blocks per multiprocessor: two with own templates and 129 to 256 threads, to hide latency; else one."""
-    return 2 if own_templates and 128 < threads <= 256 else 1
 
 
 def warp_link_reason(

@@ -25,6 +25,7 @@ from warp_tiles.gemm.main_loop import (
     StagedProduct,
 )
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
+from warp_tiles.heuristics.registers import loop_register_limit
 
 WARPGROUP = 4 * LANES  # threads
 _USEFUL_STAGES = 4  # more hide no more latency
@@ -276,7 +277,9 @@ def _is_possible(product: StagedProduct, stages: int, in_flight: int, per_barrie
 def _resident_blocks(products: Sequence[tuple[GemmVariant, StagedProduct]], shared_bytes: int) -> int:
     """Resident blocks of a multiprocessor, as far as shared memory and the registers of sums and operands decide."""
     variant = products[0][0]
-    registers = -(-(max(product.sums + product.operands for _, product in products) + OTHER_REGISTERS) // 8) * 8
+    wanted = max(product.sums + product.operands for _, product in products) + OTHER_REGISTERS
+    limit = min(loop_register_limit(variant.threads, product.sums, product.operands) for _, product in products)
+    registers = min(-(-wanted // 8) * 8, limit)
     block_bytes = shared_bytes + _SYSTEM_BYTES + 4 * variant.threads + RESERVED_SHARED_BYTES
     by_memory = multiprocessor_shared_bytes(variant.arch) // block_bytes
     return max(1, min(by_memory, REGISTERS // (registers * variant.threads)))

@@ -112,18 +112,20 @@ class _Rates:
         products: Multiplications with additions in 1 us, for tiles with at least 64 rows and columns.
         thin: The same for tiles with fewer.
         ahead: Steps of a loop whose loads are under way while a tile is multiplied.
+        threads: Resident threads that are needed for these speeds.
     """
 
     products: float
     thin: float
     ahead: int
+    threads: int
 
 
 _RATES = {
-    "float16": _Rates(2.6e6, 1.2e6, 3),
-    "tf32": _Rates(1.3e6, 6.0e5, 2),
-    "float32": _Rates(1.7e5, 1.0e5, 2),
-    "float64": _Rates(1.4e5, 1.0e5, 2),
+    "float16": _Rates(2.6e6, 1.2e6, 3, 128),
+    "tf32": _Rates(1.3e6, 6.0e5, 2, 128),
+    "float32": _Rates(1.7e5, 1.0e5, 2, 256),
+    "float64": _Rates(1.4e5, 1.3e5, 2, 256),
 }
 _LOADED = 8.0e4  # bytes that one multiprocessor loads from the L2 cache in 1 us
 _LATENCY_US = 0.9  # of a load from memory
@@ -200,7 +202,6 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
     """
     rates = _RATES[kind_of(problem)]
     rate = rates.products if min(config.tile_m, config.tile_n) >= 64 else rates.thin
-    rate *= min(1.0, config.threads / 128)
     tile = config.tile_m * config.tile_n
     steps = _ceil(_ceil(problem.k, config.tile_k), config.split_k)
     depth = steps * config.tile_k
@@ -208,7 +209,9 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
     is_split = config.split_k > 1 or problem.summed
     stored = tile * DTYPE_BYTES[problem.sums if is_split else problem.out]
     count = _ceil(blocks_of(problem, config), multiprocessors)  # of one multiprocessor
-    turns = _ceil(count, _resident(problem, config, arch))
+    resident = min(count, _resident(problem, config, arch))
+    turns = _ceil(count, resident)
+    rate *= min(1.0, config.threads / 128, resident * config.threads / rates.threads)
     busy = count * max(tile * depth / rate, loaded / _LOADED)
     time = (
         max(busy, turns * steps * _LATENCY_US / rates.ahead)
@@ -254,7 +257,7 @@ _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = 
     "float16": ((16, 32, 64, 128), ((128, 256), (256, 128)), 64, 128 * 256),
     "tf32": ((16, 32, 64, 128), ((256, 128), (128, 256)), 32, 128 * 256),
     "float32": ((16, 32, 64, 128), ((128, 256), (256, 128)), 32, 128 * 128),
-    "float64": ((16, 32, 64), ((128, 64), (64, 128)), 16, 128 * 64),
+    "float64": ((16, 32, 64), (), 16, 128 * 64),
 }
 
 

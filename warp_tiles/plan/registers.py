@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from warp_tiles.compile.module import max_registers, resident_blocks
+from warp_tiles.heuristics.registers import LARGE_SUMS_ALONG_K, max_registers, needs_one_block, resident_blocks
 from warp_tiles.heuristics.solver import register_limit, registers_of_indexed
 from warp_tiles.plan.planning import ModulePlan, PlannedLoop
 from warp_tiles.solver.variant import SolverVariant
-
-LARGE_SUMS = 64  # of a thread: with more, its registers would not suffice for two blocks of 256 threads
-LARGE_SUMS_OF_FMA = 63  # fma needs more registers if it reads vectors along K, as reverse passes do
 
 
 def with_register_limit(plan: ModulePlan) -> ModulePlan:
@@ -24,8 +21,7 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
         return replace(plan, register_limit=None, register_limit_reason="")
     limits: dict[int, str] = {}
     own = [v for v in functions if v.provider == "mma"]
-    large = any(loop.sums > _large_sums(loop) for loop in plan.loops)
-    blocks = 1 if large else resident_blocks(plan.block_dim, bool(own))
+    blocks = 1 if any(map(_needs_one_block, plan.loops)) else resident_blocks(plan.block_dim, bool(own))
     if (limit := max_registers(plan.block_dim, blocks)) is not None:
         alone = f"a block of {plan.block_dim} threads cannot launch with more"
         limits[limit] = alone if blocks == 1 else f"{blocks} resident blocks hide latency"
@@ -40,6 +36,6 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
     return replace(plan, register_limit=least, register_limit_reason="" if least is None else limits[least])
 
 
-def _large_sums(loop: PlannedLoop) -> int:
-    along_k = loop.operands > loop.sums or "fma" in loop.reverse_instructions
-    return LARGE_SUMS_OF_FMA if along_k else LARGE_SUMS
+def _needs_one_block(loop: PlannedLoop) -> bool:
+    reversed_along_k = "fma" in loop.reverse_instructions and loop.sums > LARGE_SUMS_ALONG_K
+    return reversed_along_k or needs_one_block(loop.sums, loop.operands)

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from warp_tiles.codegen.loops import LoopSums
 from warp_tiles.compile.compiler import CompileRequest, LinkRequest
-from warp_tiles.compile.module import max_registers, resident_blocks
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES, DType
 from warp_tiles.gemm.variant import GemmVariant, Operand
+from warp_tiles.heuristics.registers import max_registers, resident_blocks
 
 KERNEL = "wt_benchmark"  # each product reads and writes C
 LOOP_KERNEL = "wt_benchmark_loop"  # the sums stay in registers, as in a loop over K
