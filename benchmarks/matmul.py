@@ -8,7 +8,7 @@ compared with float64, relative to the largest element. The kinds of rows, and w
 
     product     torch.matmul into a given array, or torch.bmm for a batch
     backward    two torch.matmul for the gradients of both operands; warp_tiles.matmul's tape also adds to the gradients
-    layer       gelu(linear(x, w, bias)): eager, and by torch.compile
+    layer       gelu(linear(x, w, bias)): eager, and by torch.compile; and linear alone, with nothing after it
 """
 
 from __future__ import annotations
@@ -193,6 +193,7 @@ def layer(torch: Any, row: Row) -> Sides:
         "tiles": lambda: warp_tiles.matmul(left, right, result, bias=added, epilogue=gelu),
         "torch": eager,
         "torch.compile": compiled,
+        "torch linear alone": lambda: functional.linear(x, w, bias),
     }
 
     def check() -> float:
