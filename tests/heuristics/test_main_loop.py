@@ -8,7 +8,7 @@ import pytest
 
 from warp_tiles.gemm.dispatch import Target, Tile, products
 from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
-from warp_tiles.gemm.variant import DTYPE_BYTES, DType, GemmVariant, Precision, Role
+from warp_tiles.gemm.variant import DType, GemmVariant, Precision, Role
 from warp_tiles.heuristics.main_loop import main_loop, prefers_two_buffers, staged_product
 
 ALL: tuple[InstructionFamily, ...] = ("wgmma", "mma")
@@ -49,14 +49,13 @@ def fp64(m: int, n: int, k: int, threads: int, arch: int = 90) -> GemmVariant:
 
 
 def loop_of(
-    m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool = True, choice: LoopChoice | None = None,
-    dtype: DType = "float16", layout: str = "rr",
-) -> MainLoop:  # fmt: skip
-    """The pipeline of a loop whose only tiles are A, B and C, all of them idle. C is float32."""
-    variant = variant_of(m, n, k, threads, arch, dtype, layout=layout)
+    m: int, n: int, k: int, threads: int, arch: int = 90, at_end: bool = True, choice: LoopChoice | None = None
+) -> MainLoop:
+    """The pipeline of a loop whose only tiles are A, B and C, all of them idle."""
+    variant = variant_of(m, n, k, threads, arch)
     product = staged_product(variant, ALL)
     assert isinstance(product, StagedProduct)
-    stage = DTYPE_BYTES[dtype] * k * (m + n)
+    stage = 2 * k * (m + n)
     tiles = stage + 4 * m * n
     given = {} if choice is None else {"choice": choice}
     found = main_loop([(variant, product)], stage, tile_bytes=tiles, idle_bytes=tiles, at_end=at_end, **given)
@@ -154,11 +153,36 @@ def test_two_blocks_come_before_a_fourth_stage() -> None:
     assert (loop.stages, loop.in_flight, loop.lag, loop.blocks) == (3, 0, 2, 2)
 
 
-def test_two_blocks_that_the_register_limit_of_their_module_allows() -> None:
-    loop = loop_of(128, 128, 32, 256, dtype="float32", layout="cr")  # 64 sums and 32 registers of operands
-    assert (loop.stages, loop.blocks) == (3, 2)
-    along_k = loop_of(128, 128, 32, 256, dtype="float32", layout="rr")  # 80 of operands
-    assert (along_k.stages, along_k.blocks) == (4, 1)
+@pytest.mark.parametrize(
+    ("registers", "sums", "stages", "blocks"),
+    [(255, None, 4, 1), (128, None, 3, 2), (255, 128, 4, 1), (128, 128, 3, 2)],
+)
+def test_the_register_limit_of_the_module(registers: int, sums: int | None, stages: int, blocks: int) -> None:
+    """64 sums and 32 registers of operands exceed those of two blocks of 256 threads."""
+    variant = variant_of(128, 128, 32, 256, dtype="float32", layout="cr")
+    product = staged_product(variant, ALL)
+    assert isinstance(product, StagedProduct)
+    tiles = 4 * (32 * (128 + 128) + 128 * 128)
+    found = main_loop(
+        [(variant, product)], 4 * 32 * (128 + 128), tile_bytes=tiles, idle_bytes=tiles, at_end=True,
+        sums=sums, registers=registers,
+    )  # fmt: skip
+    assert isinstance(found, MainLoop)
+    assert (found.stages, found.blocks) == (stages, blocks)
+
+
+def test_sums_of_all_products_decide_about_resident_blocks() -> None:
+    variant = variant_of(64, 64, 32, 128, 80)
+    product = staged_product(variant, ALL)
+    assert isinstance(product, StagedProduct)
+    tiles = 2 * 32 * (64 + 64) + 4 * 64 * 64
+
+    def blocks(sums: int | None) -> int:
+        found = main_loop([(variant, product)], 8192, tile_bytes=tiles, idle_bytes=tiles, at_end=True, sums=sums)
+        assert isinstance(found, MainLoop)
+        return found.blocks
+
+    assert blocks(None) == blocks(product.sums) > blocks(4 * product.sums)
 
 
 def test_an_iteration_of_two_steps_stays_in_flight() -> None:

@@ -73,10 +73,31 @@ def test_large_products_on_tensor_cores_have_the_largest_tiles(dtype: str, size:
     assert (config.threads, config.split_k) == (256, 1)
 
 
-@pytest.mark.parametrize(("dtype", "blocks"), [("float32", 256), ("float64", 256), ("float16", 128)])
-def test_without_wgmma_two_blocks_share_a_multiprocessor(dtype: str, blocks: int) -> None:
-    config = chosen(1024, 1024, 1024, dtype)
-    assert blocks_of(MatmulProblem(1024, 1024, 1024), config) == blocks
+@pytest.mark.parametrize(
+    ("dtype", "arch", "layout", "side", "step", "slowdown"),
+    [
+        ("float16", 90, "nn", 128, 64, 1),
+        ("float16", 100, "nn", 128, 64, 2),
+        ("tf32", 90, "nn", 128, 32, 1),
+        ("tf32", 90, "tn", 128, 32, 2),
+        ("float32", 90, "nn", 128, 32, 2),
+        ("float64", 90, "nn", 64, 16, 2),
+    ],
+)
+def test_a_lone_block_of_four_warps_is_slow_without_wgmma(
+    dtype: str, arch: int, layout: str, side: int, step: int, slowdown: int
+) -> None:
+    transposed = {"a_transposed": layout[0] == "t", "b_transposed": layout[1] == "t"}
+    asked = problem(side, side * MULTIPROCESSORS, 2**20, dtype, **transposed)
+    config = MatmulConfig(side, side, step, 128)
+    lone, pair = (cost_us(replace(asked, m=rows), config, arch, MULTIPROCESSORS) for rows in (side, 2 * side))
+    assert 2 * lone / pair == pytest.approx(slowdown, rel=0.15)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_few_tiles_get_smaller_ones_without_wgmma(dtype: str) -> None:
+    asked = problem(1024, 1024, 1024, dtype)
+    assert blocks_of(asked, choose_matmul(asked, 90, MULTIPROCESSORS)) == 256
 
 
 @pytest.mark.parametrize(("dtype", "sides"), [("float32", {128, 256}), ("float64", {64})])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.heuristics.registers import loop_register_limit, max_registers, needs_one_block, resident_blocks
+from warp_tiles.heuristics.registers import max_registers, resident_blocks
+from warp_tiles.plan.planning import PlannedLoop
 
 
 @pytest.mark.parametrize(
@@ -45,14 +48,19 @@ def test_a_block_with_that_many_registers_launches(threads: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sums", "operands", "one"),
-    [(64, 0, False), (65, 0, True), (64, 64, False), (64, 65, True), (63, 128, False), (64, 32, False)],
+    ("sums", "operands", "reverse", "blocks"),
+    [
+        (64, 0, (), 2),
+        (65, 0, (), 1),
+        (64, 64, (), 2),
+        (64, 65, (), 1),
+        (63, 128, (), 2),
+        (64, 32, ("fma",), 1),
+        (63, 32, ("fma",), 2),
+        (64, 0, ("wgmma",), 2),
+    ],
 )
-def test_loops_that_need_one_block(sums: int, operands: int, one: bool) -> None:
-    assert needs_one_block(sums, operands) == one
-    assert loop_register_limit(256, sums, operands) == (255 if one else 128)
-
-
-def test_a_loop_with_few_threads_has_all_registers() -> None:
-    assert loop_register_limit(128, 32) == 255
-    assert loop_register_limit(512, 32) == 128
+def test_loops_that_leave_one_block(sums: int, operands: int, reverse: tuple[str, ...], blocks: int) -> None:
+    small = PlannedLoop("k", "file.py", 1, 1, "pipelined", 4, "", "fma", 32)
+    loop = replace(small, sums=sums, operands=operands, reverse_instructions=reverse)
+    assert resident_blocks(256, True, [small, loop]) == blocks

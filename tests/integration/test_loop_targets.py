@@ -125,3 +125,43 @@ def test_ptx_has_mma_for_any_gpu_from_sm_90_on(tmp_path: Path) -> None:
     (ptx,) = (path.read_text() for path in tmp_path.glob("*.ptx"))
     assert ".target sm_90\n" in ptx
     assert "mma.sync" in ptx
+
+
+FLOAT32 = """
+@wp.kernel(enable_backward={backward})
+def {name}(A: wp.array2d(dtype=float), B: wp.array2d(dtype=float), C: wp.array2d(dtype=float)):
+    i, j = wp.tid()
+    c = wp.tile_zeros(shape=(128, {n}), dtype=float, storage="shared")
+    for k in range(0, A.shape[1], {k}):
+        a = wp.tile_load(A, shape=(128, {k}), offset=(i * 128, k), storage="shared")
+        b = wp.tile_load(B, shape=({k}, {n}), offset=(k, j * {n}), storage="shared")
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c, offset=(i * 128, j * {n}))
+"""
+SMALL, LARGE = {"name": "small", "n": 128, "k": 32}, {"name": "large", "n": 256, "k": 16}
+
+
+@pytest.mark.parametrize(
+    ("kernels", "backward", "settings", "stages", "limit"),
+    [
+        ([SMALL], False, {}, 3, 128),
+        ([SMALL], True, {}, 4, None),
+        ([SMALL, LARGE], False, {}, 4, None),
+        ([SMALL], False, {"linker": "warp"}, 4, None),
+    ],
+    ids=["two blocks", "a reverse pass by fma", "a loop with many sums", "Warp's link"],
+)
+def test_stages_fit_the_register_limit_of_the_module(
+    kernels: list[dict[str, Any]], backward: bool, settings: dict[str, Any], stages: int, limit: int | None
+) -> None:
+    module = load("".join(FLOAT32.format(**kernel, backward=backward) for kernel in kernels), block_dim=256)
+    with warp_tiles.override(**settings):
+        plan = warp_tiles.plan(module, arch=90, block_dim=256).to_json()
+    loop = next(loop for loop in plan["loops"] if loop["kernel"] == "small")
+    assert (loop["stages"], plan["register_limit"]) == (stages, limit)
+
+
+def test_the_register_limit_of_another_architecture_counts_too() -> None:
+    module = load(FLOAT32.format(**SMALL, backward=False), block_dim=256)
+    plan = warp_tiles.plan(module, arch=100, block_dim=256).to_json()
+    assert (plan["loops"][0]["stages"], plan["register_limit"]) == (3, 128)

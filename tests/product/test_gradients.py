@@ -13,6 +13,7 @@ import warp_tiles
 from tests.product.cases import CPU, LAYOUTS, Values, integers, on, square, transposed, values_of
 from warp_tiles.errors import MatmulError
 from warp_tiles.product import backward as backward_module
+from warp_tiles.product.multiply import Multiplication
 
 
 def gradients(g: Values, a: Values, b: Values, alpha: float = 1.0) -> tuple[Values, Values, Values]:
@@ -203,7 +204,7 @@ def test_gradients_are_added() -> None:
     assert not any(np.any(array.grad.numpy()) for array in (x, y, v, out))
 
 
-def test_a_repeated_backward_pass_prepares_its_products_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_backward_pass_looks_its_products_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, g = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
     x, y = on(a, requires_grad=True), on(b, requires_grad=True)
     prepare = Mock(wraps=backward_module.prepared)
@@ -217,6 +218,20 @@ def test_a_repeated_backward_pass_prepares_its_products_once(monkeypatch: pytest
     backward(tape, out, 5 * g)
     assert np.array_equal(x.grad.numpy(), 5 * g @ b.T)
     assert np.array_equal(y.grad.numpy(), 8 * a.T @ g)
+
+
+def test_a_modified_module_between_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, g = integers(1, 9, 8), integers(2, 8, 7), integers(3, 9, 7)
+    x, y = on(a, requires_grad=True), on(b, requires_grad=True)
+    with wp.Tape() as tape:
+        out = warp_tiles.matmul(x, y)
+    backward(tape, out, g)
+    monkeypatch.setattr(Multiplication, "is_current", lambda _: False)  # as after an edit of the module
+    prepare = Mock(wraps=Multiplication)
+    monkeypatch.setattr("warp_tiles.product.multiply.Multiplication", prepare)
+    backward(tape, out, g)
+    assert prepare.call_count == 2
+    assert np.array_equal(x.grad.numpy(), 2 * g @ b.T)
 
 
 def test_only_required_gradients_are_computed() -> None:

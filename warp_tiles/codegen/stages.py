@@ -26,6 +26,7 @@ from warp_tiles.codegen.trace import (
     path_to,
 )
 from warp_tiles.codegen.zeros import fill_before, holds_zeros
+from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.main_loop import main_loop, prefers_two_buffers, staged_product, uses_fma
@@ -42,12 +43,14 @@ class LoopTarget:
         families: The instructions of staged products; empty if there are none.
         obstacle: The reason why an instruction may not be used; empty if all may be.
         choice: What the settings fix of the pipeline.
+        registers: Registers of a thread that the link of the module allows.
     """
 
     variants: Mapping[int, GemmVariant] = field(default_factory=dict)
     families: Collection[InstructionFamily] = ()
     obstacle: str = ""
     choice: LoopChoice = field(default_factory=LoopChoice)
+    registers: int = THREAD_REGISTERS
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,8 @@ def plan_ring(
         idle_bytes=sum(sizes[name] for name in run),
         at_end=at_end,
         around_bytes=around,
+        sums=sum({product.array: answer.sums for product, (_, answer) in zip(products, chosen)}.values()),
+        registers=target.registers,
         choice=target.choice,
     )
     if isinstance(answered, str):

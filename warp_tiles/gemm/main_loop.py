@@ -96,8 +96,8 @@ class MainLoop:
         per_barrier: Iterations for which the block waits once: 1 or 2. With 2, the number of stages is even.
         stage_bytes: Bytes of a stage.
         extra_bytes: Bytes of shared memory that the kernel needs beyond its tiles.
-        blocks: Resident blocks of a multiprocessor, as far as shared memory and the registers of sums and operands
-            decide.
+        blocks: Resident blocks of a multiprocessor, as far as shared memory and the registers of a thread decide:
+            those of its sums and operands, within the limit of the module.
     """
 
     instruction: LoopInstruction

@@ -25,7 +25,6 @@ from warp_tiles.gemm.main_loop import (
     StagedProduct,
 )
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
-from warp_tiles.heuristics.registers import loop_register_limit
 
 WARPGROUP = 4 * LANES  # threads
 _USEFUL_STAGES = 4  # more hide no more latency
@@ -215,6 +214,8 @@ def main_loop(
     idle_bytes: int,
     at_end: bool,
     around_bytes: int = 0,
+    sums: int | None = None,
+    registers: int = THREAD_REGISTERS,
     choice: LoopChoice = _AUTO,
 ) -> MainLoop | str:
     """The pipeline of a loop, or the reason why shared memory does not suffice.
@@ -230,9 +231,13 @@ def main_loop(
         idle_bytes: Bytes of neighbouring tiles that are idle in the loop; the stages may lie there.
         at_end: True if these tiles are the last ones of the function, so that extra memory continues them.
         around_bytes: Bytes of the tiles of functions that call this one.
+        sums: Registers of a thread that hold sums of all products; None for one product.
+        registers: Registers of a thread that the link of the module allows.
         choice: What the settings fix.
     """
     variant, product = products[0]
+    used = (product.sums if sums is None else sums) + max(product.operands for _, product in products)
+    used = min(-(-(used + OTHER_REGISTERS) // 8) * 8, registers)
     arch, threads = variant.arch, variant.threads
     limit = shared_limit(arch, threads)
     per_barrier = choice.per_barrier or 1
@@ -249,7 +254,7 @@ def main_loop(
         total = around_bytes + tile_bytes + extra
         if total > limit:
             continue
-        blocks = _resident_blocks(products, total)
+        blocks = _resident_blocks(variant, used, total)
         is_overlapped = blocks == 1 or max(v.k * DTYPE_BYTES[v.a.dtype] for v, _ in products) <= _SHORT_BYTES
         in_flight = choice.in_flight
         if in_flight is None:
@@ -261,7 +266,7 @@ def main_loop(
         return f"{least} stages of {stage_bytes} bytes need {needed} bytes of shared memory, and there are {limit}"
     wanted = 2 if product.instruction == "wgmma" else max(2, LEAST_WARPS * LANES // threads)
     best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
-    without = _resident_blocks(products, around_bytes + tile_bytes)
+    without = _resident_blocks(variant, used, around_bytes + tile_bytes)
     is_free = choice.stages is None and product.instruction != "wgmma"
     if is_free and best.blocks * threads < LEAST_WARPS * LANES and best.blocks < without:
         return f"a multiprocessor has {best.blocks} blocks of {threads} threads with them, and {without} without"
@@ -274,12 +279,8 @@ def _is_possible(product: StagedProduct, stages: int, in_flight: int, per_barrie
     return may_be_in_flight and stages % per_barrier == 0 and stages - in_flight >= 2 * per_barrier
 
 
-def _resident_blocks(products: Sequence[tuple[GemmVariant, StagedProduct]], shared_bytes: int) -> int:
-    """Resident blocks of a multiprocessor, as far as shared memory and the registers of sums and operands decide."""
-    variant = products[0][0]
-    wanted = max(product.sums + product.operands for _, product in products) + OTHER_REGISTERS
-    limit = min(loop_register_limit(variant.threads, product.sums, product.operands) for _, product in products)
-    registers = min(-(-wanted // 8) * 8, limit)
+def _resident_blocks(variant: GemmVariant, registers: int, shared_bytes: int) -> int:
+    """Resident blocks of a multiprocessor, as far as shared memory and the registers of a thread decide."""
     block_bytes = shared_bytes + _SYSTEM_BYTES + 4 * variant.threads + RESERVED_SHARED_BYTES
     by_memory = multiprocessor_shared_bytes(variant.arch) // block_bytes
     return max(1, min(by_memory, REGISTERS // (registers * variant.threads)))

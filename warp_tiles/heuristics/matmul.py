@@ -112,20 +112,18 @@ class _Rates:
         products: Multiplications with additions in 1 us, for tiles with at least 64 rows and columns.
         thin: The same for tiles with fewer.
         ahead: Steps of a loop whose loads are under way while a tile is multiplied.
-        threads: Resident threads that are needed for these speeds.
     """
 
     products: float
     thin: float
     ahead: int
-    threads: int
 
 
 _RATES = {
-    "float16": _Rates(2.6e6, 1.2e6, 3, 128),
-    "tf32": _Rates(1.3e6, 6.0e5, 2, 128),
-    "float32": _Rates(1.7e5, 1.0e5, 2, 256),
-    "float64": _Rates(1.4e5, 1.3e5, 2, 256),
+    "float16": _Rates(2.6e6, 1.2e6, 3),
+    "tf32": _Rates(1.3e6, 6.0e5, 2),
+    "float32": _Rates(1.7e5, 1.0e5, 2),
+    "float64": _Rates(1.4e5, 1.3e5, 2),
 }
 _LOADED = 8.0e4  # bytes that one multiprocessor loads from the L2 cache in 1 us
 _LATENCY_US = 0.9  # of a load from memory
@@ -211,7 +209,7 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
     count = _ceil(blocks_of(problem, config), multiprocessors)  # of one multiprocessor
     resident = min(count, _resident(problem, config, arch))
     turns = _ceil(count, resident)
-    rate *= min(1.0, config.threads / 128, resident * config.threads / rates.threads)
+    rate *= min(1.0, config.threads / 128, resident * config.threads / _full_threads(problem, arch))
     busy = count * max(tile * depth / rate, loaded / _LOADED)
     time = (
         max(busy, turns * steps * _LATENCY_US / rates.ahead)
@@ -224,6 +222,13 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
     elif is_split:  # one block of each tile reads the sums of all slices
         time += _ARRIVAL_US + config.split_k * tile * DTYPE_BYTES[problem.sums] / _LOADED
     return time
+
+
+def _full_threads(problem: MatmulProblem, arch: int) -> int:
+    """Threads that keep a multiprocessor's arithmetic busy. One warpgroup does with wgmma, which is asynchronous."""
+    kind = kind_of(problem)
+    has_wgmma = arch == 90 and (kind == "float16" or (kind == "tf32" and problem.layout != "tn"))
+    return 128 if has_wgmma else 256
 
 
 def _resident(problem: MatmulProblem, config: MatmulConfig, arch: int) -> int:
@@ -257,7 +262,7 @@ _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = 
     "float16": ((16, 32, 64, 128), ((128, 256), (256, 128)), 64, 128 * 256),
     "tf32": ((16, 32, 64, 128), ((256, 128), (128, 256)), 32, 128 * 256),
     "float32": ((16, 32, 64, 128), ((128, 256), (256, 128)), 32, 128 * 128),
-    "float64": ((16, 32, 64), (), 16, 128 * 64),
+    "float64": ((16, 32, 64), (), 16, 128 * 128),
 }
 
 

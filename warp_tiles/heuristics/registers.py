@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
 from warp_tiles.gemm.hardware import LANES, REGISTERS, THREAD_REGISTERS
 
 LARGE_SUMS = 64  # of a thread: with more, its registers would not suffice for two blocks of 256 threads
@@ -20,27 +23,31 @@ def max_registers(threads: int, blocks: int = 1) -> int | None:
     return available if available < THREAD_REGISTERS else None
 
 
-def resident_blocks(threads: int, own_templates: bool) -> int:
-    """Resident blocks per multiprocessor: two with own templates and 129 to 256 threads, to hide latency; else one."""
-    return 2 if own_templates and 128 < threads <= 256 else 1
+class LoopRegisters(Protocol):
+    """What a loop with stages needs.
 
-
-def needs_one_block(sums: int, operands: int = 0) -> bool:
-    """True if a thread of a loop with stages needs more registers than two blocks of 256 threads have.
-
-    Args:
+    Attributes:
         sums: Registers of a thread that hold sums.
         operands: Registers of a thread that hold operands of ``fma``.
+        reverse_instructions: The instructions of its reverse pass. ``fma`` reads vectors along K there.
     """
-    return sums > (LARGE_SUMS_ALONG_K if operands > sums else LARGE_SUMS)
+
+    @property
+    def sums(self) -> int: ...
+    @property
+    def operands(self) -> int: ...
+    @property
+    def reverse_instructions(self) -> Collection[str]: ...
 
 
-def loop_register_limit(threads: int, sums: int, operands: int = 0) -> int:
-    """Registers that a thread has, at most, in a module with one loop with stages.
+def resident_blocks(threads: int, own_templates: bool, loops: Iterable[LoopRegisters] = ()) -> int:
+    """Resident blocks per multiprocessor that a module's register limit leaves room for.
 
-    Args:
-        threads: Threads per block.
-        sums, operands: Those of :func:`needs_one_block`.
+    Two with own templates and 129 to 256 threads, to hide latency, if no loop needs more registers; else one.
     """
-    blocks = 1 if needs_one_block(sums, operands) else resident_blocks(threads, own_templates=True)
-    return max_registers(threads, blocks) or THREAD_REGISTERS
+    return 2 if own_templates and 128 < threads <= 256 and not any(map(_needs_one_block, loops)) else 1
+
+
+def _needs_one_block(loop: LoopRegisters) -> bool:
+    along_k = loop.operands > loop.sums or "fma" in loop.reverse_instructions
+    return loop.sums > (LARGE_SUMS_ALONG_K if along_k else LARGE_SUMS)

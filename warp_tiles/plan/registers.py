@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from warp_tiles.heuristics.registers import LARGE_SUMS_ALONG_K, max_registers, needs_one_block, resident_blocks
+from warp_tiles.heuristics.registers import max_registers, resident_blocks
 from warp_tiles.heuristics.solver import register_limit, registers_of_indexed
-from warp_tiles.plan.planning import ModulePlan, PlannedLoop
+from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.solver.variant import SolverVariant
 
 
@@ -21,7 +21,7 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
         return replace(plan, register_limit=None, register_limit_reason="")
     limits: dict[int, str] = {}
     own = [v for v in functions if v.provider == "mma"]
-    blocks = 1 if any(map(_needs_one_block, plan.loops)) else resident_blocks(plan.block_dim, bool(own))
+    blocks = resident_blocks(plan.block_dim, bool(own), plan.loops)
     if (limit := max_registers(plan.block_dim, blocks)) is not None:
         alone = f"a block of {plan.block_dim} threads cannot launch with more"
         limits[limit] = alone if blocks == 1 else f"{blocks} resident blocks hide latency"
@@ -34,8 +34,3 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
         limits.setdefault(wanted, reason)
     least = min(limits, default=None)
     return replace(plan, register_limit=least, register_limit_reason="" if least is None else limits[least])
-
-
-def _needs_one_block(loop: PlannedLoop) -> bool:
-    reversed_along_k = "fma" in loop.reverse_instructions and loop.sums > LARGE_SUMS_ALONG_K
-    return reversed_along_k or needs_one_block(loop.sums, loop.operands)

@@ -17,9 +17,6 @@ from warp_tiles.product.multiply import Multiplication, Reduction, multiply, pre
 from warp_tiles.product.parts import Gradient, GradientLayout, as_operand, layout_of, prepare_operand
 from warp_tiles.product.views import View, are_distinct, contiguous, view_of
 
-# the layout of C's gradient, and the shape and strides of an operand's gradient
-_Layouts = tuple[GradientLayout, tuple[int, ...], tuple[int, ...]]
-
 _MOST_PREPARED = 1024
 _prepared: set[tuple[str, MatmulCall | None, MatmulCall | None]] = set()  # by Backward.prepare()
 
@@ -46,10 +43,9 @@ class Backward:
     old: Any = None
     a_transposed: bool = False
     b_transposed: bool = False
-    # the last product of A's gradient (True) and of B's, because a backward pass is often repeated
-    _last: dict[bool, tuple[_Layouts, Multiplication]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    # the products of A's gradient (True) and of B's, because a pass is often repeated. Warp refuses gradients with
+    # another type or other strides than their arrays, so the same products add to a gradient that replaces one.
+    _known: dict[bool, Multiplication] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self) -> None:
         gradient = self.out.grad
@@ -152,22 +148,20 @@ class Backward:
 
     def _add_to_operand(self, gradient: Gradient, *, is_a: bool) -> None:
         target = (self.a if is_a else self.b).grad
-        product = None if target is None else self._multiplication(gradient.layout, target, is_a=is_a)
+        product = None if target is None else self._multiplication(gradient.layout, is_a=is_a)
         if product is None:
             return
         left, right = (gradient.array, self.b) if is_a else (self.a, gradient.array)
         product.run(left.ptr or 0, right.ptr or 0, target.ptr, None, self.alpha, 1.0, gradient.factor_pointer)
 
-    def _multiplication(self, gradient: GradientLayout, target: Any, *, is_a: bool) -> Multiplication | None:
-        """The product that adds to ``target``, the gradient of A or B. None if it has no elements."""
-        layouts = gradient, target.shape, target.strides
-        found, product = self._last.get(is_a, (None, None))
-        if product is None or found != layouts or not product.is_current():
+    def _multiplication(self, gradient: GradientLayout, *, is_a: bool) -> Multiplication | None:
+        """The product that adds to the gradient of A or B. None if it has no elements."""
+        product = self._known.get(is_a)
+        if product is None or not product.is_current():
             call = self._product(gradient, is_a=is_a)
             if call is None or call.is_empty:
                 return None
-            product = prepared(call, self.out.device)
-            self._last[is_a] = layouts, product
+            self._known[is_a] = product = prepared(call, self.out.device)
         return product
 
     def _add_to_bias(self, before: View, array: Any) -> None:
