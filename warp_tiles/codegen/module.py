@@ -280,7 +280,7 @@ class GeneratedModule:
 
         target = self._loop_target(functions, settings, linked)
         found = decisions(target)
-        limit = self._register_limit(found) if linked else THREAD_REGISTERS
+        limit = THREAD_REGISTERS if settings.linker == "warp" else self._register_limit(found)
         return found if limit == target.registers else decisions(replace(target, registers=limit))
 
     def _register_limit(self, decisions: Iterable[LoopDecision]) -> int:
