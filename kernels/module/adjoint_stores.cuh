@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Adjoints of stores: the tile's gradient receives the array's gradient, which becomes zero. Warp computes the index of each
-// element and checks it. Here a tile that lies inside an array with contiguous rows needs neither.
+// element and checks it. Here a tile that lies inside an array with contiguous rows needs neither. Tiles with few elements keep
+// Warp's adjoint, because two ways take more registers, which small products do not have.
 #pragma once
 
 #include "arch/memory.cuh"
 #include "module/loads.cuh"
+
+namespace wt_module {
+
+// True for tiles whose threads have so many elements that an index for each is much of the code.
+template <typename Shape> inline constexpr bool has_many_elements = Shape::size() > 2 * WP_TILE_BLOCK_DIM;
+
+}  // namespace wt_module
 
 namespace wp {
 
@@ -16,7 +24,7 @@ inline __device__ void adj_tile_store(array_t<T>& array, int x, int y, tile_regi
                                       tile_register_t<T, tile_layout_register_t<Shape>>& adj_tile)
 {
     using Layout = tile_layout_register_t<Shape>;
-    if constexpr (Shape::N == 2 && Layout::Aligned) {
+    if constexpr (Shape::N == 2 && Layout::Aligned && wt_module::has_many_elements<Shape>) {
         const tile_global_t<T, Shape> region(array, tile_coord(x, y));
         T* const gradient = adj_array.data ? adj_array.data : array.grad;
         char* start;
@@ -43,8 +51,8 @@ inline __device__ void adj_tile_store(array_t<T>& array, int x, int y, tile_shar
                                       int adj_x, int adj_y, tile_shared_t<T, Layout, Owner>& adj_tile)
 {
     using namespace wt_module;
-    if constexpr (has_whole_vectors<T, Layout>() && VECTOR_BYTES % sizeof(T) == 0) {
-        using Shape = typename Layout::Shape;
+    using Shape = typename Layout::Shape;
+    if constexpr (has_whole_vectors<T, Layout>() && VECTOR_BYTES % sizeof(T) == 0 && has_many_elements<Shape>) {
         constexpr int COUNT = VECTOR_BYTES / static_cast<int>(sizeof(T));
         const tile_global_t<T, Shape> region(array, tile_coord(x, y));
         T* const gradient = adj_array.data ? adj_array.data : array.grad;

@@ -11,7 +11,7 @@ from tests.heuristics.test_main_loop import variant_of
 from warp_tiles.codegen.loops import LoopTarget
 from warp_tiles.codegen.sum_stores import SumStore
 from warp_tiles.codegen.trace import Array, Node, Scalar, Tile
-from warp_tiles.gemm.dtypes import DType
+from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
 from warp_tiles.gemm.variant import GemmVariant, Precision
 
 M, N, K = 64, 64, 32
@@ -119,7 +119,7 @@ def of(
 ) -> SumStore | str:
     """The same for operands of a type, each contiguous along its rows ("r") or columns ("c")."""
     result: DType = "float64" if dtype == "float64" else "float32"
-    k = 16 if dtype == "float64" else 32
+    k = 16 if DTYPE_BYTES[dtype] > 2 and precision == "default" else 32
     return of_variant(variant_of(128, 64, k, 128, 90, dtype, result, layout, precision), stored)
 
 

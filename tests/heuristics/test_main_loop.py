@@ -171,6 +171,36 @@ def test_the_register_limit_of_the_module(registers: int, sums: int | None, stag
     assert (found.stages, found.blocks) == (stages, blocks)
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "threads", "found"),
+    [
+        (128, 64, 32, 64, "fma has stages if 8 warps of a multiprocessor are resident, and there are 6"),
+        (128, 64, 32, 128, "a multiprocessor has 2 blocks of 128 threads with them, and 3 without"),
+        (64, 128, 32, 128, "a multiprocessor has 2 blocks of 128 threads with them, and 3 without"),
+        (64, 128, 16, 128, 4),
+        (64, 64, 32, 64, 3),
+        (64, 64, 64, 128, 3),
+        (128, 128, 32, 128, 3),
+    ],
+)
+def test_loops_by_fma_with_few_resident_blocks(m: int, n: int, k: int, threads: int, found: int | str) -> None:
+    """Where double buffers are as good, few blocks that wait for their loads are not."""
+    variant = variant_of(m, n, k, threads, dtype="float32", layout="cr")
+    product = staged_product(variant, ALL)
+    assert isinstance(product, StagedProduct)
+    tiles = 4 * (k * (m + n) + m * n)
+
+    def stages(or_two_buffers: bool) -> int | str:
+        loop = main_loop(
+            [(variant, product)], 4 * k * (m + n), tile_bytes=tiles, idle_bytes=tiles, at_end=True,
+            or_two_buffers=or_two_buffers,
+        )  # fmt: skip
+        return loop.stages if isinstance(loop, MainLoop) else loop
+
+    assert stages(True) == found
+    assert isinstance(stages(False), int)
+
+
 def test_sums_of_all_products_decide_about_resident_blocks() -> None:
     variant = variant_of(64, 64, 32, 128, 80)
     product = staged_product(variant, ALL)

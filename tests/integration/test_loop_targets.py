@@ -161,6 +161,16 @@ def test_stages_fit_the_register_limit_of_the_module(
     assert (loop["stages"], plan["register_limit"]) == (stages, limit)
 
 
+def test_no_memory_is_reserved_for_a_stage_that_is_not_used(tmp_path: Path) -> None:
+    """The kernel reserves what a link by Warp needs too. With a fourth stage only one block would be resident."""
+    module = load(FLOAT32.format(**SMALL, backward=False), block_dim=256)
+    compile_module(module, tmp_path, 90)
+    (meta,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.meta"))
+    tiles = 4 * (32 * (128 + 128) + 128 * 128)
+    (found,) = (value for name, value in meta.items() if name.endswith("forward_smem_bytes"))
+    assert tiles < found < tiles + 4096
+
+
 def test_the_register_limit_of_another_architecture_counts_too() -> None:
     module = load(FLOAT32.format(**SMALL, backward=False), block_dim=256)
     plan = warp_tiles.plan(module, arch=100, block_dim=256).to_json()

@@ -29,7 +29,13 @@ from warp_tiles.codegen.zeros import fill_before, holds_zeros
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
-from warp_tiles.heuristics.main_loop import main_loop, prefers_two_buffers, staged_product, uses_fma
+from warp_tiles.heuristics.main_loop import (
+    competes_with_two_buffers,
+    main_loop,
+    prefers_two_buffers,
+    staged_product,
+    uses_fma,
+)
 
 _LARGE_SIDE = 128  # of a tile of C
 
@@ -116,6 +122,7 @@ def plan_ring(
     if problem := problem_of_order(block, loads, products):
         return problem
     questions: list[tuple[GemmVariant, tuple[Tile, Tile]]] = []
+    fixes_fields = replace(target.choice, family=None) != LoopChoice()
     roots = {tile.name: tile for load in loads for tile in load.results if isinstance(tile, Tile)}
     for product in products:
         assert product.operation.product is not None
@@ -127,7 +134,6 @@ def plan_ring(
         operands = loaded_operands(function, product, variant, roots)
         if isinstance(operands, str):
             return operands
-        fixes_fields = replace(target.choice, family=None) != LoopChoice()
         if not fixes_fields and (reason := prefers_two_buffers(variant)):
             return reason
         questions.append((variant, operands))
@@ -156,6 +162,7 @@ def plan_ring(
         around_bytes=around,
         sums=sum({product.array: answer.sums for product, (_, answer) in zip(products, chosen)}.values()),
         registers=target.registers,
+        or_two_buffers=not fixes_fields and all(competes_with_two_buffers(asked) for asked, _ in questions),
         choice=target.choice,
     )
     if isinstance(answered, str):
