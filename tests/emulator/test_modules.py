@@ -272,7 +272,7 @@ MUTANTS = {
     ),
     "a tile larger than the array": Mutant(edited(r" && last >= 0 && ", " && "), "out of bounds", (60, 96, 64)),
     "misaligned loads": Mutant(
-        edited(r"reinterpret_cast<uint64_t>\(start\) % VECTOR_BYTES == 0 && inside;", "inside;"), "misaligned"
+        edited(r"whole = whole && reinterpret_cast<uint64_t>\(start\) % VECTOR_BYTES == 0;", ""), "misaligned"
     ),
     "no barrier after added gradients": Mutant(
         edited(r"WP_TILE_SYNC\(\);  // other threads zero the gradient next", "//"), "races", backward=True
