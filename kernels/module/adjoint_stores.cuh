@@ -11,7 +11,7 @@
 namespace wt_module {
 
 // True for tiles whose threads have so many elements that an index for each is much of the code.
-template <typename Shape> inline constexpr bool has_many_elements = Shape::size() > 24 * WP_TILE_BLOCK_DIM;
+template <typename Shape> inline constexpr bool has_many_elements = Shape::size() > 32 * WP_TILE_BLOCK_DIM;
 
 }  // namespace wt_module
 
