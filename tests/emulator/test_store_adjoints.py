@@ -355,3 +355,32 @@ def test_gradients_are_those_of_warps_statements(machine: Machine, tmp_path: Pat
             assert np.any(whole.arrays[name] != 0)
             np.testing.assert_allclose(banded.arrays[name], whole.arrays[name], rtol=1e-5, atol=1e-4)
         assert not banded.arrays["adj_C"].any()
+
+
+COPY = """
+@wp.kernel
+def copied(A: wp.array2d(dtype=wp.float32), W: wp.array2d(dtype=wp.float32), C: wp.array2d(dtype=wp.float32)):
+    i = wp.tid()
+    a = wp.tile_load(A, shape=(32, 32), storage="shared")
+    c = wp.tile_matmul(a, a)
+    w = wp.tile_load(W, shape=(48, 64), offset=(i * 48, 0){storage})
+    wp.tile_store(C, w, offset=(i * 48, 0))
+"""
+
+
+@pytest.mark.parametrize("storage", ["register", "shared"])
+@pytest.mark.parametrize(("rows", "columns"), [(96, 64), (90, 62)])
+def test_plain_stores_of_many_elements(machine: Machine, tmp_path: Path, storage: str, rows: int, columns: int) -> None:
+    """48 elements of each of 64 threads: whole tiles, and tiles at an edge."""
+    module = load(COPY.format(storage=f', storage="{storage}"'), block_dim=64)
+    with warp_tiles.enabled():
+        generated = generate(module, tmp_path / "m", 90, 64)
+    draw = np.random.default_rng(1)
+    a, of_a = np.ones((32, 32), np.float32), np.zeros((32, 32), np.float32)
+    w, g, of_w = (draw.integers(-9, 10, (rows, columns)).astype(np.float32) for _ in range(3))
+    outcome = EmulatedKernels(machine, generated).backward(
+        module.copied, (2,), [a, w, np.zeros_like(w)], [of_a, of_w.copy(), g.copy()]
+    )
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["adj_W"], of_w + g)
+    assert not outcome.arrays["adj_C"].any()
