@@ -281,13 +281,27 @@ def main_loop(
     best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
     without = _resident_blocks(variant, used, around_bytes + tile_bytes)
     is_free = choice.stages is None and product.instruction != "wgmma"
-    warps = best.blocks * threads // LANES
-    if is_free and or_two_buffers and warps < LEAST_WARPS:
+    reason = _too_few_blocks(best, product, threads, without, or_two_buffers) if is_free else ""
+    return reason or best
+
+
+def _too_few_blocks(loop: MainLoop, product: StagedProduct, threads: int, without: int, or_two_buffers: bool) -> str:
+    """The reason why few resident blocks are slower than double buffers; empty if they are not.
+
+    Args:
+        loop: The pipeline with stages.
+        product: Its first product.
+        threads: Threads of a block.
+        without: Resident blocks without stages.
+        or_two_buffers: That of :func:`main_loop`.
+    """
+    warps = loop.blocks * threads // LANES
+    if or_two_buffers and warps < LEAST_WARPS:
         return f"fma has stages if {LEAST_WARPS} warps of a multiprocessor are resident, and there are {warps}"
-    wait = or_two_buffers and product.sums >= _MANY_FMA_SUMS and best.blocks < _LEAST_FMA_BLOCKS
-    if is_free and (wait or warps < LEAST_WARPS) and best.blocks < without:
-        return f"a multiprocessor has {best.blocks} blocks of {threads} threads with them, and {without} without"
-    return best
+    many_sums = or_two_buffers and product.sums >= _MANY_FMA_SUMS
+    if loop.blocks < without and (warps < LEAST_WARPS or (many_sums and loop.blocks < _LEAST_FMA_BLOCKS)):
+        return f"a multiprocessor has {loop.blocks} blocks of {threads} threads with them, and {without} without"
+    return ""
 
 
 def _is_possible(product: StagedProduct, stages: int, in_flight: int, per_barrier: int) -> bool:
