@@ -17,10 +17,8 @@ import json
 import lzma
 import os
 import statistics
-import struct
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from benchmarks.machine import ROOT, gpu_record, source_digest
 from benchmarks.speed.builds import Build, BuildStore
 from benchmarks.speed.builds import Cell as AnyCell
 from benchmarks.speed.cells import PARTS, Cell, Entry, Part
+from benchmarks.speed.cubin import sections
 from benchmarks.speed.ratios import geometric_mean
 
 Row = dict[str, Any]
@@ -80,17 +79,7 @@ class StateBuildStore(BuildStore):
 def machine_code(store: BuildStore, entry: Entry) -> list[bytes]:
     """Returns the machine code of a finished build: the ELF sections of its functions."""
     (packed,) = store.folder(entry.builds["tiles"]).glob("*.cubin.xz")
-    return list(_code_sections(lzma.decompress(packed.read_bytes())))
-
-
-def _code_sections(data: bytes) -> Iterator[bytes]:
-    (table,) = struct.unpack_from("<Q", data, 40)
-    size, count, names = struct.unpack_from("<HHH", data, 58)
-    headers = [struct.unpack_from("<IIQQQQ", data, table + number * size) for number in range(count)]
-    strings = headers[names][4]
-    for name, _, _, _, offset, length in headers:
-        if data.startswith(b".text.", strings + name):
-            yield data[offset : offset + length]
+    return [content for name, content in sections(lzma.decompress(packed.read_bytes())) if name.startswith(".text.")]
 
 
 def measure(entry: Entry, part: Part, stores: dict[str, BuildStore], device: str, repeats: int) -> Row:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import warp_tiles
+from benchmarks.speed.cubin import sections, string_at
 from tests.integration.helpers import compile_module, load
 
 KERNEL = """
@@ -36,35 +37,23 @@ CASES = {
     "fp32 24x24x24 and its adjoint": (("float32", "default", (24, 24, 24), 64, True), {"forward": 56, "backward": 136}),
 }
 SLACK = 7  # registers are allocated in eights
-
-
-REGISTERS_OF = 0x2F  # EIATTR_REGCOUNT in the section .nv.info: a symbol's number, and its registers
+REGISTERS_OF = 0x2F  # EIATTR_REGCOUNT in the section .nv.info: the number of a symbol, and its registers
 
 
 def registers(cubin: bytes) -> dict[str, int]:
     """Registers of a thread, by the last part of the kernels' names."""
-    (table,) = struct.unpack_from("<Q", cubin, 40)
-    size, count, names = struct.unpack_from("<HHH", cubin, 58)
-    headers = [struct.unpack_from("<IIQQQQ", cubin, table + number * size) for number in range(count)]
-    strings = headers[names][4]
-    sections = {text(cubin, strings + name): (offset, length) for name, _, _, _, offset, length in headers}
-    (symbols, _), (symbol_names, _) = sections[".symtab"], sections[".strtab"]
+    content = dict(sections(cubin))
+    attributes, symbols, names = (content[name] for name in (".nv.info", ".symtab", ".strtab"))
     found = {}
-    at, length = sections[".nv.info"]
-    end = at + length
-    while at < end:
-        kind, attribute, value = struct.unpack_from("<BBH", cubin, at)
+    at = 0
+    while at < len(attributes):
+        kind, attribute, value = struct.unpack_from("<BBH", attributes, at)
         if attribute == REGISTERS_OF:
-            symbol, number = struct.unpack_from("<II", cubin, at + 4)
-            (name,) = struct.unpack_from("<I", cubin, symbols + 24 * symbol)
-            found[text(cubin, symbol_names + name).rsplit("_", 1)[1]] = number
+            symbol, number = struct.unpack_from("<II", attributes, at + 4)
+            (name,) = struct.unpack_from("<I", symbols, 24 * symbol)
+            found[string_at(names, name).rsplit("_", 1)[1]] = number
         at += 4 + (value if kind == 4 else 0)
     return found
-
-
-def text(data: bytes, at: int) -> str:
-    """A string that ends with a zero byte."""
-    return data[at : data.index(b"\0", at)].decode()
 
 
 @pytest.mark.usefixtures("enabled")
