@@ -29,7 +29,7 @@ def built_functions(built: Sequence[Artifact]) -> dict[Variant, DeviceFunction]:
 
 def with_loops(plan: ModulePlan, generated: GeneratedModule) -> ModulePlan:
     """The plan with the treatment of each loop, and with the register limit that its sums need."""
-    loops = generated.loops(planned_functions(plan), plan.settings, linked=may_be_linked_here(plan))
+    loops = generated.loops(planned_functions(plan), plan.settings, suffix=may_have_suffix(plan))
     return with_register_limit(replace(plan, loops=loops, whole_products=generated.whole_products()))
 
 
@@ -37,20 +37,20 @@ def reserved_bytes(plan: ModulePlan, generated: GeneratedModule) -> dict[str, tu
     """Bytes of shared memory that functions of a module need beyond their tiles, by the functions' labels.
 
     The second number is that of the reverse pass, beyond the tiles and their gradients. Both suffice also if the module
-    is linked by Warp after all.
+    is compiled without the suffix after all.
     """
     functions = planned_functions(plan)
     reserved: dict[str, tuple[int, int]] = {}
-    for linked in {may_be_linked_here(plan), False}:
-        for label, needed in generated.reserved_bytes(functions, plan.settings, linked=linked).items():
+    for suffix in {may_have_suffix(plan), False}:
+        for label, needed in generated.reserved_bytes(functions, plan.settings, suffix=suffix).items():
             forward, backward = reserved.get(label, (0, 0))
             reserved[label] = max(forward, needed[0]), max(backward, needed[1])
     return reserved
 
 
-def may_be_linked_here(plan: ModulePlan) -> bool:
-    """True if warp_tiles may link the module: for ``sm_90a`` too, with a register limit. Warp's link has neither."""
-    return plan.settings.linker != "warp" and not plan.debug
+def may_have_suffix(plan: ModulePlan) -> bool:
+    """True if the module may be compiled for ``sm_90a``. Warp's own link has the target that the user sets."""
+    return plan.arch == 90 and plan.settings.linker != "warp" and not plan.debug
 
 
 def is_as_planned(record: ModuleRecord) -> bool:

@@ -18,7 +18,7 @@ from warp_tiles.build.functions import (
     built_functions,
     foreign_inputs,
     is_as_planned,
-    may_be_linked_here,
+    may_have_suffix,
     payloads_of,
     planned_functions,
 )
@@ -64,16 +64,16 @@ class ModuleBuild:
         self._settings = plan.settings
         self._context = engine.build_context(plan.settings)
 
-    def text(self, built: Sequence[Artifact] | None = None, *, linked: bool | None = None) -> str:
+    def text(self, built: Sequence[Artifact] | None = None, *, suffix: bool | None = None) -> str:
         """The source that calls the built functions or, by default, those of the plan.
 
         Args:
             built: The built functions.
-            linked: True for a cubin that is linked here; by default as the plan says.
+            suffix: True if it may need ``sm_90a``; by default as the plan says.
         """
         functions = planned_functions(self.plan) if built is None else built_functions(built)
-        here = may_be_linked_here(self.plan) if linked is None else linked
-        return self._generated.text(functions, self._settings, linked=here)
+        allowed = may_have_suffix(self.plan) if suffix is None else suffix
+        return self._generated.text(functions, self._settings, suffix=allowed)
 
     def start(self) -> None:
         """Start the variants without waiting for them, unless the linked module itself may be cached.
@@ -129,7 +129,7 @@ class ModuleBuild:
         if not payloads or module.keywords.get("lineinfo") or self._warp_link_reason(module, foreign):
             return
         module = self._with_suffix(module)
-        text = self.text(artifacts, linked=module.output == "cubin" and may_be_linked_here(self.plan))
+        text = self.text(artifacts, suffix=module.output == "cubin" and may_have_suffix(self.plan))
         context = self._engine.build_context(self._settings, low_priority=True)
         request = self._compile_request(module, text)
         compiled = result_of(context.compile_module(request, module, self._generated.prefix))
@@ -226,7 +226,7 @@ class ModuleBuild:
             for v in self.plan.needed
             if v.variant is not None and v.provider != "scalar"
         ]
-        return self._record(artifacts, "", output_path, linked=may_be_linked_here(self.plan), found=True)
+        return self._record(artifacts, "", output_path, suffix=may_have_suffix(self.plan), found=True)
 
     def _built(
         self,
@@ -246,8 +246,8 @@ class ModuleBuild:
         payloads = payloads_of(artifacts)
         foreign += foreign_inputs(artifacts)
         reason = self._warp_link_reason(module, foreign) if payloads else "no function was built for it"
-        linked = module.output == "cubin" and not reason and may_be_linked_here(self.plan)
-        text = self.text(artifacts, linked=linked)
+        suffix = module.output == "cubin" and not reason and may_have_suffix(self.plan)
+        text = self.text(artifacts, suffix=suffix)
         if text != source_path.read_text("utf-8"):  # a product fell back to another function or to the scalar path
             write_atomic(source_path, text.encode("utf-8"))
             early = None
@@ -256,16 +256,16 @@ class ModuleBuild:
         elif not reason:
             with marked(self._settings.nvtx, f"link {self.plan.name}"):
                 reason = self._link(module, source_path, output_path, early, payloads)
-            if reason and linked:
-                linked = False
-                write_atomic(source_path, self.text(artifacts, linked=False).encode("utf-8"))
+            if reason and suffix:
+                suffix = False
+                write_atomic(source_path, self.text(artifacts, suffix=False).encode("utf-8"))
         if reason:
             with self._phases.measured(WARP_LINK), marked(self._settings.nvtx, f"link {self.plan.name} by Warp"):
                 warp_build([*warp_inputs, *payloads])
-        return self._record(artifacts, reason, output_path, linked=linked)
+        return self._record(artifacts, reason, output_path, suffix=suffix)
 
     def _record(
-        self, artifacts: Sequence[Artifact], reason: str, output_path: Path, *, linked: bool, found: bool = False
+        self, artifacts: Sequence[Artifact], reason: str, output_path: Path, *, suffix: bool, found: bool = False
     ) -> ModuleRecord:
         return ModuleRecord(
             self.plan,
@@ -276,7 +276,7 @@ class ModuleBuild:
             os.path.getsize(output_path),
             now_s() - self._started,
             self._generated.loops(
-                planned_functions(self.plan) if found else built_functions(artifacts), self._settings, linked=linked
+                planned_functions(self.plan) if found else built_functions(artifacts), self._settings, suffix=suffix
             ),
             started_at_s=self._started,
             phases=self._phases.found,

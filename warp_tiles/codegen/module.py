@@ -92,14 +92,14 @@ class GeneratedModule:
         return prefix_of(self.source)
 
     def loops(
-        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, linked: bool = True
+        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, suffix: bool = True
     ) -> tuple[PlannedLoop, ...]:
         """Returns the decision about each loop that contains products, once for each kernel that runs the loop.
 
         Args:
             functions: The functions that are built, by variant.
             settings: The settings of the module.
-            linked: True if warp_tiles links a cubin, for a target such as ``sm_90a`` and with a register limit.
+            suffix: True if the module may be compiled for an architecture-specific target such as ``sm_90a``.
         """
         return tuple(
             PlannedLoop(
@@ -118,7 +118,7 @@ class GeneratedModule:
                 decision.store_reason,
                 decision.operands,
             )
-            for decision in self._decide(functions, settings, linked)
+            for decision in self._decide(functions, settings, suffix)
             for kernel in self.trace.kernels_of.get(decision.function, ())
         )
 
@@ -147,35 +147,35 @@ class GeneratedModule:
         return f"the adjoint kernel: {found}" if isinstance(found, str) else WHOLE_GRADIENTS
 
     def reserved_bytes(
-        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, linked: bool
+        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, suffix: bool
     ) -> dict[str, tuple[int, int]]:
         """Returns the bytes of shared memory that functions need beyond their tiles, by the functions' labels.
 
         The second number is that of the reverse pass, beyond the tiles and their gradients.
         """
         reserved: dict[str, tuple[int, int]] = {}
-        for decision in self._decide(functions, settings, linked):
+        for decision in self._decide(functions, settings, suffix):
             needed = decision.extra_bytes, decision.reverse_extra_bytes
             if any(needed):
                 forward, backward = reserved.get(decision.function, (0, 0))
                 reserved[decision.function] = max(forward, needed[0]), max(backward, needed[1])
         return reserved
 
-    def text(self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, linked: bool = True) -> str:
+    def text(self, functions: Mapping[Variant, DeviceFunction], settings: Settings, *, suffix: bool = True) -> str:
         """Returns the finished source.
 
         Args:
             functions: The functions that were built, by variant. If a needed function of a site is missing, all its
                 products take the scalar path, because Warp's templates look only at the forward function.
             settings: The settings of the module.
-            linked: See :meth:`loops`.
+            suffix: See :meth:`loops`.
         """
         complete = [site for site in self._product_sites() if self._is_complete(site, functions)]
         calls = _Calls({s.placeholder(role): SCALAR_FUNCTION for s in self.session.sites for role in s.roles})
         self._call_solvers(calls, functions)
         self._call_products(calls, complete, functions)
         macros = Macros()
-        decisions = self._decide(functions, settings, linked)
+        decisions = self._decide(functions, settings, suffix)
         for decision in decisions:
             if decision.instruction:
                 continue
@@ -252,15 +252,15 @@ class GeneratedModule:
         return bool(site.variants) and all(site.variants[role] in functions for role in self._needed(site))
 
     def _decide(
-        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, linked: bool
+        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, suffix: bool
     ) -> tuple[LoopDecision, ...]:
-        key = frozenset(functions.items()), settings, linked
+        key = frozenset(functions.items()), settings, suffix
         if key not in self._decisions:
-            self._decisions[key] = self._decide_loops(functions, settings, linked)
+            self._decisions[key] = self._decide_loops(functions, settings, suffix)
         return self._decisions[key]
 
     def _decide_loops(
-        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, linked: bool
+        self, functions: Mapping[Variant, DeviceFunction], settings: Settings, suffix: bool
     ) -> tuple[LoopDecision, ...]:
         sums: dict[int, LoopSums | str] = {}
         for site in self._product_sites():
@@ -278,7 +278,7 @@ class GeneratedModule:
                 for decision in decide(self.trace, function, sums, ahead=settings.wide_moves, target=target)
             )
 
-        target = self._loop_target(functions, settings, linked)
+        target = self._loop_target(functions, settings, suffix)
         found = decisions(target)
         limit = THREAD_REGISTERS if settings.linker == "warp" else self._register_limit(found)
         return found if limit == target.registers else decisions(replace(target, registers=limit))
@@ -289,7 +289,7 @@ class GeneratedModule:
         blocks = resident_blocks(threads, own_templates=True, loops=decisions)
         return max_registers(threads, blocks) or THREAD_REGISTERS
 
-    def _loop_target(self, functions: Mapping[Variant, DeviceFunction], settings: Settings, linked: bool) -> LoopTarget:
+    def _loop_target(self, functions: Mapping[Variant, DeviceFunction], settings: Settings, suffix: bool) -> LoopTarget:
         """What the loops of the module may use."""
         if not settings.loop_sums:
             return LoopTarget(obstacle="the setting loop_sums is off")
@@ -306,9 +306,9 @@ class GeneratedModule:
         asked = "" if choice == LoopChoice() else f"{settings.named('main_loop')} is '{settings.main_loop}'"
         if choice.family == "mma":
             return LoopTarget(variants, mma, asked, choice)
-        if choice.family == "wgmma" and not (linked and self.session.arch == 90):
+        if choice.family == "wgmma" and not (suffix and self.session.arch == 90):
             return LoopTarget(obstacle=f"{asked}, and wgmma needs a cubin for sm_90a that is linked here")
-        if not linked and self.session.arch == 90:
+        if not suffix and self.session.arch == 90:
             return LoopTarget(variants, mma, "wgmma needs a cubin for sm_90a that is linked here", choice)
         return LoopTarget(variants, ("wgmma",) if choice.family else ("wgmma", *mma), asked, choice)
 
