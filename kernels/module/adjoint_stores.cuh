@@ -2,7 +2,7 @@
 //
 // Adjoints of stores: the tile's gradient receives the array's gradient, which becomes zero. Warp computes the index of each
 // element and checks it. Here a tile that lies inside an array with contiguous rows needs neither. Tiles with few elements keep
-// Warp's adjoint, because two ways take more registers, which small products do not have.
+// Warp's adjoint. A second path takes registers, and small products gain more from resident blocks.
 #pragma once
 
 #include "arch/memory.cuh"

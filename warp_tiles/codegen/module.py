@@ -284,7 +284,7 @@ class GeneratedModule:
         return found if limit == target.registers else decisions(replace(target, registers=limit))
 
     def _register_limit(self, decisions: Iterable[LoopDecision]) -> int:
-        """Registers of a thread in the module if it is linked here, as far as its loops decide."""
+        """Registers of a thread in the module if warp_tiles links it, as far as its loops decide."""
         threads = self.session.block_dim
         blocks = resident_blocks(threads, own_templates=True, loops=decisions)
         return max_registers(threads, blocks) or THREAD_REGISTERS

@@ -31,7 +31,7 @@ _USEFUL_STAGES = 4  # more hide no more latency
 LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
 _REGISTER_LINES, _REGISTER_STEP = 64, 16  # of a warpgroup's operand in registers, along M or N and along K
 _LEAST_FMA_SUMS = 32  # of a thread
-_MANY_FMA_SUMS, _LEAST_FMA_BLOCKS = 64, 3  # with so many sums of a thread, fewer blocks wait for each other
+_MANY_FMA_SUMS, _LEAST_FMA_BLOCKS = 64, 3  # with so many sums of a thread, two blocks were slower than double buffers
 OTHER_REGISTERS = 56  # of a thread besides its sums: addresses, descriptors and the loop itself
 _AUTO = LoopChoice()
 _SHORT_BYTES = 64  # of K in an iteration: two steps of wgmma, which are too short to cover the wait for them
@@ -87,8 +87,8 @@ def competes_with_two_buffers(variant: GemmVariant) -> bool:
 def prefers_two_buffers(variant: GemmVariant) -> str:
     """The reason why a loop keeps double buffers although it could have stages; empty if it has none.
 
-    On an H200, stages made fp32 loops 1.03 to 1.10 times as fast if a thread has 32 sums or more
-    (``benchmarks/results/loops.json``). Loops with fewer sums are not measured.
+    On an H200, stages made fp32 loops with enough resident blocks 1.03 to 1.08 times as fast if a thread has 32 sums or
+    more (``benchmarks/results/loops.json``). Loops with fewer sums are not measured.
 
     Args:
         variant: The forward product, with its operands as they lie in tiles.
@@ -244,8 +244,9 @@ def main_loop(
         around_bytes: Bytes of the tiles of functions that call this one.
         sums: Registers of a thread that hold sums of all products; None for one product.
         registers: Registers of a thread that the link of the module allows.
-        or_two_buffers: True if double buffers are as good where few blocks are resident with stages: on an H200,
-            128x64x32 tiles of fp32 were 1.11 times as fast with them (128 threads), and 1.43 times (64 threads).
+        or_two_buffers: True if double buffers are better where few blocks are resident with stages. On an H200,
+            128x64x32 tiles of fp32 were 1.11 times as fast with them with 128 threads, and 1.43 times with 64 threads
+            (``benchmarks/results/against_1acdb96.json``).
         choice: What the settings fix.
     """
     variant, product = products[0]

@@ -257,7 +257,8 @@ def most_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
     return multiprocessors if alone else 0
 
 
-# sides of tiles, larger tiles, elements of K in a step, elements of a tile from which a block has 256 threads
+# sides of tiles, larger tiles, elements of K in a step, elements of a tile from which a block has 256 threads: for
+# float64 none, as they would have too few registers
 _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = {
     "float16": ((16, 32, 64, 128), ((128, 256), (256, 128)), 64, 128 * 256),
     "tf32": ((16, 32, 64, 128), ((256, 128), (128, 256)), 32, 128 * 256),
