@@ -7,6 +7,7 @@ Times are medians by CUDA events, so they include what the host does between two
 compared with float64, relative to the largest element. The kinds of rows, and what torch computes:
 
     product     torch.matmul into a given array, or torch.bmm for a batch
+    drawn       the same for random sizes, types and layouts, which a user may have; always the same ones
     backward    two torch.matmul for the gradients of both operands; warp_tiles.matmul's tape also adds to the gradients
     layer       gelu(linear(x, w, bias)): eager and by torch.compile. linear(x, w, bias) alone, to see what GELU costs
 """
@@ -18,9 +19,10 @@ import importlib
 import json
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -37,7 +39,8 @@ class Row:
     """One comparison: m x k by k x n elements, batch times.
 
     Attributes:
-        kind: ``product``, ``skinny``, ``backward`` or ``layer``.
+        kind: ``product``, ``drawn``, ``skinny``, ``backward`` or ``layer``.
+        layout: ``t`` in place of ``n`` for an operand whose columns are contiguous in memory, A first.
     """
 
     kind: str
@@ -46,6 +49,7 @@ class Row:
     n: int
     k: int
     batch: int = 1
+    layout: str = "nn"
 
     @property
     def stored(self) -> str:
@@ -55,7 +59,8 @@ class Row:
     @property
     def name(self) -> str:
         batch = f"{self.batch} x " if self.batch > 1 else ""
-        return f"{self.kind} {self.dtype} {batch}{self.m}x{self.n}x{self.k}"
+        layout = f" {self.layout}" if self.layout != "nn" else ""
+        return f"{self.kind} {self.dtype} {batch}{self.m}x{self.n}x{self.k}{layout}"
 
     @property
     def flops(self) -> int:
@@ -64,6 +69,24 @@ class Row:
 
 
 WIDE = 4096  # the long side of skinny products
+DRAWN = 60
+DRAWN_FLOPS = (1e9, 1e12)  # shorter products measure the host
+
+
+def drawn_rows() -> Iterator[Row]:
+    """Yields products of random types, layouts and sizes of 64 to 8192. A third of the sizes are multiples of 64, and
+    another third multiples of 8."""
+    random = Random(0)
+    count = 0
+    while count < DRAWN:
+        dtype = random.choice(("float16", "bfloat16", "tf32", "float32", "float64"))
+        m, n, k = (round(2 ** random.uniform(6, 13) / part) * part for part in random.choices((1, 8, 64), k=3))
+        row = Row("drawn", dtype, m, n, k, layout=random.choice(("nn", "nt", "tn", "tt")))
+        if DRAWN_FLOPS[0] <= row.flops <= DRAWN_FLOPS[1]:
+            yield row
+            count += 1
+
+
 ROWS = (
     *(Row("product", dtype, size, size, size) for dtype in ("float16", "bfloat16") for size in (2048, 4096, 8192)),
     *(Row("product", dtype, 4096, 4096, 4096) for dtype in ("tf32", "float32", "float64")),
@@ -74,6 +97,7 @@ ROWS = (
         for number, k in enumerate((1024, 4096, 8192, 16384))
         for side in (16, 32, 64, 128, 256)
     ),
+    *drawn_rows(),
     Row("layer", "float16", 8192, 4096, 4096),  # the last: processes of torch.compile may slow the host down
 )
 
@@ -112,7 +136,11 @@ def operands(torch: Any, row: Row) -> tuple[Any, Any, Any]:
     torch.manual_seed(0)
     batch = (row.batch,) if row.batch > 1 else ()
     dtype = getattr(torch, row.stored)
-    a, b = (torch.randn((*batch, *shape), device="cuda", dtype=dtype) / 8 for shape in ((row.m, row.k), (row.k, row.n)))
+    a, b = (
+        torch.randn((*batch, *(shape if letter == "n" else shape[::-1])), device="cuda", dtype=dtype) / 8
+        for shape, letter in zip(((row.m, row.k), (row.k, row.n)), row.layout, strict=True)
+    )
+    a, b = (x.mT if letter == "t" else x for x, letter in zip((a, b), row.layout, strict=True))
     return a, b, torch.empty((*batch, row.m, row.n), device="cuda", dtype=dtype)
 
 
@@ -202,7 +230,7 @@ def layer(torch: Any, row: Row) -> Sides:
     return Sides(runs, check, config_of(left, right, result, bias=added, epilogue=gelu))
 
 
-KINDS = {"product": product, "skinny": product, "backward": backward, "layer": layer}
+KINDS = {"product": product, "drawn": product, "skinny": product, "backward": backward, "layer": layer}
 
 
 def measure(torch: Any, row: Row) -> dict[str, Any]:
