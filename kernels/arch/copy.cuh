@@ -18,6 +18,16 @@ WT_DEVICE char* mad_wide(int x, int y, char* z)
     return sum;
 }
 
+// Returns x. The compiler does not know it, so it computes values from the result where they are used. It would compute them
+// before a loop otherwise, and keep them in registers.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-mov
+WT_DEVICE int opaque(int x)
+{
+    int same;
+    asm volatile("mov.b32 %0, %1;" : "=r"(same) : "r"(x));
+    return same;
+}
+
 // Starts an async copy of 16 bytes that bypasses L1: cp.async.cg, sm_80.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async
 WT_DEVICE void copy_async_16(u32 to, const void* from)

@@ -4,6 +4,7 @@
 // ldmatrix need it, so their elements are not where Warp's tiles have them.
 #pragma once
 
+#include "arch/memory.cuh"
 #include "arch/wgmma.cuh"
 #include "module/loads.cuh"
 
@@ -39,40 +40,66 @@ inline __device__ constexpr int slot_period(int k) { return k % 32 == 0 ? 32 : k
 
 constexpr int SLOT_ALIGNMENT = 1024;  // bytes; the swizzling pattern repeats after so many
 
-// Loads a tile of an array into a slot, with zeros outside the array: the general case.
-template <typename Layout, typename T, typename Shape, typename Global>
-__device__ void load_slot(unsigned slot, const Global& source)
+// Loads a tile into a slot by async copies of BYTES, with zeros outside the array. All copies must be aligned.
+template <typename Layout, typename T, typename Shape, int BYTES, typename Global>
+inline __device__ void copy_clipped(unsigned slot, const Global& source)
 {
-    constexpr int PER_ROW = Shape::dim(1) * static_cast<int>(sizeof(T)) / VECTOR_BYTES;
-    constexpr int PER_VECTOR = VECTOR_BYTES / static_cast<int>(sizeof(T));
-    const auto& strides = source.data.strides;
-    const char* const array = reinterpret_cast<const char*>(source.data.data);
-    // At an edge of an aligned array, copies of whole vectors fill the rest with zeros.
-    const bool aligned = __isGlobal(array) && strides[1] == sizeof(T) && strides[0] % VECTOR_BYTES == 0
-        && reinterpret_cast<uint64_t>(array) % VECTOR_BYTES == 0 && source.offset[1] % PER_VECTOR == 0 && source.offset[0] >= 0
-        && source.offset[1] >= 0;
+    constexpr int SIZE = static_cast<int>(sizeof(T)), ROWS = Shape::dim(0), PER_ROW = Shape::dim(1) * SIZE / BYTES;
+    constexpr int THREADS = WP_TILE_BLOCK_DIM, ALONG = PER_ROW < THREADS ? PER_ROW : THREADS, PASS_ROWS = THREADS / ALONG;
+    const int64_t stride = source.data.strides[0];
+    const int y = source.offset[0], x = source.offset[1], thread = wt::arch::opaque(static_cast<int>(threadIdx.x));
+    const int rows = min(source.data.shape[0] - y, ROWS), row_bytes = min(source.data.shape[1] - x, Shape::dim(1)) * SIZE;
+    const char* const tile = reinterpret_cast<const char*>(source.data.data) + int64_t(x) * SIZE + stride * y;
+    if (thread >= PASS_ROWS * ALONG)
+        return;
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < Shape::dim(0) * PER_ROW; i += WP_TILE_BLOCK_DIM) {
-        const int row = i / PER_ROW, vector = i % PER_ROW;
-        const unsigned to = slot + Layout::offset(row, vector);
-        if (aligned) {
-            const int y = source.offset[0] + row, x = source.offset[1] + vector * PER_VECTOR;
-            const int left = y < source.data.shape[0] ? source.data.shape[1] - x : 0;
-            const unsigned valid = left <= 0 ? 0 : left < PER_VECTOR ? left * unsigned(sizeof(T)) : VECTOR_BYTES;
-            const char* const from = array + int64_t(strides[0]) * y + int64_t(x) * int64_t(sizeof(T));
-            wt::arch::copy_async_16(to, valid ? from : array, valid);
-        } else {
-            T* const elements = static_cast<T*>(__cvta_shared_to_generic(to));
-            for (int e = 0; e < PER_VECTOR; ++e) {
-                const T* const from = element<T>(source, row * Shape::dim(1) + vector * PER_VECTOR + e);
-                elements[e] = from ? *from : T {};
-            }
+    for (int column = thread % ALONG; column < PER_ROW; column += ALONG) {
+        const int at = column * BYTES;
+        const unsigned inside = max(0, min(row_bytes - at, BYTES));
+        const char* from = tile + stride * (thread / ALONG) + at;
+#pragma unroll 2
+        for (int row = thread / ALONG; row < ROWS; row += PASS_ROWS) {
+            const unsigned to = slot + Layout::offset(row, at / VECTOR_BYTES) + at % VECTOR_BYTES;
+            const unsigned valid = row < rows ? inside : 0;
+            if constexpr (BYTES == VECTOR_BYTES)
+                wt::arch::copy_async_16(to, from, valid);
+            else
+                wt::arch::copy_async<BYTES>(to, from, valid);
+            from += stride * PASS_ROWS;
         }
     }
+}
+
+// Loads a tile of an array into a slot, with zeros outside the array: the general case.
+template <typename Layout, typename T, typename Shape, typename Global>
+inline __device__ void load_slot(unsigned slot, const Global& source)
+{
+    constexpr int SIZE = static_cast<int>(sizeof(T)), WORD = SIZE < 4 ? 4 : SIZE;  // the shortest async copies
+    constexpr int PER_VECTOR = VECTOR_BYTES / SIZE, PER_ROW = Shape::dim(1) / PER_VECTOR, VECTORS = Shape::dim(0) * PER_ROW;
+    const auto& strides = source.data.strides;
+    const unsigned alignment = unsigned(reinterpret_cast<uint64_t>(source.data.data)) | unsigned(strides[0])
+        | unsigned(source.offset[1]) * SIZE;
+    const bool contiguous = __isGlobal(source.data.data) && strides[1] == SIZE && source.offset[0] >= 0 && source.offset[1] >= 0;
+    if (contiguous && alignment % VECTOR_BYTES == 0) {
+        copy_clipped<Layout, T, Shape, VECTOR_BYTES>(slot, source);
+    } else if (contiguous && alignment % WORD == 0) {
+        copy_clipped<Layout, T, Shape, WORD>(slot, source);
+    } else {
+#pragma unroll 1
+        for (int i = wt::arch::opaque(static_cast<int>(threadIdx.x)); i < VECTORS; i += WP_TILE_BLOCK_DIM) {
+            wt::Vector<T, PER_VECTOR> values;
+#pragma unroll
+            for (int e = 0; e < PER_VECTOR; ++e) {
+                const T* const from = element<T>(source, i * PER_VECTOR + e);
+                values.at[e] = from ? *from : T {};
+            }
+            const unsigned to = slot + Layout::offset(i / PER_ROW, i % PER_ROW);
+            wt::arch::store(static_cast<T*>(__cvta_shared_to_generic(to)), values);
+        }
 #if __CUDA_ARCH__ >= 900
-    if (!aligned)  // async copies need no fence, as in CUTLASS's MainloopSm90CpAsyncGmma
-        wt::arch::fence_for_wgmma();
+        wt::arch::fence_for_wgmma();  // async copies need none, as in CUTLASS's MainloopSm90CpAsyncGmma
 #endif
+    }
 }
 
 // Returns a value that is the same in all lanes, so that the compiler knows that it is. It does not compute the value again in

@@ -57,22 +57,14 @@ template <typename Tile> struct TransposingSlotLoader {
 
     template <typename Global> inline __device__ void load(unsigned slot, const Global& source) const
     {
-        const unsigned y = source.offset[0], x = source.offset[1];
-        if (y < unsigned(rows) && x < unsigned(columns)) {
-            const char* const from = thread_start + int64_t(stride) * y + x * unsigned(BYTES);
-            const unsigned first = slot + to;
-#pragma unroll
-            for (int copy = 0; copy < COPIES; copy += WARPS_ACROSS)
-#pragma unroll
-                for (int step = 0; step < STEPS; step += WARPS_ALONG)
-                    if (STEPS % WARPS_ALONG == 0 || first_step + step < STEPS) {
-                        const unsigned group = Layout::after(first ^ copy % OF_GROUP * BYTES, copy / OF_GROUP);
-                        wt::arch::copy_async<BYTES>(group + step * ALONG * Layout::WIDTH,
-                            from + int64_t(stride) * row_of(copy, 0) + step * ALONG * BYTES, unsigned(BYTES));
-                    }
-        } else {
+        const int y = source.offset[0], x = source.offset[1];
+        const auto& array = source.data;
+        if (unsigned(y) < unsigned(rows) && unsigned(x) < unsigned(columns))
+            copy<false>(slot, y, x, ROWS, COLUMNS);
+        else if (__isGlobal(array.data) && array.strides[1] == BYTES && array.strides[0] % BYTES == 0 && y >= 0 && x >= 0)
+            copy<true>(slot, y, x, wt::arch::opaque(array.shape[0] - y), wt::arch::opaque(array.shape[1] - x));
+        else
             load_elements(slot, source);
-        }
     }
 
 private:
@@ -82,13 +74,35 @@ private:
         return copy / OF_GROUP * GROUP + copy % OF_GROUP + lane / ALONG * OF_GROUP;
     }
 
+    // Copies the tile at row y and column x of the array. CLIPPED: only `inside_rows` and `inside_columns` of it lie in the array.
+    template <bool CLIPPED> inline __device__ void copy(unsigned slot, int y, int x, int inside_rows, int inside_columns) const
+    {
+        const char* const from = thread_start + int64_t(stride) * y + unsigned(x) * unsigned(BYTES);
+        const unsigned first = slot + to;
+        if constexpr (CLIPPED) {  // of the thread's first element on
+            const int thread = wt::arch::opaque(static_cast<int>(threadIdx.x));
+            inside_rows -= row_of(thread / 32 % WARPS_ACROSS, thread % 32);
+            inside_columns -= thread / 32 / WARPS_ACROSS * ALONG + thread % ALONG;
+        }
+#pragma unroll
+        for (int copy = 0; copy < COPIES; copy += WARPS_ACROSS)
+#pragma unroll
+            for (int step = 0; step < STEPS; step += WARPS_ALONG)
+                if (STEPS % WARPS_ALONG == 0 || first_step + step < STEPS) {
+                    const unsigned group = Layout::after(first ^ copy % OF_GROUP * BYTES, copy / OF_GROUP);
+                    const bool inside = !CLIPPED || (row_of(copy, 0) < inside_rows && step * ALONG < inside_columns);
+                    wt::arch::copy_async<BYTES>(group + step * ALONG * Layout::WIDTH,
+                        from + int64_t(stride) * row_of(copy, 0) + step * ALONG * BYTES, inside ? unsigned(BYTES) : 0u);
+                }
+    }
+
     // Returns the offset of an element of the tile in a slot.
     static inline __device__ unsigned offset(int row, int column)
     {
         return Layout::offset(column, row / GROUP) + place_in_vector(row % GROUP, column, ALONG) * BYTES;
     }
 
-    // The general case: zeros outside the array, and arrays with any strides.
+    // The general case: arrays with any strides, and offsets below zero.
     template <typename Global> static __device__ void load_elements(unsigned slot, const Global& source)
     {
         const bool is_global = __isGlobal(source.data.data);

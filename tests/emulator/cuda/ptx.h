@@ -11,6 +11,8 @@ namespace wt_ptx {
 
 inline void mad_wide_s32(char*& sum, int x, int y, char* z) { sum = z + (long long)(x) * y; }
 
+inline void mov_b32(int& same, int x) { same = x; }
+
 inline void cp_async_cg_shared_global(unsigned to, const void* from, int bytes)
 {
     wt::emulator::start_copy(to, from, bytes, bytes);
