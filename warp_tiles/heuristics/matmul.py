@@ -17,6 +17,7 @@ from warp_tiles.gemm.hardware import (
     block_shared_bytes,
     multiprocessor_shared_bytes,
 )
+from warp_tiles.heuristics.operand_copies import ALIGNED, OperandLines, is_copied
 
 Operand = Literal["a", "b"]
 Tier = tuple[str, str, str, str, int, int, int, int]
@@ -35,6 +36,8 @@ class MatmulProblem:
         summed: True if C is one matrix, the sum over the batch.
         in_parts: The operand that is a sum of two arrays, so that each step of the loop has two products, or None.
         has_beta: True if C is read.
+        a_alignment, b_alignment: The largest power of two, up to 16, that divides the addresses of the operand's
+            contiguous lines; 0 if none is contiguous.
     """
 
     m: int
@@ -50,6 +53,8 @@ class MatmulProblem:
     summed: bool = False
     in_parts: Operand | None = None
     has_beta: bool = False
+    a_alignment: int = ALIGNED
+    b_alignment: int = ALIGNED
 
     @property
     def sums(self) -> DType:
@@ -85,6 +90,7 @@ class MatmulConfig:
         split_k: The number of slices of K. Several blocks compute one tile of C, each from one slice.
         group: Blocks with consecutive numbers compute ``group`` rows of tiles column by column, so that the L2 cache
             serves their loads.
+        copies_a, copies_b: True if the operand is first copied to lines that are aligned.
     """
 
     tile_m: int
@@ -93,6 +99,8 @@ class MatmulConfig:
     threads: int
     split_k: int = 1
     group: int = 8
+    copies_a: bool = False
+    copies_b: bool = False
 
     def to_json(self) -> dict[str, int]:
         """The configuration as JSON values."""
@@ -101,7 +109,8 @@ class MatmulConfig:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> MatmulConfig:
         """Inverse of :meth:`to_json`."""
-        return MatmulConfig(**{field.name: int(values[field.name]) for field in fields(MatmulConfig)})
+        sizes = [int(values[field.name]) for field in fields(MatmulConfig) if field.type == "int"]
+        return MatmulConfig(*sizes, *(bool(values.get(name, False)) for name in ("copies_a", "copies_b")))
 
 
 @dataclass(frozen=True)
@@ -156,7 +165,8 @@ def choose_matmul(
     multiprocessors: int,
     records: Mapping[Tier, MatmulConfig] | None = None,
 ) -> MatmulConfig:
-    """The measured configuration of the problem's tier, or else the one with the least estimated time.
+    """The measured configuration of the problem's tier, or else the one with the least estimated time, with copies of
+    operands where they save time.
 
     Args:
         problem: The product.
@@ -166,7 +176,26 @@ def choose_matmul(
     """
     if arch is None:
         return _CPU_TILE
-    measured = (records or {}).get(problem.tier)
+    config = _without_copies(problem, arch, multiprocessors, records or {})
+    time = cost_us(problem, config, arch, multiprocessors)
+    a, b = _lines(problem)
+    return replace(config, copies_a=is_copied(a, time), copies_b=is_copied(b, time))
+
+
+def _lines(problem: MatmulProblem) -> tuple[OperandLines, OperandLines]:
+    """The contiguous lines of A and B."""
+    sizes = (("a", problem.m * problem.k), ("b", problem.k * problem.n))
+    elements = {name: problem.batch * size * (1 + (problem.in_parts == name)) for name, size in sizes}
+    return (
+        OperandLines(problem.a, elements["a"], problem.a_alignment, not problem.a_transposed, problem.tf32),
+        OperandLines(problem.b, elements["b"], problem.b_alignment, problem.b_transposed, problem.tf32),
+    )
+
+
+def _without_copies(
+    problem: MatmulProblem, arch: int, multiprocessors: int, records: Mapping[Tier, MatmulConfig]
+) -> MatmulConfig:
+    measured = records.get(problem.tier)
     if measured is not None and problem.in_parts:
         measured = replace(measured, tile_k=measured.tile_k // 2)
     if measured is not None and shared_bytes(problem, measured) <= block_shared_bytes(arch) and not problem.summed:

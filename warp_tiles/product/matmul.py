@@ -119,6 +119,8 @@ def matmul(
             *(type(a), a.dtype, a.shape, a.strides, a.device.alias),
             *(type(b), b.dtype, b.shape, b.strides, b.device.alias),
             *(type(out), out.dtype, out.shape, out.strides, out.device.alias),
+            (a.ptr or 0) % 16,
+            (b.ptr or 0) % 16,
             None if bias is None else (type(bias), bias.dtype, bias.shape, bias.strides, bias.device.alias),
             *options,
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
@@ -14,11 +16,13 @@ from warp_tiles.product.device_functions import types
 from warp_tiles.product.kernels import reduce_kernel, tile_kernel
 from warp_tiles.product.keys import Epilogue
 from warp_tiles.product.launches import THREADS, layout, single
+from warp_tiles.product.padding import PaddedCopy
 from warp_tiles.product.plan import arranged, epilogue_of, kernel_of, problem_of
 from warp_tiles.product.records import records_for
 from warp_tiles.product.views import View, contiguous
 from warp_tiles.product.workspace import workspace
 
+_PART_BYTES = 256  # of a workspace; its parts begin at multiples of it
 PLANNED_GPU = (90, 132)  # compute capability and multiprocessors of plans on a machine without a GPU
 
 
@@ -40,6 +44,12 @@ class Multiplication:
         self._device = device
         call = found.call
         self.config = config or configuration(call, device)
+        self._copies = (
+            PaddedCopy(call.a, 1 + (call.in_parts == "a"), device) if self.config.copies_a else None,
+            PaddedCopy(call.b, 1 + (call.in_parts == "b"), device) if self.config.copies_b else None,
+        )
+        a, b = (copy.view if copy else view for copy, view in zip(self._copies, (call.a, call.b)))
+        call = replace(call, a=a, b=b)
         self._reduction: Reduction | None = None
         config, batch = self.config, call.a.shape[0]
         (_, m, n), rows, columns = call.out.shape, *_tiles(call, self.config)
@@ -53,7 +63,10 @@ class Multiplication:
         elif config.split_k > 1:
             self._counters = batch * rows * columns
             sums = (self._counters * config.split_k, config.tile_m, config.tile_n)
-        self._workspace_bytes = math.prod(sums) * DTYPE_BYTES[call.sums]
+        parts = [math.prod(sums) * DTYPE_BYTES[call.sums], *(copy.size_bytes if copy else 0 for copy in self._copies)]
+        *self._copy_offsets, self._workspace_bytes = itertools.accumulate(
+            -(-part // _PART_BYTES) * _PART_BYTES for part in parts
+        )  # the sums come first
         self._launch = self._prepared(call, out, contiguous(call.sums, sums))
 
     def _prepared(self, call: MatmulCall, out: View, sums: View) -> Any:
@@ -86,7 +99,8 @@ class Multiplication:
 
     def is_current(self) -> bool:
         """True if the modules of its kernels are unmodified."""
-        return self._launch.is_current() and (self._reduction is None or self._reduction.is_current())
+        launches = (self._launch, self._reduction, *self._copies)
+        return all(launch is None or launch.is_current() for launch in launches)
 
     def run(
         self, a: int, b: int, out: int, bias: int | None, alpha: float, beta: float, factor: int | None = None
@@ -104,11 +118,16 @@ class Multiplication:
             self._launch.run((a, b, out, bias, factor), alpha, beta)
             return
         with workspace(self._workspace_bytes, self._counters, self._device) as memory:
+            a, b = (
+                copy.run(operand, memory.start + offset) if copy else operand
+                for copy, operand, offset in zip(self._copies, (a, b), self._copy_offsets)
+            )
             if self._reduction is None:
-                self._launch.run((a, b, out, bias, factor, memory.sums, memory.arrived), alpha, beta)
+                slices = (memory.start, memory.arrived) if self._counters else ()
+                self._launch.run((a, b, out, bias, factor, *slices), alpha, beta)
             else:
-                self._launch.run((a, b, memory.sums), 1.0, 0.0)
-                self._reduction.run(memory.sums, out, bias, alpha, beta, factor)
+                self._launch.run((a, b, memory.start), 1.0, 0.0)
+                self._reduction.run(memory.start, out, bias, alpha, beta, factor)
 
 
 def _operand(view: View, in_parts: bool) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:

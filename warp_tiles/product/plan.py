@@ -76,6 +76,8 @@ def problem_of(call: MatmulCall) -> MatmulProblem:
         call.summed,
         call.in_parts,
         call.has_beta,
+        a.line_alignment,
+        b.line_alignment,
     )
 
 

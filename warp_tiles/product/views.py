@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
+from warp_tiles.heuristics.operand_copies import ALIGNED, STRIDED
 
 
 @dataclass(frozen=True)
@@ -16,11 +18,13 @@ class View:
         dtype: Element type.
         shape: Matrices, rows and columns.
         strides: Distances in bytes between them. The distance between matrices is 0 for a matrix that a batch shares.
+        alignment: The largest power of two, up to 16, that divides the address of the first element.
     """
 
     dtype: DType
     shape: tuple[int, int, int]
     strides: tuple[int, int, int]
+    alignment: int = ALIGNED
 
     @property
     def is_transposed(self) -> bool:
@@ -28,14 +32,39 @@ class View:
         (_, rows, columns), (_, down, along), size = self.shape, self.strides, DTYPE_BYTES[self.dtype]
         return rows > 1 and down == size and (columns == 1 or along != size)
 
+    @property
+    def line_alignment(self) -> int:
+        """The largest power of two, up to 16, that divides the addresses of its contiguous lines: its columns if it is
+        transposed, else its rows. 0 if they have gaps between their elements."""
+        _, lines, length = self.stored.shape
+        far, between, step = self.stored.strides
+        if length > 1 and step != DTYPE_BYTES[self.dtype]:
+            return STRIDED
+        return math.gcd(self.alignment, far, between if lines > 1 else 0)
+
+    @property
+    def stored(self) -> View:
+        """The view or its transpose, so that the elements of a row are adjacent in memory where possible."""
+        return self.transposed() if self.is_transposed else self
+
+    def padded(self) -> View:
+        """The view of a copy whose lines are aligned. A matrix that a batch shares is copied once."""
+        batch, lines, length = self.stored.shape
+        step = DTYPE_BYTES[self.dtype]
+        between = -(-length * step // ALIGNED) * ALIGNED
+        copy = View(self.dtype, (batch, lines, length), (lines * between if self.strides[0] else 0, between, step))
+        return copy.transposed() if self.is_transposed else copy
+
     def transposed(self) -> View:
         """The view with rows and columns exchanged."""
         (batch, rows, columns), (far, down, along) = self.shape, self.strides
-        return View(self.dtype, (batch, columns, rows), (far, along, down))
+        return replace(self, shape=(batch, columns, rows), strides=(far, along, down))
 
     def shared(self, batch: int) -> View:
         """A single matrix as a batch of the same matrix."""
-        return self if self.shape[0] == batch else View(self.dtype, (batch, *self.shape[1:]), (0, *self.strides[1:]))
+        if self.shape[0] == batch:
+            return self
+        return replace(self, shape=(batch, *self.shape[1:]), strides=(0, *self.strides[1:]))
 
     def alone(self) -> View:
         """The first matrix."""
@@ -49,14 +78,15 @@ class View:
     def joined_rows(self) -> View:
         """One matrix with the rows of all matrices."""
         (batch, rows, columns), (_, down, along) = self.shape, self.strides
-        return View(self.dtype, (1, batch * rows, columns), (batch * rows * down, down, along))
+        return replace(self, shape=(1, batch * rows, columns), strides=(batch * rows * down, down, along))
 
 
 def view_of(array: Any, dtype: DType) -> View:
     """The view of a Warp array with 2 or 3 dimensions."""
+    alignment = math.gcd(ALIGNED, array.ptr or 0)
     if len(array.shape) == 2:
-        return View(dtype, (1, *array.shape), (0, *array.strides))
-    return View(dtype, array.shape, array.strides)
+        return View(dtype, (1, *array.shape), (0, *array.strides), alignment)
+    return View(dtype, array.shape, array.strides, alignment)
 
 
 def are_distinct(array: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Memory for slices of K, which is kept for each stream."""
+"""Memory for slices of K and for copies of operands, which is kept for each stream."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Workspace:
     """Addresses of memory for the kernels of one product.
 
     Attributes:
-        sums: Sums of slices.
+        start: The memory.
         arrived: Counters of the blocks of each tile. They are zero before and after each kernel.
     """
 
-    sums: int
+    start: int
     arrived: int
 
 
@@ -30,7 +30,7 @@ class _Kept:
     """The workspace of a stream. Its users take turns, so that the stream runs each one's kernels one after another.
 
     Attributes:
-        sums: The memory, as bytes.
+        array: The memory, as bytes.
         arrived: The counters.
         older: Smaller ones, to which the graphs of other libraries may still write.
         lock: Held from the first kernel that writes to it to the last one that reads it.
@@ -38,7 +38,7 @@ class _Kept:
         memory: Its addresses.
     """
 
-    sums: Any = None
+    array: Any = None
     arrived: Any = None
     older: list[Any] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -61,11 +61,11 @@ class _Kept:
                 self.arrived = wp.zeros(COUNTERS, dtype=wp.int32, device=device)
             if self.size_bytes < size_bytes:
                 size = min(KEPT_BYTES, 1 << (size_bytes - 1).bit_length())
-                sums = wp.empty(size, dtype=wp.uint8, device=device)
-                if self.sums is not None:
-                    self.older.append(self.sums)
-                self.sums, self.size_bytes = sums, size
-                self.memory = Workspace(sums.ptr, self.arrived.ptr)
+                array = wp.empty(size, dtype=wp.uint8, device=device)
+                if self.array is not None:
+                    self.older.append(self.array)
+                self.array, self.size_bytes = array, size
+                self.memory = Workspace(array.ptr, self.arrived.ptr)
 
 
 _kept: dict[tuple[str, int], _Kept] = {}
@@ -79,7 +79,7 @@ def workspace(size_bytes: int, counters: int, device: Any) -> AbstractContextMan
     alone.
 
     Args:
-        size_bytes: Size of the sums.
+        size_bytes: Size of the memory.
         counters: The number of counters.
         device: Warp's device.
     """
@@ -99,6 +99,6 @@ def workspace(size_bytes: int, counters: int, device: Any) -> AbstractContextMan
 def _temporary(size_bytes: int, counters: int, device: Any) -> Iterator[Workspace]:
     import warp as wp
 
-    sums = wp.empty(size_bytes, dtype=wp.uint8, device=device)
+    array = wp.empty(size_bytes, dtype=wp.uint8, device=device)
     arrived = wp.zeros(counters, dtype=wp.int32, device=device)
-    yield Workspace(sums.ptr, arrived.ptr or 0)
+    yield Workspace(array.ptr, arrived.ptr or 0)
