@@ -73,10 +73,10 @@ DRAWN = 60
 DRAWN_FLOPS = (1e9, 1e12)  # shorter products measure the host
 
 
-def drawn_rows() -> Iterator[Row]:
+def drawn_rows(seed: int = 0) -> Iterator[Row]:
     """Yields products of random types, layouts and sizes of 64 to 8192. A third of the sizes are multiples of 64, and
     another third multiples of 8."""
-    random = Random(0)
+    random = Random(seed)
     count = 0
     while count < DRAWN:
         dtype = random.choice(("float16", "bfloat16", "tf32", "float32", "float64"))

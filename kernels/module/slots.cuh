@@ -70,19 +70,29 @@ inline __device__ void copy_clipped(unsigned slot, const Global& source)
     }
 }
 
-// Loads a tile of an array into a slot, with zeros outside the array: the general case.
-template <typename Layout, typename T, typename Shape, typename Global>
+// Returns the bytes of the widest async copies that can load a tile: 16, those of an element or of the shortest copy, or 0 if
+// its rows are not contiguous or begin elsewhere.
+template <typename T, typename Global> inline __device__ int copy_alignment(const Global& source)
+{
+    constexpr int SIZE = static_cast<int>(sizeof(T)), WORD = SIZE < 4 ? 4 : SIZE;
+    const auto& strides = source.data.strides;
+    if (!__isGlobal(source.data.data) || strides[1] != SIZE || source.offset[0] < 0 || source.offset[1] < 0)
+        return 0;
+    const unsigned all = unsigned(reinterpret_cast<uint64_t>(source.data.data)) | unsigned(strides[0]) | unsigned(source.offset[1]) * SIZE;
+    return all % VECTOR_BYTES == 0 ? VECTOR_BYTES : all % WORD == 0 ? WORD : 0;
+}
+
+// Loads a tile of an array into a slot, with zeros outside the array: the general case. Without VECTORS, async copies of 16 bytes
+// load it elsewhere.
+template <typename Layout, typename T, typename Shape, bool WITHOUT_VECTORS, typename Global>
 inline __device__ void load_slot(unsigned slot, const Global& source)
 {
-    constexpr int SIZE = static_cast<int>(sizeof(T)), WORD = SIZE < 4 ? 4 : SIZE;  // the shortest async copies
+    constexpr int SIZE = static_cast<int>(sizeof(T)), WORD = SIZE < 4 ? 4 : SIZE;
     constexpr int PER_VECTOR = VECTOR_BYTES / SIZE, PER_ROW = Shape::dim(1) / PER_VECTOR, VECTORS = Shape::dim(0) * PER_ROW;
-    const auto& strides = source.data.strides;
-    const unsigned alignment = unsigned(reinterpret_cast<uint64_t>(source.data.data)) | unsigned(strides[0])
-        | unsigned(source.offset[1]) * SIZE;
-    const bool contiguous = __isGlobal(source.data.data) && strides[1] == SIZE && source.offset[0] >= 0 && source.offset[1] >= 0;
-    if (contiguous && alignment % VECTOR_BYTES == 0) {
+    const int alignment = copy_alignment<T>(source);
+    if (!WITHOUT_VECTORS && alignment == VECTOR_BYTES) {
         copy_clipped<Layout, T, Shape, VECTOR_BYTES>(slot, source);
-    } else if (contiguous && alignment % WORD == 0) {
+    } else if (alignment) {
         copy_clipped<Layout, T, Shape, WORD>(slot, source);
     } else {
 #pragma unroll 1
@@ -150,16 +160,35 @@ template <typename Tile> struct SlotLoader {
 
     template <typename Global> inline __device__ void load(unsigned slot, const Global& source) const
     {
-        const unsigned y = source.offset[0], x = source.offset[1];
-        if (WHOLE_PASSES && y < unsigned(rows) && x < unsigned(columns) && x % PER_VECTOR == 0) {
-            const char* from = thread_start + int64_t(stride) * y + x * unsigned(sizeof(T));
+        const int y = source.offset[0], x = source.offset[1];
+        if (WHOLE_PASSES && unsigned(y) < unsigned(rows) && unsigned(x) < unsigned(columns) && x % PER_VECTOR == 0)
+            copy<false>(slot, y, x, ROWS, Shape::dim(1));
+        else if (WHOLE_PASSES && copy_alignment<T>(source) == VECTOR_BYTES)
+            copy<true>(slot, y, x, wt::arch::opaque(source.data.shape[0] - y), wt::arch::opaque(source.data.shape[1] - x));
+        else
+            load_slot<Layout, T, Shape, WHOLE_PASSES>(slot, source);
+    }
+
+private:
+    // Copies the tile at row y and column x of the array. CLIPPED: only `inside_rows` and `inside_columns` of it lie in the array.
+    template <bool CLIPPED> inline __device__ void copy(unsigned slot, int y, int x, int inside_rows, int inside_columns) const
+    {
+        const char* const from = thread_start + int64_t(stride) * y + unsigned(x) * unsigned(sizeof(T));
+        int valid_bytes = VECTOR_BYTES;
+        if constexpr (CLIPPED) {  // from the thread's first vector on
+            const int thread = wt::arch::opaque(static_cast<int>(threadIdx.x));
+            inside_rows -= thread / PER_ROW;
+            valid_bytes = max(0, min(inside_columns - thread % PER_ROW * PER_VECTOR, PER_VECTOR)) * static_cast<int>(sizeof(T));
+        }
 #pragma unroll
-            for (int pass = 0; pass < PASSES; ++pass) {
-                constexpr int BYTES = PERIOD * PASS_ROWS * Layout::WIDTH;  // of a slot, from one period to the next
-                wt::arch::copy_async_16(slot + to[pass % PERIOD] + pass / PERIOD * BYTES, from + int64_t(stride) * PASS_ROWS * pass);
-            }
-        } else {
-            load_slot<Layout, T, Shape>(slot, source);
+        for (int pass = 0; pass < PASSES; ++pass) {
+            constexpr int BYTES = PERIOD * PASS_ROWS * Layout::WIDTH;  // of a slot, from one period to the next
+            const unsigned address = slot + to[pass % PERIOD] + pass / PERIOD * BYTES;
+            const char* const vector = from + int64_t(stride) * PASS_ROWS * pass;
+            if constexpr (CLIPPED)
+                wt::arch::copy_async_16(address, vector, pass * PASS_ROWS < inside_rows ? valid_bytes : 0);
+            else
+                wt::arch::copy_async_16(address, vector);
         }
     }
 };
