@@ -74,24 +74,25 @@ def test_large_products_on_tensor_cores_have_the_largest_tiles(dtype: str, size:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "arch", "layout", "side", "step", "slowdown"),
+    ("dtype", "arch", "layout", "side", "step", "is_slow"),
     [
-        ("float16", 90, "nn", 128, 64, 1),
-        ("float16", 100, "nn", 128, 64, 2),
-        ("tf32", 90, "nn", 128, 32, 1),
-        ("tf32", 90, "tn", 128, 32, 2),
-        ("float32", 90, "nn", 128, 32, 2),
-        ("float64", 90, "nn", 64, 16, 2),
+        ("float16", 90, "nn", 128, 64, False),
+        ("float16", 100, "nn", 128, 64, True),
+        ("tf32", 90, "nn", 128, 32, False),
+        ("tf32", 90, "tn", 128, 32, True),
+        ("float32", 90, "nn", 128, 32, True),
+        ("float64", 90, "nn", 64, 16, True),
     ],
 )
 def test_a_lone_block_of_four_warps_is_slow_without_wgmma(
-    dtype: str, arch: int, layout: str, side: int, step: int, slowdown: int
+    dtype: str, arch: int, layout: str, side: int, step: int, is_slow: bool
 ) -> None:
     transposed = {"a_transposed": layout[0] == "t", "b_transposed": layout[1] == "t"}
     asked = problem(side, side * MULTIPROCESSORS, 2**20, dtype, **transposed)
     config = MatmulConfig(side, side, step, 128)
     lone, pair = (cost_us(replace(asked, m=rows), config, arch, MULTIPROCESSORS) for rows in (side, 2 * side))
-    assert 2 * lone / pair == pytest.approx(slowdown, rel=0.15)
+    slowdown = 2 * lone / pair
+    assert slowdown > 1.4 if is_slow else slowdown == pytest.approx(1, rel=0.15)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -115,27 +115,32 @@ class MatmulConfig:
 
 @dataclass(frozen=True)
 class _Rates:
-    """Speed of one multiprocessor, fitted to measurements on an H200.
+    """Speed of one multiprocessor, fitted to measurements of 120 products on an H200.
 
     Attributes:
-        products: Multiplications with additions in 1 us, for tiles with at least 64 rows and columns.
-        thin: The same for tiles with fewer.
-        ahead: Steps of a loop whose loads are under way while a tile is multiplied.
+        products: Multiplications with additions in 1 us, of tiles with at least 128 rows and columns.
+        of_64, of_32: The parts of it that tiles reach whose smaller side is 64 or 32.
+        two_groups: The speed of tiles of 128x128 with 256 threads, as a part of it.
+        loaded: Bytes that are loaded from the L2 cache in 1 us.
+        step_us: Time between two steps of a loop that has nothing to multiply, in microseconds.
     """
 
     products: float
-    thin: float
-    ahead: int
+    of_64: float
+    of_32: float
+    two_groups: float
+    loaded: float
+    step_us: float
 
 
 _RATES = {
-    "float16": _Rates(2.6e6, 1.2e6, 3),
-    "tf32": _Rates(1.3e6, 6.0e5, 2),
-    "float32": _Rates(1.7e5, 1.0e5, 2),
-    "float64": _Rates(1.4e5, 1.3e5, 2),
+    "float16": _Rates(2.6e6, 0.7, 0.35, 1.13, 5.0e4, 0.16),
+    "tf32": _Rates(1.24e6, 1.2, 0.4, 1.04, 8.0e4, 0.33),
+    "float32": _Rates(1.7e5, 0.95, 0.73, 0.93, 7.8e4, 0.68),
+    "float64": _Rates(1.35e5, 0.95, 0.85, 1.0, 8.0e4, 0.4),
 }
-_LOADED = 8.0e4  # bytes that one multiprocessor loads from the L2 cache in 1 us
-_LATENCY_US = 0.9  # of a load from memory
+_OF_16 = 0.6  # of the rate of tiles with 32 rows or columns
+_OVERLAP = 3  # limits that take x and y alone take (x^3 + y^3)^(1/3) together
 _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
 _START_US = 1.5  # of a block and its first loads
 _BLOCK_US = 0.2  # of a block that starts while another one runs
@@ -224,11 +229,10 @@ def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Itera
 def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> float:
     """Estimated time in microseconds. It orders candidates; it is no prediction.
 
-    A multiprocessor is limited by arithmetic, by the bytes that its blocks load from the L2 cache, or by the latency of
+    A multiprocessor is limited by arithmetic, by the bytes that its blocks load from the L2 cache, and by the latency of
     loads, which its resident blocks share.
     """
     rates = _RATES[kind_of(problem)]
-    rate = rates.products if min(config.tile_m, config.tile_n) >= 64 else rates.thin
     tile = config.tile_m * config.tile_n
     steps = _ceil(_ceil(problem.k, config.tile_k), config.split_k)
     depth = steps * config.tile_k
@@ -238,19 +242,27 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
     count = _ceil(blocks_of(problem, config), multiprocessors)  # of one multiprocessor
     resident = min(count, _resident(problem, config, arch))
     turns = _ceil(count, resident)
-    rate *= min(1.0, config.threads / 128, resident * config.threads / _full_threads(problem, arch))
-    busy = count * max(tile * depth / rate, loaded / _LOADED)
-    time = (
-        max(busy, turns * steps * _LATENCY_US / rates.ahead)
-        + turns * _START_US
-        + count * (_BLOCK_US + stored / _STORED)
-    )
+    rate = _rate(rates, config) * min(1.0, resident * config.threads / _full_threads(problem, arch))
+    limits = (count * tile * depth / rate, count * loaded / rates.loaded, turns * steps * rates.step_us)
+    time = sum(limit**_OVERLAP for limit in limits) ** (1 / _OVERLAP)
+    time += turns * _START_US + count * (_BLOCK_US + stored / _STORED)
     if problem.summed:
         elements = config.split_k * problem.batch * problem.m * problem.n
         time += _LAUNCH_US + 2 * elements * DTYPE_BYTES[problem.sums] / _MEMORY
     elif is_split:  # one block of each tile reads the sums of all slices
-        time += _ARRIVAL_US + config.split_k * tile * DTYPE_BYTES[problem.sums] / _LOADED
+        time += _ARRIVAL_US + config.split_k * tile * DTYPE_BYTES[problem.sums] / rates.loaded
     return time
+
+
+def _rate(rates: _Rates, config: MatmulConfig) -> float:
+    """Multiplications in 1 us, if enough threads are resident."""
+    small = min(config.tile_m, config.tile_n)
+    rate = rates.products
+    if small < 128:
+        rate *= rates.of_64 if small >= 64 else rates.of_32 if small >= 32 else rates.of_32 * _OF_16
+    elif config.tile_m == config.tile_n and config.threads == 256:
+        rate *= rates.two_groups
+    return rate * min(1.0, config.threads / 128)
 
 
 def _full_threads(problem: MatmulProblem, arch: int) -> int:
