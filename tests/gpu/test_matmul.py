@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from tests.product.cases import LAYOUTS, Values, integers, on, square, values_of
 from warp_tiles.heuristics.matmul import MatmulConfig, candidates
 from warp_tiles.product import multiply
 from warp_tiles.product.arguments import checked_call
-from warp_tiles.product.multiply import Multiplication
+from warp_tiles.product.multiply import Multiplication, configuration, prepared
 from warp_tiles.product.plan import arranged, problem_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -56,6 +58,50 @@ def test_shapes_and_layouts(dtype: str, shape: tuple[int, int, int], gpu: str) -
         x, y = LAYOUTS[a_layout](a, TYPES[dtype], gpu), LAYOUTS[b_layout](b, TYPES[dtype], gpu)
         for _ in range(2):  # a race need not show in one launch
             assert np.array_equal(values_of(warp_tiles.matmul(x, y)), expected), (a_layout, b_layout)
+
+
+@pytest.mark.parametrize("copies", [(False, False), (True, False), (False, True), (True, True)], ids=str)
+@pytest.mark.parametrize("gap", [1, 2, 4, 8])
+@pytest.mark.parametrize("dtype", [*TYPES, "tf32"])
+def test_lines_of_every_alignment(dtype: str, gap: int, copies: tuple[bool, bool], gpu: str) -> None:
+    """Tiles at each edge, with NaN beyond the operands. Lines begin at multiples of ``gap`` elements."""
+    m, n, k = 300, 403, 650
+    a, b = integers(1, m, k, most=most_of(dtype)), integers(2, k, n, most=most_of(dtype))
+    stored = TYPES["float32" if dtype == "tf32" else dtype]
+    device, precision = wp.get_device(gpu), "tf32" if dtype == "tf32" else "default"
+    for a_columns, b_columns in itertools.product((False, True), repeat=2):
+        x, y = inside_nan(a, stored, gap, a_columns, gpu), inside_nan(b, stored, gap, b_columns, gpu)
+        out = wp.empty((m, n), dtype=stored, device=gpu)
+        call = checked_call(x, y, out, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision=precision)
+        config = replace(configuration(arranged(call).call, device), copies_a=copies[0], copies_b=copies[1])
+        Multiplication(call, device, config).run(x.ptr, y.ptr, out.ptr, None, 1.0, 0.0)
+        assert np.array_equal(values_of(out), a @ b), (a_columns, b_columns)
+
+
+def inside_nan(values: Values, dtype: Any, gap: int, is_transposed: bool, gpu: str) -> Any:
+    """The values in a larger array of NaN, whose lines begin at multiples of ``gap`` elements, and rarely of more."""
+    lines = values.T if is_transposed else values
+    count, length = lines.shape
+    wide = -(-length // gap) * gap
+    wide += gap * (2 - wide // gap % 2)  # an odd multiple
+    wider = np.full((count + 2, wide), np.nan)
+    wider[:count, :length] = lines
+    found = on(wider, dtype, gpu)[:count, :length]
+    return found.transpose() if is_transposed else found
+
+
+def test_the_default_copies_lines_that_vectors_cannot_read(gpu: str) -> None:
+    a, b = integers(1, 1000, 1001, most=1), integers(2, 1001, 1003, most=1)
+    x, y = on(a, wp.float16, gpu), on(b, wp.float16, gpu)
+    out = wp.empty((1000, 1003), dtype=wp.float32, device=gpu)
+    call = checked_call(x, y, out, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision="default")
+    config = prepared(call, out.device).config
+    assert config.copies_a
+    assert config.copies_b
+    for values in (a, -a):  # the copy is made in each call
+        x.assign(on(values, wp.float16, gpu))
+        warp_tiles.matmul(x, y, out)
+        assert np.array_equal(out.numpy(), values @ b)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -125,7 +171,9 @@ def test_without_k_and_without_elements(gpu: str) -> None:
     assert warp_tiles.matmul(empty, on(np.ones((8, 4)), wp.float16, gpu)).shape == (0, 4)
 
 
-@pytest.mark.parametrize("shape", [(512, 512, 256), (32, 1024, 8192)], ids=["tiles", "slices"])
+@pytest.mark.parametrize(
+    "shape", [(512, 512, 256), (32, 1024, 8192), (801, 1023, 801)], ids=["tiles", "slices", "copies"]
+)
 def test_graphs(shape: tuple[int, int, int], gpu: str) -> None:
     m, n, k = shape
     a, b = integers(1, m, k, most=1), integers(2, k, n, most=1)

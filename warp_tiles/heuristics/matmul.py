@@ -109,8 +109,9 @@ class MatmulConfig:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> MatmulConfig:
         """Inverse of :meth:`to_json`."""
-        sizes = [int(values[field.name]) for field in fields(MatmulConfig) if field.type == "int"]
-        return MatmulConfig(*sizes, *(bool(values.get(name, False)) for name in ("copies_a", "copies_b")))
+        sizes = {field.name: int(values[field.name]) for field in fields(MatmulConfig) if field.type == "int"}
+        copies = {name: bool(values.get(name, False)) for name in ("copies_a", "copies_b")}
+        return MatmulConfig(**sizes | copies)  # type: ignore[arg-type]  # a bool is an int
 
 
 @dataclass(frozen=True)
@@ -229,8 +230,8 @@ def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Itera
 def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> float:
     """Estimated time in microseconds. It orders candidates; it is no prediction.
 
-    A multiprocessor is limited by arithmetic, by the bytes that its blocks load from the L2 cache, and by the latency of
-    loads, which its resident blocks share.
+    A multiprocessor is limited by arithmetic, by the bytes that its blocks load from the L2 cache, and by the latency
+    of loads, which its resident blocks share.
     """
     rates = _RATES[kind_of(problem)]
     tile = config.tile_m * config.tile_n
@@ -244,7 +245,7 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
     turns = _ceil(count, resident)
     rate = _rate(rates, config) * min(1.0, resident * config.threads / _full_threads(problem, arch))
     limits = (count * tile * depth / rate, count * loaded / rates.loaded, turns * steps * rates.step_us)
-    time = sum(limit**_OVERLAP for limit in limits) ** (1 / _OVERLAP)
+    time = math.pow(sum(math.pow(limit, _OVERLAP) for limit in limits), 1 / _OVERLAP)
     time += turns * _START_US + count * (_BLOCK_US + stored / _STORED)
     if problem.summed:
         elements = config.split_k * problem.batch * problem.m * problem.n

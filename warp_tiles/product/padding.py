@@ -15,7 +15,6 @@ from warp_tiles.product.launches import THREADS, layout
 from warp_tiles.product.views import View
 
 _COPY = """
-#if defined(__CUDA_ARCH__)
     constexpr int WIDTH = 16 / sizeof(*Source.data);
     struct alignas(sizeof(*Source.data)) Bits { char bytes[sizeof(*Source.data)]; };
     struct alignas(16) Vector { Bits elements[WIDTH]; };
@@ -30,13 +29,12 @@ _COPY = """
             copied.elements[i] = *reinterpret_cast<const Bits*>(from + Source.strides[2] * (long long)(at));
     }
     reinterpret_cast<Vector*>(to)[vector] = copied;
-#endif
 """
 
 
 @functools.cache
 def padding_kernel(dtype: DType) -> Any:
-    """A kernel of ``Source, Result``, of shape (batch, lines, length). Only GPUs copy.
+    """A kernel of ``Source, Result``, of shape (batch, lines, length).
 
     Lines of ``Result`` are aligned, and followed by zeros up to a multiple of 16 bytes. The launch has a thread for
     each 16 bytes.

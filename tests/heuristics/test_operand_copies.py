@@ -1,0 +1,56 @@
+"""When an operand is copied before its product."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, choose_matmul
+from warp_tiles.heuristics.operand_copies import STRIDED, OperandLines, is_copied
+
+HALF = OperandLines("float16", 4096 * 4096, 2, are_along_k=True)
+
+
+def test_aligned_operands_are_never_copied() -> None:
+    assert not is_copied(replace(HALF, alignment=16), 1e9)
+
+
+@pytest.mark.parametrize("alignment", [2, 4, 8, STRIDED])
+def test_long_products_copy_and_short_ones_do_not(alignment: int) -> None:
+    lines = replace(HALF, alignment=alignment)
+    assert is_copied(lines, 500.0)
+    assert not is_copied(lines, 5.0)
+
+
+def test_float32_along_k_is_copied_only_with_gaps() -> None:
+    lines = OperandLines("float32", 4096 * 4096, 4, are_along_k=True)
+    assert not is_copied(lines, 1e9)
+    assert is_copied(replace(lines, alignment=STRIDED), 3000.0)
+    assert is_copied(replace(lines, are_along_k=False), 3000.0)
+    assert is_copied(replace(lines, tf32=True), 1000.0)
+
+
+@pytest.mark.parametrize("a_alignment", [2, 16])
+@pytest.mark.parametrize("b_alignment", [2, 16])
+def test_the_choice_has_a_copy_of_each_unaligned_operand(a_alignment: int, b_alignment: int) -> None:
+    problem = MatmulProblem(
+        4096, 4096, 4096, a="float16", b="float16", a_alignment=a_alignment, b_alignment=b_alignment
+    )
+    config = choose_matmul(problem, 90, 132)
+    copies = {"copies_a": a_alignment < 16, "copies_b": b_alignment < 16}
+    aligned = replace(problem, a_alignment=16, b_alignment=16)
+    assert config == replace(choose_matmul(aligned, 90, 132), **copies)
+
+
+def test_the_cpu_copies_nothing() -> None:
+    config = choose_matmul(MatmulProblem(512, 512, 512, a="float16", b="float16", a_alignment=2), None, 1)
+    assert not config.copies_a
+
+
+def test_records_without_copies_are_read() -> None:
+    config = MatmulConfig(128, 256, 64, 256, 2, 4, copies_b=True)
+    values = config.to_json()
+    assert MatmulConfig.from_json(values) == config
+    del values["copies_a"], values["copies_b"]
+    assert MatmulConfig.from_json(values) == replace(config, copies_b=False)
