@@ -153,14 +153,34 @@ template <int FETCHED, typename Shape_, typename Fetch, typename Compute> struct
                 return;
             }
         }
-#pragma unroll 1
-        for (int i = static_cast<int>(threadIdx.x); i < Shape_::size(); i += WP_TILE_BLOCK_DIM) {
-            const auto coord = wp::tile_coord(i / Shape_::dim(1), i % Shape_::dim(1));
-            to.store(coord, compute(Count<1> {}, coord, fetch(Count<1> {}, coord)).at[0]);
-        }
+        store_elements(to);
     }
 
 private:
+    // Neighbouring threads store neighbouring elements of a row, and each thread goes down a column.
+    template <typename Global> inline __device__ void store_elements(const Global& to) const
+    {
+        using T = typename Global::Type;
+        constexpr int ROWS = Shape_::dim(0), COLUMNS = Shape_::dim(1), THREADS = WP_TILE_BLOCK_DIM;
+        constexpr int ALONG = COLUMNS < THREADS ? COLUMNS : THREADS, PASS_ROWS = THREADS / ALONG;
+        const auto& array = to.data;
+        const int thread = static_cast<int>(threadIdx.x), first = thread < PASS_ROWS * ALONG ? thread / ALONG : ROWS;
+        const int rows = Global::bounds_check ? min(array.shape[0] - to.offset[0], ROWS) : ROWS;
+        const int columns = Global::bounds_check ? min(array.shape[1] - to.offset[1], COLUMNS) : COLUMNS;
+        const int64_t stride = array.strides[0];
+#pragma unroll 1
+        for (int column = thread % ALONG; column < columns; column += ALONG) {
+            char* address = reinterpret_cast<char*>(array.data) + stride * (to.offset[0] + first)
+                + int64_t(array.strides[1]) * (to.offset[1] + column);
+#pragma unroll 4
+            for (int row = first; row < rows; row += PASS_ROWS) {
+                const auto coord = wp::tile_coord(row, column);
+                *reinterpret_cast<T*>(address) = compute(Count<1> {}, coord, fetch(Count<1> {}, coord)).at[0];
+                address += stride * PASS_ROWS;
+            }
+        }
+    }
+
     template <typename Target, int COUNT> inline __device__ void store_vectors(const Target& place, Count<COUNT> count) const
     {
         constexpr int PER_ROW = Shape_::dim(1) / COUNT, VECTORS = Shape_::dim(0) * PER_ROW;
