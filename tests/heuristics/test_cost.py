@@ -140,7 +140,7 @@ def test_registers_beyond_those_of_a_thread_take_no_other_block_away() -> None:
 def test_the_estimate_of_a_whole_product() -> None:
     """1.5 us until a block starts, 0.2 us beside another one, steps and stores. Limits overlap."""
     small = MatmulConfig(32, 32, 32, 128)
-    assert cost_us(MatmulProblem(32, 32, 32), small, 90, 132) == pytest.approx(2.555, abs=0.001)
+    assert cost_us(MatmulProblem(32, 32, 32), small, 90, 132) == pytest.approx(2.610, abs=0.001)
     assert cost_us(MatmulProblem(4096, 4096, 4096), replace(small, tile_m=128, tile_n=64), 90, 132) == pytest.approx(
-        3359.3, abs=0.1
+        3366.3, abs=0.1
     )

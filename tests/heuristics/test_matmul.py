@@ -92,7 +92,7 @@ def test_a_lone_block_of_four_warps_is_slow_without_wgmma(
     config = MatmulConfig(side, side, step, 128)
     lone, pair = (cost_us(replace(asked, m=rows), config, arch, MULTIPROCESSORS) for rows in (side, 2 * side))
     slowdown = 2 * lone / pair
-    assert slowdown > 1.3 if is_slow else slowdown == pytest.approx(1, rel=0.15)
+    assert (slowdown > 1.3) == is_slow
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -101,10 +101,10 @@ def test_few_tiles_get_smaller_ones_without_wgmma(dtype: str) -> None:
     assert blocks_of(asked, choose_matmul(asked, 90, MULTIPROCESSORS)) == 256
 
 
-@pytest.mark.parametrize(("dtype", "sides"), [("float32", {128, 256}), ("float64", {64})])
-def test_large_products_without_tensor_cores(dtype: str, sides: set[int]) -> None:
+@pytest.mark.parametrize(("dtype", "side"), [("float32", 128), ("float64", 64)])
+def test_large_products_without_wgmma(dtype: str, side: int) -> None:
     config = chosen(4096, 4096, 4096, dtype)
-    assert {config.tile_m, config.tile_n} == sides
+    assert min(config.tile_m, config.tile_n) == side
     assert config.split_k == 1
 
 

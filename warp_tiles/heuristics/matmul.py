@@ -116,7 +116,7 @@ class MatmulConfig:
 
 @dataclass(frozen=True)
 class _Rates:
-    """Speed of one multiprocessor, fitted to measurements of 120 products on an H200.
+    """Speed of one multiprocessor, fitted to measurements of 180 products on an H200.
 
     Attributes:
         products: Multiplications with additions in 1 us, of tiles with at least 128 rows and columns.
@@ -135,8 +135,9 @@ class _Rates:
 
 
 _RATES = {
-    "float16": _Rates(2.6e6, 0.7, 0.35, 1.13, 5.0e4, 0.16),
-    "tf32": _Rates(1.24e6, 1.2, 0.4, 1.04, 8.0e4, 0.33),
+    "float16": _Rates(2.6e6, 0.7, 0.35, 1.13, 5.0e4, 0.68),
+    "tf32": _Rates(1.24e6, 1.2, 0.4, 1.0, 5.0e4, 0.68),
+    "tf32 without wgmma": _Rates(1.24e6, 1.2, 0.4, 0.95, 1.1e5, 0.16),
     "float32": _Rates(1.7e5, 0.95, 0.73, 0.93, 7.8e4, 0.68),
     "float64": _Rates(1.35e5, 0.95, 0.85, 1.0, 8.0e4, 0.4),
 }
@@ -145,7 +146,8 @@ _OVERLAP = 3  # limits that take x and y alone take (x^3 + y^3)^(1/3) together
 _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
 _START_US = 1.5  # of a block and its first loads
 _BLOCK_US = 0.2  # of a block that starts while another one runs
-_STORED = 5.0e4  # bytes of C that one multiprocessor writes in 1 us
+_STORED = 3.0e4  # bytes of C that one multiprocessor writes in 1 us
+_STORED_ALONE = 2.0e4  # the same if no other block runs meanwhile
 _LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
 _ARRIVAL_US = 2.0  # from the last sums of a tile to their addition
 _SLICES = 64  # at most
@@ -233,7 +235,7 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
     A multiprocessor is limited by arithmetic, by the bytes that its blocks load from the L2 cache, and by the latency
     of loads, which its resident blocks share.
     """
-    rates = _RATES[kind_of(problem)]
+    rates = _RATES["tf32 without wgmma" if problem.tf32 and problem.layout == "tn" else kind_of(problem)]
     tile = config.tile_m * config.tile_n
     steps = _ceil(_ceil(problem.k, config.tile_k), config.split_k)
     depth = steps * config.tile_k
@@ -241,12 +243,13 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
     is_split = config.split_k > 1 or problem.summed
     stored = tile * DTYPE_BYTES[problem.sums if is_split else problem.out]
     count = _ceil(blocks_of(problem, config), multiprocessors)  # of one multiprocessor
-    resident = min(count, _resident(problem, config, arch))
+    fitting = _resident(problem, config, arch)
+    resident = min(count, fitting)
     turns = _ceil(count, resident)
     rate = _rate(rates, config) * min(1.0, resident * config.threads / _full_threads(problem, arch))
     limits = (count * tile * depth / rate, count * loaded / rates.loaded, turns * steps * rates.step_us)
     time = math.pow(sum(math.pow(limit, _OVERLAP) for limit in limits), 1 / _OVERLAP)
-    time += turns * _START_US + count * (_BLOCK_US + stored / _STORED)
+    time += turns * _START_US + count * (_BLOCK_US + stored / (_STORED_ALONE if fitting == 1 else _STORED))
     if problem.summed:
         elements = config.split_k * problem.batch * problem.m * problem.n
         time += _LAUNCH_US + 2 * elements * DTYPE_BYTES[problem.sums] / _MEMORY
