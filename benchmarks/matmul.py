@@ -21,6 +21,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import count, islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -69,22 +70,29 @@ class Row:
 
 
 WIDE = 4096  # the long side of skinny products
-DRAWN = 60
+DRAWN, DRAWN_BATCHES = 60, 30
 DRAWN_FLOPS = (1e9, 1e12)  # shorter products measure the host
 
 
 def drawn_rows(seed: int = 0) -> Iterator[Row]:
-    """Yields products of random types, layouts and sizes of 64 to 8192. A third of the sizes are multiples of 64, and
-    another third multiples of 8."""
+    """Yields products of random types, layouts and sizes.
+
+    Sizes are 64 to 8192, and 8 to 512 in batches. A third of them are multiples of 64, and another third of 8; those of
+    batches are multiples of 8, or of 1.
+    """
     random = Random(seed)
-    count = 0
-    while count < DRAWN:
+
+    def drawn(least: int, most: int, parts: tuple[int, ...], batch: int = 1) -> Row:
         dtype = random.choice(("float16", "bfloat16", "tf32", "float32", "float64"))
-        m, n, k = (round(2 ** random.uniform(6, 13) / part) * part for part in random.choices((1, 8, 64), k=3))
-        row = Row("drawn", dtype, m, n, k, layout=random.choice(("nn", "nt", "tn", "tt")))
-        if DRAWN_FLOPS[0] <= row.flops <= DRAWN_FLOPS[1]:
-            yield row
-            count += 1
+        m, n, k = (round(2 ** random.uniform(least, most) / part) * part for part in random.choices(parts, k=3))
+        return Row("drawn", dtype, m, n, k, batch, random.choice(("nn", "nt", "tn", "tt")))
+
+    def useful(rows: Iterator[Row]) -> Iterator[Row]:
+        return (row for row in rows if DRAWN_FLOPS[0] <= row.flops <= DRAWN_FLOPS[1])
+
+    yield from islice(useful(drawn(6, 13, (1, 8, 64)) for _ in count()), DRAWN)
+    batches = (drawn(3, 9, (1, 8), round(2 ** random.uniform(1, 11))) for _ in count())
+    yield from islice(useful(batches), DRAWN_BATCHES)
 
 
 ROWS = (

@@ -142,5 +142,5 @@ def test_the_estimate_of_a_whole_product() -> None:
     small = MatmulConfig(32, 32, 32, 128)
     assert cost_us(MatmulProblem(32, 32, 32), small, 90, 132) == pytest.approx(2.610, abs=0.001)
     assert cost_us(MatmulProblem(4096, 4096, 4096), replace(small, tile_m=128, tile_n=64), 90, 132) == pytest.approx(
-        3366.3, abs=0.1
+        3401.4, abs=0.1
     )
