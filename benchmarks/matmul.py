@@ -7,7 +7,8 @@ Times are medians by CUDA events, so they include what the host does between two
 compared with float64, relative to the largest element. The kinds of rows, and what torch computes:
 
     product     torch.matmul into a given array, or torch.bmm for a batch
-    drawn       the same for random sizes, types and layouts, which a user may have; always the same ones
+    drawn       the same for random sizes, types and layouts, as users may have them; always the same ones
+    drawn_batch the same for batches
     backward    two torch.matmul for the gradients of both operands; warp_tiles.matmul's tape also adds to the gradients
     layer       gelu(linear(x, w, bias)): eager and by torch.compile. linear(x, w, bias) alone, to see what GELU costs
 """
@@ -40,7 +41,7 @@ class Row:
     """One comparison: m x k by k x n elements, batch times.
 
     Attributes:
-        kind: ``product``, ``drawn``, ``skinny``, ``backward`` or ``layer``.
+        kind: ``product``, ``drawn``, ``drawn_batch``, ``skinny``, ``backward`` or ``layer``.
         layout: ``t`` in place of ``n`` for an operand whose columns are contiguous in memory, A first.
     """
 
@@ -85,13 +86,14 @@ def drawn_rows(seed: int = 0) -> Iterator[Row]:
     def drawn(least: int, most: int, parts: tuple[int, ...], batch: int = 1) -> Row:
         dtype = random.choice(("float16", "bfloat16", "tf32", "float32", "float64"))
         m, n, k = (round(2 ** random.uniform(least, most) / part) * part for part in random.choices(parts, k=3))
-        return Row("drawn", dtype, m, n, k, batch, random.choice(("nn", "nt", "tn", "tt")))
+        kind = "drawn" if batch == 1 else "drawn_batch"
+        return Row(kind, dtype, m, n, k, batch, random.choice(("nn", "nt", "tn", "tt")))
 
     def useful(rows: Iterator[Row]) -> Iterator[Row]:
         return (row for row in rows if DRAWN_FLOPS[0] <= row.flops <= DRAWN_FLOPS[1])
 
     yield from islice(useful(drawn(6, 13, (1, 8, 64)) for _ in count()), DRAWN)
-    batches = (drawn(3, 9, (1, 8), round(2 ** random.uniform(1, 11))) for _ in count())
+    batches = (drawn(3, 9, (1, 8), round(2 ** random.uniform(1, 11))) for _ in count())  # at least 2 matrices
     yield from islice(useful(batches), DRAWN_BATCHES)
 
 
@@ -238,7 +240,14 @@ def layer(torch: Any, row: Row) -> Sides:
     return Sides(runs, check, config_of(left, right, result, bias=added, epilogue=gelu))
 
 
-KINDS = {"product": product, "drawn": product, "skinny": product, "backward": backward, "layer": layer}
+KINDS = {
+    "product": product,
+    "drawn": product,
+    "drawn_batch": product,
+    "skinny": product,
+    "backward": backward,
+    "layer": layer,
+}
 
 
 def measure(torch: Any, row: Row) -> dict[str, Any]:
