@@ -111,7 +111,7 @@ inline __device__ void copy_clipped(unsigned memory, const Global& source)
     constexpr int THREADS = WP_TILE_BLOCK_DIM, ALONG = PER_ROW < THREADS ? PER_ROW : THREADS, PASS_ROWS = THREADS / ALONG;
     const int64_t stride = source.data.strides[0];
     const int y = source.offset[0], x = source.offset[1], thread = wt::arch::opaque(static_cast<int>(threadIdx.x));
-    const int rows = min(source.data.shape[0] - y, ROWS), row_bytes = min(source.data.shape[1] - x, Shape::dim(1)) * SIZE;
+    const int rows = min(source.data.shape[0] - y, ROWS), row_bytes = max(0, min(source.data.shape[1] - x, Shape::dim(1))) * SIZE;
     const char* const tile = reinterpret_cast<const char*>(source.data.data) + int64_t(x) * SIZE + stride * y;
     if (thread >= PASS_ROWS * ALONG)
         return;
