@@ -69,7 +69,7 @@ template <typename T, typename Layout> constexpr bool has_whole_vectors()
     return Layout::Shape::N == 2 && Layout::Dense && Layout::Shape::dim(Layout::Shape::N - 1) * sizeof(T) % VECTOR_BYTES == 0;
 }
 
-// The bytes of the shortest async copy that copies whole elements.
+// The bytes of the shortest async copies of elements.
 template <typename T> constexpr int shortest_copy() { return sizeof(T) < 4 ? 4 : static_cast<int>(sizeof(T)); }
 
 // True for a tile with many vectors for each thread. The code for its edges is worth the registers that it takes.
@@ -91,8 +91,8 @@ template <typename T, typename Global> inline __device__ const T* element(const 
     return reinterpret_cast<const T*>(array + source.byte_offset_from_coord(coord));
 }
 
-// Returns the bytes of the widest async copies that can load a tile: 16, those of an element or of the shortest copy, or 0 if
-// its rows are not contiguous or begin elsewhere.
+// Returns the bytes of the async copies that can load a tile: 16, or the shortest ones if its rows begin at multiples of them. 0 if
+// none can, because its rows begin elsewhere or their elements have gaps.
 template <typename T, typename Global> inline __device__ int copy_alignment(const Global& source)
 {
     constexpr int SIZE = static_cast<int>(sizeof(T)), WORD = shortest_copy<T>();
@@ -182,9 +182,11 @@ inline __device__ void load(wp::tile_shared_t<T, Layout, Owner>& tile, const Glo
                 copy_clipped<Rows, T, Shape, VECTOR_BYTES>(to, source);
                 return;
             }
-            if (sizeof(T) < shortest_copy<T>() && alignment != 0) {
-                copy_clipped<Rows, T, Shape, shortest_copy<T>()>(to, source);
-                return;
+            if constexpr (sizeof(T) < shortest_copy<T>()) {
+                if (alignment != 0) {
+                    copy_clipped<Rows, T, Shape, shortest_copy<T>()>(to, source);
+                    return;
+                }
             }
         }
 #endif

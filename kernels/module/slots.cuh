@@ -40,8 +40,8 @@ inline __device__ constexpr int slot_period(int k) { return k % 32 == 0 ? 32 : k
 
 constexpr int SLOT_ALIGNMENT = 1024;  // bytes; the swizzling pattern repeats after so many
 
-// Loads a tile of an array into a slot, with zeros outside the array: the general case. Without VECTORS, async copies of 16 bytes
-// load it elsewhere.
+// Loads a tile of an array into a slot, with zeros outside the array: the general case. WITHOUT_VECTORS: other code loads a tile that
+// async copies of 16 bytes can load.
 template <typename Layout, typename T, typename Shape, bool WITHOUT_VECTORS, typename Global>
 inline __device__ void load_slot(unsigned slot, const Global& source)
 {

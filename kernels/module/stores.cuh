@@ -157,6 +157,8 @@ template <int FETCHED, typename Shape_, typename Fetch, typename Compute> struct
     }
 
 private:
+    static constexpr int AT_ONCE = FETCHED == 0 ? 1 : 4;  // stores of a thread whose operands are fetched together
+
     // Neighbouring threads store neighbouring elements of a row, and each thread goes down a column.
     template <typename Global> inline __device__ void store_elements(const Global& to) const
     {
@@ -172,11 +174,19 @@ private:
         for (int column = thread % ALONG; column < columns; column += ALONG) {
             char* address = reinterpret_cast<char*>(array.data) + stride * (to.offset[0] + first)
                 + int64_t(array.strides[1]) * (to.offset[1] + column);
-#pragma unroll 4
-            for (int row = first; row < rows; row += PASS_ROWS) {
-                const auto coord = wp::tile_coord(row, column);
-                *reinterpret_cast<T*>(address) = compute(Count<1> {}, coord, fetch(Count<1> {}, coord)).at[0];
-                address += stride * PASS_ROWS;
+#pragma unroll(FETCHED == 0 ? 4 : 1)
+            for (int start = first; start < rows; start += AT_ONCE * PASS_ROWS) {
+                decltype(fetch(Count<1> {}, Coord {})) fetched[AT_ONCE];
+#pragma unroll
+                for (int v = 0; v < AT_ONCE; ++v)
+                    if (const int row = start + v * PASS_ROWS; v == 0 || row < rows)
+                        fetched[v] = fetch(Count<1> {}, wp::tile_coord(row, column));
+#pragma unroll
+                for (int v = 0; v < AT_ONCE; ++v) {
+                    if (const int row = start + v * PASS_ROWS; v == 0 || row < rows)
+                        *reinterpret_cast<T*>(address) = compute(Count<1> {}, wp::tile_coord(row, column), fetched[v]).at[0];
+                    address += stride * PASS_ROWS;
+                }
             }
         }
     }
@@ -184,7 +194,6 @@ private:
     template <typename Target, int COUNT> inline __device__ void store_vectors(const Target& place, Count<COUNT> count) const
     {
         constexpr int PER_ROW = Shape_::dim(1) / COUNT, VECTORS = Shape_::dim(0) * PER_ROW;
-        constexpr int AT_ONCE = FETCHED == 0 ? 1 : 4;  // vectors of a thread whose operands are fetched together
 #pragma unroll(FETCHED == 0 ? 4 : 1)
         for (int start = static_cast<int>(threadIdx.x); start < VECTORS; start += AT_ONCE * WP_TILE_BLOCK_DIM) {
             decltype(fetch(count, Coord {})) fetched[AT_ONCE];

@@ -79,7 +79,7 @@ private:
     {
         const char* const from = thread_start + int64_t(stride) * y + unsigned(x) * unsigned(BYTES);
         const unsigned first = slot + to;
-        if constexpr (CLIPPED) {  // of the thread's first element on
+        if constexpr (CLIPPED) {  // from the thread's first element on
             const int thread = wt::arch::opaque(static_cast<int>(threadIdx.x));
             inside_rows -= row_of(thread / 32 % WARPS_ACROSS, thread % 32);
             inside_columns -= thread / 32 / WARPS_ACROSS * ALONG + thread % ALONG;

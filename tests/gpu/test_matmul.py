@@ -13,6 +13,7 @@ import warp as wp
 
 import warp_tiles
 from tests.product.cases import LAYOUTS, Values, integers, on, square, values_of
+from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.heuristics.matmul import MatmulConfig, candidates
 from warp_tiles.product import multiply
 from warp_tiles.product.arguments import checked_call
@@ -73,6 +74,7 @@ def test_lines_of_every_alignment(dtype: str, gap: int, copies: tuple[bool, bool
         x, y = inside_nan(a, stored, gap, a_columns, gpu), inside_nan(b, stored, gap, b_columns, gpu)
         out = wp.empty((m, n), dtype=stored, device=gpu)
         call = checked_call(x, y, out, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision=precision)
+        assert call.a.line_alignment == call.b.line_alignment == min(16, gap * DTYPE_BYTES[call.a.dtype])
         config = replace(configuration(arranged(call).call, device), copies_a=copies[0], copies_b=copies[1])
         Multiplication(call, device, config).run(x.ptr, y.ptr, out.ptr, None, 1.0, 0.0)
         assert np.array_equal(values_of(out), a @ b), (a_columns, b_columns)
@@ -83,7 +85,7 @@ def inside_nan(values: Values, dtype: Any, gap: int, is_transposed: bool, gpu: s
     lines = values.T if is_transposed else values
     count, length = lines.shape
     wide = -(-length // gap) * gap
-    wide += gap * (2 - wide // gap % 2)  # an odd multiple
+    wide += gap * (1 + wide // gap % 2)  # an odd multiple
     wider = np.full((count + 2, wide), np.nan)
     wider[:count, :length] = lines
     found = on(wider, dtype, gpu)[:count, :length]

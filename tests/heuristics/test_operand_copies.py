@@ -9,7 +9,7 @@ import pytest
 from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, choose_matmul
 from warp_tiles.heuristics.operand_copies import STRIDED, OperandLines, is_copied
 
-HALF = OperandLines("float16", 4096 * 4096, 2, are_along_k=True)
+HALF = OperandLines("float16", 1, 4096, 4096, 2, are_along_k=True)
 
 
 def test_aligned_operands_are_never_copied() -> None:
@@ -24,7 +24,7 @@ def test_long_products_copy_and_short_ones_do_not(alignment: int) -> None:
 
 
 def test_float32_along_k_is_copied_only_with_gaps() -> None:
-    lines = OperandLines("float32", 4096 * 4096, 4, are_along_k=True)
+    lines = OperandLines("float32", 1, 4096, 4096, 4, are_along_k=True)
     assert not is_copied(lines, 1e9)
     assert is_copied(replace(lines, alignment=STRIDED), 3000.0)
     assert is_copied(replace(lines, are_along_k=False), 3000.0)
@@ -41,6 +41,25 @@ def test_the_choice_has_a_copy_of_each_unaligned_operand(a_alignment: int, b_ali
     copies = {"copies_a": a_alignment < 16, "copies_b": b_alignment < 16}
     aligned = replace(problem, a_alignment=16, b_alignment=16)
     assert config == replace(choose_matmul(aligned, 90, 132), **copies)
+
+
+def test_the_size_of_a_copy() -> None:
+    assert replace(HALF, lines=3, length=9).copy_bytes == 96  # 18 bytes of a line become 32
+    assert is_copied(replace(HALF, lines=2**27 - 1, length=8), 1e6)
+    assert not is_copied(replace(HALF, lines=2**27, length=8), 1e6), "strides have 32 bits"
+
+
+def test_an_operand_that_a_batch_shares_is_copied_once() -> None:
+    problem = MatmulProblem(256, 256, 255, 1024, "float16", "float16", "float16", a_alignment=2, b_alignment=16)
+    time = 30.0
+    assert not is_copied(replace(HALF, matrices=1024, lines=256, length=255), time)
+    assert is_copied(replace(HALF, lines=256, length=255), time)
+    assert choose_matmul(replace(problem, a_shared=True), 90, 132).copies_a
+
+
+def test_a_product_of_one_step_copies_nothing() -> None:
+    config = choose_matmul(MatmulProblem(17, 17, 17, 1, "float16", "float16", a_alignment=2, b_alignment=2), 90, 132)
+    assert (config.copies_a, config.copies_b) == (False, False)
 
 
 def test_the_cpu_copies_nothing() -> None:

@@ -12,8 +12,10 @@ import warp as wp
 from tests.product.cases import CPU, LAYOUTS, integers, on, values_of
 from tests.product.test_split import run
 from warp_tiles.heuristics.matmul import MatmulConfig
+from warp_tiles.product.arguments import MatmulCall
+from warp_tiles.product.multiply import Multiplication
 from warp_tiles.product.padding import PaddedCopy
-from warp_tiles.product.views import View, view_of
+from warp_tiles.product.views import View, contiguous, operand_view, view_of
 
 TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}
 
@@ -36,6 +38,7 @@ def view(rows: int, columns: int, strides: tuple[int, int], alignment: int = 16)
         (view(4, 1, (4, 64)), 4),  # lines of one element
         (View("float16", (3, 4, 8), (72, 16, 2)), 8),
         (View("float16", (3, 4, 8), (0, 16, 2)), 16),
+        (View("float16", (1, 4, 8), (72, 16, 2)), 16),  # one matrix
         (view(4, 8, (-16, 2)), 16),
     ],
 )
@@ -52,11 +55,20 @@ def test_a_copy_has_aligned_lines_and_the_same_elements(dtype: str, layout: str,
     copy = PaddedCopy(view_of(array, dtype), 1, wp.get_device(CPU))
     assert copy.view.line_alignment == 16
     assert copy.view.is_transposed == view_of(array, dtype).is_transposed
-    memory = wp.full(copy.size_bytes // np.dtype(np.uint8).itemsize, 255, dtype=wp.uint8, device=CPU)
+    memory = wp.full(copy.size_bytes, 255, dtype=wp.uint8, device=CPU)
     assert copy.run(array.ptr, memory.ptr) == memory.ptr
     strides = copy.view.strides if len(shape) == 3 else copy.view.strides[1:]
     found = wp.array(ptr=memory.ptr, dtype=TYPES[dtype], shape=shape, strides=strides, device=CPU)
     assert np.array_equal(values_of(wp.clone(found)), values)
+
+
+@pytest.mark.parametrize("gap", [0, 1, 2, 4, 8, 16])
+def test_the_alignment_of_the_first_element(gap: int) -> None:
+    whole = wp.zeros(64 + gap, dtype=wp.float16, device=CPU)
+    assert whole.ptr % 16 == 0
+    part = wp.array(ptr=whole.ptr + 2 * gap, dtype=wp.float16, shape=(8, 8), device=CPU)
+    assert operand_view(part, "float16").line_alignment == (min(16, 2 * gap) if gap else 16)
+    assert view_of(part, "float16").line_alignment == 16
 
 
 @pytest.mark.parametrize("copies", [(True, False), (False, True), (True, True)], ids=str)
@@ -72,6 +84,29 @@ def test_products_of_copies(
     for a_layout, b_layout in itertools.product(LAYOUTS, LAYOUTS):
         out: Any = on(np.full((a @ b).shape, np.nan))
         assert np.array_equal(run(config, LAYOUTS[a_layout](a), LAYOUTS[b_layout](b), out), a @ b), (a_layout, b_layout)
+
+
+def test_nothing_is_copied_without_k() -> None:
+    a, b = on(integers(1, 8, 7))[:, 0:0], on(integers(2, 8, 9))[0:0]
+    config = MatmulConfig(16, 32, 16, 1, 1, 2, True, True)
+    assert np.array_equal(run(config, a, b, on(np.full((8, 9), np.nan))), np.zeros((8, 9)))
+
+
+@pytest.mark.parametrize("is_summed", [True, False], ids=["summed", "batch"])
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_operands_in_parts_are_copied_whole(name: str, is_summed: bool) -> None:
+    """A + A' times B, or A times B + B', for a batch or the sum over it."""
+    shapes = {"a": (3, 50, 33), "b": (3, 33, 70)}
+    values = {key: integers(seed, *shape) for seed, (key, shape) in enumerate(shapes.items())}
+    rest = integers(5, *shapes[name])
+    arrays = {key: on(np.concatenate([found, rest]) if key == name else found) for key, found in values.items()}
+    expected = np.matmul(*(found + rest if key == name else found for key, found in values.items()))
+    out = on(np.full(expected[0].shape if is_summed else expected.shape, np.nan))
+    views = (contiguous("float32", shapes["a"]), contiguous("float32", shapes["b"]), view_of(out, "float32"))
+    call = MatmulCall(*views, summed=is_summed, in_parts=name)
+    product = Multiplication(call, wp.get_device(CPU), MatmulConfig(16, 32, 16, 1, 1, 2, True, True))
+    product.run(arrays["a"].ptr, arrays["b"].ptr, out.ptr, None, 1.0, 0.0)
+    assert np.array_equal(out.numpy(), expected.sum(0) if is_summed else expected)
 
 
 def test_a_result_whose_columns_are_contiguous() -> None:

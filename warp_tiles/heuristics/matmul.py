@@ -38,6 +38,7 @@ class MatmulProblem:
         has_beta: True if C is read.
         a_alignment, b_alignment: The largest power of two, up to 16, that divides the addresses of the operand's
             contiguous lines; 0 if none is contiguous.
+        a_shared, b_shared: True if all matrices of the batch have the same operand.
     """
 
     m: int
@@ -55,6 +56,8 @@ class MatmulProblem:
     has_beta: bool = False
     a_alignment: int = ALIGNED
     b_alignment: int = ALIGNED
+    a_shared: bool = False
+    b_shared: bool = False
 
     @property
     def sums(self) -> DType:
@@ -109,20 +112,21 @@ class MatmulConfig:
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> MatmulConfig:
         """Inverse of :meth:`to_json`."""
-        sizes = {field.name: int(values[field.name]) for field in fields(MatmulConfig) if field.type == "int"}
-        copies = {name: bool(values.get(name, False)) for name in ("copies_a", "copies_b")}
-        return MatmulConfig(**sizes | copies)  # type: ignore[arg-type]  # a bool is an int
+        m, n, k, threads, split_k, group = (
+            int(values[name]) for name in ("tile_m", "tile_n", "tile_k", "threads", "split_k", "group")
+        )
+        a, b = (bool(values.get(name, False)) for name in ("copies_a", "copies_b"))  # older records lack them
+        return MatmulConfig(m, n, k, threads, split_k, group, a, b)
 
 
 @dataclass(frozen=True)
 class _Rates:
-    """Speed of one multiprocessor, fitted to measurements of 180 products on an H200.
+    """Speed of one multiprocessor, fitted on an H200 to products of random sizes, types and layouts (not on record).
 
     Attributes:
         products: Multiplications with additions in 1 us, of tiles larger than 128x128.
-        of_128: The part of it that tiles of 128x128 reach with 128 threads.
-        of_64, of_32: The parts of it that tiles reach whose smaller side is 64 or 32.
-        two_groups: The part of it that tiles of 128x128 reach with 256 threads.
+        of_128, two_groups: Its factor for tiles of 128x128 with 128 and with 256 threads.
+        of_64, of_32: Its factor for tiles whose smaller side is 64 and 32.
         loaded: Bytes that are loaded from the L2 cache in 1 us.
         step_us: Time between two steps of a loop that has nothing to multiply, in microseconds.
     """
@@ -137,11 +141,11 @@ class _Rates:
 
 
 _RATES = {
-    "float16": _Rates(2.6e6, 1.0, 0.7, 0.35, 1.13, 5.0e4, 0.68),
-    "tf32": _Rates(1.24e6, 1.0, 1.2, 0.4, 1.0, 5.0e4, 0.68),
-    "tf32 without wgmma": _Rates(1.24e6, 1.0, 1.2, 0.4, 0.95, 1.1e5, 0.16),
-    "float32": _Rates(1.7e5, 0.96, 0.94, 0.73, 0.93, 7.8e4, 0.68),
-    "float64": _Rates(1.35e5, 1.0, 0.95, 0.85, 1.0, 8.0e4, 0.4),
+    "float16": _Rates(2.6e6, of_128=1.0, two_groups=1.13, of_64=0.7, of_32=0.35, loaded=5.0e4, step_us=0.68),
+    "tf32": _Rates(1.24e6, of_128=1.0, two_groups=1.0, of_64=1.2, of_32=0.4, loaded=5.0e4, step_us=0.68),
+    "tf32 without wgmma": _Rates(1.24e6, of_128=1.0, two_groups=0.95, of_64=1.2, of_32=0.4, loaded=1.1e5, step_us=0.16),
+    "float32": _Rates(1.7e5, of_128=0.96, two_groups=0.93, of_64=0.94, of_32=0.73, loaded=7.8e4, step_us=0.68),
+    "float64": _Rates(1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, loaded=8.0e4, step_us=0.4),
 }
 _OF_16 = 0.6  # of the rate of tiles with 32 rows or columns
 _OVERLAP = 3  # limits that take x and y alone take (x^3 + y^3)^(1/3) together
@@ -187,18 +191,21 @@ def choose_matmul(
     if arch is None:
         return _CPU_TILE
     config = _without_copies(problem, arch, multiprocessors, records or {})
-    time = cost_us(problem, config, arch, multiprocessors)
+    whole, first = (cost_us(replace(problem, k=k), config, arch, multiprocessors) for k in (problem.k, 1))
     a, b = _lines(problem)
-    return replace(config, copies_a=is_copied(a, time), copies_b=is_copied(b, time))
+    return replace(config, copies_a=is_copied(a, whole - first), copies_b=is_copied(b, whole - first))
 
 
 def _lines(problem: MatmulProblem) -> tuple[OperandLines, OperandLines]:
-    """The contiguous lines of A and B."""
-    sizes = (("a", problem.m * problem.k), ("b", problem.k * problem.n))
-    elements = {name: problem.batch * size * (1 + (problem.in_parts == name)) for name, size in sizes}
+    """The lines of A and B."""
+    p = problem
+    a, b = (p.batch * (1 + (p.in_parts == name)) for name in ("a", "b"))
+    a, b = 1 if p.a_shared else a, 1 if p.b_shared else b
+    of_a = (p.k, p.m) if p.a_transposed else (p.m, p.k)
+    of_b = (p.n, p.k) if p.b_transposed else (p.k, p.n)
     return (
-        OperandLines(problem.a, elements["a"], problem.a_alignment, not problem.a_transposed, problem.tf32),
-        OperandLines(problem.b, elements["b"], problem.b_alignment, problem.b_transposed, problem.tf32),
+        OperandLines(p.a, a, *of_a, p.a_alignment, not p.a_transposed, p.tf32),
+        OperandLines(p.b, b, *of_b, p.b_alignment, p.b_transposed, p.tf32),
     )
 
 
@@ -237,7 +244,8 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
     A multiprocessor is limited by arithmetic, by the bytes that its blocks load from the L2 cache, and by the latency
     of loads, which its resident blocks share.
     """
-    rates = _RATES["tf32 without wgmma" if problem.tf32 and problem.layout == "tn" else kind_of(problem)]
+    is_tf32_without = problem.tf32 and not _has_wgmma(problem, arch)
+    rates = _RATES["tf32 without wgmma" if is_tf32_without else kind_of(problem)]
     tile = config.tile_m * config.tile_n
     steps = _ceil(_ceil(problem.k, config.tile_k), config.split_k)
     depth = steps * config.tile_k
@@ -248,7 +256,8 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
     fitting = _resident(problem, config, arch)
     resident = min(count, fitting)
     turns = _ceil(count, resident)
-    rate = _rate(rates, config) * min(1.0, resident * config.threads / _full_threads(problem, arch))
+    rate = _rate(rates, config)
+    rate *= min(1.0, config.threads / 128, resident * config.threads / _full_threads(problem, arch))
     limits = (count * tile * depth / rate, count * loaded / rates.loaded, turns * steps * rates.step_us)
     time = math.pow(sum(math.pow(limit, _OVERLAP) for limit in limits), 1 / _OVERLAP)
     time += turns * _START_US + count * (_BLOCK_US + stored / (_STORED_ALONE if fitting == 1 else _STORED))
@@ -268,14 +277,17 @@ def _rate(rates: _Rates, config: MatmulConfig) -> float:
         rate *= rates.of_64 if small >= 64 else rates.of_32 if small >= 32 else rates.of_32 * _OF_16
     elif config.tile_m == config.tile_n == 128:
         rate *= rates.two_groups if config.threads == 256 else rates.of_128
-    return rate * min(1.0, config.threads / 128)
+    return rate
 
 
 def _full_threads(problem: MatmulProblem, arch: int) -> int:
     """Threads that keep a multiprocessor's arithmetic busy. One warpgroup does with wgmma, which is asynchronous."""
+    return 128 if _has_wgmma(problem, arch) else 256
+
+
+def _has_wgmma(problem: MatmulProblem, arch: int) -> bool:
     kind = kind_of(problem)
-    has_wgmma = arch == 90 and (kind == "float16" or (kind == "tf32" and problem.layout != "tn"))
-    return 128 if has_wgmma else 256
+    return arch == 90 and (kind == "float16" or (kind == "tf32" and problem.layout != "tn"))
 
 
 def _resident(problem: MatmulProblem, config: MatmulConfig, arch: int) -> int:

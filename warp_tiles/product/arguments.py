@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.dtypes import DTYPES, DType
 from warp_tiles.heuristics.matmul import Operand
-from warp_tiles.product.views import View, view_of
+from warp_tiles.product.views import View, operand_view, view_of
 
 PRECISIONS = ("default", "tf32")
 _MOST_WORK: Any = 1_000_000  # of NumPy's search for a common address
@@ -153,7 +153,8 @@ def check_beta(beta: float, out: Any) -> None:
 
 def _views(a: Any, b: Any, out: Any, dtype: DType, out_dtype: DType) -> tuple[View, View, View]:
     result = view_of(out, out_dtype)
-    return view_of(a, dtype).shared(result.shape[0]), view_of(b, dtype).shared(result.shape[0]), result
+    batch = result.shape[0]
+    return operand_view(a, dtype).shared(batch), operand_view(b, dtype).shared(batch), result
 
 
 def _checked_array(name: str, value: Any, dimensions: tuple[int, ...]) -> DType:

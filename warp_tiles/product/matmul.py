@@ -6,6 +6,7 @@ import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
+from warp_tiles.heuristics.operand_copies import ALIGNED
 from warp_tiles.product import arguments
 from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.multiply import Multiplication, prepared
@@ -119,8 +120,8 @@ def matmul(
             *(type(a), a.dtype, a.shape, a.strides, a.device.alias),
             *(type(b), b.dtype, b.shape, b.strides, b.device.alias),
             *(type(out), out.dtype, out.shape, out.strides, out.device.alias),
-            (a.ptr or 0) % 16,
-            (b.ptr or 0) % 16,
+            (a.ptr or 0) % ALIGNED,
+            (b.ptr or 0) % ALIGNED,
             None if bias is None else (type(bias), bias.dtype, bias.shape, bias.strides, bias.device.alias),
             *options,
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.heuristics.matmul import MatmulConfig, choose_matmul, most_blocks
+from warp_tiles.heuristics.operand_copies import ALIGNED
 from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.device_functions import types
 from warp_tiles.product.kernels import reduce_kernel, tile_kernel
@@ -44,9 +45,10 @@ class Multiplication:
         self._device = device
         call = found.call
         self.config = config or configuration(call, device)
-        self._copies = (
-            PaddedCopy(call.a, 1 + (call.in_parts == "a"), device) if self.config.copies_a else None,
-            PaddedCopy(call.b, 1 + (call.in_parts == "b"), device) if self.config.copies_b else None,
+        chosen = (("a", call.a, self.config.copies_a), ("b", call.b, self.config.copies_b))
+        self._copies = tuple(
+            PaddedCopy(view, 1 + (call.in_parts == name), device) if is_copied and 0 not in view.shape else None
+            for name, view, is_copied in chosen
         )
         a, b = (copy.view if copy else view for copy, view in zip(self._copies, (call.a, call.b)))
         call = replace(call, a=a, b=b)
@@ -63,9 +65,9 @@ class Multiplication:
         elif config.split_k > 1:
             self._counters = batch * rows * columns
             sums = (self._counters * config.split_k, config.tile_m, config.tile_n)
-        parts = [math.prod(sums) * DTYPE_BYTES[call.sums], *(copy.size_bytes if copy else 0 for copy in self._copies)]
+        sizes = [math.prod(sums) * DTYPE_BYTES[call.sums], *(copy.size_bytes if copy else 0 for copy in self._copies)]
         *self._copy_offsets, self._workspace_bytes = itertools.accumulate(
-            -(-part // _PART_BYTES) * _PART_BYTES for part in parts
+            -(-size // _PART_BYTES) * _PART_BYTES for size in sizes
         )  # the sums come first
         self._launch = self._prepared(call, out, contiguous(call.sums, sums))
 
@@ -132,8 +134,10 @@ class Multiplication:
 
 def _operand(view: View, in_parts: bool) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
     """The layout of an array that is an operand or its transpose."""
-    dtype, (batch, *shape), strides = layout(view.transposed() if view.is_transposed else view)
-    return dtype, (batch * (1 + in_parts), *shape), strides
+    dtype, (batch, lines, length), (far, between, step) = layout(view.stored)
+    if lines == 1:  # no two lines have this distance, and loads look at its alignment
+        between = ALIGNED
+    return dtype, (batch * (1 + in_parts), lines, length), (far, between, step)
 
 
 def _tiles(call: MatmulCall, config: MatmulConfig) -> tuple[int, int]:

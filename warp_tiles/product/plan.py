@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, Operand
 from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.keys import Epilogue, TileKernel
+from warp_tiles.product.views import View
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,16 @@ def problem_of(call: MatmulCall) -> MatmulProblem:
         call.summed,
         call.in_parts,
         call.has_beta,
-        a.line_alignment,
-        b.line_alignment,
+        _alignment(a, call.in_parts == "a"),
+        _alignment(b, call.in_parts == "b"),
+        batch > 1 and a.strides[0] == 0,
+        batch > 1 and b.strides[0] == 0,
     )
+
+
+def _alignment(view: View, in_parts: bool) -> int:
+    """The alignment of an operand's lines, also of those of the second part."""
+    return math.gcd(view.line_alignment, view.strides[0]) if in_parts and view.line_alignment else view.line_alignment
 
 
 def epilogue_of(call: MatmulCall) -> Epilogue:

@@ -40,7 +40,7 @@ class View:
         far, between, step = self.stored.strides
         if length > 1 and step != DTYPE_BYTES[self.dtype]:
             return STRIDED
-        return math.gcd(self.alignment, far, between if lines > 1 else 0)
+        return math.gcd(self.alignment, far if self.shape[0] > 1 else 0, between if lines > 1 else 0)
 
     @property
     def stored(self) -> View:
@@ -82,11 +82,15 @@ class View:
 
 
 def view_of(array: Any, dtype: DType) -> View:
-    """The view of a Warp array with 2 or 3 dimensions."""
-    alignment = math.gcd(ALIGNED, array.ptr or 0)
+    """The view of a Warp array with 2 or 3 dimensions. Its first element counts as aligned."""
     if len(array.shape) == 2:
-        return View(dtype, (1, *array.shape), (0, *array.strides), alignment)
-    return View(dtype, array.shape, array.strides, alignment)
+        return View(dtype, (1, *array.shape), (0, *array.strides))
+    return View(dtype, array.shape, array.strides)
+
+
+def operand_view(array: Any, dtype: DType) -> View:
+    """The view of an operand, with the alignment of its first element."""
+    return replace(view_of(array, dtype), alignment=math.gcd(ALIGNED, array.ptr or 0))
 
 
 def are_distinct(array: Any) -> bool:
