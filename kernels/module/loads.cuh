@@ -69,13 +69,6 @@ template <typename T, typename Layout> constexpr bool has_whole_vectors()
     return Layout::Shape::N == 2 && Layout::Dense && Layout::Shape::dim(Layout::Shape::N - 1) * sizeof(T) % VECTOR_BYTES == 0;
 }
 
-// The bytes of the shortest async copies of elements.
-template <typename T> constexpr int shortest_copy() { return sizeof(T) < 4 ? 4 : static_cast<int>(sizeof(T)); }
-
-// True for a tile with many vectors for each thread. The code for its edges is worth the registers that it takes.
-template <typename T, typename Layout>
-inline constexpr bool has_many_vectors = Layout::Size * static_cast<int>(sizeof(T)) >= 4 * VECTOR_BYTES * WP_TILE_BLOCK_DIM;
-
 // Returns the address of a tile's i-th element in its array, or null outside the array. Strides are in bytes, because the
 // stride of a struct need not be a multiple of its size.
 template <typename T, typename Global> inline __device__ const T* element(const Global& source, int i)
@@ -90,53 +83,6 @@ template <typename T, typename Global> inline __device__ const T* element(const 
     const char* const array = reinterpret_cast<const char*>(source.data.data);
     return reinterpret_cast<const T*>(array + source.byte_offset_from_coord(coord));
 }
-
-// Returns the bytes of the async copies that can load a tile: 16, or the shortest ones if its rows begin at multiples of them. 0 if
-// none can, because its rows begin elsewhere or their elements have gaps.
-template <typename T, typename Global> inline __device__ int copy_alignment(const Global& source)
-{
-    constexpr int SIZE = static_cast<int>(sizeof(T)), WORD = shortest_copy<T>();
-    const auto& strides = source.data.strides;
-    if (!__isGlobal(source.data.data) || strides[1] != SIZE || source.offset[0] < 0 || source.offset[1] < 0)
-        return 0;
-    const unsigned all = unsigned(reinterpret_cast<uint64_t>(source.data.data)) | unsigned(strides[0]) | unsigned(source.offset[1]) * SIZE;
-    return all % VECTOR_BYTES == 0 ? VECTOR_BYTES : all % WORD == 0 ? WORD : 0;
-}
-
-// Loads a tile into shared memory by async copies of BYTES, with zeros outside the array. All copies must be aligned.
-template <typename Layout, typename T, typename Shape, int BYTES, typename Global>
-inline __device__ void copy_clipped(unsigned memory, const Global& source)
-{
-    constexpr int SIZE = static_cast<int>(sizeof(T)), ROWS = Shape::dim(0), PER_ROW = Shape::dim(1) * SIZE / BYTES;
-    constexpr int THREADS = WP_TILE_BLOCK_DIM, ALONG = PER_ROW < THREADS ? PER_ROW : THREADS, PASS_ROWS = THREADS / ALONG;
-    const int64_t stride = source.data.strides[0];
-    const int y = source.offset[0], x = source.offset[1], thread = wt::arch::opaque(static_cast<int>(threadIdx.x));
-    const int rows = min(source.data.shape[0] - y, ROWS), row_bytes = max(0, min(source.data.shape[1] - x, Shape::dim(1))) * SIZE;
-    const char* const tile = reinterpret_cast<const char*>(source.data.data) + int64_t(x) * SIZE + stride * y;
-    if (thread >= PASS_ROWS * ALONG)
-        return;
-#pragma unroll 1
-    for (int column = thread % ALONG; column < PER_ROW; column += ALONG) {
-        const int at = column * BYTES;
-        const unsigned inside = max(0, min(row_bytes - at, BYTES));
-        const char* from = tile + stride * (thread / ALONG) + at;
-#pragma unroll 2
-        for (int row = thread / ALONG; row < ROWS; row += PASS_ROWS) {
-            const unsigned to = memory + Layout::offset(row, at / VECTOR_BYTES) + at % VECTOR_BYTES;
-            const unsigned valid = row < rows ? inside : 0;
-            if constexpr (BYTES == VECTOR_BYTES)
-                wt::arch::copy_async_16(to, from, valid);
-            else
-                wt::arch::copy_async<BYTES>(to, from, valid);
-            from += stride * PASS_ROWS;
-        }
-    }
-}
-
-// The layout of a dense tile in shared memory, for copy_clipped().
-template <int ROW_BYTES> struct DenseRows {
-    static inline __device__ unsigned offset(unsigned row, unsigned vector) { return row * ROW_BYTES + vector * VECTOR_BYTES; }
-};
 
 // Starts to load a shared tile; wait_for_loads() waits for it. If First, other threads may still read the tile's old values,
 // so a barrier comes first.
@@ -174,22 +120,6 @@ inline __device__ void load(wp::tile_shared_t<T, Layout, Owner>& tile, const Glo
                 return;
             }
         }
-#if __CUDA_ARCH__ >= 800
-        if constexpr (has_whole_vectors<T, Layout>() && has_many_vectors<T, Layout>) {
-            using Rows = DenseRows<Shape::dim(1) * static_cast<int>(sizeof(T))>;
-            const int alignment = copy_alignment<T>(source);
-            if (alignment == VECTOR_BYTES && to % VECTOR_BYTES == 0) {
-                copy_clipped<Rows, T, Shape, VECTOR_BYTES>(to, source);
-                return;
-            }
-            if constexpr (sizeof(T) < shortest_copy<T>()) {
-                if (alignment != 0) {
-                    copy_clipped<Rows, T, Shape, shortest_copy<T>()>(to, source);
-                    return;
-                }
-            }
-        }
-#endif
         // Loads single elements, and zeros outside the array.
 #if __CUDA_ARCH__ >= 800
         if constexpr ((sizeof(T) == 4 || sizeof(T) == 8) && alignof(T) == sizeof(T)) {

@@ -40,6 +40,51 @@ inline __device__ constexpr int slot_period(int k) { return k % 32 == 0 ? 32 : k
 
 constexpr int SLOT_ALIGNMENT = 1024;  // bytes; the swizzling pattern repeats after so many
 
+// The bytes of the shortest async copies of elements.
+template <typename T> constexpr int shortest_copy() { return sizeof(T) < 4 ? 4 : static_cast<int>(sizeof(T)); }
+
+// Returns the bytes of the async copies that can load a tile: 16, or the shortest ones if its rows begin at multiples of them. 0 if
+// none can, because its rows begin elsewhere or their elements have gaps.
+template <typename T, typename Global> inline __device__ int copy_alignment(const Global& source)
+{
+    constexpr int SIZE = static_cast<int>(sizeof(T)), WORD = shortest_copy<T>();
+    const auto& strides = source.data.strides;
+    if (!__isGlobal(source.data.data) || strides[1] != SIZE || source.offset[0] < 0 || source.offset[1] < 0)
+        return 0;
+    const unsigned all = unsigned(reinterpret_cast<uint64_t>(source.data.data)) | unsigned(strides[0]) | unsigned(source.offset[1]) * SIZE;
+    return all % VECTOR_BYTES == 0 ? VECTOR_BYTES : all % WORD == 0 ? WORD : 0;
+}
+
+// Loads a tile into a slot by async copies of BYTES, with zeros outside the array. All copies must be aligned.
+template <typename Layout, typename T, typename Shape, int BYTES, typename Global>
+inline __device__ void copy_clipped(unsigned slot, const Global& source)
+{
+    constexpr int SIZE = static_cast<int>(sizeof(T)), ROWS = Shape::dim(0), PER_ROW = Shape::dim(1) * SIZE / BYTES;
+    constexpr int THREADS = WP_TILE_BLOCK_DIM, ALONG = PER_ROW < THREADS ? PER_ROW : THREADS, PASS_ROWS = THREADS / ALONG;
+    const int64_t stride = source.data.strides[0];
+    const int y = source.offset[0], x = source.offset[1], thread = wt::arch::opaque(static_cast<int>(threadIdx.x));
+    const int rows = min(source.data.shape[0] - y, ROWS), row_bytes = max(0, min(source.data.shape[1] - x, Shape::dim(1))) * SIZE;
+    const char* const tile = reinterpret_cast<const char*>(source.data.data) + int64_t(x) * SIZE + stride * y;
+    if (thread >= PASS_ROWS * ALONG)
+        return;
+#pragma unroll 1
+    for (int column = thread % ALONG; column < PER_ROW; column += ALONG) {
+        const int at = column * BYTES;
+        const unsigned inside = max(0, min(row_bytes - at, BYTES));
+        const char* from = tile + stride * (thread / ALONG) + at;
+#pragma unroll 2
+        for (int row = thread / ALONG; row < ROWS; row += PASS_ROWS) {
+            const unsigned to = slot + Layout::offset(row, at / VECTOR_BYTES) + at % VECTOR_BYTES;
+            const unsigned valid = row < rows ? inside : 0;
+            if constexpr (BYTES == VECTOR_BYTES)
+                wt::arch::copy_async_16(to, from, valid);
+            else
+                wt::arch::copy_async<BYTES>(to, from, valid);
+            from += stride * PASS_ROWS;
+        }
+    }
+}
+
 // Loads a tile of an array into a slot, with zeros outside the array: the general case. WITHOUT_VECTORS: other code loads a tile that
 // async copies of 16 bytes can load.
 template <typename Layout, typename T, typename Shape, bool WITHOUT_VECTORS, typename Global>

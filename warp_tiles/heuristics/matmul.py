@@ -337,6 +337,8 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
             continue
         if kind == "tf32" and (tile_m, tile_n) == larger[problem.layout == "nn"]:
             continue  # B passes through registers if its rows are contiguous, so that fewer columns cost less
+        if kind == "float32" and {tile_m, tile_n} == {64, 128} and not problem.b_transposed:
+            continue  # their loops have double buffers, and took 1.05 to 1.44 times as long (not on record)
         if kind == "float32" and ((tile_m + tile_n) * step > tile or tile > many):
             step //= 2  # so that double buffers fit C's memory, and the code the instruction cache
         step = min(step // (2 if problem.in_parts else 1), max(16, 16 * _ceil(problem.k, 16)))
