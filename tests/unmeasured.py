@@ -39,7 +39,7 @@ OTHERS = {
         "version 0.4.0 (nvidia-mathdx 25.6)",
         "gradients of a product took 503 us in place of 429 (fp16, 4096; not on record)",
         "such a block took 1.8 us for a step of 128x128x64 tiles of fp16, in place of 0.3 to 0.5 us (not on record)",
-        "which takes 20 to 40 registers", "16x16x256 products of fp64 reached 0.86 of their speed",
+        "which takes 20 to 40 registers", "16x16x256 products of fp64 reached 0.86 of their speed (not on record)",
         # variants without a gain, all on one H200 (not on record)
         "201 us in place of 198 for fp16 of 4096", "3,060 us in place of 2,820 with 256",
         "predicts 0.72 FMAs in a cycle for the double buffers (not on record), and counters show 0.69",
