@@ -4,10 +4,9 @@
 # Warp reads annotations as values, so they are no types, and the file does not import them from __future__
 
 import functools
-import math
 from typing import Any
 
-from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
+from warp_tiles.gemm.dtypes import DType
 from warp_tiles.heuristics.operand_copies import ALIGNED
 from warp_tiles.product.device_functions import types
 from warp_tiles.product.kernels import forward_only
@@ -74,15 +73,14 @@ class PaddedCopy:
 
         self.view = view.padded()
         source, result = view.stored, self.view.stored
-        batch, lines, length = source.shape
+        batch, lines, _ = source.shape
         count = parts * batch if source.strides[0] else 1
         self.size_bytes = count * lines * result.strides[1]
         layouts = []
         for one in (source, result):
             dtype, (_, *matrix), strides = layout(one)
             layouts.append((dtype, (count, *matrix), strides))
-        vectors = math.ceil(length * DTYPE_BYTES[view.dtype] / ALIGNED)
-        dim = (count, lines, vectors)
+        dim = (count, lines, result.strides[1] // ALIGNED)
         self._launch = PreparedLaunch(padding_kernel(view.dtype), layouts, [], dim, THREADS, tiled=False, device=device)
 
     def is_current(self) -> bool:
