@@ -80,8 +80,8 @@ def matmul(
     or zeros unless ``out.retain_grad``. Results and gradients are the same in each run.
 
     Args:
-        a: (m, k) or (batch, m, k) elements of float16, bfloat16, float32 or float64, with any strides. A GPU may copy an
-            operand first if neither its rows nor its columns are contiguous and begin at multiples of 16 bytes.
+        a: (m, k) or (batch, m, k) elements of float16, bfloat16, float32 or float64, with any strides. A GPU
+            may copy an operand first if it has no contiguous rows or columns that begin at multiples of 16 bytes.
         b: (k, n) or (batch, k, n) elements of the same type. A matrix or a batch of 1 is shared by the other's batch.
         out: (m, n) or (batch, m, n) elements of a's type, or of float32. None creates an array of a's type, which
             requires a gradient if a tape is active and an operand requires one. It must not overlap an operand.
