@@ -5,7 +5,9 @@
 A row is a square product of one size, with a block's tile, its threads and the setting `main_loop`. Rows of tf32
 multiply float32 arrays with this precision. "B columns" is a B whose columns are contiguous. cuBLAS is called through
 torch, with the same arrays and an output of the operands' type. Launches of both alternate. Times are medians by CUDA
-events. The result is compared with a product in float64, relative to its largest element.
+events. A kernel that spins runs before each launch, so that the launch is queued when it begins, and the time is that
+of the GPU alone. The same kernel reads the clock. The result is compared with a product in float64, relative to its
+largest element.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.machine import gpu_record
+from benchmarks.speed.clock import read_clock
+from benchmarks.speed.timing import SPIN_NS
 from tests.integration.helpers import load
 
 LAUNCHES, WARM_LAUNCHES = 30, 5
@@ -109,19 +113,48 @@ def kernel_of(row: Row) -> Any:
     return load(row.source, block_dim=row.threads).gemm
 
 
-def medians_us(torch: Any, runs: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """The median times of some functions, whose calls alternate."""
+@dataclass(frozen=True)
+class Measured:
+    """Medians of the times of some functions, and of a multiprocessor's clock before them, by their names."""
+
+    us: dict[str, float]
+    clock_ghz: dict[str, float]
+
+
+def measured(torch: Any, runs: dict[str, Callable[[], object]], *, queued: bool = True) -> Measured:
+    """Times some functions that launch kernels. Their calls alternate.
+
+    Args:
+        runs: The functions, by name.
+        queued: True for the time of the GPU alone, while a kernel that spins keeps it busy until all is launched. False
+            for the time of a call on an idle GPU, which contains what the host does; there are no clocks then.
+    """
+    import warp as wp
+
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(WARM_LAUNCHES + LAUNCHES):
-        for name, run in runs.items():
+    total = WARM_LAUNCHES + LAUNCHES
+    clocks = wp.zeros((total, len(runs)), dtype=wp.float64, device="cuda")
+    for number in range(total):
+        for position, (name, run) in enumerate(runs.items()):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            if queued:
+                wp.launch(read_clock, dim=1, inputs=[clocks[number], position, SPIN_NS], device="cuda")
             start.record()
             run()
             end.record()
             end.synchronize()
             if number >= WARM_LAUNCHES:
                 times[name].append(1e3 * start.elapsed_time(end))
-    return {name: statistics.median(found) for name, found in times.items()}
+    ghz = clocks.numpy()[WARM_LAUNCHES:]
+    return Measured(
+        {name: statistics.median(found) for name, found in times.items()},
+        {name: round(float(statistics.median(ghz[:, position])), 3) for position, name in enumerate(runs)},
+    )
+
+
+def medians_us(torch: Any, runs: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """The median times of :func:`measured`."""
+    return measured(torch, runs).us
 
 
 @dataclass(frozen=True)
@@ -165,10 +198,12 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
     expected = a.double() @ b.double()
     difference = float((call.c.double() - expected).abs().max() / expected.abs().max())
     del expected
-    times = medians_us(torch, {"tiles": call.launch.launch, "cublas": lambda: torch.matmul(a, b, out=out)})
+    found_times = measured(torch, {"tiles": call.launch.launch, "cublas": lambda: torch.matmul(a, b, out=out)})
+    times = found_times.us
     tflops = {name: round(2 * row.size**3 / us / 1e6, 1) for name, us in times.items()}
     treatment = {key: call.loop[key] for key in ("state", "stages", "instruction", "reason")}
     found = {"name": row.name, **asdict(row), **treatment, "us": times, "tflops": tflops, "difference": difference}
+    found["clock_ghz"] = found_times.clock_ghz
     found["to_cublas"] = round(times["cublas"] / times["tiles"], 3)
     if not difference <= ALLOWED.get(row.dtype, ALLOWED_OTHERS):
         found["wrong"] = f"differs from float64 by {difference:.3g}"

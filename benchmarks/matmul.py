@@ -3,8 +3,10 @@
     python benchmarks/matmul.py --json benchmarks/results/matmul.json
 
 Both have the same arrays and a result of the operands' type, and are called as a user calls them. Calls alternate.
-Times are medians by CUDA events, so they include what the host does between two launches of a call. Results are
-compared with float64, relative to the largest element. The kinds of rows, and what torch computes:
+Times are medians by CUDA events. `us` and `to_torch` are those of the GPU: a kernel that spins keeps it busy until the
+call has launched its kernels. `call_us` and `call_to_torch` are those of a call on an idle GPU, and contain what the
+host does. Results are compared with float64, relative to the largest element. The kinds of rows, and what torch
+computes:
 
     product     torch.matmul into a given array, or torch.bmm for a batch
     drawn       the same for random sizes, types and layouts, as users may have them; always the same ones
@@ -28,7 +30,7 @@ from random import Random
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.loops import medians_us
+from benchmarks.loops import measured
 from benchmarks.machine import gpu_record
 from benchmarks.matmul_kernels import gelu
 
@@ -257,9 +259,13 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
     sides.runs["tiles"]()
     found = {"name": row.name, **asdict(row), "config": sides.config, "difference": sides.check()}
     torch.cuda.empty_cache()
-    found["us"] = times = medians_us(torch, sides.runs)
+    found_times = measured(torch, sides.runs)
+    found["us"] = times = found_times.us
+    found["clock_ghz"] = found_times.clock_ghz
+    found["call_us"] = calls = measured(torch, sides.runs, queued=False).us
     found["tflops"] = {name: round(row.flops / us / 1e6, 1) for name, us in times.items()}
     found["to_torch"] = {name: round(us / times["tiles"], 3) for name, us in times.items() if name != "tiles"}
+    found["call_to_torch"] = round(calls["torch"] / calls["tiles"], 3)
     if not found["difference"] <= ALLOWED[row.dtype]:
         found["wrong"] = f"differs from float64 by {found['difference']:.3g}"
     return found

@@ -20,7 +20,7 @@ REPEATS = 12
 _WARM_UPS = 3
 _TIMED_MS = 0.3
 _MAX_LAUNCHES = 16
-_SPIN_NS = 200_000
+SPIN_NS = 200_000
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def time_alternately(launches: Mapping[str, Launch], device: str, repeats: int =
     for repeat in range(repeats):
         for position, name in enumerate(order):
             start, stop = (wp.Event(device, enable_timing=True) for _ in range(2))
-            inputs = [clocks, repeat * len(order) + position, _SPIN_NS]
+            inputs = [clocks, repeat * len(order) + position, SPIN_NS]
             wp.launch(read_clock, dim=1, inputs=inputs, device=device)
             if prepare := launches[name].prepare:
                 prepare()
@@ -83,8 +83,8 @@ def _launches_for(launch: Launch, device: str) -> int:
 def warm_up(device: str, seconds: float = 0.5) -> None:
     """Keep the GPU busy until its clock has risen."""
     clocks = wp.zeros(1, dtype=wp.float64, device=device)
-    for _ in range(int(seconds / (_SPIN_NS * 1e-9))):
-        wp.launch(read_clock, dim=1, inputs=[clocks, 0, _SPIN_NS], device=device)
+    for _ in range(int(seconds / (SPIN_NS * 1e-9))):
+        wp.launch(read_clock, dim=1, inputs=[clocks, 0, SPIN_NS], device=device)
     wp.synchronize_device(device)
 
 

@@ -85,8 +85,8 @@ inline __device__ void copy_clipped(unsigned slot, const Global& source)
     }
 }
 
-// Loads a tile of an array into a slot, with zeros outside the array: the general case. WITHOUT_VECTORS: other code loads a tile that
-// async copies of 16 bytes can load.
+// Loads a tile of an array into a slot, with zeros outside the array: the general case. WITHOUT_VECTORS: other code loads most tiles
+// that async copies of 16 bytes can load.
 template <typename Layout, typename T, typename Shape, bool WITHOUT_VECTORS, typename Global>
 inline __device__ void load_slot(unsigned slot, const Global& source)
 {
@@ -140,6 +140,11 @@ template <typename Tile> struct SlotLoader {
     static constexpr int PASS_ROWS = WHOLE_PASSES ? WP_TILE_BLOCK_DIM / PER_ROW : 1, PASSES = ROWS / PASS_ROWS;
     static constexpr int PERIOD = PASS_ROWS % 8 == 0 ? 1 : PASS_ROWS % 4 == 0 ? 2 : PASS_ROWS % 2 == 0 ? 4 : 8;
 
+    // A sum of an address and 32 bits is faster than a product of 64 bits, and each pass waits for the address of the one before it. Loops
+    // of fp64 with 256 threads have no register left for the sum's second operand.
+    static constexpr bool ADDS_PASS_BYTES = sizeof(T) < 8 || WP_TILE_BLOCK_DIM < 256;
+    static constexpr unsigned LARGEST_STRIDE = 0x7fffffffu / PASS_ROWS;  // bytes, so that those of a pass have 31 bits
+
     const char* thread_start;  // the thread's vector of the tile at the array's start
     int stride;                // bytes between rows
     int rows, columns;         // offsets below these are inside an array that vectors can read; else zeros
@@ -150,14 +155,14 @@ template <typename Tile> struct SlotLoader {
         const char* const first = reinterpret_cast<const char*>(array.data);
         stride = array.strides[0];
         const bool vectors = WHOLE_PASSES && __isGlobal(first) && array.strides[1] == sizeof(T) && stride % VECTOR_BYTES == 0
-            && reinterpret_cast<uint64_t>(first) % VECTOR_BYTES == 0;
+            && reinterpret_cast<uint64_t>(first) % VECTOR_BYTES == 0 && unsigned(stride) <= LARGEST_STRIDE;
         rows = uniform(vectors ? max(array.shape[0] - ROWS + 1, 0) : 0);
         columns = uniform(vectors ? max(array.shape[1] - Shape::dim(1) + 1, 0) : 0);
         const int row = static_cast<int>(threadIdx.x) / PER_ROW, vector = static_cast<int>(threadIdx.x) % PER_ROW;
         thread_start = first + int64_t(stride) * row + vector * VECTOR_BYTES;
 #pragma unroll
         for (int i = 0; i < PERIOD; ++i)
-            to[i] = Layout::offset(row + i * PASS_ROWS, vector);
+            to[i] = wt::arch::opaque(static_cast<int>(Layout::offset(row + i * PASS_ROWS, vector)));
     }
 
     template <typename Global> inline __device__ void load(unsigned slot, const Global& source) const
@@ -165,7 +170,7 @@ template <typename Tile> struct SlotLoader {
         const int y = source.offset[0], x = source.offset[1];
         if (WHOLE_PASSES && unsigned(y) < unsigned(rows) && unsigned(x) < unsigned(columns) && x % PER_VECTOR == 0)
             copy<false>(slot, y, x, ROWS, Shape::dim(1));
-        else if (WHOLE_PASSES && copy_alignment<T>(source) == VECTOR_BYTES)
+        else if (WHOLE_PASSES && unsigned(stride) <= LARGEST_STRIDE && copy_alignment<T>(source) == VECTOR_BYTES)
             copy<true>(slot, y, x, wt::arch::opaque(source.data.shape[0] - y), wt::arch::opaque(source.data.shape[1] - x));
         else
             load_slot<Layout, T, Shape, WHOLE_PASSES>(slot, source);
@@ -175,7 +180,8 @@ private:
     // Copies the tile at row y and column x of the array. CLIPPED: only `inside_rows` and `inside_columns` of it lie in the array.
     template <bool CLIPPED> inline __device__ void copy(unsigned slot, int y, int x, int inside_rows, int inside_columns) const
     {
-        const char* const from = thread_start + int64_t(stride) * y + unsigned(x) * unsigned(sizeof(T));
+        const char* vector = thread_start + int64_t(stride) * y + unsigned(x) * unsigned(sizeof(T));
+        const unsigned pass_bytes = ADDS_PASS_BYTES ? wt::arch::opaque(stride * PASS_ROWS) : 0;
         int valid_bytes = VECTOR_BYTES;
         if constexpr (CLIPPED) {  // from the thread's first vector on
             const int thread = wt::arch::opaque(static_cast<int>(threadIdx.x));
@@ -186,11 +192,11 @@ private:
         for (int pass = 0; pass < PASSES; ++pass) {
             constexpr int BYTES = PERIOD * PASS_ROWS * Layout::WIDTH;  // of a slot, from one period to the next
             const unsigned address = slot + to[pass % PERIOD] + pass / PERIOD * BYTES;
-            const char* const vector = from + int64_t(stride) * PASS_ROWS * pass;
             if constexpr (CLIPPED)
                 wt::arch::copy_async_16(address, vector, pass * PASS_ROWS < inside_rows ? valid_bytes : 0);
             else
                 wt::arch::copy_async_16(address, vector);
+            vector += ADDS_PASS_BYTES ? int64_t(pass_bytes) : int64_t(stride) * PASS_ROWS;
         }
     }
 };

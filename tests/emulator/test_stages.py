@@ -69,6 +69,7 @@ TYPES = {
     "fp32, two warps": ("float32", "default", 80, 64, 10),
     "fp32, eight warps": ("float32", "default", 90, 256, 10),
     "fp64, sm_80": ("float64", "default", 80, 64, 10),
+    "fp64, eight warps": ("float64", "default", 90, 256, 15),
 }
 
 

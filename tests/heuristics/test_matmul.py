@@ -18,6 +18,7 @@ from warp_tiles.heuristics.matmul import (
     choose_matmul,
     cost_us,
     kind_of,
+    most_blocks,
     shared_bytes,
 )
 
@@ -182,3 +183,26 @@ def test_tf32_and_float32_have_different_tiers() -> None:
 def test_a_configuration_survives_json() -> None:
     config = MatmulConfig(64, 128, 32, 256, 5, 7)
     assert MatmulConfig.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_block_that_is_alone_computes_several_whole_tiles(dtype: str) -> None:
+    config = MatmulConfig(128, 256, 64, 256)
+    assert most_blocks(problem(4096, 4096, 4096, dtype), config, 90, MULTIPROCESSORS) == MULTIPROCESSORS
+
+
+@pytest.mark.parametrize(
+    ("question", "config", "arch"),
+    [
+        (problem(4000, 4096, 4096), MatmulConfig(128, 256, 64, 256), 90),  # a tile at an edge
+        (problem(4096, 4000, 4096), MatmulConfig(128, 256, 64, 256), 90),
+        (problem(4096, 4096, 4096), MatmulConfig(128, 256, 64, 256, split_k=2), 90),
+        (problem(4096, 4096, 4096), MatmulConfig(128, 128, 64, 128), 90),  # two blocks are resident
+        (problem(4096, 4096, 4096, "float32"), MatmulConfig(128, 256, 16, 256), 90),
+        (problem(4096, 4096, 4096), MatmulConfig(128, 256, 64, 256), None),  # the CPU
+    ],
+)
+def test_otherwise_each_tile_and_slice_has_a_block(
+    question: MatmulProblem, config: MatmulConfig, arch: int | None
+) -> None:
+    assert most_blocks(question, config, arch, MULTIPROCESSORS) == 0
