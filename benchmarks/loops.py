@@ -115,10 +115,17 @@ def kernel_of(row: Row) -> Any:
 
 @dataclass(frozen=True)
 class Measured:
-    """Medians of the times of some functions, and of a multiprocessor's clock before them, by their names."""
+    """Medians of the times of some functions, and of a multiprocessor's clock before them, by their names.
+
+    Attributes:
+        us: Microseconds.
+        clock_ghz: The clocks.
+        late: The number of calls that the host had not launched when the GPU was ready. Their times contain the host.
+    """
 
     us: dict[str, float]
     clock_ghz: dict[str, float]
+    late: int
 
 
 def measured(torch: Any, runs: dict[str, Callable[[], object]], *, queued: bool = True) -> Measured:
@@ -128,11 +135,13 @@ def measured(torch: Any, runs: dict[str, Callable[[], object]], *, queued: bool 
         runs: The functions, by name.
         queued: True for the time of the GPU alone, while a kernel that spins keeps it busy until all is launched. False
             for the time of a call on an idle GPU, which contains what the host does; there are no clocks then.
+
+    Warp's current stream must be torch's, as :func:`measure_rows` sets it.
     """
     import warp as wp
 
     times: dict[str, list[float]] = {name: [] for name in runs}
-    total = WARM_LAUNCHES + LAUNCHES
+    total, late = WARM_LAUNCHES + LAUNCHES, 0
     clocks = wp.zeros((total, len(runs)), dtype=wp.float64, device="cuda")
     for number in range(total):
         for position, (name, run) in enumerate(runs.items()):
@@ -142,14 +151,16 @@ def measured(torch: Any, runs: dict[str, Callable[[], object]], *, queued: bool 
             start.record()
             run()
             end.record()
+            late += queued and start.query()
             end.synchronize()
             if number >= WARM_LAUNCHES:
                 times[name].append(1e3 * start.elapsed_time(end))
     ghz = clocks.numpy()[WARM_LAUNCHES:]
-    return Measured(
-        {name: statistics.median(found) for name, found in times.items()},
-        {name: round(float(statistics.median(ghz[:, position])), 3) for position, name in enumerate(runs)},
-    )
+    medians = {name: statistics.median(found) for name, found in times.items()}
+    if not queued:
+        return Measured(medians, {}, 0)
+    read = {name: round(float(statistics.median(ghz[:, position])), 3) for position, name in enumerate(runs)}
+    return Measured(medians, read, late)
 
 
 def medians_us(torch: Any, runs: dict[str, Callable[[], object]]) -> dict[str, float]:
@@ -203,7 +214,7 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
     tflops = {name: round(2 * row.size**3 / us / 1e6, 1) for name, us in times.items()}
     treatment = {key: call.loop[key] for key in ("state", "stages", "instruction", "reason")}
     found = {"name": row.name, **asdict(row), **treatment, "us": times, "tflops": tflops, "difference": difference}
-    found["clock_ghz"] = found_times.clock_ghz
+    found |= {"clock_ghz": found_times.clock_ghz, "late": found_times.late}
     found["to_cublas"] = round(times["cublas"] / times["tiles"], 3)
     if not difference <= ALLOWED.get(row.dtype, ALLOWED_OTHERS):
         found["wrong"] = f"differs from float64 by {difference:.3g}"
@@ -213,7 +224,7 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
 def measure_rows(
     description: str | None,
     rows: Sequence[Any],
-    measured: Callable[[Any, Any], dict[str, Any]],
+    measure_row: Callable[[Any, Any], dict[str, Any]],
     described: Callable[[dict[str, Any]], str],
     arguments: list[str] | None,
 ) -> int:
@@ -222,7 +233,7 @@ def measure_rows(
     Args:
         description: The text of the command's help.
         rows: Rows with a ``name``.
-        measured: Returns the result of a row, from torch and the row. One with ``wrong`` is a failure.
+        measure_row: Returns the result of a row, from torch and the row. One with ``wrong`` is a failure.
         described: The words about a result on the terminal, behind the row's name.
         arguments: Those of the command; None for the process's own.
 
@@ -249,7 +260,7 @@ def measure_rows(
     }
     for row in rows:
         if options.only in row.name:
-            found = measured(torch, row)
+            found = measure_row(torch, row)
             print(f"{row.name}: {described(found)}", flush=True)
             data["rows"].append(found)
             options.json.write_text(json.dumps(data, indent=1) + "\n")

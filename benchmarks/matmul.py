@@ -4,9 +4,9 @@
 
 Both have the same arrays and a result of the operands' type, and are called as a user calls them. Calls alternate.
 Times are medians by CUDA events. `us` and `to_torch` are those of the GPU: a kernel that spins keeps it busy until the
-call has launched its kernels. `call_us` and `call_to_torch` are those of a call on an idle GPU, and contain what the
-host does. Results are compared with float64, relative to the largest element. The kinds of rows, and what torch
-computes:
+call has launched its kernels. `call_us` has the times of a call on an idle GPU, which contain what the host does, and
+`call_to_torch` is their ratio. Results are compared with float64, relative to the largest element. The kinds of rows,
+and what torch computes:
 
     product     torch.matmul into a given array, or torch.bmm for a batch
     drawn       the same for random sizes, types and layouts, as users may have them; always the same ones
@@ -261,7 +261,7 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
     torch.cuda.empty_cache()
     found_times = measured(torch, sides.runs)
     found["us"] = times = found_times.us
-    found["clock_ghz"] = found_times.clock_ghz
+    found |= {"clock_ghz": found_times.clock_ghz, "late": found_times.late}
     found["call_us"] = calls = measured(torch, sides.runs, queued=False).us
     found["tflops"] = {name: round(row.flops / us / 1e6, 1) for name, us in times.items()}
     found["to_torch"] = {name: round(us / times["tiles"], 3) for name, us in times.items() if name != "tiles"}

@@ -5,7 +5,8 @@
 A row is a loop over K of square matrices with a bias and a rounding store, so that its gradients are no products of
 whole arrays. "before" is the same kernel with `main_loop=two_buffers`, whose reverse pass calls the products' adjoint
 functions in each iteration. cuBLAS computes the two gradients of a plain product through torch. Launches of all
-alternate. Times are medians by CUDA events. The gradients are compared with float64, relative to their largest element.
+alternate. Times are medians by CUDA events, of the GPU alone (benchmarks/loops.py). The gradients are compared with
+float64, relative to their largest element.
 """
 
 from __future__ import annotations

@@ -140,10 +140,10 @@ template <typename Tile> struct SlotLoader {
     static constexpr int PASS_ROWS = WHOLE_PASSES ? WP_TILE_BLOCK_DIM / PER_ROW : 1, PASSES = ROWS / PASS_ROWS;
     static constexpr int PERIOD = PASS_ROWS % 8 == 0 ? 1 : PASS_ROWS % 4 == 0 ? 2 : PASS_ROWS % 2 == 0 ? 4 : 8;
 
-    // A sum of an address and 32 bits is faster than a product of 64 bits, and each pass waits for the address of the one before it. Loops
-    // of fp64 with 256 threads have no register left for the sum's second operand.
-    static constexpr bool ADDS_PASS_BYTES = sizeof(T) < 8 || WP_TILE_BLOCK_DIM < 256;
-    static constexpr unsigned LARGEST_STRIDE = 0x7fffffffu / PASS_ROWS;  // bytes, so that those of a pass have 31 bits
+    // Each pass adds pass_bytes, which has 32 bits, to the address of the pass before. Without the opaque copy the compiler multiplies the
+    // stride for each pass, which takes longer. Loops of fp64 have no register left for pass_bytes, so they multiply.
+    static constexpr bool ADDS_PASS_BYTES = sizeof(T) < 8;
+    static constexpr unsigned LARGEST_STRIDE = 0x7fffffffu / PASS_ROWS;  // so that a pass has less than 2^31 bytes; and no negative strides
 
     const char* thread_start;  // the thread's vector of the tile at the array's start
     int stride;                // bytes between rows
@@ -160,9 +160,11 @@ template <typename Tile> struct SlotLoader {
         columns = uniform(vectors ? max(array.shape[1] - Shape::dim(1) + 1, 0) : 0);
         const int row = static_cast<int>(threadIdx.x) / PER_ROW, vector = static_cast<int>(threadIdx.x) % PER_ROW;
         thread_start = first + int64_t(stride) * row + vector * VECTOR_BYTES;
+        if constexpr (WHOLE_PASSES) {
 #pragma unroll
-        for (int i = 0; i < PERIOD; ++i)
-            to[i] = wt::arch::opaque(static_cast<int>(Layout::offset(row + i * PASS_ROWS, vector)));
+            for (int i = 0; i < PERIOD; ++i)  // opaque, so that the compiler does not compute them again in each iteration
+                to[i] = wt::arch::opaque(static_cast<int>(Layout::offset(row + i * PASS_ROWS, vector)));
+        }
     }
 
     template <typename Global> inline __device__ void load(unsigned slot, const Global& source) const
