@@ -4,8 +4,8 @@
     python benchmarks/tune_matmul.py --json /tmp/records.json --only "float16 nn 16x" "tf32 nn"
 
 A tier is a type, a layout, and sizes rounded to powers of two. The chooser's candidates are sorted by their estimated
-time, and the first ones are measured in turns. A tier is recorded if a candidate is faster than the chooser's choice by
-more than 2 %. The records of tiers that are not measured are kept.
+time, and the first ones are measured in turns, by the time of the GPU alone (benchmarks/loops.py). A tier is recorded
+if a candidate is faster than the chooser's choice by more than 2 %. The records of tiers that are not measured are kept.
 """
 
 from __future__ import annotations

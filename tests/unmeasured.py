@@ -12,7 +12,6 @@ OTHERS = {
     "docs/measured.md": [
         "unmodified Warp 1.19", "at most 38 KB of 1,060 drawn functions, not on record", "driver 580.159, CUDA 13.0",
         "torch 2.11",
-        "1 % slower in the geometric mean, and 128x128x32 tiles of fp16 with 256 threads 6 % (not on record)",
         "one is slower by more than 3 %", "for a form that varies by 13 % from run to run", "With 100 repeats",
         "that form has 0.993", "have 0.981 and 0.982",
     ],
@@ -40,14 +39,15 @@ OTHERS = {
         "gradients of a product took 503 us in place of 429 (fp16, 4096; not on record)",
         "such a block took 1.8 us for a step of 128x128x64 tiles of fp16, in place of 0.3 to 0.5 us (not on record)",
         "which takes 20 to 40 registers", "16x16x256 products of fp64 reached 0.86 of their speed (not on record)",
-        # variants without a gain, all on one H200 (not on record)
         "256x128x32 tiles of tf32 took 469 us at 4096, takes 424, and took 461 with a sum of 64 bits",
         "128x128x32 tiles of fp16 with 256 threads took 264 us and take 256",
-        "128x64x16 tiles with 256 threads took 2,980 us with sums and take 2,710 with products (not on record)",
+        "128x64x16 tiles with 256 threads took 2,980 us in place of 2,710",
+        "one resident block fewer, 0.78 of torch in place of 0.86 (not on record)",
+        # variants without a gain, all on one H200 (not on record)
         "0 to 12 % faster where the block is alone anyway (fp16, 4096x128x1024: 8.9 us in place of 10.1), and up to "
         "40 % slower where two blocks of four stages are resident",
         "a step of 64 takes 0.34 us with four, six and eight stages",
-        "0.62 of the speed of 128x256 at 8192", "192x128 with 384 threads: 0.62 as well",
+        "0.62 of the speed of 128x256 at 8192", "192x128 with 384 threads: 0.62 as well, because the 64 rows of B do not divide among passes of 24 rows",
         "201 us in place of 198 for fp16 of 4096", "3,060 us in place of 2,820 with 256",
         "predicts 0.72 FMAs in a cycle for the double buffers (not on record), and counters show 0.69",
         "1.13 cycles for an FMA by the model, in place of 1.39 (not on record)",
