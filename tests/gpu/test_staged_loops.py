@@ -76,35 +76,23 @@ def test_forms_in_half(name: str, gpu: str) -> None:
         assert np.array_equal(c.numpy(), form.expected(a.astype(float), b.astype(float)))
 
 
-FAR = """
-@wp.kernel(enable_backward=False)
-def multiply(A: wp.array2d(dtype=wp.float16), B: wp.array2d(dtype=wp.float16), C: wp.array2d(dtype=wp.float32)):
-    i, j = wp.tid()
-    c = wp.tile_zeros(shape=(32, 64), dtype=wp.float32, storage="shared")
-    for step in range(0, A.shape[1], 64):
-        a = wp.tile_load(A, shape=(32, 64), offset=(i * 32, step), storage="shared")
-        b = wp.tile_load(B, shape=(64, 64), offset=(step, j * 64), storage="shared")
-        wp.tile_matmul(a, b, c)
-    wp.tile_store(C, c, offset=(i * 32, j * 64))
-"""
 PASS_ROWS = 16  # that 128 threads load at once
 
 
 @pytest.mark.parametrize("rows", [20, 32])  # a tile at an edge, and a whole one
 @pytest.mark.parametrize("pass_bytes", [2**31 - 256, 2**31, 2**32])
 def test_rows_that_lie_far_apart(pass_bytes: int, rows: int, gpu: str) -> None:
-    stride, depth = pass_bytes // PASS_ROWS, 128
-    draw = np.random.default_rng(2)
-    a, b = (draw.integers(-3, 4, shape).astype(np.float16) for shape in ((rows, depth), (depth, 64)))
+    case, stride = Case(32, 64, 64, rows, 64, 128), pass_bytes // PASS_ROWS
+    a, b, e, product = case.arrays(2)
     memory = wp.empty((rows, stride), dtype=wp.uint8, device=gpu)
-    left = wp.array(ptr=memory.ptr, dtype=wp.float16, shape=(rows, depth), strides=(stride, 2), device=gpu)
+    left = wp.array(ptr=memory.ptr, dtype=wp.float16, shape=a.shape, strides=(stride, 2), device=gpu)
     for row in range(rows):
         wp.copy(left[row], wp.array(a[row], dtype=wp.float16, device=gpu))
     with warp_tiles.enabled():
-        kernel = load(FAR, block_dim=128).multiply
+        kernel = load(HEADER + case.text("case"), block_dim=128).case
         (loop,) = warp_tiles.plan(kernel.module, arch=90, block_dim=128).to_json()["loops"]
         assert loop["state"] == "pipelined"
-        right = wp.array(b, dtype=wp.float16, device=gpu)
+        inputs = [left, wp.array(b, dtype=wp.float16, device=gpu), wp.array(e, dtype=wp.float32, device=gpu)]
         c = wp.full((rows, 64), np.nan, dtype=wp.float32, device=gpu)
-        wp.launch_tiled(kernel, dim=(1, 1), inputs=[left, right], outputs=[c], block_dim=128, device=gpu)
-        assert np.array_equal(c.numpy(), a.astype(float) @ b.astype(float))
+        wp.launch_tiled(kernel, dim=case.grid, inputs=inputs, outputs=[c], block_dim=128, device=gpu)
+        assert np.array_equal(c.numpy(), case.expected(product, e))
