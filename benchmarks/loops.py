@@ -115,12 +115,13 @@ def kernel_of(row: Row) -> Any:
 
 @dataclass(frozen=True)
 class Measured:
-    """Medians of the times of some functions, and of a multiprocessor's clock before them, by their names.
+    """The times of some functions, by their names.
 
     Attributes:
-        us: Microseconds.
-        clock_ghz: The clocks.
-        late: The number of calls that the host had not launched when the GPU was ready. Their times contain the host.
+        us: Median times in microseconds.
+        clock_ghz: Median clocks of a multiprocessor right before the calls.
+        late: The number of calls, warm-up calls included, that the host had not launched when the GPU was ready. Their
+            times contain the host.
     """
 
     us: dict[str, float]
@@ -155,12 +156,12 @@ def measured(torch: Any, runs: dict[str, Callable[[], object]], *, queued: bool 
             end.synchronize()
             if number >= WARM_LAUNCHES:
                 times[name].append(1e3 * start.elapsed_time(end))
-    ghz = clocks.numpy()[WARM_LAUNCHES:]
-    medians = {name: statistics.median(found) for name, found in times.items()}
-    if not queued:
-        return Measured(medians, {}, 0)
-    read = {name: round(float(statistics.median(ghz[:, position])), 3) for position, name in enumerate(runs)}
-    return Measured(medians, read, late)
+    read = clocks.numpy()[WARM_LAUNCHES:].T if queued else ()
+    return Measured(
+        {name: statistics.median(found) for name, found in times.items()},
+        {name: round(statistics.median(one.tolist()), 3) for name, one in zip(runs, read)},
+        late,
+    )
 
 
 def medians_us(torch: Any, runs: dict[str, Callable[[], object]]) -> dict[str, float]:
@@ -209,12 +210,12 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
     expected = a.double() @ b.double()
     difference = float((call.c.double() - expected).abs().max() / expected.abs().max())
     del expected
-    found_times = measured(torch, {"tiles": call.launch.launch, "cublas": lambda: torch.matmul(a, b, out=out)})
-    times = found_times.us
+    timed = measured(torch, {"tiles": call.launch.launch, "cublas": lambda: torch.matmul(a, b, out=out)})
+    times = timed.us
     tflops = {name: round(2 * row.size**3 / us / 1e6, 1) for name, us in times.items()}
     treatment = {key: call.loop[key] for key in ("state", "stages", "instruction", "reason")}
     found = {"name": row.name, **asdict(row), **treatment, "us": times, "tflops": tflops, "difference": difference}
-    found |= {"clock_ghz": found_times.clock_ghz, "late": found_times.late}
+    found |= {"clock_ghz": timed.clock_ghz, "late": timed.late}
     found["to_cublas"] = round(times["cublas"] / times["tiles"], 3)
     if not difference <= ALLOWED.get(row.dtype, ALLOWED_OTHERS):
         found["wrong"] = f"differs from float64 by {difference:.3g}"

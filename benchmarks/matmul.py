@@ -259,9 +259,9 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
     sides.runs["tiles"]()
     found = {"name": row.name, **asdict(row), "config": sides.config, "difference": sides.check()}
     torch.cuda.empty_cache()
-    found_times = measured(torch, sides.runs)
-    found["us"] = times = found_times.us
-    found |= {"clock_ghz": found_times.clock_ghz, "late": found_times.late}
+    timed = measured(torch, sides.runs)
+    found["us"] = times = timed.us
+    found |= {"clock_ghz": timed.clock_ghz, "late": timed.late}
     found["call_us"] = calls = measured(torch, sides.runs, queued=False).us
     found["tflops"] = {name: round(row.flops / us / 1e6, 1) for name, us in times.items()}
     found["to_torch"] = {name: round(us / times["tiles"], 3) for name, us in times.items() if name != "tiles"}

@@ -5,7 +5,8 @@
 
 A tier is a type, a layout, and sizes rounded to powers of two. The chooser's candidates are sorted by their estimated
 time, and the first ones are measured in turns, by the time of the GPU alone (benchmarks/loops.py). A tier is recorded
-if a candidate is faster than the chooser's choice by more than 2 %. The records of tiers that are not measured are kept.
+if a candidate is faster than the chooser's choice by more than 2 %. The records of tiers that are not measured are
+kept.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ OTHERS = {
         "0 to 12 % faster where the block is alone anyway (fp16, 4096x128x1024: 8.9 us in place of 10.1), and up to "
         "40 % slower where two blocks of four stages are resident",
         "a step of 64 takes 0.34 us with four, six and eight stages",
-        "0.62 of the speed of 128x256 at 8192", "192x128 with 384 threads: 0.62 as well, because the 64 rows of B do not divide among passes of 24 rows",
+        "0.62 of the speed of 128x256 at 8192",
+        "192x128 with 384 threads: 0.62 as well, because the 64 rows of B do not divide among passes of 24 rows",
         "201 us in place of 198 for fp16 of 4096", "3,060 us in place of 2,820 with 256",
         "predicts 0.72 FMAs in a cycle for the double buffers (not on record), and counters show 0.69",
         "1.13 cycles for an FMA by the model, in place of 1.39 (not on record)",

@@ -141,9 +141,9 @@ template <typename Tile> struct SlotLoader {
     static constexpr int PERIOD = PASS_ROWS % 8 == 0 ? 1 : PASS_ROWS % 4 == 0 ? 2 : PASS_ROWS % 2 == 0 ? 4 : 8;
 
     // Each pass adds pass_bytes, which has 32 bits, to the address of the pass before. Without the opaque copy the compiler multiplies the
-    // stride for each pass, which takes longer. Loops of fp64 have no register left for pass_bytes, so they multiply.
+    // stride for each pass, which takes longer. Loops of fp64 multiply, because they are short of registers.
     static constexpr bool ADDS_PASS_BYTES = sizeof(T) < 8;
-    static constexpr unsigned LARGEST_STRIDE = 0x7fffffffu / PASS_ROWS;  // so that a pass has less than 2^31 bytes; and no negative strides
+    static constexpr unsigned LARGEST_STRIDE = 0x7fffffffu / PASS_ROWS;  // a negative stride is larger, and takes the general case
 
     const char* thread_start;  // the thread's vector of the tile at the array's start
     int stride;                // bytes between rows

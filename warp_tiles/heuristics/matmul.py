@@ -314,9 +314,10 @@ def most_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
     an H200 that saved 0.5 to 4 % for 16-bit operands. It cost 2 to 3 % for float32, and up to 10 % with tiles at edges,
     whose blocks take longer (not on record).
     """
-    whole = problem.m % config.tile_m == 0 and problem.n % config.tile_n == 0 and config.split_k == 1
-    is_short = kind_of(problem) == "float16" and whole
-    return multiprocessors if is_short and arch is not None and _resident(problem, config, arch) == 1 else 0
+    has_edges = problem.m % config.tile_m or problem.n % config.tile_n
+    if arch is None or kind_of(problem) != "float16" or has_edges or config.split_k > 1:
+        return 0
+    return multiprocessors if _resident(problem, config, arch) == 1 else 0
 
 
 # sides of tiles, larger tiles, elements of K in a step, elements of a tile from which a block has 256 threads: for
