@@ -147,14 +147,15 @@ template <typename Tile> struct SlotLoader {
 
     const char* thread_start;  // the thread's vector of the tile at the array's start
     int stride;                // bytes between rows
-    int rows, columns;         // offsets below these are inside an array that vectors can read; else zeros
+    bool vectors;              // true if async copies of vectors can read the array
+    int rows, columns;         // offsets below these are inside such an array; else zeros
     unsigned to[PERIOD];       // the thread's offsets in a slot
 
     template <typename Array> inline __device__ void begin(const Array& array)
     {
         const char* const first = reinterpret_cast<const char*>(array.data);
         stride = array.strides[0];
-        const bool vectors = WHOLE_PASSES && __isGlobal(first) && array.strides[1] == sizeof(T) && stride % VECTOR_BYTES == 0
+        vectors = WHOLE_PASSES && __isGlobal(first) && array.strides[1] == sizeof(T) && stride % VECTOR_BYTES == 0
             && reinterpret_cast<uint64_t>(first) % VECTOR_BYTES == 0 && unsigned(stride) <= LARGEST_STRIDE;
         rows = uniform(vectors ? max(array.shape[0] - ROWS + 1, 0) : 0);
         columns = uniform(vectors ? max(array.shape[1] - Shape::dim(1) + 1, 0) : 0);
@@ -172,7 +173,7 @@ template <typename Tile> struct SlotLoader {
         const int y = source.offset[0], x = source.offset[1];
         if (WHOLE_PASSES && unsigned(y) < unsigned(rows) && unsigned(x) < unsigned(columns) && x % PER_VECTOR == 0)
             copy<false>(slot, y, x, ROWS, Shape::dim(1));
-        else if (WHOLE_PASSES && unsigned(stride) <= LARGEST_STRIDE && copy_alignment<T>(source) == VECTOR_BYTES)
+        else if (vectors && (y | x) >= 0 && x % PER_VECTOR == 0)
             copy<true>(slot, y, x, wt::arch::opaque(source.data.shape[0] - y), wt::arch::opaque(source.data.shape[1] - x));
         else
             load_slot<Layout, T, Shape, WHOLE_PASSES>(slot, source);
@@ -184,21 +185,33 @@ private:
     {
         const char* vector = thread_start + int64_t(stride) * y + unsigned(x) * unsigned(sizeof(T));
         const unsigned pass_bytes = ADDS_PASS_BYTES ? wt::arch::opaque(stride * PASS_ROWS) : 0;
-        int valid_bytes = VECTOR_BYTES;
-        if constexpr (CLIPPED) {  // from the thread's first vector on
-            const int thread = wt::arch::opaque(static_cast<int>(threadIdx.x));
-            inside_rows -= thread / PER_ROW;
-            valid_bytes = max(0, min(inside_columns - thread % PER_ROW * PER_VECTOR, PER_VECTOR)) * static_cast<int>(sizeof(T));
+        if constexpr (CLIPPED) {
+            const int thread = wt::arch::opaque(static_cast<int>(threadIdx.x)), elements = inside_columns - thread % PER_ROW * PER_VECTOR;
+            if (elements > 0 && elements < PER_VECTOR) {
+                copy_cut(slot, vector, thread, inside_rows, elements * static_cast<int>(sizeof(T)));
+                return;
+            }
+            inside_rows = elements > 0 ? inside_rows - thread / PER_ROW : 0;  // from the thread's first row on
         }
 #pragma unroll
         for (int pass = 0; pass < PASSES; ++pass) {
             constexpr int BYTES = PERIOD * PASS_ROWS * Layout::WIDTH;  // of a slot, from one period to the next
             const unsigned address = slot + to[pass % PERIOD] + pass / PERIOD * BYTES;
             if constexpr (CLIPPED)
-                wt::arch::copy_async_16(address, vector, pass * PASS_ROWS < inside_rows ? valid_bytes : 0);
+                wt::arch::copy_async_16(address, vector, pass * PASS_ROWS < inside_rows ? VECTOR_BYTES : 0);
             else
                 wt::arch::copy_async_16(address, vector);
             vector += ADDS_PASS_BYTES ? int64_t(pass_bytes) : int64_t(stride) * PASS_ROWS;
+        }
+    }
+
+    // Copies a thread's vectors of a tile if the array ends within each, after so many bytes.
+    inline __device__ void copy_cut(unsigned slot, const char* vector, int thread, int inside_rows, int valid_bytes) const
+    {
+#pragma unroll 1
+        for (int row = thread / PER_ROW; row < ROWS; row += PASS_ROWS) {
+            wt::arch::copy_async_16(slot + Layout::offset(row, thread % PER_ROW), vector, row < inside_rows ? valid_bytes : 0);
+            vector += int64_t(stride) * PASS_ROWS;
         }
     }
 };

@@ -13,12 +13,13 @@ InstructionFamily = Literal["wgmma", "mma"]
 STAGE_ALIGNMENT = 1024  # bytes; the swizzling pattern of a slot repeats after so many
 
 
-LEAST_STAGES, MOST_STAGES = 2, 8
+LEAST_STAGES, MOST_STAGES = 2, 12
 _FIELDS = {
     "stages": range(LEAST_STAGES, MOST_STAGES + 1),
     "in_flight": range(2),
     "per_barrier": range(1, 3),
     "warps_m": range(1, 33),
+    "blocks": range(1, 5),
 }
 
 
@@ -30,6 +31,8 @@ class LoopChoice:
         family: The instructions of staged products, or ``two_buffers`` for double buffers in place of stages.
         stages, in_flight, per_barrier: Those of :class:`MainLoop`. Only ``wgmma`` has products in flight.
         warps_m: That of :class:`StagedProduct`.
+        blocks: Resident blocks of a multiprocessor for which the stages leave room, if they fit. A launch with few
+            blocks wants a small number, because more stages hide the latency of loads that no other block hides.
     """
 
     family: Literal["wgmma", "mma", "two_buffers"] | None = None
@@ -37,6 +40,7 @@ class LoopChoice:
     in_flight: int | None = None
     per_barrier: int | None = None
     warps_m: int | None = None
+    blocks: int | None = None
 
     @staticmethod
     def parse(text: str) -> LoopChoice:

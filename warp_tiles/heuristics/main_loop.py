@@ -17,6 +17,7 @@ from warp_tiles.gemm.hardware import (
 )
 from warp_tiles.gemm.main_loop import (
     LEAST_STAGES,
+    MOST_STAGES,
     STAGE_ALIGNMENT,
     InstructionFamily,
     LoopChoice,
@@ -27,7 +28,8 @@ from warp_tiles.gemm.main_loop import (
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
 
 WARPGROUP = 4 * LANES  # threads
-_USEFUL_STAGES = 4  # more hide no more latency
+_USEFUL_STAGES = 4  # if other blocks multiply meanwhile; more hide no more latency then
+_OVERLAPPED_STAGES = 5  # with so many, one more to keep products in flight leaves enough for loads
 LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
 _REGISTER_LINES, _REGISTER_STEP = 64, 16  # of a warpgroup's operand in registers, along M or N and along K
 _LEAST_FMA_SUMS = 32  # of a thread
@@ -233,7 +235,8 @@ def main_loop(
 
     Two resident blocks cover the time in which one of them waits, so they come before more stages. A block that is
     alone keeps the products of one iteration in flight instead, which takes one stage. So does a loop with few products
-    in an iteration. With 128 threads, 128x128x32 of float16 was 1.13 times as fast on an H200 (not on record).
+    in an iteration. With 128 threads, 128x128x32 of float16 was 1.13 times as fast on an H200 (not on record). If
+    ``choice`` says how many blocks are resident, the stages take all memory that these blocks leave.
 
     Args:
         products: The products of the loop.
@@ -255,7 +258,8 @@ def main_loop(
     arch, threads = variant.arch, variant.threads
     limit = shared_limit(arch, threads)
     per_barrier = choice.per_barrier or 1
-    counts = range(LEAST_STAGES, _USEFUL_STAGES + 2 * per_barrier - 1) if choice.stages is None else (choice.stages,)
+    most = MOST_STAGES if choice.blocks else _USEFUL_STAGES + 2 * (per_barrier - 1)
+    counts = range(LEAST_STAGES, most + 1) if choice.stages is None else (choice.stages,)
     possible = [count for count in counts if _is_possible(product, count, choice.in_flight or 0, per_barrier)]
     if not possible:
         if per_barrier > 1 and not choice.in_flight:
@@ -269,7 +273,11 @@ def main_loop(
         if total > limit:
             continue
         blocks = _resident_blocks(variant, used, total)
-        is_overlapped = blocks == 1 or max(v.k * DTYPE_BYTES[v.a.dtype] for v, _ in products) <= _SHORT_BYTES
+        is_overlapped = (
+            blocks == 1
+            or max(v.k * DTYPE_BYTES[v.a.dtype] for v, _ in products) <= _SHORT_BYTES
+            or (choice.blocks is not None and stages >= _OVERLAPPED_STAGES)
+        )
         in_flight = choice.in_flight
         if in_flight is None:
             in_flight = int(is_overlapped and _is_possible(product, stages, 1, per_barrier))
@@ -278,10 +286,10 @@ def main_loop(
         least = possible[0]
         needed = around_bytes + tile_bytes + extra_bytes_of(least * stage_bytes, idle_bytes, at_end)
         return f"{least} stages of {stage_bytes} bytes need {needed} bytes of shared memory, and there are {limit}"
-    wanted = 2 if product.instruction == "wgmma" else max(2, LEAST_WARPS * LANES // threads)
+    wanted = choice.blocks or (2 if product.instruction == "wgmma" else max(2, LEAST_WARPS * LANES // threads))
     best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
     without = _resident_blocks(variant, used, around_bytes + tile_bytes)
-    is_free = choice.stages is None and product.instruction != "wgmma"
+    is_free = choice.stages is None and choice.blocks is None and product.instruction != "wgmma"
     reason = _too_few_blocks(best, product, threads, without, or_two_buffers) if is_free else ""
     return reason or best
 

@@ -157,6 +157,7 @@ _STORED_ALONE = 2.0e4  # the same if no other block runs meanwhile
 _LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
 _ARRIVAL_US = 3.0  # from the last sums of a tile to their addition
 _SLICES = 64  # at most
+_FEW_BLOCKS = 2  # of one multiprocessor
 _SLICE_STEPS = 4  # at least, of the loop of one slice
 _GROUP_ROWS = 1024  # rows of C that consecutive blocks share
 _LEAST_SIDE = 32  # of a tile in a larger matrix
@@ -318,6 +319,15 @@ def most_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
     if arch is None or kind_of(problem) != "float16" or has_edges or config.split_k > 1:
         return 0
     return multiprocessors if _resident(problem, config, arch) == 1 else 0
+
+
+def few_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int) -> int:
+    """The blocks of one multiprocessor, if they are so few that stages should take the memory of others; else 0.
+
+    Loads of such a launch wait for the latency of memory, because no other block has work meanwhile.
+    """
+    count = _ceil(blocks_of(problem, config), multiprocessors)
+    return count if arch is not None and count <= min(_FEW_BLOCKS, _resident(problem, config, arch)) else 0
 
 
 # sides of tiles, larger tiles, elements of K in a step, elements of a tile from which a block has 256 threads: for

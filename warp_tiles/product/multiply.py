@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
-from warp_tiles.heuristics.matmul import MatmulConfig, choose_matmul, most_blocks
+from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, choose_matmul, few_blocks, most_blocks
 from warp_tiles.heuristics.operand_copies import ALIGNED
 from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.device_functions import types
@@ -22,6 +22,7 @@ from warp_tiles.product.plan import arranged, epilogue_of, kernel_of, problem_of
 from warp_tiles.product.records import records_for
 from warp_tiles.product.views import View, contiguous
 from warp_tiles.product.workspace import workspace
+from warp_tiles.settings.layers import current
 
 _PART_BYTES = 256  # of a workspace; its parts begin at multiples of it
 PLANNED_GPU = (90, 132)  # compute capability and multiprocessors of plans on a machine without a GPU
@@ -75,7 +76,8 @@ class Multiplication:
         from warp_tiles._warp.prepared import PreparedLaunch
 
         arch, multiprocessors = _gpu(self._device)
-        config, key = self.config, kernel_of(call, self.config)
+        config, problem = self.config, problem_of(call)
+        key = kernel_of(call, config, loop_blocks(problem, config, self._device))
         (batch, _, k), n = call.a.shape, call.out.shape[2]
         rows, columns = _tiles(call, config)
         steps = -(-k // config.tile_k)
@@ -96,7 +98,7 @@ class Multiplication:
             config.threads,
             tiled=True,
             device=self._device,
-            max_blocks=most_blocks(problem_of(call), config, arch, multiprocessors),
+            max_blocks=most_blocks(problem, config, arch, multiprocessors),
         )
 
     def is_current(self) -> bool:
@@ -190,6 +192,12 @@ def _gpu(device: Any) -> tuple[int | None, int]:
     if device.is_cuda:
         return device.arch, device.sm_count
     return PLANNED_GPU if is_planning() else (None, 1)
+
+
+def loop_blocks(problem: MatmulProblem, config: MatmulConfig, device: Any) -> int:
+    """The resident blocks for which the stages of a product's loop leave room; 0 for the loop's own choice, which also
+    follows the setting ``main_loop``."""
+    return few_blocks(problem, config, *_gpu(device)) if current().main_loop == "auto" else 0
 
 
 def configuration(call: MatmulCall, device: Any) -> MatmulConfig:

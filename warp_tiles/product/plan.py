@@ -96,12 +96,13 @@ def epilogue_of(call: MatmulCall) -> Epilogue:
     return Epilogue(call.out.dtype, bias, call.has_beta, call.epilogue, call.sums, call.has_factor)
 
 
-def kernel_of(call: MatmulCall, config: MatmulConfig) -> TileKernel:
+def kernel_of(call: MatmulCall, config: MatmulConfig, blocks: int = 0) -> TileKernel:
     """The constants of the kernel with the loop.
 
     Args:
         call: An arranged call.
         config: Its configuration.
+        blocks: The resident blocks for which its stages leave room; 0 for the loop's own choice.
     """
     return TileKernel(
         call.a.dtype,
@@ -114,4 +115,5 @@ def kernel_of(call: MatmulCall, config: MatmulConfig) -> TileKernel:
         scaled=call.scaled and not call.summed,
         slices=config.split_k,
         in_parts=call.in_parts,
+        blocks=blocks,
     )
