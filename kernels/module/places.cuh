@@ -78,6 +78,21 @@ template <typename Global> struct Place {
             && (!Global::bounds_check || (tile.offset[0] + Shape::dim(0) <= shape[0] && tile.offset[1] + Shape::dim(1) <= shape[1]));
     }
 
+    // True if the part of the tile that lies in the array consists of vectors.
+    template <typename Shape> inline __device__ bool has_whole_vectors() const
+    {
+        const int columns = tile.data.shape[1];
+        return has_vectors && Shape::dim(1) * SIZE % VECTOR_BYTES == 0
+            && (!Global::bounds_check || columns * SIZE % VECTOR_BYTES == 0 || tile.offset[1] + Shape::dim(1) <= columns);
+    }
+
+    // True if an element lies in the array, or beyond its start.
+    inline __device__ bool is_before_end(int row, int column) const
+    {
+        const auto& shape = tile.data.shape;
+        return !Global::bounds_check || (tile.offset[0] + row < shape[0] && tile.offset[1] + column < shape[1]);
+    }
+
     // True if COUNT neighbouring elements of a row are vectors. `column` is a multiple of COUNT.
     template <int COUNT> inline __device__ bool is_vector(int row, int column) const
     {
@@ -86,26 +101,29 @@ template <typename Global> struct Place {
             && (!Global::bounds_check || (tile.offset[0] + row < shape[0] && tile.offset[1] + column + COUNT <= shape[1]));
     }
 
-    // Stores neighbouring elements of a row. If WHOLE, the tile is.
-    template <bool WHOLE, typename U, int COUNT>
-    inline __device__ void put(int row, int column, const Elements<U, COUNT>& elements) const
+    // Stores neighbouring elements of a row, except those beyond the array.
+    template <typename U, int COUNT> inline __device__ void put(int row, int column, const Elements<U, COUNT>& elements) const
     {
-        static_assert(!WHOLE || is_piece(COUNT), "one instruction stores the elements");
+        if (!is_before_end(row, column))
+            return;
         if constexpr (is_piece(COUNT)) {
-            if (WHOLE || is_vector<COUNT>(row, column)) {
-                wt::Vector<T, COUNT> vector;
-#pragma unroll
-                for (int e = 0; e < COUNT; ++e)
-                    vector.at[e] = elements.at[e];
-                wt::arch::store(address(row, column), vector);
+            if (is_vector<COUNT>(row, column)) {
+                store_vector(row, column, elements);
                 return;
             }
         }
-        if constexpr (!WHOLE) {
 #pragma unroll
-            for (int e = 0; e < COUNT; ++e)
-                tile.store(wp::tile_coord(row, column + e), elements.at[e]);
-        }
+        for (int e = 0; e < COUNT; ++e)
+            tile.store(wp::tile_coord(row, column + e), elements.at[e]);
+    }
+
+    // The same for a tile that has_whole_vectors(). It compiles to an instruction with a predicate, and to no branch.
+    template <typename U, int COUNT>
+    inline __device__ void put_vector(int row, int column, const Elements<U, COUNT>& elements) const
+    {
+        static_assert(is_piece(COUNT), "one instruction stores the elements");
+        if (is_before_end(row, column))
+            store_vector(row, column, elements);
     }
 
     // Loads neighbouring elements of a row, with zeros outside the array. If WHOLE, the tile is.
@@ -129,6 +147,16 @@ private:
     {
         const int bytes = count * SIZE;
         return bytes <= VECTOR_BYTES && (bytes & (bytes - 1)) == 0;
+    }
+
+    template <typename U, int COUNT>
+    inline __device__ void store_vector(int row, int column, const Elements<U, COUNT>& elements) const
+    {
+        wt::Vector<T, COUNT> vector;
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e)
+            vector.at[e] = elements.at[e];
+        wt::arch::store(address(row, column), vector);
     }
 
     inline __device__ T* address(int row, int column) const

@@ -205,7 +205,7 @@ private:
             for (int v = 0; v < AT_ONCE; ++v)
                 if (const int i = start + v * WP_TILE_BLOCK_DIM; v == 0 || i < VECTORS) {
                     const auto coord = wp::tile_coord(i / PER_ROW, i % PER_ROW * COUNT);
-                    place.template put<false>(coord[0], coord[1], compute(count, coord, fetched[v]));
+                    place.put(coord[0], coord[1], compute(count, coord, fetched[v]));
                 }
         }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Stores of sums from the registers that hold them. The program stores C, or a tile that elementwise operations compute from
-// it. Only at the edges of arrays is C written to shared memory.
+// it. C is written to shared memory only if an array ends within vectors.
 //
 //   store_sums<OTHERS, FETCHED, Product>(sums, compute, store, result, c, tiles...)
 //
@@ -31,9 +31,9 @@ template <typename T, int COUNT> inline __device__ Elements<T, COUNT> elements_o
 // A tile whose elements are computed from sums when it is stored. For neighbouring ones, fetch(count, coord) loads operands from
 // arrays, and compute(coord, sums, fetched) returns the elements. If ALONE, they depend on the sums alone.
 //
-// This code has many instructions, and each runs once. So it has no branches, with which jumps would miss the instruction cache,
-// and serves whole tiles only. If the stored tile or one that is fetched (is_whole) is not whole, C is written to shared memory,
-// and a short loop stores `through`, which reads C.
+// This code has many instructions, and each runs once. So it has no branches, with which jumps would miss the instruction cache, and
+// stores whole vectors only. If the array ends within vectors, or a tile that is fetched (is_whole) is not whole, C is written to
+// shared memory, and a short loop stores `through`, which reads C.
 template <typename Product, bool ALONE, typename C, typename Through, typename Fetch, typename Compute> struct ComputedFromSums {
     using Layout = typename Through::Layout;
 
@@ -47,8 +47,8 @@ template <typename Product, bool ALONE, typename C, typename Through, typename F
     template <typename Global> inline __device__ void copy_to_global(const Global& to) const
     {
         const auto place = Place<Global>::of(to);
-        const int whole = is_whole && place.template is_whole<typename Layout::Shape>();
-        if (uniform(whole)) {  // otherwise the compiler provides for lanes that differ
+        const int has_vectors = is_whole && place.template has_whole_vectors<typename Layout::Shape>();
+        if (uniform(has_vectors)) {  // otherwise the compiler provides for lanes that differ
             check_alignment<typename Layout::Shape>(to);
             store_vectors(place);
         } else {
@@ -70,7 +70,7 @@ private:
                 const auto found = elements_of(vector);
                 constexpr int COUNT = sizeof(found.at) / sizeof(found.at[0]);
                 const auto coord = wp::tile_coord(row, column);
-                place.template put<true>(row, column, compute(coord, found, fetch(Count<COUNT> {}, coord)));
+                place.put_vector(row, column, compute(coord, found, fetch(Count<COUNT> {}, coord)));
             });
         } else if constexpr (ALONE && sizeof(T) == 2) {  // half the words to exchange
             const auto nothing = [](int, int) { return Values<> {}; };
@@ -79,13 +79,13 @@ private:
                 return bits_as<wt::Vector<wt::u32, 1>>(results);
             };
             Product::template visit<PAIRS, 1>(sums, rounded, nothing, [&](int row, int column, const auto& words, Values<>) {
-                place.template put<true>(row, column, bits_as<Elements<T, 2 * PAIRS>>(words));
+                place.put_vector(row, column, bits_as<Elements<T, 2 * PAIRS>>(words));
             });
         } else {
             const auto both = [](wt::Vector<float, 2> pair) { return bits_as<wt::Vector<wt::u32, 2>>(pair); };
             const auto act = [&](int row, int column, const auto& words, const auto& fetched) {
                 const auto found = bits_as<Elements<float, 2 * PAIRS>>(words);
-                place.template put<true>(row, column, compute(wp::tile_coord(row, column), found, fetched));
+                place.put_vector(row, column, compute(wp::tile_coord(row, column), found, fetched));
             };
             Product::template visit<PAIRS, 2>(sums, both, fetch_at, act);
         }

@@ -87,7 +87,14 @@ def test_forms(
 FAULTS = {
     "lanes exchange the wrong words": ("has_bit ? words[i] : words[i | bit], bit", "words[i], bit"),
     "a lane stores the columns of another": ("col + 8 * own + 2 * (quarter - own)", "col + 8 * own"),
-    "the edges are stored as if they were whole": ("const int whole = is_whole &&", "const int whole = is_whole ||"),
+    "vectors in which the array ends are stored whole": (
+        "const int has_vectors = is_whole &&",
+        "const int has_vectors = is_whole ||",
+    ),
+    "vectors beyond the array are stored": (
+        "if (is_before_end(row, column))\n            store_vector",
+        "if (true)\n            store_vector",
+    ),
     "nobody waits for C": (
         "finish<false>(sums, c.data.ptr);\n            WP_TILE_SYNC();",
         "finish<false>(sums, c.data.ptr);",

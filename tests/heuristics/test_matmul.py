@@ -77,8 +77,8 @@ def test_large_products_on_tensor_cores_have_the_largest_tiles(dtype: str, size:
 @pytest.mark.parametrize(
     ("dtype", "arch", "layout", "side", "step", "slowdown"),
     [
-        ("float16", 90, "nn", 128, 64, 1.2),
-        ("float16", 100, "nn", 128, 64, 1.43),
+        ("float16", 90, "nn", 128, 64, 1.27),
+        ("float16", 100, "nn", 128, 64, 1.71),
         ("tf32", 90, "nn", 128, 32, 1.2),
         ("tf32", 90, "tn", 128, 32, 1.84),
         ("float32", 90, "nn", 128, 32, 2),
@@ -116,12 +116,11 @@ def test_one_wave_of_smaller_tiles_is_faster_than_few_large_ones() -> None:
 
 @pytest.mark.parametrize("side", [16, 32, 64, 128])
 @pytest.mark.parametrize("k", [4096, 16384])
-def test_skinny_products_are_split_over_all_multiprocessors(side: int, k: int) -> None:
+def test_skinny_products_have_blocks_for_all_multiprocessors(side: int, k: int) -> None:
     for m, n in ((side, 4096), (4096, side)):
         config = chosen(m, n, k)
-        assert config.split_k > 1
         blocks = blocks_of(problem(m, n, k), config)
-        assert MULTIPROCESSORS * 0.7 <= blocks <= 4 * MULTIPROCESSORS
+        assert MULTIPROCESSORS * 0.9 <= blocks <= 4 * MULTIPROCESSORS
         assert (config.tile_m if m == side else config.tile_n) <= side
 
 

@@ -121,43 +121,70 @@ class MatmulConfig:
 
 @dataclass(frozen=True)
 class _Rates:
-    """Speed of one multiprocessor, fitted on an H200 to products of random sizes, types and layouts (not on record).
+    """Speed of one multiprocessor, fitted to products of random sizes and layouts: float16 to the GPU's times on an H100,
+    the others to times of calls on an H200 (not on record).
 
     Attributes:
         products: Multiplications with additions in 1 us, of tiles larger than 128x128.
         of_128, two_groups: Its factor for tiles of 128x128 with 128 and with 256 threads.
-        of_64, of_32: Its factor for tiles whose smaller side is 64 and 32.
+        of_64, of_32, of_16: Its factor for tiles whose smaller side is 64, 32 and 16.
         loaded: Bytes that are loaded from the L2 cache in 1 us.
-        step_us: Time between two steps of a loop that has nothing to multiply, in microseconds.
+        step_us: Time between two steps of a loop that has nothing to load or multiply, in microseconds.
+        copy_us: Time that each copy of a thread adds to a step.
+        without_wgmma: Factor of the products on GPUs that have wgmma, for tiles that it cannot multiply.
+        start_us: Time of a block's start and of its first loads.
+        block_us: Time of a block that starts while another one runs.
+        stored, stored_alone: Bytes of C that are written in 1 us, while other blocks run, and while none does.
+        arrival_us: Time from the last sums of a tile to their addition.
+        memory: Bytes that the whole GPU reads or writes in 1 us.
     """
 
     products: float
     of_128: float
+    two_groups: float
     of_64: float
     of_32: float
-    two_groups: float
+    of_16: float
     loaded: float
     step_us: float
+    copy_us: float = 0.0
+    without_wgmma: float = 1.0
+    start_us: float = 1.5
+    block_us: float = 0.2
+    stored: float = 3.0e4
+    stored_alone: float = 2.0e4
+    arrival_us: float = 3.0
+    memory: float = math.inf
 
 
 _RATES = {
-    "float16": _Rates(2.6e6, of_128=1.0, two_groups=1.13, of_64=0.7, of_32=0.35, loaded=5.0e4, step_us=0.68),
-    "tf32": _Rates(1.24e6, of_128=1.0, two_groups=1.0, of_64=1.2, of_32=0.4, loaded=5.0e4, step_us=0.68),
-    "tf32 without wgmma": _Rates(1.24e6, of_128=1.0, two_groups=0.95, of_64=1.2, of_32=0.4, loaded=1.1e5, step_us=0.16),
-    "float32": _Rates(1.7e5, of_128=0.96, two_groups=0.93, of_64=0.94, of_32=0.73, loaded=7.8e4, step_us=0.68),
-    "float64": _Rates(1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, loaded=8.0e4, step_us=0.4),
-}
-_OF_16 = 0.6  # of the rate of tiles with 32 rows or columns
+    "float16": _Rates(
+        3.74e6, of_128=0.72, two_groups=0.73, of_64=0.96, of_32=0.25, of_16=0.23, loaded=8.44e4, step_us=0.2,
+        copy_us=6.3e-3, without_wgmma=0.5, start_us=0.72, block_us=0.91, stored=1.58e4, stored_alone=1.58e4,
+        arrival_us=2.85, memory=4.2e6,
+    ),
+    "tf32": _Rates(
+        1.24e6, of_128=1.0, two_groups=1.0, of_64=1.2, of_32=0.4, of_16=0.24, loaded=5.0e4, step_us=0.68
+    ),
+    "tf32 without wgmma": _Rates(
+        1.24e6, of_128=1.0, two_groups=0.95, of_64=1.2, of_32=0.4, of_16=0.24, loaded=1.1e5, step_us=0.16
+    ),
+    "float32": _Rates(
+        1.7e5, of_128=0.96, two_groups=0.93, of_64=0.94, of_32=0.73, of_16=0.44, loaded=7.8e4, step_us=0.68
+    ),
+    "float64": _Rates(
+        1.35e5, of_128=1.0, two_groups=1.0, of_64=0.95, of_32=0.85, of_16=0.51, loaded=8.0e4, step_us=0.4
+    ),
+}  # fmt: skip
 _OVERLAP = 3  # limits that take x and y alone take (x^3 + y^3)^(1/3) together
 _MEMORY = 3.0e6  # bytes that the GPU reads or writes in 1 us
-_START_US = 1.5  # of a block and its first loads
-_BLOCK_US = 0.2  # of a block that starts while another one runs
-_STORED = 3.0e4  # bytes of C that one multiprocessor writes in 1 us
-_STORED_ALONE = 2.0e4  # the same if no other block runs meanwhile
 _LAUNCH_US = 3.0  # of the kernel that adds the products of a batch
-_ARRIVAL_US = 3.0  # from the last sums of a tile to their addition
+_WGMMA_ROWS = 64  # of a tile, that one instruction multiplies
+_COPY_BYTES = 16
 _SLICES = 64  # at most
 _FEW_BLOCKS = 2  # of one multiprocessor
+_DEEP_SIDE = 64  # of a tile, at most, whose step may have twice the depth
+_DEEP_ARCHS = (80, 90, 100, 103)  # with enough shared memory for several blocks that have such steps
 _SLICE_STEPS = 4  # at least, of the loop of one slice
 _GROUP_ROWS = 1024  # rows of C that consecutive blocks share
 _LEAST_SIDE = 32  # of a tile in a larger matrix
@@ -233,6 +260,9 @@ def shared_bytes(problem: MatmulProblem, config: MatmulConfig) -> int:
 def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Iterator[MatmulConfig]:
     """All configurations whose tiles fit shared memory, each with useful numbers of slices. There is always one."""
     for config in _tiles(problem):
+        kind, most = kind_of(problem), multiprocessors * (_FEW_BLOCKS if kind_of(problem) != "float16" else math.inf)
+        if config.tile_k > _SHAPES[kind][2] and (arch not in _DEEP_ARCHS or blocks_of(problem, config) > most):
+            continue
         if shared_bytes(problem, config) <= block_shared_bytes(arch):
             config = replace(config, group=max(1, min(_ceil(problem.m, config.tile_m), _GROUP_ROWS // config.tile_m)))
             for slices in _slice_counts(problem, config, multiprocessors):
@@ -259,15 +289,31 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
     turns = _ceil(count, resident)
     rate = _rate(rates, config)
     rate *= min(1.0, config.threads / 128, resident * config.threads / _full_threads(problem, arch))
-    limits = (count * tile * depth / rate, count * loaded / rates.loaded, turns * steps * rates.step_us)
+    if arch == 90 and config.tile_m % _WGMMA_ROWS:
+        rate *= rates.without_wgmma
+    copies = loaded / max(1, depth) * config.tile_k / (_COPY_BYTES * config.threads)  # of a thread in a step
+    limits = (
+        count * tile * depth / rate,
+        count * loaded / rates.loaded,
+        turns * steps * (rates.step_us + copies * rates.copy_us),
+        _array_bytes(problem) / rates.memory,
+    )
     time = math.pow(sum(math.pow(limit, _OVERLAP) for limit in limits), 1 / _OVERLAP)
-    time += turns * _START_US + count * (_BLOCK_US + stored / (_STORED_ALONE if fitting == 1 else _STORED))
+    stored_in_us = rates.stored_alone if fitting == 1 else rates.stored
+    time += turns * rates.start_us + count * (rates.block_us + stored / stored_in_us)
     if problem.summed:
         elements = config.split_k * problem.batch * problem.m * problem.n
         time += _LAUNCH_US + 2 * elements * DTYPE_BYTES[problem.sums] / _MEMORY
     elif is_split:  # one block of each tile reads the sums of all slices
-        time += _ARRIVAL_US + config.split_k * tile * DTYPE_BYTES[problem.sums] / rates.loaded
+        time += rates.arrival_us + config.split_k * tile * DTYPE_BYTES[problem.sums] / rates.loaded
     return time
+
+
+def _array_bytes(problem: MatmulProblem) -> int:
+    """Bytes of all matrices."""
+    p = problem
+    a, b, out = p.m * p.k * DTYPE_BYTES[p.a], p.k * p.n * DTYPE_BYTES[p.b], p.m * p.n * DTYPE_BYTES[p.out]
+    return p.batch * out + (1 if p.a_shared else p.batch) * a + (1 if p.b_shared else p.batch) * b
 
 
 def _rate(rates: _Rates, config: MatmulConfig) -> float:
@@ -275,7 +321,7 @@ def _rate(rates: _Rates, config: MatmulConfig) -> float:
     small = min(config.tile_m, config.tile_n)
     rate = rates.products
     if small < 128:
-        rate *= rates.of_64 if small >= 64 else rates.of_32 if small >= 32 else rates.of_32 * _OF_16
+        rate *= rates.of_64 if small >= 64 else rates.of_32 if small >= 32 else rates.of_16
     elif config.tile_m == config.tile_n == 128:
         rate *= rates.two_groups if config.threads == 256 else rates.of_128
     return rate
@@ -358,6 +404,8 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
         step = min(step // (2 if problem.in_parts else 1), max(16, 16 * _ceil(problem.k, 16)))
         threads = 256 if tile >= many else 128 if tile >= 1024 else 64 if tile >= 512 else LANES
         yield MatmulConfig(tile_m, tile_n, step, threads)
+        if threads == 128 and max(tile_m, tile_n) <= _DEEP_SIDE and kind != "float32" and step == most < problem.k:
+            yield MatmulConfig(tile_m, tile_n, 2 * step, threads)  # half the steps
         if kind == "float32" and tile == many:
             yield MatmulConfig(tile_m, tile_n, max(16, step // 2), 128)
         elif tile == 128 * 128 and threads == 128:
