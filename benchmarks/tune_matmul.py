@@ -25,7 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.loops import medians_us
 from benchmarks.machine import gpu_record
 from warp_tiles.gemm.dtypes import DType
-from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, candidates, choose_matmul, cost_us
+from warp_tiles.heuristics.matmul import candidates, choose_matmul
+from warp_tiles.heuristics.matmul_cost import cost_us
+from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 
 MEASURED = 12  # candidates of a tier
 GAIN = 0.98  # of the choice's time
@@ -103,12 +105,12 @@ class Bench:
         """Compile the kernels side by side. The first runs wait for them."""
         import warp_tiles
         from warp_tiles.product.kernels import tile_kernel
-        from warp_tiles.product.multiply import loop_blocks
+        from warp_tiles.product.multiply import main_loop_of
         from warp_tiles.product.plan import arranged, kernel_of, problem_of
 
         call = arranged(self._call).call
         for config in configs:
-            kernel = tile_kernel(kernel_of(call, config, loop_blocks(problem_of(call), config, self._device)))
+            kernel = tile_kernel(kernel_of(call, config, main_loop_of(problem_of(call), config, self._device)))
             warp_tiles.prefetch(kernel.module, device=self._device, block_dim=config.threads)
 
     def run(self, config: MatmulConfig) -> Callable[[], None]:

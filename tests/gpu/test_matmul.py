@@ -14,7 +14,8 @@ import warp as wp
 import warp_tiles
 from tests.product.cases import LAYOUTS, Values, integers, on, square, values_of
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
-from warp_tiles.heuristics.matmul import MatmulConfig, candidates
+from warp_tiles.heuristics.matmul import candidates
+from warp_tiles.heuristics.matmul_problem import MatmulConfig
 from warp_tiles.product import multiply
 from warp_tiles.product.arguments import checked_call
 from warp_tiles.product.multiply import Multiplication, configuration, prepared

@@ -329,6 +329,21 @@ def test_products_in_flight_take_the_stages_that_they_need() -> None:
     assert (found.in_flight, found.stages) == (1, 4)
 
 
+@pytest.mark.parametrize(
+    ("blocks", "stages", "in_flight", "resident"),
+    [(1, 12, 1, 1), (2, 6, 1, 2), (3, 4, 0, 3), (4, 3, 0, 4)],
+)
+def test_known_resident_blocks_share_all_memory(blocks: int, stages: int, in_flight: int, resident: int) -> None:
+    found = loop_of(64, 64, 64, 128, choice=LoopChoice(blocks=blocks))
+    assert (found.stages, found.in_flight, found.blocks) == (stages, in_flight, resident)
+
+
+def test_a_block_with_large_tiles_stays_alone() -> None:
+    alone, pair = (loop_of(128, 256, 64, 256, choice=LoopChoice(blocks=blocks)) for blocks in (1, 2))
+    assert alone == pair
+    assert (alone.stages, alone.blocks) == (4, 1)
+
+
 def test_mma_has_no_products_in_flight() -> None:
     variant = variant_of(64, 64, 32, 128)
     product = staged_product(variant, ("mma",))

@@ -10,17 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, block_shared_bytes
-from warp_tiles.heuristics.matmul import (
-    MatmulConfig,
-    MatmulProblem,
-    blocks_of,
-    candidates,
-    choose_matmul,
-    cost_us,
-    kind_of,
-    most_blocks,
-    shared_bytes,
-)
+from warp_tiles.heuristics.matmul import candidates, choose_matmul, most_blocks, pipeline_of
+from warp_tiles.heuristics.matmul_cost import cost_us
+from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem, blocks_of, kind_of, shared_bytes
 
 ARCHS = [75, 80, 86, 90, 100, 120]
 MULTIPROCESSORS = 132  # of an H200
@@ -122,6 +114,54 @@ def test_skinny_products_have_blocks_for_all_multiprocessors(side: int, k: int) 
         blocks = blocks_of(problem(m, n, k), config)
         assert MULTIPROCESSORS * 0.9 <= blocks <= 4 * MULTIPROCESSORS
         assert (config.tile_m if m == side else config.tile_n) <= side
+
+
+SQUARE, DEEP, LARGE = (MatmulConfig(*tile) for tile in ((64, 64, 64, 128), (64, 64, 128, 128), (128, 256, 64, 256)))
+
+
+@pytest.mark.parametrize(
+    ("question", "config", "arch", "pipeline"),
+    [
+        (problem(512, 1024, 4096), SQUARE, 90, "blocks=1"),
+        (problem(1024, 1024, 4096), SQUARE, 90, "blocks=2"),
+        (problem(1024, 1024, 4096), SQUARE, 80, "blocks=2"),
+        (problem(2048, 1024, 4096), SQUARE, 90, ""),
+        (problem(2048, 2048, 4096), LARGE, 90, "blocks=1"),
+        (problem(4096, 2048, 4096), LARGE, 90, ""),  # no two blocks are resident
+        (problem(64, 64, 64, batch=1024), SQUARE, 90, "stages=2"),
+        (problem(64, 64, 128, batch=1024), SQUARE, 90, "stages=3"),
+        (problem(64, 64, 512, batch=1024), SQUARE, 90, "stages=3"),
+        (problem(64, 64, 513, batch=1024), SQUARE, 90, ""),
+        (problem(64, 64, 128, batch=1024), DEEP, 90, "stages=2"),
+        (problem(64, 64, 64, batch=1024), replace(SQUARE, tile_k=32), 90, ""),  # keeps products in flight
+        (problem(64, 64, 64, batch=1024), replace(SQUARE, tile_m=32), 90, ""),  # without wgmma
+        (problem(64, 64, 64, batch=1024), SQUARE, 80, ""),
+        (problem(64, 64, 64, "float32", batch=1024), SQUARE, 90, ""),
+        (problem(4096, 4096, 128), LARGE, 90, ""),
+        (problem(64, 64, 0, batch=1024), SQUARE, 90, ""),
+        (problem(512, 1024, 4096), SQUARE, None, ""),  # the CPU
+    ],
+)
+def test_what_a_launch_fixes_of_its_pipeline(
+    question: MatmulProblem, config: MatmulConfig, arch: int | None, pipeline: str
+) -> None:
+    assert pipeline_of(question, config, arch, MULTIPROCESSORS) == pipeline
+
+
+@pytest.mark.parametrize(
+    ("dtype", "batch", "arch", "depths"),
+    [
+        ("float16", 1, 90, {64, 128}),
+        ("float16", 1024, 90, {64, 128}),
+        ("float16", 1, 86, {64}),
+        ("float64", 1, 90, {16, 32}),
+        ("float64", 1024, 90, {16}),
+        ("float32", 1, 90, {16, 32}),
+    ],
+)
+def test_small_tiles_may_have_deep_steps(dtype: str, batch: int, arch: int, depths: set[int]) -> None:
+    found = candidates(problem(64, 64, 1024, dtype, batch=batch), arch, MULTIPROCESSORS)
+    assert {config.tile_k for config in found if config.tile_m * config.tile_n >= 1024} == depths
 
 
 def test_tiles_are_not_larger_than_small_matrices() -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, choose_matmul
+from warp_tiles.heuristics.matmul import choose_matmul
+from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.heuristics.operand_copies import STRIDED, OperandLines, is_copied
 
 HALF = OperandLines("float16", 1, 4096, 4096, 2, are_along_k=True)

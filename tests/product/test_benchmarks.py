@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import matmul, tune_matmul
-from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, choose_matmul
+from warp_tiles.heuristics.matmul import choose_matmul
+from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.product import records
 
 CONFIG = MatmulConfig(64, 64, 64, 128)

@@ -11,7 +11,8 @@ import warp as wp
 import warp_tiles
 from tests.integration.plans import needs_tf32
 from tests.product.cases import square
-from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, candidates
+from warp_tiles.heuristics.matmul import candidates
+from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.product.kernels import reduce_kernel, tile_kernel
 from warp_tiles.product.keys import Epilogue, TileKernel
 

@@ -11,7 +11,7 @@ import warp as wp
 
 from tests.product.cases import CPU, LAYOUTS, integers, on, values_of
 from tests.product.test_split import run
-from warp_tiles.heuristics.matmul import MatmulConfig
+from warp_tiles.heuristics.matmul_problem import MatmulConfig
 from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.multiply import Multiplication
 from warp_tiles.product.padding import PaddedCopy

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warp_tiles.heuristics.matmul import MatmulConfig
+from warp_tiles.heuristics.matmul_problem import MatmulConfig
 from warp_tiles.product.arguments import Bias, MatmulCall
 from warp_tiles.product.plan import arranged, epilogue_of, kernel_of, problem_of
 from warp_tiles.product.views import View

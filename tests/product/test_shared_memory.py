@@ -8,7 +8,8 @@ import pytest
 
 import warp_tiles
 from warp_tiles.gemm.hardware import block_shared_bytes
-from warp_tiles.heuristics.matmul import MatmulProblem, choose_matmul, shared_bytes
+from warp_tiles.heuristics.matmul import choose_matmul
+from warp_tiles.heuristics.matmul_problem import MatmulProblem, shared_bytes
 from warp_tiles.product.kernels import tile_kernel
 from warp_tiles.product.keys import Epilogue, TileKernel
 

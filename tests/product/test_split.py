@@ -9,7 +9,7 @@ import pytest
 import warp as wp
 
 from tests.product.cases import CPU, integers, on, square, transposed
-from warp_tiles.heuristics.matmul import MatmulConfig
+from warp_tiles.heuristics.matmul_problem import MatmulConfig
 from warp_tiles.product.arguments import checked_call
 from warp_tiles.product.multiply import Multiplication
 

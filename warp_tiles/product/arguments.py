@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.dtypes import DTYPES, DType
-from warp_tiles.heuristics.matmul import Operand
+from warp_tiles.heuristics.matmul_problem import Operand
 from warp_tiles.product.views import View, operand_view, view_of
 
 PRECISIONS = ("default", "tf32")

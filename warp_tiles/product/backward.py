@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warp_tiles.errors import MatmulError
-from warp_tiles.heuristics.matmul import Operand
+from warp_tiles.heuristics.matmul_problem import Operand
 from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.device_functions import types
 from warp_tiles.product.elementwise import CHUNK, column_sums_kernel, gradient_kernel, scale_kernel

@@ -186,8 +186,8 @@ def tile_kernel(key: TileKernel) -> Any:
                 finished = wp.tile_map(wp.static(finish), c, scale, beta, old, bias)
                 wp.tile_store(matrix_c, finished, offset=(first_row, first_column))
 
-    if key.blocks:
-        wp.set_module_options({"warp_tiles_main_loop": f"blocks={key.blocks}"}, module=matmul.module)
+    if key.main_loop:
+        wp.set_module_options({"warp_tiles_main_loop": key.main_loop}, module=matmul.module)
     return forward_only(matmul)
 
 

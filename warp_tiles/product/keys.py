@@ -42,8 +42,7 @@ class TileKernel:
         scaled: False if alpha is 1.
         slices: The number of slices of K. Several blocks compute one tile of C, each from one slice.
         in_parts: The operand that is a sum of two arrays, ``a`` or ``b``.
-        blocks: The blocks of a multiprocessor for which the stages of its loop leave room; 0 lets the loop's chooser
-            decide.
+        main_loop: What is fixed of its loop's pipeline, as the setting ``main_loop`` has it; empty for nothing.
     """
 
     a: DType
@@ -56,7 +55,7 @@ class TileKernel:
     scaled: bool = True
     slices: int = 1
     in_parts: str | None = None
-    blocks: int = 0
+    main_loop: str = ""
 
     @property
     def sums(self) -> DType:

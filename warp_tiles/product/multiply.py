@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
-from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, choose_matmul, few_blocks, most_blocks
+from warp_tiles.heuristics.matmul import choose_matmul, most_blocks, pipeline_of
+from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.heuristics.operand_copies import ALIGNED
 from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.device_functions import types
@@ -77,7 +78,7 @@ class Multiplication:
 
         arch, multiprocessors = _gpu(self._device)
         config, problem = self.config, problem_of(call)
-        key = kernel_of(call, config, loop_blocks(problem, config, self._device))
+        key = kernel_of(call, config, main_loop_of(problem, config, self._device))
         (batch, _, k), n = call.a.shape, call.out.shape[2]
         rows, columns = _tiles(call, config)
         steps = -(-k // config.tile_k)
@@ -194,10 +195,9 @@ def _gpu(device: Any) -> tuple[int | None, int]:
     return PLANNED_GPU if is_planning() else (None, 1)
 
 
-def loop_blocks(problem: MatmulProblem, config: MatmulConfig, device: Any) -> int:
-    """The resident blocks for which the stages of a product's loop leave room; 0 for the loop's own choice, which also
-    follows the setting ``main_loop``."""
-    return few_blocks(problem, config, *_gpu(device)) if current().main_loop == "auto" else 0
+def main_loop_of(problem: MatmulProblem, config: MatmulConfig, device: Any) -> str:
+    """What a product fixes of its loop's pipeline (:func:`pipeline_of`). Nothing if the setting ``main_loop`` does."""
+    return pipeline_of(problem, config, *_gpu(device)) if current().main_loop == "auto" else ""
 
 
 def configuration(call: MatmulCall, device: Any) -> MatmulConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from warp_tiles.heuristics.matmul import MatmulConfig, MatmulProblem, Operand
+from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem, Operand
 from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.keys import Epilogue, TileKernel
 from warp_tiles.product.views import View
@@ -96,13 +96,13 @@ def epilogue_of(call: MatmulCall) -> Epilogue:
     return Epilogue(call.out.dtype, bias, call.has_beta, call.epilogue, call.sums, call.has_factor)
 
 
-def kernel_of(call: MatmulCall, config: MatmulConfig, blocks: int = 0) -> TileKernel:
+def kernel_of(call: MatmulCall, config: MatmulConfig, main_loop: str = "") -> TileKernel:
     """The constants of the kernel with the loop.
 
     Args:
         call: An arranged call.
         config: Its configuration.
-        blocks: The resident blocks for which its stages leave room; 0 for the loop's own choice.
+        main_loop: What is fixed of its loop's pipeline, as the setting ``main_loop`` has it; empty for nothing.
     """
     return TileKernel(
         call.a.dtype,
@@ -115,5 +115,5 @@ def kernel_of(call: MatmulCall, config: MatmulConfig, blocks: int = 0) -> TileKe
         scaled=call.scaled and not call.summed,
         slices=config.split_k,
         in_parts=call.in_parts,
-        blocks=blocks,
+        main_loop=main_loop,
     )

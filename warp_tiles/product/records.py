@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from warp_tiles.heuristics.matmul import MatmulConfig, Tier
+from warp_tiles.heuristics.matmul_problem import MatmulConfig, Tier
 
 FOLDER = Path(__file__).resolve().parent / "records"
 _FILES = {(90, 132): "h200.json"}  # by compute capability and multiprocessors
