@@ -14,22 +14,29 @@ HALF = OperandLines("float16", 1, 4096, 4096, 2, are_along_k=True)
 
 
 def test_aligned_operands_are_never_copied() -> None:
-    assert not is_copied(replace(HALF, alignment=16), 1e9)
+    assert not is_copied(replace(HALF, alignment=16), 1e9, 1e9)
 
 
 @pytest.mark.parametrize("alignment", [2, 4, 8, STRIDED])
 def test_long_products_copy_and_short_ones_do_not(alignment: int) -> None:
     lines = replace(HALF, alignment=alignment)
-    assert is_copied(lines, 500.0)
-    assert not is_copied(lines, 5.0)
+    assert is_copied(lines, 500.0, 2500.0)
+    assert not is_copied(lines, 5.0, 25.0)
+
+
+def test_only_threads_that_load_single_elements_wait_for_each() -> None:
+    for alignment, waits in {2: True, STRIDED: True, 4: False, 8: False}.items():
+        lines = replace(HALF, alignment=alignment)
+        assert is_copied(lines, 0.0, 2500.0) is waits
+        assert is_copied(lines, 500.0, 0.0) is not waits
 
 
 def test_float32_along_k_is_copied_only_with_gaps() -> None:
     lines = OperandLines("float32", 1, 4096, 4096, 4, are_along_k=True)
-    assert not is_copied(lines, 1e9)
-    assert is_copied(replace(lines, alignment=STRIDED), 3000.0)
-    assert is_copied(replace(lines, are_along_k=False), 3000.0)
-    assert is_copied(replace(lines, tf32=True), 1000.0)
+    assert not is_copied(lines, 1e9, 1e9)
+    assert is_copied(replace(lines, alignment=STRIDED), 3000.0, 0.0)
+    assert is_copied(replace(lines, are_along_k=False), 3000.0, 0.0)
+    assert is_copied(replace(lines, tf32=True), 1000.0, 0.0)
 
 
 @pytest.mark.parametrize("a_alignment", [2, 16])
@@ -46,16 +53,39 @@ def test_the_choice_has_a_copy_of_each_unaligned_operand(a_alignment: int, b_ali
 
 def test_the_size_of_a_copy() -> None:
     assert replace(HALF, lines=3, length=9).copy_bytes == 96  # 18 bytes of a line become 32
-    assert is_copied(replace(HALF, lines=2**27 - 1, length=8), 1e6)
-    assert not is_copied(replace(HALF, lines=2**27, length=8), 1e6), "strides have 32 bits"
+    assert is_copied(replace(HALF, lines=2**27 - 1, length=8), 1e6, 1e6)
+    assert not is_copied(replace(HALF, lines=2**27, length=8), 1e6, 1e6), "strides have 32 bits"
 
 
 def test_an_operand_that_a_batch_shares_is_copied_once() -> None:
     problem = MatmulProblem(256, 256, 255, 1024, "float16", "float16", "float16", a_alignment=2, b_alignment=16)
-    time = 30.0
-    assert not is_copied(replace(HALF, matrices=1024, lines=256, length=255), time)
-    assert is_copied(replace(HALF, lines=256, length=255), time)
+    assert not is_copied(replace(HALF, matrices=1024, lines=256, length=255), 30.0, 160.0)
+    assert is_copied(replace(HALF, lines=256, length=255), 30.0, 160.0)
     assert choose_matmul(replace(problem, a_shared=True), 90, 132).copies_a
+
+
+@pytest.mark.parametrize(
+    ("sizes", "layout", "copies"),
+    [
+        ((1, 4800, 1184, 95), "nt", (True, True)),  # on an H100, 42 us without copies and about 20 with them
+        ((1, 832, 113, 5595), "nt", (True, True)),  # 65 us without a copy of A, and about 30 with it
+        ((441, 160, 503, 120), "nn", (False, True)),  # 245 us without copies, and about 130 with one
+    ],
+)
+def test_products_that_are_slow_without_copies(
+    sizes: tuple[int, int, int, int], layout: str, copies: tuple[bool, bool]
+) -> None:
+    batch, m, n, k = sizes
+    a_transposed, b_transposed = (letter == "t" for letter in layout)
+    alignments = {
+        f"{name}_alignment": 16 if line % 8 == 0 else 2
+        for name, line in (("a", m if a_transposed else k), ("b", k if b_transposed else n))
+    }
+    problem = MatmulProblem(
+        m, n, k, batch, "float16", "float16", "float16", a_transposed, b_transposed, **alignments
+    )  # fmt: skip
+    config = choose_matmul(problem, 90, 132)
+    assert (config.copies_a, config.copies_b) == copies
 
 
 def test_a_product_of_one_step_copies_nothing() -> None:

@@ -23,7 +23,7 @@ from warp_tiles.heuristics.matmul_problem import (
     shared_bytes,
     steps_of,
 )
-from warp_tiles.heuristics.operand_copies import OperandLines, is_copied
+from warp_tiles.heuristics.operand_copies import ALIGNED, OperandLines, is_copied
 
 _SLICES = 64  # at most
 _FEW_BLOCKS = 2  # of one multiprocessor
@@ -57,8 +57,15 @@ def choose_matmul(
         return _CPU_TILE
     config = _without_copies(problem, arch, multiprocessors, records or {})
     whole, first = (cost_us(replace(problem, k=k), config, arch, multiprocessors) for k in (problem.k, 1))
-    a, b = _lines(problem)
-    return replace(config, copies_a=is_copied(a, whole - first), copies_b=is_copied(b, whole - first))
+    count, resident = blocks_of_multiprocessor(problem, config, multiprocessors), resident_blocks(problem, config, arch)
+    steps = ceil_div(count, resident) * steps_of(problem, config)  # that follow one another
+    copies_a, copies_b = (
+        is_copied(
+            lines, whole - first, steps * side * config.tile_k * DTYPE_BYTES[lines.dtype] / ALIGNED / config.threads
+        )
+        for lines, side in zip(_lines(problem), (config.tile_m, config.tile_n))
+    )
+    return replace(config, copies_a=copies_a, copies_b=copies_b)
 
 
 def _lines(problem: MatmulProblem) -> tuple[OperandLines, OperandLines]:
