@@ -401,7 +401,7 @@ FIGURES = [
             lambda: [at("matmul", "geometric_means.drawn"), *extremes("drawn")]),
     Figures("docs/matmul.md", "batches of such products | {} (geometric mean); {} to {} |",
             lambda: [at("matmul", "geometric_means.drawn_batch"), *extremes("drawn_batch")]),
-    Figures("docs/matmul.md", "| {} (geometric mean); {} to {} for K 1024, {} to {} with split-K |",
+    Figures("docs/matmul.md", "| {} (geometric mean); {} to {} for K 1024, {} to {} for more |",
             lambda: [at("matmul", "geometric_means.skinny"), *extremes("skinny", 1024),
                      *extremes("skinny", 4096, 8192, 16384)]),
     Figures("docs/recorded.md", "| forward | {} | {} | {} | {} | | adjoint | {} | {} | {} | {} | | training step: two",
