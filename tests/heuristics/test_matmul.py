@@ -116,6 +116,25 @@ def test_skinny_products_have_blocks_for_all_multiprocessors(side: int, k: int) 
         assert (config.tile_m if m == side else config.tile_n) <= side
 
 
+@pytest.mark.parametrize(
+    ("sizes", "layout", "tile"),
+    [
+        ((570, 296, 184, 216), "nt", (128, 256, 64, 256, 1)),  # 105 us; 154 with 64x64 tiles
+        ((1, 688, 232, 784), "tn", (64, 32, 128, 128, 1)),  # 8.8 us; 10.0 with 32x64 tiles, which have no wgmma
+        ((1, 1024, 1024, 1024), "nn", (64, 128, 64, 128, 1)),  # 9.8 us; 11.3 with 64x64 tiles
+        ((1, 48, 424, 2744), "nt", (32, 32, 128, 128, 4)),  # 10.9 us; 15.2 without slices
+        ((1, 1056, 176, 1240), "nt", (64, 32, 128, 128, 1)),  # 11.0 us; 12.7 with two slices of 64x64 tiles
+    ],
+)
+def test_choices_of_float16_that_were_fast_on_an_h100(
+    sizes: tuple[int, int, int, int], layout: str, tile: tuple[int, ...]
+) -> None:
+    batch, m, n, k = sizes
+    a_transposed, b_transposed = (letter == "t" for letter in layout)
+    config = chosen(m, n, k, batch=batch, a_transposed=a_transposed, b_transposed=b_transposed)
+    assert (config.tile_m, config.tile_n, config.tile_k, config.threads, config.split_k) == tile
+
+
 SQUARE, DEEP, LARGE = (MatmulConfig(*tile) for tile in ((64, 64, 64, 128), (64, 64, 128, 128), (128, 256, 64, 256)))
 
 

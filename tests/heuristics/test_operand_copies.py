@@ -93,6 +93,12 @@ def test_a_product_of_one_step_copies_nothing() -> None:
     assert (config.copies_a, config.copies_b) == (False, False)
 
 
+def test_a_large_product_of_one_step_gains_nothing_from_wider_copies() -> None:
+    problem = MatmulProblem(4096, 4096, 60, 1, "float16", "float16", "float16", a_alignment=4, b_alignment=4)
+    config = choose_matmul(problem, 90, 132)
+    assert (config.copies_a, config.copies_b) == (False, False)
+
+
 def test_the_cpu_copies_nothing() -> None:
     config = choose_matmul(MatmulProblem(512, 512, 512, a="float16", b="float16", a_alignment=2), None, 1)
     assert not config.copies_a
