@@ -28,6 +28,8 @@ def shifted({ARGUMENTS}):
         wp.tile_matmul(a, b, c)
     wp.tile_store(C, c)
 """
+# columns of A begin between two words
+ODD = SHIFTED.replace("shifted", "odd").replace("s * 32 + 4", "s * 32 + 5")
 # the stages of the second loop lie where other threads may still read those of the first one
 TWO_LOOPS = f"""
 @wp.kernel(enable_backward=False)
@@ -78,10 +80,10 @@ COMMON = Case(64, 64, 32, 64, 64, 160)
 
 @pytest.fixture(scope="module", params=["auto", "mma"])
 def kernels(request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    module = load(HEADER + COMMON.text("common") + SHIFTED + TWO_LOOPS + AFTER_STORES + OUTER_LOOP, block_dim=128)
+    module = load(HEADER + COMMON.text("common") + SHIFTED + ODD + TWO_LOOPS + AFTER_STORES + OUTER_LOOP, block_dim=128)
     with warp_tiles.enabled(), warp_tiles.override(main_loop=request.param):
         generated = generate(module, tmp_path_factory.mktemp("slots") / "m", 90, 128)
-    assert generated.source.count("wt_module::Ring<") >= 6
+    assert generated.source.count("wt_module::Ring<") >= 7
     return Kernels(module, generated, EmulatedKernels(machine, generated))
 
 
@@ -121,13 +123,14 @@ def test_arrays_smaller_than_a_tile(kernels: Kernels, sizes: tuple[int, int, int
     check(kernels, "common", a, b, product(a, b))
 
 
+@pytest.mark.parametrize(("name", "first"), [("shifted", 4), ("odd", 5)])
 @pytest.mark.parametrize("left", [4, 0, 12], ids=str)
-def test_offsets_between_vectors(kernels: Kernels, left: int) -> None:
+def test_offsets_between_vectors(kernels: Kernels, name: str, first: int, left: int) -> None:
     """A has columns up to the last tile's end and a few more, or ends inside that tile."""
     a, b = halves(1, 64, 96 + left), halves(2, 96, 64)
-    wide = np.zeros((64, 100), dtype=np.float16)
-    wide[:, : 96 + left] = a[:, :100]
-    check(kernels, "shifted", a, b, product(wide[:, 4:], b))
+    wide = np.zeros((64, 96 + first), dtype=np.float16)
+    wide[:, : 96 + left] = a[:, : 96 + first]
+    check(kernels, name, a, b, product(wide[:, first:], b))
 
 
 def test_columns_that_end_inside_a_vector(kernels: Kernels) -> None:
