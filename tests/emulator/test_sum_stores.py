@@ -84,6 +84,20 @@ def test_forms(
     check(emulated, kernels, cases)
 
 
+@pytest.mark.parametrize(("dtype", "columns"), [("float16", 133), ("float16", 132), ("float64", 133)])
+def test_aligned_rows_that_end_within_or_between_vectors(
+    machine: Machine, tmp_path: Path, dtype: str, columns: int
+) -> None:
+    case = with_type({"plain": replace(PLAIN, columns=columns, k=16)}, dtype, "default")["plain"]
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", {"plain": case}, 90, 128)
+    assert source.count("wt_module::store_sums<") == 1
+    a, b, e, product = case.arrays(0)
+    c = np.full((case.rows, 136), np.nan, dtype=case.total)[:, :columns]
+    outcome = emulated.forward(kernels["plain"], case.grid, [a, b, e, c])
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"], product)
+
+
 FAULTS = {
     "lanes exchange the wrong words": ("has_bit ? words[i] : words[i | bit], bit", "words[i], bit"),
     "a lane stores the columns of another": ("col + 8 * own + 2 * (quarter - own)", "col + 8 * own"),
