@@ -1,17 +1,18 @@
 """Measures configurations of warp_tiles.matmul on a GPU, and writes the fastest of each tier.
 
-    python benchmarks/tune_matmul.py --json warp_tiles/product/records/h200.json
+    python benchmarks/tune_matmul.py --json warp_tiles/product/records/sm_90_132.json
     python benchmarks/tune_matmul.py --json /tmp/records.json --only "float16 nn 16x" "tf32 nn"
 
 A tier is a type, a layout, and sizes rounded to powers of two. The chooser's candidates are sorted by their estimated
 time, and the first ones are measured in turns, by the time of the GPU alone (benchmarks/loops.py). A tier is recorded
-if a candidate is faster than the chooser's choice by more than 2 %. The records of tiers that are not measured are
-kept.
+if a candidate is faster than the chooser's choice by more than 2 %, with its GPU and date. The records of tiers that
+are not measured are kept.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import importlib
 import json
 import sys
@@ -138,6 +139,8 @@ def tuned(torch: Any, problem: MatmulProblem, arch: int, multiprocessors: int, m
         "config": None if found is None else found.to_json(),
         "us": round(times[found or choice], 2),
         "choice_us": round(times[choice], 2),
+        "gpu": torch.cuda.get_device_name(),
+        "date": datetime.date.today().isoformat(),
     }
 
 

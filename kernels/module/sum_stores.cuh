@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Stores of sums from the registers that hold them. The program stores C, or a tile that elementwise operations compute from
-// it. C is written to shared memory only if an array ends within vectors.
+// it. C is written to shared memory only if vectors cannot reach an array or end beyond it, or if a tile that is loaded for the store
+// is not whole.
 //
 //   store_sums<OTHERS, FETCHED, Product>(sums, compute, store, result, c, tiles...)
 //

@@ -47,6 +47,7 @@ def check(emulated: EmulatedKernels, kernels: dict[str, object], cases: dict[str
         (90, 128, "mma", "Warp"),
         (80, 64, "auto", "Warp"),
         (90, 128, "stages=6,in_flight=1,per_barrier=2", "Warpgroup"),
+        (90, 128, "blocks=1", "Warpgroup"),
         (90, 128, "mma,stages=4,per_barrier=2", "Warp"),
     ],
 )

@@ -158,6 +158,9 @@ SQUARE, DEEP, LARGE = (MatmulConfig(*tile) for tile in ((64, 64, 64, 128), (64, 
         (problem(64, 64, 64, "float32", batch=1024), SQUARE, 90, ""),
         (problem(4096, 4096, 128), LARGE, 90, ""),
         (problem(64, 64, 0, batch=1024), SQUARE, 90, ""),
+        (problem(512, 1024, 4096, "float64"), replace(SQUARE, tile_k=16), 90, "blocks=1"),
+        (problem(512, 1024, 4096, "tf32"), replace(SQUARE, tile_k=32), 90, "blocks=1"),
+        (problem(512, 1024, 4096, "float32"), replace(SQUARE, tile_k=32), 90, ""),  # may keep double buffers
         (problem(512, 1024, 4096), SQUARE, None, ""),  # the CPU
     ],
 )

@@ -35,6 +35,7 @@ def _hooked() -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("main_loop", ["", "blocks=1", "blocks=2"])
 @pytest.mark.parametrize(
     ("name", "arch"),
     [
@@ -44,7 +45,7 @@ def _hooked() -> Iterator[None]:
         if arch >= 80 or not problem.tf32  # sm_75 has no tf32
     ],
 )
-def test_a_kernel_needs_no_more_than_there_is(name: str, arch: int) -> None:
+def test_a_kernel_needs_no_more_than_there_is(name: str, arch: int, main_loop: str) -> None:
     problem = PROBLEMS[name]
     config = choose_matmul(problem, arch, 80)
     epilogue = Epilogue(problem.out, bias=problem.out, has_beta=problem.has_beta, sums=problem.sums)
@@ -58,6 +59,7 @@ def test_a_kernel_needs_no_more_than_there_is(name: str, arch: int) -> None:
             tf32=problem.tf32,
             epilogue=epilogue,
             in_parts=problem.in_parts,
+            main_loop=main_loop,
         )
     )
     with warp_tiles.override(main_loop="two_buffers"):

@@ -133,15 +133,16 @@ def most_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
 def pipeline_of(problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int) -> str:
     """What a launch fixes of its loop's pipeline, as the setting ``main_loop`` has it; empty if it fixes nothing.
 
-    If few blocks share a multiprocessor, stages take the memory of others, because no other block hides the latency of
-    loads. Many blocks with few steps of 16-bit tiles have fewer stages, so that more of them are resident and start and
-    end while others multiply. On an H100, 64x128x64 tiles of products with K of 128 to 424 were 1.04 to 1.24 times as
-    fast with three stages (not on record).
+    If few blocks share a multiprocessor, their stages may use the memory that further blocks would have used, because
+    no other block hides the latency of loads. float32 keeps the choice between stages and double buffers. Many blocks
+    with few steps of 16-bit tiles have fewer stages, so that more of them are resident, and some start and end while
+    others multiply. On an H100, 64x128x64 tiles of products with K of 128 to 424 were 1.04 to 1.24 times as fast with
+    three stages (not on record).
     """
     if arch is None:
         return ""
     count, resident = blocks_of_multiprocessor(problem, config, multiprocessors), resident_blocks(problem, config, arch)
-    if count <= min(_FEW_BLOCKS, resident):
+    if count <= min(_FEW_BLOCKS, resident) and kind_of(problem) != "float32":
         return f"blocks={max(1, count)}"
     steps, step_bytes = steps_of(problem, config), config.tile_k * DTYPE_BYTES[problem.a]
     is_measured = kind_of(problem) == "float16" and has_wgmma(problem, arch) and config.tile_m % WGMMA_ROWS == 0
@@ -178,7 +179,9 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
         step = min(step // (2 if problem.in_parts else 1), max(16, 16 * ceil_div(problem.k, 16)))
         threads = 256 if tile >= many else 128 if tile >= 1024 else 64 if tile >= 512 else LANES
         yield MatmulConfig(tile_m, tile_n, step, threads)
-        if threads == 128 and max(tile_m, tile_n) <= _DEEP_SIDE and kind != "float32" and step == most < problem.k:
+        is_small = max(tile_m, tile_n) <= _DEEP_SIDE and threads == 128
+        has_stages = kind != "float32" and (kind != "tf32" or tile > 32 * 32)
+        if is_small and has_stages and step == most < problem.k:
             yield MatmulConfig(tile_m, tile_n, 2 * step, threads)  # half the steps
         if kind == "float32" and tile == many:
             yield MatmulConfig(tile_m, tile_n, max(16, step // 2), 128)

@@ -8,6 +8,7 @@ A constant of a factory is a constant of its kernel, and decides which branch of
 
 import functools
 import inspect
+import re
 from typing import Any
 
 from warp_tiles.product.device_functions import (
@@ -84,7 +85,6 @@ def tile_kernel(key: TileKernel) -> Any:
     # A block computes several tiles if a launch has fewer blocks. Older releases of Warp always write that loop.
     options = {"grid_stride": True} if "grid_stride" in inspect.signature(wp.kernel).parameters else {}
 
-    @wp.kernel(enable_backward=False, module="unique", **options)
     def matmul(
         A: wp.array(dtype=a_type, ndim=3),
         B: wp.array(dtype=b_type, ndim=3),
@@ -186,9 +186,12 @@ def tile_kernel(key: TileKernel) -> Any:
                 finished = wp.tile_map(wp.static(finish), c, scale, beta, old, bias)
                 wp.tile_store(matrix_c, finished, offset=(first_row, first_column))
 
+    if key.main_loop:  # part of the name, because Warp's hash of a kernel contains no options that are set afterwards
+        matmul.__qualname__ += "_" + re.sub(r"\W+", "_", key.main_loop)
+    kernel = wp.kernel(enable_backward=False, module="unique", **options)(matmul)
     if key.main_loop:
-        wp.set_module_options({"warp_tiles_main_loop": key.main_loop}, module=matmul.module)
-    return forward_only(matmul)
+        wp.set_module_options({"warp_tiles_main_loop": key.main_loop}, module=kernel.module)
+    return forward_only(kernel)
 
 
 @functools.cache

@@ -24,6 +24,7 @@ from warp_tiles.product.records import records_for
 from warp_tiles.product.views import View, contiguous
 from warp_tiles.product.workspace import workspace
 from warp_tiles.settings.layers import current
+from warp_tiles.settings.resolved import DEFAULT
 
 _PART_BYTES = 256  # of a workspace; its parts begin at multiples of it
 PLANNED_GPU = (90, 132)  # compute capability and multiprocessors of plans on a machine without a GPU
@@ -196,8 +197,14 @@ def _gpu(device: Any) -> tuple[int | None, int]:
 
 
 def main_loop_of(problem: MatmulProblem, config: MatmulConfig, device: Any) -> str:
-    """What a product fixes of its loop's pipeline (:func:`pipeline_of`). Nothing if the setting ``main_loop`` does."""
-    return pipeline_of(problem, config, *_gpu(device)) if current().main_loop == "auto" else ""
+    """What a product fixes of its loop's pipeline (:func:`pipeline_of`). Nothing if the user has set ``main_loop``."""
+    from warp_tiles._warp.installed import is_enabled
+    from warp_tiles._warp.intercept import is_planning
+
+    found = pipeline_of(problem, config, *_gpu(device))
+    if not found or not (is_enabled() or is_planning()):
+        return ""
+    return found if current().layer("main_loop") == DEFAULT else ""
 
 
 def configuration(call: MatmulCall, device: Any) -> MatmulConfig:

@@ -11,7 +11,7 @@ from typing import Any
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, Tier
 
 FOLDER = Path(__file__).resolve().parent / "records"
-_FILES = {(90, 132): "h200.json"}  # by compute capability and multiprocessors
+_FILES = {(90, 132): "sm_90_132.json"}  # by compute capability and multiprocessors
 
 
 @functools.cache
