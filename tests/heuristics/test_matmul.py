@@ -145,8 +145,8 @@ SQUARE, DEEP, LARGE = (MatmulConfig(*tile) for tile in ((64, 64, 64, 128), (64, 
         (problem(1024, 1024, 4096), SQUARE, 90, "blocks=2"),
         (problem(1024, 1024, 4096), SQUARE, 80, "blocks=2"),
         (problem(2048, 1024, 4096), SQUARE, 90, ""),
-        (problem(2048, 2048, 4096), LARGE, 90, "blocks=1"),
-        (problem(4096, 2048, 4096), LARGE, 90, ""),  # no two blocks are resident
+        (problem(2048, 2048, 4096), LARGE, 90, ""),  # no two blocks are resident in any case
+        (problem(4096, 2048, 4096), LARGE, 90, ""),
         (problem(64, 64, 64, batch=1024), SQUARE, 90, "stages=2"),
         (problem(64, 64, 128, batch=1024), SQUARE, 90, "stages=3"),
         (problem(64, 64, 512, batch=1024), SQUARE, 90, "stages=3"),

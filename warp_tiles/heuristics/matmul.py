@@ -142,11 +142,13 @@ def pipeline_of(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
     if arch is None:
         return ""
     count, resident = blocks_of_multiprocessor(problem, config, multiprocessors), resident_blocks(problem, config, arch)
+    if resident == 1:  # its loop has all the stages that fit in any case
+        return ""
     if count <= min(_FEW_BLOCKS, resident) and kind_of(problem) != "float32":
         return f"blocks={max(1, count)}"
     steps, step_bytes = steps_of(problem, config), config.tile_k * DTYPE_BYTES[problem.a]
     is_measured = kind_of(problem) == "float16" and has_wgmma(problem, arch) and config.tile_m % WGMMA_ROWS == 0
-    if is_measured and resident > 1 and step_bytes >= _LONG_STEP_BYTES and 0 < steps <= _SHORT_STEPS:
+    if is_measured and step_bytes >= _LONG_STEP_BYTES and 0 < steps <= _SHORT_STEPS:
         return f"stages={min(steps + 1, _SHORT_STAGES)}"
     return ""
 
