@@ -97,15 +97,18 @@ inline __device__ void load_slot(unsigned slot, const Global& source)
     } else if (alignment) {
         copy_clipped<Layout, T, Shape, shortest_copy<T>()>(slot, source);
     } else {
+        const int stride = wt::arch::opaque(source.data.strides[1]);  // otherwise multiples of it take registers from the loop
 #pragma unroll 1
         for (int i = wt::arch::opaque(static_cast<int>(threadIdx.x)); i < VECTORS; i += WP_TILE_BLOCK_DIM) {
+            const int row = i / PER_ROW, column = i % PER_ROW * PER_VECTOR;
+            const char* const first = reinterpret_cast<const char*>(source.data.data) + source.byte_offset_from_coord(wp::tile_coord(row, column));
+            const bool has_row = !Global::bounds_check || source.offset[0] + row < source.data.shape[0];
+            const int inside = !has_row ? 0 : Global::bounds_check ? source.data.shape[1] - source.offset[1] - column : PER_VECTOR;
             wt::Vector<T, PER_VECTOR> values;
 #pragma unroll
-            for (int e = 0; e < PER_VECTOR; ++e) {
-                const T* const from = element<T>(source, i * PER_VECTOR + e);
-                values.at[e] = from ? *from : T {};
-            }
-            const unsigned to = slot + Layout::offset(i / PER_ROW, i % PER_ROW);
+            for (int e = 0; e < PER_VECTOR; ++e)
+                values.at[e] = e < inside ? *reinterpret_cast<const T*>(first + int64_t(stride) * e) : T {};
+            const unsigned to = slot + Layout::offset(row, i % PER_ROW);
             wt::arch::store(static_cast<T*>(__cvta_shared_to_generic(to)), values);
         }
 #if __CUDA_ARCH__ >= 900
