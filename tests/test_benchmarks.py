@@ -121,7 +121,8 @@ def test_a_recorded_launch_is_compared_with_its_bounds() -> None:
 def test_host_times_of_launches_on_the_cpu() -> None:
     import warp as wp
 
-    result = recorded.measure(wp.get_device("cpu"), bursts=3, calls=20)
+    # so many bursts that other processes spoil fewer than half of them
+    result = recorded.measure(wp.get_device("cpu"), bursts=9, calls=20)
     for part in (result["forward"], result["adjoint"]):
         assert 0 < part["us"]["recorded"] < part["us"]["wp.launch"]
     steps = result["training_step_us"]
