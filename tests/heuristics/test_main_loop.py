@@ -253,8 +253,9 @@ def test_stages_apart_from_idle_tiles() -> None:
         ("stages=8,in_flight=0,per_barrier=2,warps_m=2", LoopChoice(None, 8, 0, 2, 2)),
     ],
 )
-def test_a_choice_is_read_from_text(text: str, expected: LoopChoice) -> None:
+def test_a_choice_is_read_from_text_and_back(text: str, expected: LoopChoice) -> None:
     assert LoopChoice.parse(text) == expected
+    assert LoopChoice.parse(expected.text) == expected
 
 
 @pytest.mark.parametrize(

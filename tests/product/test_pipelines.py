@@ -12,6 +12,7 @@ import warp as wp
 
 import warp_tiles
 from tests.product.test_loops import loop_of
+from warp_tiles.gemm.main_loop import LoopChoice
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.product import multiply
 from warp_tiles.product.kernels import tile_kernel
@@ -20,7 +21,7 @@ from warp_tiles.product.keys import Epilogue, TileKernel
 FEW = MatmulProblem(256, 256, 4096, 1, "float16", "float16", "float16")
 CONFIG = MatmulConfig(64, 64, 64, 128)
 KEY = TileKernel("float16", "float16", (64, 64, 64), False, True, False, Epilogue("float16", bias="float16"))
-STAGES = {"": 4, "blocks=1": 12, "blocks=2": 6, "stages=3": 3}
+STAGES = {"auto": 4, "blocks=1": 12, "blocks=2": 6, "stages=3": 3}
 
 
 @pytest.fixture
@@ -29,13 +30,13 @@ def planned_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def main_loop() -> str:
-    return multiply.main_loop_of(FEW, CONFIG, wp.get_device("cpu"))
+    return multiply.main_loop_of(FEW, CONFIG, wp.get_device("cpu")).text
 
 
 @pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("order", [list(STAGES), list(reversed(STAGES))], ids=str)
 def test_kernels_that_differ_only_in_it_have_modules_of_their_own(order: Sequence[str]) -> None:
-    keys = {text: replace(KEY, main_loop=text) for text in order}
+    keys = {text: replace(KEY, main_loop=LoopChoice.parse(text)) for text in order}
     assert len({tile_kernel(key).module.name for key in keys.values()}) == len(STAGES)
     for text in (*order, *order):
         assert loop_of(keys[text], CONFIG.threads)["stages"] == STAGES[text], text
@@ -43,7 +44,7 @@ def test_kernels_that_differ_only_in_it_have_modules_of_their_own(order: Sequenc
 
 @pytest.mark.usefixtures("enabled")
 def test_a_hash_does_not_depend_on_the_kernels_made_before() -> None:
-    fresh = [replace(KEY, tile=(64, 64, 32), main_loop=text) for text in ("blocks=1", "")]
+    fresh = [replace(KEY, tile=(64, 64, 32), main_loop=LoopChoice.parse(text)) for text in ("blocks=1", "auto")]
     kernels = [tile_kernel(key) for order in permutations(fresh) for key in order]
     assert len({kernel.module.name for kernel in kernels}) == 2
 
@@ -57,16 +58,16 @@ def test_a_product_of_few_blocks_asks_for_it() -> None:
 @pytest.mark.parametrize("chosen", ["auto", "mma", "stages=3"])
 def test_the_users_choice_counts(chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with warp_tiles.override(main_loop=chosen):
-        assert main_loop() == ""
+        assert main_loop() == "auto"
     monkeypatch.setenv("WARP_TILES_MAIN_LOOP", chosen)
-    assert main_loop() == ""
+    assert main_loop() == "auto"
 
 
 @pytest.mark.usefixtures("planned_gpu")
 def test_without_enable_no_setting_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WARP_TILES_PROVIDR", "mma")  # an error where settings are read
     assert not warp_tiles.is_enabled()
-    assert main_loop() == ""
+    assert main_loop() == "auto"
 
 
 def test_a_product_without_enable_reads_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:

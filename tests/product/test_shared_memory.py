@@ -8,6 +8,7 @@ import pytest
 
 import warp_tiles
 from warp_tiles.gemm.hardware import block_shared_bytes
+from warp_tiles.gemm.main_loop import LoopChoice
 from warp_tiles.heuristics.matmul import choose_matmul
 from warp_tiles.heuristics.matmul_problem import MatmulProblem, shared_bytes
 from warp_tiles.product.kernels import tile_kernel
@@ -35,7 +36,7 @@ def _hooked() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("main_loop", ["", "blocks=1", "blocks=2"])
+@pytest.mark.parametrize("main_loop", ["auto", "blocks=1", "blocks=2"])
 @pytest.mark.parametrize(
     ("name", "arch"),
     [
@@ -59,7 +60,7 @@ def test_a_kernel_needs_no_more_than_there_is(name: str, arch: int, main_loop: s
             tf32=problem.tf32,
             epilogue=epilogue,
             in_parts=problem.in_parts,
-            main_loop=main_loop,
+            main_loop=LoopChoice.parse(main_loop),
         )
     )
     with warp_tiles.override(main_loop="two_buffers"):

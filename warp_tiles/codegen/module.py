@@ -22,7 +22,7 @@ from warp_tiles.codegen.trace import ModuleTrace
 from warp_tiles.codegen.whole import whole_product
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
-from warp_tiles.gemm.main_loop import InstructionFamily, LoopChoice
+from warp_tiles.gemm.main_loop import AUTO, InstructionFamily, LoopChoice
 from warp_tiles.gemm.variant import GemmVariant, Role
 from warp_tiles.heuristics.registers import max_registers, resident_blocks
 from warp_tiles.plan.planning import PlannedLoop, Session, Site
@@ -303,7 +303,7 @@ class GeneratedModule:
             if functions[product].own
         }
         mma: tuple[InstructionFamily, ...] = ("mma",)
-        asked = "" if choice == LoopChoice() else f"{settings.named('main_loop')} is '{settings.main_loop}'"
+        asked = "" if choice == AUTO else f"{settings.named('main_loop')} is '{settings.main_loop}'"
         if choice.family == "mma":
             return LoopTarget(variants, mma, asked, choice)
         if choice.family == "wgmma" and not (suffix and self.session.arch == 90):

@@ -27,7 +27,7 @@ from warp_tiles.codegen.trace import (
 )
 from warp_tiles.codegen.zeros import fill_before, holds_zeros
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
-from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
+from warp_tiles.gemm.main_loop import AUTO, STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.main_loop import (
     competes_with_two_buffers,
@@ -122,7 +122,7 @@ def plan_ring(
     if problem := problem_of_order(block, loads, products):
         return problem
     questions: list[tuple[GemmVariant, tuple[Tile, Tile]]] = []
-    fixes_fields = replace(target.choice, family=None) != LoopChoice()
+    fixes_fields = replace(target.choice, family=None) != AUTO
     roots = {tile.name: tile for load in loads for tile in load.results if isinstance(tile, Tile)}
     for product in products:
         assert product.operation.product is not None

@@ -66,6 +66,15 @@ class LoopChoice:
             raise ValueError("double buffers have no other fields")
         return LoopChoice(**fields)
 
+    @property
+    def text(self) -> str:
+        """The choice as the setting has it: the inverse of :meth:`parse`."""
+        fixed = [f"{name}={value}" for name in _FIELDS if (value := getattr(self, name)) is not None]
+        return ",".join([*([self.family] if self.family else []), *fixed]) or "auto"
+
+
+AUTO = LoopChoice()  # fixes nothing
+
 
 @dataclass(frozen=True)
 class StagedProduct:

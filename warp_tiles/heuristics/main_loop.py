@@ -16,6 +16,7 @@ from warp_tiles.gemm.hardware import (
     multiprocessor_shared_bytes,
 )
 from warp_tiles.gemm.main_loop import (
+    AUTO,
     LEAST_STAGES,
     MOST_STAGES,
     STAGE_ALIGNMENT,
@@ -35,7 +36,6 @@ _REGISTER_LINES, _REGISTER_STEP = 64, 16  # of a warpgroup's operand in register
 _LEAST_FMA_SUMS = 32  # of a thread
 _MANY_FMA_SUMS, _LEAST_FMA_BLOCKS = 64, 3  # with so many sums of a thread, two blocks were slower than double buffers
 OTHER_REGISTERS = 56  # of a thread besides its sums: addresses, descriptors and the loop itself
-_AUTO = LoopChoice()
 _SHORT_BYTES = 64  # of K in an iteration: two steps of wgmma, which are too short to cover the wait for them
 _SYSTEM_BYTES = 1024  # static shared memory of Warp's headers, at most, apart from four bytes for each thread
 
@@ -54,7 +54,7 @@ def panel_elements(operand: Operand, columns: int) -> int:
 def staged_product(
     variant: GemmVariant,
     families: Collection[InstructionFamily],
-    choice: LoopChoice = _AUTO,
+    choice: LoopChoice = AUTO,
 ) -> StagedProduct | str:
     """How a block multiplies tiles in slots, or the reason why it cannot.
 
@@ -229,14 +229,14 @@ def main_loop(
     sums: int | None = None,
     registers: int = THREAD_REGISTERS,
     or_two_buffers: bool = False,
-    choice: LoopChoice = _AUTO,
+    choice: LoopChoice = AUTO,
 ) -> MainLoop | str:
     """The pipeline of a loop, or the reason why shared memory does not suffice.
 
     Two resident blocks cover the time in which one of them waits, so they come before more stages. A block that is
     alone keeps the products of one iteration in flight instead, which takes one stage. So does a loop with few products
     in an iteration. With 128 threads, 128x128x32 of float16 was 1.13 times as fast on an H200 (not on record). If
-    ``choice`` says how many blocks are resident, the stages take all memory that these blocks leave.
+    ``choice`` has a number of resident blocks, so many share all memory for their stages.
 
     Args:
         products: The products of the loop.

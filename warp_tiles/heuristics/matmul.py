@@ -8,6 +8,7 @@ from itertools import product
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.hardware import LANES, block_shared_bytes
+from warp_tiles.gemm.main_loop import AUTO, LoopChoice
 from warp_tiles.heuristics.matmul_cost import cost_us
 from warp_tiles.heuristics.matmul_problem import (
     WGMMA_ROWS,
@@ -58,14 +59,14 @@ def choose_matmul(
     config = _without_copies(problem, arch, multiprocessors, records or {})
     whole, first = (cost_us(replace(problem, k=k), config, arch, multiprocessors) for k in (problem.k, 1))
     count, resident = blocks_of_multiprocessor(problem, config, multiprocessors), resident_blocks(problem, config, arch)
-    steps = ceil_div(count, resident) * steps_of(problem, config)  # that follow one another
-    copies_a, copies_b = (
-        is_copied(
-            lines, whole - first, steps * side * config.tile_k * DTYPE_BYTES[lines.dtype] / ALIGNED / config.threads
-        )
-        for lines, side in zip(_lines(problem), (config.tile_m, config.tile_n))
-    )
-    return replace(config, copies_a=copies_a, copies_b=copies_b)
+    steps = ceil_div(count, resident) * steps_of(problem, config)  # of all blocks that follow one another
+
+    def is_copied_first(lines: OperandLines, side: int) -> bool:
+        tile_bytes = side * config.tile_k * DTYPE_BYTES[lines.dtype]
+        return is_copied(lines, whole - first, steps * tile_bytes / (ALIGNED * config.threads))
+
+    a, b = _lines(problem)
+    return replace(config, copies_a=is_copied_first(a, config.tile_m), copies_b=is_copied_first(b, config.tile_n))
 
 
 def _lines(problem: MatmulProblem) -> tuple[OperandLines, OperandLines]:
@@ -130,8 +131,8 @@ def most_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
     return multiprocessors if resident_blocks(problem, config, arch) == 1 else 0
 
 
-def pipeline_of(problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int) -> str:
-    """What a launch fixes of its loop's pipeline, as the setting ``main_loop`` has it; empty if it fixes nothing.
+def pipeline_of(problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int) -> LoopChoice:
+    """What a launch fixes of its loop's pipeline.
 
     If few blocks share a multiprocessor, their stages may use the memory that further blocks would have used, because
     no other block hides the latency of loads. float32 keeps the choice between stages and double buffers. Many blocks
@@ -140,17 +141,17 @@ def pipeline_of(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
     three stages (not on record).
     """
     if arch is None:
-        return ""
+        return AUTO
     count, resident = blocks_of_multiprocessor(problem, config, multiprocessors), resident_blocks(problem, config, arch)
     if resident == 1:  # its loop has all the stages that fit in any case
-        return ""
+        return AUTO
     if count <= min(_FEW_BLOCKS, resident) and kind_of(problem) != "float32":
-        return f"blocks={max(1, count)}"
+        return LoopChoice(blocks=max(1, count))
     steps, step_bytes = steps_of(problem, config), config.tile_k * DTYPE_BYTES[problem.a]
     is_measured = kind_of(problem) == "float16" and has_wgmma(problem, arch) and config.tile_m % WGMMA_ROWS == 0
     if is_measured and step_bytes >= _LONG_STEP_BYTES and 0 < steps <= _SHORT_STEPS:
-        return f"stages={min(steps + 1, _SHORT_STAGES)}"
-    return ""
+        return LoopChoice(stages=min(steps + 1, _SHORT_STAGES))
+    return AUTO
 
 
 # sides of tiles, larger tiles, elements of K in a step, elements of a tile from which a block has 256 threads: for
@@ -182,7 +183,7 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
         threads = 256 if tile >= many else 128 if tile >= 1024 else 64 if tile >= 512 else LANES
         yield MatmulConfig(tile_m, tile_n, step, threads)
         is_small = max(tile_m, tile_n) <= _DEEP_SIDE and threads == 128
-        has_stages = kind != "float32" and (kind != "tf32" or tile > 32 * 32)
+        has_stages = kind != "float32" and (kind != "tf32" or tile > 32 * 32)  # with twice the depth
         if is_small and has_stages and step == most < problem.k:
             yield MatmulConfig(tile_m, tile_n, 2 * step, threads)  # half the steps
         if kind == "float32" and tile == many:

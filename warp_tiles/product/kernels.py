@@ -11,6 +11,7 @@ import inspect
 import re
 from typing import Any
 
+from warp_tiles.gemm.main_loop import AUTO
 from warp_tiles.product.device_functions import (
     addition_function,
     arrival_function,
@@ -186,11 +187,12 @@ def tile_kernel(key: TileKernel) -> Any:
                 finished = wp.tile_map(wp.static(finish), c, scale, beta, old, bias)
                 wp.tile_store(matrix_c, finished, offset=(first_row, first_column))
 
-    if key.main_loop:  # part of the name, because Warp's hash of a kernel contains no options that are set afterwards
-        matmul.__qualname__ += "_" + re.sub(r"\W+", "_", key.main_loop)
+    is_fixed, pipeline = key.main_loop != AUTO, key.main_loop.text
+    if is_fixed:  # part of the name, because Warp's hash of a kernel contains no options that are set afterwards
+        matmul.__qualname__ += "_" + re.sub(r"\W+", "_", pipeline)
     kernel = wp.kernel(enable_backward=False, module="unique", **options)(matmul)
-    if key.main_loop:
-        wp.set_module_options({"warp_tiles_main_loop": key.main_loop}, module=kernel.module)
+    if is_fixed:
+        wp.set_module_options({"warp_tiles_main_loop": pipeline}, module=kernel.module)
     return forward_only(kernel)
 
 

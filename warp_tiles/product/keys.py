@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DType
+from warp_tiles.gemm.main_loop import AUTO, LoopChoice
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class TileKernel:
         scaled: False if alpha is 1.
         slices: The number of slices of K. Several blocks compute one tile of C, each from one slice.
         in_parts: The operand that is a sum of two arrays, ``a`` or ``b``.
-        main_loop: What is fixed of its loop's pipeline, as the setting ``main_loop`` has it; empty for nothing.
+        main_loop: What is fixed of its loop's pipeline.
     """
 
     a: DType
@@ -55,7 +56,7 @@ class TileKernel:
     scaled: bool = True
     slices: int = 1
     in_parts: str | None = None
-    main_loop: str = ""
+    main_loop: LoopChoice = AUTO
 
     @property
     def sums(self) -> DType:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
+from warp_tiles.gemm.main_loop import AUTO, LoopChoice
 from warp_tiles.heuristics.matmul import choose_matmul, most_blocks, pipeline_of
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.heuristics.operand_copies import ALIGNED
@@ -196,15 +197,15 @@ def _gpu(device: Any) -> tuple[int | None, int]:
     return PLANNED_GPU if is_planning() else (None, 1)
 
 
-def main_loop_of(problem: MatmulProblem, config: MatmulConfig, device: Any) -> str:
+def main_loop_of(problem: MatmulProblem, config: MatmulConfig, device: Any) -> LoopChoice:
     """What a product fixes of its loop's pipeline (:func:`pipeline_of`). Nothing if the user has set ``main_loop``."""
     from warp_tiles._warp.installed import is_enabled
     from warp_tiles._warp.intercept import is_planning
 
     found = pipeline_of(problem, config, *_gpu(device))
-    if not found or not (is_enabled() or is_planning()):
-        return ""
-    return found if current().layer("main_loop") == DEFAULT else ""
+    if found == AUTO or not (is_enabled() or is_planning()):
+        return AUTO
+    return found if current().layer("main_loop") == DEFAULT else AUTO
 
 
 def configuration(call: MatmulCall, device: Any) -> MatmulConfig:

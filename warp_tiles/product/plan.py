@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from warp_tiles.gemm.main_loop import AUTO, LoopChoice
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem, Operand
 from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.keys import Epilogue, TileKernel
@@ -96,13 +97,13 @@ def epilogue_of(call: MatmulCall) -> Epilogue:
     return Epilogue(call.out.dtype, bias, call.has_beta, call.epilogue, call.sums, call.has_factor)
 
 
-def kernel_of(call: MatmulCall, config: MatmulConfig, main_loop: str = "") -> TileKernel:
+def kernel_of(call: MatmulCall, config: MatmulConfig, main_loop: LoopChoice = AUTO) -> TileKernel:
     """The constants of the kernel with the loop.
 
     Args:
         call: An arranged call.
         config: Its configuration.
-        main_loop: What is fixed of its loop's pipeline, as the setting ``main_loop`` has it; empty for nothing.
+        main_loop: What is fixed of its loop's pipeline.
     """
     return TileKernel(
         call.a.dtype,
