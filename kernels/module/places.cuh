@@ -86,7 +86,7 @@ template <typename Global> struct Place {
             && (!Global::bounds_check || columns * SIZE % VECTOR_BYTES == 0 || tile.offset[1] + Shape::dim(1) <= columns);
     }
 
-    // True if an element lies in the array, or beyond its start.
+    // True unless an element lies beyond the array's last row or column.
     inline __device__ bool is_before_end(int row, int column) const
     {
         const auto& shape = tile.data.shape;

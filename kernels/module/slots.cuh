@@ -102,8 +102,9 @@ inline __device__ void load_slot(unsigned slot, const Global& source)
         for (int i = wt::arch::opaque(static_cast<int>(threadIdx.x)); i < VECTORS; i += WP_TILE_BLOCK_DIM) {
             const int row = i / PER_ROW, column = i % PER_ROW * PER_VECTOR;
             const char* const first = reinterpret_cast<const char*>(source.data.data) + source.byte_offset_from_coord(wp::tile_coord(row, column));
-            const bool has_row = !Global::bounds_check || source.offset[0] + row < source.data.shape[0];
-            const int inside = !has_row ? 0 : Global::bounds_check ? source.data.shape[1] - source.offset[1] - column : PER_VECTOR;
+            int inside = PER_VECTOR;  // elements before these are loaded
+            if (Global::bounds_check)
+                inside = source.offset[0] + row < source.data.shape[0] ? source.data.shape[1] - source.offset[1] - column : 0;
             wt::Vector<T, PER_VECTOR> values;
 #pragma unroll
             for (int e = 0; e < PER_VECTOR; ++e)
