@@ -8,5 +8,6 @@
 #include "module/adjoint_chains.cuh"
 #include "module/adjoint_loads.cuh"
 #include "module/adjoint_stores.cuh"
+#include "module/launch.cuh"
 #include "module/pipeline.cuh"
 #include "module/stores.cuh"

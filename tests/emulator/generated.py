@@ -109,17 +109,18 @@ class EmulatedKernels:
         self._generated = generated
         self._module: EmulatedModule = machine.module(source, generated.functions, generated.arch)
 
-    def forward(self, kernel: Any, dim: Sequence[int], arguments: Sequence[Argument]) -> Outcome:
-        """Launch a kernel on tiles.
+    def forward(self, kernel: Any, dim: Sequence[int], arguments: Sequence[Argument], *, tiled: bool = True) -> Outcome:
+        """Launch a kernel.
 
         Args:
             kernel: A ``wp.Kernel``.
-            dim: The grid of blocks, as in ``wp.launch_tiled``.
+            dim: The grid of blocks, as in ``wp.launch_tiled``, or that of threads.
             arguments: Inputs and outputs. bfloat16 arrays hold the bits.
+            tiled: False for a launch as by ``wp.launch``.
         """
         memory = Memory()
         packed = [self._argument(memory, arg, value) for arg, value in zip(kernel.adj.args, arguments)]
-        return self._launch(f"{kernel.key}_", "forward", dim, packed, memory)
+        return self._launch(f"{kernel.key}_", "forward", dim, packed, memory, tiled)
 
     def backward(
         self, kernel: Any, dim: Sequence[int], arguments: Sequence[Argument], gradients: Sequence[Values | None],
@@ -152,11 +153,12 @@ class EmulatedKernels:
         return bytes(arg.type._type_(value))
 
     def _launch(
-        self, prefix: str, direction: str, dim: Sequence[int], arguments: Sequence[bytes], memory: Memory
-    ) -> Outcome:
+        self, prefix: str, direction: str, dim: Sequence[int], arguments: Sequence[bytes], memory: Memory,
+        tiled: bool = True,
+    ) -> Outcome:  # fmt: skip
         suffix = f"_cuda_kernel_{direction}"
         (name,) = (name for name in self._module.kernels if name.startswith(prefix) and name.endswith(suffix))
         threads = self._generated.threads
-        bounds, blocks = bounds_argument(dim, threads)
+        bounds, blocks = bounds_argument(dim, threads, tiled)
         shared = self._generated.shared_bytes.get(name, 0)
         return self._module.launch(name, blocks, threads, [bounds, *arguments], memory, shared)

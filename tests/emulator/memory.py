@@ -64,13 +64,18 @@ def array_argument(values: Values, data: int, grad: int = 0) -> bytes:
     return bytes(array_t(data, grad, values.ndim, values.shape, values.strides))
 
 
-def bounds_argument(dim: Sequence[int], threads: int) -> tuple[bytes, int]:
-    """The ``wp::launch_bounds_t`` of a tiled launch, and its number of blocks."""
+def bounds_argument(dim: Sequence[int], threads: int, tiled: bool = True) -> tuple[bytes, int]:
+    """The ``wp::launch_bounds_t`` of a launch, and its number of blocks.
+
+    Args:
+        dim: The grid of blocks if ``tiled``, else that of threads.
+        threads: Threads per block.
+        tiled: True if all threads of a block have the same coordinates.
+    """
     bounds = launch_bounds_t(tuple(dim))
-    blocks = int(np.prod(dim))
-    bounds.size = blocks * threads
-    bounds.coord_mult = threads
-    return bytes(bounds), blocks
+    bounds.coord_mult = threads if tiled else 1
+    bounds.size = int(np.prod(dim)) * bounds.coord_mult
+    return bytes(bounds), -(-bounds.size // threads)
 
 
 def null_array() -> bytes:

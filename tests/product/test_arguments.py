@@ -11,6 +11,7 @@ import warp as wp
 import warp_tiles
 from tests.product.cases import CPU, integers, on, square
 from warp_tiles import MatmulError, WarpTilesError
+from warp_tiles.product import multiply
 
 
 def zeros(*shape: int, dtype: Any = wp.float32) -> Any:
@@ -186,6 +187,16 @@ def test_precision() -> None:
     assert "precision is ['tf32']" in refused(A, B, precision=["tf32"])
     half = zeros(3, 4, dtype=wp.float16), zeros(4, 5, dtype=wp.float16)
     assert "precision is 'tf32', and a is float16" in refused(*half, precision="tf32")
+
+
+def test_more_tiles_than_blocks_of_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiply, "MOST_BLOCKS", 2)
+    out = zeros(3, 7, 5)
+    out.fill_(1.0)
+    message = refused(zeros(3, 7, 6), zeros(3, 6, 5), out)
+    assert "out has shape (3, 7, 5), which is 3 tiles of" in message
+    assert "at most 2 blocks" in message
+    assert (out.numpy() == 1.0).all()
 
 
 def test_nothing_is_written_before_an_error() -> None:

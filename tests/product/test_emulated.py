@@ -16,6 +16,7 @@ from tests.integration.helpers import WARP_VERSION
 from tests.product.cases import integers
 from warp_tiles.product.kernels import tile_kernel
 from warp_tiles.product.keys import Epilogue, TileKernel
+from warp_tiles.product.raster import raster_arguments
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 TILE, THREADS = (64, 64, 32), 128
@@ -41,9 +42,9 @@ def key(epilogue: Epilogue | None, **options: Any) -> TileKernel:
 
 
 def counts(k: int, slices: int = 1) -> list[int]:
-    """slice_depth, rows, columns, group."""
+    """slice_depth, and the arguments of the raster."""
     steps = -(-k // TILE[2])
-    return [-(-steps // slices) * TILE[2], -(-M // TILE[0]), -(-N // TILE[1]), 2]
+    return [-(-steps // slices) * TILE[2], *raster_arguments(-(-M // TILE[0]), -(-N // TILE[1]), 2, slices)]
 
 
 def unused(sums: str = "float32") -> list[Any]:
@@ -58,10 +59,23 @@ def test_an_epilogue_of_the_previous_c(machine: Machine, tmp_path: Path, out: st
     a, b, c, bias = integers(1, M, K, most=1), integers(2, K, N, most=1), integers(3, M, N), integers(4, N)
     arrays = [values.astype(np.float16)[None] for values in (a, np.ascontiguousarray(b.T))]
     outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel, (1, 4), [*arrays, c.astype(out)[None], bias.astype(np.float32), *unused(), *counts(K), 2.0, 0.5]
+        kernel, (4,), [*arrays, c.astype(out)[None], bias.astype(np.float32), *unused(), *counts(K), 2.0, 0.5]
     )
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"][0], -(2 * (a @ b) + 0.5 * c + bias))
+
+
+def test_rounded_sums_of_wide_tiles(machine: Machine, tmp_path: Path) -> None:  # noqa: F811
+    kernel = tile_kernel(key(Epilogue("float16"), tile=(64, 192, 32)))  # whose columns a warp exchanges in parts
+    columns = 232
+    a, b = integers(1, M, K, most=1), integers(2, K, columns, most=1)
+    arrays = [values.astype(np.float16)[None] for values in (a, b)]
+    c, none = np.full((1, M, columns), np.nan, dtype=np.float16), np.zeros(1, dtype=np.float16)
+    outcome = emulated(machine, kernel, tmp_path / "m").forward(
+        kernel, (4,), [*arrays, c, none, *unused(), *counts(K)[:1], *raster_arguments(2, 2, 2, 1), 1.0, 0.0]
+    )
+    assert outcome.error == ""
+    assert np.array_equal(outcome.arrays["C"][0], a @ b)
 
 
 def test_slices_of_a_batch_and_their_sum(machine: Machine, tmp_path: Path) -> None:  # noqa: F811
@@ -72,7 +86,9 @@ def test_slices_of_a_batch_and_their_sum(machine: Machine, tmp_path: Path) -> No
     sums = np.full((batch * slices, M, N), np.nan, dtype=np.float32)
     none = np.zeros(N, dtype=np.float32)
     outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel, (batch, 4 * slices), [stored, b.astype(np.float16), sums, none, *unused(), *counts(K, slices), 1.0, 0.0]
+        kernel,
+        (batch * 4 * slices,),
+        [stored, b.astype(np.float16), sums, none, *unused(), *counts(K, slices), 1.0, 0.0],
     )
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"].reshape(batch, slices, M, N).sum(1), a @ b)
@@ -89,7 +105,7 @@ def test_the_last_block_of_a_tile_adds_the_slices(machine: Machine, tmp_path: Pa
     sums = np.full((batch * 4 * slices, *TILE[:2]), np.nan, dtype=np.float32)
     outcome = emulated(machine, kernel, tmp_path / "m").forward(
         kernel,
-        (batch, 4 * slices),
+        (batch * 4 * slices,),
         [
             *(a.astype(np.float16), b.astype(np.float16), old, bias.astype(np.float32)),
             *(np.full(1, 4.0, dtype=np.float32), sums, np.zeros(batch * 4, dtype=np.int32)),
@@ -117,7 +133,7 @@ def test_an_operand_in_parts(machine: Machine, tmp_path: Path, in_parts: str, tr
     ]
     c, none = np.full((1, M, N), np.nan, dtype=np.float32), np.zeros(N, dtype=np.float32)
     outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel, (1, 4), [*arrays, c, none, *unused(), *counts(K), 1.0, 0.0]
+        kernel, (4,), [*arrays, c, none, *unused(), *counts(K), 1.0, 0.0]
     )
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"][0], sum(stored["a"]) @ sum(stored["b"]))
@@ -155,7 +171,7 @@ def test_types(
     c, none = np.full((1, M, N), np.nan, dtype=result), np.zeros(N, dtype=result)
     outcome = emulated(machine, kernel, tmp_path / "m").forward(
         kernel,
-        (1, 4),
+        (4,),
         [stored[0].astype(a_type), stored[1].astype(b_type), c, none, *unused(sums), *counts(K), 1.0, 0.0],
     )
     assert outcome.error == ""

@@ -18,18 +18,48 @@ def types(*names: DType) -> list[Any]:
 
 
 @functools.cache
+def quotient_function() -> Any:
+    """A Warp function of ``number // divisor`` and the remainder, for a number that is not negative.
+
+    A division takes about a hundred cycles, for which each block would wait before its first load. ``inverse`` is that
+    of :func:`warp_tiles.product.raster.inverse`; with it, the first quotient is at most one too small.
+    """
+    import warp as wp
+
+    @wp.func
+    def quotient(number: int, divisor: int, inverse: wp.uint32):
+        found = int((wp.uint64(wp.uint32(number)) * wp.uint64(inverse)) >> wp.uint64(32))
+        rest = number - found * divisor
+        if rest >= divisor:
+            found += 1
+            rest -= divisor
+        return found, rest
+
+    return quotient
+
+
+@functools.cache
 def raster_function() -> Any:
     """A Warp function of the tile of a block. Consecutive blocks go down the columns of a group, and share loads."""
     import warp as wp
 
+    quotient = quotient_function()
+
     @wp.func
-    def tile_position(number: int, rows: int, columns: int, group: int):
-        whole = number // (group * columns)
+    def tile_position(
+        number: int,
+        rows: int,
+        columns: int,
+        group: int,
+        of_group: wp.uint32,
+        of_height: wp.uint32,
+        of_last_height: wp.uint32,
+    ):
+        whole, within = quotient(number, group * columns, of_group)
         first = whole * group
         height = wp.min(group, rows - first)
-        within = number - whole * (group * columns)
-        column = within // height
-        return first + within - column * height, column
+        column, row = quotient(within, height, wp.where(height == group, of_height, of_last_height))
+        return first + row, column
 
     return tile_position
 

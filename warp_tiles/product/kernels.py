@@ -16,6 +16,7 @@ from warp_tiles.product.device_functions import (
     addition_function,
     arrival_function,
     prefetch_function,
+    quotient_function,
     raster_function,
     types,
 )
@@ -57,12 +58,12 @@ def finish_function(epilogue: Epilogue) -> Any:
 
 @functools.cache
 def tile_kernel(key: TileKernel) -> Any:
-    """A kernel of arrays ``A, B, C, Bias, Factor, Sums, Arrived`` and numbers ``slice_depth, rows, columns, group,
-    alpha, beta``.
+    """A kernel of arrays ``A, B, C, Bias, Factor, Sums, Arrived`` and numbers: ``slice_depth``, those of
+    :func:`warp_tiles.product.raster.raster_arguments`, ``alpha`` and ``beta``.
 
     ``A`` is (batch, m, k) or transposed, ``B`` (batch, k, n) or transposed, ``C`` (batch, m, n). ``Factor`` has one
     element. ``slice_depth`` is the part of k in one slice; elements beyond k are zeros. ``rows`` and ``columns`` count
-    the tiles of C. The launch has the batch as its first dimension, and a block for each slice of each tile.
+    the tiles of C. The launch has one dimension: a block for each tile of each slice of each matrix.
 
     With slices, each block stores its sums in ``Sums``, of shape (batch * rows * columns * slices, tile_m, tile_n), and
     the last block of a tile adds them. ``Arrived`` counts the blocks of each tile; it is zero before and after a
@@ -78,7 +79,7 @@ def tile_kernel(key: TileKernel) -> Any:
     SLICES, in_slices, is_split, is_partial = key.slices, key.slices > 1, key.is_split, key.epilogue is None
     a_transposed, b_transposed, tf32 = key.a_transposed, key.b_transposed, key.tf32
     a_in_parts, b_in_parts = key.in_parts == "a", key.in_parts == "b"
-    position, arrive, add = raster_function(), arrival_function(), addition_function(key)
+    quotient, position, arrive, add = quotient_function(), raster_function(), arrival_function(), addition_function(key)
     prefetch, finish = prefetch_function(stored.out), finish_function(stored)
     is_plain, is_rounded = key.is_plain, key.is_plain and stored.out != key.sums
     reads_c, has_bias, has_factor = stored.has_beta, stored.bias is not None, stored.has_factor
@@ -98,16 +99,19 @@ def tile_kernel(key: TileKernel) -> Any:
         rows: int,
         columns: int,
         group: int,
+        of_matrix: wp.uint32,
+        of_slice: wp.uint32,
+        of_group: wp.uint32,
+        of_height: wp.uint32,
+        of_last_height: wp.uint32,
         alpha: sums,
         beta: sums,
     ):
-        z, block = wp.tid()
-        part = 0  # without slices there are no divisions, which take long
-        tile_number = block
+        z, tile_number = quotient(wp.tid(), rows * columns * SLICES, of_matrix)
+        part = 0
         if in_slices:
-            part = block // (rows * columns)
-            tile_number = block - part * (rows * columns)
-        i, j = position(tile_number, rows, columns, group)
+            part, tile_number = quotient(tile_number, rows * columns, of_slice)
+        i, j = position(tile_number, rows, columns, group, of_group, of_height, of_last_height)
         first = part * slice_depth
         matrix_a = A[z]
         matrix_b = B[z]

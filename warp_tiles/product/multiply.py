@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.main_loop import AUTO, LoopChoice
 from warp_tiles.heuristics.matmul import choose_matmul, most_blocks, pipeline_of
@@ -21,6 +22,7 @@ from warp_tiles.product.keys import Epilogue
 from warp_tiles.product.launches import THREADS, layout, single
 from warp_tiles.product.padding import PaddedCopy
 from warp_tiles.product.plan import arranged, epilogue_of, kernel_of, problem_of
+from warp_tiles.product.raster import raster_arguments
 from warp_tiles.product.records import records_for
 from warp_tiles.product.views import View, contiguous
 from warp_tiles.product.workspace import workspace
@@ -28,6 +30,7 @@ from warp_tiles.settings.layers import current
 from warp_tiles.settings.resolved import DEFAULT
 
 _PART_BYTES = 256  # of a workspace; its parts begin at multiples of it
+MOST_BLOCKS = 2**31 - 1  # of a launch, whose dimensions are 32-bit integers
 PLANNED_GPU = (90, 132)  # compute capability and multiprocessors of plans on a machine without a GPU
 
 
@@ -38,6 +41,9 @@ class Multiplication:
         call: The product.
         device: Warp's device.
         config: Its configuration; None chooses one.
+
+    Raises:
+        MatmulError: A launch cannot have a block for each tile.
 
     Attributes:
         config: The configuration.
@@ -83,6 +89,13 @@ class Multiplication:
         key = kernel_of(call, config, main_loop_of(problem, config, self._device))
         (batch, _, k), n = call.a.shape, call.out.shape[2]
         rows, columns = _tiles(call, config)
+        blocks = batch * rows * columns * config.split_k
+        if blocks > MOST_BLOCKS:
+            raise MatmulError(
+                f"out has shape {call.out.shape}, which is {blocks} tiles of {config.tile_m} x {config.tile_n}, and a "
+                f"launch has at most {MOST_BLOCKS} blocks",
+                remedy="multiply parts of the batch",
+            )
         steps = -(-k // config.tile_k)
         slice_depth = -(-steps // config.split_k) * config.tile_k
         operands = [_operand(view, call.in_parts == name) for name, view in (("a", call.a), ("b", call.b))]
@@ -96,8 +109,8 @@ class Multiplication:
         return PreparedLaunch(
             tile_kernel(key),
             [*operands, layout(out), bias, factor, slices, arrived],
-            [slice_depth, rows, columns, config.group, 1.0, 0.0],
-            [batch, rows * columns * config.split_k],
+            [slice_depth, *raster_arguments(rows, columns, config.group, config.split_k), 1.0, 0.0],
+            [blocks],
             config.threads,
             tiled=True,
             device=self._device,

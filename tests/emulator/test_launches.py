@@ -1,0 +1,53 @@
+"""The coordinates that wp.tid() returns in a module with a product, on the emulator."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from tests.emulator.generated import EmulatedKernels, generate
+from tests.emulator.module import Machine
+from tests.integration.helpers import WARP_VERSION, load
+
+pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
+THREADS = 32
+SIZES = ((5,), (3, 7), (2, 3, 5), (2, 3, 4, 5))
+KERNEL = """
+@wp.kernel
+def coordinates_{n}(C: wp.array(dtype=wp.int32, ndim={n}), tiled: bool):
+    {names} = wp.tid()
+    if tiled:
+        wp.tile_store(C, wp.tile_ones(shape={ones}, dtype=wp.int32), offset=({names},))
+    else:
+        C[{names}] += 1
+
+"""
+PRODUCT = """
+@wp.kernel
+def product(A: wp.array(dtype=float, ndim=2)):
+    a = wp.tile_load(A, shape=(16, 16))
+    wp.tile_store(A, wp.tile_matmul(a, a))
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> tuple[EmulatedKernels, ModuleType]:
+    kernels = [KERNEL.format(n=n, names=", ".join("ijkl"[:n]), ones=(1,) * n) for n in (len(sizes) for sizes in SIZES)]
+    module = load(PRODUCT + "".join(kernels), block_dim=THREADS)
+    generated = generate(module, tmp_path_factory.mktemp("launches") / "m", 90, THREADS)
+    assert "wt_module::set_coord(wt_module::coord_of(_idx, dim), x, y, z, w)" in generated.source
+    return EmulatedKernels(machine, generated), module
+
+
+@pytest.mark.parametrize("tiled", [True, False], ids=["blocks", "threads"])
+@pytest.mark.parametrize("sizes", SIZES, ids=len)
+def test_each_coordinate_occurs_once(
+    compiled: tuple[EmulatedKernels, ModuleType], sizes: tuple[int, ...], tiled: bool
+) -> None:
+    emulated, module = compiled
+    kernel = getattr(module, f"coordinates_{len(sizes)}")
+    outcome = emulated.forward(kernel, sizes, [np.zeros(sizes, dtype=np.int32), tiled], tiled=tiled)
+    assert outcome.error == ""
+    assert (outcome.arrays["C"] == 1).all()
