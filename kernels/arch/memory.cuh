@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shared memory. Operands are generic pointers. Converting them to the shared state space and back tells the compiler
-// the state space, so plain loads and stores become ld.shared and st.shared.
+// Shared memory, and predicated stores to global memory. Operands are generic pointers. Converting them to the shared state
+// space and back tells the compiler the state space, so plain loads and stores become ld.shared and st.shared.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvta
 
 #pragma once
@@ -27,6 +27,15 @@ template <int N, class T>
 WT_DEVICE void store(T* address, const Vector<T, N>& value)
 {
     *reinterpret_cast<Vector<T, N>*>(address) = value;
+}
+
+// Stores 16 bytes to global memory if a condition holds, by an instruction with a predicate in place of a branch.
+WT_DEVICE void store_global_if(bool condition, void* address, const Vector<u32, 4>& value)
+{
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.global.v4.b32 [%1], {%2,%3,%4,%5}; }"
+                 :
+                 : "r"(u32(condition)), "l"(address), "r"(value.at[0]), "r"(value.at[1]), "r"(value.at[2]), "r"(value.at[3])
+                 : "memory");
 }
 
 }  // namespace wt::arch

@@ -18,6 +18,24 @@ template <typename T, int COUNT> struct Elements {
     T at[COUNT];
 };
 
+// Returns a value of another type that has the same bits.
+template <class To, class From> inline __device__ To bits_as(const From& from)
+{
+    static_assert(sizeof(To) == sizeof(From), "both have the same bits");
+    To to;
+    memcpy(&to, &from, sizeof(To));
+    return to;
+}
+
+template <typename T, typename U, int COUNT> inline __device__ wt::Vector<T, COUNT> converted(const Elements<U, COUNT>& elements)
+{
+    wt::Vector<T, COUNT> vector;
+#pragma unroll
+    for (int e = 0; e < COUNT; ++e)
+        vector.at[e] = elements.at[e];
+    return vector;
+}
+
 // Reads COUNT neighbouring elements, PIECE at a time.
 template <int COUNT, int PIECE, typename T> inline __device__ Elements<T, COUNT> read_pieces(const T* start)
 {
@@ -122,8 +140,13 @@ template <typename Global> struct Place {
     inline __device__ void put_vector(int row, int column, const Elements<U, COUNT>& elements) const
     {
         static_assert(is_piece(COUNT), "one instruction stores the elements");
-        if (is_before_end(row, column))
+        if constexpr (COUNT * SIZE == VECTOR_BYTES) {
+            const int y = tile.offset[0] + row, x = tile.offset[1] + column;  // a thread's vectors often have one x
+            char* const to = wt::arch::mad_wide(tile.data.strides[0], y, reinterpret_cast<char*>(tile.data.data + x));
+            wt::arch::store_global_if(is_before_end(row, column), to, bits_as<wt::Vector<wt::u32, 4>>(converted<T>(elements)));
+        } else if (is_before_end(row, column)) {
             store_vector(row, column, elements);
+        }
     }
 
     // Loads neighbouring elements of a row, with zeros outside the array. If WHOLE, the tile is.
@@ -152,11 +175,7 @@ private:
     template <typename U, int COUNT>
     inline __device__ void store_vector(int row, int column, const Elements<U, COUNT>& elements) const
     {
-        wt::Vector<T, COUNT> vector;
-#pragma unroll
-        for (int e = 0; e < COUNT; ++e)
-            vector.at[e] = elements.at[e];
-        wt::arch::store(address(row, column), vector);
+        wt::arch::store(address(row, column), converted<T>(elements));
     }
 
     inline __device__ T* address(int row, int column) const

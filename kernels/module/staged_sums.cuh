@@ -20,9 +20,8 @@ template <class P, bool IS_A> struct OperandSlot {
     using Layout = SlotLayout<K_MAJOR ? EXTENT : P::k, static_cast<int>(sizeof(T)) * (K_MAJOR ? P::k : EXTENT)>;
 };
 
-// The number of pairs of neighbouring sums that a lane can gather from the four lanes of a row. In each block of 8 columns, a lane
-// holds one pair.
-inline constexpr __device__ int pairs_of(int columns) { return columns % 32 == 0 ? 4 : columns % 16 == 0 ? 2 : 1; }
+// The number of pairs of neighbouring sums that a lane can have after an exchange (visit_rows). In each block of 8 columns, it holds one.
+inline constexpr __device__ int pairs_of(int columns) { return columns % 16 == 0 ? 4 : 1; }
 
 // Sets sums or fragments to zero.
 template <class T, int I, int J, int N> inline __device__ void clear(T (&sums)[I][J][N])
@@ -91,60 +90,101 @@ inline __device__ void put_rows(const wt::f32 (&sums)[COLS / 8][4], float* c, in
     }
 }
 
-// Exchanges words between neighbouring lanes. Before, words[i] belongs to block i of all lanes. Afterwards a lane has those of
-// one block, that of its index modulo BLOCKS, in the order of the lanes.
-template <int BLOCKS> inline __device__ void gather_block(wt::u32 (&words)[BLOCKS], int lane)
+// 16 rows of sums in shared memory, through which the lanes of a warp exchange them. WORDS words stand for two neighbouring sums. A lane
+// writes such words and reads whole vectors. The vectors of a row are permuted by XOR, so that neither accesses meet in a bank.
+template <int COLS, int WORDS> struct ExchangedRows {
+    static constexpr int ROW_BYTES = COLS / 2 * WORDS * 4, VECTORS = ROW_BYTES / VECTOR_BYTES;
+    static constexpr int PERMUTED = (VECTORS & -VECTORS) < 8 ? VECTORS & -VECTORS : 8;  // vectors among which one is moved
+    static constexpr int LINE_ROWS = ROW_BYTES < 128 ? 128 / ROW_BYTES : 1;             // rows that lie in 128 bytes
+    static constexpr int BYTES = 16 * ROW_BYTES;
+
+    static_assert(ROW_BYTES % (2 * VECTOR_BYTES) == 0, "all lanes read vectors");
+
+    static constexpr int PERIOD = PERMUTED * VECTOR_BYTES;
+
+    // Returns the offset of a byte in the part of a row of PERIOD bytes. It is the same eight rows later, except for the rows' bytes.
+    static inline __device__ int offset(int row, int byte)
+    {
+        return row * ROW_BYTES + (byte ^ row / LINE_ROWS * WORDS % PERMUTED * VECTOR_BYTES);
+    }
+};
+
+// Reads the words of a row from the `first` ones on, as whole vectors where they are that long.
+template <class Rows, class Words> inline __device__ Words read_words(const char* memory, int row, int first)
 {
+    constexpr int BYTES = static_cast<int>(sizeof(Words)), COUNT = BYTES / 4, PIECE = COUNT < 4 ? COUNT : 4;
+    Words words;
 #pragma unroll
-    for (int bit = 1; bit < BLOCKS; bit *= 2)
+    for (int w = 0; w < COUNT; w += PIECE) {
+        const int byte = BYTES * first + 4 * w;
+        const int offset = Rows::offset(row, byte % Rows::PERIOD) + byte / Rows::PERIOD * Rows::PERIOD;
+        const auto piece = wt::arch::load<PIECE>(reinterpret_cast<const wt::u32*>(memory + offset));
 #pragma unroll
-        for (int i = 0; i < BLOCKS; ++i)
-            if (!(i & bit)) {
-                const bool has_bit = lane & bit;
-                const wt::u32 other = __shfl_xor_sync(0xffffffffu, has_bit ? words[i] : words[i | bit], bit);
-                words[i] = has_bit ? other : words[i];
-                words[i | bit] = has_bit ? words[i | bit] : other;
-            }
+        for (int i = 0; i < PIECE; ++i)
+            words.at[w + i] = piece.at[i];
+    }
+    return words;
 }
 
-// Calls act(row, column, words, fetched) for 2 * BLOCKS neighbouring sums of 16 rows. `row` and `col` are the first ones. make(pair)
-// returns the WORDS words that stand for two neighbouring sums, and words[i] are those of the i-th pair. fetch(row, column) runs
-// for several of them before act() runs, and `fetched` is its result.
-template <int COLS, int BLOCKS, int WORDS, class Make, class Fetch, class Act>
-inline __device__ void visit_rows(
-    const wt::f32 (&sums)[COLS / 8][4], int row, int col, const Make& make, const Fetch& fetch, const Act& act)
+// Writes the words of 16 rows to their memory. make(pair) returns those of two neighbouring sums.
+template <class Rows, int COLS, int WORDS, class Make>
+inline __device__ void write_words(const wt::f32 (&sums)[COLS / 8][4], int first_block, char* memory, const Make& make)
 {
-    static_assert(COLS / 8 % BLOCKS == 0, "rows have whole groups of blocks");
-    constexpr int VECTORS = COLS / 8 / BLOCKS * 2, AT_ONCE = VECTORS < 8 ? VECTORS : 8;
-    const int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4, own = quarter % BLOCKS;
-    const int first_row = row + group, first_column = col + 8 * own + 2 * (quarter - own);
+    constexpr int STEP = 16 * WORDS, STEPS = Rows::PERIOD / STEP, BLOCKS = Rows::ROW_BYTES / STEP;  // of 8 columns
+    const int lane = threadIdx.x % 32;
+    int offsets[STEPS];
 #pragma unroll
-    for (int start = 0; start < VECTORS; start += AT_ONCE) {
-        decltype(fetch(0, 0)) fetched[AT_ONCE];
+    for (int i = 0; i < STEPS; ++i)  // opaque, so that the compiler does not compute them again for each block
+        offsets[i] = wt::arch::opaque(Rows::offset(lane / 4, i * STEP + 4 * WORDS * (lane % 4)));
 #pragma unroll
-        for (int v = start; v < VECTORS && v < start + AT_ONCE; ++v)
-            fetched[v - start] = fetch(first_row + 8 * (v % 2), first_column + 8 * BLOCKS * (v / 2));
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int v = start; v < VECTORS && v < start + AT_ONCE; ++v) {
-            wt::u32 words[WORDS][BLOCKS];
-#pragma unroll
-            for (int i = 0; i < BLOCKS; ++i) {
-                const auto& four = sums[v / 2 * BLOCKS + i];
-                const auto made = make(wt::Vector<float, 2> {four[v % 2 * 2], four[v % 2 * 2 + 1]});
-#pragma unroll
-                for (int w = 0; w < WORDS; ++w)
-                    words[w][i] = made.at[w];
-            }
-            wt::Vector<wt::u32, WORDS> gathered[BLOCKS];
-#pragma unroll
-            for (int w = 0; w < WORDS; ++w) {
-                gather_block(words[w], quarter);
-#pragma unroll
-                for (int i = 0; i < BLOCKS; ++i)
-                    gathered[i].at[w] = words[w][i];
-            }
-            act(first_row + 8 * (v % 2), first_column + 8 * BLOCKS * (v / 2), gathered, fetched[v - start]);
+        for (int j = 0; j < BLOCKS; ++j) {
+            const auto& four = sums[first_block + j];
+            const int block = half * 8 * Rows::ROW_BYTES + j / STEPS * Rows::PERIOD;
+            wt::arch::store(reinterpret_cast<wt::u32*>(memory + offsets[j % STEPS] + block),
+                            make(wt::Vector<float, 2> {four[2 * half], four[2 * half + 1]}));
         }
+}
+
+// Calls act(row, column, words, fetched) for 2 * PAIRS neighbouring sums of 16 rows. `row` and `col` are the first ones. make(pair)
+// returns the WORDS words that stand for two neighbouring sums, and `words` are those of all pairs. fetch(row, column) runs for several
+// of them before act() runs, and `fetched` is its result.
+//
+// A lane has sums of whole vectors only after the warp has exchanged them through `memory`, which nothing else uses, and which has room
+// for 16 of P's rows for each warp of a row. It exchanges some columns at a time, so that memory is busy meanwhile.
+template <class P, int COLS, int PAIRS, int WORDS, class Make, class Fetch, class Act>
+inline __device__ void visit_rows(
+    const wt::f32 (&sums)[COLS / 8][4], char* memory, int row, int col, const Make& make, const Fetch& fetch, const Act& act)
+{
+    constexpr int MOST = 64 * WORDS, WIDTH = COLS % MOST == 0 ? MOST : COLS % 64 == 0 ? 64 : COLS;  // columns at a time
+    constexpr int PER_ROW = WIDTH / 2 / PAIRS, VISITS = 16 * PER_ROW / 32;
+    using Rows = ExchangedRows<WIDTH, WORDS>;
+    using Words = wt::Vector<wt::u32, PAIRS * WORDS>;
+    const unsigned lane = threadIdx.x % 32;
+    const auto row_of = [lane](unsigned visit) { return static_cast<int>((32 * visit + lane) / PER_ROW); };
+    const auto first_of = [lane](unsigned visit) { return static_cast<int>((32 * visit + lane) % PER_ROW); };  // in units of vectors
+    decltype(fetch(0, 0)) fetched[2][VISITS];  // of these columns and the next ones
+    const auto fetch_from = [&](int done) {
+#pragma unroll
+        for (int v = 0; v < VISITS; ++v)
+            fetched[done / WIDTH % 2][v] = fetch(row + row_of(v), col + done + 2 * PAIRS * first_of(v));
+    };
+    memory += (row / 16 * P::n + col) / WIDTH * Rows::BYTES;
+    fetch_from(0);
+#pragma unroll
+    for (int done = 0; done < COLS; done += WIDTH, memory += Rows::BYTES) {
+        write_words<Rows, COLS, WORDS>(sums, done / 8, memory, make);
+        __syncwarp();
+        if (done + WIDTH < COLS)
+            fetch_from(done + WIDTH);
+        Words words[VISITS];
+#pragma unroll
+        for (int v = 0; v < VISITS; ++v)
+            words[v] = read_words<Rows, Words>(memory, row_of(v), first_of(v));
+#pragma unroll
+        for (int v = 0; v < VISITS; ++v)
+            act(row + row_of(v), col + done + 2 * PAIRS * first_of(v), words[v], fetched[done / WIDTH % 2][v]);
     }
 }
 

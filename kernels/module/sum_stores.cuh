@@ -15,15 +15,6 @@
 
 namespace wt_module {
 
-// Returns the value of another type that has the same bits.
-template <class To, class From> inline __device__ To bits_as(const From& from)
-{
-    static_assert(sizeof(To) == sizeof(From), "both have the same bits");
-    To to;
-    memcpy(&to, &from, sizeof(To));
-    return to;
-}
-
 template <typename T, int COUNT> inline __device__ Elements<T, COUNT> elements_of(const wt::Vector<T, COUNT>& vector)
 {
     return bits_as<Elements<T, COUNT>>(vector);
@@ -57,6 +48,7 @@ template <typename Product, bool ALONE, typename C, typename Through, typename F
             WP_TILE_SYNC();
             through.copy_to_global(to);
         }
+        WP_TILE_SYNC();  // the program may write to C next, whose memory other threads may still read
     }
 
 private:
@@ -65,6 +57,7 @@ private:
         using T = typename Target::T;
         constexpr int FITTING = VECTOR_BYTES / static_cast<int>(sizeof(T)) / 2;  // pairs of neighbouring elements in a vector
         constexpr int PAIRS = FITTING < 1 ? 1 : FITTING < Product::PAIRS ? FITTING : Product::PAIRS;
+        char* const memory = wt::arch::in_shared<char>(c.data.ptr);  // C is in registers
         const auto fetch_at = [&](int row, int column) { return fetch(Count<2 * PAIRS> {}, wp::tile_coord(row, column)); };
         if constexpr (PAIRS == 1) {
             Product::visit(sums, [&](int row, int column, auto vector) {
@@ -79,7 +72,7 @@ private:
                 const auto results = compute(Coord {}, elements_of(pair), fetch(Count<2> {}, Coord {}));
                 return bits_as<wt::Vector<wt::u32, 1>>(results);
             };
-            Product::template visit<PAIRS, 1>(sums, rounded, nothing, [&](int row, int column, const auto& words, Values<>) {
+            Product::template visit<PAIRS, 1>(sums, memory, rounded, nothing, [&](int row, int column, const auto& words, Values<>) {
                 place.put_vector(row, column, bits_as<Elements<T, 2 * PAIRS>>(words));
             });
         } else {
@@ -88,7 +81,7 @@ private:
                 const auto found = bits_as<Elements<float, 2 * PAIRS>>(words);
                 place.put_vector(row, column, compute(wp::tile_coord(row, column), found, fetched));
             };
-            Product::template visit<PAIRS, 2>(sums, both, fetch_at, act);
+            Product::template visit<PAIRS, 2>(sums, memory, both, fetch_at, act);
         }
     }
 };

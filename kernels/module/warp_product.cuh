@@ -98,13 +98,13 @@ template <class P> struct WarpProduct {
         }
     }
 
-    // Visits 2 * COUNT neighbouring sums at a time, as visit_rows() says.
+    // Visits 2 * COUNT neighbouring sums at a time, as visit_rows() says. `memory` has the size of C in fp32.
     template <int COUNT, int WORDS, class Make, class Fetch, class Act>
-    static __forceinline__ __device__ void visit(const Sums& sums, const Make& make, const Fetch& fetch, const Act& act)
+    static __forceinline__ __device__ void visit(const Sums& sums, char* memory, const Make& make, const Fetch& fetch, const Act& act)
     {
 #pragma unroll
         for (int i = 0; i < ROWS / 16; ++i)
-            visit_rows<COLS, COUNT, WORDS>(sums.values[i], first_row() + 16 * i, first_col(), make, fetch, act);
+            visit_rows<P, COLS, COUNT, WORDS>(sums.values[i], memory, first_row() + 16 * i, first_col(), make, fetch, act);
     }
 
 private:

@@ -97,14 +97,14 @@ template <class P> struct WarpgroupProduct {
             visit_rows<COLS>(s.sums[i], row + 64 * i, s.n, act);
     }
 
-    // Visits 2 * COUNT neighbouring sums at a time, as visit_rows() says.
+    // Visits 2 * COUNT neighbouring sums at a time, as visit_rows() says. `memory` has the size of C in fp32.
     template <int COUNT, int WORDS, class Make, class Fetch, class Act>
-    static __forceinline__ __device__ void visit(const Sums& s, const Make& make, const Fetch& fetch, const Act& act)
+    static __forceinline__ __device__ void visit(const Sums& s, char* memory, const Make& make, const Fetch& fetch, const Act& act)
     {
         const int row = s.m + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i)
-            visit_rows<COLS, COUNT, WORDS>(s.sums[i], row + 64 * i, s.n, make, fetch, act);
+            visit_rows<P, COLS, COUNT, WORDS>(s.sums[i], memory, row + 64 * i, s.n, make, fetch, act);
     }
 
 private:

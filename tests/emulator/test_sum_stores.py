@@ -55,6 +55,13 @@ FORMS = {
         PLAIN, product="\n        ".join([PRODUCT, PRODUCT]), expected=lambda product, e: 2 * product
     ),
     "48 columns": replace(PLAIN, n=48, columns=100),
+    "256 columns, a residual": replace(  # which a warp exchanges in several parts
+        PLAIN,
+        n=256,
+        columns=308,
+        finish=f"{RESIDUAL}\n{STORE.format(other='e')}",
+        expected=lambda product, e: 2 * product + e,
+    ),
     "unaligned rows": replace(PLAIN, columns=133),
 }
 
@@ -99,16 +106,19 @@ def test_aligned_rows_that_end_within_or_between_vectors(
 
 
 FAULTS = {
-    "lanes exchange the wrong words": ("has_bit ? words[i] : words[i | bit], bit", "words[i], bit"),
-    "a lane stores the columns of another": ("col + 8 * own + 2 * (quarter - own)", "col + 8 * own"),
+    "lanes write to each other's words": ("Rows::offset(lane / 4, i", "Rows::offset(lane / 8, i"),
+    "the vectors of a row are permuted as those of the next one": (
+        "offset(row, byte % Rows::PERIOD)",
+        "offset(row, byte % Rows::PERIOD ^ 16)",
+    ),
+    "a lane stores the columns of another": ("first_of(v), words[v]", "(first_of(v) ^ 1), words[v]"),
+    "lanes do not wait for the words of others": ("__syncwarp();\n        if (done", "if (done"),
+    "warps share the memory of their rows": ("/ WIDTH * Rows::BYTES;", "/ WIDTH * 0;"),
     "vectors in which the array ends are stored whole": (
         "const int has_vectors = is_whole &&",
         "const int has_vectors = is_whole ||",
     ),
-    "vectors beyond the array are stored": (
-        "if (is_before_end(row, column))\n            store_vector",
-        "if (true)\n            store_vector",
-    ),
+    "vectors beyond the array are stored": ("store_global_if(is_before_end(row, column),", "store_global_if(true,"),
     "nobody waits for C": (
         "finish<false>(sums, c.data.ptr);\n            WP_TILE_SYNC();",
         "finish<false>(sums, c.data.ptr);",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shared memory of the emulated block. Every access is checked and counted.
+// Shared memory of the emulated block, and predicated stores. Every access is checked, and those to shared memory are counted.
 
 #pragma once
 
@@ -28,6 +28,12 @@ template <int N, class T>
 WT_DEVICE void store(T* address, const Vector<T, N>& value)
 {
     emulator::store(address, &value, static_cast<int>(sizeof(value)));
+}
+
+WT_DEVICE void store_global_if(bool condition, void* address, const Vector<u32, 4>& value)
+{
+    if (condition)
+        store(static_cast<u32*>(address), value);
 }
 
 }  // namespace wt::arch
