@@ -1,26 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The coordinates that wp.tid() returns, without divisions of 64 bits. Each block computes them before its first load.
+// The coordinates that wp.tid() returns. Each block computes them before its first load.
 #pragma once
 
 namespace wt_module {
 
-// Returns the coordinates of a thread in a launch. In a tiled launch, all threads of a block have the same ones.
-template <int N> inline __device__ wp::launch_coord_t coord_of(size_t thread, const wp::launch_bounds_t<N>& bounds)
+// Returns the coordinates of a thread in a launch. Warp divides by the number of threads that have the same ones (coord_mult, at least
+// 1), which takes about a hundred cycles. In a tiled launch it is the size of a block, which the compiler knows.
+template <int N> inline __device__ wp::launch_coord_t coord_of(size_t thread, wp::launch_bounds_t<N> bounds)
 {
-    const size_t block = thread / WP_TILE_BLOCK_DIM;
-    if (bounds.coord_mult != WP_TILE_BLOCK_DIM || block >> 32 != 0)
-        return wp::launch_coord(thread, bounds);
-    int coords[4] = {};
-    unsigned rest = static_cast<unsigned>(block);
-#pragma unroll
-    for (int d = N - 1; d > 0; --d) {
-        const unsigned size = bounds.shape[d], quotient = rest / size;
-        coords[d] = rest - quotient * size;
-        rest = quotient;
-    }
-    coords[0] = rest;
-    return {coords[0], coords[1], coords[2], coords[3]};
+    const size_t number = bounds.coord_mult == WP_TILE_BLOCK_DIM ? thread / WP_TILE_BLOCK_DIM : thread / bounds.coord_mult;
+    bounds.coord_mult = 1;
+    return wp::launch_coord(number, bounds);
 }
 
 // Sets x and further coordinates.
