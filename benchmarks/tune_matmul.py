@@ -4,11 +4,11 @@
     python benchmarks/tune_matmul.py --json /tmp/records.json --only "float16 nn 16x" "tf32 nn"
 
 A tier is a type, a layout, and sizes rounded to powers of two. The chooser's candidates are sorted by their estimated
-time, and the first ones are measured, by the time of the GPU alone (benchmarks/loops.py). The launches of each alternate
-with those of torch's product, as in benchmarks/matmul.py. If those of all candidates alternated, each would find its
-operands in other parts of the L2 cache: on an H100, 4096x128x4096 of float16 took 18.7 us in place of 14.1 (not on
-record). A tier is recorded if a candidate is faster than the chooser's choice by more than 2 %, with its GPU and date.
-The records of tiers that are not measured are kept.
+time, and the first ones are measured, by the time of the GPU alone (benchmarks/loops.py). The launches of each one
+alternate with those of torch's product, as in benchmarks/matmul.py. If those of all candidates alternated, each would
+find its operands in other parts of the L2 cache: on an H100, 4096x128x4096 of float16 took 18.7 us in place of 14.1
+(not on record). A tier is recorded if a candidate is faster than the chooser's choice by more than 2 %, with its GPU
+and date. The records of tiers that are not measured are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import argparse
 import datetime
 import importlib
 import json
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -150,15 +149,8 @@ def tuned(torch: Any, problem: MatmulProblem, arch: int, multiprocessors: int, m
 
 
 def measured(torch: Any, bench: Bench, configs: list[MatmulConfig]) -> dict[MatmulConfig, float]:
-    """The median time of each configuration in microseconds, as if torch's product had always taken the same time."""
-    found = [medians_us(torch, {"tiles": bench.run(config), "torch": bench.peer}) for config in configs]
-    return dict(zip(configs, in_units_of_the_peer(found)))
-
-
-def in_units_of_the_peer(times: list[dict[str, float]]) -> list[float]:
-    """The times of ``tiles``, scaled by those of ``torch`` beside them, whose median stays."""
-    middle = statistics.median(one["torch"] for one in times)
-    return [one["tiles"] * middle / one["torch"] for one in times]
+    """The median time of each configuration in microseconds."""
+    return {config: medians_us(torch, {"tiles": bench.run(config), "torch": bench.peer})["tiles"] for config in configs}
 
 
 def merged(earlier: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:

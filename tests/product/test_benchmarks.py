@@ -49,11 +49,6 @@ def test_only_a_clear_gain_is_recorded() -> None:
     assert tune_matmul.fastest({CONFIG: 10.0, other: 9.0}, CONFIG) == other
 
 
-def test_times_beside_a_peer_that_slows_down() -> None:
-    times = [{"tiles": 10.0, "torch": 5.0}, {"tiles": 10.0, "torch": 10.0}, {"tiles": 30.0, "torch": 20.0}]
-    assert tune_matmul.in_units_of_the_peer(times) == [20.0, 10.0, 15.0]
-
-
 def test_measured_tiers_replace_earlier_ones_and_keep_the_others() -> None:
     earlier = [{"tier": [tier], "config": {"tile_m": 1}} for tier in ("one", "two", "three")]
     found = [{"tier": ["one"], "config": None}, {"tier": ["two"], "config": {"tile_m": 2}}]
