@@ -135,7 +135,7 @@ template <typename Global> struct Place {
             tile.store(wp::tile_coord(row, column + e), elements.at[e]);
     }
 
-    // The same for a tile that has_whole_vectors(). It compiles to an instruction with a predicate, and to no branch.
+    // The same for a tile that has_whole_vectors(). A store of 16 bytes has a predicate, and no branch.
     template <typename U, int COUNT>
     inline __device__ void put_vector(int row, int column, const Elements<U, COUNT>& elements) const
     {

@@ -20,7 +20,8 @@ template <class P, bool IS_A> struct OperandSlot {
     using Layout = SlotLayout<K_MAJOR ? EXTENT : P::k, static_cast<int>(sizeof(T)) * (K_MAJOR ? P::k : EXTENT)>;
 };
 
-// The number of pairs of neighbouring sums that a lane can have after an exchange (visit_rows). In each block of 8 columns, it holds one.
+// The most pairs of neighbouring sums that a lane can have. wgmma and mma.sync give it one pair in each block of 8 columns. If all lanes
+// of a warp can read vectors of 16 rows, visit_rows() gives it those of a whole block.
 inline constexpr __device__ int pairs_of(int columns) { return columns % 16 == 0 ? 4 : 1; }
 
 // Sets sums or fragments to zero.
@@ -91,10 +92,11 @@ inline __device__ void put_rows(const wt::f32 (&sums)[COLS / 8][4], float* c, in
 }
 
 // 16 rows of sums in shared memory, through which the lanes of a warp exchange them. WORDS words stand for two neighbouring sums. A lane
-// writes such words and reads whole vectors. The vectors of a row are permuted by XOR, so that neither accesses meet in a bank.
+// writes such words and reads whole vectors. The vectors of a row are permuted by XOR, so that lanes of other rows write to other
+// banks, if the number of vectors is a multiple of eight.
 template <int COLS, int WORDS> struct ExchangedRows {
     static constexpr int ROW_BYTES = COLS / 2 * WORDS * 4, VECTORS = ROW_BYTES / VECTOR_BYTES;
-    static constexpr int PERMUTED = (VECTORS & -VECTORS) < 8 ? VECTORS & -VECTORS : 8;  // vectors among which one is moved
+    static constexpr int PERMUTED = (VECTORS & -VECTORS) < 8 ? VECTORS & -VECTORS : 8;  // neighbouring vectors that are permuted
     static constexpr int LINE_ROWS = ROW_BYTES < 128 ? 128 / ROW_BYTES : 1;             // rows that lie in 128 bytes
     static constexpr int BYTES = 16 * ROW_BYTES;
 
@@ -102,21 +104,22 @@ template <int COLS, int WORDS> struct ExchangedRows {
 
     static constexpr int PERIOD = PERMUTED * VECTOR_BYTES;
 
-    // Returns the offset of a byte in the part of a row of PERIOD bytes. It is the same eight rows later, except for the rows' bytes.
+    // Returns the offset of one of the first PERIOD bytes of a row. offset(row + 8, byte) is offset(row, byte) + 8 * ROW_BYTES, because
+    // eight rows are whole cycles of permutations.
     static inline __device__ int offset(int row, int byte)
     {
         return row * ROW_BYTES + (byte ^ row / LINE_ROWS * WORDS % PERMUTED * VECTOR_BYTES);
     }
 };
 
-// Reads the words of a row from the `first` ones on, as whole vectors where they are that long.
-template <class Rows, class Words> inline __device__ Words read_words(const char* memory, int row, int first)
+// Reads the words of a row with the index `group`, of groups of the size of Words. It reads whole vectors where they are that long.
+template <class Rows, class Words> inline __device__ Words read_words(const char* memory, int row, int group)
 {
     constexpr int BYTES = static_cast<int>(sizeof(Words)), COUNT = BYTES / 4, PIECE = COUNT < 4 ? COUNT : 4;
     Words words;
 #pragma unroll
     for (int w = 0; w < COUNT; w += PIECE) {
-        const int byte = BYTES * first + 4 * w;
+        const int byte = BYTES * group + 4 * w;
         const int offset = Rows::offset(row, byte % Rows::PERIOD) + byte / Rows::PERIOD * Rows::PERIOD;
         const auto piece = wt::arch::load<PIECE>(reinterpret_cast<const wt::u32*>(memory + offset));
 #pragma unroll
@@ -126,7 +129,7 @@ template <class Rows, class Words> inline __device__ Words read_words(const char
     return words;
 }
 
-// Writes the words of 16 rows to their memory. make(pair) returns those of two neighbouring sums.
+// Writes the words of 16 rows to their memory, from a block of 8 columns on. make(pair) returns those of two neighbouring sums.
 template <class Rows, int COLS, int WORDS, class Make>
 inline __device__ void write_words(const wt::f32 (&sums)[COLS / 8][4], int first_block, char* memory, const Make& make)
 {
@@ -147,28 +150,38 @@ inline __device__ void write_words(const wt::f32 (&sums)[COLS / 8][4], int first
         }
 }
 
+// The columns that a warp exchanges at a time: as many multiples of 16 as divide all columns, and at most `most`, which is at least 16.
+inline constexpr __device__ int exchanged_columns(int columns, int most)
+{
+    int width = most < columns ? most : columns;
+    while (columns % width != 0 || width % 16 != 0)
+        --width;
+    return width;
+}
+
 // Calls act(row, column, words, fetched) for 2 * PAIRS neighbouring sums of 16 rows. `row` and `col` are the first ones. make(pair)
 // returns the WORDS words that stand for two neighbouring sums, and `words` are those of all pairs. fetch(row, column) runs for several
 // of them before act() runs, and `fetched` is its result.
 //
-// A lane has sums of whole vectors only after the warp has exchanged them through `memory`, which nothing else uses, and which has room
-// for 16 of P's rows for each warp of a row. It exchanges some columns at a time, so that memory is busy meanwhile.
+// A lane has sums of whole vectors only after the warp has exchanged them through `memory`, which has as many bytes as C in fp32, and
+// which nothing else uses. The sums of each 16 rows have a part of it. A warp exchanges some columns at a time, so that it stores to
+// global memory early, and needs few registers.
 template <class P, int COLS, int PAIRS, int WORDS, class Make, class Fetch, class Act>
 inline __device__ void visit_rows(
     const wt::f32 (&sums)[COLS / 8][4], char* memory, int row, int col, const Make& make, const Fetch& fetch, const Act& act)
 {
-    constexpr int MOST = 64 * WORDS, WIDTH = COLS % MOST == 0 ? MOST : COLS % 64 == 0 ? 64 : COLS;  // columns at a time
-    constexpr int PER_ROW = WIDTH / 2 / PAIRS, VISITS = 16 * PER_ROW / 32;
+    constexpr int WIDTH = exchanged_columns(COLS, WORDS == 1 ? 64 : 16 * PAIRS);
+    constexpr int PER_ROW = WIDTH / 2 / PAIRS, VISITS = 16 * PER_ROW / 32;  // groups of 2 * PAIRS sums in a row, and for a lane
     using Rows = ExchangedRows<WIDTH, WORDS>;
     using Words = wt::Vector<wt::u32, PAIRS * WORDS>;
     const unsigned lane = threadIdx.x % 32;
     const auto row_of = [lane](unsigned visit) { return static_cast<int>((32 * visit + lane) / PER_ROW); };
-    const auto first_of = [lane](unsigned visit) { return static_cast<int>((32 * visit + lane) % PER_ROW); };  // in units of vectors
+    const auto group_of = [lane](unsigned visit) { return static_cast<int>((32 * visit + lane) % PER_ROW); };
     decltype(fetch(0, 0)) fetched[2][VISITS];  // of these columns and the next ones
     const auto fetch_from = [&](int done) {
 #pragma unroll
         for (int v = 0; v < VISITS; ++v)
-            fetched[done / WIDTH % 2][v] = fetch(row + row_of(v), col + done + 2 * PAIRS * first_of(v));
+            fetched[done / WIDTH % 2][v] = fetch(row + row_of(v), col + done + 2 * PAIRS * group_of(v));
     };
     memory += (row / 16 * P::n + col) / WIDTH * Rows::BYTES;
     fetch_from(0);
@@ -181,10 +194,10 @@ inline __device__ void visit_rows(
         Words words[VISITS];
 #pragma unroll
         for (int v = 0; v < VISITS; ++v)
-            words[v] = read_words<Rows, Words>(memory, row_of(v), first_of(v));
+            words[v] = read_words<Rows, Words>(memory, row_of(v), group_of(v));
 #pragma unroll
         for (int v = 0; v < VISITS; ++v)
-            act(row + row_of(v), col + done + 2 * PAIRS * first_of(v), words[v], fetched[done / WIDTH % 2][v]);
+            act(row + row_of(v), col + done + 2 * PAIRS * group_of(v), words[v], fetched[done / WIDTH % 2][v]);
     }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Stores of sums from the registers that hold them. The program stores C, or a tile that elementwise operations compute from
-// it. C is written to shared memory only if vectors cannot reach an array or end beyond it, or if a tile that is loaded for the store
-// is not whole.
+// it. The lanes of a warp exchange sums of wgmma and mma.sync through C's memory, except for some of tf32 and all of fp64. C itself is
+// written there only if vectors cannot reach an array or end beyond it, or if a tile that is loaded for the store is not whole.
 //
 //   store_sums<OTHERS, FETCHED, Product>(sums, compute, store, result, c, tiles...)
 //
@@ -57,7 +57,7 @@ private:
         using T = typename Target::T;
         constexpr int FITTING = VECTOR_BYTES / static_cast<int>(sizeof(T)) / 2;  // pairs of neighbouring elements in a vector
         constexpr int PAIRS = FITTING < 1 ? 1 : FITTING < Product::PAIRS ? FITTING : Product::PAIRS;
-        char* const memory = wt::arch::in_shared<char>(c.data.ptr);  // C is in registers
+        char* const memory = wt::arch::in_shared<char>(c.data.ptr);  // free, because the sums are still in registers
         const auto fetch_at = [&](int row, int column) { return fetch(Count<2 * PAIRS> {}, wp::tile_coord(row, column)); };
         if constexpr (PAIRS == 1) {
             Product::visit(sums, [&](int row, int column, auto vector) {

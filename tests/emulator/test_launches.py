@@ -37,7 +37,7 @@ def compiled(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> tupl
     kernels = [KERNEL.format(n=n, names=", ".join("ijkl"[:n]), ones=(1,) * n) for n in (len(sizes) for sizes in SIZES)]
     module = load(PRODUCT + "".join(kernels), block_dim=THREADS)
     generated = generate(module, tmp_path_factory.mktemp("launches") / "m", 90, THREADS)
-    assert "wt_module::set_coord(wt_module::coord_of(_idx, dim), x, y, z, w)" in generated.source
+    assert "wt_module::tid(_idx, dim, x, y, z, w)" in generated.source
     return EmulatedKernels(machine, generated), module
 
 

@@ -111,7 +111,7 @@ FAULTS = {
         "offset(row, byte % Rows::PERIOD)",
         "offset(row, byte % Rows::PERIOD ^ 16)",
     ),
-    "a lane stores the columns of another": ("first_of(v), words[v]", "(first_of(v) ^ 1), words[v]"),
+    "a lane stores the columns of another": ("group_of(v), words[v]", "(group_of(v) ^ 1), words[v]"),
     "lanes do not wait for the words of others": ("__syncwarp();\n        if (done", "if (done"),
     "warps share the memory of their rows": ("/ WIDTH * Rows::BYTES;", "/ WIDTH * 0;"),
     "vectors in which the array ends are stored whole": (

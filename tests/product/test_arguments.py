@@ -194,8 +194,8 @@ def test_more_tiles_than_blocks_of_a_launch(monkeypatch: pytest.MonkeyPatch) -> 
     out = zeros(3, 7, 5)
     out.fill_(1.0)
     message = refused(zeros(3, 7, 6), zeros(3, 6, 5), out)
-    assert "out has shape (3, 7, 5), which is 3 tiles of" in message
-    assert "at most 2 blocks" in message
+    assert "needs 3 blocks, for 1 slices of tiles of" in message
+    assert "at most 2" in message
     assert (out.numpy() == 1.0).all()
 
 

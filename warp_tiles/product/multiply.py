@@ -92,9 +92,9 @@ class Multiplication:
         blocks = batch * rows * columns * config.split_k
         if blocks > MOST_BLOCKS:
             raise MatmulError(
-                f"out has shape {call.out.shape}, which is {blocks} tiles of {config.tile_m} x {config.tile_n}, and a "
-                f"launch has at most {MOST_BLOCKS} blocks",
-                remedy="multiply parts of the batch",
+                f"the product needs {blocks} blocks, for {config.split_k} slices of tiles of {config.tile_m} x "
+                f"{config.tile_n} of a result of {call.out.shape}, and a launch has at most {MOST_BLOCKS}",
+                remedy="multiply parts of it",
             )
         steps = -(-k // config.tile_k)
         slice_depth = -(-steps // config.split_k) * config.tile_k
