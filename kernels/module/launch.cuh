@@ -5,21 +5,21 @@
 
 namespace wt_module {
 
-// Returns the number of the threads with the same coordinates to which a thread belongs. Warp divides by their number (coord_mult),
-// which takes about a hundred cycles. In a tiled launch it is the size of a block, which the compiler knows.
-template <int N> inline __device__ size_t number_of(size_t thread, const wp::launch_bounds_t<N>& bounds)
+// Returns the index of a thread's coordinates, which coord_mult threads share. Warp divides by coord_mult, which takes about a hundred
+// cycles. In a tiled launch it is the size of a block, which the compiler knows.
+template <int N> inline __device__ size_t linear_coordinate(size_t thread, const wp::launch_bounds_t<N>& bounds)
 {
-    const size_t several = bounds.coord_mult > 1 ? thread / bounds.coord_mult : thread;
-    return bounds.coord_mult == WP_TILE_BLOCK_DIM ? thread / WP_TILE_BLOCK_DIM : several;
+    const size_t divided = bounds.coord_mult > 1 ? thread / bounds.coord_mult : thread;
+    return bounds.coord_mult == WP_TILE_BLOCK_DIM ? thread / WP_TILE_BLOCK_DIM : divided;
 }
 
 // Returns a thread's coordinate in a launch, or sets several.
 template <int N, typename... Coords>
 inline __device__ auto tid(size_t thread, wp::launch_bounds_t<N> bounds, Coords&... coords)
 {
-    const size_t number = number_of(thread, bounds);
+    const size_t index = linear_coordinate(thread, bounds);
     bounds.coord_mult = 1;
-    return wp::tid(coords..., number, bounds);
+    return wp::tid(coords..., index, bounds);
 }
 
 }  // namespace wt_module
