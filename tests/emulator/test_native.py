@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import warp as wp
 
+from tests.emulator.generated import emulated_kernels
 from tests.emulator.native import copy_headers, emulated, for_host
 from warp_tiles.codegen.prelude import MODULE_HEADER
 from warp_tiles.toolchain.flatten import flatten
-from warp_tiles.toolchain.sources import kernels_folder
 
 STATEMENTS = {
     'asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(x), "r"(y), "l"(z));': "wt_ptx::mad_wide_s32(sum, x, y, z);",
@@ -36,8 +36,10 @@ def test_a_statement_becomes_a_call(statement: str) -> None:
     assert for_host(f"{{ {statement} }}") == f"{{ {STATEMENTS[statement]} }}"
 
 
-def test_all_instructions_of_the_module_header_are_emulated() -> None:
-    text = for_host(flatten(kernels_folder() / MODULE_HEADER, kernels_folder()))
+def test_all_instructions_of_the_module_header_are_emulated(tmp_path: Path) -> None:
+    folder = tmp_path / "kernels"
+    emulated_kernels(folder)
+    text = for_host(flatten(folder / MODULE_HEADER, folder))
     assert "asm" not in text
     assert "not emulated" not in text
     assert len(emulated()) > 10
