@@ -30,6 +30,7 @@ WT_DEVICE void store(T* address, const Vector<T, N>& value)
 }
 
 // Stores 16 bytes if a condition holds, by an instruction with a predicate in place of a branch. The address is one of global memory.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-st
 WT_DEVICE void store_global_if(bool condition, void* address, const Vector<u32, 4>& value)
 {
     asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.global.v4.b32 [%1], {%2,%3,%4,%5}; }"

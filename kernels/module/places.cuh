@@ -27,6 +27,7 @@ template <class To, class From> inline __device__ To bits_as(const From& from)
     return to;
 }
 
+// Returns elements of another type as a vector.
 template <typename T, typename U, int COUNT> inline __device__ wt::Vector<T, COUNT> converted(const Elements<U, COUNT>& elements)
 {
     wt::Vector<T, COUNT> vector;

@@ -20,8 +20,8 @@ template <class P, bool IS_A> struct OperandSlot {
     using Layout = SlotLayout<K_MAJOR ? EXTENT : P::k, static_cast<int>(sizeof(T)) * (K_MAJOR ? P::k : EXTENT)>;
 };
 
-// The most pairs of neighbouring sums that a lane can have. wgmma and mma.sync give it one pair in each block of 8 columns. If all lanes
-// of a warp can read vectors of 16 rows, visit_rows() gives it those of a whole block.
+// The most pairs of neighbouring sums that a lane can have. wgmma and mma.sync give it one pair in each block of 8 columns. An exchange
+// (visit_rows) gives it the four pairs of a block, if 16 rows have at least one block for each lane.
 inline constexpr __device__ int pairs_of(int columns) { return columns % 16 == 0 ? 4 : 1; }
 
 // Sets sums or fragments to zero.
@@ -112,7 +112,7 @@ template <int COLS, int WORDS> struct ExchangedRows {
     }
 };
 
-// Reads the words of a row with the index `group`, of groups of the size of Words. It reads whole vectors where they are that long.
+// Reads the words of a row with the index `group`, of groups of the size of Words, in vectors of up to 16 bytes.
 template <class Rows, class Words> inline __device__ Words read_words(const char* memory, int row, int group)
 {
     constexpr int BYTES = static_cast<int>(sizeof(Words)), COUNT = BYTES / 4, PIECE = COUNT < 4 ? COUNT : 4;
@@ -150,7 +150,7 @@ inline __device__ void write_words(const wt::f32 (&sums)[COLS / 8][4], int first
         }
 }
 
-// The columns that a warp exchanges at a time: as many multiples of 16 as divide all columns, and at most `most`, which is at least 16.
+// The number of columns that a warp exchanges at a time: the largest multiple of 16 that divides all columns and is at most `most`.
 inline constexpr __device__ int exchanged_columns(int columns, int most)
 {
     int width = most < columns ? most : columns;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Stores of sums from the registers that hold them. The program stores C, or a tile that elementwise operations compute from
-// it. The lanes of a warp exchange sums of wgmma and mma.sync through C's memory, except for some of tf32 and all of fp64. C itself is
-// written there only if vectors cannot reach an array or end beyond it, or if a tile that is loaded for the store is not whole.
+// it. If the operands have 16 bits, or wgmma reads both tf32 operands from shared memory, the lanes of a warp exchange sums through C's
+// memory. C itself is written there only if vectors cannot reach an array or end beyond it, or if a tile that is loaded for the store is not whole.
 //
 //   store_sums<OTHERS, FETCHED, Product>(sums, compute, store, result, c, tiles...)
 //

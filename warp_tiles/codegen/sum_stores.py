@@ -1,4 +1,4 @@
-"""Stores that take the sums of a loop from registers, so that C of a whole tile is not computed in shared memory.
+"""Stores that take the sums of a loop from registers. C of a whole tile is then not written to shared memory.
 
 All functions are pure, on a :class:`warp_tiles.codegen.trace.FunctionTrace`.
 """

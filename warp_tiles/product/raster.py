@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def inverse(divisor: int) -> int:
-    """The part of 2**32 that a positive divisor is, rounded down to 32 bits.
+    """2**32 divided by a positive divisor, rounded down, and at most 2**32 - 1.
 
     For a number below 2**32, the upper 32 bits of its product with the inverse are its quotient, or one less.
     """
