@@ -91,6 +91,24 @@ inline __device__ void put_rows(const wt::f32 (&sums)[COLS / 8][4], float* c, in
     }
 }
 
+// Writes the sums of 16 columns to a row-major C, or adds them to it. The registers hold them as rows of C's transpose. `row` and
+// `col` are the first ones of C.
+template <bool ADD, int ROWS, int LD>
+inline __device__ void put_columns(const wt::f32 (&sums)[ROWS / 8][4], float* c, int row, int col)
+{
+    const int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
+    const bool later = quarter % 2 != 0;  // rows may start in one bank, so neighbouring quarters differ in columns
+#pragma unroll
+    for (int j = 0; j < ROWS / 8; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const float low = sums[j][e], high = sums[j][2 + e];
+            float* const line = c + (row + 8 * j + 2 * quarter + e) * LD + col + group;
+            put<ADD>(line + (later ? 8 : 0), wt::Vector<float, 1> {later ? high : low});
+            put<ADD>(line + (later ? 0 : 8), wt::Vector<float, 1> {later ? low : high});
+        }
+}
+
 // 16 rows of sums in shared memory, through which the lanes of a warp exchange them. WORDS words stand for two neighbouring sums. A lane
 // writes such words and reads whole vectors. The vectors of a row are permuted by XOR, so that lanes of other rows write to other
 // banks, if the number of vectors is a multiple of eight.
@@ -211,6 +229,23 @@ inline __device__ void visit_rows(const wt::f32 (&sums)[COLS / 8][4], int row, i
 #pragma unroll
         for (int half = 0; half < 2; ++half)
             act(row + group + 8 * half, col + 8 * j + 2 * quarter, wt::Vector<float, 2> {sums[j][2 * half], sums[j][2 * half + 1]});
+}
+
+// The same for 16 columns, which the registers hold as rows of C's transpose. Two lanes with neighbouring columns exchange sums, so that
+// one of them has two of a row, and the other one two of the next row.
+template <int ROWS, class Act>
+inline __device__ void visit_columns(const wt::f32 (&sums)[ROWS / 8][4], int row, int col, const Act& act)
+{
+    const int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4, odd = group % 2;
+#pragma unroll
+    for (int j = 0; j < ROWS / 8; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const float even_row = sums[j][2 * half], odd_row = sums[j][2 * half + 1];
+            const float other = __shfl_xor_sync(0xffffffffu, odd ? even_row : odd_row, 4);
+            const auto pair = odd ? wt::Vector<float, 2> {other, odd_row} : wt::Vector<float, 2> {even_row, other};
+            act(row + 8 * j + 2 * quarter + odd, col + 8 * half + group - odd, pair);
+        }
 }
 
 }  // namespace wt_module

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of tiles in slots by wgmma. P is described in staged_sums.cuh.
+// Products of tiles in slots by wgmma. P is described in staged_sums.cuh. That of WarpgroupProduct also has swapped (true if the
+// instruction's rows are columns of B).
 #pragma once
 
 #include "arch/wgmma.cuh"
@@ -39,42 +40,45 @@ template <int BLOCKS, int COUNT> inline __device__ void complete_products(wt::f3
         wt::arch::wgmma_has_written(sums[i]);
 }
 
-// Both operands are read from slots. A group holds BLOCKS x 64 rows of sums.
+// Both operands are read from slots. If they are swapped, the product is C's transpose, B^T A^T, so that a tile may have any
+// multiple of 16 rows. A group holds LINES rows of C, or of its transpose, and WIDTH of its columns.
 template <class P> struct WarpgroupProduct {
     using Problem = P;
     using T = typename P::T;
-    using A = OperandSlot<P, true>;
-    using B = OperandSlot<P, false>;
-    static constexpr int BLOCKS = P::m / P::warps_m / 64, COLS = P::n / P::warps_n;
-    static constexpr int STEP = WGMMA_BYTES / static_cast<int>(sizeof(T));
+    static constexpr bool SWAPPED = P::swapped;
+    using X = OperandSlot<P, !SWAPPED>;  // the instruction's A
+    using Y = OperandSlot<P, SWAPPED>;   // and its B
+    static constexpr int LINES = SWAPPED ? P::n / P::warps_n : P::m / P::warps_m;
+    static constexpr int WIDTH = SWAPPED ? P::m / P::warps_m : P::n / P::warps_n;
+    static constexpr int BLOCKS = LINES / 64, STEP = WGMMA_BYTES / static_cast<int>(sizeof(T));
     static constexpr int GROUPS = 1;  // of products in an iteration
-    static constexpr int PAIRS = pairs_of(COLS);
+    static constexpr int PAIRS = SWAPPED ? 1 : pairs_of(WIDTH);
     struct Sums {
-        wt::f32 sums[BLOCKS][COLS / 8][4];
-        int m, n;  // the group's first row and column
+        wt::f32 sums[BLOCKS][WIDTH / 8][4];
+        int line, column;  // the group's first ones
     };
 
-    static_assert(P::m % (64 * P::warps_m) == 0 && P::n % P::warps_n == 0 && COLS % 16 == 0 && P::k % STEP == 0,
+    static_assert(P::m % P::warps_m == 0 && P::n % P::warps_n == 0 && LINES % 64 == 0 && WIDTH % 16 == 0 && P::k % STEP == 0,
                   "a warpgroup has whole instructions");
     static_assert(sizeof(T) == 2 || (P::a_k_major && P::b_k_major), "tf32 operands in shared memory are K-major");
 
     static inline __device__ void start(Sums& s)
     {
         clear(s.sums);
-        const int group = warpgroup();
-        s.m = group / P::warps_n * (64 * BLOCKS);
-        s.n = group % P::warps_n * COLS;
+        const int group = warpgroup(), m = group / P::warps_n, n = group % P::warps_n;
+        s.line = (SWAPPED ? n : m) * LINES;
+        s.column = (SWAPPED ? m : n) * WIDTH;
     }
 
     static __forceinline__ __device__ void add(Sums& s, unsigned a, unsigned b)
     {
-        const wt::u64 first_a = wgmma_operand<A>(a, s.m), first_b = wgmma_operand<B>(b, s.n);
+        const wt::u64 first_x = wgmma_operand<X>(SWAPPED ? b : a, s.line), first_y = wgmma_operand<Y>(SWAPPED ? a : b, s.column);
         wt::arch::wgmma_fence();
 #pragma unroll
         for (int k = 0; k < P::k; k += STEP) {
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i)
-                columns<COLS, 0>(s.sums[i], wt::arch::wgmma_after(first_a, wgmma_offset<A>(64 * i, k)), first_b, k);
+                columns<WIDTH, 0>(s.sums[i], wt::arch::wgmma_after(first_x, wgmma_offset<X>(64 * i, k)), first_y, k);
         }
         wt::arch::wgmma_commit();
     }
@@ -83,40 +87,49 @@ template <class P> struct WarpgroupProduct {
 
     template <bool ADD> static __forceinline__ __device__ void finish(const Sums& s, float* c)
     {
-        const int row = s.m + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
 #pragma unroll
-        for (int i = 0; i < BLOCKS; ++i)
-            put_rows<ADD, COLS, P::n>(s.sums[i], c, row + 64 * i, s.n);
+        for (int i = 0; i < BLOCKS; ++i) {
+            if constexpr (SWAPPED)
+                put_columns<ADD, WIDTH, P::n>(s.sums[i], c, s.column, first_line(s, i));
+            else
+                put_rows<ADD, WIDTH, P::n>(s.sums[i], c, first_line(s, i), s.column);
+        }
     }
 
     template <class Act> static __forceinline__ __device__ void visit(const Sums& s, const Act& act)
     {
-        const int row = s.m + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
 #pragma unroll
-        for (int i = 0; i < BLOCKS; ++i)
-            visit_rows<COLS>(s.sums[i], row + 64 * i, s.n, act);
+        for (int i = 0; i < BLOCKS; ++i) {
+            if constexpr (SWAPPED)
+                visit_columns<WIDTH>(s.sums[i], s.column, first_line(s, i), act);
+            else
+                visit_rows<WIDTH>(s.sums[i], first_line(s, i), s.column, act);
+        }
     }
 
     // Visits 2 * COUNT neighbouring sums at a time, as visit_rows() says. `memory` has the size of C in fp32.
     template <int COUNT, int WORDS, class Make, class Fetch, class Act>
     static __forceinline__ __device__ void visit(const Sums& s, char* memory, const Make& make, const Fetch& fetch, const Act& act)
     {
-        const int row = s.m + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+        static_assert(!SWAPPED, "a warp has sums of 16 columns");
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i)
-            visit_rows<P, COLS, COUNT, WORDS>(s.sums[i], memory, row + 64 * i, s.n, make, fetch, act);
+            visit_rows<P, WIDTH, COUNT, WORDS>(s.sums[i], memory, first_line(s, i), s.column, make, fetch, act);
     }
 
 private:
+    // The first of the 16 lines of a block whose sums the warp has
+    static inline __device__ int first_line(const Sums& s, int i) { return s.line + 64 * i + static_cast<int>(threadIdx.x) / 32 % 4 * 16; }
+
     // The products of all columns, the largest power of two first.
     template <int LEFT, int DONE>
-    static __forceinline__ __device__ void columns(wt::f32 (&sums)[COLS / 8][4], wt::u64 a, wt::u64 first_b, int k)
+    static __forceinline__ __device__ void columns(wt::f32 (&sums)[WIDTH / 8][4], wt::u64 x, wt::u64 first_y, int k)
     {
         constexpr int N = LEFT >= 256 ? 256 : LEFT >= 128 ? 128 : LEFT >= 64 ? 64 : LEFT >= 32 ? 32 : 16;
         auto& part = *reinterpret_cast<wt::f32 (*)[N / 8][4]>(&sums[DONE / 8]);
-        wt::arch::wgmma<!P::a_k_major, !P::b_k_major>(part, a, wt::arch::wgmma_after(first_b, wgmma_offset<B>(DONE, k)), T {});
+        wt::arch::wgmma<!X::K_MAJOR, !Y::K_MAJOR>(part, x, wt::arch::wgmma_after(first_y, wgmma_offset<Y>(DONE, k)), T {});
         if constexpr (LEFT > N)
-            columns<LEFT - N, DONE + N>(sums, a, first_b, k);
+            columns<LEFT - N, DONE + N>(sums, x, first_y, k);
     }
 };
 

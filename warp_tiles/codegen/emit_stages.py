@@ -56,6 +56,8 @@ def product_type(
     if answer.lanes_m:
         grid |= {"lanes_m": answer.lanes_m, "lanes_n": LANES // answer.lanes_m}
     majors = {"a_k_major": variant.a.arrangement == "row_major", "b_k_major": variant.b.arrangement == "col_major"}
+    if template == "WarpgroupProduct":
+        majors["swapped"] = answer.swapped
     integers = ", ".join(f"{key} = {value}" for key, value in {**grid, **sizes}.items())
     booleans = ", ".join(f"{key} = {str(value).lower()}" for key, value in {**majors, **flags}.items())
     return (

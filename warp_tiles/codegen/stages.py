@@ -144,8 +144,6 @@ def plan_ring(
             break
     if isinstance(chosen, str):
         return chosen
-    if len({answer.instruction for _, answer in chosen}) > 1:
-        return "its products use different instructions"
     slots, stage_bytes = stage_slots(loads, transposed)
     idle, starts = idle_tiles(module, function, loop, loads, products)
     run, at_end = longest_run(function, idle)
@@ -269,6 +267,10 @@ def _products_in_slots(
         if isinstance(answer, str):
             return answer
         chosen.append((variant, answer))
+    if len({answer.instruction for _, answer in chosen}) > 1:
+        if "wgmma" in target.families and "mma" in target.families:  # wgmma cannot multiply all of them
+            return _products_in_slots(questions, transposed, replace(target, families=("mma",)))
+        return "its products use different instructions"
     return chosen
 
 

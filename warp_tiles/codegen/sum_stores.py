@@ -77,7 +77,7 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
     neighbours = 4 if ring.products[0].instruction == "fma" else 2
     if neighbours * stored_bytes not in _VECTOR_BYTES:
         return f"{neighbours} elements of {stored_bytes} bytes do not fit a vector"
-    if stored_bytes < _WORD_BYTES and ring.products[0].through_registers:
+    if stored_bytes < _WORD_BYTES and (ring.products[0].through_registers or ring.products[0].swapped):
         return f"a thread has only two neighbouring sums of a row, and stores {result.dtype}"
     return found
 

@@ -87,6 +87,7 @@ class StagedProduct:
         operands: Registers of a thread that hold operands of ``fma``.
         through_registers: The operand that ``wgmma`` reads from registers; empty if it reads both from shared memory.
         lanes_m: Lanes of a warp along M with ``fma``; the others lie along N.
+        swapped: True if ``wgmma`` reads both operands from shared memory and computes the transpose of C.
     """
 
     instruction: LoopInstruction
@@ -96,6 +97,7 @@ class StagedProduct:
     through_registers: Literal["", "a", "b"] = ""
     lanes_m: int = 0
     operands: int = 0
+    swapped: bool = False
 
 
 @dataclass(frozen=True)

@@ -139,36 +139,59 @@ def _fit_registers(variant: GemmVariant) -> bool:
 def _warpgroup_products(variant: GemmVariant) -> Iterator[StagedProduct]:
     """Products by wgmma, the one with the widest instructions first.
 
-    wgmma reads 16-bit operands of any layout from shared memory, and tf32 operands if they are contiguous along K. A
-    tf32 operand that is contiguous along M or N can be the instruction's A in registers: A itself, or B in
-    C^T = B^T A^T. At least one of the two must be contiguous along K.
+    wgmma reads 16-bit operands of any layout from shared memory, and tf32 operands if they are contiguous along K. If
+    the rows of C are no multiple of 64, but its columns are, it computes C^T = B^T A^T.
     """
     if variant.arch != 90 or variant.threads % WARPGROUP or not _fit_registers(variant):
         return
-    a_k_major, b_k_major = variant.a.arrangement == "row_major", variant.b.arrangement == "col_major"
     groups = variant.threads // WARPGROUP
-    grids = [(groups_m, groups // groups_m) for groups_m in range(groups, 0, -1) if groups % groups_m == 0]
+    grids = [(groups_x, groups // groups_x) for groups_x in range(groups, 0, -1) if groups % groups_x == 0]
+    a_k_major, b_k_major = variant.a.arrangement == "row_major", variant.b.arrangement == "col_major"
     if variant.a.dtype == "float32" and not (a_k_major and b_k_major):
-        if not (a_k_major or b_k_major) or variant.k % _REGISTER_STEP:
-            return
-        through: Literal["a", "b"] = "b" if a_k_major else "a"
-        for groups_m, groups_n in reversed(grids) if through == "b" else grids:
-            if variant.m % groups_m or variant.n % groups_n:
-                continue
-            m, n = variant.m // groups_m, variant.n // groups_n
-            lines, width = (n, m) if through == "b" else (m, n)
-            if lines % _REGISTER_LINES == 0 and width % 16 == 0:
-                yield StagedProduct("wgmma", groups_m, groups_n, _sums(variant), through)
+        yield from _products_through_registers(variant, grids)
+    elif DTYPE_BYTES[variant.a.dtype] <= 4:
+        straight = list(_products_from_slots(variant, grids, swapped=False))
+        yield from straight or _products_from_slots(variant, grids, swapped=True)
+
+
+def _products_through_registers(variant: GemmVariant, grids: Sequence[tuple[int, int]]) -> Iterator[StagedProduct]:
+    """Products of tf32 operands of which one is contiguous along K, and the other one is not.
+
+    That one is the instruction's A in registers: A itself, or B in C^T = B^T A^T.
+    """
+    a_k_major, b_k_major = variant.a.arrangement == "row_major", variant.b.arrangement == "col_major"
+    if not (a_k_major or b_k_major) or variant.k % _REGISTER_STEP:
         return
-    if DTYPE_BYTES[variant.a.dtype] > 4:
-        return
-    for groups_m, groups_n in grids:
-        if variant.m % (64 * groups_m) or variant.n % (16 * groups_n):
+    through: Literal["a", "b"] = "b" if a_k_major else "a"
+    for groups_m, groups_n in reversed(grids) if through == "b" else grids:
+        if variant.m % groups_m or variant.n % groups_n:
             continue
-        columns = variant.n // groups_n
-        if not b_k_major and columns % panel_elements(variant.b, variant.n):
+        m, n = variant.m // groups_m, variant.n // groups_n
+        lines, width = (n, m) if through == "b" else (m, n)
+        if lines % _REGISTER_LINES == 0 and width % 16 == 0:
+            yield StagedProduct("wgmma", groups_m, groups_n, _sums(variant), through)
+
+
+def _products_from_slots(
+    variant: GemmVariant, grids: Sequence[tuple[int, int]], *, swapped: bool
+) -> Iterator[StagedProduct]:
+    """Products whose operands both lie in shared memory: C, or its transpose if ``swapped``.
+
+    Args:
+        variant: The product.
+        grids: Numbers of groups along the instruction's rows and along its columns.
+        swapped: That of the products.
+    """
+    lines, width = (variant.n, variant.m) if swapped else (variant.m, variant.n)
+    y = variant.a if swapped else variant.b  # the instruction's B
+    is_k_major = y.arrangement == ("row_major" if swapped else "col_major")
+    for groups_x, groups_y in grids:
+        if lines % (64 * groups_x) or width % (16 * groups_y):
+            continue
+        if not is_k_major and width // groups_y % panel_elements(y, width):
             continue  # a group's columns begin in the middle of a panel
-        yield StagedProduct("wgmma", groups_m, groups_n, _sums(variant))
+        groups_m, groups_n = (groups_y, groups_x) if swapped else (groups_x, groups_y)
+        yield StagedProduct("wgmma", groups_m, groups_n, _sums(variant), swapped=swapped)
 
 
 def _warp_grids(variant: GemmVariant) -> Iterator[tuple[int, int]]:
