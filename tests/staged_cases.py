@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -161,15 +161,29 @@ WIDE = {
 }
 
 
+# tiles whose rows are no multiple of 64, with each layout, so that wgmma computes the transpose of C; with edges
+FLAT = {
+    f"{m}x{n}, {'a' * a}{'b' * b}": Case(m, n, k, m + 5, 2 * n - 4, 3 * k + 8, a, b)
+    for m, n, k in ((16, 128, 64), (32, 128, 16), (48, 64, 32), (80, 128, 32), (32, 192, 32))
+    for a in (False, True)
+    for b in (False, True)
+}
+
+
 def with_type(cases: Mapping[str, Case], dtype: str, precision: str = "default") -> dict[str, Case]:
     """The cases with operands of another type."""
     return {name: replace(case, dtype=dtype, precision=precision) for name, case in cases.items()}
 
 
-def drawn(seed: int) -> Case:
-    """A case with random sizes."""
+def drawn(seed: int, sides: Sequence[int] = (64, 128), widths: Sequence[int] = (32, 48, 64, 96, 128)) -> Case:
+    """A case with random sizes.
+
+    Args:
+        seed: Of the random numbers.
+        sides, widths: Rows and columns of its tile of C.
+    """
     draw = random.Random(seed)
-    m, n, k = draw.choice([64, 128]), draw.choice([32, 48, 64, 96, 128]), draw.choice([16, 32, 64])
+    m, n, k = draw.choice(sides), draw.choice(widths), draw.choice([16, 32, 64])
     rows, columns = draw.choice([m, m + 8, 2 * m - 3]), draw.choice([n, n - 8, n + 5])
     depth = draw.choice([k, 3 * k, 5 * k, 4 * k - 8, 3 * k + 1])
     return Case(m, n, k, rows, columns, depth, draw.random() < 0.4, draw.random() < 0.4)

@@ -69,12 +69,25 @@ def loop_of(
         (variant_of(128, 256, 64, 256), StagedProduct("wgmma", 2, 1, 128)),
         (variant_of(64, 128, 64, 256), StagedProduct("wgmma", 1, 2, 32)),
         (variant_of(256, 128, 64, 256), StagedProduct("wgmma", 2, 1, 128)),
-        (variant_of(64, 64, 64, 256), StagedProduct("mma_m16n8k16", 2, 4, 16)),  # panels of B have 64 columns
+        (variant_of(64, 64, 64, 256), StagedProduct("wgmma", 2, 1, 16, swapped=True)),  # panels of B have 64 columns
+        (variant_of(64, 64, 64, 256, layout="cr"), StagedProduct("mma_m16n8k16", 2, 4, 16)),  # and those of A 64 rows
         (variant_of(64, 64, 64, 64), StagedProduct("mma_m16n8k16", 1, 2, 64)),  # half a warpgroup
-        (variant_of(32, 64, 32, 128), StagedProduct("mma_m16n8k16", 1, 4, 16)),
+        (variant_of(32, 64, 32, 128), StagedProduct("wgmma", 1, 1, 16, swapped=True)),
+        (variant_of(16, 64, 128, 128, layout="cc"), StagedProduct("wgmma", 1, 1, 8, swapped=True)),
+        (variant_of(80, 128, 32, 128, dtype="bfloat16"), StagedProduct("wgmma", 1, 1, 80, swapped=True)),
+        (variant_of(48, 128, 32, 256), StagedProduct("wgmma", 1, 2, 24, swapped=True)),  # each group has 64 columns
+        (variant_of(32, 64, 32, 256), StagedProduct("wgmma", 2, 1, 8, swapped=True)),  # and here 16 rows
+        (variant_of(32, 64, 32, 256, layout="cr"), StagedProduct("mma_m16n8k16", 2, 4, 8)),  # panels of A have 32 rows
+        (variant_of(96, 64, 32, 256, layout="cr"), StagedProduct("mma_m16n8k16", 2, 4, 24)),  # and here as well
+        (variant_of(192, 64, 32, 256), StagedProduct("wgmma", 2, 1, 48, swapped=True)),
+        (variant_of(32, 96, 32, 128), StagedProduct("mma_m16n8k16", 2, 2, 24)),  # 96 columns
+        (variant_of(32, 64, 32, 128, 80), StagedProduct("mma_m16n8k16", 1, 4, 16)),
+        (variant_of(32, 64, 32, 64), StagedProduct("mma_m16n8k16", 1, 2, 32)),
         (variant_of(128, 128, 64, 128, 80), StagedProduct("mma_m16n8k16", 2, 2, 128)),
         (variant_of(128, 128, 64, 128, 100, "bfloat16"), StagedProduct("mma_m16n8k16", 2, 2, 128)),
         (tf32(64, 64, 32, 128, "rc"), StagedProduct("wgmma", 1, 1, 32)),
+        (tf32(48, 64, 32, 128, "rc"), StagedProduct("wgmma", 1, 1, 24, swapped=True)),
+        (tf32(32, 64, 32, 128, "cc"), StagedProduct("mma_m16n8k8", 1, 4, 16)),  # A would be the instruction's B
         (tf32(128, 256, 32, 256, "rr"), StagedProduct("wgmma", 1, 2, 128, "b")),  # each group has 128 columns
         (tf32(64, 128, 32, 256, "rr"), StagedProduct("wgmma", 1, 2, 32, "b")),
         (tf32(128, 64, 32, 256, "rr"), StagedProduct("wgmma", 2, 1, 32, "b")),  # the groups share B
@@ -283,6 +296,12 @@ def test_a_grid_can_be_chosen(warps_m: int, grid: tuple[int, int]) -> None:
     found = staged_product(variant_of(128, 256, 64, 256), ALL, LoopChoice(warps_m=warps_m))
     assert isinstance(found, StagedProduct)
     assert (found.warps_m, found.warps_n) == grid
+
+
+@pytest.mark.parametrize(("warps_m", "grid"), [(None, (1, 2)), (1, (1, 2)), (2, (2, 1))])
+def test_a_grid_of_a_swapped_product_can_be_chosen(warps_m: int | None, grid: tuple[int, int]) -> None:
+    found = staged_product(variant_of(32, 128, 64, 256), ALL, LoopChoice(warps_m=warps_m))
+    assert found == StagedProduct("wgmma", *grid, 16, swapped=True)
 
 
 def test_a_grid_that_does_not_fit_is_a_reason() -> None:

@@ -1,0 +1,117 @@
+"""Products of wgmma that compute the transpose of C, on the emulator: all layouts, edges, stores and gradients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.emulator import test_reverse_loops as reverse_loops
+from tests.emulator.module import Machine
+from tests.emulator.test_stages import check, compile_cases, replaced
+from tests.integration.helpers import WARP_VERSION
+from tests.staged_cases import ADD_E, FLAT, FORMS, Case, drawn, with_type
+
+pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
+
+RESIDUAL = {
+    name: replace(case, finish=ADD_E, expected=lambda product, e: 2 * product + e) for name, case in FLAT.items()
+}
+SWAPPED = "swapped = true"
+
+
+# with 256 threads, 64 columns do not divide among two warpgroups, nor 48 rows or a panel of 32
+@pytest.mark.parametrize(("threads", "swapped"), [(128, 20), (256, 14)])
+@pytest.mark.parametrize("cases", [FLAT, RESIDUAL], ids=["plain", "residual"])
+def test_layouts(machine: Machine, tmp_path: Path, cases: dict[str, Case], threads: int, swapped: int) -> None:
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, threads)
+    assert source.count(SWAPPED) == swapped
+    check(emulated, kernels, cases)
+
+
+@pytest.mark.parametrize("threads", [128, 256])
+def test_bfloat16(machine: Machine, tmp_path: Path, threads: int) -> None:
+    cases = with_type({name: case for name, case in FLAT.items() if case.n == 128}, "bfloat16")
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, threads)
+    assert source.count(SWAPPED) == len(cases)
+    for name, case in cases.items():
+        a, b, e, product = case.arrays(1)
+        bits = [(values.view(np.uint32) >> 16).astype(np.uint16) for values in (a, b)]  # of small integers
+        c = np.full((case.rows, case.columns), np.nan, dtype=case.total)
+        outcome = emulated.forward(kernels[name], case.grid, [*bits, e, c])
+        assert outcome.error == "", name
+        assert np.array_equal(outcome.arrays["C"], product), name
+
+
+@pytest.mark.parametrize(("threads", "swapped"), [(128, 5), (256, 4)])
+def test_tf32(machine: Machine, tmp_path: Path, threads: int, swapped: int) -> None:
+    """Both operands are contiguous along K."""
+    cases = {name: case for name, case in FLAT.items() if case.b_transposed and not case.a_transposed}
+    cases = with_type(cases, "float32", "tf32")
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, threads)
+    assert source.count(SWAPPED) == swapped
+    check(emulated, kernels, cases)
+
+
+@pytest.mark.parametrize(("threads", "main_loop"), [(128, "auto"), (128, "stages=6,in_flight=1,per_barrier=2"),
+                                                    (256, "auto"), (256, "warps_m=2")])  # fmt: skip
+def test_forms(machine: Machine, tmp_path: Path, threads: int, main_loop: str) -> None:
+    cases = {name: replace(case, m=32, n=128, columns=2 * case.columns) for name, case in FORMS.items()}
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, threads, main_loop)
+    transposed = 2 if main_loop == "warps_m=2" else 0  # whose panels have 32 rows
+    assert source.count(SWAPPED) == len(cases) - transposed
+    check(emulated, kernels, cases)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_drawn_cases(machine: Machine, tmp_path: Path, seed: int) -> None:
+    cases = {f"{seed}.{n}": drawn(100 * seed + n, (16, 32, 48, 80, 96), (64, 128, 192)) for n in range(8)}
+    threads = 128 if seed < 3 else 256
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, threads)
+    assert source.count(SWAPPED) == len(cases) or threads == 256
+    assert SWAPPED in source
+    check(emulated, kernels, cases)
+
+
+@pytest.mark.parametrize("threads", [128, 256])
+def test_gradients(machine: Machine, tmp_path: Path, threads: int) -> None:
+    """The loops of 32 rows have such a product themselves, and those of 64 in one gradient or in both."""
+    cases = {
+        f"{m}x{n}, {'a' * a}{'b' * b}": Case(m, n, 32, m, n, 96, a, b)
+        for m, n in ((32, 128), (64, 64), (64, 128))
+        for a in (False, True)
+        for b in (False, True)
+    }
+    emulated, kernels, source = reverse_loops.compile_cases(machine, tmp_path / "m", cases, 90, threads)
+    swapped = [text for text in source.split("struct wt_")[1:] if SWAPPED in text]
+    assert sum(text.startswith("gradient_") for text in swapped) >= len(cases) // 2
+    reverse_loops.check(emulated, kernels, cases)
+
+
+def test_stores_from_registers(machine: Machine, tmp_path: Path) -> None:
+    cases = {"whole": Case(48, 128, 32, 96, 256, 96), "unaligned": Case(48, 128, 32, 96, 251, 96)}
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, 128)
+    assert source.count("wt_module::store_sums<") == len(cases)
+    check(emulated, kernels, cases)
+
+
+FAULTS = {
+    "operands are not swapped": ("(SWAPPED ? b : a, s.line)", "(a, s.line)"),
+    "groups along N compute the same columns": ("s.line = (SWAPPED ? n : m)", "s.line = (SWAPPED ? 0 : m)"),
+    "groups along M compute the same rows": ("s.column = (SWAPPED ? m : n) * WIDTH", "s.column = 0"),
+    "columns are written to C as rows": ("2 * quarter + e) * LD + col + group", "group + e) * LD + col + 2 * quarter"),
+    "half of the columns change places": ("{later ? high : low}", "{low}"),
+    "lanes do not exchange sums": ("odd ? even_row : odd_row, 4", "odd ? odd_row : even_row, 4"),
+    "pairs are stored one row too high": ("2 * quarter + odd, col", "2 * quarter, col"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults(machine: Machine, tmp_path: Path, fault: str) -> None:
+    cases = {"rows": Case(32, 64, 32, 64, 64, 96), "columns": Case(32, 128, 32, 64, 123, 96)}
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, 256, edit=replaced(*FAULTS[fault]))
+    assert source.count(SWAPPED) == len(cases)
+    with pytest.raises(AssertionError):
+        check(emulated, kernels, cases)
