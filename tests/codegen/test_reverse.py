@@ -85,14 +85,14 @@ def test_a_function_without_an_adjoint_has_no_reverse_pass() -> None:
 
 
 def test_instructions_and_sums_of_both_directions() -> None:
-    target = LoopTarget({0: variant_of(M, N, 32, 128)}, ("wgmma", "mma"))
-    a, b = t.tile("a", M, 32, "float16"), t.tile("b", 32, N, "float16")
-    nodes = load(a, "A"), load(b, "B"), t.product(a, b, C, reverses=True)
-    decision = decided(t.zeros(C), loop(*nodes), tiles=(C, a, b), target=target)
+    target = LoopTarget({0: variant_of(M, 32, 32, 128)}, ("wgmma", "mma"))
+    a, b, c = t.tile("a", M, 32, "float16"), t.tile("b", 32, 32, "float16"), t.tile("c", M, 32)
+    nodes = load(a, "A"), load(b, "B"), t.product(a, b, c, reverses=True)
+    decision = decided(t.zeros(c), loop(*nodes), tiles=(c, a, b), target=target)
     assert decision.instruction == "wgmma"
     assert decision.reverse_instructions == ("wgmma", "mma_m16n8k16")
-    assert decision.sums == 32
-    assert decision.reverse_reason.startswith("wgmma and mma_m16n8k16 from stages of 8192 bytes")
+    assert decision.sums == 16
+    assert decision.reverse_reason.startswith("wgmma and mma_m16n8k16 from stages of 6144 bytes")
 
 
 # ---- reasons for none
@@ -203,5 +203,5 @@ def test_statements_of_the_reverse_pass_are_replaced() -> None:
     assert found[f"WT_REVERSE_END_{decision.loop.hook}"].endswith(f"wt_reverse_done_{decision.loop.hook}:;")
     of_a, of_b = reversed_types(decision)
     assert "m = 64, n = 64, k = 64, warps_m = 1, warps_n = 1, threads = 128;" in of_a
-    assert "a_k_major = true, b_k_major = true, gradient_is_a = false, in_loop = false" in of_a, "B G^T"
-    assert "a_k_major = true, b_k_major = false, gradient_is_a = false, in_loop = false" in of_b, "A^T G"
+    assert "a_k_major = true, b_k_major = true, swapped = false, gradient_is_a = false, in_loop = false" in of_a, "B G^T"
+    assert "a_k_major = true, b_k_major = false, swapped = false, gradient_is_a = false, in_loop = false" in of_b, "A^T G"

@@ -11,7 +11,7 @@ from tests.heuristics.test_main_loop import variant_of
 from warp_tiles.codegen.loops import LoopDecision, decide
 from warp_tiles.codegen.stages import LoopTarget, Ring, constant_arrays
 from warp_tiles.codegen.trace import Array, Effect, FunctionTrace, Loop, Node, Operation, Tile
-from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, LoopChoice
+from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, LoopChoice
 from warp_tiles.gemm.variant import Precision
 
 M, N, K = 64, 64, 32
@@ -101,6 +101,23 @@ def test_two_products_share_a_stage() -> None:
     ring = ring_of(t.zeros(C), t.zeros(D), t.loop(first, second, product, t.product(A, B, D, 1)), tiles=(C, D, A, B))
     assert len(ring.products) == 2
     assert ring.loop.stage_bytes == STAGE
+
+
+def test_products_of_which_wgmma_multiplies_only_one_share_an_instruction() -> None:
+    """wgmma multiplies tiles with 64 rows or 64 columns."""
+    variants = {0: variant_of(64, 32, K, 128), 1: variant_of(32, 32, K, 128)}
+    b, c = t.tile("b", K, 32, "float16"), t.tile("c", M, 32)
+    other, d = t.tile("other", 32, K, "float16"), t.tile("d", 32, 32)
+    loads = t.load(A), t.load(b), t.load(other)
+    nodes = t.zeros(c), t.zeros(d), t.loop(*loads, t.product(A, b, c, 0), t.product(other, b, d, 1))
+
+    def decision(*families: InstructionFamily) -> LoopDecision:
+        return decided(*nodes, tiles=(c, d, A, b, other), target=LoopTarget(variants, families))
+
+    ring = decision("wgmma", "mma").ring
+    assert ring is not None
+    assert {product.instruction for product in ring.products} == {"mma_m16n8k16"}
+    assert obstacle(decision("wgmma")) == "128 threads cannot share 32x32x32 among their tensor cores"
 
 
 def test_memory_around_a_function_counts() -> None:

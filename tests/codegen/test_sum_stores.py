@@ -148,3 +148,10 @@ def test_narrow_results_of_products_through_registers() -> None:
         "a thread has only two neighbouring sums of a row, and stores float16"
     )
     assert isinstance(of("float16", "rr", stored=rounded), SumStore)
+
+
+def test_narrow_results_of_the_transpose_of_c() -> None:
+    variant = variant_of(32, 64, 32, 128)
+    rounded = t.register("rounded", rows=32, cols=64, dtype="float16")
+    assert isinstance(of_variant(variant), SumStore)
+    assert of_variant(variant, rounded) == "a thread has only two neighbouring sums of a row, and stores float16"
