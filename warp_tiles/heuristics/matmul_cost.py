@@ -102,7 +102,7 @@ def cost_us(problem: MatmulProblem, config: MatmulConfig, arch: int, multiproces
     turns = ceil_div(count, resident)
     rate = _rate(rates, config)
     rate *= min(1.0, config.threads / 128, resident * config.threads / _full_threads(problem, arch))
-    if arch == 90 and config.tile_m % WGMMA_ROWS:
+    if arch == 90 and config.tile_m % WGMMA_ROWS and config.tile_n % WGMMA_ROWS:
         rate *= rates.without_wgmma
     copies = loaded / max(1, depth) * config.tile_k / (_COPY_BYTES * config.threads)  # of a thread in a step
     limits = (

@@ -116,7 +116,7 @@ class MatmulConfig:
         return MatmulConfig(m, n, k, threads, split_k, group, a, b)
 
 
-WGMMA_ROWS = 64  # of a tile, that one instruction multiplies
+WGMMA_ROWS = 64  # of a tile, or of its transpose, that one instruction multiplies
 _MARGIN_BYTES = 2048  # shared memory for a bias and for alignment
 
 
