@@ -203,5 +203,9 @@ def test_statements_of_the_reverse_pass_are_replaced() -> None:
     assert found[f"WT_REVERSE_END_{decision.loop.hook}"].endswith(f"wt_reverse_done_{decision.loop.hook}:;")
     of_a, of_b = reversed_types(decision)
     assert "m = 64, n = 64, k = 64, warps_m = 1, warps_n = 1, threads = 128;" in of_a
-    assert "a_k_major = true, b_k_major = true, swapped = false, gradient_is_a = false, in_loop = false" in of_a, "B G^T"
-    assert "a_k_major = true, b_k_major = false, swapped = false, gradient_is_a = false, in_loop = false" in of_b, "A^T G"
+    assert "a_k_major = true, b_k_major = true, swapped = false, gradient_is_a = false, in_loop = false" in of_a, (
+        "B G^T"
+    )
+    assert "a_k_major = true, b_k_major = false, swapped = false, gradient_is_a = false, in_loop = false" in of_b, (
+        "A^T G"
+    )

@@ -120,6 +120,14 @@ def test_products_of_which_wgmma_multiplies_only_one_share_an_instruction() -> N
     assert obstacle(decision("wgmma")) == "128 threads cannot share 32x32x32 among their tensor cores"
 
 
+def test_the_plan_names_a_product_that_is_the_transpose_of_c() -> None:
+    a, c = t.tile("a", 32, K, "float16"), t.tile("c", 32, N)
+    target = LoopTarget({0: variant_of(32, N, K, 128)}, TARGET.families)
+    found = decided(t.zeros(c), t.loop(t.load(a), t.load(B), t.product(a, B, c)), tiles=(c, a, B), target=target)
+    assert found.reason.endswith("; it computes the transpose of C")
+    assert "transpose" not in decided(t.zeros(C), t.loop(*body())).reason
+
+
 def test_memory_around_a_function_counts() -> None:
     huge = t.tile("huge", 1024, 50)
     helper = t.function(t.zeros(C), t.loop(*body()), label="helper", frame=frame(C, A, B))

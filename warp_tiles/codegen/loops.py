@@ -191,6 +191,8 @@ def _staged(
     where = f"with {found.extra_bytes} bytes of extra shared memory" if found.extra_bytes else "in idle tiles"
     reason = f"{found.instruction} multiplies {found.stages} stages of {found.stage_bytes} bytes, {where}"
     reasons = [reason, target.obstacle] if target.obstacle else [reason]
+    if any(product.swapped for product in ring.products):
+        reasons.append("it computes the transpose of C")
     pipeline = Pipeline((), accumulations, body.loads, ring)
     store = plan_sum_store(function, loop, accumulations, ring)
     text = "; ".join(reasons)

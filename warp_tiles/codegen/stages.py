@@ -268,8 +268,9 @@ def _products_in_slots(
             return answer
         chosen.append((variant, answer))
     if len({answer.instruction for _, answer in chosen}) > 1:
-        if "wgmma" in target.families and "mma" in target.families:  # wgmma cannot multiply all of them
-            return _products_in_slots(questions, transposed, replace(target, families=("mma",)))
+        families: tuple[InstructionFamily, ...] = ("mma",)  # wgmma cannot multiply all of them
+        if {"wgmma", *families} <= set(target.families):
+            return _products_in_slots(questions, transposed, replace(target, families=families))
         return "its products use different instructions"
     return chosen
 
