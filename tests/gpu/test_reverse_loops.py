@@ -10,7 +10,7 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import load
-from tests.staged_cases import FORMS, HEADER, WIDE, Case, Values, drawn
+from tests.staged_cases import FLAT, FORMS, HEADER, WIDE, Case, Values, drawn
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 LINEAR = {name: case for name, case in FORMS.items() if name not in ("epilogue", "two products")}
@@ -55,12 +55,12 @@ def gradients(case: Case, g: Values, main_loop: str, threads: int, gpu: str) -> 
         return of_a, of_b, loop["reverse"]
 
 
-@pytest.mark.parametrize("name", [*LINEAR, *DRAWN, *LARGE, *WIDE])
+@pytest.mark.parametrize("name", [*LINEAR, *DRAWN, *LARGE, *WIDE, *FLAT])
 @pytest.mark.parametrize(("main_loop", "threads"), [("auto", 128), ("auto", 256), ("mma", 128)])
 @pytest.mark.parametrize("kind", TYPES)
 def test_gradients_of_integers(kind: str, name: str, main_loop: str, threads: int, gpu: str) -> None:
     dtype, precision = TYPES[kind]
-    case = replace((LINEAR | DRAWN | LARGE | WIDE)[name], dtype=dtype, precision=precision)
+    case = replace((LINEAR | DRAWN | LARGE | WIDE | FLAT)[name], dtype=dtype, precision=precision)
     if shared_bytes(case) > 224 * 1024:  # the tiles and their gradients would not fit shared memory
         case = replace(case, m=64, n=64, k=32)
     # few columns are not zero, so that all sums are integers that 16-bit types have

@@ -12,7 +12,7 @@ import warp_tiles
 from tests.integration.helpers import load
 from tests.loop_forms import FORMS as LOOP_FORMS
 from tests.loop_forms import K, M, N, in_half
-from tests.staged_cases import FORMS, HEADER, WIDE, Case, drawn
+from tests.staged_cases import FLAT, FORMS, HEADER, WIDE, Case, drawn
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 DRAWN = {f"drawn {seed}": drawn(seed) for seed in range(24)}
@@ -24,10 +24,10 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("name", [*FORMS, *DRAWN, *LARGE])
+@pytest.mark.parametrize("name", [*FORMS, *DRAWN, *LARGE, *FLAT])
 @pytest.mark.parametrize(("main_loop", "threads"), [("auto", 128), ("auto", 256), ("mma", 128)])
 def test_cases(name: str, main_loop: str, threads: int, gpu: str) -> None:
-    exact((FORMS | DRAWN | LARGE)[name], main_loop, threads, gpu)
+    exact((FORMS | DRAWN | LARGE | FLAT)[name], main_loop, threads, gpu)
 
 
 def exact(case: Case, main_loop: str, threads: int, gpu: str) -> None:
@@ -51,12 +51,12 @@ TYPES = {
 }
 
 
-@pytest.mark.parametrize("name", [*FORMS, *WIDE])
+@pytest.mark.parametrize("name", [*FORMS, *WIDE, *FLAT])
 @pytest.mark.parametrize(("main_loop", "threads"), [("auto", 128), ("auto", 256), ("mma", 64)])
 @pytest.mark.parametrize("kind", TYPES)
 def test_other_types(kind: str, name: str, main_loop: str, threads: int, gpu: str) -> None:
     dtype, precision = TYPES[kind]
-    case = (FORMS | WIDE)[name]
+    case = (FORMS | WIDE | FLAT)[name]
     if dtype == "float64" and case.m * case.n > 128 * 128:
         case = replace(case, m=64)  # C would not fit shared memory
     exact(replace(case, dtype=dtype, precision=precision), main_loop, threads, gpu)
