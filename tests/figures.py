@@ -251,6 +251,11 @@ def tuned_gemm(field: str) -> list[float]:
     return found
 
 
+def later_gpu_tests() -> list[float]:
+    """Tests of the latest sources on a GPU, and those that passed."""
+    return [at("gpu_tests", f"later.{name}") for name in ("run", "passed")]
+
+
 def gpu_tests() -> list[float]:
     run = at("gpu_tests", "pytest")
     left_out = len(run["deselected"])
@@ -357,6 +362,7 @@ FIGURES = [
     Figures(MEASURED, "{} of the {} ratios are below 1", slower_solvers),
     # tests and other commands
     Figures(MEASURED, "Of {} GPU tests, {} passed", gpu_tests),
+    Figures(MEASURED, "ran {} tests on an H100, of which {} passed", later_gpu_tests),
     Figures(MEASURED, "{} are equal bit for bit", lambda: [at("random_kernels", "equal")]),
     Figures(MEASURED, "{} could not be compared",
             lambda: [at("random_kernels", "refused") + at("random_kernels", "crashed")]),
