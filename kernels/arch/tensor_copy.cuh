@@ -71,11 +71,10 @@ WT_DEVICE void prefetch_tensor_map(const void* map)
 // permuted by bits 7 and up of their address in shared memory, so a pattern begins at a multiple of 8 rows of 32, 64 or 128
 // bytes. Between earlier accesses to these bytes and the copy lies a barrier.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-tensor
-#define WT_COPY_TENSOR(N) "cp.async.bulk.tensor." #N "d.shared::cluster.global.mbarrier::complete_tx::bytes "
-
 WT_DEVICE void copy_tensor(u32 to, const void* map, u32 mbarrier, int x, int y)
 {
-    asm volatile(WT_COPY_TENSOR(2) "[%0], [%1, {%2, %3}], [%4];"
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];"
                  :
                  : "r"(to), "l"(map), "r"(x), "r"(y), "r"(mbarrier)
                  : "memory");
@@ -83,7 +82,8 @@ WT_DEVICE void copy_tensor(u32 to, const void* map, u32 mbarrier, int x, int y)
 
 WT_DEVICE void copy_tensor(u32 to, const void* map, u32 mbarrier, int x, int y, int z)
 {
-    asm volatile(WT_COPY_TENSOR(3) "[%0], [%1, {%2, %3, %4}], [%5];"
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4}], [%5];"
                  :
                  : "r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(mbarrier)
                  : "memory");
@@ -91,7 +91,8 @@ WT_DEVICE void copy_tensor(u32 to, const void* map, u32 mbarrier, int x, int y, 
 
 WT_DEVICE void copy_tensor(u32 to, const void* map, u32 mbarrier, int x, int y, int z, int u)
 {
-    asm volatile(WT_COPY_TENSOR(4) "[%0], [%1, {%2, %3, %4, %5}], [%6];"
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6];"
                  :
                  : "r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(u), "r"(mbarrier)
                  : "memory");
@@ -99,12 +100,11 @@ WT_DEVICE void copy_tensor(u32 to, const void* map, u32 mbarrier, int x, int y, 
 
 WT_DEVICE void copy_tensor(u32 to, const void* map, u32 mbarrier, int x, int y, int z, int u, int v)
 {
-    asm volatile(WT_COPY_TENSOR(5) "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
                  :
                  : "r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v), "r"(mbarrier)
                  : "memory");
 }
-
-#undef WT_COPY_TENSOR
 
 }  // namespace wt::arch
