@@ -18,7 +18,9 @@ FOLDER = Path(__file__).resolve().parent
 _ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
 _STRING = re.compile(r'"((?:\\.|[^"\\])*)"')
 _INSTRUCTION = re.compile(r"[\s{]*([\w.:]+)([^;]*);?[\s}]*")
-_LOOP = re.compile(r"\.reg [^;]*;|\b\w+:(?=\s)|(?:@\w+ )?\bbra \w+;")  # around an instruction that is emulated as a whole
+_LOOP = re.compile(
+    r"\.reg [^;]*;|\b\w+:(?=\s)|(?:@\w+ )?\bbra \w+;"
+)  # around an instruction that is emulated as a whole
 _OPERAND = re.compile(r"%(\d+)|\b(\d+)\b")
 _EMULATED = re.compile(r"(?:inline void|^WT_\w+\()\s*(\w+)[(,]", re.MULTILINE)
 # g++ accepts this attribute only before the specifiers

@@ -22,28 +22,50 @@ pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and laun
 
 THREADS, SHARED_BYTES = 128, 80 * 1024
 WARP_HEADERS = f'#define WP_TILE_BLOCK_DIM {THREADS}\n#define WP_NO_CRT\n#include "builtin.h"\n'
-KERNELS = (FOLDER / "kernels" / "tensor_copies.cu").read_text("utf-8")
+KERNELS = "".join((FOLDER / "kernels" / name).read_text("utf-8") for name in ("tensor_copies.cu", "mbarriers.cu"))
 HEADER = '#pragma once\n#include "arch/tensor_copy.cuh"\n#include "module/slots.cuh"\n'
 FAULTS = {
-    "read_in_flight": ["load of 4 bytes at shared memory, byte 1024, where a tensor copy of thread 0 ", "has not arrived"],
-    "written_in_flight": ["thread 5 ", "store of 4 bytes at shared memory, byte 1044", "has not arrived"],
+    "read_in_flight": [
+        "load of 4 bytes at shared memory, byte 1024, where a tensor copy of thread 0 ",
+        "has not arrived",
+    ],
+    "written_in_flight": ["thread 0 ", "store of 4 bytes at shared memory, byte 1044", "has not arrived"],
     "copied_in_flight": ["thread 0 ", "tensor copy of 1024 bytes at shared memory, byte 1024", "has not arrived"],
-    "copied_over_read_memory": ["thread 32 ", "tensor copy of 1024 bytes races at", "byte 1060 with thread 9 ", "which read it"],
-    "waited_by_another_thread": ["thread 32 ", "load of 4 bytes", "has arrived, but this thread has not waited for its mbarrier"],
-    "without_initialization": ["thread 3 ", "mbarrier.try_wait of 8 bytes at shared memory, byte 0, which is no mbarrier"],
+    "copied_over_read_memory": [
+        "thread 32 ",
+        "tensor copy of 1024 bytes races at",
+        "byte 1060 with thread 9 ",
+        "which read it",
+    ],
+    "waited_by_another_thread": [
+        "thread 32 ",
+        "load of 4 bytes",
+        "has arrived, but this thread has not waited for its mbarrier",
+    ],
+    "without_initialization": [
+        "thread 3 ",
+        "mbarrier.try_wait of 8 bytes at shared memory, byte 0, which is no mbarrier",
+    ],
     "initialized_twice": ["mbarrier.init of 8 bytes at shared memory, byte 0, which is an mbarrier already"],
     "invalidated_in_flight": ["mbarrier.inval of 8 bytes at shared memory, byte 0 while copies to it are in flight"],
     "invalidated_while_threads_wait": ["thread 1 ", "mbarrier.inval of 8 bytes", "while threads wait for it"],
     "used_after_the_end": ["mbarrier.arrive of 8 bytes at shared memory, byte 0, which is no mbarrier"],
     "without_fence": ["thread 0 (warp 0, lane 0) initialized the mbarrier at", "without fence.mbarrier_init"],
     "without_barrier": ["mbarrier.try_wait of 8 bytes races at shared memory, byte 0 with thread 0 ", "which wrote it"],
-    "too_many_arrivals": ["mbarrier.arrive of 8 bytes", "phase 0 has all its arrivals, and no thread has waited for it"],
+    "too_many_arrivals": [
+        "mbarrier.arrive of 8 bytes",
+        "phase 0 has all its arrivals, and no thread has waited for it",
+    ],
     "no_arrival": [
         "thread 0 (warp 0, lane 0) waits for phase 0 of the mbarrier at shared memory, byte 0",
         "which never completes: 1 arrivals and -1024 bytes are missing",
     ],
     "no_bytes_expected": ["phase 0 of the mbarrier at", "completes while a copy of thread 0 ", "expects too few bytes"],
-    "bytes_of_one_of_two_copies": ["phase 0 of the mbarrier at", "completes while a copy of thread 0 ", "too few bytes"],
+    "bytes_of_one_of_two_copies": [
+        "phase 0 of the mbarrier at",
+        "completes while a copy of thread 0 ",
+        "too few bytes",
+    ],
     "stored_to_an_mbarrier": ["thread 1 ", "store of 1 bytes at shared memory, byte 7, which is an mbarrier"],
     "copied_over_an_mbarrier": ["tensor copy of 1024 bytes at shared memory, byte 0, which is an mbarrier"],
     "misaligned_tile": ["tensor copy of 1024 bytes misaligned at shared memory, byte 1088"],
@@ -57,12 +79,20 @@ FAULTS = {
 }
 RING_FAULTS = {
     "no_wait": ["wgmma operand", "where a tensor copy of thread 0 ", "has not arrived, because no thread has waited"],
-    "warp_without_wait": ["thread 64 ", "wgmma operand", "has arrived, but this thread has not waited for its mbarrier"],
-    "wrong_parity": ["wgmma operand", "where a tensor copy of thread 0 ", "has not arrived, because no thread has waited"],
+    "warp_without_wait": [
+        "thread 64 ",
+        "wgmma operand",
+        "has arrived, but this thread has not waited for its mbarrier",
+    ],
+    "wrong_parity": [
+        "wgmma operand",
+        "where a tensor copy of thread 0 ",
+        "has not arrived, because no thread has waited",
+    ],
     "too_few_bytes": ["phase 0 of the mbarrier at shared memory, byte 0 expects 16368 bytes, fewer than the 16384 of"],
     "too_many_bytes": ["waits for phase 0 of the mbarrier", "never completes: 0 arrivals and 16 bytes are missing"],
     "loaded_too_early": ["an operand of a wgmma was overwritten before it was complete"],
-    "no_barrier": ["tensor copy"],
+    "no_barrier": ["thread 32 ", "waits for phase 2 of the mbarrier", "This thread knows of 0 complete phases"],
 }
 
 
@@ -171,9 +201,7 @@ def test_vectors_are_permuted_by_their_address(module: EmulatedModule, swizzle: 
     [(16, 32, 32), (16, 96, 32), (24, 64, 64), (8, 192, 64), (64, 128, 128), (40, 384, 128)],
     ids=str,
 )
-def test_slots_have_the_layout_of_the_copies(
-    module: EmulatedModule, rows: int, row_bytes: int, swizzle: int
-) -> None:
+def test_slots_have_the_layout_of_the_copies(module: EmulatedModule, rows: int, row_bytes: int, swizzle: int) -> None:
     values, columns = integers(70, 200, dtype="float16"), row_bytes // 2
     memory = Memory()
     encoded = map_of(memory, "x", values, (swizzle // 2, rows), swizzle)

@@ -69,16 +69,18 @@ void ByteStates::check_race(
 // Throws Fault if a copy to a byte has not arrived, or if this thread does not know that it has.
 void ByteStates::check_copies(const Access& access, const char* byte, const State& state) const
 {
-    const std::string what = access.text() + " at " + describe(byte) + ", where a ";
-    if (state.copy_pending)
-        throw Fault{what + (state.arrival ? "tensor copy of " : "copy of ") + name_of_thread(state.copier)
-                    + " has not arrived, because "
-                    + (state.arrival ? "no thread has waited for its mbarrier" : "that thread has not waited")};
-    if (state.arrival == 0 || clock_.arrivals.is_visible(state.arrival, access.thread, clock_.warps)) return;
-    const std::uint32_t waited = clock_.arrivals.first_wait(state.arrival);
-    if (waited == 0 || !clock_.is_past(waited))
-        throw Fault{what + "tensor copy of " + name_of_thread(state.copier)
-                    + " has arrived, but this thread has not waited for its mbarrier"};
+    const char* reason = nullptr;
+    if (state.copy_pending) {
+        reason = state.arrival == 0 ? " has not arrived, because that thread has not waited"
+                                    : " has not arrived, because no thread has waited for its mbarrier";
+    } else if (!clock_.arrivals.is_visible(state.arrival, access.thread, clock_.warps)) {
+        const std::uint32_t waited = clock_.arrivals.first_wait(state.arrival);
+        if (waited == 0 || !clock_.is_past(waited))
+            reason = " has arrived, but this thread has not waited for its mbarrier";
+    }
+    if (reason)
+        throw Fault{access.text() + " at " + describe(byte) + ", where a " + (state.arrival ? "tensor copy of " : "copy of ")
+                    + name_of_thread(state.copier) + reason};
 }
 
 bool ByteStates::all_equal(std::ptrdiff_t offset, int bytes) const

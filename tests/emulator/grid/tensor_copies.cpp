@@ -139,8 +139,10 @@ void TensorCopies::end_wait(int thread, unsigned address)
 std::string TensorCopies::describe_wait(int thread, unsigned address) const
 {
     const Mbarrier& mbarrier = mbarriers_.at(address);
+    const unsigned known = mbarrier.known[std::size_t(thread)];
     return name_of_thread(thread) + " waits for phase " + std::to_string(mbarrier.phase) + " of the mbarrier at " + describe(address)
-         + ", which never completes: " + number(mbarrier.pending, "arrivals and ") + number(mbarrier.bytes, "bytes are missing");
+         + ", which never completes: " + number(mbarrier.pending, "arrivals and ") + number(mbarrier.bytes, "bytes are missing. This thread knows of ")
+         + number(known, known == 1 ? "complete phase" : "complete phases");
 }
 
 void TensorCopies::copy(
