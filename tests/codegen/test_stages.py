@@ -114,9 +114,10 @@ def test_products_of_which_wgmma_multiplies_only_one_share_an_instruction() -> N
     def decision(*families: InstructionFamily) -> LoopDecision:
         return decided(*nodes, tiles=(c, d, A, b, other), target=LoopTarget(variants, families))
 
-    ring = decision("wgmma", "mma").ring
-    assert ring is not None
-    assert {product.instruction for product in ring.products} == {"mma_m16n8k16"}
+    found = decision("wgmma", "mma")
+    assert found.ring is not None
+    assert {product.instruction for product in found.ring.products} == {"mma_m16n8k16"}
+    assert found.reason.endswith("; wgmma can multiply only some of its products")
     assert obstacle(decision("wgmma")) == "128 threads cannot share 32x32x32 among their tensor cores"
 
 

@@ -190,13 +190,14 @@ def _staged(
     found = ring.loop
     where = f"with {found.extra_bytes} bytes of extra shared memory" if found.extra_bytes else "in idle tiles"
     reason = f"{found.instruction} multiplies {found.stages} stages of {found.stage_bytes} bytes, {where}"
-    reasons = [reason, target.obstacle] if target.obstacle else [reason]
+    reasons = [text for text in (reason, target.obstacle, ring.obstacle) if text]
     if any(product.swapped for product in ring.products):
         reasons.append("it computes the transpose of C")
     pipeline = Pipeline((), accumulations, body.loads, ring)
     store = plan_sum_store(function, loop, accumulations, ring)
-    text = "; ".join(reasons)
-    return LoopDecision(function.label, loop, len(products), accumulations, pipeline, text, sum_store=store)
+    return LoopDecision(
+        function.label, loop, len(products), accumulations, pipeline, "; ".join(reasons), sum_store=store
+    )
 
 
 def _accumulations(

@@ -86,6 +86,7 @@ class Ring:
         variants: Their questions, in order, with the operands as they lie in slots.
         starts: True for each product whose C has a start value, which is added after the loop.
         fills: The statements that fill a C with zeros right before the loop, which overwrites it.
+        obstacle: Why its products are not computed by wgmma, although it could compute some of them; else empty.
     """
 
     loop: MainLoop
@@ -95,6 +96,7 @@ class Ring:
     variants: tuple[GemmVariant, ...]
     starts: tuple[bool, ...]
     fills: tuple[Operation, ...] = ()
+    obstacle: str = ""
 
 
 def plan_ring(
@@ -137,13 +139,14 @@ def plan_ring(
         if not fixes_fields and (reason := prefers_two_buffers(variant)):
             return reason
         questions.append((variant, operands))
-    chosen: list[tuple[GemmVariant, StagedProduct]] | str = ""
+    found: tuple[list[tuple[GemmVariant, StagedProduct]], str] | str = ""
     for transposed in dict.fromkeys((_transposed_tiles(questions), frozenset[str]())):
-        chosen = _products_in_slots(questions, transposed, target)
-        if not isinstance(chosen, str):
+        found = _products_of_one_instruction(questions, transposed, target)
+        if not isinstance(found, str):
             break
-    if isinstance(chosen, str):
-        return chosen
+    if isinstance(found, str):
+        return found
+    chosen, obstacle = found
     slots, stage_bytes = stage_slots(loads, transposed)
     idle, starts = idle_tiles(module, function, loop, loads, products)
     run, at_end = longest_run(function, idle)
@@ -170,7 +173,8 @@ def plan_ring(
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
     fills = (fill_before(module, function, loop, c) for c in summed.values() if c.owner)
     answers, variants = tuple(answer for _, answer in chosen), tuple(variant for variant, _ in chosen)
-    return Ring(answered, first, slots, answers, variants, starts, tuple(fill for fill in fills if fill is not None))
+    filled = tuple(fill for fill in fills if fill is not None)
+    return Ring(answered, first, slots, answers, variants, starts, filled, obstacle)
 
 
 def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:
@@ -256,6 +260,25 @@ def _transposed_tiles(questions: Sequence[tuple[GemmVariant, tuple[Tile, Tile]]]
     return frozenset(name for name, found in wanted.items() if found == {True})
 
 
+def _products_of_one_instruction(
+    questions: Sequence[tuple[GemmVariant, tuple[Tile, Tile]]], transposed: Collection[str], target: LoopTarget
+) -> tuple[list[tuple[GemmVariant, StagedProduct]], str] | str:
+    """Returns those of :func:`_products_in_slots` with their ring's ``obstacle``, or the reason why there are none."""
+    chosen, obstacle = _products_in_slots(questions, transposed, target), ""
+    without_wgmma: tuple[InstructionFamily, ...] = ("mma",)
+    if _is_mixed(chosen) and {"wgmma", *without_wgmma} <= set(target.families):
+        chosen = _products_in_slots(questions, transposed, replace(target, families=without_wgmma))
+        obstacle = "wgmma can multiply only some of its products"
+    if isinstance(chosen, str):
+        return chosen
+    return "its products use different instructions" if _is_mixed(chosen) else (chosen, obstacle)
+
+
+def _is_mixed(chosen: list[tuple[GemmVariant, StagedProduct]] | str) -> bool:
+    """True if products use different instructions."""
+    return not isinstance(chosen, str) and len({answer.instruction for _, answer in chosen}) > 1
+
+
 def _products_in_slots(
     questions: Sequence[tuple[GemmVariant, tuple[Tile, Tile]]], transposed: Collection[str], target: LoopTarget
 ) -> list[tuple[GemmVariant, StagedProduct]] | str:
@@ -267,11 +290,6 @@ def _products_in_slots(
         if isinstance(answer, str):
             return answer
         chosen.append((variant, answer))
-    if len({answer.instruction for _, answer in chosen}) > 1:
-        families: tuple[InstructionFamily, ...] = ("mma",)  # wgmma cannot multiply all of them
-        if {"wgmma", *families} <= set(target.families):
-            return _products_in_slots(questions, transposed, replace(target, families=families))
-        return "its products use different instructions"
     return chosen
 
 

@@ -32,7 +32,8 @@ WARPGROUP = 4 * LANES  # threads
 _USEFUL_STAGES = 4  # if other blocks multiply meanwhile; more hide no more latency then
 _OVERLAPPED_STAGES = 5  # with so many, one more to keep products in flight leaves enough for loads
 LEAST_WARPS = 8  # of a multiprocessor, so that others multiply while one waits for its block
-_REGISTER_LINES, _REGISTER_STEP = 64, 16  # of a warpgroup's operand in registers, along M or N and along K
+_LINES = 64  # of an instruction of wgmma: rows of C, or of its transpose
+_REGISTER_STEP = 16  # of K in an iteration, if an operand is in registers
 _LEAST_FMA_SUMS = 32  # of a thread
 _MANY_FMA_SUMS, _LEAST_FMA_BLOCKS = 64, 3  # with so many sums of a thread, two blocks were slower than double buffers
 OTHER_REGISTERS = 56  # of a thread besides its sums: addresses, descriptors and the loop itself
@@ -140,7 +141,8 @@ def _warpgroup_products(variant: GemmVariant) -> Iterator[StagedProduct]:
     """Products by wgmma, the one with the widest instructions first.
 
     wgmma reads 16-bit operands of any layout from shared memory, and tf32 operands if they are contiguous along K. If
-    the rows of C are no multiple of 64, but its columns are, it computes C^T = B^T A^T.
+    the groups cannot share C with a multiple of 64 rows for each, wgmma computes C^T = B^T A^T where they can share
+    that.
     """
     if variant.arch != 90 or variant.threads % WARPGROUP or not _fit_registers(variant):
         return
@@ -155,9 +157,9 @@ def _warpgroup_products(variant: GemmVariant) -> Iterator[StagedProduct]:
 
 
 def _products_through_registers(variant: GemmVariant, grids: Sequence[tuple[int, int]]) -> Iterator[StagedProduct]:
-    """Products of tf32 operands of which one is contiguous along K, and the other one is not.
+    """Products of two tf32 operands, one contiguous along K and the other along M or N.
 
-    That one is the instruction's A in registers: A itself, or B in C^T = B^T A^T.
+    The latter is the instruction's A in registers: A itself, or B in C^T = B^T A^T.
     """
     a_k_major, b_k_major = variant.a.arrangement == "row_major", variant.b.arrangement == "col_major"
     if not (a_k_major or b_k_major) or variant.k % _REGISTER_STEP:
@@ -168,25 +170,25 @@ def _products_through_registers(variant: GemmVariant, grids: Sequence[tuple[int,
             continue
         m, n = variant.m // groups_m, variant.n // groups_n
         lines, width = (n, m) if through == "b" else (m, n)
-        if lines % _REGISTER_LINES == 0 and width % 16 == 0:
+        if lines % _LINES == 0 and width % 16 == 0:
             yield StagedProduct("wgmma", groups_m, groups_n, _sums(variant), through)
 
 
 def _products_from_slots(
     variant: GemmVariant, grids: Sequence[tuple[int, int]], *, swapped: bool
 ) -> Iterator[StagedProduct]:
-    """Products whose operands both lie in shared memory: C, or its transpose if ``swapped``.
+    """Products whose operands both lie in shared memory.
 
     Args:
         variant: The product.
         grids: Numbers of groups along the instruction's rows and along its columns.
-        swapped: That of the products.
+        swapped: True if the instruction computes the transpose of C, whose rows are C's columns.
     """
     lines, width = (variant.n, variant.m) if swapped else (variant.m, variant.n)
     y = variant.a if swapped else variant.b  # the instruction's B
     is_k_major = y.arrangement == ("row_major" if swapped else "col_major")
     for groups_x, groups_y in grids:
-        if lines % (64 * groups_x) or width % (16 * groups_y):
+        if lines % (_LINES * groups_x) or width % (16 * groups_y):
             continue
         if not is_k_major and width // groups_y % panel_elements(y, width):
             continue  # a group's columns begin in the middle of a panel
