@@ -231,8 +231,8 @@ inline __device__ void visit_rows(const wt::f32 (&sums)[COLS / 8][4], int row, i
             act(row + group + 8 * half, col + 8 * j + 2 * quarter, wt::Vector<float, 2> {sums[j][2 * half], sums[j][2 * half + 1]});
 }
 
-// The same for 16 columns, which the registers hold as rows of C's transpose. Two lanes with neighbouring columns exchange sums, so that
-// one of them has two of a row, and the other one two of the next row.
+// The same for 16 columns, which the registers hold as rows of C's transpose. Two lanes with neighbouring columns exchange sums. Then one
+// lane has two sums of a row, and the other has two of the next row.
 template <int ROWS, class Act>
 inline __device__ void visit_columns(const wt::f32 (&sums)[ROWS / 8][4], int row, int col, const Act& act)
 {

@@ -2,7 +2,8 @@
 //
 // Stores of sums from the registers that hold them. The program stores C, or a tile that elementwise operations compute from
 // it. If the operands have 16 bits, or wgmma reads both tf32 operands from shared memory, the lanes of a warp exchange sums through C's
-// memory, unless wgmma computes C's transpose. C itself is written there only if vectors cannot reach an array or end beyond it, or if a tile that is loaded for the store is not whole.
+// memory. If wgmma computes C's transpose, pairs of lanes exchange them by shuffles. C itself is written to its memory only if
+// vectors cannot reach an array or end beyond it, or if a tile that is loaded for the store is not whole.
 //
 //   store_sums<OTHERS, FETCHED, Product>(sums, compute, store, result, c, tiles...)
 //

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of tiles in slots by wgmma. P is described in staged_sums.cuh. That of WarpgroupProduct also has swapped (true if the
-// instruction's rows are columns of B).
+// Products of tiles in slots by wgmma. staged_sums.cuh describes P. WarpgroupProduct needs one more constant of it: swapped is true
+// if the instruction computes the transpose of C, so that its rows are columns of B.
 #pragma once
 
 #include "arch/wgmma.cuh"
@@ -40,7 +40,7 @@ template <int BLOCKS, int COUNT> inline __device__ void complete_products(wt::f3
         wt::arch::wgmma_has_written(sums[i]);
 }
 
-// Both operands are read from slots. If they are swapped, the product is C's transpose, B^T A^T, so that a tile may have any
+// wgmma reads both operands from slots. If they are swapped, it computes C's transpose, B^T A^T, so that a tile may have any
 // multiple of 16 rows. A group holds LINES rows of C, or of its transpose, and WIDTH of its columns.
 template <class P> struct WarpgroupProduct {
     using Problem = P;
@@ -111,7 +111,7 @@ template <class P> struct WarpgroupProduct {
     template <int COUNT, int WORDS, class Make, class Fetch, class Act>
     static __forceinline__ __device__ void visit(const Sums& s, char* memory, const Make& make, const Fetch& fetch, const Act& act)
     {
-        static_assert(!SWAPPED, "a warp has sums of 16 columns");
+        static_assert(!SWAPPED, "a lane has sums of a column, which visit_rows() does not exchange");
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i)
             visit_rows<P, WIDTH, COUNT, WORDS>(s.sums[i], memory, first_line(s, i), s.column, make, fetch, act);

@@ -141,8 +141,7 @@ def _warpgroup_products(variant: GemmVariant) -> Iterator[StagedProduct]:
     """Products by wgmma, the one with the widest instructions first.
 
     wgmma reads 16-bit operands of any layout from shared memory, and tf32 operands if they are contiguous along K. If
-    the groups cannot share C with a multiple of 64 rows for each, wgmma computes C^T = B^T A^T where they can share
-    that.
+    no grid gives each group a multiple of 64 rows of C, wgmma computes C^T = B^T A^T, whose rows are C's columns.
     """
     if variant.arch != 90 or variant.threads % WARPGROUP or not _fit_registers(variant):
         return
@@ -159,7 +158,8 @@ def _warpgroup_products(variant: GemmVariant) -> Iterator[StagedProduct]:
 def _products_through_registers(variant: GemmVariant, grids: Sequence[tuple[int, int]]) -> Iterator[StagedProduct]:
     """Products of two tf32 operands, one contiguous along K and the other along M or N.
 
-    The latter is the instruction's A in registers: A itself, or B in C^T = B^T A^T.
+    The latter is the instruction's A in registers: A itself, or B in C^T = B^T A^T. If neither is contiguous along K,
+    there are none.
     """
     a_k_major, b_k_major = variant.a.arrangement == "row_major", variant.b.arrangement == "col_major"
     if not (a_k_major or b_k_major) or variant.k % _REGISTER_STEP:

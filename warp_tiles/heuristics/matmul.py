@@ -90,12 +90,18 @@ def _without_copies(
         measured = replace(measured, tile_k=measured.tile_k // 2)
     if measured is not None and shared_bytes(problem, measured) <= block_shared_bytes(arch) and not problem.summed:
         return replace(measured, split_k=min(measured.split_k, _most_slices(problem, measured.tile_k)))
+    return min(
+        candidates(problem, arch, multiprocessors), key=lambda config: _order(problem, config, arch, multiprocessors)
+    )
 
-    def order(config: MatmulConfig) -> tuple[float, bool]:
-        is_swapped = kind_of(problem) == "float16" and config.tile_m % WGMMA_ROWS != 0  # wgmma computes C^T, if at all
-        return cost_us(problem, config, arch, multiprocessors), is_swapped
 
-    return min(candidates(problem, arch, multiprocessors), key=order)
+def _order(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> tuple[float, bool]:
+    """The least is the best: the estimated time and, of equal ones, whether wgmma cannot compute C itself.
+
+    It computes the transpose then, if at all, whose 16-bit results pass through shared memory before they are stored.
+    """
+    has_other_rows = kind_of(problem) == "float16" and config.tile_m % WGMMA_ROWS != 0
+    return cost_us(problem, config, arch, multiprocessors), has_other_rows
 
 
 def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Iterator[MatmulConfig]:

@@ -22,7 +22,7 @@ from warp_tiles.heuristics.matmul_problem import (
 @dataclass(frozen=True)
 class _Rates:
     """Speed of one multiprocessor, fitted to products of random sizes and layouts (not on record): float16 to the GPU's
-    times on an H100, the others to the times of calls on an H200.
+    times on an H100, before wgmma computed transposes of C, the others to the times of calls on an H200.
 
     Attributes:
         products: Multiplications with additions in 1 us, of tiles larger than 128x128.
