@@ -66,6 +66,41 @@ WT_DEVICE void prefetch_tensor_map(const void* map)
     asm volatile("prefetch.tensormap [%0];" : : "l"(map) : "memory");
 }
 
+// Describes a matrix whose rows are contiguous to a map in global memory that holds zeros, and the box of a copy. Elements have
+// ELEMENT_BYTES, 2 or 4. SWIZZLE: bytes of a box's row, 32, 64 or 128, whose vectors are permuted. `start` and `row_stride`, the bytes
+// between rows, are multiples of 16. publish_tensor_map() follows. sm_90a.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-tensormap-replace
+template <int ELEMENT_BYTES, int SWIZZLE>
+WT_DEVICE void describe_matrix(void* map, const void* start, u32 columns, u32 rows, u64 row_stride, u32 box_columns, u32 box_rows)
+{
+    constexpr int TYPE = ELEMENT_BYTES == 2 ? 1 : 2;  // .u16 or .u32, because a copy only moves bits
+    constexpr int MODE = SWIZZLE == 128 ? 3 : SWIZZLE == 64 ? 2 : 1;
+    asm volatile("tensormap.replace.tile.global_address.global.b1024.b64 [%0], %1;" : : "l"(map), "l"(start) : "memory");
+    asm volatile("tensormap.replace.tile.rank.global.b1024.b32 [%0], 1;" : : "l"(map) : "memory");  // dimensions less one
+    asm volatile("tensormap.replace.tile.box_dim.global.b1024.b32 [%0], 0, %1;" : : "l"(map), "r"(box_columns) : "memory");
+    asm volatile("tensormap.replace.tile.box_dim.global.b1024.b32 [%0], 1, %1;" : : "l"(map), "r"(box_rows) : "memory");
+    asm volatile("tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 0, %1;" : : "l"(map), "r"(columns) : "memory");
+    asm volatile("tensormap.replace.tile.global_dim.global.b1024.b32 [%0], 1, %1;" : : "l"(map), "r"(rows) : "memory");
+    asm volatile("tensormap.replace.tile.global_stride.global.b1024.b64 [%0], 0, %1;" : : "l"(map), "l"(row_stride) : "memory");
+    asm volatile("tensormap.replace.tile.element_stride.global.b1024.b32 [%0], 0, 1;" : : "l"(map) : "memory");
+    asm volatile("tensormap.replace.tile.element_stride.global.b1024.b32 [%0], 1, 1;" : : "l"(map) : "memory");
+    asm volatile("tensormap.replace.tile.elemtype.global.b1024.b32 [%0], %1;" : : "l"(map), "n"(TYPE) : "memory");
+    asm volatile("tensormap.replace.tile.interleave_layout.global.b1024.b32 [%0], 0;" : : "l"(map) : "memory");
+    asm volatile("tensormap.replace.tile.swizzle_mode.global.b1024.b32 [%0], %1;" : : "l"(map), "n"(MODE) : "memory");
+    asm volatile("tensormap.replace.tile.fill_mode.global.b1024.b32 [%0], 0;" : : "l"(map) : "memory");  // zeros
+}
+
+// Makes the maps that this thread has described visible to all blocks that see what it writes afterwards:
+// fence.proxy.tensormap, which is a release.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-membar
+WT_DEVICE void publish_tensor_map() { asm volatile("fence.proxy.tensormap::generic.release.gpu;" : : : "memory"); }
+
+// Lets this thread use a map that another block has published: fence.proxy.tensormap, which is an acquire.
+WT_DEVICE void acquire_tensor_map(const void* map)
+{
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" : : "l"(map) : "memory");
+}
+
 // Starts a copy of a map's box, which begins at the given coordinates, the innermost first: cp.async.bulk.tensor. Elements
 // outside of the tensor are zeros, and count as bytes of the copy. `to` is aligned to 128 bytes. Sixteen-byte vectors are
 // permuted by bits 7 and up of their address in shared memory, so a pattern begins at a multiple of 8 rows of 32, 64 or 128

@@ -113,8 +113,8 @@ void Grid::start_copy(unsigned to, const void* from, int bytes, int valid_bytes)
             throw Fault{reads.text() + ": the source size is " + std::to_string(valid_bytes) + " bytes"};
         if (reinterpret_cast<std::uintptr_t>(from) % std::size_t(bytes) != 0)
             throw Fault{reads.text() + " misaligned at " + array_states_.describe(from)};
-        if (valid_bytes > 0)
-            array_states_.access({thread_index(), "asynchronous load", valid_bytes}, AccessKind::read, from, 1);
+        ByteStates& source = static_states_.contains(from) ? static_states_ : array_states_;  // a variable of the module, or an array
+        if (valid_bytes > 0) source.access({thread_index(), "asynchronous load", valid_bytes}, AccessKind::read, from, 1);
         shared_states_.start_copy(writes, copy.to, bytes);
     });
     if (valid_bytes > 0) std::memcpy(copy.data, from, std::size_t(valid_bytes));

@@ -116,5 +116,9 @@ void check_tensor_map(const void* map)
 {
     grid->with_tensor_copies([&](TensorCopies&, int) { TensorMap::at(map); });
 }
+void set_tensor_map(void* map, const char* field, int dimension, unsigned long long value)
+{
+    grid->with_tensor_copies([&](TensorCopies&, int) { static_cast<TensorMap*>(map)->set(field, dimension, value); });
+}
 
 }  // namespace wt::emulator

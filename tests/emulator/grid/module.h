@@ -54,6 +54,7 @@ void arrive_and_expect(unsigned mbarrier, unsigned bytes);
 void wait_for_phase(unsigned mbarrier, unsigned parity);
 void start_tensor_copy(unsigned to, const void* map, unsigned mbarrier, const int* start, int rank);
 void check_tensor_map(const void* map);
+void set_tensor_map(void* map, const char* field, int dimension, unsigned long long value);  // tensormap.replace
 
 // A function that every thread of the grid calls with the addresses of its arguments
 struct ModuleKernel {
