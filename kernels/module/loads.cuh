@@ -84,16 +84,6 @@ template <typename T, typename Global> inline __device__ const T* element(const 
     return reinterpret_cast<const T*>(array + source.byte_offset_from_coord(coord));
 }
 
-// Warp's checks of a load with aligned=True
-template <typename T, typename Shape, typename Global> inline __device__ void check_aligned_load(const Global& source)
-{
-    if constexpr (Global::is_aligned) {
-        using Check = wp::tile_vectorized_check_t<T, Shape>;
-        Check::validate_aligned_compile_time();
-        Check::validate_aligned_runtime(source, source.byte_offset_from_coord(wp::tile_coord(0, 0)));
-    }
-}
-
 // Starts to load a shared tile; wait_for_loads() waits for it. If First, other threads may still read the tile's old values,
 // so a barrier comes first.
 template <bool First, typename Tile, typename Global> inline __device__ void load(Tile& tile, const Global& source)
@@ -108,7 +98,11 @@ inline __device__ void load(wp::tile_shared_t<T, Layout, Owner>& tile, const Glo
     if constexpr (Shape::N != 2 || !Layout::Dense) {
         tile = source;
     } else {
-        check_aligned_load<T, Shape>(source);
+        if constexpr (Global::is_aligned) {  // Warp's checks for aligned=True
+            using Check = wp::tile_vectorized_check_t<T, Shape>;
+            Check::validate_aligned_compile_time();
+            Check::validate_aligned_runtime(source, source.byte_offset_from_coord(wp::tile_coord(0, 0)));
+        }
         if (First)
             WP_TILE_SYNC();
         tile.initialized = true;

@@ -227,7 +227,11 @@ template <typename Loader> struct Slot {
 
     template <typename Global> inline __device__ void operator=(const Global& source)
     {
-        check_aligned_load<typename Loader::T, typename Loader::Shape>(source);
+        if constexpr (Global::is_aligned) {  // Warp's checks for aligned=True
+            using Check = wp::tile_vectorized_check_t<typename Loader::T, typename Loader::Shape>;
+            Check::validate_aligned_compile_time();
+            Check::validate_aligned_runtime(source, source.byte_offset_from_coord(wp::tile_coord(0, 0)));
+        }
         loader.load(address, source);
     }
 };

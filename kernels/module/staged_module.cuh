@@ -6,6 +6,5 @@
 #include "module/fma_product.cuh"
 #include "module/module.cuh"
 #include "module/sum_stores.cuh"
-#include "module/tensor_slots.cuh"
 #include "module/warp_product.cuh"
 #include "module/warpgroup_product.cuh"

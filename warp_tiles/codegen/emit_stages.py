@@ -6,7 +6,6 @@ cores work while the loads are issued. After the loop the program jumps to the p
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
@@ -15,7 +14,7 @@ from warp_tiles.codegen.loops import LoopDecision
 from warp_tiles.codegen.macros import STATEMENT, Macros, hook_of, pointer
 from warp_tiles.codegen.stages import Ring, Slot, constant_arrays
 from warp_tiles.codegen.sums import Accumulation
-from warp_tiles.codegen.trace import Array, FunctionTrace, Operation, Tile
+from warp_tiles.codegen.trace import Array, FunctionTrace, Tile
 from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.main_loop import StagedProduct
@@ -82,11 +81,9 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
     if extra:  # declared without an initializer, because a goto may not jump over one
         macros.add(Hook.BEGIN, loop, f"void* {memory}; {memory} = wp::tile_shared_storage_t::alloc({extra});")
     first = pointer(ring.first) if ring.first is not None else memory
-    numbers = [found.stages, found.in_flight, found.per_barrier, found.stage_bytes]
-    tensor_copies = _TensorCopies(decision) if found.copies == "tensor" else None
-    template = "TensorRing" if tensor_copies else "Ring"
-    kind = f"wt_module::{template}<{', '.join(map(str, [*numbers, len(pipeline.loads)] if tensor_copies else numbers))}>"
+    kind = f"wt_module::Ring<{found.stages}, {found.in_flight}, {found.per_barrier}, {found.stage_bytes}>"
     macros.add(Hook.BEGIN, loop, f"{kind} {name}; {name}.begin(wt_module::address({first}));")
+    constant = constant_arrays(function, decision.loop)
     summed = {product.array: product for product in pipeline.products}
     for number, product in summed.items():
         kind = staged_name(product)
@@ -94,20 +91,27 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
     adds = " ".join(_add(ring, product, name) for product in pipeline.products)
     groups = " + ".join(f"{staged_name(product)}::GROUPS" for product in pipeline.products)
     wait = f"{name}.wait<({groups})>();"
-    wait_in_loop = f"{wait} {tensor_copies.decide()}" if tensor_copies else wait
     # Products in flight keep tensor cores busy while the loads are issued. Without them the products come first.
     if found.in_flight:
-        begin = f"if ({name}.due()) {{ {wait_in_loop} }} "
+        begin = f"if ({name}.due()) {wait} "
         before = f"{multiply}:; if ({name}.due()) {{ if (!{name}.more) {wait}"
     else:
-        begin, before = "", f"{multiply}:; if ({name}.due()) {{ {wait_in_loop}"
+        begin, before = "", f"{multiply}:; if ({name}.due()) {{ {wait}"
     multiplied = f"{before} {adds} {name}.multiplied(); if (!{name}.more) goto {drain}; }} "
     if not found.in_flight:
         begin, multiplied = multiplied, ""
-    emit_load = tensor_copies.load if tensor_copies else functools.partial(_load, function, decision)
     for load in pipeline.loads:
-        declaration, target = emit_load(load)
-        macros.add(Hook.BEGIN, loop, declaration)
+        (tile,) = (value for value in load.results if isinstance(value, Tile))
+        place = ring.slots[tile.name]
+        slot = f"{name}.to + {place.offset_bytes}"
+        template = f"wt_module::{'TransposingSlotLoader' if place.transposed else 'SlotLoader'}"
+        array = next((value for value in load.operands if isinstance(value, Array) and value.name in constant), None)
+        target = f"wt_module::LoadSlotOnce<{template}> {{{slot}}}"
+        if array is not None:
+            loader = f"wt_loader_{loop}_{tile.name}"
+            kind = f"{template}<decltype({tile.name})>"
+            macros.add(Hook.BEGIN, loop, f"{kind} {loader}; {loader}.begin({array.name});")
+            target = f"wt_module::LoadSlot<{kind}> {{{loader}, {slot}}}"
         commit = " wt::arch::commit_copies();" if load is pipeline.loads[-1] else ""
         macros.replace(Hook.AT, hook_of(load), f"{begin}{target} << {STATEMENT}{commit}")
         begin = ""
@@ -117,80 +121,13 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
     macros.replace(Hook.AT, hook_of(last.operation), f"{multiplied}{name}.loaded();")
     macros.add(Hook.END, loop, f"{name}.more = false; {drain}:; if ({name}.turns) goto {multiply};")
     completions = " ".join(f"{staged_name(product)}::complete(wt_sums_{number});" for number, product in summed.items())
-    end = f" {tensor_copies.end()}" if tensor_copies else ""
-    macros.add(Hook.END, loop, f"{completions}{end} {_SYNC}")
+    macros.add(Hook.END, loop, f"{completions} {_SYNC}")
     if extra:
         macros.add(Hook.END, loop, f"wp::tile_shared_storage_t::alloc(-{extra});")
     if isinstance(decision.sum_store, str):
         _emit_results(macros, loop, pipeline.products, ring.starts)
     for fill in ring.fills:  # the loop overwrites C
         macros.replace(Hook.AT, hook_of(fill), "")
-
-
-def _load(function: FunctionTrace, decision: LoopDecision, load: Operation) -> tuple[str, str]:
-    """The declaration before a loop that a load by threads needs, and the object to which its tile is assigned."""
-    ring, loop = decision.ring, decision.loop.hook
-    assert ring is not None
-    tile = _loaded_tile(load)
-    place = ring.slots[tile.name]
-    slot = f"wt_ring_{loop}.to + {place.offset_bytes}"
-    template = f"wt_module::{'TransposingSlotLoader' if place.transposed else 'SlotLoader'}"
-    array = _loaded_array(load)
-    if array is None or array.name not in constant_arrays(function, decision.loop):
-        return "", f"wt_module::LoadSlotOnce<{template}> {{{slot}}}"
-    loader, kind = f"wt_loader_{loop}_{tile.name}", f"{template}<decltype({tile.name})>"
-    return f"{kind} {loader}; {loader}.begin({array.name});", f"wt_module::LoadSlot<{kind}> {{{loader}, {slot}}}"
-
-
-class _TensorCopies:
-    """What a loop needs whose stages tensor copies fill (``kernels/module/tensor_slots.cuh``).
-
-    Args:
-        decision: The decision about the loop.
-    """
-
-    def __init__(self, decision: LoopDecision) -> None:
-        assert decision.pipeline is not None
-        assert decision.pipeline.ring is not None
-        self._slots = decision.pipeline.ring.slots
-        self._ring = f"wt_ring_{decision.loop.hook}"
-        self._loads = decision.pipeline.loads
-
-    def load(self, load: Operation) -> tuple[str, str]:
-        """The same as :func:`_load`."""
-        tile, loader = _loaded_tile(load), self._loader(load)
-        kind = f"wt_module::TensorSlotLoader<decltype({tile.name})>"
-        declaration = f"{kind} {loader}; {loader}.begin({self._array_and_keys(load)});"
-        target = f"wt_module::LoadTensorSlot<{kind}, decltype({self._ring})>"
-        return declaration, f"{target} {{{loader}, {self._ring}, {self._slots[tile.name].offset_bytes}}}"
-
-    def decide(self) -> str:
-        """The statement after the first wait, which decides whether tensor copies or threads fill the stages."""
-        found = " && ".join(f"{self._loader(load)}.find({self._array_and_keys(load)})" for load in self._loads)
-        loaders = ", ".join(map(self._loader, self._loads))
-        return f"if ({self._ring}.is_undecided()) {self._ring}.decide({found}, {loaders});"
-
-    def end(self) -> str:
-        """The statements after the last products, before a barrier."""
-        maps = (f"{self._ring}.remember({self._loader(load)}, {self._array_and_keys(load)});" for load in self._loads)
-        return " ".join([f"{self._ring}.end();", *maps])
-
-    def _loader(self, load: Operation) -> str:
-        return f"wt_loader_{_loaded_tile(load).name}_{hook_of(load)}"
-
-    def _array_and_keys(self, load: Operation) -> str:
-        array = _loaded_array(load)
-        assert array is not None
-        return f"{array.name}, {self._ring}.keys({self._loads.index(load)})"
-
-
-def _loaded_tile(load: Operation) -> Tile:
-    (tile,) = (value for value in load.results if isinstance(value, Tile))
-    return tile
-
-
-def _loaded_array(load: Operation) -> Array | None:
-    return next((value for value in load.operands if isinstance(value, Array)), None)
 
 
 def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...], starts: tuple[bool, ...]) -> None:

@@ -190,10 +190,7 @@ def _staged(
     found = ring.loop
     where = f"with {found.extra_bytes} bytes of extra shared memory" if found.extra_bytes else "in idle tiles"
     reason = f"{found.instruction} multiplies {found.stages} stages of {found.stage_bytes} bytes, {where}"
-    copies = "tensor copies fill them" if found.copies == "tensor" else ""
-    if ring.copies_reason:
-        copies = f"threads copy into them: {ring.copies_reason}"
-    reasons = [text for text in (reason, copies, target.obstacle, ring.obstacle) if text]
+    reasons = [text for text in (reason, target.obstacle, ring.obstacle) if text]
     if any(product.swapped for product in ring.products):
         reasons.append("it computes the transpose of C")
     pipeline = Pipeline((), accumulations, body.loads, ring)

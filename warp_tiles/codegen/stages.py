@@ -38,7 +38,6 @@ from warp_tiles.heuristics.main_loop import (
 )
 
 _LARGE_SIDE = 128  # of a tile of C
-_BOX_ROWS = 256  # of a tensor copy, at most
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,6 @@ class Ring:
         starts: True for each product whose C has a start value, which is added after the loop.
         fills: The statements that fill a C with zeros right before the loop, which overwrites it.
         obstacle: Why its products are not computed by wgmma, although it could compute some of them; else empty.
-        copies_reason: Why threads copy the tiles of a loop by wgmma; empty if tensor copies do.
     """
 
     loop: MainLoop
@@ -99,7 +97,6 @@ class Ring:
     starts: tuple[bool, ...]
     fills: tuple[Operation, ...] = ()
     obstacle: str = ""
-    copies_reason: str = ""
 
 
 def plan_ring(
@@ -153,7 +150,6 @@ def plan_ring(
     slots, stage_bytes = stage_slots(loads, transposed)
     idle, starts = idle_tiles(module, function, loop, loads, products)
     run, at_end = longest_run(function, idle)
-    copies_reason = obstacle_to_tensor_copies(function, loop, loads, target.choice) if chosen[0][1].instruction == "wgmma" else ""
     around = module.bytes_around(function.label)
     if module.reversed:  # in a reverse pass, the tiles of callers have gradients beside them
         around *= 2
@@ -168,42 +164,17 @@ def plan_ring(
         sums=sum({product.array: answer.sums for product, (_, answer) in zip(products, chosen)}.values()),
         registers=target.registers,
         or_two_buffers=not fixes_fields and all(competes_with_two_buffers(asked) for asked, _ in questions),
-        tensor_loads=0 if copies_reason or chosen[0][1].instruction != "wgmma" else len(loads),
         choice=target.choice,
     )
     if isinstance(answered, str):
         return answered
-    if answered.instruction == "wgmma" and answered.copies == "threads":
-        copies_reason = copies_reason or "mbarriers would take the memory of a stage or of a resident block"
     in_tiles = run and (at_end or not answered.extra_bytes)
     first = idle[run[0]] if in_tiles else None
     summed = {product.c.name: product.c for product, start in zip(products, starts) if not (start or product.addition)}
     fills = (fill_before(module, function, loop, c) for c in summed.values() if c.owner)
     answers, variants = tuple(answer for _, answer in chosen), tuple(variant for variant, _ in chosen)
     filled = tuple(fill for fill in fills if fill is not None)
-    return Ring(answered, first, slots, answers, variants, starts, filled, obstacle, copies_reason)
-
-
-def obstacle_to_tensor_copies(
-    function: FunctionTrace, loop: Loop, loads: Sequence[Operation], choice: LoopChoice
-) -> str:
-    """Returns the reason why tensor copies do not fill the stages of a loop by wgmma; empty if they can.
-
-    Each array needs a tensor map, which a block makes for later ones. A view, such as a matrix of a batch, would need
-    one for each of its addresses. So views have none, unless ``choice`` says so.
-    """
-    if choice.copies == "threads":
-        return "main_loop has copies=threads"
-    constant = constant_arrays(function, loop)
-    for load in loads:
-        array = next((value for value in load.operands if isinstance(value, Array)), None)
-        if array is None or array.name not in constant:
-            return f"the loop may change the array of line {load.line}"
-        if not array.parameter and choice.copies is None:
-            return f"the array of line {load.line} is a view"
-        if any(isinstance(tile, Tile) and tile.shape[0] > _BOX_ROWS for tile in load.results):
-            return f"the tile of line {load.line} has more than {_BOX_ROWS} rows"
-    return ""
+    return Ring(answered, first, slots, answers, variants, starts, filled, obstacle)
 
 
 def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:

@@ -10,21 +10,17 @@ LoopInstruction = Literal["wgmma", "mma_m16n8k16", "mma_m16n8k8", "mma_m8n8k4", 
 # What loops may use besides fma: wgmma, or the instructions of mma.sync
 InstructionFamily = Literal["wgmma", "mma"]
 
-# What fills the stages: async copies by all threads, or tensor copies (TMA) of whole panels, which one thread starts
-StageCopies = Literal["threads", "tensor"]
-
 STAGE_ALIGNMENT = 1024  # bytes; the swizzling pattern of a slot repeats after so many
 
 
 LEAST_STAGES, MOST_STAGES = 2, 12
-_NUMBERS = {
+_FIELDS = {
     "stages": range(LEAST_STAGES, MOST_STAGES + 1),
     "in_flight": range(2),
     "per_barrier": range(1, 3),
     "warps_m": range(1, 33),
     "blocks": range(1, 5),
 }
-_COPIES: tuple[StageCopies, ...] = ("threads", "tensor")
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,6 @@ class LoopChoice:
         warps_m: That of :class:`StagedProduct`.
         blocks: Resident blocks of a multiprocessor for which the stages leave room, if they fit. A launch with few
             blocks wants a small number, because more stages hide the latency of loads that no other block hides.
-        copies: That of :class:`MainLoop`. Only ``wgmma`` has ``tensor``.
     """
 
     family: Literal["wgmma", "mma", "two_buffers"] | None = None
@@ -46,7 +41,6 @@ class LoopChoice:
     per_barrier: int | None = None
     warps_m: int | None = None
     blocks: int | None = None
-    copies: StageCopies | None = None
 
     @staticmethod
     def parse(text: str) -> LoopChoice:
@@ -57,17 +51,15 @@ class LoopChoice:
         """
         fields: dict[str, Any] = {}
         for part in text.split(","):
-            name, is_field, value = part.strip().partition("=")
-            if not is_field:
+            name, is_number, value = part.strip().partition("=")
+            if not is_number:
                 name, value = "family", name
             if name in fields:
                 raise ValueError(f"{name} is given twice")
             if name == "family" and value in ("auto", "wgmma", "mma", "two_buffers"):
                 fields[name] = None if value == "auto" else value
-            elif name in _NUMBERS and value.isdecimal() and int(value) in _NUMBERS[name]:
+            elif name in _FIELDS and value.isdecimal() and int(value) in _FIELDS[name]:
                 fields[name] = int(value)
-            elif name == "copies" and value in _COPIES:
-                fields[name] = value
             else:
                 raise ValueError(f"{part.strip()!r} is unknown")
         if fields.get("family") == "two_buffers" and len(fields) > 1:
@@ -77,8 +69,7 @@ class LoopChoice:
     @property
     def text(self) -> str:
         """The choice as the setting has it: the inverse of :meth:`parse`."""
-        names = (*_NUMBERS, "copies")
-        fixed = [f"{name}={value}" for name in names if (value := getattr(self, name)) is not None]
+        fixed = [f"{name}={value}" for name in _FIELDS if (value := getattr(self, name)) is not None]
         return ",".join([*([self.family] if self.family else []), *fixed]) or "auto"
 
 
@@ -122,8 +113,6 @@ class MainLoop:
         extra_bytes: Bytes of shared memory that the kernel needs beyond its tiles.
         blocks: Resident blocks of a multiprocessor, as far as shared memory and the registers of a thread decide:
             those of its sums and operands, within the limit of the module.
-        copies: What fills the stages: ``threads`` for async copies by all threads; ``tensor`` for tensor copies (TMA)
-            that one thread starts, where the module has tensor maps of the arrays (``kernels/module/tensor_maps.cuh``).
     """
 
     instruction: LoopInstruction
@@ -133,7 +122,6 @@ class MainLoop:
     stage_bytes: int
     extra_bytes: int
     blocks: int
-    copies: StageCopies = "threads"
 
     @property
     def lag(self) -> int:

@@ -24,7 +24,6 @@ from warp_tiles.gemm.main_loop import (
     LoopChoice,
     LoopInstruction,
     MainLoop,
-    StageCopies,
     StagedProduct,
 )
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
@@ -39,8 +38,6 @@ _LEAST_FMA_SUMS = 32  # of a thread
 _MANY_FMA_SUMS, _LEAST_FMA_BLOCKS = 64, 3  # with so many sums of a thread, two blocks were slower than double buffers
 OTHER_REGISTERS = 56  # of a thread besides its sums: addresses, descriptors and the loop itself
 _SHORT_BYTES = 64  # of K in an iteration: two steps of wgmma, which are too short to cover the wait for them
-_MBARRIERS_BYTES = 128  # behind the stages, if tensor copies fill them, and for each loaded tile the keys of four maps
-_KEYS_BYTES = 128
 _SYSTEM_BYTES = 1024  # static shared memory of Warp's headers, at most, apart from four bytes for each thread
 
 
@@ -257,7 +254,6 @@ def main_loop(
     sums: int | None = None,
     registers: int = THREAD_REGISTERS,
     or_two_buffers: bool = False,
-    tensor_loads: int = 0,
     choice: LoopChoice = AUTO,
 ) -> MainLoop | str:
     """The pipeline of a loop, or the reason why shared memory does not suffice.
@@ -279,8 +275,6 @@ def main_loop(
         or_two_buffers: True if double buffers are better where few blocks are resident with stages. On an H200,
             128x64x32 tiles of fp32 were 1.11 times as fast with them with 128 threads, and 1.43 times with 64 threads
             (``benchmarks/results/against_1acdb96.json``).
-        tensor_loads: The tiles that an iteration loads, if tensor copies can load them; else 0. Threads load them if the
-            mbarriers would take the memory of a stage or of a resident block.
         choice: What the settings fix.
     """
     variant, product = products[0]
@@ -298,11 +292,8 @@ def main_loop(
         pairs = " in pairs" if per_barrier > 1 else ""
         return f"{product.instruction} with {counts[0]} stages{pairs} has no products in flight"
     found = []
-    beside_stages = _MBARRIERS_BYTES + _KEYS_BYTES * tensor_loads
-    kinds: list[tuple[StageCopies, int]] = [("threads", 0)] if choice.copies != "tensor" or not tensor_loads else []
-    kinds += [("tensor", beside_stages)] if tensor_loads else []
-    for stages, (copies, beside) in itertools.product(possible, kinds):
-        extra = extra_bytes_of(stages * stage_bytes + beside, idle_bytes, at_end)
+    for stages in possible:
+        extra = extra_bytes_of(stages * stage_bytes, idle_bytes, at_end)
         total = around_bytes + tile_bytes + extra
         if total > limit:
             continue
@@ -315,13 +306,13 @@ def main_loop(
         in_flight = choice.in_flight
         if in_flight is None:
             in_flight = int(is_overlapped and _is_possible(product, stages, 1, per_barrier))
-        found.append(MainLoop(product.instruction, stages, in_flight, per_barrier, stage_bytes, extra, blocks, copies))
+        found.append(MainLoop(product.instruction, stages, in_flight, per_barrier, stage_bytes, extra, blocks))
     if not found:
         least = possible[0]
         needed = around_bytes + tile_bytes + extra_bytes_of(least * stage_bytes, idle_bytes, at_end)
         return f"{least} stages of {stage_bytes} bytes need {needed} bytes of shared memory, and there are {limit}"
     wanted = choice.blocks or (2 if product.instruction == "wgmma" else max(2, LEAST_WARPS * LANES // threads))
-    best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages, loop.copies == "tensor"))
+    best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
     without = _resident_blocks(variant, used, around_bytes + tile_bytes)
     is_free = choice.stages is None and choice.blocks is None and product.instruction != "wgmma"
     reason = _too_few_blocks(best, product, threads, without, or_two_buffers) if is_free else ""

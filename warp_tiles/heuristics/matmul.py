@@ -148,18 +148,9 @@ def pipeline_of(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
     with few steps of 16-bit tiles have fewer stages, so that more of them are resident, and some start and end while
     others multiply. On an H100, 64x128x64 tiles of products with K of 128 to 424 were 1.04 to 1.24 times as fast with
     three stages (not on record).
-
-    Tensor copies (TMA) fill the stages of products by wgmma. Each matrix of a batch would need a tensor map, so batches
-    have none.
     """
     if arch is None:
         return AUTO
-    found = _stages_of(problem, config, arch, multiprocessors)
-    return replace(found, copies="tensor") if has_wgmma(problem, arch) and problem.batch == 1 else found
-
-
-def _stages_of(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> LoopChoice:
-    """What :func:`pipeline_of` fixes of the stages."""
     count, resident = blocks_of_multiprocessor(problem, config, multiprocessors), resident_blocks(problem, config, arch)
     if resident == 1:  # its loop has all the stages that fit in any case
         return AUTO
