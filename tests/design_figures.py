@@ -9,7 +9,8 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from tests.figures import Figures, at
+from tests.figures import Figures
+from tests.measured_values import at
 
 CLUSTER, LOOPS, TEMPLATES = "docs/cluster.md", "docs/loops.md", "docs/templates.md"
 CLUSTER_SETS = {

@@ -18,7 +18,7 @@ from benchmarks.drawing.gemm import title as title_of
 from benchmarks.figures import DOCS, RESULTS, Picture
 from benchmarks.speed import ratios
 from benchmarks.speed.cells import PARTS
-from tests.figures import of_cublas
+from tests.measured_values import of_cublas
 
 PICTURES = list(figures.pictures())
 

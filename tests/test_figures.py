@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.design_figures import CLUSTER, DESIGN_FIGURES
-from tests.figures import FIGURES, README, ROOT, Figures, at
+from tests.figures import FIGURES, README, Figures
+from tests.measured_values import ROOT, at
 from tests.unmeasured import MOSTLY_NOT_ON_RECORD, OTHERS
 
 ALL = [*FIGURES, *DESIGN_FIGURES]
