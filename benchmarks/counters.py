@@ -17,7 +17,7 @@ import importlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,21 @@ LOOPS = (
     "float16 4096 64x64x64 128 threads, auto",
     "float32 4096 128x128x16 128 threads, auto",
     "float64 4096 128x64x16 128 threads, auto",
+    "float32 4096 128x256x16 256 threads, auto",
+    "float64 4096 128x64x16 256 threads, auto",
 )
 BESIDE_CUBLAS = (LOOPS[0], LOOPS[5], LOOPS[6])
 PRODUCTS = (
     "product bfloat16 4096x4096x4096",
     "product float16 8192x8192x8192",
+    "product tf32 4096x4096x4096",
     "product float32 4096x4096x4096",
     "product float64 4096x4096x4096",
     "backward float16 4096x4096x4096",
+    "product float16 1024 x 64x64x64",
+    "product float16 1024 x 128x128x128",
     "product float16 1024 x 256x256x256",
+    "product float32 1024 x 64x64x64",
     "product float32 1024 x 256x256x256",
     "layer float16 8192x4096x4096",
 )
@@ -73,22 +79,27 @@ STALLS = {
 }  # fmt: skip
 
 
-def calls(torch: Any, only: str) -> Iterator[tuple[str, Callable[[], object]]]:
+def calls(torch: Any, only: Sequence[str]) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yields the calls to count, with the names of their rows."""
     for row in loops.ROWS:
-        if row.name in LOOPS and only in row.name:
+        if row.name in LOOPS and _is_wanted(row.name, only):
             call = loops.call_of(torch, row)
             yield row.name, call.launch.launch
             if row.name in BESIDE_CUBLAS:
                 yield f"cublas {row.name}", partial(torch.matmul, call.a, call.b)
     for case in matmul.ROWS:
-        if case.name in PRODUCTS and only in case.name:
+        if case.name in PRODUCTS and _is_wanted(case.name, only):
+            torch.backends.cuda.matmul.allow_tf32 = case.dtype == "tf32"
             sides = matmul.KINDS[case.kind](torch, case).runs
             yield f"matmul {case.name}", sides["tiles"]
             yield f"torch {case.name}", sides.get("torch adding", sides["torch"])
 
 
-def run(only: str) -> None:
+def _is_wanted(name: str, only: Sequence[str]) -> bool:
+    return not only or any(text in name for text in only)
+
+
+def run(only: Sequence[str]) -> None:
     """Make all calls. The profiler counts the last one of each, behind a separator."""
     import warp as wp
 
@@ -148,7 +159,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Count all rows and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="the file of the rows")
-    parser.add_argument("--only", default="", help="count only rows whose names contain this text")
+    parser.add_argument("--only", nargs="+", default=[], help="count only rows whose names contain one of these texts")
     parser.add_argument("--run", action="store_true", help="make the calls; ncu starts this script so")
     options = parser.parse_args(arguments)
     if options.run:
@@ -159,7 +170,9 @@ def main(arguments: list[str] | None = None) -> int:
     metrics = ",".join([*METRICS.values(), *STALLS.values()])
     command = ["ncu", "--csv", "--page", "raw", "--print-units", "base", "--profile-from-start", "off"]
     command += ["--clock-control", "none", "--metrics", metrics]
-    command += [sys.executable, str(Path(__file__).resolve()), "--run", "--only", options.only]
+    command += [sys.executable, str(Path(__file__).resolve()), "--run"]
+    if options.only:
+        command += ["--only", *options.only]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         print(done.stdout[-2000:] + done.stderr[-2000:], file=sys.stderr)
