@@ -21,8 +21,8 @@ def twice_plus(x: Any, y: Any):
 """
 START = 'c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.{total}, storage="shared")'
 LOADS = (
-    "a = wp.tile_load(A, shape={a_shape}, offset={a_offset}, storage='shared')",
-    "b = wp.tile_load(B, shape={b_shape}, offset={b_offset}, storage='shared')",
+    "a = wp.tile_load(A, shape={a_shape}, offset={a_offset}, storage='shared'{options})",
+    "b = wp.tile_load(B, shape={b_shape}, offset={b_offset}, storage='shared'{options})",
 )
 PRODUCT = 'wp.tile_matmul({a}, {b}, c, precision="{precision}")'
 STORE = "wp.tile_store(C, c, offset=(i * {m}, j * {n}))"
@@ -48,6 +48,7 @@ class Case:
         expected: The expected C of A B and E.
         dtype: Of A and B. C and E are float64 or float32.
         precision: Of the product.
+        options: Further arguments of the loads, after a comma.
     """
 
     m: int
@@ -64,6 +65,7 @@ class Case:
     expected: Callable[[Values, Values], Values] = lambda product, e: product
     dtype: str = "float16"
     precision: str = "default"
+    options: str = ""
 
     @property
     def total(self) -> str:
@@ -95,7 +97,7 @@ class Case:
         body = "\n".join("    " + line for line in lines)
         body = body.format(
             m=self.m, n=self.n, k=self.k, a_shape=a_shape, a_offset=a_offset, b_shape=b_shape, b_offset=b_offset,
-            total=self.total,
+            total=self.total, options=self.options,
         )  # fmt: skip
         return KERNEL.format(name=name, body=body, dtype=self.dtype, total=self.total, backward=backward)
 

@@ -60,6 +60,25 @@ def test_forms(machine: Machine, tmp_path: Path, arch: int, threads: int, main_l
     check(emulated, kernels, FORMS)
 
 
+@pytest.mark.parametrize("arch", [86, 89, 100, 120])
+def test_other_architectures(machine: Machine, tmp_path: Path, arch: int) -> None:
+    cases = {name: FORMS[name] for name in ("common", "edges", "b transposed")}
+    cases |= with_type({"tf32": FORMS["common"]}, "float32", "tf32") | with_type(
+        {"fp64": Case(32, 32, 16, 40, 60, 50)}, "float64"
+    )
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, arch, 128)
+    assert source.count("= wt_module::WarpProduct<") == source.count("wt_module::Ring<") == len(cases)
+    check(emulated, kernels, cases)
+
+
+@pytest.mark.parametrize("options", [", bounds_check=False", ", aligned=True"])
+def test_options_of_loads(machine: Machine, tmp_path: Path, options: str) -> None:
+    cases = {"whole": Case(64, 64, 32, 128, 64, 160, options=options)}
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", cases, 90, 128)
+    assert source.count("wt_module::Ring<") == 1
+    check(emulated, kernels, cases)
+
+
 # with the number of loops that have stages: the sums of wide tiles need many threads, and eight warps need wide tiles
 TYPES = {
     "tf32, wgmma": ("float32", "tf32", 90, 128, 15),

@@ -259,13 +259,15 @@ def test_compile_writes_the_record_of_its_builds(folder: Path) -> None:
     (row,) = json_of(done)["modules"]
     (module,) = json.loads(report.read_text())["modules"]
     assert (module["lto_builds"], module["cubin_bytes"]) == (row["lto_builds"], row["cubin_bytes"])
+    assert module["target"] == row["target"] == "sm_90"
     assert all(build["started_at_s"] >= module["started_at_s"] for build in module["builds"])
     assert json.loads(trace.read_text())["traceEvents"]
     assert not row["up_to_date"]
 
     page, output = folder / "again.html", module["output"]
     again = command("compile", "--report", page, "-o", folder / "out", folder / "main.py", folder, cache=folder / "lto")
-    assert json_of(again)["modules"][0]["up_to_date"]
+    (kept,) = json_of(again)["modules"]
+    assert (kept["up_to_date"], kept["target"]) == (True, None)
     text = page.read_text()
     assert "<li><b>1</b>module</li><li><b>1</b>up to date</li>" in text
     assert f"<code>{output}</code>" in text

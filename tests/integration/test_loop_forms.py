@@ -77,7 +77,7 @@ def test_the_plan_as_json() -> None:
         "operands",
         "gradients",
     }
-    facts |= {"reverse", "reverse_instructions", "store"}
+    facts |= {"reverse", "reverse_instructions", "store", "loads"}
     assert set(loop) == facts
     assert (loop["kernel"], loop["products"], loop["state"], loop["stages"]) == ("multiply", 1, "pipelined", 2)
 

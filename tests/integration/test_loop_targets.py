@@ -40,7 +40,7 @@ def test_wgmma_has_the_target_sm_90a(tmp_path: Path) -> None:
     assert instruction_of(record, tmp_path) == "wgmma"
 
 
-@pytest.mark.parametrize("arch", [80, 89, 100, 120])
+@pytest.mark.parametrize("arch", [80, 86, 89, 100, 120])
 def test_other_architectures_have_mma(tmp_path: Path, arch: int) -> None:
     _, record = compile_module(loop_module(), tmp_path, arch)
     assert (record["linker"], record["target"]) == ("warp_tiles", f"sm_{arch}")

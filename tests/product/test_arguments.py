@@ -111,10 +111,17 @@ def test_the_dtype_of_the_result(operands: Any, result: Any, allowed: str) -> No
     assert message.endswith(f"give out of dtype {allowed}")
 
 
-def test_a_result_whose_elements_share_memory() -> None:
-    row = zeros(5)
-    out = wp.array(ptr=row.ptr, dtype=wp.float32, shape=(3, 5), strides=(0, 4), device=CPU)
-    assert "its strides are (0, 4): elements share memory" in refused(A, B, out)
+@pytest.mark.parametrize("strides", [(0, 4), (4, 4), (8, 4), (4, 8)])
+def test_a_result_whose_elements_share_memory(strides: tuple[int, int]) -> None:
+    row = zeros(20)
+    out = wp.array(ptr=row.ptr, dtype=wp.float32, shape=(3, 5), strides=strides, device=CPU)
+    assert f"its strides are {strides}: elements share memory" in refused(A, B, out)
+
+
+def test_a_batch_of_results_that_share_memory() -> None:
+    memory = zeros(40)
+    out = wp.array(ptr=memory.ptr, dtype=wp.float32, shape=(2, 3, 5), strides=(4, 20, 4), device=CPU)
+    assert "its strides are (4, 20, 4): elements share memory" in refused(zeros(2, 3, 4), B, out)
 
 
 def test_beta_without_a_result() -> None:

@@ -178,11 +178,15 @@ def test_a_kernel_of_a_shared_module_gets_one_of_its_own(store: MemoryStore) -> 
     np.testing.assert_array_equal(args["c"].numpy(), args["a"].numpy())
 
 
-def test_a_name_of_a_module_option_goes_to_the_module(store: MemoryStore) -> None:
-    configs = [{"tile": 8, "block_dim": 32, "warp_tiles_provider": name} for name in ("scalar", "mma")]
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [("warp_tiles_provider", ["scalar", "mma"]), ("warp_tiles_main_loop", ["mma,stages=3", "wgmma,blocks=1"])],
+)
+def test_a_name_of_a_module_option_goes_to_the_module(store: MemoryStore, option: str, values: list[str]) -> None:
+    configs = [{"tile": 8, "block_dim": 32, option: value} for value in values]
     add, args = tuned(store, configs), arguments()
     kernels = [add.launch_of(config, args)[0] for config in configs]
-    assert [kernel.module.options["warp_tiles_provider"] for kernel in kernels] == ["scalar", "mma"]
+    assert [kernel.module.options[option] for kernel in kernels] == values
     assert kernels[0].module is not kernels[1].module
     add.launch(**lists(args))
 

@@ -114,7 +114,7 @@ def compile_(
     table = [
         (
             row["name"],
-            f"sm_{row['arch']}",
+            row["target"] or f"sm_{row['arch']}",
             row["cubin"],
             human_bytes(row["cubin_bytes"]),
             row["lto_builds"],
@@ -195,6 +195,10 @@ def _with_kept(report: dict[str, Any], rows: Sequence[Mapping[str, Any]]) -> dic
 
 
 def _with_record(row: dict[str, Any], records: Mapping[Any, Mapping[str, Any]]) -> dict[str, Any]:
-    """Add the counts of the build record. They are 0 for a module without functions and for one that was not built."""
+    """Add the counts and the target of the build record.
+
+    The counts are 0 for a module without functions and for one that was not built. The latter has the target None.
+    """
     record = records.get(Path(row["cubin"]).name, {})
-    return {**row, **{name: record.get(name, 0) for name in ("lto_builds", "lto_hits", "lto_bytes")}}
+    counts = {name: record.get(name, 0) for name in ("lto_builds", "lto_hits", "lto_bytes")}
+    return {**row, **counts, "target": record.get("target")}

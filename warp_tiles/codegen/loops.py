@@ -15,6 +15,10 @@ from warp_tiles.codegen.stages import LoopTarget, Ring, plan_ring
 from warp_tiles.codegen.sum_stores import SumStore, plan_sum_store
 from warp_tiles.codegen.sums import Accumulation, LoopSums, addition_of, obstacle_to_sums
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Operation, loops, own_operations
+from warp_tiles.gemm.variant import DTYPE_BYTES
+from warp_tiles.heuristics.main_loop import shared_limit
+
+_SHORTEST_COPY = 4  # bytes, of an async copy
 
 __all__ = ["LoopDecision", "LoopSums", "LoopTarget", "decide"]
 
@@ -92,6 +96,22 @@ class LoopDecision:
         return f"the sums pass through shared memory: {self.sum_store}" if self.sum_store else ""
 
     @property
+    def load_reason(self) -> str:
+        """How tiles reach the stages, in words; empty without stages (``kernels/module/slots.cuh``)."""
+        if self.ring is None:
+            return ""
+        transposed = [slot.transposed for slot in self.ring.slots.values()]
+        size_bytes = DTYPE_BYTES[self.ring.variants[0].a.dtype]
+        word = max(size_bytes, _SHORTEST_COPY)
+        by_vectors = (
+            f"async copies of 16 bytes load tiles, or of {word} bytes where rows begin at other multiples of {word}, "
+            f"or threads load elements where a row has gaps{' or begins at an odd element' * (size_bytes < word)}"
+        )
+        by_elements = "async copies of single elements transpose tiles on their way"
+        texts = [by_vectors] * (not all(transposed)) + [by_elements] * any(transposed)
+        return "; ".join(texts)
+
+    @property
     def reverse_extra_bytes(self) -> int:
         """The same for its reverse pass, beyond the tiles and their gradients."""
         return self.reverse.answer.extra_bytes if isinstance(self.reverse, ReverseRing) else 0
@@ -139,12 +159,24 @@ def decide(
             continue
         accumulations, obstacles = _accumulations(module, function, loop, around, products, sums, arrays)
         pipeline, reasons = _pipeline(module, function, loop, accumulations, obstacles, ahead)
-        if pipeline is not None and loop.kind != "unrolled" and staged:
-            reasons.append(f"not more stages: {staged}")
+        has_functions = all(product.product.site in target.variants for product in products if product.product)
+        if loop.kind != "unrolled" and staged and (pipeline is not None or (has_functions and staged not in reasons)):
+            reasons.append(f"{'no' if pipeline is None else 'not more'} stages: {staged}")
+        if too_large := _too_large(module, function, target):
+            reasons.append(too_large)
         text = "; ".join(dict.fromkeys(reasons))
         decision = LoopDecision(function.label, loop, len(products), accumulations, pipeline, text)
         decisions.append(_with_reverse(module, function, decision, ahead, target))
     return tuple(decisions)
+
+
+def _too_large(module: ModuleTrace, function: FunctionTrace, target: LoopTarget) -> str:
+    """Why a kernel with a function's tiles cannot be launched; empty if it can, or if no product has a function."""
+    needed = sum(dict(function.frame).values()) + module.bytes_around(function.label)
+    limits = [shared_limit(variant.arch, variant.threads) for variant in target.variants.values()]
+    if not limits or needed <= min(limits):
+        return ""
+    return f"its tiles need {needed} bytes of shared memory, and a block has {min(limits)}, so a launch fails"
 
 
 def _with_reverse(
@@ -190,7 +222,8 @@ def _staged(
     found = ring.loop
     where = f"with {found.extra_bytes} bytes of extra shared memory" if found.extra_bytes else "in idle tiles"
     reason = f"{found.instruction} multiplies {found.stages} stages of {found.stage_bytes} bytes, {where}"
-    reasons = [text for text in (reason, target.obstacle, ring.obstacle) if text]
+    memory = f"a block has {found.shared_bytes} of {found.shared_limit} bytes of shared memory"
+    reasons = [text for text in (reason, memory, found.obstacle, target.obstacle, ring.obstacle) if text]
     if any(product.swapped for product in ring.products):
         reasons.append("it computes the transpose of C")
     pipeline = Pipeline((), accumulations, body.loads, ring)

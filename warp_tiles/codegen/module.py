@@ -117,6 +117,7 @@ class GeneratedModule:
                 decision.reverse_instructions,
                 decision.store_reason,
                 decision.operands,
+                decision.load_reason,
             )
             for decision in self._decide(functions, settings, suffix)
             for kernel in self.trace.kernels_of.get(decision.function, ())

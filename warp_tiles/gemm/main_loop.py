@@ -113,6 +113,9 @@ class MainLoop:
         extra_bytes: Bytes of shared memory that the kernel needs beyond its tiles.
         blocks: Resident blocks of a multiprocessor, as far as shared memory and the registers of a thread decide:
             those of its sums and operands, within the limit of the module.
+        shared_bytes: Bytes of shared memory of the function with its stages, and of the tiles around it.
+        shared_limit: Bytes that a block may have.
+        obstacle: Why it has no more stages; empty if more would not help, or if a setting fixes their number.
     """
 
     instruction: LoopInstruction
@@ -122,6 +125,9 @@ class MainLoop:
     stage_bytes: int
     extra_bytes: int
     blocks: int
+    shared_bytes: int
+    shared_limit: int
+    obstacle: str = ""
 
     @property
     def lag(self) -> int:

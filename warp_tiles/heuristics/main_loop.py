@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from warp_tiles.gemm.hardware import (
@@ -112,6 +113,8 @@ def _staged_products(variant: GemmVariant, families: Collection[InstructionFamil
     step = 16 if DTYPE_BYTES[dtype] == 2 else 8
     if variant.m % 16 or variant.n % 16 or variant.k % step:
         return f"{variant.size} is not a multiple of 16x16x{step}"
+    if not _fit_registers(variant):
+        return f"a thread has {_sum_registers(variant)} registers for sums, and {variant.size} needs {_sums(variant)}"
     if uses_fma(variant):
         return list(_fma_products(variant)) or f"{variant.threads} threads cannot share {variant.size}"
     if "wgmma" in families and (products := list(_warpgroup_products(variant))):
@@ -132,9 +135,13 @@ def _sums(variant: GemmVariant) -> int:
     return variant.m * variant.n // variant.threads * (DTYPE_BYTES[variant.c.dtype] // 4)
 
 
+def _sum_registers(variant: GemmVariant) -> int:
+    """Registers of a thread that sums may have."""
+    return min(THREAD_REGISTERS, REGISTERS // variant.threads) - OTHER_REGISTERS
+
+
 def _fit_registers(variant: GemmVariant) -> bool:
-    available = min(THREAD_REGISTERS, REGISTERS // variant.threads)
-    return _sums(variant) + OTHER_REGISTERS <= available
+    return _sums(variant) <= _sum_registers(variant)
 
 
 def _warpgroup_products(variant: GemmVariant) -> Iterator[StagedProduct]:
@@ -143,7 +150,7 @@ def _warpgroup_products(variant: GemmVariant) -> Iterator[StagedProduct]:
     wgmma reads 16-bit operands of any layout from shared memory, and tf32 operands if they are contiguous along K. If
     no grid gives each group a multiple of 64 rows of C, wgmma computes C^T = B^T A^T, whose rows are C's columns.
     """
-    if variant.arch != 90 or variant.threads % WARPGROUP or not _fit_registers(variant):
+    if variant.arch != 90 or variant.threads % WARPGROUP:
         return
     groups = variant.threads // WARPGROUP
     grids = [(groups_x, groups // groups_x) for groups_x in range(groups, 0, -1) if groups % groups_x == 0]
@@ -198,7 +205,7 @@ def _products_from_slots(
 
 def _warp_grids(variant: GemmVariant) -> Iterator[tuple[int, int]]:
     """Grids of warps, the one that reads the least shared memory first."""
-    if variant.arch < 80 or variant.threads % LANES or not _fit_registers(variant):
+    if variant.arch < 80 or variant.threads % LANES:
         return
     warps = variant.threads // LANES
     # a vector of tf32 that is contiguous along M or N has lines of four fragments
@@ -216,7 +223,7 @@ def _warp_grids(variant: GemmVariant) -> Iterator[tuple[int, int]]:
 
 def _fma_products(variant: GemmVariant) -> Iterator[StagedProduct]:
     """Products without tensor cores, the one whose lanes and warps read the fewest values first."""
-    if variant.arch < 80 or variant.threads % LANES or not _fit_registers(variant):
+    if variant.arch < 80 or variant.threads % LANES:
         return
     warps = variant.threads // LANES
     found = []
@@ -306,7 +313,8 @@ def main_loop(
         in_flight = choice.in_flight
         if in_flight is None:
             in_flight = int(is_overlapped and _is_possible(product, stages, 1, per_barrier))
-        found.append(MainLoop(product.instruction, stages, in_flight, per_barrier, stage_bytes, extra, blocks))
+        sizes = (stages, in_flight, per_barrier, stage_bytes, extra, blocks, total, limit)
+        found.append(MainLoop(product.instruction, *sizes))
     if not found:
         least = possible[0]
         needed = around_bytes + tile_bytes + extra_bytes_of(least * stage_bytes, idle_bytes, at_end)
@@ -316,7 +324,16 @@ def main_loop(
     without = _resident_blocks(variant, used, around_bytes + tile_bytes)
     is_free = choice.stages is None and choice.blocks is None and product.instruction != "wgmma"
     reason = _too_few_blocks(best, product, threads, without, or_two_buffers) if is_free else ""
-    return reason or best
+    return reason or replace(best, obstacle=_obstacle_to_more(best, found, possible))
+
+
+def _obstacle_to_more(best: MainLoop, found: Sequence[MainLoop], possible: Sequence[int]) -> str:
+    """Why a pipeline has no more stages, given all that fit and all numbers of stages that were tried."""
+    fuller = next((loop for loop in found if loop.stages > best.stages), None)
+    if fuller is not None:
+        return f"with {fuller.stages} stages {fuller.blocks} in place of {best.blocks} blocks would be resident"
+    more = next((stages for stages in possible if stages > best.stages), 0)
+    return f"{more} stages do not fit" if more else ""
 
 
 def _too_few_blocks(loop: MainLoop, product: StagedProduct, threads: int, without: int, or_two_buffers: bool) -> str:

@@ -156,6 +156,7 @@ class PlannedLoop:
         reverse_instructions: The instructions of these products.
         store: How the sums of a loop with stages reach an array, and why; empty without stages.
         operands: Registers of a thread that hold operands of ``fma``.
+        loads: How tiles reach the stages of a loop, also from arrays with unaligned rows; empty without stages.
     """
 
     kernel: str
@@ -172,6 +173,7 @@ class PlannedLoop:
     reverse_instructions: tuple[str, ...] = ()
     store: str = ""
     operands: int = 0
+    loads: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The fields that ``warp-tiles plan --json`` prints."""

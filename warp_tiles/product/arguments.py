@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.dtypes import DTYPES, DType
 from warp_tiles.heuristics.matmul_problem import Operand
-from warp_tiles.product.views import View, operand_view, view_of
+from warp_tiles.product.views import View, are_distinct, operand_view, view_of
 
 PRECISIONS = ("default", "tf32")
 _MOST_WORK: Any = 1_000_000  # of NumPy's search for a common address
@@ -188,7 +188,7 @@ def _checked_out(a: Any, b: Any, out: Any, dtype: DType, sums: DType) -> DType:
             f"{_described('out', out)}, and a is {dtype}",
             remedy=f"give out of dtype {' or '.join(dict.fromkeys((dtype, sums)))}",
         )
-    if 0 not in out.shape and any(stride == 0 and size > 1 for size, stride in zip(out.shape, out.strides)):
+    if not are_distinct(out):
         raise MatmulError(
             f"{_described('out', out)}, and its strides are {tuple(out.strides)}: elements share memory",
             remedy="give out memory for each element",

@@ -212,7 +212,7 @@ def _loops_table(loops: Sequence[Json]) -> Markup:
             element("code", f"{loop.get('file')}:{loop.get('line')}"),
             str(loop.get("products")),
             _treatment(loop),
-            _with_more(str(loop.get("reason") or ""), str(loop.get("store") or "")),
+            _with_more(str(loop.get("reason") or ""), "; ".join(filter(None, (loop.get("store"), loop.get("loads"))))),
             _with_more(str(loop.get("gradients") or ""), str(loop.get("reverse") or "")),
         )
         for loop in loops

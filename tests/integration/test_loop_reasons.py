@@ -1,0 +1,91 @@
+"""What the plan of a loop says about its memory, its number of stages and its loads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import warp_tiles
+from tests.integration.helpers import load
+from tests.staged_cases import FORMS, Case, with_type
+from warp_tiles.plan.planning import PlannedLoop
+
+pytestmark = pytest.mark.usefixtures("enabled")
+
+
+def planned(case: Case, arch: int, threads: int, main_loop: str = "auto") -> PlannedLoop:
+    module = load(case.text("multiply"), block_dim=threads)
+    with warp_tiles.override(main_loop=main_loop):
+        (loop,) = warp_tiles.plan(module, arch=arch, block_dim=threads).loops
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("tile", "arch", "threads", "stages", "reason"),
+    [
+        ((128, 128, 64), 90, 128, 3, "with 4 stages 1 in place of 2 blocks would be resident"),
+        ((128, 128, 64), 86, 256, 3, "a block has 99328 of 99328 bytes of shared memory; 4 stages do not fit"),
+        ((128, 256, 64), 90, 256, 4, "a block has 197632 of 230400 bytes of shared memory"),
+    ],
+)
+def test_why_there_are_no_more_stages(
+    tile: tuple[int, int, int], arch: int, threads: int, stages: int, reason: str
+) -> None:
+    loop = planned(Case(*tile, 512, 512, 512), arch, threads)
+    assert (loop.state, loop.stages) == ("pipelined", stages)
+    assert reason in loop.reason
+
+
+def test_a_start_value_keeps_the_memory_of_c() -> None:
+    case = replace(FORMS["start value"], m=128, n=256, k=64, rows=512, columns=512, depth=512)
+    assert planned(case, 90, 256).stages == 2
+
+
+def test_as_many_stages_as_are_useful_have_no_obstacle() -> None:
+    reason = planned(Case(128, 256, 64, 512, 512, 512), 90, 256).reason
+    assert "would be resident" not in reason
+    assert "do not fit" not in reason
+
+
+@pytest.mark.parametrize(
+    ("arch", "main_loop", "needed"),
+    [
+        (80, "auto", "no stages: 2 stages of 49152 bytes need"),
+        (90, "stages=5", "no stages: 5 stages of 49152 bytes need"),
+    ],
+)
+def test_a_loop_that_stays_as_it_is_says_why_it_has_no_stages(arch: int, main_loop: str, needed: str) -> None:
+    loop = planned(Case(128, 256, 64, 512, 512, 512), arch, 256, main_loop)
+    assert loop.state == "as_warp"
+    assert needed in loop.reason
+
+
+@pytest.mark.parametrize(("arch", "fails"), [(86, True), (120, True), (90, False)])
+def test_tiles_that_a_block_has_no_memory_for(arch: int, fails: bool) -> None:
+    loop = planned(Case(128, 128, 128, 512, 512, 512), arch, 256)
+    assert ("its tiles need 131072 bytes of shared memory" in loop.reason) is fails
+    assert loop.reason.endswith("so a launch fails") is fails
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "b_transposed", "loads"),
+    [
+        (
+            "float16", "default", False,
+            "async copies of 16 bytes load tiles, or of 4 bytes where rows begin at other multiples of 4, or threads "
+            "load elements where a row has gaps or begins at an odd element",
+        ),
+        (
+            "float64", "default", False,
+            "async copies of 16 bytes load tiles, or of 8 bytes where rows begin at other multiples of 8, or threads "
+            "load elements where a row has gaps",
+        ),
+        ("float32", "default", True, "async copies of single elements transpose tiles on their way"),
+    ],
+)  # fmt: skip
+def test_how_tiles_are_loaded(dtype: str, precision: str, b_transposed: bool, loads: str) -> None:
+    case = Case(128, 128, 16, 512, 512, 512, b_transposed=b_transposed)
+    (case,) = with_type({"": case}, dtype, precision).values()
+    assert planned(case, 90, 256).loads.endswith(loads)
+    assert planned(case, 90, 256, "two_buffers").loads == ""
