@@ -2,7 +2,8 @@
 
 Warp's own headers are compiled as device code, see ``native.py``. The compiler's thread sanitizer adds a call before
 each access to memory. ``grid/`` has the called functions: they check for races, bounds, alignment and unwritten memory.
-The bytes of a ``cp.async`` arrive when its thread waits for them, and not before.
+The bytes of a ``cp.async`` arrive when its thread waits for them, and not before. The bytes of a tensor copy arrive
+when a thread waits for its mbarrier.
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ from filelock import FileLock
 FOLDER = Path(__file__).resolve().parent
 _ASM = re.compile(r"\basm(?:\s+volatile)?\s*\(")
 _STRING = re.compile(r'"((?:\\.|[^"\\])*)"')
-_INSTRUCTION = re.compile(r"[\s{]*([\w.]+)([^;]*);?[\s}]*")
+_INSTRUCTION = re.compile(r"[\s{]*([\w.:]+)([^;]*);?[\s}]*")
+# The loop around an instruction: registers, labels and branches. It is emulated as a whole.
+_LOOP = re.compile(r"\.reg [^;]*;|\b\w+:(?=\s)|(?:@\w+ )?\bbra \w+;")
 _OPERAND = re.compile(r"%(\d+)|\b(\d+)\b")
 _EMULATED = re.compile(r"(?:inline void|^WT_\w+\()\s*(\w+)[(,]", re.MULTILINE)
 # g++ accepts this attribute only before the specifiers
@@ -78,8 +80,8 @@ def _call(statement: str) -> str:
     """The call that replaces an asm statement, whose text between the parentheses is given."""
     template, *operands = _split(statement)
     ptx = "".join(_STRING.findall(template)).replace("\\n", " ").replace("\\t", " ")
-    match = _INSTRUCTION.fullmatch(ptx)
-    name = match[1].replace(".", "_") if match else ""
+    match = _INSTRUCTION.fullmatch(_LOOP.sub("", ptx))
+    name = match[1].replace("::", "_").replace(".", "_") if match else ""
     if match is None or name not in emulated():
         instruction = " ".join(ptx.split())[:40].replace('"', "").replace("\\", "")
         return f'wt::emulator::fail("not emulated: {instruction}", __FILE__, __LINE__)'

@@ -22,6 +22,10 @@ STATEMENTS = {
     'asm volatile("{ atom.add.f64 %0,[%1],%2; }\\n" : "=d"(r) : __PTR(buf), "d"(value) : "memory");': (
         "wt_ptx::atom_add_f64(r, buf, value);"
     ),
+    'asm volatile("{\\n.reg .pred p;\\nW:\\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\\n"\n'
+    '"@p bra D;\\nbra W;\\nD:\\n}" : : "r"(mbarrier), "r"(parity) : "memory");': (
+        "wt_ptx::mbarrier_try_wait_parity_shared_cta_b64(mbarrier, parity);"
+    ),
     'asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));': (
         'wt::emulator::fail("not emulated: ex2.approx.f32 %0, %1;", __FILE__, __LINE__);'
     ),

@@ -22,6 +22,7 @@
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 #define __maxnreg__(...)
+#define __grid_constant__
 
 using size_t = decltype(sizeof(0));
 

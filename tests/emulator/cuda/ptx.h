@@ -47,6 +47,37 @@ inline void red_relaxed_gpu_global_add_noftz_v4_bf16x2(void* to, unsigned a, uns
     wt::emulator::vector_add_bf16x2(to, a, b, c, d);
 }
 
+// ---- tests/emulator/kernels/tensor_copy.cuh
+
+inline void mbarrier_init_shared_cta_b64(unsigned mbarrier, unsigned arrivals)
+{
+    wt::emulator::start_mbarrier(mbarrier, arrivals);
+}
+inline void mbarrier_inval_shared_cta_b64(unsigned mbarrier) { wt::emulator::end_mbarrier(mbarrier); }
+inline void fence_mbarrier_init_release_cluster() { wt::emulator::fence_mbarriers(); }
+inline void mbarrier_arrive_expect_tx_shared_cta_b64(unsigned mbarrier, unsigned bytes)
+{
+    wt::emulator::arrive_and_expect(mbarrier, bytes);
+}
+inline void mbarrier_try_wait_parity_shared_cta_b64(unsigned mbarrier, unsigned parity)
+{
+    wt::emulator::wait_for_phase(mbarrier, parity);
+}
+inline void prefetch_tensormap(const void* map) { wt::emulator::check_tensor_map(map); }
+
+#define WT_COPY_TENSOR(NAME, RANK)                                                                                     \
+    template <class... Numbers> inline void NAME(unsigned to, const void* map, Numbers... start_and_mbarrier)          \
+    {                                                                                                                  \
+        static_assert(sizeof...(Numbers) == RANK + 1, "as many coordinates as dimensions, and an mbarrier");           \
+        const int numbers[] = {int(start_and_mbarrier)...};                                                            \
+        wt::emulator::start_tensor_copy(to, map, unsigned(numbers[RANK]), numbers, RANK);                              \
+    }
+WT_COPY_TENSOR(cp_async_bulk_tensor_2d_shared_cluster_global_mbarrier_complete_tx_bytes, 2)
+WT_COPY_TENSOR(cp_async_bulk_tensor_3d_shared_cluster_global_mbarrier_complete_tx_bytes, 3)
+WT_COPY_TENSOR(cp_async_bulk_tensor_4d_shared_cluster_global_mbarrier_complete_tx_bytes, 4)
+WT_COPY_TENSOR(cp_async_bulk_tensor_5d_shared_cluster_global_mbarrier_complete_tx_bytes, 5)
+#undef WT_COPY_TENSOR
+
 // ---- warp_tiles/product/device_functions.py
 
 inline void prefetch_global_L2(const void* address)

@@ -66,6 +66,23 @@ void ByteStates::check_race(
                 + ", which " + verb + (here ? " it since the last barrier" : " it")};
 }
 
+// Throws Fault if a copy to a byte has not arrived, or if this thread does not know that it has.
+void ByteStates::check_copies(const Access& access, const char* byte, const State& state) const
+{
+    const char* reason = nullptr;
+    if (state.copy_pending) {
+        reason = state.arrival == 0 ? " has not arrived, because that thread has not waited"
+                                    : " has not arrived, because no thread has waited for its mbarrier";
+    } else if (!clock_.arrivals.is_visible(state.arrival, access.thread, clock_.warps)) {
+        const std::uint32_t waited = clock_.arrivals.first_wait(state.arrival);
+        if (waited == 0 || !clock_.is_past(waited))
+            reason = " has arrived, but this thread has not waited for its mbarrier";
+    }
+    if (reason)
+        throw Fault{access.text() + " at " + describe(byte) + ", where a " + (state.arrival ? "tensor copy of " : "copy of ")
+                    + name_of_thread(state.copier) + reason};
+}
+
 bool ByteStates::all_equal(std::ptrdiff_t offset, int bytes) const
 {
     if (bytes < 1 || offset < 0 || std::size_t(offset) + std::size_t(bytes) > states_.size()) return false;
@@ -83,14 +100,14 @@ void ByteStates::access(const Access& access, AccessKind kind, const void* addre
     for (int i = 0; i < (equal ? 1 : access.bytes); ++i) {
         const char* const byte = static_cast<const char*>(address) + i;
         State& state = states_[offset_of(byte)];
-        if (state.copy_pending)
-            throw Fault{access.text() + " at " + describe(byte) + ", where a copy of " + name_of_thread(state.copier)
-                        + " has not arrived, because that thread has not waited"};
+        if (state.copy_pending || state.arrival != 0) check_copies(access, byte, state);
+        if (state.content == Content::mbarrier && kind != AccessKind::mbarrier)
+            throw Fault{access.text() + " at " + describe(byte) + ", which is an mbarrier"};
         if (kind != AccessKind::write && !state.initialised)
             throw Fault{access.text() + " of unwritten memory at " + describe(byte)};
         if (!(kind == AccessKind::atomic && state.atomic))
             check_race(access, byte, state.write_time, state.writer, state.write_warp_time, "wrote");
-        if (kind == AccessKind::read) {
+        if (kind == AccessKind::read || kind == AccessKind::mbarrier) {
             const bool first =
                 state.read_time != now || clock_.warps.is_past(state.reader, state.read_warp_time, access.thread);
             state.reader = first ? thread : Accessors::joined(state.reader, access.thread);
@@ -100,7 +117,8 @@ void ByteStates::access(const Access& access, AccessKind kind, const void* addre
             check_race(access, byte, state.read_time, state.reader, state.read_warp_time, "read");
             state.initialised = true;
             state.atomic = kind == AccessKind::atomic;
-            state.stored = true;
+            state.content = Content::stored;
+            state.arrival = 0;
             state.proxy_fences = proxy_fences_[std::size_t(thread)];
             state.writer = thread;
             state.write_time = now;
@@ -116,7 +134,7 @@ void ByteStates::start_copy(const Access& access, const void* address, int align
     for (int i = 0; i < access.bytes; ++i) {
         State& state = states_[offset_of(address) + i];
         state.copy_pending = true;
-        state.stored = false;
+        state.content = Content::copied;
         state.copier = std::int16_t(access.thread);
     }
 }
@@ -125,10 +143,43 @@ void ByteStates::check_proxy(const Access& access, const void* address) const
 {
     for (int i = 0; i < access.bytes; ++i) {
         const State& state = states_[offset_of(address) + i];
-        if (state.stored && state.proxy_fences == proxy_fences_[std::size_t(state.writer)])
+        if (state.content == Content::stored && state.proxy_fences == proxy_fences_[std::size_t(state.writer)])
             throw Fault{access.text() + " at " + describe(address) + " was stored by " + name_of_thread(state.writer)
                         + " without fence.proxy.async"};
     }
+}
+
+void ByteStates::start_tensor_copy(const Access& access, const void* address, std::int32_t phase)
+{
+    start_copy(access, address, 1);
+    for (int i = 0; i < access.bytes; ++i) states_[offset_of(address) + i].arrival = phase;
+}
+
+// The writer is no thread, so the bytes do not race with a thread's accesses.
+void ByteStates::end_tensor_copy(const void* address, int bytes)
+{
+    for (int i = 0; i < bytes; ++i) {
+        State& state = states_[offset_of(address) + i];
+        state.copy_pending = false;
+        state.write_time = 0;
+    }
+}
+
+void ByteStates::start_mbarrier(const Access& access, const void* address)
+{
+    this->access(access, AccessKind::write, address, access.bytes);
+    set_content(address, access.bytes, Content::mbarrier);
+}
+
+void ByteStates::end_mbarrier(const Access& access, const void* address)
+{
+    set_content(address, access.bytes, Content::stored);
+    this->access(access, AccessKind::write, address, access.bytes);
+}
+
+void ByteStates::set_content(const void* address, int bytes, Content content)
+{
+    for (int i = 0; i < bytes; ++i) states_[offset_of(address) + i].content = content;
 }
 
 void ByteStates::end_copy(int thread, const void* address, int bytes)

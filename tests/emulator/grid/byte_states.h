@@ -11,13 +11,14 @@
 #include <type_traits>
 #include <vector>
 
+#include "grid/arrivals.h"
 #include "grid/fences.h"
 #include "machine/memory.h"
 #include "machine/warp_times.h"
 
 namespace wt::emulator {
 
-enum class AccessKind { read, write, atomic };
+enum class AccessKind { read, write, atomic, mbarrier };  // mbarrier: an instruction that takes an mbarrier
 
 // A logical clock that advances at each barrier and each block. Barriers order the accesses of a block's threads. Only
 // fences and atomic operations order the accesses of two blocks.
@@ -32,6 +33,7 @@ public:
     {
         block_ = ++now_;
         warps.reset();
+        arrivals.reset();
         fences.start_block(block_);
     }
     void pass_barrier() { ++now_; }
@@ -45,6 +47,7 @@ public:
     }
 
     WarpTimes warps;
+    Arrivals arrivals;
     Fences fences;
 
 private:
@@ -70,18 +73,30 @@ public:
     void start_copy(const Access& access, const void* address, int alignment);
     void end_copy(int thread, const void* address, int bytes);
 
+    // The same for a tensor copy, and the phase that the copy belongs to. Threads that wait for it may access the bytes then.
+    void start_tensor_copy(const Access& access, const void* address, std::int32_t phase);
+    void end_tensor_copy(const void* address, int bytes);
+
+    // Makes eight bytes an mbarrier, which only its own instructions may access, or ends it.
+    void start_mbarrier(const Access& access, const void* address);
+    void end_mbarrier(const Access& access, const void* address);
+
     // Notes a thread's fence.proxy.async, and checks that one follows the stores that wgmma sees. Async copies need none.
     void fence_proxy(int thread) { ++proxy_fences_[std::size_t(thread)]; }
     void check_proxy(const Access& access, const void* address) const;
+    std::uint32_t proxy_fences(int thread) const { return proxy_fences_[std::size_t(thread)]; }
 
     // Returns for example "shared memory, byte 16".
     std::string describe(const void* address) const;
 
 private:
+    enum class Content : unsigned char { copied, stored, mbarrier };
     struct State {
         std::int16_t region = -1;
         std::int16_t writer = 0, reader = 0, copier = 0;
-        bool initialised = false, atomic = false, copy_pending = false, stored = false;
+        bool initialised = false, atomic = false, copy_pending = false;
+        Content content = Content::copied;
+        std::int32_t arrival = 0;  // the phase of a tensor copy to this byte, or 0
         std::uint32_t proxy_fences = 0;  // of the writer, before it stored
         std::uint32_t write_time = 0, read_time = 0;  // 0 means never
         std::uint32_t write_warp_time = 0, read_warp_time = 0;
@@ -96,6 +111,8 @@ private:
     // True if these bytes have equal states.
     bool all_equal(std::ptrdiff_t offset, int bytes) const;
     void check_bounds(const Access& access, const void* address, int alignment, int bytes) const;
+    void check_copies(const Access& access, const char* byte, const State& state) const;
+    void set_content(const void* address, int bytes, Content content);
     void check_race(const Access& access, const void* address, std::uint32_t time, int other, std::uint32_t warp_time,
                     const char* verb) const;
 

@@ -59,9 +59,11 @@ std::string Grid::run(const GridLaunch& launch)
         static_states_.add_region("static memory", 0, std::size_t(&_end - &__data_start), true);
         copies_.assign(std::size_t(launch.threads), {});
         commits_.assign(std::size_t(launch.threads), 0);
+        tensor_copies_.start_block(window_ - shared_start);
         products_.assign(std::size_t(launch.threads + warp_lanes - 1) / warp_lanes, {});
         try {
             run_threads(launch.threads, launch.sm);
+            tensor_copies_.end_block();
             for (const AsyncProducts& products : products_)
                 if (!products.empty()) throw Fault{"the kernel ends while products are in flight"};
         } catch (const Fault& fault) {
@@ -177,6 +179,30 @@ void Grid::run_async(Kind kind, int warp, const WarpOperands& lanes)
         products.commit();
     else
         products.wait(lanes[0]->mask, reader);
+}
+
+namespace {
+
+unsigned mbarrier_of(const Operands& wait) { return *static_cast<const unsigned*>(wait.a); }
+
+}  // namespace
+
+void Grid::wait_for_phase(unsigned mbarrier, unsigned parity)
+{
+    bool complete = false;
+    with_tensor_copies([&](TensorCopies& copies, int thread) {
+        copies.begin_wait(thread, mbarrier, parity);
+        complete = copies.is_complete(mbarrier, parity);
+    });
+    if (!complete) collective(Kind::mbarrier_wait, {nullptr, &mbarrier, nullptr, int(parity)});
+    with_tensor_copies([&](TensorCopies& copies, int thread) { copies.end_wait(thread, mbarrier); });
+}
+
+bool Grid::has_completed(const Operands& wait) { return tensor_copies_.is_complete(mbarrier_of(wait), unsigned(wait.mask)); }
+
+std::string Grid::describe_wait(int thread, const Operands& wait) const
+{
+    return tensor_copies_.describe_wait(thread, mbarrier_of(wait));
 }
 
 bool Grid::is_global(const void* address) const

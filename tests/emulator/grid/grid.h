@@ -10,6 +10,7 @@
 #include "machine/threads.h"
 #include "grid/byte_states.h"
 #include "grid/module.h"
+#include "grid/tensor_copies.h"
 #include "grid/wgmma.h"
 
 namespace wt::emulator {
@@ -51,6 +52,10 @@ public:
     void commit_copies();
     void wait_for_copies(int pending = 0);  // groups that may stay pending
 
+    // Runs an operation of mbarriers and tensor copies, which are as in tensor_copies.h.
+    template <class Act> void with_tensor_copies(Act&& act);
+    void wait_for_phase(unsigned mbarrier, unsigned parity);
+
     bool is_global(const void* address) const;
     bool is_shared(const void* address) const;
     unsigned long shared_address(const void* pointer) const;
@@ -69,6 +74,8 @@ private:
     void body() override;
     void resumed(int thread) override;
     void run_async(Kind kind, int warp, const WarpOperands& lanes) override;
+    bool has_completed(const Operands& wait) override;
+    std::string describe_wait(int thread, const Operands& wait) const override;
 
     ByteStates& states_of_templates(const void* address);
     int read(const Access& access, const void* address, void* to) override;
@@ -88,7 +95,16 @@ private:
     std::vector<std::vector<Copy>> copies_;  // pending copies of each thread
     std::vector<int> commits_;                // groups of copies that each thread has made
     std::vector<AsyncProducts> products_;     // of each warp
+    TensorCopies tensor_copies_{clock_, shared_states_, array_states_};
 };
+
+template <class Act> void Grid::with_tensor_copies(Act&& act)
+{
+    guarded([&] {
+        if (launch_.sm < 90) throw Fault{name_of_thread(thread_index()) + ": mbarriers and tensor copies need sm_90"};
+        act(tensor_copies_, thread_index());
+    });
+}
 
 extern Grid* grid;
 

@@ -61,10 +61,13 @@ int answer(std::FILE* in, std::FILE* out)
         array.offset = reader.number();
         array.size = reader.number();
     }
-    std::vector<std::vector<std::uint64_t>> arguments(reader.number());  // as 64-bit words, for alignment
+    struct alignas(64) Line {  // the largest alignment of an argument, that of a tensor map
+        char bytes[64];
+    };
+    std::vector<std::vector<Line>> arguments(reader.number());
     for (auto& argument : arguments) {
         const std::size_t size = reader.number();
-        argument.resize((size + 7) / 8);
+        argument.resize((size + sizeof(Line) - 1) / sizeof(Line));
         reader.bytes(argument.data(), size);
         launch.arguments.push_back(argument.data());
     }

@@ -88,4 +88,32 @@ void start_copy(unsigned to, const void* from, int bytes, int valid_bytes)
 void commit_copies() { grid->commit_copies(); }
 void wait_for_copies(int pending) { grid->wait_for_copies(pending); }
 
+void start_mbarrier(unsigned mbarrier, unsigned arrivals)
+{
+    grid->with_tensor_copies([&](TensorCopies& copies, int thread) { copies.initialize(thread, mbarrier, arrivals); });
+}
+void end_mbarrier(unsigned mbarrier)
+{
+    grid->with_tensor_copies([&](TensorCopies& copies, int thread) { copies.invalidate(thread, mbarrier); });
+}
+void fence_mbarriers()
+{
+    grid->with_tensor_copies([](TensorCopies& copies, int thread) { copies.fence(thread); });
+}
+void arrive_and_expect(unsigned mbarrier, unsigned bytes)
+{
+    grid->with_tensor_copies([&](TensorCopies& copies, int thread) { copies.arrive(thread, mbarrier, bytes); });
+}
+void wait_for_phase(unsigned mbarrier, unsigned parity) { grid->wait_for_phase(mbarrier, parity); }
+void start_tensor_copy(unsigned to, const void* map, unsigned mbarrier, const int* start, int rank)
+{
+    grid->with_tensor_copies([&](TensorCopies& copies, int thread) {
+        copies.copy(thread, to, map, grid->is_global(map), mbarrier, start, rank);
+    });
+}
+void check_tensor_map(const void* map)
+{
+    grid->with_tensor_copies([&](TensorCopies&, int) { TensorMap::at(map); });
+}
+
 }  // namespace wt::emulator

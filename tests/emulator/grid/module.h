@@ -46,6 +46,15 @@ void start_copy(unsigned to, const void* from, int bytes, int valid_bytes);
 void commit_copies();
 void wait_for_copies(int pending = 0);  // groups that may stay pending; 0 waits for all copies
 
+// mbarriers and tensor copies, whose bytes arrive in wait_for_phase() and not before
+void start_mbarrier(unsigned mbarrier, unsigned arrivals);
+void end_mbarrier(unsigned mbarrier);
+void fence_mbarriers();
+void arrive_and_expect(unsigned mbarrier, unsigned bytes);
+void wait_for_phase(unsigned mbarrier, unsigned parity);
+void start_tensor_copy(unsigned to, const void* map, unsigned mbarrier, const int* start, int rank);
+void check_tensor_map(const void* map);
+
 // A function that every thread of the grid calls with the addresses of its arguments
 struct ModuleKernel {
     const char* name;

@@ -31,6 +31,7 @@ const char* name_of(Kind kind)
     case Kind::wgmma: return "wgmma.mma_async";
     case Kind::wgmma_commit: return "wgmma.commit_group";
     case Kind::wgmma_wait: return "wgmma.wait_group";
+    case Kind::mbarrier_wait: return "mbarrier.try_wait";
     case Kind::exit: return "the end";
     }
     return "?";

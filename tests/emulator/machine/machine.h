@@ -28,6 +28,7 @@ enum class Kind : int {
     wgmma,         // result: the sums, a: an AsyncProduct, b: the lane's four registers of A, or null
     wgmma_commit,
     wgmma_wait,    // mask: groups that may stay pending
+    mbarrier_wait, // a: the 32-bit address, mask: the parity. Each thread waits alone.
     exit,
 };
 

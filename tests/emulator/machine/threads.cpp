@@ -34,9 +34,18 @@ void Threads::run_threads(int count, int sm)
         thread->started = false;
     }
     for (;;) {
-        int ended = 0;
-        for (int warp = 0; warp < warp_count(); ++warp) ended += run_warp(warp) ? 1 : 0;
+        int ended = 0, at_mbarrier = 0;
+        moved_ = false;
+        for (int warp = 0; warp < warp_count(); ++warp) {
+            const Progress progress = run_warp(warp);
+            ended += progress == Progress::ended;
+            at_mbarrier += progress == Progress::at_mbarrier;
+        }
         if (ended == warp_count()) return;
+        if (at_mbarrier != 0) {  // another warp may have completed the phase
+            if (!moved_) report_deadlock();
+            continue;
+        }
         if (ended != 0) {
             int waiting = 0, gone = 0;
             for (int i = 0; i < count_; ++i) (threads_[i]->waits_for == Kind::exit ? gone : waiting) = i;
@@ -48,25 +57,38 @@ void Threads::run_threads(int count, int sm)
     }
 }
 
-// Runs a warp up to the next block barrier or its end. Returns true at its end.
-bool Threads::run_warp(int warp)
+// Runs a warp up to the next block barrier, to a phase of an mbarrier that is not complete, or to its end.
+Threads::Progress Threads::run_warp(int warp)
 {
     const int first = warp * warp_lanes;
     for (;;) {
-        for (int lane = 0; lane < lane_count(warp); ++lane)
-            if (threads_[first + lane]->waits_for == Kind::none) run_lane(first + lane);
+        bool at_mbarrier = false;
+        for (int lane = 0; lane < lane_count(warp); ++lane) {
+            Thread& thread = *threads_[first + lane];
+            if (thread.waits_for == Kind::mbarrier_wait && has_completed(thread.operands)) thread.waits_for = Kind::none;
+            if (thread.waits_for == Kind::none) run_lane(first + lane);
+            at_mbarrier = at_mbarrier || thread.waits_for == Kind::mbarrier_wait;
+        }
         wavefronts.match();
+        if (at_mbarrier) return Progress::at_mbarrier;
         const Kind kind = awaited_collective(warp);
-        if (kind == Kind::exit) return true;
-        if (kind == Kind::barrier) return false;
+        if (kind == Kind::exit) return Progress::ended;
+        if (kind == Kind::barrier) return Progress::at_barrier;
         run_collective(kind, warp);
         for (int lane = 0; lane < lane_count(warp); ++lane) threads_[first + lane]->waits_for = Kind::none;
     }
 }
 
+void Threads::report_deadlock() const
+{
+    for (int i = 0; i < count_; ++i)
+        if (threads_[i]->waits_for == Kind::mbarrier_wait) throw Fault{describe_wait(i, threads_[i]->operands)};
+}
+
 void Threads::run_lane(int thread)
 {
     Thread& self = *threads_[thread];
+    moved_ = true;
     current_ = thread;
     resumed(thread);
     if (self.started) {
@@ -136,6 +158,9 @@ void Threads::run_async(Kind kind, int, const WarpOperands&)
 {
     throw Fault{std::string(name_of(kind)) + " is emulated in modules alone"};
 }
+
+bool Threads::has_completed(const Operands&) { throw Fault{"mbarriers are emulated in modules alone"}; }
+std::string Threads::describe_wait(int, const Operands&) const { return ""; }
 
 void Threads::collective(Kind kind, const Operands& operands)
 {

@@ -58,6 +58,10 @@ protected:
     // Runs an asynchronous product of a warp, or waits for some. Throws Fault.
     virtual void run_async(Kind kind, int warp, const std::array<const Operands*, warp_lanes>& lanes);
 
+    // True if a thread that waits for an mbarrier may continue. The other describes such a wait if it never ends. Throws Fault.
+    virtual bool has_completed(const Operands& wait);
+    virtual std::string describe_wait(int thread, const Operands& wait) const;
+
     // Runs `count` threads to their end. Throws Fault.
     void run_threads(int count, int sm);
 
@@ -70,9 +74,13 @@ private:
         bool started = false;
     };
 
+    // How far a warp has come
+    enum class Progress { at_mbarrier, at_barrier, ended };
+
     static void thread_main(void* thread);
     void run_lane(int thread);
-    bool run_warp(int warp);
+    Progress run_warp(int warp);
+    void report_deadlock() const;
     Kind awaited_collective(int warp) const;
     void run_collective(Kind kind, int warp);
 
@@ -83,6 +91,7 @@ private:
     std::vector<std::unique_ptr<Thread>> threads_;
     int count_ = 0;
     int sm_ = 0;  // compute capability, e.g. 90
+    bool moved_ = false;  // true if a thread has run since the warps last had their turns
     int current_ = -1;
     std::string fault_;
 };
