@@ -64,6 +64,9 @@ def loop_rate(tile: str) -> float:
     return float(row["tflops"]["tiles"])
 
 
+F32_LOOP, F64_LOOP = "float32 4096 128x128x16 128", "float64 4096 128x64x16 128"
+
+
 def cublas_rates() -> list[float]:
     rates = [row["tflops"]["cublas"] for row in at("loops", "rows") if row["name"].startswith("float16 4096")]
     return [min(rates), max(rates)]
@@ -78,7 +81,13 @@ def counted(name: str, *fields: str) -> list[float]:
 
 def stalls() -> list[float]:
     """Stalls in dispatch of the fp32 loop, as a ratio to those of cuBLAS."""
-    ours, theirs = (counted(name, "stalls")[0]["dispatch_stall"] for name in ("float32 ", "cublas float32"))
+    ours, theirs = (counted(name, "stalls")[0]["dispatch_stall"] for name in (F32_LOOP, "cublas float32"))
+    return [ours / theirs]
+
+
+def waits_of_fp64() -> list[float]:
+    """Stalls of the fp64 loop at the short scoreboard, as a ratio to those of cuBLAS."""
+    ours, theirs = (counted(name, "stalls")[0]["short_scoreboard"] for name in (F64_LOOP, "cublas float64"))
     return [ours / theirs]
 
 
@@ -140,11 +149,15 @@ def limits() -> list[Figures]:
     rows = {
         "bf16, 4096": ("product bfloat16 4096x", "tensor_pipe_percent"),
         "fp16, 8192": ("product float16 8192x", "tensor_pipe_percent"),
+        "tf32, 4096": ("product tf32", "tensor_pipe_percent"),
         "fp32, 4096": ("product float32 4096x", "issue_percent"),
         "fp64, 4096": ("product float64 4096x", "tensor_pipe_percent"),
         "gradient of A, fp16, 4096": ("backward float16", "tensor_pipe_percent"),
-        "batch of 1024, 256 wide, fp16": ("product float16 1024", "memory_percent"),
-        "batch of 1024, 256 wide, fp32": ("product float32 1024", "issue_percent"),
+        "batch of 1024, 64 wide, fp16": ("product float16 1024 x 64x", "memory_percent"),
+        "... 128 wide": ("product float16 1024 x 128x", "memory_percent"),
+        "... 256 wide": ("product float16 1024 x 256x", "memory_percent"),
+        "batch of 1024, 64 wide, fp32": ("product float32 1024 x 64x", "issue_percent"),
+        "... 256 wide, fp32": ("product float32 1024 x 256x", "issue_percent"),
         "layer with bias and GELU, fp16": ("layer float16", "tensor_pipe_percent"),
     }
     units = {"tensor_pipe_percent": "tensor cores", "issue_percent": "issue slots", "memory_percent": "memory"}
@@ -189,10 +202,17 @@ DESIGN_FIGURES = [
     Figures(LOOPS, "of 128x256, tensor cores work in {} % of the cycles, and\nwith cuBLAS in {} %",
             lambda: [*counted("float16 4096 128x256x64", "tensor_pipe_percent"),
                      *counted("cublas float16", "tensor_pipe_percent")]),
-    Figures(LOOPS, "For fp64, tensor cores work in {} % of the cycles, and with cuBLAS in {} %",
-            lambda: [*counted("float64", "tensor_pipe_percent"), *counted("cublas float64", "tensor_pipe_percent")]),
-    Figures(LOOPS, "schedulers issue in {} % of the cycles, and with cuBLAS in {} %",
-            lambda: [*counted("float32", "issue_percent"), *counted("cublas float32", "issue_percent")]),
+    Figures(LOOPS, "For fp64 and tiles of 128x64, tensor cores work in {} % of the cycles with 128 threads, in {} % "
+            "with 256, and with cuBLAS in {} %",
+            lambda: [value for name in (F64_LOOP, "float64 4096 128x64x16 256", "cublas float64")
+                     for value in counted(name, "tensor_pipe_percent")]),
+    Figures(LOOPS, "Warps of a scheduler wait {} times as often for shared memory", waits_of_fp64),
+    Figures(LOOPS, "schedulers issue in {} % of the cycles with tiles of 128x128 and of 128x256, and with cuBLAS in "
+            "{} %",
+            lambda: [*counted(F32_LOOP, "issue_percent"), *counted("cublas float32", "issue_percent")]),
+    Figures("docs/matmul.md", "from shared memory: {} warps of a scheduler in each cycle in which it issues, and {} "
+            "with cuBLAS",
+            lambda: [counted(f"{side} product tf32", "stalls")[0]["short_scoreboard"] for side in ("matmul", "torch")]),
     Figures(LOOPS, "Stalls in dispatch are {} times as frequent", stalls),
     Figures(LOOPS, "use {} % of the L2 cache's", lambda: counted("float16 4096 64x64x64 128", "l2_bytes_percent")),
     *bound_rows(),
