@@ -31,6 +31,16 @@ def of_half(x: wp.float16):
     return x
 
 
+@wp.func
+def to_integer(x: float):
+    return int(x)
+
+
+@wp.func
+def to_nothing(x: float):
+    y = x + 1.0  # noqa: F841
+
+
 def refused(*arguments: Any, error: type[Exception] = MatmulError, **options: Any) -> str:
     """The message of the error that a call raises."""
     with pytest.raises(error) as caught:
@@ -182,6 +192,16 @@ def test_epilogues_that_are_no_functions_of_warp(value: Any) -> None:
 @pytest.mark.parametrize("function", [plus, of_half, wp.max], ids=lambda function: function.key)
 def test_epilogues_with_other_arguments(function: Any) -> None:
     assert f"epilogue {function.key} takes no single argument of type float32" in refused(A, B, epilogue=function)
+
+
+@pytest.mark.parametrize("function", [to_integer, to_nothing], ids=lambda function: function.key)
+def test_epilogues_with_other_results(function: Any) -> None:
+    out = zeros(3, 5)
+    out.fill_(7.0)
+    message = refused(A, B, out, epilogue=function)
+    assert message.startswith(f"the kernel with epilogue {function.key} cannot be built")
+    assert "write it as a function of one float32 that returns one float32\nLog:\nError while parsing" in message
+    assert (out.numpy() == 7.0).all()
 
 
 def test_an_epilogue_of_float64() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from warp_tiles.errors import MatmulError
+from warp_tiles.errors import MatmulError, WarpTilesError
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.main_loop import AUTO, LoopChoice
 from warp_tiles.heuristics.matmul import choose_matmul, most_blocks, pipeline_of
@@ -231,14 +231,34 @@ def configuration(call: MatmulCall, device: Any) -> MatmulConfig:
 def _holder(call: MatmulCall, alias: str) -> list[Multiplication]:
     import warp as wp
 
-    return [Multiplication(call, wp.get_device(alias))]
+    return [_built(call, wp.get_device(alias))]
+
+
+def _built(call: MatmulCall, device: Any) -> Multiplication:
+    """A product on a device.
+
+    Raises:
+        MatmulError: Its kernels cannot be built with its epilogue.
+    """
+    try:
+        return Multiplication(call, device)
+    except WarpTilesError:
+        raise
+    except Exception as error:
+        if call.epilogue is None:
+            raise
+        raise MatmulError(
+            f"the kernel with epilogue {call.epilogue.key} cannot be built",
+            remedy=f"write it as a function of one {call.sums} that returns one {call.sums}",
+            log=str(error),
+        ) from error
 
 
 def prepared(call: MatmulCall, device: Any) -> Multiplication:
     """The product on a device. It is prepared once, and again after its module was modified."""
     holder = _holder(call, device.alias)
     if not holder[0].is_current():
-        holder[0] = Multiplication(call, device)
+        holder[0] = _built(call, device)
     return holder[0]
 
 
