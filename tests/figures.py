@@ -197,6 +197,8 @@ FIGURES = [
     Figures(MEASURED, "{} could not be compared",
             lambda: [at("random_kernels", "refused") + at("random_kernels", "crashed")]),
     Figures(MEASURED, "it is {} of that at commit", lambda: [at("planning", "ratio")]),
+    Figures(MEASURED, "takes {} to {} of its time at commit",
+            lambda: [edge(row["ratio"] for row in at("cold_loops", "rows")) for edge in (min, max)]),
     Figures("CONTRIBUTING.md", "{} of {} were killed", lambda: [at("mutations", "killed"), at("mutations", "total")]),
     # policies
     Figures(POLICY, "| `fast` | as warp_tiles (`mma`) | {} s |",
