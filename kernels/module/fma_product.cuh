@@ -98,6 +98,22 @@ template <class P> struct FmaProduct {
         }
     }
 
+    // The same with the values of a row-major C
+    static inline __device__ void start(Sums& sums, const float* c)
+    {
+        start(sums);
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+            for (int j = 0; j < COLS; j += B::WIDTH) {
+                const int row = first_row() + A::line_of(i, lane_m()), column = first_col() + B::line_of(j, lane_n());
+                const auto found = wt::arch::load<B::WIDTH>(c + row * P::n + column);
+#pragma unroll
+                for (int next = 0; next < B::WIDTH; ++next)
+                    sums.values[i][j + next] = found.at[next];
+            }
+    }
+
     static __forceinline__ __device__ void add(Sums& sums, unsigned a, unsigned b)
     {
 #pragma unroll 1

@@ -109,6 +109,60 @@ inline __device__ void put_columns(const wt::f32 (&sums)[ROWS / 8][4], float* c,
         }
 }
 
+// Reads neighbouring sums from C.
+template <class T, class... Sums> inline __device__ void take(const T* from, Sums&... sums)
+{
+    const wt::Vector<T, sizeof...(Sums)> found = wt::arch::load<sizeof...(Sums)>(from);
+    int i = 0;
+    ((sums = found.at[i++]), ...);
+}
+
+// Reads the sums of 16 rows from a row-major C, in the order in which put_rows() writes them.
+template <int COLS, int LD> inline __device__ void take_rows(wt::f32 (&sums)[COLS / 8][4], const float* c, int row, int col)
+{
+    constexpr int BLOCKS = COLS % 32 == 0 ? 4 : 1;
+    const int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
+    const int order = BLOCKS == 4 ? group % 4 : 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float* const line = c + (row + group + 8 * half) * LD + col + 2 * quarter;
+#pragma unroll
+        for (int j = 0; j < COLS / 8; j += BLOCKS) {
+            float x[4], y[4];
+#pragma unroll
+            for (int i = 0; i < BLOCKS; ++i)
+                take(line + 8 * (j + (i ^ order)), x[i], y[i]);
+            if constexpr (BLOCKS == 4) {
+                exchange<1>(x, order);
+                exchange<1>(y, order);
+                exchange<2>(x, order);
+                exchange<2>(y, order);
+            }
+#pragma unroll
+            for (int i = 0; i < BLOCKS; ++i) {
+                sums[j + i][2 * half] = x[i];
+                sums[j + i][2 * half + 1] = y[i];
+            }
+        }
+    }
+}
+
+// Reads the sums of 16 columns from a row-major C, in the order in which put_columns() writes them.
+template <int ROWS, int LD> inline __device__ void take_columns(wt::f32 (&sums)[ROWS / 8][4], const float* c, int row, int col)
+{
+    const int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
+    const bool later = quarter % 2 != 0;
+#pragma unroll
+    for (int j = 0; j < ROWS / 8; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const float* const line = c + (row + 8 * j + 2 * quarter + e) * LD + col + group;
+            const float first = line[later ? 8 : 0], second = line[later ? 0 : 8];
+            sums[j][e] = later ? second : first;
+            sums[j][2 + e] = later ? first : second;
+        }
+}
+
 // 16 rows of sums in shared memory, through which the lanes of a warp exchange them. WORDS words stand for two neighbouring sums. A lane
 // writes such words and reads whole vectors. The vectors of a row are permuted by XOR, so that lanes of other rows write to other
 // banks, if the number of vectors is a multiple of eight.

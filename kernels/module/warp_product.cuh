@@ -45,6 +45,19 @@ template <class P> struct WarpProduct {
         clear(sums.bs);
     }
 
+    // The same with the values of a row-major C
+    static inline __device__ void start(Sums& sums, const Sum* c)
+    {
+        start(sums);
+        if constexpr (A::IN_ORDER && B::IN_ORDER) {
+#pragma unroll
+            for (int i = 0; i < ROWS / 16; ++i)
+                take_rows<COLS, P::n>(sums.values[i], c, first_row() + 16 * i, first_col());
+        } else {
+            each(sums, [c](int row, int column, auto&... values) { take(c + row * P::n + column, values...); });
+        }
+    }
+
     static __forceinline__ __device__ void add(Sums& sums, unsigned a, unsigned b)
     {
 #pragma unroll
@@ -74,27 +87,14 @@ template <class P> struct WarpProduct {
     // Calls act(row, column, vector) for neighbouring sums of a row of C.
     template <class Act> static __forceinline__ __device__ void visit(const Sums& sums, const Act& act)
     {
-        const auto& values = sums.values;
-        const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+        if constexpr (A::IN_ORDER && B::IN_ORDER) {
 #pragma unroll
-        for (int i = 0; i < ROWS / 16; ++i) {
-            if constexpr (A::IN_ORDER && B::IN_ORDER) {
-                visit_rows<COLS>(values[i], first_row() + 16 * i, first_col(), act);
-            } else {
-#pragma unroll
-                for (int j = 0; j < COLS / 8; ++j)
-#pragma unroll
-                    for (int e = 0; e < 2; ++e) {
-                        const int column = first_col() + B::line_of(j, 2 * q + e);
-                        const int row = first_row() + A::line_of(i, 0, g), next = first_row() + A::line_of(i, 1, g);
-                        if constexpr (SWAPPED) {
-                            act(column, row, wt::Vector<Sum, 2> {values[i][j][e], values[i][j][2 + e]});
-                        } else {
-                            act(row, column, wt::Vector<Sum, 1> {values[i][j][e]});
-                            act(next, column, wt::Vector<Sum, 1> {values[i][j][2 + e]});
-                        }
-                    }
-            }
+            for (int i = 0; i < ROWS / 16; ++i)
+                visit_rows<COLS>(sums.values[i], first_row() + 16 * i, first_col(), act);
+        } else {
+            each(sums, [&act](int row, int column, auto... values) {
+                act(row, column, wt::Vector<Sum, sizeof...(values)> {values...});
+            });
         }
     }
 
@@ -108,6 +108,28 @@ template <class P> struct WarpProduct {
     }
 
 private:
+    // Calls act(row, column, values...) for one sum, or for two neighbouring ones of a row of C.
+    template <class S, class Act> static __forceinline__ __device__ void each(S& sums, const Act& act)
+    {
+        const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
+#pragma unroll
+        for (int i = 0; i < ROWS / 16; ++i)
+#pragma unroll
+            for (int j = 0; j < COLS / 8; ++j)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    auto& values = sums.values[i][j];
+                    const int column = first_col() + B::line_of(j, 2 * q + e);
+                    const int row = first_row() + A::line_of(i, 0, g), next = first_row() + A::line_of(i, 1, g);
+                    if constexpr (SWAPPED) {
+                        act(column, row, values[e], values[2 + e]);
+                    } else {
+                        act(row, column, values[e]);
+                        act(next, column, values[2 + e]);
+                    }
+                }
+    }
+
     // Loads the fragments of a step into its set.
     static __forceinline__ __device__ void load(Sums& sums, unsigned a, unsigned b, int step)
     {

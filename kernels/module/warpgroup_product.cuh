@@ -70,6 +70,19 @@ template <class P> struct WarpgroupProduct {
         s.column = (SWAPPED ? m : n) * WIDTH;
     }
 
+    // The same with the values of a row-major C
+    static inline __device__ void start(Sums& s, const float* c)
+    {
+        start(s);
+#pragma unroll
+        for (int i = 0; i < BLOCKS; ++i) {
+            if constexpr (SWAPPED)
+                take_columns<WIDTH, P::n>(s.sums[i], c, s.column, first_line(s, i));
+            else
+                take_rows<WIDTH, P::n>(s.sums[i], c, first_line(s, i), s.column);
+        }
+    }
+
     static __forceinline__ __device__ void add(Sums& s, unsigned a, unsigned b)
     {
         const wt::u64 first_x = wgmma_operand<X>(SWAPPED ? b : a, s.line), first_y = wgmma_operand<Y>(SWAPPED ? a : b, s.column);
@@ -169,6 +182,12 @@ template <class P> struct WarpgroupRegisterProduct {
         s.column = (SWAPPED ? m : n) * WIDTH;
     }
 
+    static inline __device__ void start(Sums& s, const float* c)
+    {
+        start(s);
+        each(s, [c](int row, int column, auto&... sums) { take(c + row * P::n + column, sums...); });
+    }
+
     static __forceinline__ __device__ void add(Sums& s, unsigned a, unsigned b)
     {
         const unsigned x = SWAPPED ? b : a, y = SWAPPED ? a : b;
@@ -196,6 +215,13 @@ template <class P> struct WarpgroupRegisterProduct {
 
     template <class Act> static __forceinline__ __device__ void visit(const Sums& s, const Act& act)
     {
+        each(s, [&act](int row, int column, float x, float y) { act(row, column, wt::Vector<float, 2> {x, y}); });
+    }
+
+private:
+    // Calls act(row, column, x, y) for two neighbouring sums of a row of C.
+    template <class S, class Act> static __forceinline__ __device__ void each(S& s, const Act& act)
+    {
         const int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4;
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i)
@@ -203,19 +229,18 @@ template <class P> struct WarpgroupRegisterProduct {
             for (int j = 0; j < WIDTH / 8; ++j)
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
-                    const auto& sums = s.sums[i][j];
+                    auto& sums = s.sums[i][j];
                     const int column = s.column + 8 * j + 2 * q;
                     if constexpr (SWAPPED) {
                         const int line = s.line + Fragments::line_of(first_fragment() + i, 0, g);  // and the next one
-                        act(column + e, line, wt::Vector<float, 2> {sums[e], sums[2 + e]});
+                        act(column + e, line, sums[e], sums[2 + e]);
                     } else {
                         const int line = s.line + Fragments::line_of(first_fragment() + i, e, g);
-                        act(line, column, wt::Vector<float, 2> {sums[2 * e], sums[2 * e + 1]});
+                        act(line, column, sums[2 * e], sums[2 * e + 1]);
                     }
                 }
     }
 
-private:
     // The index of the warp's first fragment in the group
     static inline __device__ int first_fragment() { return static_cast<int>(threadIdx.x) / 32 % 4 * BLOCKS; }
 

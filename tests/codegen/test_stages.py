@@ -70,10 +70,11 @@ def test_each_slot_begins_with_a_swizzling_pattern() -> None:
     assert ring.loop.stage_bytes == 4 * STAGE_ALIGNMENT
 
 
-def test_a_start_value_stays_in_c() -> None:
-    ring = ring_of(t.load(C), t.loop(*body()))
-    assert (ring.first, ring.starts) == (A, (True,))
-    assert ring.loop.extra_bytes == 4 * STAGE + STAGE_ALIGNMENT - STAGE
+def test_the_stages_lie_in_a_c_with_a_start_value() -> None:
+    ring, of_zeros = ring_of(t.load(C), t.loop(*body())), ring_of(t.zeros(C), t.loop(*body()))
+    assert (ring.first, ring.starts, of_zeros.starts) == (C, (True,), (False,))
+    assert ring.loop == of_zeros.loop
+    assert ring.fills == ()
 
 
 def test_a_tile_that_is_used_only_after_the_loop_is_idle() -> None:

@@ -37,9 +37,10 @@ def test_why_there_are_no_more_stages(
     assert reason in loop.reason
 
 
-def test_a_start_value_keeps_the_memory_of_c() -> None:
+def test_a_start_value_leaves_the_memory_of_c_to_the_stages() -> None:
     case = replace(FORMS["start value"], m=128, n=256, k=64, rows=512, columns=512, depth=512)
-    assert planned(case, 90, 256).stages == 2
+    loop = planned(case, 90, 256)
+    assert (loop.stages, loop.store) == (4, "the sums are stored from registers")
 
 
 def test_as_many_stages_as_are_useful_have_no_obstacle() -> None:

@@ -80,14 +80,11 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
     memory = f"wt_memory_{loop}"
     if extra:  # declared without an initializer, because a goto may not jump over one
         macros.add(Hook.BEGIN, loop, f"void* {memory}; {memory} = wp::tile_shared_storage_t::alloc({extra});")
+    _emit_starts(macros, loop, pipeline.products, ring.starts)
     first = pointer(ring.first) if ring.first is not None else memory
     kind = f"wt_module::Ring<{found.stages}, {found.in_flight}, {found.per_barrier}, {found.stage_bytes}>"
     macros.add(Hook.BEGIN, loop, f"{kind} {name}; {name}.begin(wt_module::address({first}));")
     constant = constant_arrays(function, decision.loop)
-    summed = {product.array: product for product in pipeline.products}
-    for number, product in summed.items():
-        kind = staged_name(product)
-        macros.add(Hook.BEGIN, loop, f"{kind}::Sums wt_sums_{number}; {kind}::start(wt_sums_{number});")
     adds = " ".join(_add(ring, product, name) for product in pipeline.products)
     groups = " + ".join(f"{staged_name(product)}::GROUPS" for product in pipeline.products)
     wait = f"{name}.wait<({groups})>();"
@@ -120,24 +117,44 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
         macros.replace(Hook.AT, hook_of(product.operation), "")
     macros.replace(Hook.AT, hook_of(last.operation), f"{multiplied}{name}.loaded();")
     macros.add(Hook.END, loop, f"{name}.more = false; {drain}:; if ({name}.turns) goto {multiply};")
+    summed = {product.array: product for product in pipeline.products}
     completions = " ".join(f"{staged_name(product)}::complete(wt_sums_{number});" for number, product in summed.items())
     macros.add(Hook.END, loop, f"{completions} {_SYNC}")
     if extra:
         macros.add(Hook.END, loop, f"wp::tile_shared_storage_t::alloc(-{extra});")
     if isinstance(decision.sum_store, str):
-        _emit_results(macros, loop, pipeline.products, ring.starts)
+        _emit_results(macros, loop, pipeline.products)
     for fill in ring.fills:  # the loop overwrites C
         macros.replace(Hook.AT, hook_of(fill), "")
 
 
-def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...], starts: tuple[bool, ...]) -> None:
-    """Writes the sums to C after the loop, or adds them to it."""
-    written: set[str] = set()
+def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], starts: tuple[bool, ...]) -> None:
+    """Writes the sums before the loop. Those of the first array of a C have its start value, the others are zeros.
+
+    The stages may lie in C's memory. So this comes before the ring, which begins with a barrier.
+    """
+    started: set[str] = set()
     arrays: set[int] = set()
     for product, has_start in zip(products, starts):
+        if product.array in arrays:
+            continue
+        arrays.add(product.array)
+        kind, sums = staged_name(product), f"wt_sums_{product.array}"
+        from_c = f", {pointer(product.c)}" if has_start and product.c.name not in started else ""
+        started.add(product.c.name)
+        if from_c:
+            macros.add(Hook.BEGIN, loop, _SYNC)
+        macros.add(Hook.BEGIN, loop, f"{kind}::Sums {sums}; {kind}::start({sums}{from_c});")
+
+
+def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...]) -> None:
+    """Writes the sums to C after the loop. Those of a second array are added to it."""
+    written: set[str] = set()
+    arrays: set[int] = set()
+    for product in products:
         if product.array not in arrays:
             arrays.add(product.array)
-            adds = str(has_start or product.c.name in written).lower()
+            adds = str(product.c.name in written).lower()
             written.add(product.c.name)
             finish = f"{staged_name(product)}::finish<{adds}>(wt_sums_{product.array}, {pointer(product.c)});"
             macros.add(Hook.END, loop, f"{finish} {_SYNC}")

@@ -131,7 +131,7 @@ def plan_reverse(
     if array_a is None or array_b is None or not {array_a.name, array_b.name} <= constant:
         return "the loop changes the arrays that it loads from"
     slots, stage_bytes = stage_slots(body.loads)
-    idle, _ = idle_tiles(module, function, loop, body.loads, products)
+    idle, _ = idle_tiles(module, function, loop, body.loads, products, keeps_starts=True)
     run, at_end = longest_run(function, idle)
     sizes = dict(function.frame)  # a tile's gradient lies right behind it
     answer = reverse_loop(

@@ -84,7 +84,7 @@ class Ring:
         slots: The slots of a stage by tile, in the order of the loads.
         products: How each product of the loop is computed, in order.
         variants: Their questions, in order, with the operands as they lie in slots.
-        starts: True for each product whose C has a start value, which is added after the loop.
+        starts: True for each product whose C has a start value, which the sums have before the loop.
         fills: The statements that fill a C with zeros right before the loop, which overwrites it.
         obstacle: Why its products are not computed by wgmma, although it could compute some of them; else empty.
     """
@@ -328,14 +328,24 @@ def idle_tiles(
     loop: Loop,
     loads: Sequence[Operation],
     products: Sequence[Accumulation],
+    *,
+    keeps_starts: bool = False,
 ) -> tuple[dict[str, Tile], tuple[bool, ...]]:
-    """Returns the tiles whose memory holds nothing in the loop, and for each product whether C has a start value."""
+    """Returns the tiles whose memory holds nothing in the loop, and for each product whether C has a start value.
+
+    Args:
+        module: The whole module.
+        function: The function that contains the loop.
+        loop: The loop.
+        loads, products: Its loads and products.
+        keeps_starts: True if a C with a start value is not idle, because its gradient has to stay in a reverse pass.
+    """
     idle = {tile.name: tile for load in loads for tile in load.results if isinstance(tile, Tile)}
     starts = []
     for product in products:
         zero = product.addition is not None or holds_zeros(module, function, loop, product.c)
         starts.append(not zero)
-        if zero and product.c.owner:
+        if product.c.owner and (zero or not keeps_starts):
             idle[product.c.name] = product.c
     idle |= _later_tiles(function, loop)
     return idle, tuple(starts)

@@ -14,7 +14,7 @@ from warp_tiles.codegen.effects import STORE, ZEROS
 from warp_tiles.codegen.stages import Ring
 from warp_tiles.codegen.stores import ComputedStore, computed_stores
 from warp_tiles.codegen.sums import Accumulation
-from warp_tiles.codegen.trace import FunctionTrace, Loop, Tile, loops, operations, path_to
+from warp_tiles.codegen.trace import FunctionTrace, Loop, Operation, Tile, loops, operations, path_to
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.main_loop import StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
@@ -56,8 +56,6 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
         return "the loop has several sums"
     if first.addition is not None:
         return "the sums are added to another tile"
-    if any(ring.starts):
-        return "C holds a start value"
     if not c.owner:
         return "C is not a tile of the function"
     if not _are_neighbours(ring.variants[0], ring.products[0]):
@@ -67,6 +65,7 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
         return computed
     found = SumStore(computed, first)
     expected = {*(product.operation for product in products), *computed.statements, computed.store}
+    expected |= _before(function, loop)  # the sums have the start value of C
     for operation in function.operations():
         if operation not in expected and operation.name != ZEROS and any(c.name in t.memory for t in operation.tiles):
             return f"line {operation.line} uses C too"
@@ -80,6 +79,14 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
     if stored_bytes < _WORD_BYTES and (ring.products[0].through_registers or ring.products[0].swapped):
         return f"a thread has only two neighbouring sums of a row, and stores {result.dtype}"
     return found
+
+
+def _before(function: FunctionTrace, loop: Loop) -> set[Operation]:
+    """The operations that run before a loop, and never after it. There are none if the loop lies in another one."""
+    path = path_to(function.nodes, loop)
+    if any(isinstance(nodes[index], Loop) for nodes, index in path[:-1]):
+        return set()
+    return {operation for nodes, index in path for operation in operations(nodes[:index])}
 
 
 def _store_after(function: FunctionTrace, loop: Loop, c: Tile) -> ComputedStore | str:
