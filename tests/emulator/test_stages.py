@@ -12,7 +12,7 @@ import warp_tiles
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION, load
-from tests.staged_cases import FORMS, HEADER, WIDE, Case, drawn, with_type
+from tests.staged_cases import ADD_E, FORMS, HEADER, PRODUCT, STORE, WIDE, Case, drawn, with_type
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
@@ -71,6 +71,32 @@ def test_other_architectures(machine: Machine, tmp_path: Path, arch: int) -> Non
     check(emulated, kernels, cases)
 
 
+LOAD_E = FORMS["start value"].start
+SECOND_LOOP = """for t in range(2 + 0 * A.shape[0]):
+    d = wp.tile_load(A, shape={a_shape}, offset=(i * {m}, t * {k}), storage="shared")
+    f = wp.tile_load(B, shape={b_shape}, offset=(t * {k}, j * {n}), storage="shared")
+    wp.tile_matmul(d, f, c)
+"""
+STARTS = {
+    "an epilogue": Case(64, 64, 32, 128, 64, 96, start=LOAD_E, finish=ADD_E, expected=lambda p, e: 2 * p + 3 * e),
+    "edges": Case(64, 64, 32, 72, 40, 88, start=LOAD_E, expected=lambda p, e: p + e),
+    "two arrays of sums": Case(
+        64, 64, 64, 64, 64, 128, start=LOAD_E, expected=lambda p, e: p + p.T + e,
+        product=f"{PRODUCT}\n        wp.tile_matmul(wp.tile_transpose({{b}}), wp.tile_transpose({{a}}), c)",
+    ),
+    "an earlier loop": Case(
+        64, 64, 32, 64, 128, 64, start=LOAD_E, finish=SECOND_LOOP + STORE, expected=lambda p, e: 2 * p + e
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arch", "loops"), [(90, 5), (80, 5)])
+def test_start_values(machine: Machine, tmp_path: Path, arch: int, loops: int) -> None:
+    emulated, kernels, source = compile_cases(machine, tmp_path / "m", STARTS, arch, 128)
+    assert source.count("wt_module::Ring<") == loops
+    check(emulated, kernels, STARTS)
+
+
 @pytest.mark.parametrize("options", [", bounds_check=False", ", aligned=True"])
 def test_options_of_loads(machine: Machine, tmp_path: Path, options: str) -> None:
     cases = {"whole": Case(64, 64, 32, 128, 64, 160, options=options)}
@@ -83,12 +109,12 @@ def test_options_of_loads(machine: Machine, tmp_path: Path, options: str) -> Non
 TYPES = {
     "tf32, wgmma": ("float32", "tf32", 90, 128, 15),
     "tf32, two warpgroups": ("float32", "tf32", 90, 256, 18),
-    "tf32, mma": ("float32", "tf32", 80, 64, 10),
+    "tf32, mma": ("float32", "tf32", 80, 64, 11),
     "fp64": ("float64", "default", 90, 128, 11),
     "fp32": ("float32", "default", 90, 128, 15),
-    "fp32, two warps": ("float32", "default", 80, 64, 10),
+    "fp32, two warps": ("float32", "default", 80, 64, 11),
     "fp32, eight warps": ("float32", "default", 90, 256, 10),
-    "fp64, sm_80": ("float64", "default", 80, 64, 10),
+    "fp64, sm_80": ("float64", "default", 80, 64, 11),
     "fp64, eight warps": ("float64", "default", 90, 256, 15),
 }
 
@@ -130,6 +156,7 @@ FAULTS = {
         "IN_FLIGHT * GROUPS : MOST)>();\n        }\n        WP_TILE_SYNC();",
         "IN_FLIGHT * GROUPS : MOST)>();\n        }",
     ),
+    "stages overwrite the start value": ("more = true;\n        WP_TILE_SYNC();", "more = true;"),
     "it waits for one product too few": ("? IN_FLIGHT * GROUPS : MOST", "? IN_FLIGHT * GROUPS + 1 : MOST"),
     "a stage is missing": ("start + (STAGES - 1) * STAGE_BYTES", "start + (STAGES - 2) * STAGE_BYTES"),
     "products are not complete": ("complete_products(s.sums);", ""),
