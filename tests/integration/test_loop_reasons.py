@@ -43,6 +43,11 @@ def test_a_start_value_leaves_the_memory_of_c_to_the_stages() -> None:
     assert (loop.stages, loop.store) == (4, "the sums are stored from registers")
 
 
+def test_a_start_value_of_float64_stays_in_c() -> None:
+    case = replace(FORMS["start value"], k=16, dtype="float64")
+    assert planned(case, 90, 128).store.endswith("C holds a start value, which is added after the loop")
+
+
 def test_as_many_stages_as_are_useful_have_no_obstacle() -> None:
     reason = planned(Case(128, 256, 64, 512, 512, 512), 90, 256).reason
     assert "would be resident" not in reason

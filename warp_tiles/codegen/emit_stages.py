@@ -80,7 +80,7 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
     memory = f"wt_memory_{loop}"
     if extra:  # declared without an initializer, because a goto may not jump over one
         macros.add(Hook.BEGIN, loop, f"void* {memory}; {memory} = wp::tile_shared_storage_t::alloc({extra});")
-    _emit_starts(macros, loop, pipeline.products, ring.starts)
+    _emit_starts(macros, loop, pipeline.products, ring.taken)
     first = pointer(ring.first) if ring.first is not None else memory
     kind = f"wt_module::Ring<{found.stages}, {found.in_flight}, {found.per_barrier}, {found.stage_bytes}>"
     macros.add(Hook.BEGIN, loop, f"{kind} {name}; {name}.begin(wt_module::address({first}));")
@@ -123,38 +123,38 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
     if extra:
         macros.add(Hook.END, loop, f"wp::tile_shared_storage_t::alloc(-{extra});")
     if isinstance(decision.sum_store, str):
-        _emit_results(macros, loop, pipeline.products)
+        _emit_results(macros, loop, pipeline.products, ring.added)
     for fill in ring.fills:  # the loop overwrites C
         macros.replace(Hook.AT, hook_of(fill), "")
 
 
-def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], starts: tuple[bool, ...]) -> None:
-    """Writes the sums before the loop. Those of the first array of a C have its start value, the others are zeros.
+def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], taken: tuple[bool, ...]) -> None:
+    """Writes the sums before the loop: zeros, or the start value of C in the first array of sums of this C.
 
     The stages may lie in C's memory. So this comes before the ring, which begins with a barrier.
     """
     started: set[str] = set()
     arrays: set[int] = set()
-    for product, has_start in zip(products, starts):
+    for product, takes in zip(products, taken):
         if product.array in arrays:
             continue
         arrays.add(product.array)
-        kind, sums = staged_name(product), f"wt_sums_{product.array}"
-        from_c = f", {pointer(product.c)}" if has_start and product.c.name not in started else ""
-        started.add(product.c.name)
-        if from_c:
+        kind, sums, start = staged_name(product), f"wt_sums_{product.array}", ""
+        if takes and product.c.name not in started:
             macros.add(Hook.BEGIN, loop, _SYNC)
-        macros.add(Hook.BEGIN, loop, f"{kind}::Sums {sums}; {kind}::start({sums}{from_c});")
+            start = f", {pointer(product.c)}"
+        started.add(product.c.name)
+        macros.add(Hook.BEGIN, loop, f"{kind}::Sums {sums}; {kind}::start({sums}{start});")
 
 
-def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...]) -> None:
-    """Writes the sums to C after the loop. Those of a second array are added to it."""
+def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...], added: tuple[bool, ...]) -> None:
+    """Writes the sums to C after the loop, or adds them to its start value or to those of an earlier array."""
     written: set[str] = set()
     arrays: set[int] = set()
-    for product in products:
+    for product, is_added in zip(products, added):
         if product.array not in arrays:
             arrays.add(product.array)
-            adds = str(product.c.name in written).lower()
+            adds = str(is_added or product.c.name in written).lower()
             written.add(product.c.name)
             finish = f"{staged_name(product)}::finish<{adds}>(wt_sums_{product.array}, {pointer(product.c)});"
             macros.add(Hook.END, loop, f"{finish} {_SYNC}")
