@@ -80,10 +80,14 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
     memory = f"wt_memory_{loop}"
     if extra:  # declared without an initializer, because a goto may not jump over one
         macros.add(Hook.BEGIN, loop, f"void* {memory}; {memory} = wp::tile_shared_storage_t::alloc({extra});")
-    _emit_starts(macros, loop, pipeline.products, ring.taken)
+    takes_starts = any(ring.taken)
+    if takes_starts:  # before the barrier of the ring, whose stages may lie in C's memory
+        _emit_starts(macros, loop, pipeline.products, ring.taken)
     first = pointer(ring.first) if ring.first is not None else memory
     kind = f"wt_module::Ring<{found.stages}, {found.in_flight}, {found.per_barrier}, {found.stage_bytes}>"
     macros.add(Hook.BEGIN, loop, f"{kind} {name}; {name}.begin(wt_module::address({first}));")
+    if not takes_starts:
+        _emit_starts(macros, loop, pipeline.products, ring.taken)
     constant = constant_arrays(function, decision.loop)
     adds = " ".join(_add(ring, product, name) for product in pipeline.products)
     groups = " + ".join(f"{staged_name(product)}::GROUPS" for product in pipeline.products)
@@ -129,10 +133,7 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
 
 
 def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], taken: tuple[bool, ...]) -> None:
-    """Writes the sums before the loop: zeros, or the start value of C in the first array of sums of this C.
-
-    The stages may lie in C's memory. So this comes before the ring, which begins with a barrier.
-    """
+    """Writes the sums before the loop: zeros, or the start value of C in the first array of sums of this C."""
     started: set[str] = set()
     arrays: set[int] = set()
     for product, takes in zip(products, taken):

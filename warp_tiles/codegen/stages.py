@@ -86,7 +86,7 @@ class Ring:
         variants: Their questions, in order, with the operands as they lie in slots.
         starts: True for each product whose C has a start value.
         adds_starts: True if start values are added after the loop, else the sums begin with them. In loops of float64
-            that takes 177 registers in place of 138 (64x64x16 tiles, 128 threads), and so a third resident block.
+            that needs 177 registers in place of 138 (64x64x16 tiles, 128 threads), so a third block would not fit.
         fills: The statements that fill a C with zeros right before the loop, which overwrites it.
         obstacle: Why its products are not computed by wgmma, although it could compute some of them; else empty.
     """
