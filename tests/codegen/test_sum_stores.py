@@ -7,7 +7,7 @@ import pytest
 from tests.codegen import traces as t
 from tests.codegen.test_stages import TARGET, A, B, C, body, decided
 from tests.codegen.test_stores import compute, store
-from tests.heuristics.test_main_loop import variant_of
+from tests.heuristics.test_main_loop import fp64, variant_of
 from warp_tiles.codegen.loops import LoopTarget
 from warp_tiles.codegen.sum_stores import SumStore
 from warp_tiles.codegen.trace import Array, Node, Scalar, Tile
@@ -75,6 +75,8 @@ def test_reasons_after_the_loop(after: tuple[Node, ...], reason: str) -> None:
 
 def test_reasons_of_c() -> None:
     assert isinstance(planned(store(C), before=(t.load(C),)), SumStore)
+    doubles = LoopTarget({0: fp64(M, N, K, 128)}, TARGET.families)
+    assert planned(store(C), before=(t.load(C),), target=doubles) == "C holds a start value, which is added after the loop"
     start, nodes = t.load(C), (t.loop(*body()), store(C))
     assert decided(t.loop(start, *nodes), tiles=(C, A, B)).sum_store == "line 1 uses C too"  # also after the loop
     outer = t.parameter("c", M, N)
