@@ -85,6 +85,13 @@ def test_reasons_of_c() -> None:
     assert found == "C is not a tile of the function"
 
 
+@pytest.mark.parametrize("start", [ZEROS, t.load(C)], ids=["zeros", "a start value"])
+def test_a_store_that_reads_a_view_of_c(start: Node) -> None:
+    view = t.tile("v", M, N, memory=frozenset({"c"}))
+    operation = compute("tile_map", Scalar("f"), C, view, result=E)
+    assert planned(operation, store(E), before=(start, t.alias(view, C))) == "the store reads a view of C"
+
+
 def test_a_loop_with_several_sums() -> None:
     other = t.tile("other", M, N)
     nodes = ZEROS, t.zeros(other), t.loop(*body(), t.product(A, B, other, 1)), store(C), store(other)

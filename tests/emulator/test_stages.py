@@ -12,7 +12,7 @@ import warp_tiles
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION, load
-from tests.staged_cases import ADD_E, FORMS, HEADER, PRODUCT, STORE, WIDE, Case, drawn, with_type
+from tests.staged_cases import ADD_E, FORMS, HEADER, PRODUCT, START, STORE, WIDE, Case, drawn, with_type
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 
@@ -77,6 +77,8 @@ SECOND_LOOP = """for t in range(2 + 0 * A.shape[0]):
     f = wp.tile_load(B, shape={b_shape}, offset=(t * {k}, j * {n}), storage="shared")
     wp.tile_matmul(d, f, c)
 """
+VIEW = "; v = wp.tile_view(c, offset=(0, 0), shape=({m}, {n}))"
+INTO_VIEW = PRODUCT.replace("c, precision", "v, precision")
 STARTS = {
     "an epilogue": Case(64, 64, 32, 128, 64, 96, start=LOAD_E, finish=ADD_E, expected=lambda p, e: 2 * p + 3 * e),
     "edges": Case(64, 64, 32, 72, 40, 88, start=LOAD_E, expected=lambda p, e: p + e),
@@ -84,13 +86,25 @@ STARTS = {
         64, 64, 64, 64, 64, 128, start=LOAD_E, expected=lambda p, e: p + p.T + e,
         product=f"{PRODUCT}\n        wp.tile_matmul(wp.tile_transpose({{b}}), wp.tile_transpose({{a}}), c)",
     ),
+    "a view of C in the store": Case(
+        64, 64, 32, 64, 64, 96, start=LOAD_E + "; t = wp.tile_transpose(c)",
+        finish=STORE.replace("C, c", "C, c + t"), expected=lambda p, e: (p + e) + (p + e).T,
+    ),
+    "C and a view of it": Case(
+        64, 64, 32, 64, 64, 96, start=LOAD_E + VIEW, product=f"{PRODUCT}\n        {INTO_VIEW}",
+        expected=lambda p, e: 2 * p + e,
+    ),
+    "a view of zeros and C": Case(
+        64, 64, 32, 64, 64, 96, start=START + VIEW, product=f"{INTO_VIEW}\n        {PRODUCT}",
+        expected=lambda p, e: 2 * p,
+    ),
     "an earlier loop": Case(
         64, 64, 32, 64, 128, 64, start=LOAD_E, finish=SECOND_LOOP + STORE, expected=lambda p, e: 2 * p + e
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("arch", "loops"), [(90, 5), (80, 5)])
+@pytest.mark.parametrize(("arch", "loops"), [(90, 8), (80, 8)])
 def test_start_values(machine: Machine, tmp_path: Path, arch: int, loops: int) -> None:
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", STARTS, arch, 128)
     assert source.count("wt_module::Ring<") == loops

@@ -8,6 +8,7 @@ All functions are pure, on a :class:`warp_tiles.codegen.trace.ModuleTrace`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -85,8 +86,9 @@ class Ring:
         products: How each product of the loop is computed, in order.
         variants: Their questions, in order, with the operands as they lie in slots.
         starts: True for each product whose C has a start value.
-        adds_starts: True if start values are added after the loop, else the sums begin with them. In loops of float64
-            that needs 177 registers in place of 138 (64x64x16 tiles, 128 threads), so a third block would not fit.
+        adds_starts: True if sums are added to start values after the loop, else they begin with them. In loops of
+            float64 the latter needs 177 registers in place of 138 (64x64x16 tiles, 128 threads), so a third block would
+            not fit. If two Cs have one memory, as C and a view of it, the sums of both are added.
         fills: The statements that fill a C with zeros right before the loop, which overwrites it.
         obstacle: Why its products are not computed by wgmma, although it could compute some of them; else empty.
     """
@@ -161,7 +163,7 @@ def plan_ring(
         return found
     chosen, obstacle = found
     slots, stage_bytes = stage_slots(loads, transposed)
-    adds_starts = chosen[0][0].c.dtype == "float64"
+    adds_starts = chosen[0][0].c.dtype == "float64" or bool(_overlapping(module, function, products))
     idle, starts = idle_tiles(module, function, loop, loads, products, keeps_starts=adds_starts)
     run, at_end = longest_run(function, idle)
     around = module.bytes_around(function.label)
@@ -356,13 +358,21 @@ def idle_tiles(
     """
     idle = {tile.name: tile for load in loads for tile in load.results if isinstance(tile, Tile)}
     starts = []
+    overlapping = _overlapping(module, function, products)
     for product in products:
         zero = product.addition is not None or holds_zeros(module, function, loop, product.c)
+        zero = zero and product.c.name not in overlapping
         starts.append(not zero)
         if product.c.owner and (zero or not keeps_starts):
             idle[product.c.name] = product.c
     idle |= _later_tiles(function, loop)
     return idle, tuple(starts)
+
+
+def _overlapping(module: ModuleTrace, function: FunctionTrace, products: Sequence[Accumulation]) -> frozenset[str]:
+    """Returns the names of the Cs whose memory another C of the loop may have, such as a view of it."""
+    pairs = itertools.permutations({product.c.name: product.c for product in products}.values(), 2)
+    return frozenset(c.name for c, other in pairs if module.may_overlap(function, c, other))
 
 
 def _later_tiles(function: FunctionTrace, loop: Loop) -> dict[str, Tile]:

@@ -14,7 +14,16 @@ from warp_tiles.codegen.effects import STORE, ZEROS
 from warp_tiles.codegen.stages import Ring
 from warp_tiles.codegen.stores import ComputedStore, computed_stores
 from warp_tiles.codegen.sums import Accumulation
-from warp_tiles.codegen.trace import FunctionTrace, Loop, Operation, Tile, loops, operations, path_to
+from warp_tiles.codegen.trace import (
+    UNKNOWN_MEMORY,
+    FunctionTrace,
+    Loop,
+    Operation,
+    Tile,
+    loops,
+    operations,
+    path_to,
+)
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.main_loop import StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
@@ -71,6 +80,9 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
     for operation in function.operations():
         if operation not in expected and operation.name != ZEROS and any(c.name in t.memory for t in operation.tiles):
             return f"line {operation.line} uses C too"
+    read = {tile for operation in computed.statements for tile in operation.tiles} | set(found.others)
+    if any({c.name, UNKNOWN_MEMORY} & tile.memory for tile in read - {c}):
+        return "the store reads a view of C"
     if any(tile.parameter or tile.storage != "shared" for tile in found.others):
         return "an operand of the store is not a shared tile of the function"
     result = computed.result
