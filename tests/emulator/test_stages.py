@@ -104,10 +104,10 @@ STARTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("arch", "loops"), [(90, 8), (80, 8)])
-def test_start_values(machine: Machine, tmp_path: Path, arch: int, loops: int) -> None:
+@pytest.mark.parametrize("arch", [90, 80])
+def test_start_values(machine: Machine, tmp_path: Path, arch: int) -> None:
     emulated, kernels, source = compile_cases(machine, tmp_path / "m", STARTS, arch, 128)
-    assert source.count("wt_module::Ring<") == loops
+    assert source.count("wt_module::Ring<") == 8  # one case has two loops
     check(emulated, kernels, STARTS)
 
 

@@ -80,14 +80,14 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
     memory = f"wt_memory_{loop}"
     if extra:  # declared without an initializer, because a goto may not jump over one
         macros.add(Hook.BEGIN, loop, f"void* {memory}; {memory} = wp::tile_shared_storage_t::alloc({extra});")
-    takes_starts = any(ring.taken)
-    if takes_starts:  # before the barrier of the ring, whose stages may lie in C's memory
-        _emit_starts(macros, loop, pipeline.products, ring.taken)
+    reads_c = any(ring.starts) and not ring.adds_starts
+    if reads_c:  # before the barrier in begin(), because the stages may lie in C's memory
+        _emit_starts(macros, loop, pipeline.products, ring)
     first = pointer(ring.first) if ring.first is not None else memory
     kind = f"wt_module::Ring<{found.stages}, {found.in_flight}, {found.per_barrier}, {found.stage_bytes}>"
     macros.add(Hook.BEGIN, loop, f"{kind} {name}; {name}.begin(wt_module::address({first}));")
-    if not takes_starts:
-        _emit_starts(macros, loop, pipeline.products, ring.taken)
+    if not reads_c:  # zeros come after it: the other order gives loops of wgmma machine code that nobody has timed
+        _emit_starts(macros, loop, pipeline.products, ring)
     constant = constant_arrays(function, decision.loop)
     adds = " ".join(_add(ring, product, name) for product in pipeline.products)
     groups = " + ".join(f"{staged_name(product)}::GROUPS" for product in pipeline.products)
@@ -127,35 +127,35 @@ def emit_ring(macros: Macros, function: FunctionTrace, decision: LoopDecision) -
     if extra:
         macros.add(Hook.END, loop, f"wp::tile_shared_storage_t::alloc(-{extra});")
     if isinstance(decision.sum_store, str):
-        _emit_results(macros, loop, pipeline.products, ring.added)
+        _emit_results(macros, loop, pipeline.products, ring)
     for fill in ring.fills:  # the loop overwrites C
         macros.replace(Hook.AT, hook_of(fill), "")
 
 
-def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], taken: tuple[bool, ...]) -> None:
+def _emit_starts(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:
     """Writes the sums before the loop: zeros, or the start value of C in the first array of sums of this C."""
     started: set[str] = set()
     arrays: set[int] = set()
-    for product, takes in zip(products, taken):
+    for product, has_start in zip(products, ring.starts):
         if product.array in arrays:
             continue
         arrays.add(product.array)
         kind, sums, start = staged_name(product), f"wt_sums_{product.array}", ""
-        if takes and product.c.name not in started:
+        if has_start and not ring.adds_starts and product.c.name not in started:
             macros.add(Hook.BEGIN, loop, _SYNC)
             start = f", {pointer(product.c)}"
         started.add(product.c.name)
         macros.add(Hook.BEGIN, loop, f"{kind}::Sums {sums}; {kind}::start({sums}{start});")
 
 
-def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...], added: tuple[bool, ...]) -> None:
+def _emit_results(macros: Macros, loop: int, products: tuple[Accumulation, ...], ring: Ring) -> None:
     """Writes the sums to C after the loop, or adds them to its start value or to those of an earlier array."""
     written: set[str] = set()
     arrays: set[int] = set()
-    for product, is_added in zip(products, added):
+    for product, has_start in zip(products, ring.starts):
         if product.array not in arrays:
             arrays.add(product.array)
-            adds = str(is_added or product.c.name in written).lower()
+            adds = str((has_start and ring.adds_starts) or product.c.name in written).lower()
             written.add(product.c.name)
             finish = f"{staged_name(product)}::finish<{adds}>(wt_sums_{product.array}, {pointer(product.c)});"
             macros.add(Hook.END, loop, f"{finish} {_SYNC}")

@@ -18,9 +18,9 @@ from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Operation
 from warp_tiles.gemm.variant import DTYPE_BYTES
 from warp_tiles.heuristics.main_loop import shared_limit
 
-_SHORTEST_COPY = 4  # bytes, of an async copy
-
 __all__ = ["LoopDecision", "LoopSums", "LoopTarget", "decide"]
+
+_SHORTEST_COPY = 4  # bytes of an async copy, as shortest_copy() in kernels/module/slots.cuh
 
 
 @dataclass(frozen=True)
@@ -100,15 +100,18 @@ class LoopDecision:
         """How tiles reach the stages, in words; empty without stages (``kernels/module/slots.cuh``)."""
         if self.ring is None:
             return ""
-        transposed = [slot.transposed for slot in self.ring.slots.values()]
         size_bytes = DTYPE_BYTES[self.ring.variants[0].a.dtype]
         word = max(size_bytes, _SHORTEST_COPY)
-        by_vectors = (
-            f"async copies of 16 bytes load tiles, or of {word} bytes where rows begin at other multiples of {word}, "
-            f"or threads load elements where a row has gaps{' or begins at an odd element' * (size_bytes < word)}"
-        )
-        by_elements = "async copies of single elements transpose tiles on their way"
-        texts = [by_vectors] * (not all(transposed)) + [by_elements] * any(transposed)
+        odd = " or begins at an odd element" if size_bytes < word else ""
+        transposed = {slot.transposed for slot in self.ring.slots.values()}
+        texts = []
+        if False in transposed:
+            texts.append(
+                f"async copies of 16 bytes load tiles, or of {word} bytes where rows begin at other multiples of "
+                f"{word}, or threads load elements where a row has gaps{odd}"
+            )
+        if True in transposed:
+            texts.append("async copies of single elements transpose tiles on their way")
         return "; ".join(texts)
 
     @property

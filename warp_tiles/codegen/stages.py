@@ -31,6 +31,7 @@ from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.main_loop import AUTO, STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.main_loop import (
+    begins_with_start_value,
     competes_with_two_buffers,
     main_loop,
     prefers_two_buffers,
@@ -86,9 +87,7 @@ class Ring:
         products: How each product of the loop is computed, in order.
         variants: Their questions, in order, with the operands as they lie in slots.
         starts: True for each product whose C has a start value.
-        adds_starts: True if sums are added to start values after the loop, else they begin with them. In loops of
-            float64 the latter needs 177 registers in place of 138 (64x64x16 tiles, 128 threads), so a third block would
-            not fit. If two Cs have one memory, as C and a view of it, the sums of both are added.
+        adds_starts: True if the sums are added to start values after the loop; else they begin with them.
         fills: The statements that fill a C with zeros right before the loop, which overwrites it.
         obstacle: Why its products are not computed by wgmma, although it could compute some of them; else empty.
     """
@@ -102,16 +101,6 @@ class Ring:
     adds_starts: bool
     fills: tuple[Operation, ...] = ()
     obstacle: str = ""
-
-    @property
-    def taken(self) -> tuple[bool, ...]:
-        """True for each product whose sums begin with the start value of C."""
-        return tuple(start and not self.adds_starts for start in self.starts)
-
-    @property
-    def added(self) -> tuple[bool, ...]:
-        """True for each product whose sums are added to the start value of C."""
-        return tuple(start and self.adds_starts for start in self.starts)
 
 
 def plan_ring(
@@ -163,8 +152,11 @@ def plan_ring(
         return found
     chosen, obstacle = found
     slots, stage_bytes = stage_slots(loads, transposed)
-    adds_starts = chosen[0][0].c.dtype == "float64" or bool(_overlapping(module, function, products))
-    idle, starts = idle_tiles(module, function, loop, loads, products, keeps_starts=adds_starts)
+    overlapping = _overlapping(module, function, products)
+    adds_starts = bool(overlapping) or not begins_with_start_value(chosen[0][0])
+    idle, starts = idle_tiles(
+        module, function, loop, loads, products, keeps_starts=adds_starts, overlapping=overlapping
+    )
     run, at_end = longest_run(function, idle)
     around = module.bytes_around(function.label)
     if module.reversed:  # in a reverse pass, the tiles of callers have gradients beside them
@@ -346,6 +338,7 @@ def idle_tiles(
     products: Sequence[Accumulation],
     *,
     keeps_starts: bool = False,
+    overlapping: Collection[str] = (),
 ) -> tuple[dict[str, Tile], tuple[bool, ...]]:
     """Returns the tiles whose memory holds nothing in the loop, and for each product whether C has a start value.
 
@@ -355,10 +348,10 @@ def idle_tiles(
         loop: The loop.
         loads, products: Its loads and products.
         keeps_starts: True if a C with a start value is not idle: the loop adds to it, or its gradient is needed.
+        overlapping: The names of Cs that count as Cs with a start value: several sums are added to their memory.
     """
     idle = {tile.name: tile for load in loads for tile in load.results if isinstance(tile, Tile)}
     starts = []
-    overlapping = _overlapping(module, function, products)
     for product in products:
         zero = product.addition is not None or holds_zeros(module, function, loop, product.c)
         zero = zero and product.c.name not in overlapping

@@ -96,7 +96,7 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
 
 
 def _before(function: FunctionTrace, loop: Loop) -> set[Operation]:
-    """The operations that run before a loop, and never after it. There are none if the loop lies in another one."""
+    """The operations that run before a loop and never after it. In an outer loop, every operation may run after it."""
     path = path_to(function.nodes, loop)
     if any(isinstance(nodes[index], Loop) for nodes, index in path[:-1]):
         return set()

@@ -113,7 +113,7 @@ def _staged_products(variant: GemmVariant, families: Collection[InstructionFamil
     step = 16 if DTYPE_BYTES[dtype] == 2 else 8
     if variant.m % 16 or variant.n % 16 or variant.k % step:
         return f"{variant.size} is not a multiple of 16x16x{step}"
-    if not _fit_registers(variant):
+    if _sums(variant) > _sum_registers(variant):
         return f"a thread has {_sum_registers(variant)} registers for sums, and {variant.size} needs {_sums(variant)}"
     if uses_fma(variant):
         return list(_fma_products(variant)) or f"{variant.threads} threads cannot share {variant.size}"
@@ -138,10 +138,6 @@ def _sums(variant: GemmVariant) -> int:
 def _sum_registers(variant: GemmVariant) -> int:
     """Registers of a thread that sums may have."""
     return min(THREAD_REGISTERS, REGISTERS // variant.threads) - OTHER_REGISTERS
-
-
-def _fit_registers(variant: GemmVariant) -> bool:
-    return _sums(variant) <= _sum_registers(variant)
 
 
 def _warpgroup_products(variant: GemmVariant) -> Iterator[StagedProduct]:
@@ -313,8 +309,19 @@ def main_loop(
         in_flight = choice.in_flight
         if in_flight is None:
             in_flight = int(is_overlapped and _is_possible(product, stages, 1, per_barrier))
-        sizes = (stages, in_flight, per_barrier, stage_bytes, extra, blocks, total, limit)
-        found.append(MainLoop(product.instruction, *sizes))
+        found.append(
+            MainLoop(
+                product.instruction,
+                stages,
+                in_flight,
+                per_barrier,
+                stage_bytes,
+                extra,
+                blocks,
+                shared_bytes=total,
+                shared_limit=limit,
+            )
+        )
     if not found:
         least = possible[0]
         needed = around_bytes + tile_bytes + extra_bytes_of(least * stage_bytes, idle_bytes, at_end)
@@ -334,6 +341,15 @@ def _obstacle_to_more(best: MainLoop, found: Sequence[MainLoop], possible: Seque
         return f"with {fuller.stages} stages {fuller.blocks} in place of {best.blocks} blocks would be resident"
     more = next((stages for stages in possible if stages > best.stages), 0)
     return f"{more} stages do not fit" if more else ""
+
+
+def begins_with_start_value(variant: GemmVariant) -> bool:
+    """True if the sums of a loop begin with the start value of C; False if they are added to it after the loop.
+
+    Beginning with it leaves C's memory to the stages. In loops of float64 it needs 177 registers in place of 138
+    (64x64x16 tiles with 128 threads on sm_90), so a third block would not fit.
+    """
+    return variant.c.dtype != "float64"
 
 
 def _too_few_blocks(loop: MainLoop, product: StagedProduct, threads: int, without: int, or_two_buffers: bool) -> str:
