@@ -98,7 +98,7 @@ template <class P> struct FmaProduct {
         }
     }
 
-    // The same with the values of a row-major C
+    // Begins with the values of a row-major C
     static inline __device__ void start(Sums& sums, const float* c)
     {
         start(sums);

@@ -48,6 +48,15 @@ template <int BIT> inline __device__ void exchange(wt::f32 (&x)[4], int group)
         }
 }
 
+// Exchanges the elements with the indices i and i ^ order.
+inline __device__ void permute(wt::f32 (&x)[4], wt::f32 (&y)[4], int order)
+{
+    exchange<1>(x, order);
+    exchange<1>(y, order);
+    exchange<2>(x, order);
+    exchange<2>(y, order);
+}
+
 // Writes N neighbouring sums to C, or adds them to it.
 template <bool ADD, class T, int N> inline __device__ void put(T* to, wt::Vector<T, N> sums)
 {
@@ -78,12 +87,8 @@ inline __device__ void put_rows(const wt::f32 (&sums)[COLS / 8][4], float* c, in
                 x[i] = sums[j + i][2 * half];
                 y[i] = sums[j + i][2 * half + 1];
             }
-            if constexpr (BLOCKS == 4) {
-                exchange<1>(x, order);
-                exchange<1>(y, order);
-                exchange<2>(x, order);
-                exchange<2>(y, order);
-            }
+            if constexpr (BLOCKS == 4)
+                permute(x, y, order);
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i)
                 put<ADD>(line + 8 * (j + (i ^ order)), wt::Vector<float, 2> {x[i], y[i]});
@@ -132,12 +137,8 @@ template <int COLS, int LD> inline __device__ void take_rows(wt::f32 (&sums)[COL
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i)
                 take(line + 8 * (j + (i ^ order)), x[i], y[i]);
-            if constexpr (BLOCKS == 4) {
-                exchange<1>(x, order);
-                exchange<1>(y, order);
-                exchange<2>(x, order);
-                exchange<2>(y, order);
-            }
+            if constexpr (BLOCKS == 4)
+                permute(x, y, order);
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i) {
                 sums[j + i][2 * half] = x[i];

@@ -45,7 +45,7 @@ template <class P> struct WarpProduct {
         clear(sums.bs);
     }
 
-    // The same with the values of a row-major C
+    // Begins with the values of a row-major C
     static inline __device__ void start(Sums& sums, const Sum* c)
     {
         start(sums);

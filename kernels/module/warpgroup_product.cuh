@@ -70,7 +70,7 @@ template <class P> struct WarpgroupProduct {
         s.column = (SWAPPED ? m : n) * WIDTH;
     }
 
-    // The same with the values of a row-major C
+    // Begins with the values of a row-major C
     static inline __device__ void start(Sums& s, const float* c)
     {
         start(s);
@@ -182,6 +182,7 @@ template <class P> struct WarpgroupRegisterProduct {
         s.column = (SWAPPED ? m : n) * WIDTH;
     }
 
+    // Begins with the values of a row-major C
     static inline __device__ void start(Sums& s, const float* c)
     {
         start(s);
