@@ -13,16 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.machine import ROOT, cpu_record
-from benchmarks.processes import environment
+from benchmarks.processes import commit_of, run_in
 from tests.staged_cases import Case
 
 CHILD = """
@@ -86,20 +84,7 @@ ROWS = [
 
 def seconds(state: Path, row: Row) -> float:
     """The time of a cold compile of a row in a state."""
-    with tempfile.TemporaryDirectory() as folder:
-        caches = {"WARP_CACHE_PATH": f"{folder}/warp", "WARP_TILES_CACHE_DIR": f"{folder}/tiles"}
-        done = subprocess.run(
-            [sys.executable, "-c", CHILD],
-            input=json.dumps([row.source, row.threads]),
-            env={**environment(**caches), "PYTHONPATH": str(state.resolve())},
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode:
-        raise SystemExit(f"{state}: {done.stderr[-2000:]}")
-    time_s, file = json.loads(done.stdout.splitlines()[-1])
+    time_s, file = run_in(state, CHILD, [row.source, row.threads])
     if not Path(file).is_relative_to(state.resolve()):
         raise SystemExit(f"{state}: the process imported {file}")
     return float(time_s)
@@ -123,10 +108,8 @@ def main() -> None:
         ratio = round(medians["now"] / medians["before"], 3)
         rows.append({"name": row.name, **{f"{name}_s": round(s, 3) for name, s in medians.items()}, "ratio": ratio})
         print(f"{row.name}: {medians['before']:.2f} s, now {medians['now']:.2f} s, {ratio}", flush=True)
-    describe = ["git", "-C", str(arguments.before), "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
     if arguments.json:
-        record = {**cpu_record(), "before": commit, "runs": arguments.runs, "rows": rows}
+        record = {**cpu_record(), "before": commit_of(arguments.before), "runs": arguments.runs, "rows": rows}
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.machine import ROOT, cpu_record
+from benchmarks.processes import commit_of, run_in
+from tests.loop_forms import FORMS
 
 CHILD = """
 import importlib.util, json, pathlib, sys, tempfile, time
@@ -52,20 +51,7 @@ with warp_tiles.enabled():
 
 def times_ms(state: Path, texts: dict[str, str], repeats: int) -> dict[str, list[float]]:
     """CPU times of one process of a state, by form."""
-    with tempfile.TemporaryDirectory() as scratch:
-        caches = {"WARP_CACHE_PATH": f"{scratch}/warp", "WARP_TILES_CACHE_DIR": f"{scratch}/tiles"}
-        done = subprocess.run(
-            [sys.executable, "-c", CHILD],
-            input=json.dumps([texts, repeats]),
-            env={**os.environ, **caches, "PYTHONPATH": str(state.resolve())},
-            cwd=scratch,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode:
-        raise SystemExit(f"{state}: {done.stderr[-2000:]}")
-    found: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, list[float]] = run_in(state, CHILD, [texts, repeats])
     return found
 
 
@@ -77,9 +63,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="plans of each form in a process")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    from benchmarks.machine import cpu_record
-    from tests.loop_forms import FORMS
-
     texts = {name: form.text for name, form in FORMS.items()}
     times: dict[str, dict[str, list[float]]] = {"before": {}, "now": {}}
     for _ in range(arguments.processes):
@@ -88,10 +71,9 @@ def main() -> None:
                 times[side].setdefault(name, []).extend(found)
     medians = {side: {name: statistics.median(found) for name, found in forms.items()} for side, forms in times.items()}
     ratios = {name: medians["now"][name] / medians["before"][name] for name in texts}
-    describe = ["git", "-C", str(arguments.before), "rev-parse", "--short", "HEAD"]
     record: dict[str, Any] = {
         **cpu_record(),
-        "before": subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip(),
+        "before": commit_of(arguments.before),
         "modules": len(texts),
         "before_ms": round(statistics.median(medians["before"].values()), 2),
         "now_ms": round(statistics.median(medians["now"].values()), 2),
