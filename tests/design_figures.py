@@ -206,7 +206,7 @@ DESIGN_FIGURES = [
             "with 256, and with cuBLAS in {} %",
             lambda: [value for name in (F64_LOOP, "float64 4096 128x64x16 256", "cublas float64")
                      for value in counted(name, "tensor_pipe_percent")]),
-    Figures(LOOPS, "Warps of a scheduler wait {} times as often for shared memory", waits_of_fp64),
+    Figures(LOOPS, "warps of a scheduler wait {} times as often for shared memory", waits_of_fp64),
     Figures(LOOPS, "schedulers issue in {} % of the cycles with tiles of 128x128 and of 128x256, and with cuBLAS in "
             "{} %",
             lambda: [*counted(F32_LOOP, "issue_percent"), *counted("cublas float32", "issue_percent")]),
