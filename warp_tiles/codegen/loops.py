@@ -162,6 +162,7 @@ def decide(
             continue
         accumulations, obstacles = _accumulations(module, function, loop, around, products, sums, arrays)
         pipeline, reasons = _pipeline(module, function, loop, accumulations, obstacles, ahead)
+        # without a function, the obstacle to sums in registers already is the reason
         has_functions = all(product.product.site in target.variants for product in products if product.product)
         if loop.kind != "unrolled" and staged and (pipeline is not None or (has_functions and staged not in reasons)):
             reasons.append(f"{'no' if pipeline is None else 'not more'} stages: {staged}")
