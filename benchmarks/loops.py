@@ -3,8 +3,9 @@
     python benchmarks/loops.py --json benchmarks/results/loops.json
 
 A row is a square product of one size, with a block's tile, its threads and the setting `main_loop`. Rows of tf32
-multiply float32 arrays with this precision. "B columns" is a B whose columns are contiguous. cuBLAS is called through
-torch, with the same arrays and an output of the operands' type. Launches of both alternate. Times are medians by CUDA
+multiply float32 arrays with this precision. "B columns" is a B whose columns are contiguous, and "C added" a loop that
+begins with its tile of C. cuBLAS is called through torch, with the same arrays and an output of the operands' type,
+which torch.addmm also reads. Launches of both alternate. Times are medians by CUDA
 events. A kernel that spins runs before each launch, so that the launch is queued when it begins, and the time is that
 of the GPU alone. The same kernel reads the clock. The result is compared with a product in float64, relative to its
 largest element.
@@ -45,6 +46,7 @@ class Row:
     threads: int
     main_loop: str
     b_columns: bool = False
+    c_added: bool = False
 
     @property
     def stored(self) -> str:
@@ -58,8 +60,8 @@ class Row:
 
     @property
     def name(self) -> str:
-        b = ", B columns" if self.b_columns else ""
-        return f"{self.dtype} {self.size} {self.m}x{self.n}x{self.k} {self.threads} threads, {self.main_loop}{b}"
+        forms = ", B columns" * self.b_columns + ", C added" * self.c_added
+        return f"{self.dtype} {self.size} {self.m}x{self.n}x{self.k} {self.threads} threads, {self.main_loop}{forms}"
 
     @property
     def source(self) -> str:
@@ -68,9 +70,12 @@ class Row:
         if self.b_columns:
             loaded, right = f"({self.n}, {self.k}), offset=(j * {self.n}, step)", "wp.tile_transpose(b)"
         precision = "tf32" if self.dtype == "tf32" else "default"
+        begin = f"wp.tile_zeros(shape=({self.m}, {self.n}), dtype=wp.{self.total}"
+        if self.c_added:
+            begin = f"wp.tile_load(C, shape=({self.m}, {self.n}), offset=(i * {self.m}, j * {self.n})"
         return KERNEL.format(
             m=self.m, n=self.n, k=self.k, stored=self.stored, total=self.total, precision=precision,
-            loaded=loaded, right=right,
+            loaded=loaded, right=right, begin=begin,
         )  # fmt: skip
 
 
@@ -79,6 +84,10 @@ SMALL = (64, 64, 64, 128)
 TF32_TILES = ((256, 128, 32, 256), (128, 256, 32, 256), (128, 128, 32, 256), (128, 128, 32, 128), (64, 64, 32, 128))
 F64_TILES = ((128, 64, 16, 256), (128, 64, 16, 128), (128, 128, 16, 256), (64, 64, 16, 128))
 F32_TILES = ((128, 256, 16, 256), (128, 128, 16, 128), (128, 128, 32, 256), (64, 64, 32, 128))
+ADDED = (
+    *(("float16", tile) for tile in (*TILES[:2], SMALL)),
+    *(("tf32", TF32_TILES[0]), ("float64", F64_TILES[0]), ("float32", F32_TILES[0]), ("float32", F32_TILES[1])),
+)
 ROWS = (
     *(Row("float16", 4096, *tile, "auto") for tile in (*TILES, SMALL)),
     *(Row("float16", size, *tile, "auto") for size in (2048, 8192) for tile in TILES[:2]),
@@ -91,6 +100,7 @@ ROWS = (
     *(Row("float32", 4096, *tile, "auto", columns) for tile in F32_TILES for columns in (False, True)),
     *(Row("float32", 4096, *tile, "two_buffers") for tile in F32_TILES[1:]),
     *(Row("float32", 4096, *tile, "two_buffers", True) for tile in F32_TILES[2:]),
+    *(Row(dtype, 4096, *tile, "auto", c_added=True) for dtype, tile in ADDED),
 )
 
 
@@ -99,7 +109,7 @@ KERNEL = """
 @wp.kernel(enable_backward=False)
 def gemm(A: wp.array2d(dtype=wp.{stored}), B: wp.array2d(dtype=wp.{stored}), C: wp.array2d(dtype=wp.{total})):
     i, j = wp.tid()
-    c = wp.tile_zeros(shape=({m}, {n}), dtype=wp.{total}, storage="shared")
+    c = {begin}, storage="shared")
     for step in range(0, A.shape[1], {k}):
         a = wp.tile_load(A, shape=({m}, {k}), offset=(i * {m}, step), storage="shared")
         b = wp.tile_load(B, shape={loaded}, storage="shared")
@@ -171,11 +181,15 @@ def medians_us(torch: Any, runs: dict[str, Callable[[], object]]) -> dict[str, f
 
 @dataclass(frozen=True)
 class LoopCall:
-    """A row's arrays and its recorded launch, which writes the result to ``c``. ``loop`` is the loop of its plan."""
+    """A row's arrays and its recorded launch, which writes the result to ``c``. ``loop`` is the loop of its plan.
+
+    ``begin`` is the C before the first launch.
+    """
 
     a: Any
     b: Any
     c: Any
+    begin: Any
     launch: Any
     loop: dict[str, Any]
 
@@ -189,7 +203,8 @@ def call_of(torch: Any, row: Row) -> LoopCall:
     torch.manual_seed(0)
     shape, dtype, total = (row.size, row.size), getattr(torch, row.stored), getattr(torch, row.total)
     a, given = (torch.randn(shape, device="cuda", dtype=dtype) / 8 for _ in range(2))
-    c = torch.zeros(shape, device="cuda", dtype=total)
+    begin = torch.randn(shape, device="cuda", dtype=total) * row.c_added
+    c = begin.clone()
     kernel = kernel_of(row)
     dim = (-(-row.size // row.m), -(-row.size // row.n))
     with warp_tiles.override(main_loop=row.main_loop):
@@ -199,18 +214,22 @@ def call_of(torch: Any, row: Row) -> LoopCall:
         )
         (loop,) = warp_tiles.plan(kernel.module, arch=90, block_dim=row.threads).to_json()["loops"]
         launch.launch()
-    return LoopCall(a, given.T if row.b_columns else given, c, launch, loop)
+    return LoopCall(a, given.T if row.b_columns else given, c, begin, launch, loop)
 
 
 def measure(torch: Any, row: Row) -> dict[str, Any]:
     """The times of a row, the treatment of its loop, and its difference from float64."""
     torch.backends.cuda.matmul.allow_tf32 = row.dtype == "tf32"
     call = call_of(torch, row)
-    a, b, out = call.a, call.b, torch.empty_like(call.a)
-    expected = a.double() @ b.double()
+    a, b, out = call.a, call.b, torch.zeros_like(call.a)
+    expected = a.double() @ b.double() + call.begin
     difference = float((call.c.double() - expected).abs().max() / expected.abs().max())
     del expected
-    timed = measured(torch, {"tiles": call.launch.launch, "cublas": lambda: torch.matmul(a, b, out=out)})
+
+    def cublas() -> Any:
+        return torch.addmm(out, a, b, out=out) if row.c_added else torch.matmul(a, b, out=out)
+
+    timed = measured(torch, {"tiles": call.launch.launch, "cublas": cublas})
     times = timed.us
     tflops = {name: round(2 * row.size**3 / us / 1e6, 1) for name, us in times.items()}
     treatment = {key: call.loop[key] for key in ("state", "stages", "instruction", "reason")}

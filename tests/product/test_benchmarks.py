@@ -10,7 +10,7 @@ import pytest
 from benchmarks import matmul, tune_matmul
 from warp_tiles.heuristics.matmul import choose_matmul
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
-from warp_tiles.product import records
+from warp_tiles.product import multiply, records
 
 CONFIG = MatmulConfig(64, 64, 64, 128)
 
@@ -61,10 +61,16 @@ def test_measured_tiers_replace_earlier_ones_and_keep_the_others() -> None:
 def test_shipped_records() -> None:
     for path in sorted(records.FOLDER.glob("*.json")):
         data = json.loads(path.read_text("utf-8"))
-        found = records.records_for(data["arch"], data["multiprocessors"])
+        found = records.records_for(data["arch"], data["multiprocessors"], data["gpu"])
         assert dict(found) == records.parsed(data), path.name
-    assert records.records_for(None, 1) == {}
-    assert records.records_for(80, 108) == {}
+    assert records.records_for(None, 1, multiply.PLANNED_NAME) == {}
+    assert records.records_for(80, 108, "NVIDIA A100") == {}
+
+
+def test_gpus_with_equal_multiprocessors_have_records_of_their_own() -> None:
+    h100, h200, other = (records.records_for(90, 132, f"NVIDIA {name}") for name in ("H100 80GB HBM3", "H200", "new"))
+    assert h100 == other != h200
+    assert {tier: h200[tier] for tier in h200} == records.records_for(*multiply.PLANNED_GPU, multiply.PLANNED_NAME)
 
 
 def test_records_are_read_by_tier() -> None:

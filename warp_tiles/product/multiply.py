@@ -31,7 +31,9 @@ from warp_tiles.settings.resolved import DEFAULT
 
 _PART_BYTES = 256  # of a workspace; its parts begin at multiples of it
 MOST_BLOCKS = 2**31 - 1  # of a launch, whose dimensions are 32-bit integers
-PLANNED_GPU = (90, 132)  # compute capability and multiprocessors of plans on a machine without a GPU
+# of plans on a machine without a GPU
+PLANNED_GPU = (90, 132)  # compute capability and multiprocessors
+PLANNED_NAME = "NVIDIA H200"
 
 
 class Multiplication:
@@ -224,7 +226,8 @@ def main_loop_of(problem: MatmulProblem, config: MatmulConfig, device: Any) -> L
 def configuration(call: MatmulCall, device: Any) -> MatmulConfig:
     """The configuration of an arranged call on a device."""
     arch, multiprocessors = _gpu(device)
-    return choose_matmul(problem_of(call), arch, multiprocessors, records_for(arch, multiprocessors))
+    name = device.name if device.is_cuda else PLANNED_NAME
+    return choose_matmul(problem_of(call), arch, multiprocessors, records_for(arch, multiprocessors, name))
 
 
 @functools.lru_cache(maxsize=1024)
