@@ -110,7 +110,7 @@ template <class P> struct FmaProduct {
                 const auto found = wt::arch::load<B::WIDTH>(c + row * P::n + column);
 #pragma unroll
                 for (int next = 0; next < B::WIDTH; ++next)
-                    sums.values[i][j + next] = found.at[next];
+                    sums.values[i][j + next] += found.at[next];
             }
     }
 

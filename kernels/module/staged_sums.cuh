@@ -114,16 +114,17 @@ inline __device__ void put_columns(const wt::f32 (&sums)[ROWS / 8][4], float* c,
         }
 }
 
-// Reads neighbouring sums from C.
-template <class T, class... Sums> inline __device__ void take(const T* from, Sums&... sums)
+// Adds neighbouring values of C to sums. Sums that were loaded themselves would have the registers of a vector, which follow one
+// another: FFMA would read three of one bank, and loops of fp64 had up to 40 registers more.
+template <class T, class... Sums> inline __device__ void add_values(const T* from, Sums&... sums)
 {
     const wt::Vector<T, sizeof...(Sums)> found = wt::arch::load<sizeof...(Sums)>(from);
     int i = 0;
-    ((sums = found.at[i++]), ...);
+    ((sums += found.at[i++]), ...);
 }
 
-// Reads the sums of 16 rows from a row-major C, in the order in which put_rows() writes them.
-template <int COLS, int LD> inline __device__ void take_rows(wt::f32 (&sums)[COLS / 8][4], const float* c, int row, int col)
+// Adds 16 rows of a row-major C to sums, in the order in which put_rows() writes them.
+template <int COLS, int LD> inline __device__ void add_rows(wt::f32 (&sums)[COLS / 8][4], const float* c, int row, int col)
 {
     constexpr int BLOCKS = COLS % 32 == 0 ? 4 : 1;
     const int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
@@ -135,21 +136,23 @@ template <int COLS, int LD> inline __device__ void take_rows(wt::f32 (&sums)[COL
         for (int j = 0; j < COLS / 8; j += BLOCKS) {
             float x[4], y[4];
 #pragma unroll
-            for (int i = 0; i < BLOCKS; ++i)
-                take(line + 8 * (j + (i ^ order)), x[i], y[i]);
+            for (int i = 0; i < BLOCKS; ++i) {
+                const auto found = wt::arch::load<2>(line + 8 * (j + (i ^ order)));
+                x[i] = found.at[0], y[i] = found.at[1];
+            }
             if constexpr (BLOCKS == 4)
                 permute(x, y, order);
 #pragma unroll
             for (int i = 0; i < BLOCKS; ++i) {
-                sums[j + i][2 * half] = x[i];
-                sums[j + i][2 * half + 1] = y[i];
+                sums[j + i][2 * half] += x[i];
+                sums[j + i][2 * half + 1] += y[i];
             }
         }
     }
 }
 
-// Reads the sums of 16 columns from a row-major C, in the order in which put_columns() writes them.
-template <int ROWS, int LD> inline __device__ void take_columns(wt::f32 (&sums)[ROWS / 8][4], const float* c, int row, int col)
+// Adds 16 columns of a row-major C to sums, in the order in which put_columns() writes them.
+template <int ROWS, int LD> inline __device__ void add_columns(wt::f32 (&sums)[ROWS / 8][4], const float* c, int row, int col)
 {
     const int lane = threadIdx.x % 32, group = lane / 4, quarter = lane % 4;
     const bool later = quarter % 2 != 0;
@@ -159,8 +162,8 @@ template <int ROWS, int LD> inline __device__ void take_columns(wt::f32 (&sums)[
         for (int e = 0; e < 2; ++e) {
             const float* const line = c + (row + 8 * j + 2 * quarter + e) * LD + col + group;
             const float first = line[later ? 8 : 0], second = line[later ? 0 : 8];
-            sums[j][e] = later ? second : first;
-            sums[j][2 + e] = later ? first : second;
+            sums[j][e] += later ? second : first;
+            sums[j][2 + e] += later ? first : second;
         }
 }
 

@@ -52,9 +52,9 @@ template <class P> struct WarpProduct {
         if constexpr (A::IN_ORDER && B::IN_ORDER) {
 #pragma unroll
             for (int i = 0; i < ROWS / 16; ++i)
-                take_rows<COLS, P::n>(sums.values[i], c, first_row() + 16 * i, first_col());
+                add_rows<COLS, P::n>(sums.values[i], c, first_row() + 16 * i, first_col());
         } else {
-            each(sums, [c](int row, int column, auto&... values) { take(c + row * P::n + column, values...); });
+            each(sums, [c](int row, int column, auto&... values) { add_values(c + row * P::n + column, values...); });
         }
     }
 

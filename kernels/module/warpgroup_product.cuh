@@ -77,9 +77,9 @@ template <class P> struct WarpgroupProduct {
 #pragma unroll
         for (int i = 0; i < BLOCKS; ++i) {
             if constexpr (SWAPPED)
-                take_columns<WIDTH, P::n>(s.sums[i], c, s.column, first_line(s, i));
+                add_columns<WIDTH, P::n>(s.sums[i], c, s.column, first_line(s, i));
             else
-                take_rows<WIDTH, P::n>(s.sums[i], c, first_line(s, i), s.column);
+                add_rows<WIDTH, P::n>(s.sums[i], c, first_line(s, i), s.column);
         }
     }
 
@@ -186,7 +186,7 @@ template <class P> struct WarpgroupRegisterProduct {
     static inline __device__ void start(Sums& s, const float* c)
     {
         start(s);
-        each(s, [c](int row, int column, auto&... sums) { take(c + row * P::n + column, sums...); });
+        each(s, [c](int row, int column, auto&... sums) { add_values(c + row * P::n + column, sums...); });
     }
 
     static __forceinline__ __device__ void add(Sums& s, unsigned a, unsigned b)

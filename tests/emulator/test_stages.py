@@ -128,7 +128,7 @@ TYPES = {
     "fp32": ("float32", "default", 90, 128, 15),
     "fp32, two warps": ("float32", "default", 80, 64, 11),
     "fp32, eight warps": ("float32", "default", 90, 256, 10),
-    "fp64, sm_80": ("float64", "default", 80, 64, 10),
+    "fp64, sm_80": ("float64", "default", 80, 64, 11),
     "fp64, eight warps": ("float64", "default", 90, 256, 15),
 }
 

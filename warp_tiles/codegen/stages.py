@@ -31,7 +31,6 @@ from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.main_loop import AUTO, STAGE_ALIGNMENT, InstructionFamily, LoopChoice, MainLoop, StagedProduct
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.main_loop import (
-    begins_with_start_value,
     competes_with_two_buffers,
     main_loop,
     prefers_two_buffers,
@@ -87,7 +86,8 @@ class Ring:
         products: How each product of the loop is computed, in order.
         variants: Their questions, in order, with the operands as they lie in slots.
         starts: True for each product whose C has a start value.
-        adds_starts: True if the sums are added to start values after the loop; else they begin with them.
+        adds_starts: True if the sums are added to start values after the loop, because Cs share memory; else they begin
+            with them.
         fills: The statements that fill a C with zeros right before the loop, which overwrites it.
         obstacle: Why its products are not computed by wgmma, although it could compute some of them; else empty.
     """
@@ -153,9 +153,8 @@ def plan_ring(
     chosen, obstacle = found
     slots, stage_bytes = stage_slots(loads, transposed)
     overlapping = _overlapping(module, function, products)
-    adds_starts = bool(overlapping) or not begins_with_start_value(chosen[0][0])
     idle, starts = idle_tiles(
-        module, function, loop, loads, products, keeps_starts=adds_starts, overlapping=overlapping
+        module, function, loop, loads, products, keeps_starts=bool(overlapping), overlapping=overlapping
     )
     run, at_end = longest_run(function, idle)
     around = module.bytes_around(function.label)
@@ -182,7 +181,7 @@ def plan_ring(
     fills = (fill_before(module, function, loop, c) for c in summed.values() if c.owner)
     answers, variants = tuple(answer for _, answer in chosen), tuple(variant for variant, _ in chosen)
     filled = tuple(fill for fill in fills if fill is not None)
-    return Ring(answered, first, slots, answers, variants, starts, adds_starts, filled, obstacle)
+    return Ring(answered, first, slots, answers, variants, starts, bool(overlapping), filled, obstacle)
 
 
 def constant_arrays(function: FunctionTrace, loop: Loop) -> frozenset[str]:

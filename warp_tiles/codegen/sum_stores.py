@@ -65,8 +65,6 @@ def plan_sum_store(function: FunctionTrace, loop: Loop, products: Sequence[Accum
         return "the loop has several sums"
     if first.addition is not None:
         return "the sums are added to another tile"
-    if any(ring.starts) and ring.adds_starts:
-        return "C holds a start value, which is added after the loop"
     if not c.owner:
         return "C is not a tile of the function"
     if not _are_neighbours(ring.variants[0], ring.products[0]):

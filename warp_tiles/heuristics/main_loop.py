@@ -343,15 +343,6 @@ def _obstacle_to_more(best: MainLoop, found: Sequence[MainLoop], possible: Seque
     return f"{more} stages do not fit" if more else ""
 
 
-def begins_with_start_value(variant: GemmVariant) -> bool:
-    """True if the sums of a loop begin with the start value of C; False if they are added to it after the loop.
-
-    Beginning with it leaves C's memory to the stages. In loops of float64 it needs 177 registers in place of 138
-    (64x64x16 tiles with 128 threads on sm_90), so a third block would not fit.
-    """
-    return variant.c.dtype != "float64"
-
-
 def _too_few_blocks(loop: MainLoop, product: StagedProduct, threads: int, without: int, or_two_buffers: bool) -> str:
     """The reason why few resident blocks are slower than double buffers; empty if they are not.
 
