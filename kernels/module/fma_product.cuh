@@ -102,16 +102,12 @@ template <class P> struct FmaProduct {
     static inline __device__ void start(Sums& sums, const float* c)
     {
         start(sums);
+        each(sums, [c](int row, int column, float* values) {
+            const auto found = wt::arch::load<B::WIDTH>(c + row * P::n + column);
 #pragma unroll
-        for (int i = 0; i < ROWS; ++i)
-#pragma unroll
-            for (int j = 0; j < COLS; j += B::WIDTH) {
-                const int row = first_row() + A::line_of(i, lane_m()), column = first_col() + B::line_of(j, lane_n());
-                const auto found = wt::arch::load<B::WIDTH>(c + row * P::n + column);
-#pragma unroll
-                for (int next = 0; next < B::WIDTH; ++next)
-                    sums.values[i][j + next] += found.at[next];
-            }
+            for (int i = 0; i < B::WIDTH; ++i)
+                values[i] += found.at[i];  // as add_values() does
+        });
     }
 
     static __forceinline__ __device__ void add(Sums& sums, unsigned a, unsigned b)
@@ -146,19 +142,26 @@ template <class P> struct FmaProduct {
 
     template <class Act> static __forceinline__ __device__ void visit(const Sums& sums, const Act& act)
     {
+        each(sums, [&act](int row, int column, const float* values) {
+            wt::Vector<float, B::WIDTH> found;
 #pragma unroll
-        for (int i = 0; i < ROWS; ++i)
-#pragma unroll
-            for (int j = 0; j < COLS; j += B::WIDTH) {
-                wt::Vector<float, B::WIDTH> values;
-#pragma unroll
-                for (int next = 0; next < B::WIDTH; ++next)
-                    values.at[next] = sums.values[i][j + next];
-                act(first_row() + A::line_of(i, lane_m()), first_col() + B::line_of(j, lane_n()), values);
-            }
+            for (int i = 0; i < B::WIDTH; ++i)
+                found.at[i] = values[i];
+            act(row, column, found);
+        });
     }
 
 private:
+    // Calls act(row, column, values) for B::WIDTH neighbouring sums of a row of C.
+    template <class S, class Act> static __forceinline__ __device__ void each(S& sums, const Act& act)
+    {
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+            for (int j = 0; j < COLS; j += B::WIDTH)
+                act(first_row() + A::line_of(i, lane_m()), first_col() + B::line_of(j, lane_n()), sums.values[i] + j);
+    }
+
     template <int VECTORS, int SETS> static inline __device__ void clear(wt::Vector<float, 4> (&sets)[SETS][VECTORS])
     {
 #pragma unroll
