@@ -44,3 +44,17 @@ def test_the_flattened_module_header_has_no_includes() -> None:
     assert "#include" not in text
     assert "#pragma once" not in text
     assert text.count("mad.wide.s32 %0") == 1
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    write(tmp_path, low="one\n", top='#include "low.cuh"\n')
+    assert flatten(tmp_path / "top.cuh", tmp_path) == flatten(tmp_path / "top.cuh", tmp_path) == "one\n"
+    write(tmp_path, low="another\n")
+    assert flatten(tmp_path / "top.cuh", tmp_path) == "another\n"
+
+
+def test_a_removed_file_is_no_longer_included(tmp_path: Path) -> None:
+    write(tmp_path, low="one\n", top='#include "low.cuh"\n')
+    flatten(tmp_path / "top.cuh", tmp_path)
+    (tmp_path / "low.cuh").unlink()
+    assert flatten(tmp_path / "top.cuh", tmp_path) == '#include "low.cuh"\n'

@@ -10,6 +10,7 @@ Two nodes are equal only if they are the same object. Values compare by their fi
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -152,12 +153,12 @@ class Operation:
     reverses: bool = False
     zeroes: bool = False
 
-    @property
+    @functools.cached_property
     def values(self) -> tuple[Value, ...]:
         """The operands and results."""
         return (*self.operands, *self.results)
 
-    @property
+    @functools.cached_property
     def tiles(self) -> tuple[Tile, ...]:
         """The operands and results that are tiles."""
         return tuple(value for value in self.values if isinstance(value, Tile))

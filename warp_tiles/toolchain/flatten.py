@@ -3,27 +3,59 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 _QUOTED = re.compile(r'[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"')
 _ONCE = re.compile(r"[ \t]*#[ \t]*pragma[ \t]+once\b")
 
 
+@dataclass(frozen=True)
+class _Flattened:
+    """The text of a header, and the states of the files that it was made of."""
+
+    text: str
+    states: Mapping[Path, tuple[int, int]]
+
+    @property
+    def is_current(self) -> bool:
+        """True if no file has changed."""
+        try:
+            return all(_state(path) == state for path, state in self.states.items())
+        except OSError:
+            return False
+
+
+_known: dict[tuple[Path, Path], _Flattened] = {}
+
+
 def flatten(header: Path, root: Path) -> str:
     """The text of a header in which each quoted include is replaced once by its text.
 
     A quoted include is looked up beside the including file, then in ``root``. Includes outside ``root`` and includes in
-    angle brackets stay. ``#pragma once`` is dropped, because the text is not a header any more.
+    angle brackets stay. ``#pragma once`` is dropped, because the text is not a header any more. The text is kept until
+    one of its files changes.
 
     Args:
         header: The header.
         root: Folder of the headers that are inlined.
     """
-    return _text(header.resolve(), root.resolve(), set())
+    known = _known.get((header, root))
+    if known is None or not known.is_current:
+        states: dict[Path, tuple[int, int]] = {}
+        known = _Flattened(_text(header.resolve(), root.resolve(), states), states)
+        _known[header, root] = known
+    return known.text
 
 
-def _text(header: Path, root: Path, seen: set[Path]) -> str:
-    seen.add(header)
+def _state(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size
+
+
+def _text(header: Path, root: Path, seen: dict[Path, tuple[int, int]]) -> str:
+    seen[header] = _state(header)
     lines: list[str] = []
     for line in header.read_text(encoding="utf-8").splitlines(keepends=True):
         found = _found(match[1], header, root) if (match := _QUOTED.match(line)) else None
