@@ -204,6 +204,15 @@ def test_epilogues_with_other_results(function: Any) -> None:
     assert (out.numpy() == 7.0).all()
 
 
+def test_an_error_of_the_build_is_no_error_of_the_epilogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> Any:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(multiply, "tile_kernel", failing)
+    with pytest.raises(OSError, match="the disk is full"):
+        warp_tiles.matmul(zeros(3, 9), zeros(9, 5), epilogue=square)
+
+
 def test_an_epilogue_of_float64() -> None:
     a, b = zeros(3, 4, dtype=wp.float64), zeros(4, 5, dtype=wp.float64)
     assert "takes no single argument of type float64" in refused(a, b, epilogue=square)

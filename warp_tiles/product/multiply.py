@@ -250,6 +250,7 @@ def _built(call: MatmulCall, device: Any) -> Multiplication:
     except Exception as error:
         if call.epilogue is None:
             raise
+        _built(replace(call, epilogue=None), device)  # raises what has another cause
         raise MatmulError(
             f"the kernel with epilogue {call.epilogue.key} cannot be built",
             remedy=f"write it as a function of one {call.sums} that returns one {call.sums}",
