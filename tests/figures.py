@@ -17,6 +17,7 @@ from tests.measured_values import (
     client_seconds,
     compiled,
     compiled_row,
+    counted,
     extremes,
     gpu_tests,
     late_calls,
@@ -73,6 +74,19 @@ def loop_rows() -> list[Figures]:
         row = by_name[name + (", B columns" if columns else "")]
         values = [row["tflops"]["tiles"], row["to_cublas"]]
         found.append(Figures("docs/loops.md", f"{start} {{}} | {{}} |", lambda values=values: values))
+    return found
+
+
+def c_added_rows() -> list[Figures]:
+    """The table of loops that begin with their tile of C, in docs/loops.md."""
+    names = {"fp16": "float16", "fp32": "float32", "fp64": "float64"}
+    found = []
+    for row in at("loops_c_added_before", "rows"):
+        kind = next((short for short, name in names.items() if name == row["dtype"]), row["dtype"])
+        now = next(other for other in at("loops", "rows") if other["name"] == row["name"])
+        values = [row["to_cublas"], now["to_cublas"]]
+        text = f"| {kind} | {row['m']}x{row['n']}, {row['k']}, {row['threads']} | {{}} | {{}} |"
+        found.append(Figures("docs/loops.md", text, lambda values=values: values))
     return found
 
 
@@ -169,9 +183,6 @@ FIGURES = [
             lambda: [*of_cublas("fp16"), *of_cublas("bf16")]),
     Figures(MEASURED, "their rate is {} to {} of that of cuBLAS for fp16, and {} to {} for bf16",
             lambda: [*rates_to_cublas("fp16"), *rates_to_cublas("bf16")]),
-    Figures(MEASURED, "In a later run, those of fp16 were {} to {} times as fast",
-            lambda: [at("backward_loop", f"parts.backward_loop.summary.fp16.to_cublas.{name}")
-                     for name in ("least", "greatest")]),
     Figures(MEASURED, "adjoints with other code are {} times as fast",
             lambda: [at("against_before_stages", "summary.geometric_mean_of_timed")]),
     Figures(MEASURED, "threads, by {} %", lambda: [100 * (1 - at("against_before_stages", "summary.least"))]),
@@ -192,7 +203,13 @@ FIGURES = [
     Figures(MEASURED, "{} of the {} ratios are below 1", slower_solvers),
     # tests and other commands
     Figures(MEASURED, "Of {} GPU tests, {} passed", gpu_tests),
-    Figures(MEASURED, "With later sources, {} tests ran on an H100, and {} passed.", later_gpu_tests),
+    Figures(MEASURED, "The {} tests of loops with stages, of loops and of their forms ran again, and {} passed.",
+            later_gpu_tests),
+    Figures(MEASURED, "Of {} random kernels, {} were equal",
+            lambda: [at("gpu_tests", f"later.random_kernels.{name}") for name in ("asked", "equal")]),
+    Figures(MEASURED, "An H200 gives {} for it", lambda: [at("against_1acdb96_again", "summary.least")]),
+    Figures(MEASURED, "busy in {} % of the time in place of {} %.", lambda: counted("busy_percent")),
+    Figures(MEASURED, "in {} % of the cycles in place of {} %.", lambda: counted("shared_memory_percent")),
     Figures(MEASURED, "{} are equal bit for bit", lambda: [at("random_kernels", "equal")]),
     Figures(MEASURED, "{} could not be compared",
             lambda: [at("random_kernels", "refused") + at("random_kernels", "crashed")]),
@@ -215,6 +232,7 @@ FIGURES = [
                      / at("policies", "rows.auto, cold.seconds")]),
     # pages of features
     *loop_rows(),
+    *c_added_rows(),
     Figures("docs/remote.md", "took {} of the time of a local build for one differentiable fp16 64x64x64 module, and "
             "{} for eight modules", lambda: [case["store_to_local"] for case in at("remote", "cases")]),
     Figures("docs/matmul.md", "{} of {} rows have more than three such calls, and at most {} of them", late_calls),

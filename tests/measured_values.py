@@ -204,6 +204,13 @@ def later_gpu_tests() -> list[float]:
     return [at("gpu_tests", f"later.{name}") for name in ("run", "passed")]
 
 
+def counted(counter: str) -> list[float]:
+    """A counter of the adjoint that is slower than at commit 1acdb96: now and before."""
+    name = "adjoint of resident 32x32x32 of float64, 128 threads"
+    rows = {row["name"]: row for row in at("counters", "rows")}
+    return [rows[name][counter], rows[f"{name}, commit 1acdb96"][counter]]
+
+
 def gpu_tests() -> list[float]:
     run = at("gpu_tests", "pytest")
     left_out = len(run["deselected"])
