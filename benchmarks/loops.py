@@ -3,9 +3,9 @@
     python benchmarks/loops.py --json benchmarks/results/loops.json
 
 A row is a square product of one size, with a block's tile, its threads and the setting `main_loop`. Rows of tf32
-multiply float32 arrays with this precision. "B columns" is a B whose columns are contiguous, and "C added" a loop that
-begins with its tile of C. cuBLAS is called through torch, with the same arrays and an output of the operands' type,
-which torch.addmm also reads. Launches of both alternate. Times are medians by CUDA
+multiply float32 arrays with this precision. "B columns" is a B whose columns are contiguous. A loop of a row "C added"
+begins with its tile of C. cuBLAS is called through torch, with the same arrays and an output of the operands' type. In
+rows "C added" it is torch.addmm, which reads its output first. Launches of both alternate. Times are medians by CUDA
 events. A kernel that spins runs before each launch, so that the launch is queued when it begins, and the time is that
 of the GPU alone. The same kernel reads the clock. The result is compared with a product in float64, relative to its
 largest element.

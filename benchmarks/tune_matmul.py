@@ -1,6 +1,6 @@
 """Measures configurations of warp_tiles.matmul on a GPU, and writes the fastest of each tier.
 
-    python benchmarks/tune_matmul.py --json warp_tiles/product/records/sm_90_132.json
+    python benchmarks/tune_matmul.py --json warp_tiles/product/records/h200.json  # on an H200
     python benchmarks/tune_matmul.py --json /tmp/records.json --only "float16 nn 16x" "tf32 nn"
 
 A tier is a type, a layout, and sizes rounded to powers of two. The chooser's candidates are sorted by their estimated
@@ -8,7 +8,8 @@ time, and the first ones are measured, by the time of the GPU alone (benchmarks/
 alternate with those of torch's product, as in benchmarks/matmul.py. If those of all candidates alternated, each would
 find its operands in other parts of the L2 cache: on an H100, 4096x128x4096 of float16 took 18.7 us in place of 14.1
 (not on record). A tier is recorded if a candidate is faster than the chooser's choice by more than 2 %, with its GPU
-and date. The records of tiers that are not measured are kept.
+and date. The records of tiers that are not measured are kept. Other GPUs of sm_90 with 132 multiprocessors have the
+file sm_90_132.json.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ OTHERS = {
         "torch 2.11",
         "one is slower by more than 3 %", "for a form that varies by 13 % from run to run", "With 100 repeats",
         "that form has 0.993", "have 0.981 and 0.982", "on an H100, and",
-        "in 24 processes", "A multiprocessor ran 16 of the 2,112 blocks before, and runs 15 to 18 of them now",
+        "in 24 processes", "each multiprocessor ran 16 of the 2,112 blocks before, and runs 15 to 18 of them now",
     ],
     "docs/policy.md": [],
     "docs/remote.md": [
@@ -100,7 +100,7 @@ OTHERS = {
         "0.855",
     ],
     "docs/loops.md": [
-        "had 0.92 of its speed for fp16 of 8192, and 0.91 and 0.95 for bf16 (not on record)", "On an H100",
+        "had 0.92 of its speed for 8192 in fp16, and 0.91 and 0.95 for 8192 in bf16 (not on record)", "On an H100",
         "up to 14 % fewer TFLOP/s: 0.43 of cuBLAS for 64x64 tiles of fp16, and 0.77 for 128x128 tiles of tf32 with "
         "contiguous columns of B (not on record)",
         "5,600 of 78,000 cycles in a product of 4096 in fp16 (not on record)",
@@ -114,7 +114,7 @@ OTHERS = {
         "takes about 0.1 to 1 ms",
     ],
     "docs/matmul.md": [
-        "On an H100, whose memory is slower, the batches of fp16 reached 0.96, 0.95 and 0.95, and the skinny products "
+        "On an H100, the batches of fp16 reached 0.96, 0.95 and 0.95, and the skinny products "
         "0.96 (not on record)", "alpha=1.0, beta=0.0", "with Warp 1.19 and newer",
         "about 2 us plus the launch (not on record)", "torch 2.11",
         "by up to 0.1, and so do different machines",

@@ -106,7 +106,7 @@ template <class P> struct FmaProduct {
             const auto found = wt::arch::load<B::WIDTH>(c + row * P::n + column);
 #pragma unroll
             for (int i = 0; i < B::WIDTH; ++i)
-                values[i] += found.at[i];  // as add_values() does
+                values[i] += found.at[i];  // add_values() says why it is added and not loaded
         });
     }
 

@@ -114,8 +114,8 @@ inline __device__ void put_columns(const wt::f32 (&sums)[ROWS / 8][4], float* c,
         }
 }
 
-// Adds neighbouring values of C to sums. Sums that were loaded themselves would have the registers of a vector, which follow one
-// another: FFMA would read three of one bank, and loops of fp64 had up to 40 registers more.
+// Adds neighbouring values of C to sums. If loads wrote the sums directly, the compiler gave them consecutive registers, as the values
+// of a vector have. Then FFMA read three registers of one bank, and loops of fp64 had up to 40 registers more.
 template <class T, class... Sums> inline __device__ void add_values(const T* from, Sums&... sums)
 {
     const wt::Vector<T, sizeof...(Sums)> found = wt::arch::load<sizeof...(Sums)>(from);

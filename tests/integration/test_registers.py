@@ -36,6 +36,18 @@ CASES = {
     "fp32 8x8x8 and its adjoint": (("float32", "default", (8, 8, 8), 128, True), {"forward": 48, "backward": 64}),
     "fp32 24x24x24 and its adjoint": (("float32", "default", (24, 24, 24), 64, True), {"forward": 56, "backward": 136}),
 }
+LOOP = """
+@wp.kernel(enable_backward=False)
+def gemm(A: wp.array2d(dtype=wp.float64), B: wp.array2d(dtype=wp.float64), C: wp.array2d(dtype=wp.float64)):
+    i, j = wp.tid()
+    c = {start}, storage="shared")
+    for t in range(0, A.shape[1], 16):
+        a = wp.tile_load(A, shape=(64, 16), offset=(i * 64, t), storage="shared")
+        b = wp.tile_load(B, shape=(16, 64), offset=(t, j * 64), storage="shared")
+        wp.tile_matmul(a, b, c)
+    wp.tile_store(C, c, offset=(i * 64, j * 64))
+"""
+STARTS = "wp.tile_zeros(shape=(64, 64), dtype=wp.float64", "wp.tile_load(C, shape=(64, 64), offset=(i * 64, j * 64)"
 SLACK = 7  # registers are allocated in eights
 REGISTERS_OF = 0x2F  # EIATTR_REGCOUNT in the section .nv.info: the number of a symbol, and its registers
 
@@ -68,3 +80,13 @@ def test_small_products_leave_registers_to_other_blocks(tmp_path: Path, name: st
     found = registers(cubin.read_bytes())
     assert found.keys() == bounds.keys()
     assert {kind: value for kind, value in found.items() if value > bounds[kind] + SLACK} == {}
+
+
+@pytest.mark.usefixtures("enabled")
+def test_a_start_value_takes_no_registers_from_a_loop_of_float64(tmp_path: Path) -> None:
+    found = []
+    for number, start in enumerate(STARTS):
+        cubin, _ = compile_module(load(LOOP.format(start=start), block_dim=128), tmp_path / str(number))
+        found.append(registers(cubin.read_bytes())["forward"])
+    zeros, loaded = found
+    assert loaded <= zeros + SLACK

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import warp as wp
 
 from benchmarks import matmul, tune_matmul
 from warp_tiles.heuristics.matmul import choose_matmul
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.product import multiply, records
+from warp_tiles.product.arguments import checked_call
 
 CONFIG = MatmulConfig(64, 64, 64, 128)
 
@@ -70,7 +74,22 @@ def test_shipped_records() -> None:
 def test_gpus_with_equal_multiprocessors_have_records_of_their_own() -> None:
     h100, h200, other = (records.records_for(90, 132, f"NVIDIA {name}") for name in ("H100 80GB HBM3", "H200", "new"))
     assert h100 == other != h200
-    assert {tier: h200[tier] for tier in h200} == records.records_for(*multiply.PLANNED_GPU, multiply.PLANNED_NAME)
+    assert h200 is records.records_for(*multiply.PLANNED_GPU, multiply.PLANNED_NAME)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA H200"])
+def test_a_configuration_is_that_of_the_gpus_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def recorded(arch: int, multiprocessors: int, gpu: str) -> dict[Any, Any]:
+        asked.append(gpu)
+        return {}
+
+    monkeypatch.setattr(multiply, "records_for", recorded)
+    a, b, c = (wp.zeros((64, 64), dtype=wp.float16, device="cpu") for _ in range(3))
+    call = checked_call(a, b, c, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision="default")
+    multiply.configuration(call, SimpleNamespace(is_cuda=True, arch=90, sm_count=132, name=name))
+    assert asked == [name]
 
 
 def test_records_are_read_by_tier() -> None:

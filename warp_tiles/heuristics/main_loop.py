@@ -91,7 +91,7 @@ def competes_with_two_buffers(variant: GemmVariant) -> bool:
 def prefers_two_buffers(variant: GemmVariant) -> str:
     """The reason why a loop keeps double buffers although it could have stages; empty if it has none.
 
-    On an H200, stages made fp32 loops with enough resident blocks 1.03 to 1.08 times as fast if a thread has 32 sums or
+    On an H200, stages made fp32 loops with enough resident blocks 1.01 to 1.08 times as fast if a thread has 32 sums or
     more (``benchmarks/results/loops.json``). Loops with fewer sums are not measured.
 
     Args:

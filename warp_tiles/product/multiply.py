@@ -31,8 +31,8 @@ from warp_tiles.settings.resolved import DEFAULT
 
 _PART_BYTES = 256  # of a workspace; its parts begin at multiples of it
 MOST_BLOCKS = 2**31 - 1  # of a launch, whose dimensions are 32-bit integers
-# of plans on a machine without a GPU
-PLANNED_GPU = (90, 132)  # compute capability and multiprocessors
+# the GPU of plans on a machine without one: its compute capability and multiprocessors, and its name
+PLANNED_GPU = (90, 132)
 PLANNED_NAME = "NVIDIA H200"
 
 
@@ -250,7 +250,7 @@ def _built(call: MatmulCall, device: Any) -> Multiplication:
     except Exception as error:
         if call.epilogue is None:
             raise
-        _built(replace(call, epilogue=None), device)  # raises what has another cause
+        _built(replace(call, epilogue=None), device)  # raises the error if the epilogue is not its cause
         raise MatmulError(
             f"the kernel with epilogue {call.epilogue.key} cannot be built",
             remedy=f"write it as a function of one {call.sums} that returns one {call.sums}",

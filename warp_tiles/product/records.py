@@ -11,7 +11,7 @@ from typing import Any
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, Tier
 
 FOLDER = Path(__file__).resolve().parent / "records"
-# by compute capability, multiprocessors and name, which is empty for all GPUs that no other entry names
+# by compute capability, multiprocessors and name; an empty name stands for all other GPUs
 _FILES = {(90, 132, ""): "sm_90_132.json", (90, 132, "NVIDIA H200"): "h200.json"}
 
 

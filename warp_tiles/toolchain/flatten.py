@@ -9,6 +9,7 @@ from pathlib import Path
 
 _QUOTED = re.compile(r'[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"')
 _ONCE = re.compile(r"[ \t]*#[ \t]*pragma[ \t]+once\b")
+_State = tuple[int, int, int, int]  # times of the last changes, size and number of a file
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class _Flattened:
     """The text of a header, and the states of the files that it was made of."""
 
     text: str
-    states: Mapping[Path, tuple[int, int]]
+    states: Mapping[Path, _State]
 
     @property
     def is_current(self) -> bool:
@@ -35,26 +36,26 @@ def flatten(header: Path, root: Path) -> str:
 
     A quoted include is looked up beside the including file, then in ``root``. Includes outside ``root`` and includes in
     angle brackets stay. ``#pragma once`` is dropped, because the text is not a header any more. The text is kept until
-    one of its files changes.
+    one of its files changes. A new file that an include would find first changes nothing.
 
     Args:
         header: The header.
         root: Folder of the headers that are inlined.
     """
+    header, root = header.resolve(), root.resolve()
     known = _known.get((header, root))
     if known is None or not known.is_current:
-        states: dict[Path, tuple[int, int]] = {}
-        known = _Flattened(_text(header.resolve(), root.resolve(), states), states)
-        _known[header, root] = known
+        states: dict[Path, _State] = {}
+        known = _known[header, root] = _Flattened(_text(header, root, states), states)
     return known.text
 
 
-def _state(path: Path) -> tuple[int, int]:
+def _state(path: Path) -> _State:
     found = path.stat()
-    return found.st_mtime_ns, found.st_size
+    return found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _text(header: Path, root: Path, seen: dict[Path, tuple[int, int]]) -> str:
+def _text(header: Path, root: Path, seen: dict[Path, _State]) -> str:
     seen[header] = _state(header)
     lines: list[str] = []
     for line in header.read_text(encoding="utf-8").splitlines(keepends=True):
