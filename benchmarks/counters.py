@@ -40,6 +40,8 @@ LOOPS = (
 )
 BESIDE_CUBLAS = (LOOPS[0], LOOPS[5], LOOPS[6])
 PRODUCTS = (
+    "product float16 2048x2048x2048",
+    "product float16 4096x4096x4096",
     "product bfloat16 4096x4096x4096",
     "product float16 8192x8192x8192",
     "product tf32 4096x4096x4096",
@@ -51,6 +53,10 @@ PRODUCTS = (
     "product float16 1024 x 256x256x256",
     "product float32 1024 x 64x64x64",
     "product float32 1024 x 256x256x256",
+    "skinny float16 4096x32x1024",
+    "skinny float16 64x4096x4096",
+    "skinny float16 256x4096x4096",
+    "skinny float16 4096x256x8192",
     "layer float16 8192x4096x4096",
 )
 SEPARATOR = "separator"  # a kernel before each call, by which the kernels of calls are told apart
