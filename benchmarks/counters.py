@@ -5,8 +5,8 @@
 Needs ncu on PATH, a driver that lets it count, and torch. Each row is one kernel in one call, after three calls that
 are not counted. A call of several kernels has a row for each. Names are those of benchmarks/loops.py and
 benchmarks/matmul.py, the latter behind "matmul" or "torch"; "cublas" is torch.matmul beside a loop. Rows of the file
-that are not counted again are kept. Percentages are of what a unit can do in the cycles in which multiprocessors are
-busy; those of the L2 cache and of memory are of all cycles.
+that are not counted again are kept. Each row has its date and GPU. Percentages are of what a unit can do in the cycles
+in which multiprocessors are busy; those of the L2 cache and of memory are of all cycles.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(done.stdout[-2000:] + done.stderr[-2000:], file=sys.stderr)
         return done.returncode
     record = gpu_record("auto")
-    stamp = {key: record[key] for key in ("date", "sources")}
+    stamp = {key: record[key] for key in ("date", "gpu", "sources")}
     found = [{**row, **stamp} for row in rows_of(done.stdout)]
     earlier = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
     data = {**record, "profiler": "Nsight Compute, ncu --clock-control none", "rows": merged(earlier, found)}
