@@ -70,12 +70,13 @@ class Row:
         if self.b_columns:
             loaded, right = f"({self.n}, {self.k}), offset=(j * {self.n}, step)", "wp.tile_transpose(b)"
         precision = "tf32" if self.dtype == "tf32" else "default"
-        begin = f"wp.tile_zeros(shape=({self.m}, {self.n}), dtype=wp.{self.total}"
+        start = f'wp.tile_zeros(shape=({self.m}, {self.n}), dtype=wp.{self.total}, storage="shared")'
         if self.c_added:
-            begin = f"wp.tile_load(C, shape=({self.m}, {self.n}), offset=(i * {self.m}, j * {self.n})"
+            offset = f"(i * {self.m}, j * {self.n})"
+            start = f'wp.tile_load(C, shape=({self.m}, {self.n}), offset={offset}, storage="shared")'
         return KERNEL.format(
             m=self.m, n=self.n, k=self.k, stored=self.stored, total=self.total, precision=precision,
-            loaded=loaded, right=right, begin=begin,
+            loaded=loaded, right=right, start=start,
         )  # fmt: skip
 
 
@@ -84,7 +85,7 @@ SMALL = (64, 64, 64, 128)
 TF32_TILES = ((256, 128, 32, 256), (128, 256, 32, 256), (128, 128, 32, 256), (128, 128, 32, 128), (64, 64, 32, 128))
 F64_TILES = ((128, 64, 16, 256), (128, 64, 16, 128), (128, 128, 16, 256), (64, 64, 16, 128))
 F32_TILES = ((128, 256, 16, 256), (128, 128, 16, 128), (128, 128, 32, 256), (64, 64, 32, 128))
-ADDED = (
+C_ADDED = (
     *(("float16", tile) for tile in (*TILES[:2], SMALL)),
     *(("tf32", TF32_TILES[0]), ("float64", F64_TILES[0]), ("float32", F32_TILES[0]), ("float32", F32_TILES[1])),
 )
@@ -100,7 +101,7 @@ ROWS = (
     *(Row("float32", 4096, *tile, "auto", columns) for tile in F32_TILES for columns in (False, True)),
     *(Row("float32", 4096, *tile, "two_buffers") for tile in F32_TILES[1:]),
     *(Row("float32", 4096, *tile, "two_buffers", True) for tile in F32_TILES[2:]),
-    *(Row(dtype, 4096, *tile, "auto", c_added=True) for dtype, tile in ADDED),
+    *(Row(dtype, 4096, *tile, "auto", c_added=True) for dtype, tile in C_ADDED),
 )
 
 
@@ -109,7 +110,7 @@ KERNEL = """
 @wp.kernel(enable_backward=False)
 def gemm(A: wp.array2d(dtype=wp.{stored}), B: wp.array2d(dtype=wp.{stored}), C: wp.array2d(dtype=wp.{total})):
     i, j = wp.tid()
-    c = {begin}, storage="shared")
+    c = {start}
     for step in range(0, A.shape[1], {k}):
         a = wp.tile_load(A, shape=({m}, {k}), offset=(i * {m}, step), storage="shared")
         b = wp.tile_load(B, shape={loaded}, storage="shared")
@@ -181,15 +182,20 @@ def medians_us(torch: Any, runs: dict[str, Callable[[], object]]) -> dict[str, f
 
 @dataclass(frozen=True)
 class LoopCall:
-    """A row's arrays and its recorded launch, which writes the result to ``c``. ``loop`` is the loop of its plan.
+    """A row's arrays and its recorded launch, which has run once.
 
-    ``begin`` is the C before the first launch.
+    Attributes:
+        a, b: The operands.
+        c: C, which the launch writes.
+        initial_c: C before the first launch.
+        launch: The recorded launch.
+        loop: The loop of its plan.
     """
 
     a: Any
     b: Any
     c: Any
-    begin: Any
+    initial_c: Any
     launch: Any
     loop: dict[str, Any]
 
@@ -203,8 +209,8 @@ def call_of(torch: Any, row: Row) -> LoopCall:
     torch.manual_seed(0)
     shape, dtype, total = (row.size, row.size), getattr(torch, row.stored), getattr(torch, row.total)
     a, given = (torch.randn(shape, device="cuda", dtype=dtype) / 8 for _ in range(2))
-    begin = torch.randn(shape, device="cuda", dtype=total) * row.c_added
-    c = begin.clone()
+    initial_c = (torch.randn if row.c_added else torch.zeros)(shape, device="cuda", dtype=total)
+    c = initial_c.clone()
     kernel = kernel_of(row)
     dim = (-(-row.size // row.m), -(-row.size // row.n))
     with warp_tiles.override(main_loop=row.main_loop):
@@ -214,7 +220,7 @@ def call_of(torch: Any, row: Row) -> LoopCall:
         )
         (loop,) = warp_tiles.plan(kernel.module, arch=90, block_dim=row.threads).to_json()["loops"]
         launch.launch()
-    return LoopCall(a, given.T if row.b_columns else given, c, begin, launch, loop)
+    return LoopCall(a, given.T if row.b_columns else given, c, initial_c, launch, loop)
 
 
 def measure(torch: Any, row: Row) -> dict[str, Any]:
@@ -222,7 +228,7 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
     torch.backends.cuda.matmul.allow_tf32 = row.dtype == "tf32"
     call = call_of(torch, row)
     a, b, out = call.a, call.b, torch.zeros_like(call.a)
-    expected = a.double() @ b.double() + call.begin
+    expected = a.double() @ b.double() + call.initial_c
     difference = float((call.c.double() - expected).abs().max() / expected.abs().max())
     del expected
 

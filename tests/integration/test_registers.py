@@ -40,14 +40,15 @@ LOOP = """
 @wp.kernel(enable_backward=False)
 def gemm(A: wp.array2d(dtype=wp.float64), B: wp.array2d(dtype=wp.float64), C: wp.array2d(dtype=wp.float64)):
     i, j = wp.tid()
-    c = {start}, storage="shared")
+    c = {start}
     for t in range(0, A.shape[1], 16):
         a = wp.tile_load(A, shape=(64, 16), offset=(i * 64, t), storage="shared")
         b = wp.tile_load(B, shape=(16, 64), offset=(t, j * 64), storage="shared")
         wp.tile_matmul(a, b, c)
     wp.tile_store(C, c, offset=(i * 64, j * 64))
 """
-STARTS = "wp.tile_zeros(shape=(64, 64), dtype=wp.float64", "wp.tile_load(C, shape=(64, 64), offset=(i * 64, j * 64)"
+ZEROS = 'wp.tile_zeros(shape=(64, 64), dtype=wp.float64, storage="shared")'
+LOADED = 'wp.tile_load(C, shape=(64, 64), offset=(i * 64, j * 64), storage="shared")'
 SLACK = 7  # registers are allocated in eights
 REGISTERS_OF = 0x2F  # EIATTR_REGCOUNT in the section .nv.info: the number of a symbol, and its registers
 
@@ -85,7 +86,7 @@ def test_small_products_leave_registers_to_other_blocks(tmp_path: Path, name: st
 @pytest.mark.usefixtures("enabled")
 def test_a_start_value_takes_no_registers_from_a_loop_of_float64(tmp_path: Path) -> None:
     found = []
-    for number, start in enumerate(STARTS):
+    for number, start in enumerate((ZEROS, LOADED)):
         cubin, _ = compile_module(load(LOOP.format(start=start), block_dim=128), tmp_path / str(number))
         found.append(registers(cubin.read_bytes())["forward"])
     zeros, loaded = found
