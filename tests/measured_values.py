@@ -204,7 +204,7 @@ def later_gpu_tests() -> list[float]:
     return [at("gpu_tests", f"later.{name}") for name in ("run", "passed")]
 
 
-def counted(counter: str) -> list[float]:
+def adjoint_counter(counter: str) -> list[float]:
     """A counter of the adjoint that is slower than at commit 1acdb96: now and before."""
     name = "adjoint of resident 32x32x32 of float64, 128 threads"
     rows = {row["name"]: row for row in at("counters", "rows")}
