@@ -112,12 +112,12 @@ class Bench:
         """Compile the kernels side by side. The first runs wait for them."""
         import warp_tiles
         from warp_tiles.product.kernels import tile_kernel
-        from warp_tiles.product.multiply import main_loop_of
-        from warp_tiles.product.plan import arranged, kernel_of, problem_of
+        from warp_tiles.product.multiply import kernel_and_blocks
+        from warp_tiles.product.plan import arranged
 
         call = arranged(self._call).call
         for config in configs:
-            kernel = tile_kernel(kernel_of(call, config, main_loop_of(problem_of(call), config, self._device)))
+            kernel = tile_kernel(kernel_and_blocks(call, config, self._device)[0])
             warp_tiles.prefetch(kernel.module, device=self._device, block_dim=config.threads)
 
     def run(self, config: MatmulConfig) -> Callable[[], None]:

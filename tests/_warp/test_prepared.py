@@ -14,7 +14,7 @@ from warp_tiles._warp.prepared import PreparedLaunch
 
 @wp.kernel(enable_backward=False, module="unique")
 def scaled(
-    x: wp.array(dtype=wp.float32, ndim=2), out: wp.array(dtype=wp.float32, ndim=2), start: int, factor: wp.float32
+    start: int, factor: wp.float32, x: wp.array(dtype=wp.float32, ndim=2), out: wp.array(dtype=wp.float32, ndim=2)
 ):
     i, j = wp.tid()
     if x:
@@ -25,7 +25,7 @@ def scaled(
 
 def prepared(strides: tuple[int, int] = (16, 4), x: bool = True) -> PreparedLaunch:
     layouts: list[Any] = [(wp.float32, (3, 4), strides) if x else None, (wp.float32, (3, 4), (16, 4))]
-    return PreparedLaunch(scaled, layouts, [7, 1.0], (3, 4), 64, tiled=False, device=wp.get_device("cpu"))
+    return PreparedLaunch(scaled, [7, 1.0], layouts, (3, 4), 64, tiled=False, device=wp.get_device("cpu"))
 
 
 def array(values: Any) -> Any:

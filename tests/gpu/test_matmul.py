@@ -93,6 +93,16 @@ def inside_nan(values: Values, dtype: Any, gap: int, is_transposed: bool, gpu: s
     return found.transpose() if is_transposed else found
 
 
+def test_more_blocks_than_one_dimension_of_a_grid_has(gpu: str) -> None:
+    """Warp spreads them over several dimensions from 2^24 threads on."""
+    m, config = 64 * (2**24 // 128 + 3), MatmulConfig(64, 16, 16, 128)
+    a, b = np.arange(m)[:, None] % 7 - np.arange(8), integers(1, 8, 16, most=1)
+    x, y, out = on(a, wp.float16, gpu), on(b, wp.float16, gpu), wp.empty((m, 16), dtype=wp.float16, device=gpu)
+    call = checked_call(x, y, out, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision="default")
+    Multiplication(call, out.device, config).run(x.ptr, y.ptr, out.ptr, None, 1.0, 0.0)
+    assert np.array_equal(out.numpy(), a.astype(np.float32) @ b.astype(np.float32))
+
+
 def test_the_default_copies_lines_that_vectors_cannot_read(gpu: str) -> None:
     a, b = integers(1, 1000, 1001, most=1), integers(2, 1001, 1003, most=1)
     x, y = on(a, wp.float16, gpu), on(b, wp.float16, gpu)

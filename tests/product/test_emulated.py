@@ -59,7 +59,7 @@ def test_an_epilogue_of_the_previous_c(machine: Machine, tmp_path: Path, out: st
     a, b, c, bias = integers(1, M, K, most=1), integers(2, K, N, most=1), integers(3, M, N), integers(4, N)
     arrays = [values.astype(np.float16)[None] for values in (a, np.ascontiguousarray(b.T))]
     outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel, (4,), [*arrays, c.astype(out)[None], bias.astype(np.float32), *unused(), *counts(K), 2.0, 0.5]
+        kernel, (4,), [*counts(K), 2.0, 0.5, *arrays, c.astype(out)[None], bias.astype(np.float32), *unused()]
     )
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"][0], -(2 * (a @ b) + 0.5 * c + bias))
@@ -72,7 +72,7 @@ def test_rounded_sums_of_wide_tiles(machine: Machine, tmp_path: Path) -> None:  
     arrays = [values.astype(np.float16)[None] for values in (a, b)]
     c, none = np.full((1, M, columns), np.nan, dtype=np.float16), np.zeros(1, dtype=np.float16)
     outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel, (4,), [*arrays, c, none, *unused(), *counts(K)[:1], *raster_arguments(2, 2, 2, 1), 1.0, 0.0]
+        kernel, (4,), [*counts(K)[:1], *raster_arguments(2, 2, 2, 1), 1.0, 0.0, *arrays, c, none, *unused()]
     )
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"][0], a @ b)
@@ -88,7 +88,7 @@ def test_slices_of_a_batch_and_their_sum(machine: Machine, tmp_path: Path) -> No
     outcome = emulated(machine, kernel, tmp_path / "m").forward(
         kernel,
         (batch * 4 * slices,),
-        [stored, b.astype(np.float16), sums, none, *unused(), *counts(K, slices), 1.0, 0.0],
+        [*counts(K, slices), 1.0, 0.0, stored, b.astype(np.float16), sums, none, *unused()],
     )
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"].reshape(batch, slices, M, N).sum(1), a @ b)
@@ -107,9 +107,9 @@ def test_the_last_block_of_a_tile_adds_the_slices(machine: Machine, tmp_path: Pa
         kernel,
         (batch * 4 * slices,),
         [
+            *(*counts(K, slices), 0.5 if epilogue else 1.0, 0.25),
             *(a.astype(np.float16), b.astype(np.float16), old, bias.astype(np.float32)),
             *(np.full(1, 4.0, dtype=np.float32), sums, np.zeros(batch * 4, dtype=np.int32)),
-            *(*counts(K, slices), 0.5 if epilogue else 1.0, 0.25),
         ],
     )
     assert outcome.error == ""
@@ -133,7 +133,7 @@ def test_an_operand_in_parts(machine: Machine, tmp_path: Path, in_parts: str, tr
     ]
     c, none = np.full((1, M, N), np.nan, dtype=np.float32), np.zeros(N, dtype=np.float32)
     outcome = emulated(machine, kernel, tmp_path / "m").forward(
-        kernel, (4,), [*arrays, c, none, *unused(), *counts(K), 1.0, 0.0]
+        kernel, (4,), [*counts(K), 1.0, 0.0, *arrays, c, none, *unused()]
     )
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"][0], sum(stored["a"]) @ sum(stored["b"]))
@@ -172,7 +172,7 @@ def test_types(
     outcome = emulated(machine, kernel, tmp_path / "m").forward(
         kernel,
         (4,),
-        [stored[0].astype(a_type), stored[1].astype(b_type), c, none, *unused(sums), *counts(K), 1.0, 0.0],
+        [*counts(K), 1.0, 0.0, stored[0].astype(a_type), stored[1].astype(b_type), c, none, *unused(sums)],
     )
     assert outcome.error == ""
     assert np.array_equal(outcome.arrays["C"][0], a @ b)

@@ -40,6 +40,7 @@ KEYS = {
     "abs": key(Epilogue("float32", function=wp.abs)),
     "square": key(Epilogue("float32", function=square)),
     "cube": key(Epilogue("float32", function=cube)),
+    "persistent": key(is_persistent=True),
 }
 
 
@@ -94,9 +95,13 @@ def test_global_options_do_not_matter(monkeypatch: pytest.MonkeyPatch, enable_ba
     assert (options["enable_backward"], kernel.options["enable_backward"]) == (False, False)
 
 
-def test_blocks_go_on_with_other_tiles_whatever_the_default_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches have fewer blocks than tiles if a multiprocessor has room for one block."""
+@pytest.mark.parametrize("default", [False, True])
+def test_only_blocks_of_persistent_kernels_go_on_with_other_tiles(
+    monkeypatch: pytest.MonkeyPatch, default: bool
+) -> None:
     if not hasattr(wp.config, "default_grid_stride"):
-        pytest.skip("kernels of this Warp have no other loop")
-    monkeypatch.setattr(wp.config, "default_grid_stride", False)
-    assert tile_kernel(key(tile=(32, 32, 16))).grid_stride is True
+        pytest.skip("blocks of this Warp's kernels always go on")
+    monkeypatch.setattr(wp.config, "default_grid_stride", default)
+    for is_persistent in (False, True):
+        kernel = tile_kernel.__wrapped__(key(tile=(32, 32, 16), is_persistent=is_persistent))
+        assert kernel.grid_stride is is_persistent

@@ -15,6 +15,7 @@ from tests.product.test_loops import loop_of
 from warp_tiles.gemm.main_loop import LoopChoice
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.product import multiply
+from warp_tiles.product.arguments import checked_call
 from warp_tiles.product.kernels import tile_kernel
 from warp_tiles.product.keys import Epilogue, TileKernel
 
@@ -52,6 +53,19 @@ def test_a_hash_does_not_depend_on_the_kernels_made_before() -> None:
 @pytest.mark.usefixtures("enabled", "planned_gpu")
 def test_a_product_of_few_blocks_asks_for_it() -> None:
     assert main_loop() == "blocks=1"
+
+
+@pytest.mark.usefixtures("planned_gpu")
+@pytest.mark.parametrize(("always_loops", "largest"), [(False, 128), (True, 64)])
+def test_float64_has_smaller_tiles_if_warp_always_writes_a_loop(
+    always_loops: bool, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiply, "always_loops", lambda: always_loops)
+    a = wp.empty((2048, 2048), dtype=wp.float64, device="cpu")
+    out = wp.empty_like(a)
+    call = checked_call(a, a, out, alpha=1.0, beta=0.0, bias=None, epilogue=None, precision="default")
+    config = multiply.configuration(call, out.device)
+    assert max(config.tile_m, config.tile_n) == largest
 
 
 @pytest.mark.usefixtures("enabled", "planned_gpu")

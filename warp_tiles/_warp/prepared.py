@@ -17,9 +17,9 @@ class PreparedLaunch:
     """A launch whose arrays are views of memory that each call names. It keeps no array alive. Thread-safe.
 
     Args:
-        kernel: The kernel. Its adjoint is never launched.
-        arrays: Its first arguments: dtype, shape and strides of each array, or None for an array without memory.
-        scalars: Its other arguments. The last ones may change.
+        kernel: The kernel, whose scalars come before its arrays. Its adjoint is never launched.
+        scalars: Its scalars. The last ones may change.
+        arrays: Dtype, shape and strides of each array, or None for an array without memory.
         dim: Launch dimensions, without the threads of a block if ``tiled``.
         block_dim: Threads per block.
         tiled: True to launch as ``wp.launch_tiled`` does.
@@ -33,8 +33,8 @@ class PreparedLaunch:
     def __init__(
         self,
         kernel: Any,
-        arrays: Sequence[tuple[Any, tuple[int, ...], tuple[int, ...]] | None],
         scalars: Sequence[float],
+        arrays: Sequence[tuple[Any, tuple[int, ...], tuple[int, ...]] | None],
         dim: Sequence[int],
         block_dim: int,
         *,
@@ -45,7 +45,7 @@ class PreparedLaunch:
         self._arrays = tuple(arrays)
         self._device = device
         self._runtime = warp_launch.runtime()
-        values = [*self._views([0] * len(self._arrays)), *scalars]
+        values = [*scalars, *self._views([0] * len(self._arrays))]
         replay = warp_launch.record(
             kernel,
             values,
@@ -61,7 +61,7 @@ class PreparedLaunch:
         self._replay = replay if device.is_cuda else warp_launch.Replay(launch, None)
         self._definition = Definition(kernel, kernel.module, launch.block_dim)
         packed = launch.params if isinstance(launch.params, list) else []  # while a script is planned, there are none
-        self._structures, self._scalars = packed[1 : 1 + len(self._arrays)], packed[1 + len(self._arrays) :]
+        self._scalars, self._structures = packed[1 : 1 + len(scalars)], packed[1 + len(scalars) :]
         self._values: tuple[Sequence[int | None], tuple[float, ...]] | None = None  # that are packed
         self._lock = threading.Lock()
 
@@ -82,7 +82,8 @@ class PreparedLaunch:
                 self._pack(*values)
                 self._values = values
             if self._runtime._apic_capture is not None:  # such a capture looks the arrays up by their objects
-                self._launch.fwd_args = [*self._views(pointers), *self._launch.fwd_args[len(self._arrays) :]]
+                count = len(self._launch.fwd_args) - len(self._arrays)
+                self._launch.fwd_args = [*self._launch.fwd_args[:count], *self._views(pointers)]
             self._replay.run()
 
     def _pack(self, pointers: Sequence[int | None], scalars: Sequence[float]) -> None:

@@ -29,8 +29,10 @@ from warp_tiles.heuristics.operand_copies import ALIGNED, OperandLines, is_copie
 _SLICES = 64  # at most
 _FEW_BLOCKS = 2  # of one multiprocessor
 _SHORT_STEPS, _SHORT_STAGES = 8, 3  # of loops whose blocks start and end often
+_SHORT_SIDE, _SHORT_DEPTH = 64, 16  # of such tiles of float32
 _LONG_STEP_BYTES = 128  # of K; loops with shorter steps keep products in flight, which takes a stage
 _DEEP_SIDE = 64  # of a tile, at most, whose step may have twice the depth
+_DEEPER_SIDES = {2: 64 + 128, 4: 32 + 64}  # sums of sides, at most, by factor, for few blocks that multiply by wgmma
 _DEEP_ARCHS = (80, 90, 100, 103)  # with enough shared memory for several blocks that have such steps
 _SLICE_STEPS = 4  # at least, of the loop of one slice
 _GROUP_ROWS = 1024  # rows of C that consecutive blocks share
@@ -122,8 +124,16 @@ def _is_deep(problem: MatmulProblem, config: MatmulConfig) -> bool:
 
 
 def _may_be_deep(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> bool:
-    """Deep steps are measured for 16-bit types, and for few blocks of tf32 and float64."""
+    """Deep steps are measured for 16-bit types, and for few blocks of tf32 and float64.
+
+    A loop with half the steps waits half as often. On an H200, steps of 256 made 16-bit products of 64x32 tiles 1.06
+    times as fast as steps of 128, and steps of 128 those of 64x128 tiles 1.04 to 1.13 times as fast as steps of 64 (not
+    on record).
+    """
     is_few = blocks_of_multiprocessor(problem, config, multiprocessors) <= _FEW_BLOCKS
+    if max(config.tile_m, config.tile_n) > _DEEP_SIDE or config.tile_k > 2 * _SHAPES[kind_of(problem)][2]:
+        is_wgmma = config.tile_m % WGMMA_ROWS == 0 or config.tile_n % WGMMA_ROWS == 0
+        return is_few and is_wgmma and has_wgmma(problem, arch)
     return arch in _DEEP_ARCHS and (is_few or kind_of(problem) == "float16")
 
 
@@ -137,7 +147,8 @@ def most_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
     has_edges = problem.m % config.tile_m or problem.n % config.tile_n
     if arch is None or kind_of(problem) != "float16" or has_edges or config.split_k > 1:
         return 0
-    return multiprocessors if resident_blocks(problem, config, arch) == 1 else 0
+    is_full = blocks_of(problem, config) > multiprocessors
+    return multiprocessors if is_full and resident_blocks(problem, config, arch) == 1 else 0
 
 
 def pipeline_of(problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int) -> LoopChoice:
@@ -145,9 +156,10 @@ def pipeline_of(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
 
     If few blocks share a multiprocessor, their stages may use the memory that further blocks would have used, because
     no other block hides the latency of loads. float32 keeps the choice between stages and double buffers. Many blocks
-    with few steps of 16-bit tiles have fewer stages, so that more of them are resident, and some start and end while
-    others multiply. On an H100, 64x128x64 tiles of products with K of 128 to 424 were 1.04 to 1.24 times as fast with
-    three stages (not on record).
+    with few steps have fewer stages, so that more of them are resident, and some start and end while others multiply.
+    On an H100, 64x128x64 tiles of 16-bit products with K of 128 to 424 were 1.04 to 1.24 times as fast with three
+    stages. On an H200, 64x64x16 tiles of float32 products with K of 64 to 200 were 1.00 to 1.06 times as fast (not on
+    record).
     """
     if arch is None:
         return AUTO
@@ -156,20 +168,26 @@ def pipeline_of(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
         return AUTO
     if count <= min(_FEW_BLOCKS, resident) and kind_of(problem) != "float32":
         return LoopChoice(blocks=max(1, count))
-    steps, step_bytes = steps_of(problem, config), config.tile_k * DTYPE_BYTES[problem.a]
-    is_measured = kind_of(problem) == "float16" and has_wgmma(problem, arch) and config.tile_m % WGMMA_ROWS == 0
-    if is_measured and step_bytes >= _LONG_STEP_BYTES and 0 < steps <= _SHORT_STEPS:
+    steps = steps_of(problem, config)
+    if _has_short_pipeline(problem, config, arch) and 0 < steps <= _SHORT_STEPS:
         return LoopChoice(stages=min(steps + 1, _SHORT_STAGES))
     return AUTO
 
 
-# sides of tiles, larger tiles, elements of K in a step, elements of a tile from which a block has 256 threads: for
-# float64 none, as they would have too few registers
+def _has_short_pipeline(problem: MatmulProblem, config: MatmulConfig, arch: int) -> bool:
+    """True for the tiles that were measured with few stages."""
+    if kind_of(problem) == "float32":
+        return arch == 90 and config.tile_m == config.tile_n == _SHORT_SIDE and config.tile_k == _SHORT_DEPTH
+    is_wgmma = kind_of(problem) == "float16" and has_wgmma(problem, arch) and config.tile_m % WGMMA_ROWS == 0
+    return is_wgmma and config.tile_k * DTYPE_BYTES[problem.a] >= _LONG_STEP_BYTES
+
+
+# sides of tiles, larger tiles, elements of K in a step, elements of a tile from which a block has 256 threads
 _SHAPES: dict[str, tuple[Sequence[int], Sequence[tuple[int, int]], int, int]] = {
     "float16": ((16, 32, 64, 128), ((128, 256), (256, 128)), 64, 128 * 256),
     "tf32": ((16, 32, 64, 128), ((256, 128), (128, 256)), 32, 128 * 256),
     "float32": ((16, 32, 64, 128), ((128, 256), (256, 128)), 32, 128 * 128),
-    "float64": ((16, 32, 64), (), 16, 128 * 128),
+    "float64": ((16, 32, 64), ((64, 128), (128, 64)), 16, 64 * 128),
 }
 
 
@@ -184,6 +202,8 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
             continue
         if kind == "tf32" and (tile_m, tile_n) == larger[problem.layout == "nn"]:
             continue  # B passes through registers if its rows are contiguous, so that fewer columns cost less
+        if kind == "float64" and (tile_m, tile_n) in larger and problem.always_loops:
+            continue  # their registers would not suffice
         if kind == "float32" and {tile_m, tile_n} == {64, 128} and not problem.b_transposed:
             continue  # their loops have double buffers, and took 1.05 to 1.44 times as long (not on record)
         if kind == "float32" and ((tile_m + tile_n) * step > tile or tile > many):
@@ -191,14 +211,25 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
         step = min(step // (2 if problem.in_parts else 1), max(16, 16 * ceil_div(problem.k, 16)))
         threads = 256 if tile >= many else 128 if tile >= 1024 else 64 if tile >= 512 else LANES
         yield MatmulConfig(tile_m, tile_n, step, threads)
-        is_small = max(tile_m, tile_n) <= _DEEP_SIDE and threads == 128
         has_stages = kind != "float32" and (kind != "tf32" or tile > 32 * 32)  # with twice the depth
-        if is_small and has_stages and step == most < problem.k:
-            yield MatmulConfig(tile_m, tile_n, 2 * step, threads)  # half the steps
+        if threads == 128 and has_stages and step == most:
+            for factor in _depth_factors(kind, tile_m, tile_n):
+                if factor * step < 2 * problem.k:
+                    yield MatmulConfig(tile_m, tile_n, factor * step, threads)
+        is_short = problem.k <= _SHORT_STEPS * _SHORT_DEPTH
+        if kind == "float32" and is_short and tile_m == tile_n == _SHORT_SIDE and step == most:
+            yield MatmulConfig(tile_m, tile_n, step // 2, threads)
         if kind == "float32" and tile == many:
             yield MatmulConfig(tile_m, tile_n, max(16, step // 2), 128)
         elif tile == 128 * 128 and threads == 128:
             yield MatmulConfig(tile_m, tile_n, step, 256)
+
+
+def _depth_factors(kind: str, tile_m: int, tile_n: int) -> list[int]:
+    """How many times the usual depth a tile's step may have."""
+    if kind == "float16":
+        return [factor for factor, sides in _DEEPER_SIDES.items() if tile_m + tile_n <= sides]
+    return [2] if max(tile_m, tile_n) <= _DEEP_SIDE else []
 
 
 def _useful(sides: Sequence[int], size: int) -> list[int]:

@@ -36,6 +36,7 @@ class MatmulProblem:
         a_alignment, b_alignment: The largest power of two, up to 16, that divides the addresses of the operand's
             contiguous lines; 0 if none is contiguous.
         a_shared, b_shared: True if all matrices of the batch have the same operand.
+        always_loops: True if Warp writes a loop over tiles into each kernel, which takes registers.
     """
 
     m: int
@@ -55,6 +56,7 @@ class MatmulProblem:
     b_alignment: int = ALIGNED
     a_shared: bool = False
     b_shared: bool = False
+    always_loops: bool = False
 
     @property
     def sums(self) -> DType:

@@ -17,6 +17,30 @@ def types(*names: DType) -> list[Any]:
     return [getattr(wp, name) for name in names]
 
 
+_NUMBER = """
+#if defined(__CUDA_ARCH__)
+    return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+#else
+    return index;
+#endif
+"""
+
+
+@functools.cache
+def number_function() -> Any:
+    """A Warp function of a block's number, for kernels in which each block computes one tile.
+
+    It returns its argument, ``wp.tid()``. On a GPU it reads the same number from the block's coordinates. So the
+    compiler knows that all threads have the same number, and what follows from it takes fewer registers.
+    """
+    import warp as wp
+
+    @wp.func_native(_NUMBER)
+    def block_number(index: int) -> int: ...
+
+    return block_number
+
+
 @functools.cache
 def quotient_function() -> Any:
     """A Warp function of ``number // divisor`` and the remainder, for a number that is not negative.

@@ -15,7 +15,7 @@ CHUNK = 128  # rows of a column that one thread reads
 
 @functools.cache
 def gradient_kernel(function: Any, dtype: DType, sums: DType) -> Any:
-    """A kernel of ``Before, Gradient, Result, factor``: the gradient before an epilogue, from the one after it.
+    """A kernel of ``factor, Before, Gradient, Result``: the gradient before an epilogue, from the one after it.
 
     ``Before`` are the values that the epilogue gets. All arrays are (batch, m, n).
     """
@@ -25,10 +25,10 @@ def gradient_kernel(function: Any, dtype: DType, sums: DType) -> Any:
 
     @wp.kernel(enable_backward=False, module="unique")
     def epilogue_gradient(
+        factor: total,
         Before: wp.array(dtype=total, ndim=3),
         Gradient: wp.array(dtype=value, ndim=3),
         Result: wp.array(dtype=value, ndim=3),
-        factor: total,
     ):
         z, i, j = wp.tid()
         slope = wp.grad(function)(Before[z, i, j])
@@ -39,14 +39,14 @@ def gradient_kernel(function: Any, dtype: DType, sums: DType) -> Any:
 
 @functools.cache
 def scale_kernel(source: DType, result: DType, sums: DType) -> Any:
-    """A kernel of ``Source, Result, factor``: a scaled copy. Both arrays are (batch, m, n)."""
+    """A kernel of ``factor, Source, Result``: a scaled copy. Both arrays are (batch, m, n)."""
     import warp as wp
 
     source_type, result_type, total = types(source, result, sums)
 
     @wp.kernel(enable_backward=False, module="unique")
     def scaled_copy(
-        Source: wp.array(dtype=source_type, ndim=3), Result: wp.array(dtype=result_type, ndim=3), factor: total
+        factor: total, Source: wp.array(dtype=source_type, ndim=3), Result: wp.array(dtype=result_type, ndim=3)
     ):
         z, i, j = wp.tid()
         Result[z, i, j] = result_type(factor * total(Source[z, i, j]))
@@ -56,7 +56,7 @@ def scale_kernel(source: DType, result: DType, sums: DType) -> Any:
 
 @functools.cache
 def largest_kernel() -> Any:
-    """A kernel of ``Values, Largest, height, one``: the largest finite magnitude.
+    """A kernel of ``height, one, Values, Largest``: the largest finite magnitude.
 
     ``Values`` is (batch, m, n). ``Largest`` has one element, which is zero at first. The launch has a thread for each
     column of ``height`` rows.
@@ -65,7 +65,7 @@ def largest_kernel() -> Any:
 
     @wp.kernel(enable_backward=False, module="unique")
     def largest_magnitude(
-        Values: wp.array(dtype=float, ndim=3), Largest: wp.array(dtype=float, ndim=3), height: int, factor: float
+        height: int, factor: float, Values: wp.array(dtype=float, ndim=3), Largest: wp.array(dtype=float, ndim=3)
     ):
         z, chunk, j = wp.tid()
         found = wp.float32(0.0)
@@ -81,7 +81,7 @@ def largest_kernel() -> Any:
 
 @functools.cache
 def parts_kernel(half: DType) -> Any:
-    """A kernel of ``Values, Largest, Parts, Factor, batch, one``: float32 as sums of two 16-bit numbers.
+    """A kernel of ``batch, one, Values, Largest, Parts, Factor``: float32 as sums of two 16-bit numbers.
 
     ``Values`` is (batch, m, n). ``Parts`` is (2 * batch, m, n), the rounded values and then what the rounding cut off.
     The values of float16 are multiplied before by a power of two, so that the largest magnitude is at least 2^14 and
@@ -95,12 +95,12 @@ def parts_kernel(half: DType) -> Any:
 
     @wp.kernel(enable_backward=False, module="unique")
     def two_parts(
+        batch: int,
+        factor: float,
         Values: wp.array(dtype=float, ndim=3),
         Largest: wp.array(dtype=float, ndim=3),
         Parts: wp.array(dtype=value, ndim=3),
         Factor: wp.array(dtype=float, ndim=3),
-        batch: int,
-        factor: float,
     ):
         z, i, j = wp.tid()
         scaled = Values[z, i, j]
@@ -122,7 +122,7 @@ def parts_kernel(half: DType) -> Any:
 
 @functools.cache
 def column_sums_kernel(dtype: DType, sums: DType) -> Any:
-    """A kernel of ``Gradient, Sums, height, one``: sums of ``height`` rows.
+    """A kernel of ``height, one, Gradient, Sums``: sums of ``height`` rows.
 
     ``Gradient`` is (batch, m, n). ``Sums`` is (batch * chunks, 1, n). The launch has a thread for each of its elements.
     """
@@ -132,7 +132,7 @@ def column_sums_kernel(dtype: DType, sums: DType) -> Any:
 
     @wp.kernel(enable_backward=False, module="unique")
     def column_sums(
-        Gradient: wp.array(dtype=value, ndim=3), Sums: wp.array(dtype=total, ndim=3), height: int, factor: total
+        height: int, factor: total, Gradient: wp.array(dtype=value, ndim=3), Sums: wp.array(dtype=total, ndim=3)
     ):
         z, chunk, j = wp.tid()
         found = total(0.0)

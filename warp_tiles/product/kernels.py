@@ -15,6 +15,7 @@ from warp_tiles.gemm.main_loop import AUTO
 from warp_tiles.product.device_functions import (
     addition_function,
     arrival_function,
+    number_function,
     prefetch_function,
     quotient_function,
     raster_function,
@@ -30,6 +31,14 @@ def forward_only(kernel: Any) -> Any:
     if kernel.module.options["enable_backward"]:
         wp.set_module_options({"enable_backward": False}, module=kernel.module)
     return kernel
+
+
+@functools.cache
+def always_loops() -> bool:
+    """True if Warp is older than 1.19: it writes a loop over tiles into each kernel."""
+    import warp as wp
+
+    return "grid_stride" not in inspect.signature(wp.kernel).parameters
 
 
 @functools.cache
@@ -58,12 +67,14 @@ def finish_function(epilogue: Epilogue) -> Any:
 
 @functools.cache
 def tile_kernel(key: TileKernel) -> Any:
-    """A kernel of arrays ``A, B, C, Bias, Factor, Sums, Arrived`` and numbers: ``slice_depth``, those of
-    :func:`warp_tiles.product.raster.raster_arguments`, ``alpha`` and ``beta``.
+    """A kernel of numbers, ``slice_depth``, those of :func:`warp_tiles.product.raster.raster_arguments`, ``alpha`` and
+    ``beta``, and of arrays: ``A, B, C, Bias, Factor, Sums, Arrived``. Most kernels read only the first ones. So they
+    read fewer lines of the constant cache, and a block waits for each line before its first load.
 
     ``A`` is (batch, m, k) or transposed, ``B`` (batch, k, n) or transposed, ``C`` (batch, m, n). ``Factor`` has one
     element. ``slice_depth`` is the part of k in one slice; elements beyond k are zeros. ``rows`` and ``columns`` count
-    the tiles of C. The launch has one dimension: a block for each tile of each slice of each matrix.
+    the tiles of C. The launch has one dimension: a block for each tile of each slice of each matrix, or fewer ones if
+    the kernel is persistent.
 
     With slices, each block stores its sums in ``Sums``, of shape (batch * rows * columns * slices, tile_m, tile_n), and
     the last block of a tile adds them. ``Arrived`` counts the blocks of each tile; it is zero before and after a
@@ -84,17 +95,10 @@ def tile_kernel(key: TileKernel) -> Any:
     is_plain, is_rounded = key.is_plain, key.is_plain and stored.out != key.sums
     reads_c, has_bias, has_factor = stored.has_beta, stored.bias is not None, stored.has_factor
 
-    # A block computes several tiles if a launch has fewer blocks. Older releases of Warp always write that loop.
-    options = {"grid_stride": True} if "grid_stride" in inspect.signature(wp.kernel).parameters else {}
+    options = {} if always_loops() else {"grid_stride": key.is_persistent}
+    has_one_tile, number_of = not (always_loops() or key.is_persistent), number_function()
 
     def matmul(
-        A: wp.array(dtype=a_type, ndim=3),
-        B: wp.array(dtype=b_type, ndim=3),
-        C: wp.array(dtype=out, ndim=3),
-        Bias: wp.array(dtype=bias_type, ndim=1),
-        Factor: wp.array(dtype=sums, ndim=1),
-        Sums: wp.array(dtype=sums, ndim=3),
-        Arrived: wp.array(dtype=wp.int32, ndim=1),
         slice_depth: int,
         rows: int,
         columns: int,
@@ -106,8 +110,18 @@ def tile_kernel(key: TileKernel) -> Any:
         of_last_height: wp.uint32,
         alpha: sums,
         beta: sums,
+        A: wp.array(dtype=a_type, ndim=3),
+        B: wp.array(dtype=b_type, ndim=3),
+        C: wp.array(dtype=out, ndim=3),
+        Bias: wp.array(dtype=bias_type, ndim=1),
+        Factor: wp.array(dtype=sums, ndim=1),
+        Sums: wp.array(dtype=sums, ndim=3),
+        Arrived: wp.array(dtype=wp.int32, ndim=1),
     ):
-        z, tile_number = quotient(wp.tid(), rows * columns * SLICES, of_matrix)
+        number = wp.tid()
+        if has_one_tile:
+            number = number_of(number)
+        z, tile_number = quotient(number, rows * columns * SLICES, of_matrix)
         part = 0
         if in_slices:
             part, tile_number = quotient(tile_number, rows * columns, of_slice)
@@ -202,7 +216,7 @@ def tile_kernel(key: TileKernel) -> Any:
 
 @functools.cache
 def reduce_kernel(epilogue: Epilogue) -> Any:
-    """A kernel of ``Sums, C, Bias, Factor, slices, alpha, beta``: adds slices in order and applies the epilogue.
+    """A kernel of ``slices, alpha, beta, Sums, C, Bias, Factor``: adds slices in order and applies the epilogue.
 
     ``Sums`` is (batch * slices, m, n) and ``C`` (batch, m, n). Each thread computes one element of C.
     """
@@ -214,13 +228,13 @@ def reduce_kernel(epilogue: Epilogue) -> Any:
 
     @wp.kernel(enable_backward=False, module="unique")
     def add_slices(
+        slices: int,
+        alpha: sums,
+        beta: sums,
         Sums: wp.array(dtype=sums, ndim=3),
         C: wp.array(dtype=out, ndim=3),
         Bias: wp.array(dtype=bias_type, ndim=1),
         Factor: wp.array(dtype=sums, ndim=1),
-        slices: int,
-        alpha: sums,
-        beta: sums,
     ):
         z, i, j = wp.tid()
         total = sums(0.0)

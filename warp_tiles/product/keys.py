@@ -44,6 +44,7 @@ class TileKernel:
         slices: The number of slices of K. Several blocks compute one tile of C, each from one slice.
         in_parts: The operand that is a sum of two arrays, ``a`` or ``b``.
         main_loop: What is fixed of its loop's pipeline.
+        is_persistent: True if a block computes several tiles one after another.
     """
 
     a: DType
@@ -57,6 +58,7 @@ class TileKernel:
     slices: int = 1
     in_parts: str | None = None
     main_loop: LoopChoice = AUTO
+    is_persistent: bool = False
 
     @property
     def sums(self) -> DType:

@@ -36,7 +36,7 @@ def _packed(kernel: Any, views: tuple[View, ...], dim: tuple[int, ...], scalars:
     from warp_tiles._warp.prepared import PreparedLaunch
 
     layouts = [layout(view) for view in views]
-    return PreparedLaunch(kernel, layouts, [*scalars, 1.0], dim, THREADS, tiled=False, device=device)
+    return PreparedLaunch(kernel, [*scalars, 1.0], layouts, dim, THREADS, tiled=False, device=device)
 
 
 def prepare(kernel: Any, views: Sequence[View], dim: Sequence[int], device: Any, *scalars: int) -> None:
@@ -56,12 +56,12 @@ def launch(
     """Launches a kernel over views on the device's current stream. It is packed once, and again if it was modified.
 
     Args:
-        kernel: The kernel. Its last argument is a factor.
+        kernel: The kernel. Its last scalar is a factor.
         views: Its arrays.
         pointers: Their addresses.
         dim: The launch dimensions.
         device: Warp's device.
-        scalars: Its other arguments.
+        scalars: Its other scalars.
         factor: The factor.
     """
     arguments = (kernel, tuple(views), tuple(dim), scalars)

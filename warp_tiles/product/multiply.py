@@ -17,8 +17,8 @@ from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.heuristics.operand_copies import ALIGNED
 from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.device_functions import types
-from warp_tiles.product.kernels import reduce_kernel, tile_kernel
-from warp_tiles.product.keys import Epilogue
+from warp_tiles.product.kernels import always_loops, reduce_kernel, tile_kernel
+from warp_tiles.product.keys import Epilogue, TileKernel
 from warp_tiles.product.launches import THREADS, layout, single
 from warp_tiles.product.padding import PaddedCopy
 from warp_tiles.product.plan import arranged, epilogue_of, kernel_of, problem_of
@@ -86,9 +86,8 @@ class Multiplication:
     def _prepared(self, call: MatmulCall, out: View, sums: View) -> Any:
         from warp_tiles._warp.prepared import PreparedLaunch
 
-        arch, multiprocessors = _gpu(self._device)
-        config, problem = self.config, problem_of(call)
-        key = kernel_of(call, config, main_loop_of(problem, config, self._device))
+        config = self.config
+        key, max_blocks = kernel_and_blocks(call, config, self._device)
         (batch, _, k), n = call.a.shape, call.out.shape[2]
         rows, columns = _tiles(call, config)
         blocks = batch * rows * columns * config.split_k
@@ -110,13 +109,13 @@ class Multiplication:
             slices, arrived = layout(sums), (int, (self._counters,), (4,))
         return PreparedLaunch(
             tile_kernel(key),
-            [*operands, layout(out), bias, factor, slices, arrived],
             [slice_depth, *raster_arguments(rows, columns, config.group, config.split_k), 1.0, 0.0],
+            [*operands, layout(out), bias, factor, slices, arrived],
             [blocks],
             config.threads,
             tiled=True,
             device=self._device,
-            max_blocks=most_blocks(problem, config, arch, multiprocessors),
+            max_blocks=max_blocks,
         )
 
     def is_current(self) -> bool:
@@ -186,8 +185,8 @@ class Reduction:
             bias = (*types(epilogue.bias), (out.shape[2],), (bias_stride,))
         self._launch = PreparedLaunch(
             reduce_kernel(epilogue),
-            [layout(sums), layout(out), bias, single(epilogue.sums) if epilogue.has_factor else None],
             [slices, 1.0, 0.0],
+            [layout(sums), layout(out), bias, single(epilogue.sums) if epilogue.has_factor else None],
             out.shape,
             THREADS,
             tiled=False,
@@ -212,6 +211,13 @@ def _gpu(device: Any) -> tuple[int | None, int]:
     return PLANNED_GPU if is_planning() else (None, 1)
 
 
+def kernel_and_blocks(call: MatmulCall, config: MatmulConfig, device: Any) -> tuple[TileKernel, int]:
+    """The kernel of an arranged call, and the number of blocks at most; 0 for a block for each tile and slice."""
+    problem = problem_of(call)
+    blocks = most_blocks(problem, config, *_gpu(device))
+    return kernel_of(call, config, main_loop_of(problem, config, device), blocks > 0), blocks
+
+
 def main_loop_of(problem: MatmulProblem, config: MatmulConfig, device: Any) -> LoopChoice:
     """What a product fixes of its loop's pipeline (:func:`pipeline_of`). Nothing if the user has set ``main_loop``."""
     from warp_tiles._warp.installed import is_enabled
@@ -227,7 +233,8 @@ def configuration(call: MatmulCall, device: Any) -> MatmulConfig:
     """The configuration of an arranged call on a device."""
     arch, multiprocessors = _gpu(device)
     name = device.name if device.is_cuda else PLANNED_NAME
-    return choose_matmul(problem_of(call), arch, multiprocessors, records_for(arch, multiprocessors, name))
+    problem = replace(problem_of(call), always_loops=always_loops())
+    return choose_matmul(problem, arch, multiprocessors, records_for(arch, multiprocessors, name))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -81,7 +81,7 @@ class PaddedCopy:
             dtype, (_, *matrix), strides = layout(one)
             layouts.append((dtype, (count, *matrix), strides))
         dim = (count, lines, result.strides[1] // ALIGNED)
-        self._launch = PreparedLaunch(padding_kernel(view.dtype), layouts, [], dim, THREADS, tiled=False, device=device)
+        self._launch = PreparedLaunch(padding_kernel(view.dtype), [], layouts, dim, THREADS, tiled=False, device=device)
 
     def is_current(self) -> bool:
         """True if the module of its kernel is unmodified."""

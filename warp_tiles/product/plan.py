@@ -97,13 +97,16 @@ def epilogue_of(call: MatmulCall) -> Epilogue:
     return Epilogue(call.out.dtype, bias, call.has_beta, call.epilogue, call.sums, call.has_factor)
 
 
-def kernel_of(call: MatmulCall, config: MatmulConfig, main_loop: LoopChoice = AUTO) -> TileKernel:
+def kernel_of(
+    call: MatmulCall, config: MatmulConfig, main_loop: LoopChoice = AUTO, is_persistent: bool = False
+) -> TileKernel:
     """The constants of the kernel with the loop.
 
     Args:
         call: An arranged call.
         config: Its configuration.
         main_loop: What is fixed of its loop's pipeline.
+        is_persistent: True if a block computes several tiles one after another.
     """
     return TileKernel(
         call.a.dtype,
@@ -117,4 +120,5 @@ def kernel_of(call: MatmulCall, config: MatmulConfig, main_loop: LoopChoice = AU
         slices=config.split_k,
         in_parts=call.in_parts,
         main_loop=main_loop,
+        is_persistent=is_persistent,
     )
