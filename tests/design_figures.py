@@ -154,11 +154,13 @@ def limits() -> list[Figures]:
         "fp32, 4096": ("product float32 4096x", "issue_percent"),
         "fp64, 4096": ("product float64 4096x", "tensor_pipe_percent"),
         "gradient of A, fp16, 4096": ("backward float16", "tensor_pipe_percent"),
-        "batch of 1024, 64 wide, fp16": ("product float16 1024 x 64x", "memory_percent"),
-        "... 128 wide": ("product float16 1024 x 128x", "memory_percent"),
+        "batch of 1024, 128 wide, fp16": ("product float16 1024 x 128x", "memory_percent"),
         "... 256 wide": ("product float16 1024 x 256x", "memory_percent"),
-        "batch of 1024, 64 wide, fp32": ("product float32 1024 x 64x", "issue_percent"),
         "... 256 wide, fp32": ("product float32 1024 x 256x", "issue_percent"),
+        **{
+            f"fp16, {shape}": (f"skinny float16 {shape}", "tensor_pipe_percent")
+            for shape in ("64x4096x4096", "256x4096x4096", "4096x256x8192")
+        },
         "layer with bias and GELU, fp16": ("layer float16", "tensor_pipe_percent"),
     }
     units = {"tensor_pipe_percent": "tensor cores", "issue_percent": "issue slots", "memory_percent": "memory"}
