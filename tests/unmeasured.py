@@ -103,8 +103,9 @@ OTHERS = {
         "0.855",
     ],
     "docs/loops.md": [
-        "Warp 1.19 writes", "reached 0.95 of cuBLAS in place of 0.89 at 4096, and 128x256x64 tiles of fp16 0.86 in place "
-        "of 0.94 at 8192 (not on record)",
+        "Warp 1.19 writes",
+        "reached 0.95 of cuBLAS in place of 0.89 at 4096, and 128x256x64 tiles of fp16 0.86 in place of 0.94 at 8192 "
+        "(not on record)",
         "loops over 8192 had 0.92 of cuBLAS's speed in fp16, and 0.91 and 0.95 in bf16 (not on record)", "On an H100",
         "up to 14 % fewer TFLOP/s: 0.43 of cuBLAS for 64x64 tiles of fp16, and 0.77 for 128x128 tiles of tf32 with "
         "contiguous columns of B (not on record)",
