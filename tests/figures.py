@@ -203,8 +203,8 @@ FIGURES = [
     Figures(MEASURED, "{} of the {} ratios are below 1", slower_solvers),
     # tests and other commands
     Figures(MEASURED, "Of {} GPU tests, {} passed", gpu_tests),
-    Figures(MEASURED, "Then {} tests of `matmul`, of whole products, of loops with stages and of forms of loops ran again, "
-            "and {} passed.", later_gpu_tests),
+    Figures(MEASURED, "Then {} tests of `matmul`, of whole products, of loops with stages and of forms of loops ran "
+            "again, and {} passed.", later_gpu_tests),
     Figures(MEASURED, "and another `wp.tid()`, {} of {} others passed.",
             lambda: [at("gpu_tests", f"later.with_another_tid.{name}") for name in ("passed", "run")]),
     Figures(MEASURED, "was cut off after {} of {} tests",
