@@ -57,13 +57,6 @@ def problems() -> Iterator[MatmulProblem]:
         yield MatmulProblem(width, width, width, 1024, dtype, dtype, dtype, tf32=tf32)
 
 
-def name_of(problem: MatmulProblem) -> str:
-    """The problem in words."""
-    dtype = "tf32" if problem.tf32 else problem.a
-    batch = f"{problem.batch} x " if problem.batch > 1 else ""
-    return f"{dtype} {problem.layout} {batch}{problem.m}x{problem.n}x{problem.k}"
-
-
 def considered(problem: MatmulProblem, arch: int, multiprocessors: int, most: int = MEASURED) -> list[MatmulConfig]:
     """The candidates to measure, the chooser's choice first."""
     found = sorted(
@@ -139,7 +132,7 @@ def tuned(torch: Any, problem: MatmulProblem, arch: int, multiprocessors: int, m
     times = measured(torch, bench, [*dict.fromkeys((choice, best, *(replace(best, group=one) for one in GROUPS)))])
     found = fastest(times, choice)
     return {
-        "name": name_of(problem),
+        "name": problem.text,
         "tier": list(problem.tier),
         "config": None if found is None else found.to_json(),
         "us": round(times[found or choice], 2),
@@ -180,7 +173,7 @@ def main(arguments: list[str] | None = None) -> int:
     data = {**gpu_record("auto"), "arch": device.arch, "multiprocessors": device.sm_count}
     found: list[dict[str, Any]] = []
     for problem in problems():
-        if any(text in name_of(problem) for text in options.only):
+        if any(text in problem.text for text in options.only):
             record = tuned(torch, problem, device.arch, device.sm_count, options.candidates)
             print(f"{record['name']}: {record['us']} us, {record['choice_us']} us by the chooser", flush=True)
             found.append(record)

@@ -30,7 +30,8 @@ from warp_tiles.solver.variant import SolverVariant
 def test_plan(folder: Path, name: str) -> None:
     done = command("plan", folder / name, folder, cache=folder / "lto")
     document = json_of(done)
-    assert set(document) == {"modules"}
+    assert set(document) == {"modules", "matmul"}
+    assert document["matmul"] == []
     (module,) = document["modules"]
     assert module["name"] == "__main__"
     assert module["kernels"] == ["gemm"]

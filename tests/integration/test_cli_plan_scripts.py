@@ -87,6 +87,18 @@ def test_each_example_is_planned_to_its_end(name: str, tmp_path: Path) -> None:
     assert not list((tmp_path / "tiles").rglob("tuning/**/*.json"))
 
 
+def test_a_plan_says_how_matmul_computes_products_and_why(tmp_path: Path) -> None:
+    script = REPOSITORY / "examples" / "matmul.py"
+    page = tmp_path / "plan.html"
+    products = json_of(command("plan", "--html", page, script))["matmul"]
+    assert {product["is_recorded"] for product in products} == {True, False}
+    shown = command("plan", script, as_json=False).stdout
+    for product in products:
+        assert product["product"] in page.read_text()
+        assert product["product"] in shown
+    assert "products of warp_tiles.matmul" in shown
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "autotune_gemm.py"])  # it has 24 modules
 def test_each_example_is_compiled_to_its_end(name: str, tmp_path: Path) -> None:

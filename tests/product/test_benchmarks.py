@@ -36,7 +36,7 @@ def test_the_summary_has_a_geometric_mean_of_each_kind() -> None:
 def test_each_tier_is_tuned_once() -> None:
     found = list(tune_matmul.problems())
     assert len({problem.tier for problem in found}) == len(found)
-    assert len({tune_matmul.name_of(problem) for problem in found}) == len(found)
+    assert len({problem.text for problem in found}) == len(found)
 
 
 @pytest.mark.parametrize("size", [256, 4096])

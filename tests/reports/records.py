@@ -11,12 +11,21 @@ from warp_tiles.build.phases import COMPILE, FETCH, LINK, LOOK_UP, WAIT, WARP_LI
 from warp_tiles.build.records import Artifact, ModuleRecord, Recorder
 from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant, Role
+from warp_tiles.heuristics.matmul import MatmulChoice
+from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.plan.planning import FunctionUse, ModulePlan, PlannedLoop, resolve
+from warp_tiles.plan.products import PlannedProduct
 from warp_tiles.solver.variant import Variant
 
 HOSTILE = "<script>alert('x')</script>&\"\x1b[31m"
 CONFIG = TileConfig("fma", 8, 4, lanes_m=8, lanes_n=4)
 WARNING = "mma failed; using cuBLASDx"
+PRODUCTS = tuple(
+    PlannedProduct(
+        MatmulProblem(64, 64, 64, a=dtype, b=dtype), MatmulChoice(MatmulConfig(32, 64, 16, 128), recorded), "GPU"
+    )
+    for dtype, recorded in (("float16", True), ("float32", False))
+)
 LOOP = PlannedLoop("k", "train.py", 12, 1, "pipelined", 4, "wgmma multiplies 4 stages of 8192 bytes", "wgmma", 64)
 
 
@@ -131,7 +140,8 @@ def looked_up() -> dict[str, Any]:
 
 def planned() -> dict[str, Any]:
     """A plan of two modules, as ``warp-tiles plan --json`` prints it."""
-    return {"modules": [plan().to_json(), backward_plan().to_json()]}
+    modules = [plan().to_json(), backward_plan().to_json()]
+    return {"modules": modules, "matmul": [product.to_json() for product in PRODUCTS]}
 
 
 def hostile() -> dict[str, Any]:
@@ -145,7 +155,7 @@ def hostile() -> dict[str, Any]:
             return [spoiled(item) for item in value]
         return value + HOSTILE if isinstance(value, str) else value
 
-    document = run()
+    document = run() | {"matmul": planned()["matmul"]}
     spoiled_run: dict[str, Any] = spoiled(document)
     for module, clean in zip(spoiled_run["modules"], document["modules"]):
         for phase, known in zip(module.get("phases", ()), clean.get("phases", ())):

@@ -145,8 +145,11 @@ def test_every_product_and_loop_of_the_record_has_a_row(name: str) -> None:
             assert all(kernel in matching[0][1] for kernel in variant["kernels"])
         for loop in module["loops"]:
             assert any(f"{loop['file']}:{loop['line']}" in row and loop["reason"] in row for row in rows)
-    count = sum(len(module["variants"]) + len(module["loops"]) for module in document["modules"])
-    tables = sum(1 + bool(module["loops"]) for module in document["modules"])
+    products = document.get("matmul", ())
+    for product in products:
+        assert [product["product"], "32x64x16", "128", "1", product["reason"]] in rows
+    count = len(products) + sum(len(module["variants"]) + len(module["loops"]) for module in document["modules"])
+    tables = bool(products) + sum(1 + bool(module["loops"]) for module in document["modules"])
     assert len(rows) == count + tables
 
 

@@ -74,7 +74,7 @@ class PreparedLaunch:
 
         Args:
             pointers: The memory of each array. Trailing arrays without memory may be left out.
-            scalars: New values of the last arguments.
+            scalars: New values of the last scalars.
         """
         values = (tuple(pointers), scalars)
         with self._lock:

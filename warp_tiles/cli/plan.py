@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ from warp_tiles.cli.output import (
 )
 from warp_tiles.cli.outputs import facts_of, require_folders, write_page
 from warp_tiles.plan.planning import ModulePlan
+from warp_tiles.plan.products import PlannedProduct
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
@@ -39,6 +41,7 @@ def plan(
     script: Path, arguments: tuple[str, ...], arch: int, block_dim: int | None, page_file: Path | None, as_json: bool
 ) -> None:
     """Print the device functions of SCRIPT's kernels, needed or not, the treatment of their loops, and the reasons.
+    Products of warp_tiles.matmul have a table of their own.
 
     The script runs, but its launches are recorded and not executed. They show the block sizes and the
     generic kernels that the script uses. Where the script needs results, it can ask warp_tiles.is_planning().
@@ -57,7 +60,10 @@ def plan(
         with kernel_errors(script):
             for target in found.targets:
                 plans.append(api.plan(target.module, arch=arch, block_dim=target.block_dim))
-    document = {"modules": [item.to_json() for item in plans]}
+    document = {
+        "modules": [item.to_json() for item in plans],
+        "matmul": [product.to_json() for product in found.products],
+    }
     if page_file is not None:
         write_page(page_file, document, f"Plan of {script.name} for sm_{arch}", facts_of(script, arguments))
     if as_json:
@@ -66,6 +72,7 @@ def plan(
     shown = [item for item in plans if item.variants or _is_left_to_warp(item)]
     for item in shown:
         print_plan(item)
+    print_products(found.products)
     if others := len({item.name for item in plans} - {item.name for item in shown}):
         echo(f"{others} {'module' if others == 1 else 'modules'} without tile functions")
 
@@ -73,6 +80,17 @@ def plan(
 def _is_left_to_warp(item: ModulePlan) -> bool:
     """True if the settings leave a module to Warp, so that nothing is known about its tile functions."""
     return not item.settings.providers
+
+
+def print_products(products: Sequence[PlannedProduct]) -> None:
+    """Print how ``warp_tiles.matmul`` computes products, and why so."""
+    rows = []
+    for product in products:
+        config = product.choice.config
+        tile = f"{config.tile_m}x{config.tile_n}x{config.tile_k}"
+        rows.append([product.text, tile, config.threads, config.split_k, product.reason])
+    if rows:
+        print_table("products of warp_tiles.matmul", ("product", "tile", "threads", "slices of K", "reason"), rows)
 
 
 def print_plan(item: ModulePlan) -> None:

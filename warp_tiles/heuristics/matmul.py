@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
@@ -32,7 +32,7 @@ _SHORT_STEPS, _SHORT_STAGES = 8, 3  # of loops whose blocks start and end often
 _SHORT_SIDE, _SHORT_DEPTH = 64, 16  # of such tiles of float32
 _LONG_STEP_BYTES = 128  # of K; loops with shorter steps keep products in flight, which takes a stage
 _DEEP_SIDE = 64  # of a tile, at most, whose step may have twice the depth
-_DEEPER_SIDES = {2: 64 + 128, 4: 32 + 64}  # sums of sides, at most, by factor, for few blocks that multiply by wgmma
+_DEEPER_SIDES = {2: 64 + 128, 4: 32 + 64}  # sums of a 16-bit tile's sides, at most, by the factor of its depth
 _DEEP_ARCHS = (80, 90, 100, 103)  # with enough shared memory for several blocks that have such steps
 _SLICE_STEPS = 4  # at least, of the loop of one slice
 _GROUP_ROWS = 1024  # rows of C that consecutive blocks share
@@ -41,12 +41,32 @@ _LEAST_SIDE = 32  # of a tile in a larger matrix
 _CPU_TILE = MatmulConfig(32, 32, 32, 1)
 
 
+@dataclass(frozen=True)
+class MatmulChoice:
+    """The answer of the chooser.
+
+    Attributes:
+        config: The configuration.
+        is_recorded: True if it was measured; False if its estimated time is the least.
+    """
+
+    config: MatmulConfig
+    is_recorded: bool
+
+
 def choose_matmul(
     problem: MatmulProblem,
     arch: int | None,
     multiprocessors: int,
     records: Mapping[Tier, MatmulConfig] | None = None,
 ) -> MatmulConfig:
+    """The configuration of :func:`matmul_choice`."""
+    return matmul_choice(problem, arch, multiprocessors, records or {}).config
+
+
+def matmul_choice(
+    problem: MatmulProblem, arch: int | None, multiprocessors: int, records: Mapping[Tier, MatmulConfig]
+) -> MatmulChoice:
     """The measured configuration of the problem's tier, or else the one with the least estimated time, with copies of
     operands where they save time.
 
@@ -57,8 +77,9 @@ def choose_matmul(
         records: Measured configurations by tier.
     """
     if arch is None:
-        return _CPU_TILE
-    config = _without_copies(problem, arch, multiprocessors, records or {})
+        return MatmulChoice(_CPU_TILE, is_recorded=False)
+    measured = _measured(problem, arch, records)
+    config = measured or _estimated(problem, arch, multiprocessors)
     whole, first = (cost_us(replace(problem, k=k), config, arch, multiprocessors) for k in (problem.k, 1))
     count, resident = blocks_of_multiprocessor(problem, config, multiprocessors), resident_blocks(problem, config, arch)
     steps = ceil_div(count, resident) * steps_of(problem, config)  # of all blocks that follow one another
@@ -68,7 +89,8 @@ def choose_matmul(
         return is_copied(lines, whole - first, steps * tile_bytes / (ALIGNED * config.threads))
 
     a, b = _lines(problem)
-    return replace(config, copies_a=is_copied_first(a, config.tile_m), copies_b=is_copied_first(b, config.tile_n))
+    config = replace(config, copies_a=is_copied_first(a, config.tile_m), copies_b=is_copied_first(b, config.tile_n))
+    return MatmulChoice(config, is_recorded=measured is not None)
 
 
 def _lines(problem: MatmulProblem) -> tuple[OperandLines, OperandLines]:
@@ -84,14 +106,20 @@ def _lines(problem: MatmulProblem) -> tuple[OperandLines, OperandLines]:
     )
 
 
-def _without_copies(
-    problem: MatmulProblem, arch: int, multiprocessors: int, records: Mapping[Tier, MatmulConfig]
-) -> MatmulConfig:
+def _measured(problem: MatmulProblem, arch: int, records: Mapping[Tier, MatmulConfig]) -> MatmulConfig | None:
+    """The measured configuration of the problem's tier, if there is one and it fits."""
     measured = records.get(problem.tier)
+    if measured is not None and _spills(problem, measured):
+        return None
     if measured is not None and problem.in_parts:
         measured = replace(measured, tile_k=measured.tile_k // 2)
     if measured is not None and shared_bytes(problem, measured) <= block_shared_bytes(arch) and not problem.summed:
         return replace(measured, split_k=min(measured.split_k, _most_slices(problem, measured.tile_k)))
+    return None
+
+
+def _estimated(problem: MatmulProblem, arch: int, multiprocessors: int) -> MatmulConfig:
+    """The configuration with the least estimated time."""
     return min(
         candidates(problem, arch, multiprocessors), key=lambda config: _order(problem, config, arch, multiprocessors)
     )
@@ -111,6 +139,8 @@ def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Itera
     for config in _tiles(problem):
         if _is_deep(problem, config) and not _may_be_deep(problem, config, arch, multiprocessors):
             continue
+        if _is_of_sm_90(problem, config) and (arch != 90 or _spills(problem, config)):
+            continue
         if shared_bytes(problem, config) <= block_shared_bytes(arch):
             rows = min(ceil_div(problem.m, config.tile_m), _GROUP_ROWS // config.tile_m)
             config = replace(config, group=max(1, rows))
@@ -124,17 +154,31 @@ def _is_deep(problem: MatmulProblem, config: MatmulConfig) -> bool:
 
 
 def _may_be_deep(problem: MatmulProblem, config: MatmulConfig, arch: int, multiprocessors: int) -> bool:
-    """Deep steps are measured for 16-bit types, and for few blocks of tf32 and float64.
+    """True if the depth was measured.
 
-    A loop with half the steps waits half as often. On an H200, steps of 256 made 16-bit products of 64x32 tiles 1.06
-    times as fast as steps of 128, and steps of 128 those of 64x128 tiles 1.04 to 1.13 times as fast as steps of 64 (not
-    on record).
+    16-bit tiles of up to 64x64 may have twice the usual depth, and those of tf32 and float64 if blocks are few. Larger
+    tiles, and four times the depth, need few blocks and wgmma. A loop with half the steps waits half as often. On an
+    H200, steps of 256 made 16-bit products of 64x32 tiles 1.06 times as fast as steps of 128, and steps of 128 those of
+    64x128 tiles 1.04 to 1.13 times as fast as steps of 64 (not on record).
     """
     is_few = blocks_of_multiprocessor(problem, config, multiprocessors) <= _FEW_BLOCKS
     if max(config.tile_m, config.tile_n) > _DEEP_SIDE or config.tile_k > 2 * _SHAPES[kind_of(problem)][2]:
         is_wgmma = config.tile_m % WGMMA_ROWS == 0 or config.tile_n % WGMMA_ROWS == 0
         return is_few and is_wgmma and has_wgmma(problem, arch)
     return arch in _DEEP_ARCHS and (is_few or kind_of(problem) == "float16")
+
+
+def _is_of_sm_90(problem: MatmulProblem, config: MatmulConfig) -> bool:
+    """True for tiles without wgmma that were measured on sm_90 alone."""
+    kind = kind_of(problem)
+    if kind == "float32":
+        return (config.tile_m, config.tile_n, config.tile_k) == (_SHORT_SIDE, _SHORT_SIDE, _SHORT_DEPTH)
+    return kind == "float64" and (config.tile_m, config.tile_n) in _SHAPES[kind][1]
+
+
+def _spills(problem: MatmulProblem, config: MatmulConfig) -> bool:
+    """True if a block's registers do not suffice beside Warp's loop over tiles."""
+    return kind_of(problem) == "float64" and problem.always_loops and config.threads > 128
 
 
 def most_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int) -> int:
@@ -147,8 +191,8 @@ def most_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
     has_edges = problem.m % config.tile_m or problem.n % config.tile_n
     if arch is None or kind_of(problem) != "float16" or has_edges or config.split_k > 1:
         return 0
-    is_full = blocks_of(problem, config) > multiprocessors
-    return multiprocessors if is_full and resident_blocks(problem, config, arch) == 1 else 0
+    has_more_tiles = blocks_of(problem, config) > multiprocessors
+    return multiprocessors if has_more_tiles and resident_blocks(problem, config, arch) == 1 else 0
 
 
 def pipeline_of(problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int) -> LoopChoice:
@@ -158,7 +202,7 @@ def pipeline_of(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
     no other block hides the latency of loads. float32 keeps the choice between stages and double buffers. Many blocks
     with few steps have fewer stages, so that more of them are resident, and some start and end while others multiply.
     On an H100, 64x128x64 tiles of 16-bit products with K of 128 to 424 were 1.04 to 1.24 times as fast with three
-    stages. On an H200, 64x64x16 tiles of float32 products with K of 64 to 200 were 1.00 to 1.06 times as fast (not on
+    stages. On an H200, 64x64x16 tiles of float32 products with K of 32 to 128 were 1.00 to 1.06 times as fast (not on
     record).
     """
     if arch is None:
@@ -202,8 +246,6 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
             continue
         if kind == "tf32" and (tile_m, tile_n) == larger[problem.layout == "nn"]:
             continue  # B passes through registers if its rows are contiguous, so that fewer columns cost less
-        if kind == "float64" and (tile_m, tile_n) in larger and problem.always_loops:
-            continue  # their registers would not suffice
         if kind == "float32" and {tile_m, tile_n} == {64, 128} and not problem.b_transposed:
             continue  # their loops have double buffers, and took 1.05 to 1.44 times as long (not on record)
         if kind == "float32" and ((tile_m + tile_n) * step > tile or tile > many):
@@ -214,11 +256,11 @@ def _tiles(problem: MatmulProblem) -> Iterator[MatmulConfig]:
         has_stages = kind != "float32" and (kind != "tf32" or tile > 32 * 32)  # with twice the depth
         if threads == 128 and has_stages and step == most:
             for factor in _depth_factors(kind, tile_m, tile_n):
-                if factor * step < 2 * problem.k:
+                if factor * step < 2 * problem.k:  # half of this depth does not cover K
                     yield MatmulConfig(tile_m, tile_n, factor * step, threads)
         is_short = problem.k <= _SHORT_STEPS * _SHORT_DEPTH
         if kind == "float32" and is_short and tile_m == tile_n == _SHORT_SIDE and step == most:
-            yield MatmulConfig(tile_m, tile_n, step // 2, threads)
+            yield MatmulConfig(tile_m, tile_n, _SHORT_DEPTH, threads)
         if kind == "float32" and tile == many:
             yield MatmulConfig(tile_m, tile_n, max(16, step // 2), 128)
         elif tile == 128 * 128 and threads == 128:

@@ -69,6 +69,12 @@ class MatmulProblem:
         return "nt"[self.a_transposed] + "nt"[self.b_transposed]
 
     @property
+    def text(self) -> str:
+        """The product in words, e.g. ``float16 nn 1024 x 64x64x64`` for a batch of 1024."""
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        return f"{'tf32' if self.tf32 else self.a} {self.layout} {batch}{self.m}x{self.n}x{self.k}"
+
+    @property
     def tier(self) -> Tier:
         """The entry of a table of measured configurations: types, layout, and sizes rounded to powers of two.
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from warp_tiles._warp.intercept import intercepted
 from warp_tiles.errors import ScriptError
+from warp_tiles.plan.products import PlannedProduct, collected_products
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,13 @@ class Discovery:
         stopped: The exception that ended the script early, or empty. Scripts that read results often end this way,
             because nothing was computed.
         substituted: GPUs that the script names and this machine lacks, each with the device in its place.
+        products: The products of ``warp_tiles.matmul``.
     """
 
     targets: tuple[Target, ...]
     stopped: str
     substituted: Mapping[str, str]
+    products: tuple[PlannedProduct, ...]
 
 
 def require_script(script: Path) -> None:
@@ -95,7 +98,7 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
         launched.setdefault((id(module), threads), Target(module, threads))
 
     stopped = ""
-    with intercepted(note) as substituted, warnings.catch_warnings():
+    with intercepted(note) as substituted, collected_products() as products, warnings.catch_warnings():
         try:
             run_script(script, arguments)
         except ScriptError:
@@ -114,4 +117,4 @@ def discover(script: Path, arguments: Sequence[str] = (), block_dim: int | None 
     if not targets:
         reason = f"it stopped with {stopped}" if stopped else "it defines none"
         raise ScriptError(f"no kernel was found in {script}: {reason}", remedy="run it by itself first")
-    return Discovery(tuple(targets), stopped, substituted)
+    return Discovery(tuple(targets), stopped, substituted, tuple(products))

@@ -17,7 +17,7 @@ def types(*names: DType) -> list[Any]:
     return [getattr(wp, name) for name in names]
 
 
-_NUMBER = """
+_BLOCK_NUMBER = """
 #if defined(__CUDA_ARCH__)
     return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
 #else
@@ -27,7 +27,7 @@ _NUMBER = """
 
 
 @functools.cache
-def number_function() -> Any:
+def block_number_function() -> Any:
     """A Warp function of a block's number, for kernels in which each block computes one tile.
 
     It returns its argument, ``wp.tid()``. On a GPU it reads the same number from the block's coordinates. So the
@@ -35,7 +35,7 @@ def number_function() -> Any:
     """
     import warp as wp
 
-    @wp.func_native(_NUMBER)
+    @wp.func_native(_BLOCK_NUMBER)
     def block_number(index: int) -> int: ...
 
     return block_number

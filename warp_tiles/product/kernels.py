@@ -15,7 +15,7 @@ from warp_tiles.gemm.main_loop import AUTO
 from warp_tiles.product.device_functions import (
     addition_function,
     arrival_function,
-    number_function,
+    block_number_function,
     prefetch_function,
     quotient_function,
     raster_function,
@@ -68,8 +68,8 @@ def finish_function(epilogue: Epilogue) -> Any:
 @functools.cache
 def tile_kernel(key: TileKernel) -> Any:
     """A kernel of numbers, ``slice_depth``, those of :func:`warp_tiles.product.raster.raster_arguments`, ``alpha`` and
-    ``beta``, and of arrays: ``A, B, C, Bias, Factor, Sums, Arrived``. Most kernels read only the first ones. So they
-    read fewer lines of the constant cache, and a block waits for each line before its first load.
+    ``beta``, and of arrays: ``A, B, C, Bias, Factor, Sums, Arrived``. Most kernels read only the first arrays, so they
+    read fewer lines of the constant cache. A block waits for each line before its first load.
 
     ``A`` is (batch, m, k) or transposed, ``B`` (batch, k, n) or transposed, ``C`` (batch, m, n). ``Factor`` has one
     element. ``slice_depth`` is the part of k in one slice; elements beyond k are zeros. ``rows`` and ``columns`` count
@@ -96,7 +96,7 @@ def tile_kernel(key: TileKernel) -> Any:
     reads_c, has_bias, has_factor = stored.has_beta, stored.bias is not None, stored.has_factor
 
     options = {} if always_loops() else {"grid_stride": key.is_persistent}
-    has_one_tile, number_of = not (always_loops() or key.is_persistent), number_function()
+    has_one_tile, block_number = not (always_loops() or key.is_persistent), block_number_function()
 
     def matmul(
         slice_depth: int,
@@ -120,7 +120,7 @@ def tile_kernel(key: TileKernel) -> Any:
     ):
         number = wp.tid()
         if has_one_tile:
-            number = number_of(number)
+            number = block_number(number)
         z, tile_number = quotient(number, rows * columns * SLICES, of_matrix)
         part = 0
         if in_slices:

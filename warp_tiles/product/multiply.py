@@ -12,9 +12,10 @@ from typing import Any
 from warp_tiles.errors import MatmulError, WarpTilesError
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.gemm.main_loop import AUTO, LoopChoice
-from warp_tiles.heuristics.matmul import choose_matmul, most_blocks, pipeline_of
+from warp_tiles.heuristics.matmul import matmul_choice, most_blocks, pipeline_of
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.heuristics.operand_copies import ALIGNED
+from warp_tiles.plan.products import PlannedProduct, note
 from warp_tiles.product.arguments import MatmulCall
 from warp_tiles.product.device_functions import types
 from warp_tiles.product.kernels import always_loops, reduce_kernel, tile_kernel
@@ -31,7 +32,8 @@ from warp_tiles.settings.resolved import DEFAULT
 
 _PART_BYTES = 256  # of a workspace; its parts begin at multiples of it
 MOST_BLOCKS = 2**31 - 1  # of a launch, whose dimensions are 32-bit integers
-# the GPU of plans on a machine without one: its compute capability and multiprocessors, and its name
+# the GPU of plans on a machine without one: its compute capability and multiprocessors, and its name if the setting
+# record_gpu is empty
 PLANNED_GPU = (90, 132)
 PLANNED_NAME = "NVIDIA H200"
 
@@ -231,14 +233,29 @@ def main_loop_of(problem: MatmulProblem, config: MatmulConfig, device: Any) -> L
 
 def configuration(call: MatmulCall, device: Any) -> MatmulConfig:
     """The configuration of an arranged call on a device."""
+    return planned_product(call, device).choice.config
+
+
+def planned_product(call: MatmulCall, device: Any) -> PlannedProduct:
+    """The configuration of an arranged call on a device, and where it comes from."""
     arch, multiprocessors = _gpu(device)
-    name = device.name if device.is_cuda else PLANNED_NAME
+    name = _gpu_name(device)
     problem = replace(problem_of(call), always_loops=always_loops())
-    return choose_matmul(problem, arch, multiprocessors, records_for(arch, multiprocessors, name))
+    choice = matmul_choice(problem, arch, multiprocessors, records_for(arch, multiprocessors, name))
+    return PlannedProduct(problem, choice, name)
+
+
+def _gpu_name(device: Any) -> str:
+    """The name of a device's GPU, or of the one for which a plan without a GPU is made; empty for the CPU."""
+    from warp_tiles._warp.intercept import is_planning
+
+    if device.is_cuda:
+        return str(device.name)
+    return (current().record_gpu or PLANNED_NAME) if is_planning() else ""
 
 
 @functools.lru_cache(maxsize=1024)
-def _holder(call: MatmulCall, alias: str) -> list[Multiplication]:
+def _holder(call: MatmulCall, alias: str, gpu: str) -> list[Multiplication]:
     import warp as wp
 
     return [_built(call, wp.get_device(alias))]
@@ -267,9 +284,13 @@ def _built(call: MatmulCall, device: Any) -> Multiplication:
 
 def prepared(call: MatmulCall, device: Any) -> Multiplication:
     """The product on a device. It is prepared once, and again after its module was modified."""
-    holder = _holder(call, device.alias)
+    from warp_tiles._warp.intercept import is_planning
+
+    holder = _holder(call, device.alias, _gpu_name(device))
     if not holder[0].is_current():
         holder[0] = _built(call, device)
+    if is_planning():
+        note(planned_product(arranged(call).call, device))
     return holder[0]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from warp_tiles.reports.chart import chart
 from warp_tiles.reports.html import Markup, element, joined
-from warp_tiles.reports.sections import cards, facts_list, is_built, module_section, notes
+from warp_tiles.reports.sections import cards, facts_list, is_built, module_section, notes, products_table
 from warp_tiles.reports.style import STYLE, content_security_policy
 from warp_tiles.reports.timeline import timeline
 
@@ -18,7 +18,8 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
     """The page of a plan or of a run.
 
     Args:
-        document: ``modules``, as :func:`warp_tiles.report` and ``warp-tiles plan --json`` give them.
+        document: ``modules``, as :func:`warp_tiles.report` and ``warp-tiles plan --json`` give them, and ``matmul``, as
+            the latter gives it.
         title: Its heading.
         facts: Facts about the run, by name: script, time, versions.
 
@@ -38,6 +39,8 @@ def page(document: Mapping[str, Any], title: str, facts: Mapping[str, str]) -> s
             element("p", "Thick bars work, thin bars wait. Each bar has its text as a tooltip.", class_="muted"),
             chart(rows),
         ]
+    if products := document.get("matmul"):
+        body += [element("h2", "Products of warp_tiles.matmul"), products_table(products)]
     body.append(element("h2", "Modules"))
     body += [module_section(module, is_open=len(modules) <= _MOST_OPEN) for module in modules]
     if not modules:

@@ -225,3 +225,20 @@ def _treatment(loop: Json) -> str:
     if state == "pipelined":
         return f"pipelined, {loop.get('stages')} stages"
     return _LOOPS.get(state, state)
+
+
+def products_table(products: Sequence[Json]) -> Markup:
+    """How ``warp_tiles.matmul`` computes products, and why so."""
+    headings = ("product", "tile", "threads", "slices of K", "reason")
+    rows = [
+        (
+            str(product.get("product")),
+            "x".join(str(config.get(name)) for name in ("tile_m", "tile_n", "tile_k")),
+            str(config.get("threads")),
+            str(config.get("split_k")),
+            str(product.get("reason") or ""),
+        )
+        for product in products
+        for config in [product.get("config") or {}]
+    ]
+    return table(headings, rows, "products of warp_tiles.matmul", _SHORT)

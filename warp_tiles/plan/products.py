@@ -1,0 +1,79 @@
+"""The products that a planned script would compute, each with its configuration and where that comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from warp_tiles.heuristics.matmul import MatmulChoice
+from warp_tiles.heuristics.matmul_problem import MatmulProblem
+
+_collections: list[dict[PlannedProduct, None]] = []  # global, because every thread of a script must see it
+
+
+@dataclass(frozen=True)
+class PlannedProduct:
+    """A product of :func:`warp_tiles.matmul` in a plan.
+
+    Attributes:
+        problem: The product, as the device computes it.
+        choice: How it is computed, and whether that was measured.
+        gpu: Name of the GPU for which it was chosen; empty for the CPU.
+    """
+
+    problem: MatmulProblem
+    choice: MatmulChoice
+    gpu: str
+
+    @property
+    def text(self) -> str:
+        """The product in words, e.g. ``float16 nn 64x64x64, C of float32``."""
+        problem = self.problem
+        parts = [problem.text]
+        if problem.out != problem.a:
+            parts.append(f"C of {problem.out}")
+        if problem.summed:
+            parts.append("summed over the batch")
+        if problem.in_parts:
+            parts.append(f"{problem.in_parts.upper()} in two parts")
+        return ", ".join(parts)
+
+    @property
+    def reason(self) -> str:
+        """Why it has this configuration."""
+        if not self.gpu:
+            return "the CPU has one tile"
+        if self.choice.is_recorded:
+            return f"the records that {self.gpu} uses have a measured configuration for about this size"
+        return f"it has the least estimated time; the records that {self.gpu} uses have none for about this size"
+
+    def to_json(self) -> dict[str, Any]:
+        """The product as JSON values."""
+        return {
+            "product": self.text,
+            "config": self.choice.config.to_json(),
+            "is_recorded": self.choice.is_recorded,
+            "gpu": self.gpu,
+            "reason": self.reason,
+        }
+
+
+@contextmanager
+def collected_products() -> Iterator[Sequence[PlannedProduct]]:
+    """Collect the products that are noted in the block. They are complete after it, each once."""
+    noted: dict[PlannedProduct, None] = {}
+    found: list[PlannedProduct] = []
+    _collections.append(noted)
+    try:
+        yield found
+    finally:
+        _collections.remove(noted)
+        found.extend(noted)
+
+
+def note(product: PlannedProduct) -> None:
+    """Add a product to the collections that are open."""
+    for noted in _collections:
+        noted.setdefault(product)
