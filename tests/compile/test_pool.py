@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -197,6 +198,29 @@ def test_closing_an_unused_pool_starts_nothing() -> None:
     pool = CompilerPool(2)
     pool.close()
     assert pool._processes == []
+
+
+def test_a_request_that_a_thread_took_before_the_pool_was_closed_starts_nothing(own: CompilerPool) -> None:
+    own.submit(GOOD).result(60)
+    threads = own._threads
+    assert threads is not None
+    own.close()
+    for _ in range(2):  # while it is closed, and when it is open again
+        with pytest.raises(WorkerError, match="closed during a build"):
+            own._run(GOOD, threads)
+        own.submit(GOOD).result(60)
+        assert len(own._processes) == 1
+
+
+def test_a_process_that_was_closed_during_its_build_is_not_used_again(own: CompilerPool) -> None:
+    running = own.submit(GOOD)
+    until(lambda: bool(own._processes) and not own._idle)
+    own.close()
+    with contextlib.suppress(WorkerError):  # unless it was done before
+        running.result(60)
+    assert own.submit(GOOD).result(60).payload
+    until(lambda: len(own._idle) == 1)
+    assert own._idle == own._processes
 
 
 def test_a_closed_pool_works_again(own: CompilerPool) -> None:

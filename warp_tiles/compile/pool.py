@@ -52,6 +52,7 @@ class Compilers(Protocol):
 
 #: A compiler process keeps some memory of every request, so it is replaced after this many.
 _REQUESTS_OF_A_PROCESS = 200
+_CLOSED = "the compiler processes were closed during a build"
 _NICENESS = 10  # added to the niceness of this process for builds in the background
 # without the __init__ of this package, which takes 0.05 s to import what only users need
 _BOOTSTRAP = """
@@ -103,7 +104,7 @@ class _Process:
             try:
                 with self._lock:
                     if self._closed:
-                        raise WorkerError("the compiler processes were closed during a build")
+                        raise WorkerError(_CLOSED)
                     self._process = self._start()
             except OSError as error:
                 raise WorkerError(
@@ -187,7 +188,7 @@ class CompilerPool:
         with self._lock:
             if self._threads is None:
                 self._threads = DaemonThreads(self.jobs, "warp_tiles")
-            return self._threads.submit(self._run, request)
+            return self._threads.submit(self._run, request, self._threads)
 
     def start_processes(self, count: int) -> None:
         """Start up to ``count`` processes before the first request, so that they load their libraries meanwhile."""
@@ -199,8 +200,10 @@ class CompilerPool:
                 self._processes.append(process)
                 self._idle.append(process)
 
-    def _run(self, request: CompileRequest | LinkRequest) -> Compiled:
+    def _run(self, request: CompileRequest | LinkRequest, threads: DaemonThreads) -> Compiled:
         with self._lock:
+            if self._threads is not threads:  # the pool was closed since this request was taken, and may be open again
+                raise WorkerError(_CLOSED)
             process = self._idle.pop() if self._idle else _Process(self._low_priority)
             if process not in self._processes:
                 self._processes.append(process)
@@ -208,7 +211,8 @@ class CompilerPool:
             return process.run("compile" if isinstance(request, CompileRequest) else "link", request)
         finally:
             with self._lock:
-                self._idle.append(process)
+                if self._threads is threads:  # otherwise the process was closed
+                    self._idle.append(process)
 
     def close(self) -> None:
         """End the processes, and cancel the requests that have not started."""
