@@ -90,6 +90,15 @@ def test_a_lone_block_of_four_warps_is_slow_without_wgmma(
     assert 2 * lone / pair == pytest.approx(slowdown, rel=0.03)
 
 
+def test_tiles_that_wgmma_cannot_multiply_are_slow_where_others_have_it() -> None:
+    question = problem(4096, 4096, 4096)
+    slowdown = [
+        cost_us(question, config, 90, MULTIPROCESSORS) / cost_us(question, config, 80, MULTIPROCESSORS)
+        for config in (MatmulConfig(32, 32, 64, 128), MatmulConfig(64, 64, 64, 128))
+    ]
+    assert slowdown[0] > 1.2 * slowdown[1]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_few_tiles_get_smaller_ones_without_wgmma(dtype: str) -> None:
     asked = problem(1024, 1024, 1024, dtype)
