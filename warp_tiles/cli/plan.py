@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -20,7 +19,7 @@ from warp_tiles.cli.output import (
 )
 from warp_tiles.cli.outputs import facts_of, require_folders, write_page
 from warp_tiles.plan.planning import ModulePlan
-from warp_tiles.plan.products import PlannedProduct
+from warp_tiles.plan.products import TABLE_HEADINGS, table_rows
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
@@ -72,7 +71,8 @@ def plan(
     shown = [item for item in plans if item.variants or _is_left_to_warp(item)]
     for item in shown:
         print_plan(item)
-    print_products(found.products)
+    if found.products:
+        print_table("products of warp_tiles.matmul", TABLE_HEADINGS, table_rows(document["matmul"]))
     if others := len({item.name for item in plans} - {item.name for item in shown}):
         echo(f"{others} {'module' if others == 1 else 'modules'} without tile functions")
 
@@ -80,17 +80,6 @@ def plan(
 def _is_left_to_warp(item: ModulePlan) -> bool:
     """True if the settings leave a module to Warp, so that nothing is known about its tile functions."""
     return not item.settings.providers
-
-
-def print_products(products: Sequence[PlannedProduct]) -> None:
-    """Print how ``warp_tiles.matmul`` computes products, and why so."""
-    rows = []
-    for product in products:
-        config = product.choice.config
-        tile = f"{config.tile_m}x{config.tile_n}x{config.tile_k}"
-        rows.append([product.text, tile, config.threads, config.split_k, product.reason])
-    if rows:
-        print_table("products of warp_tiles.matmul", ("product", "tile", "threads", "slices of K", "reason"), rows)
 
 
 def print_plan(item: ModulePlan) -> None:

@@ -109,13 +109,13 @@ def _lines(problem: MatmulProblem) -> tuple[OperandLines, OperandLines]:
 def _measured(problem: MatmulProblem, arch: int, records: Mapping[Tier, MatmulConfig]) -> MatmulConfig | None:
     """The measured configuration of the problem's tier, if there is one and it fits."""
     measured = records.get(problem.tier)
-    if measured is not None and _spills(problem, measured):
+    if measured is None or problem.summed or _spills(problem, measured):
         return None
-    if measured is not None and problem.in_parts:
+    if problem.in_parts:
         measured = replace(measured, tile_k=measured.tile_k // 2)
-    if measured is not None and shared_bytes(problem, measured) <= block_shared_bytes(arch) and not problem.summed:
-        return replace(measured, split_k=min(measured.split_k, _most_slices(problem, measured.tile_k)))
-    return None
+    if shared_bytes(problem, measured) > block_shared_bytes(arch):
+        return None
+    return replace(measured, split_k=min(measured.split_k, _most_slices(problem, measured.tile_k)))
 
 
 def _estimated(problem: MatmulProblem, arch: int, multiprocessors: int) -> MatmulConfig:
@@ -170,10 +170,14 @@ def _may_be_deep(problem: MatmulProblem, config: MatmulConfig, arch: int, multip
 
 def _is_of_sm_90(problem: MatmulProblem, config: MatmulConfig) -> bool:
     """True for tiles without wgmma that were measured on sm_90 alone."""
-    kind = kind_of(problem)
-    if kind == "float32":
-        return (config.tile_m, config.tile_n, config.tile_k) == (_SHORT_SIDE, _SHORT_SIDE, _SHORT_DEPTH)
-    return kind == "float64" and (config.tile_m, config.tile_n) in _SHAPES[kind][1]
+    is_large = (config.tile_m, config.tile_n) in _SHAPES["float64"][1]
+    return _is_short_float32(problem, config) or (kind_of(problem) == "float64" and is_large)
+
+
+def _is_short_float32(problem: MatmulProblem, config: MatmulConfig) -> bool:
+    """True for the tile of float32 that is meant for few steps."""
+    tile = (config.tile_m, config.tile_n, config.tile_k)
+    return kind_of(problem) == "float32" and tile == (_SHORT_SIDE, _SHORT_SIDE, _SHORT_DEPTH)
 
 
 def _spills(problem: MatmulProblem, config: MatmulConfig) -> bool:
@@ -220,8 +224,8 @@ def pipeline_of(problem: MatmulProblem, config: MatmulConfig, arch: int | None, 
 
 def _has_short_pipeline(problem: MatmulProblem, config: MatmulConfig, arch: int) -> bool:
     """True for the tiles that were measured with few stages."""
-    if kind_of(problem) == "float32":
-        return arch == 90 and config.tile_m == config.tile_n == _SHORT_SIDE and config.tile_k == _SHORT_DEPTH
+    if _is_short_float32(problem, config):
+        return arch == 90
     is_wgmma = kind_of(problem) == "float16" and has_wgmma(problem, arch) and config.tile_m % WGMMA_ROWS == 0
     return is_wgmma and config.tile_k * DTYPE_BYTES[problem.a] >= _LONG_STEP_BYTES
 

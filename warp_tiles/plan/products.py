@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +58,20 @@ class PlannedProduct:
             "gpu": self.gpu,
             "reason": self.reason,
         }
+
+
+TABLE_HEADINGS = ("product", "tile", "threads", "slices of K", "reason")
+
+
+def table_rows(products: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """The cells below :data:`TABLE_HEADINGS` of products in the form of :meth:`PlannedProduct.to_json`."""
+    rows = []
+    for product in products:
+        config = product.get("config") or {}
+        tile = "x".join(str(config.get(name)) for name in ("tile_m", "tile_n", "tile_k"))
+        numbers = (str(config.get(name)) for name in ("threads", "split_k"))
+        rows.append((str(product.get("product")), tile, *numbers, str(product.get("reason") or "")))
+    return rows
 
 
 @contextmanager

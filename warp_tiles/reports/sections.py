@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from warp_tiles.plan.products import TABLE_HEADINGS, table_rows
 from warp_tiles.reports.functions import (
     BUILT,
     BY_WARP,
@@ -229,16 +230,4 @@ def _treatment(loop: Json) -> str:
 
 def products_table(products: Sequence[Json]) -> Markup:
     """How ``warp_tiles.matmul`` computes products, and why so."""
-    headings = ("product", "tile", "threads", "slices of K", "reason")
-    rows = [
-        (
-            str(product.get("product")),
-            "x".join(str(config.get(name)) for name in ("tile_m", "tile_n", "tile_k")),
-            str(config.get("threads")),
-            str(config.get("split_k")),
-            str(product.get("reason") or ""),
-        )
-        for product in products
-        for config in [product.get("config") or {}]
-    ]
-    return table(headings, rows, "products of warp_tiles.matmul", _SHORT)
+    return table(TABLE_HEADINGS, table_rows(products), "products of warp_tiles.matmul", _SHORT)
