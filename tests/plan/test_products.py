@@ -81,6 +81,14 @@ def test_products_are_collected_once_and_in_order() -> None:
     assert outer == [ESTIMATED, RECORDED]
 
 
+def test_the_end_of_a_collection_does_not_end_an_equal_one() -> None:
+    with collected_products() as outer:
+        with collected_products() as inner:
+            pass
+        note(RECORDED)
+    assert (inner, outer) == ([], [RECORDED])
+
+
 @pytest.mark.parametrize(("name", "gpu"), [("", "NVIDIA H200"), ("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3")])
 def test_a_plan_without_a_gpu_is_made_for_the_one_of_the_setting(
     name: str, gpu: str, monkeypatch: pytest.MonkeyPatch

@@ -170,8 +170,7 @@ def _may_be_deep(problem: MatmulProblem, config: MatmulConfig, arch: int, multip
 
 def _is_of_sm_90(problem: MatmulProblem, config: MatmulConfig) -> bool:
     """True for tiles without wgmma that were measured on sm_90 alone."""
-    is_large = (config.tile_m, config.tile_n) in _SHAPES["float64"][1]
-    return _is_short_float32(problem, config) or (kind_of(problem) == "float64" and is_large)
+    return _is_short_float32(problem, config) or _is_large_float64(problem, config)
 
 
 def _is_short_float32(problem: MatmulProblem, config: MatmulConfig) -> bool:
@@ -180,9 +179,14 @@ def _is_short_float32(problem: MatmulProblem, config: MatmulConfig) -> bool:
     return kind_of(problem) == "float32" and tile == (_SHORT_SIDE, _SHORT_SIDE, _SHORT_DEPTH)
 
 
+def _is_large_float64(problem: MatmulProblem, config: MatmulConfig) -> bool:
+    """True for the tiles of float64 whose blocks have 256 threads."""
+    return kind_of(problem) == "float64" and (config.tile_m, config.tile_n) in _SHAPES["float64"][1]
+
+
 def _spills(problem: MatmulProblem, config: MatmulConfig) -> bool:
     """True if a block's registers do not suffice beside Warp's loop over tiles."""
-    return kind_of(problem) == "float64" and problem.always_loops and config.threads > 128
+    return problem.always_loops and _is_large_float64(problem, config)
 
 
 def most_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int | None, multiprocessors: int) -> int:

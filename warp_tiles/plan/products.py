@@ -83,7 +83,7 @@ def collected_products() -> Iterator[Sequence[PlannedProduct]]:
     try:
         yield found
     finally:
-        _collections.remove(noted)
+        _collections[:] = [one for one in _collections if one is not noted]  # an equal one may be open
         found.extend(noted)
 
 
