@@ -1,4 +1,4 @@
-"""Runs the mutations: ``python -m tests.mutation.run [ROOM ...] [--only TEXT] [--jobs N] [--record]``.
+"""Runs the mutations of the device code: ``python -m tests.mutation.run [ROOM ...] [--only TEXT] [--jobs N] [--record]``.
 
 Each job has a copy of the tree, applies one mutation at a time to it and runs the mutation's tests. The same tests must
 first pass without a mutation.
@@ -16,8 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -33,8 +31,6 @@ LEAST_KILLED = 0.95
 SECONDS = 300.0  # of the tests of one mutation
 _PYTEST = ["-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning"]
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
-_REASON = re.compile(r"^E +(.+)", re.MULTILINE)
-STATES = ("killed", "survived", "timed out", "broken")
 _PASSED, _TESTS_FAILED = 0, 1  # exit statuses of pytest
 
 
@@ -45,20 +41,12 @@ class Outcome:
     Attributes:
         mutation: The mutation.
         state: ``killed``, ``survived``, ``timed out``, or ``broken`` if the tests could not be run.
-        seconds: Duration of the tests.
         test: The first test that failed.
-        reason: Its first error.
     """
 
     mutation: Mutation
     state: str
-    seconds: float
     test: str = ""
-    reason: str = ""
-
-    def to_json(self) -> dict[str, str]:
-        """The state, and the test that failed, as JSON values."""
-        return {"state": self.state, **({"test": self.test} if self.test else {})}
 
 
 class Tree:
@@ -73,7 +61,6 @@ class Tree:
         self.folder = folder / "tree"
         self._scratch = folder / "scratch"
         self._emulator = folder / "emulator"
-        self._kernels = folder / "kernels"
         listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         names = subprocess.run(listing, cwd=root, capture_output=True, text=True, check=True).stdout
         for name in filter(None, names.split("\0")):
@@ -81,7 +68,7 @@ class Tree:
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(root / name, self.folder / name)
 
-    def test(self, tests: Sequence[str], seconds: float, warm: bool = False) -> tuple[int | None, str]:
+    def test(self, tests: Sequence[str], seconds: float) -> tuple[int | None, str]:
         """Run pytest. Returns its exit status, or None if it took too long, and its output."""
         environment = {
             **os.environ,
@@ -91,8 +78,6 @@ class Tree:
             "EMULATED_PRODUCTS": "200",
         }
         environment.pop("PYTEST_ADDOPTS", None)  # those of a run around this one
-        if warm:
-            environment["WARP_CACHE_PATH"] = str(self._kernels)
         command = [sys.executable, *_PYTEST, f"--basetemp={self._scratch}", *tests]
         process = subprocess.Popen(
             command, cwd=self.folder, env=environment, encoding="utf-8", errors="replace", start_new_session=True,
@@ -111,48 +96,37 @@ class Tree:
         path = self.folder / mutation.file
         text = path.read_text("utf-8")
         path.write_text(mutation.applied(text), "utf-8")
-        start = time.monotonic()
         try:
-            status, output = self.test(mutation.tests, seconds, mutation.warm)
+            status, output = self.test(mutation.tests, seconds)
         finally:
             path.write_text(text, "utf-8")
         states = {None: "timed out", _PASSED: "survived", _TESTS_FAILED: "killed"}
         state = "killed" if status is not None and status < 0 else states.get(status, "broken")  # by a signal
-        failed, reason = _FAILED.search(output), _REASON.search(output)
-        return Outcome(
-            mutation,
-            state,
-            time.monotonic() - start,
-            failed[1] if failed else "",
-            reason[1] if reason else "",
-        )
+        failed = _FAILED.search(output)
+        return Outcome(mutation, state, failed[1] if failed else "")
 
 
 def record(outcomes: Sequence[Outcome], path: Path = RECORD) -> dict[str, Any]:
     """Write the outcomes. Those of other mutations stay, unless they are no longer in the tables."""
     before = json.loads(path.read_text("utf-8"))["rooms"] if path.exists() else {}
-    git = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    run = {"date": datetime.now(timezone.utc).date().isoformat(), "commit": commit}
-    now = {(one.mutation.room, one.mutation.name): one.to_json() for one in outcomes}
-    scores: dict[str, Any] = {}
-    for room in rooms():
-        known = before.get(room, {"mutations": {}})
-        found = {
+    now = {(one.mutation.room, one.mutation.name): {"state": one.state, "test": one.test} for one in outcomes}
+    found = {
+        room: {
             one.name: result
             for one in mutations(room)
-            if (result := now.get((room, one.name)) or known["mutations"].get(one.name)) is not None
+            if (result := now.get((room, one.name)) or before.get(room, {}).get(one.name))
         }
-        if not found:
-            continue
-        counts = Counter(result["state"] for result in found.values())
-        explained = [one.name for one in mutations(room) if one.survives and one.name in found]
-        latest = run if any(one.mutation.room == room for one in outcomes) else {key: known[key] for key in run}
-        states = {state: counts[state] for state in STATES if counts[state]}
-        scores[room] = {**latest, "total": len(found), **states, "explained": len(explained), "mutations": found}
-    total, killed = (sum(score.get(key, 0) for score in scores.values()) for key in ("total", "killed"))
-    share = round(killed / total, 4) if total else 0.0
-    written = {**run, "total": total, "killed": killed, "killed_share": share, "rooms": scores}
+        for room in rooms()
+    }
+    states = [result["state"] for room in found.values() for result in room.values()]
+    git = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    written = {
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "commit": subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip(),
+        "total": len(states),
+        "killed": states.count("killed"),
+        "rooms": found,
+    }
     path.write_text(json.dumps(written, indent=1) + "\n", "utf-8")
     return written
 
@@ -193,15 +167,13 @@ def run_all(chosen: Sequence[Mutation], jobs: int, folder: Path) -> list[Outcome
     def baseline(room: str) -> str:
         tests = list(dict.fromkeys(test for one in chosen if one.room == room for test in one.tests))
         with free_tree() as tree:
-            status, output = tree.test(tests, 4 * SECONDS, all(one.warm for one in chosen if one.room == room))
+            status, output = tree.test(tests, 4 * SECONDS)
         return "" if status == _PASSED else f"{room}: without a mutation, pytest ends with {status}:\n{output[-3000:]}"
 
     def outcome(mutation: Mutation) -> Outcome:
         with free_tree() as tree:
             found = tree.run(mutation)
-        print(f"{found.state:9} {found.seconds:5.0f} s  {mutation.room}: {mutation.name}", flush=True)
-        if found.test:
-            print(f"                   {found.test}\n                   {found.reason[:160]}", flush=True)
+        print(f"{found.state:9} {mutation.room}: {mutation.name}  {found.test}", flush=True)
         return found
 
     with ThreadPoolExecutor(jobs) as pool:

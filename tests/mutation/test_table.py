@@ -36,7 +36,6 @@ def test_a_mutation_replaces_its_text(root: Path) -> None:
         ({"old": "x = 3"}, "code.py has 0 occurrences of 'x = 3', not one"),
         ({"old": " = 1"}, "code.py has 2 occurrences"),
         ({"file": "missing.py"}, "No such file"),
-        ({"new": "x ="}, "invalid syntax"),
         ({"new": "x = 1"}, "it changes nothing"),
         ({"tests": ()}, "it names no tests"),
         ({"tests": ("tests/test_other.py",)}, "there is no tests/test_other.py"),
