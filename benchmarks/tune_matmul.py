@@ -1,6 +1,6 @@
 """Measures configurations of warp_tiles.matmul on a GPU, and writes the fastest of each tier.
 
-    python benchmarks/tune_matmul.py --json warp_tiles/product/records/h200.json  # on an H200
+    python benchmarks/tune_matmul.py --json warp_tiles/matmul/records/h200.json  # on an H200
     python benchmarks/tune_matmul.py --json /tmp/records.json --only "float16 nn 16x" "tf32 nn"
 
 A tier is a type, a layout, and sizes rounded to powers of two. The chooser's candidates are sorted by their estimated
@@ -78,7 +78,7 @@ class Bench:
     def __init__(self, torch: Any, problem: MatmulProblem) -> None:
         import warp as wp
 
-        from warp_tiles.product.arguments import checked_call
+        from warp_tiles.matmul.arguments import checked_call
 
         dtype = getattr(torch, problem.a)
         batch = (problem.batch,) if problem.batch > 1 else ()
@@ -104,9 +104,9 @@ class Bench:
     def prefetch(self, configs: list[MatmulConfig]) -> None:
         """Compile the kernels side by side. The first runs wait for them."""
         import warp_tiles
-        from warp_tiles.product.kernels import tile_kernel
-        from warp_tiles.product.multiply import kernel_and_blocks
-        from warp_tiles.product.plan import arranged
+        from warp_tiles.matmul.kernels import tile_kernel
+        from warp_tiles.matmul.multiply import kernel_and_blocks
+        from warp_tiles.matmul.plan import arranged
 
         call = arranged(self._call).call
         for config in configs:
@@ -115,7 +115,7 @@ class Bench:
 
     def run(self, config: MatmulConfig) -> Callable[[], None]:
         """A function that computes the product."""
-        from warp_tiles.product.multiply import Multiplication
+        from warp_tiles.matmul.multiply import Multiplication
 
         prepared = Multiplication(self._call, self._device, config)
         a, b, out = (array.ptr for array in self.arrays)

@@ -26,7 +26,7 @@ LAYERS = (
     ("build",),
     ("_warp",),
     ("launch",),
-    ("product",),
+    ("matmul",),
     ("tuning",),
     ("reports",),
     ("api",),

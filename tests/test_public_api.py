@@ -54,6 +54,18 @@ def test_a_star_import_gives_the_public_names() -> None:
     assert set(warp_tiles.__all__) <= set(namespace)
 
 
+@pytest.mark.parametrize("name", ["matmul", "plan"])
+def test_a_function_hides_the_folder_of_its_name(name: str) -> None:
+    code = (
+        f"import warp_tiles; first = warp_tiles.{name}\n"
+        "import warp_tiles.matmul.whole, warp_tiles.plan.whole\n"
+        f"assert warp_tiles.{name} is first and callable(first)"
+    )
+    late = f"import warp_tiles.matmul.whole, warp_tiles.plan.whole; assert callable(warp_tiles.{name})"
+    for program in (code, late):
+        subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_lazy_names_are_listed_before_their_import(tmp_path: Path) -> None:
     code = (
         "import sys, warp_tiles; listed = dir(warp_tiles)\n"

@@ -47,7 +47,7 @@ def enable(*, executor: Executor | None = None) -> None:
             return
         from warp_tiles import _warp
         from warp_tiles.build.engine import Engine
-        from warp_tiles.product.whole import whole_gradients
+        from warp_tiles.matmul.whole import whole_gradients
         from warp_tiles.tuning.snapshots import TunedSnapshots
 
         resolved = settings.current()

@@ -12,14 +12,14 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.product.cases import LAYOUTS, Values, integers, on, square, values_of
+from tests.matmul.cases import LAYOUTS, Values, integers, on, square, values_of
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
 from warp_tiles.heuristics.matmul import candidates
 from warp_tiles.heuristics.matmul_problem import MatmulConfig
-from warp_tiles.product import multiply
-from warp_tiles.product.arguments import checked_call
-from warp_tiles.product.multiply import Multiplication, configuration, prepared
-from warp_tiles.product.plan import arranged, problem_of
+from warp_tiles.matmul import multiply
+from warp_tiles.matmul.arguments import checked_call
+from warp_tiles.matmul.multiply import Multiplication, configuration, prepared
+from warp_tiles.matmul.plan import arranged, problem_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}

@@ -10,7 +10,7 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import load
-from tests.product.cases import Values, integers, on
+from tests.matmul.cases import Values, integers, on
 from tests.whole_kernels import WHOLE, Whole
 from warp_tiles._warp.tapes import RecordedProduct
 

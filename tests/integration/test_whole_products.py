@@ -14,15 +14,15 @@ import warp as wp
 
 import warp_tiles
 from tests.integration.helpers import load
-from tests.product.cases import CPU, Values, integers, on
+from tests.matmul.cases import CPU, Values, integers, on
 from tests.whole_kernels import OTHERS, WHOLE, Whole, kernel
 from warp_tiles._warp.tapes import RecordedProduct, Tapes
 from warp_tiles.cli.plan import print_plan
 from warp_tiles.codegen.module import WHOLE_GRADIENTS
+from warp_tiles.matmul import backward as backward_module
+from warp_tiles.matmul.backward import Backward
+from warp_tiles.matmul.whole import whole_gradients
 from warp_tiles.plan.whole import LEAST_WORK
-from warp_tiles.product import backward as backward_module
-from warp_tiles.product.backward import Backward
-from warp_tiles.product.whole import whole_gradients
 
 M, N, K = 70, 50, 144
 THREADS = 64

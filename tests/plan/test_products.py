@@ -10,7 +10,7 @@ import pytest
 import warp as wp
 
 import warp_tiles
-import warp_tiles.product.matmul as matmul_module
+import warp_tiles.matmul.matmul as matmul_module
 from warp_tiles import settings
 from warp_tiles._warp.intercept import intercepted
 from warp_tiles.heuristics.matmul import MatmulChoice, candidates, matmul_choice

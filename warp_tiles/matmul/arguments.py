@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from warp_tiles.errors import MatmulError
 from warp_tiles.gemm.dtypes import DTYPES, DType
 from warp_tiles.heuristics.matmul_problem import Operand
-from warp_tiles.product.views import View, are_distinct, operand_view, view_of
+from warp_tiles.matmul.views import View, are_distinct, operand_view, view_of
 
 PRECISIONS = ("default", "tf32")
 _MOST_WORK: Any = 1_000_000  # of NumPy's search for a common address

@@ -13,8 +13,8 @@ import warp as wp
 from benchmarks import matmul, tune_matmul
 from warp_tiles.heuristics.matmul import choose_matmul
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
-from warp_tiles.product import multiply, records
-from warp_tiles.product.arguments import checked_call
+from warp_tiles.matmul import multiply, records
+from warp_tiles.matmul.arguments import checked_call
 
 CONFIG = MatmulConfig(64, 64, 64, 128)
 

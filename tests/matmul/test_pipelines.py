@@ -11,13 +11,13 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.product.test_loops import loop_of
+from tests.matmul.test_loops import loop_of
 from warp_tiles.gemm.main_loop import LoopChoice
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
-from warp_tiles.product import multiply
-from warp_tiles.product.arguments import checked_call
-from warp_tiles.product.kernels import tile_kernel
-from warp_tiles.product.keys import Epilogue, TileKernel
+from warp_tiles.matmul import multiply
+from warp_tiles.matmul.arguments import checked_call
+from warp_tiles.matmul.kernels import tile_kernel
+from warp_tiles.matmul.keys import Epilogue, TileKernel
 
 FEW = MatmulProblem(256, 256, 4096, 1, "float16", "float16", "float16")
 CONFIG = MatmulConfig(64, 64, 64, 128)

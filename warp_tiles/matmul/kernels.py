@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from warp_tiles.gemm.main_loop import AUTO
-from warp_tiles.product.device_functions import (
+from warp_tiles.matmul.device_functions import (
     addition_function,
     arrival_function,
     block_number_function,
@@ -21,7 +21,7 @@ from warp_tiles.product.device_functions import (
     raster_function,
     types,
 )
-from warp_tiles.product.keys import Epilogue, TileKernel
+from warp_tiles.matmul.keys import Epilogue, TileKernel
 
 
 def forward_only(kernel: Any) -> Any:
@@ -67,7 +67,7 @@ def finish_function(epilogue: Epilogue) -> Any:
 
 @functools.cache
 def tile_kernel(key: TileKernel) -> Any:
-    """A kernel of numbers, ``slice_depth``, those of :func:`warp_tiles.product.raster.raster_arguments`, ``alpha`` and
+    """A kernel of numbers, ``slice_depth``, those of :func:`warp_tiles.matmul.raster.raster_arguments`, ``alpha`` and
     ``beta``, and of arrays: ``A, B, C, Bias, Factor, Sums, Arrived``. Most kernels read only the first arrays, so they
     read fewer lines of the constant cache. A block waits for each line before its first load.
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warp_tiles.heuristics.matmul_problem import MatmulConfig
-from warp_tiles.product.arguments import Bias, MatmulCall
-from warp_tiles.product.plan import arranged, epilogue_of, kernel_of, problem_of
-from warp_tiles.product.views import View
+from warp_tiles.matmul.arguments import Bias, MatmulCall
+from warp_tiles.matmul.plan import arranged, epilogue_of, kernel_of, problem_of
+from warp_tiles.matmul.views import View
 
 CONFIG = MatmulConfig(64, 64, 32, 128)
 

@@ -9,9 +9,9 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.product.cases import CPU, integers, on, square
+from tests.matmul.cases import CPU, integers, on, square
 from warp_tiles import MatmulError, WarpTilesError
-from warp_tiles.product import multiply
+from warp_tiles.matmul import multiply
 
 
 def zeros(*shape: int, dtype: Any = wp.float32) -> Any:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import warp as wp
 
-from tests.product.cases import CPU, integers, on, square, transposed
+from tests.matmul.cases import CPU, integers, on, square, transposed
 from warp_tiles.heuristics.matmul_problem import MatmulConfig
-from warp_tiles.product.arguments import checked_call
-from warp_tiles.product.multiply import Multiplication
+from warp_tiles.matmul.arguments import checked_call
+from warp_tiles.matmul.multiply import Multiplication
 
 SPLIT = MatmulConfig(16, 32, 16, 1, split_k=3, group=2)
 

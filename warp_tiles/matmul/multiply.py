@@ -15,18 +15,18 @@ from warp_tiles.gemm.main_loop import AUTO, LoopChoice
 from warp_tiles.heuristics.matmul import matmul_choice, most_blocks, pipeline_of
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem
 from warp_tiles.heuristics.operand_copies import ALIGNED
+from warp_tiles.matmul.arguments import MatmulCall
+from warp_tiles.matmul.device_functions import types
+from warp_tiles.matmul.kernels import always_loops, reduce_kernel, tile_kernel
+from warp_tiles.matmul.keys import Epilogue, TileKernel
+from warp_tiles.matmul.launches import THREADS, layout, single
+from warp_tiles.matmul.padding import PaddedCopy
+from warp_tiles.matmul.plan import arranged, epilogue_of, kernel_of, problem_of
+from warp_tiles.matmul.raster import raster_arguments
+from warp_tiles.matmul.records import records_for
+from warp_tiles.matmul.views import View, contiguous
+from warp_tiles.matmul.workspace import workspace
 from warp_tiles.plan.products import PlannedProduct, note
-from warp_tiles.product.arguments import MatmulCall
-from warp_tiles.product.device_functions import types
-from warp_tiles.product.kernels import always_loops, reduce_kernel, tile_kernel
-from warp_tiles.product.keys import Epilogue, TileKernel
-from warp_tiles.product.launches import THREADS, layout, single
-from warp_tiles.product.padding import PaddedCopy
-from warp_tiles.product.plan import arranged, epilogue_of, kernel_of, problem_of
-from warp_tiles.product.raster import raster_arguments
-from warp_tiles.product.records import records_for
-from warp_tiles.product.views import View, contiguous
-from warp_tiles.product.workspace import workspace
 from warp_tiles.settings.layers import current
 from warp_tiles.settings.resolved import DEFAULT
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
-from warp_tiles.product.device_functions import types
-from warp_tiles.product.views import View
+from warp_tiles.matmul.device_functions import types
+from warp_tiles.matmul.views import View
 
 THREADS = 256  # of kernels without tiles
 

@@ -11,8 +11,8 @@ from warp_tiles.gemm.hardware import block_shared_bytes
 from warp_tiles.gemm.main_loop import LoopChoice
 from warp_tiles.heuristics.matmul import choose_matmul
 from warp_tiles.heuristics.matmul_problem import MatmulProblem, shared_bytes
-from warp_tiles.product.kernels import tile_kernel
-from warp_tiles.product.keys import Epilogue, TileKernel
+from warp_tiles.matmul.kernels import tile_kernel
+from warp_tiles.matmul.keys import Epilogue, TileKernel
 
 LARGE = (4096, 4096, 4096, 1)
 PROBLEMS = {

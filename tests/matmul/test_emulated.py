@@ -13,10 +13,10 @@ from tests.emulator.conftest import compiler, machine  # noqa: F401  fixtures
 from tests.emulator.generated import EmulatedKernels, generate
 from tests.emulator.module import Machine
 from tests.integration.helpers import WARP_VERSION
-from tests.product.cases import integers
-from warp_tiles.product.kernels import tile_kernel
-from warp_tiles.product.keys import Epilogue, TileKernel
-from warp_tiles.product.raster import raster_arguments
+from tests.matmul.cases import integers
+from warp_tiles.matmul.kernels import tile_kernel
+from warp_tiles.matmul.keys import Epilogue, TileKernel
+from warp_tiles.matmul.raster import raster_arguments
 
 pytestmark = pytest.mark.skipif(WARP_VERSION < (1, 19), reason="headers and launches of Warp 1.19 are emulated")
 TILE, THREADS = (64, 64, 32), 128

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import warp as wp
 
-from tests.product.cases import CPU, LAYOUTS, integers, on, values_of
-from tests.product.test_split import run
+from tests.matmul.cases import CPU, LAYOUTS, integers, on, values_of
+from tests.matmul.test_split import run
 from warp_tiles.heuristics.matmul_problem import MatmulConfig
-from warp_tiles.product.arguments import MatmulCall
-from warp_tiles.product.multiply import Multiplication
-from warp_tiles.product.padding import PaddedCopy
-from warp_tiles.product.views import View, contiguous, operand_view, view_of
+from warp_tiles.matmul.arguments import MatmulCall
+from warp_tiles.matmul.multiply import Multiplication
+from warp_tiles.matmul.padding import PaddedCopy
+from warp_tiles.matmul.views import View, contiguous, operand_view, view_of
 
 TYPES = {"float16": wp.float16, "bfloat16": wp.bfloat16, "float32": wp.float32, "float64": wp.float64}
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from warp_tiles.errors import MatmulError
+from warp_tiles.matmul.arguments import check_overlap, checked_call
+from warp_tiles.matmul.backward import Backward
 from warp_tiles.plan.expressions import Argument
 from warp_tiles.plan.whole import LEAST_WORK, WholeOperand, WholeProduct
-from warp_tiles.product.arguments import check_overlap, checked_call
-from warp_tiles.product.backward import Backward
 
 
 def whole_gradients(

@@ -8,10 +8,10 @@ from typing import Any
 
 from warp_tiles.gemm.dtypes import DType
 from warp_tiles.heuristics.operand_copies import ALIGNED
-from warp_tiles.product.device_functions import types
-from warp_tiles.product.kernels import forward_only
-from warp_tiles.product.launches import THREADS, layout
-from warp_tiles.product.views import View
+from warp_tiles.matmul.device_functions import types
+from warp_tiles.matmul.kernels import forward_only
+from warp_tiles.matmul.launches import THREADS, layout
+from warp_tiles.matmul.views import View
 
 _COPY = """
     constexpr int WIDTH = 16 / sizeof(*Source.data);

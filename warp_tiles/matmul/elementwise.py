@@ -7,8 +7,8 @@ import functools
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DType
-from warp_tiles.product.device_functions import types
-from warp_tiles.product.kernels import forward_only
+from warp_tiles.matmul.device_functions import types
+from warp_tiles.matmul.kernels import forward_only
 
 CHUNK = 128  # rows of a column that one thread reads
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from warp_tiles.heuristics.operand_copies import ALIGNED
-from warp_tiles.product import arguments
-from warp_tiles.product.arguments import MatmulCall
-from warp_tiles.product.multiply import Multiplication, prepared
+from warp_tiles.matmul import arguments
+from warp_tiles.matmul.arguments import MatmulCall
+from warp_tiles.matmul.multiply import Multiplication, prepared
 
 _MOST_CALLS = 1024  # that are remembered
 
@@ -146,7 +146,7 @@ def matmul(
     backward = None if tape is None else _backward(known.call, a, b, out, bias, alpha, beta)
     product.run(a.ptr or 0, b.ptr or 0, out.ptr, None if bias is None else bias.ptr, alpha, beta)
     if backward is not None:
-        from warp_tiles.product.backward import record_on_tape
+        from warp_tiles.matmul.backward import record_on_tape
 
         record_on_tape(tape, backward)
     return out
@@ -201,7 +201,7 @@ def _backward(call: MatmulCall, a: Any, b: Any, out: Any, bias: Any, alpha: floa
     targets = [array for array in (a, b, bias) if array is not None and array.grad is not None]
     if out.grad is None or not (targets or call.has_beta):
         return None
-    from warp_tiles.product.backward import Backward, copied
+    from warp_tiles.matmul.backward import Backward, copied
 
     found = Backward(call, a, b, out, bias, alpha, beta)
     found.check_gradients()

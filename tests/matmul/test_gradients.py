@@ -10,10 +10,10 @@ import pytest
 import warp as wp
 
 import warp_tiles
-from tests.product.cases import CPU, LAYOUTS, Values, integers, on, square, transposed, values_of
+from tests.matmul.cases import CPU, LAYOUTS, Values, integers, on, square, transposed, values_of
 from warp_tiles.errors import MatmulError
-from warp_tiles.product import backward as backward_module
-from warp_tiles.product.multiply import Multiplication
+from warp_tiles.matmul import backward as backward_module
+from warp_tiles.matmul.multiply import Multiplication
 
 
 def gradients(g: Values, a: Values, b: Values, alpha: float = 1.0) -> tuple[Values, Values, Values]:
@@ -228,7 +228,7 @@ def test_a_modified_module_between_two_passes(monkeypatch: pytest.MonkeyPatch) -
     backward(tape, out, g)
     monkeypatch.setattr(Multiplication, "is_current", lambda _: False)  # as after an edit of the module
     prepare = Mock(wraps=Multiplication)
-    monkeypatch.setattr("warp_tiles.product.multiply.Multiplication", prepare)
+    monkeypatch.setattr("warp_tiles.matmul.multiply.Multiplication", prepare)
     backward(tape, out, g)
     assert prepare.call_count == 2
     assert np.array_equal(x.grad.numpy(), 2 * g @ b.T)

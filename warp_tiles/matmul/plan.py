@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from warp_tiles.gemm.main_loop import AUTO, LoopChoice
 from warp_tiles.heuristics.matmul_problem import MatmulConfig, MatmulProblem, Operand
-from warp_tiles.product.arguments import MatmulCall
-from warp_tiles.product.keys import Epilogue, TileKernel
-from warp_tiles.product.views import View
+from warp_tiles.matmul.arguments import MatmulCall
+from warp_tiles.matmul.keys import Epilogue, TileKernel
+from warp_tiles.matmul.views import View
 
 
 @dataclass(frozen=True)

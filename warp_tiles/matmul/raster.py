@@ -12,7 +12,7 @@ def inverse(divisor: int) -> int:
 
 
 def raster_arguments(rows: int, columns: int, group: int, slices: int) -> list[int]:
-    """The arguments ``rows`` to ``of_last_height`` of :func:`warp_tiles.product.kernels.tile_kernel`.
+    """The arguments ``rows`` to ``of_last_height`` of :func:`warp_tiles.matmul.kernels.tile_kernel`.
 
     Args:
         rows, columns: Tiles of C.

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DType
-from warp_tiles.product.device_functions import types
-from warp_tiles.product.elementwise import CHUNK, largest_kernel, parts_kernel
-from warp_tiles.product.launches import launch, prepare
-from warp_tiles.product.views import View, contiguous
+from warp_tiles.matmul.device_functions import types
+from warp_tiles.matmul.elementwise import CHUNK, largest_kernel, parts_kernel
+from warp_tiles.matmul.launches import launch, prepare
+from warp_tiles.matmul.views import View, contiguous
 
 _NUMBER = contiguous("float32", (1, 1, 1))
 _Launch = tuple[Any, tuple[View, ...], tuple[int, ...], int]  # kernel, views, dimensions, and the integer argument

@@ -7,7 +7,7 @@ import functools
 from typing import Any
 
 from warp_tiles.gemm.dtypes import DType
-from warp_tiles.product.keys import TileKernel
+from warp_tiles.matmul.keys import TileKernel
 
 
 def types(*names: DType) -> list[Any]:
@@ -46,7 +46,7 @@ def quotient_function() -> Any:
     """A Warp function of ``number // divisor`` and the remainder, for a number that is not negative.
 
     A division takes about a hundred cycles, for which each block would wait before its first load. ``inverse`` is that
-    of :func:`warp_tiles.product.raster.inverse`; with it, the first quotient is at most one too small.
+    of :func:`warp_tiles.matmul.raster.inverse`; with it, the first quotient is at most one too small.
     """
     import warp as wp
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from warp_tiles.errors import MatmulError
 from warp_tiles.heuristics.matmul_problem import Operand
-from warp_tiles.product.arguments import MatmulCall
-from warp_tiles.product.device_functions import types
-from warp_tiles.product.elementwise import CHUNK, column_sums_kernel, gradient_kernel, scale_kernel
-from warp_tiles.product.keys import Epilogue
-from warp_tiles.product.launches import launch
-from warp_tiles.product.multiply import Multiplication, Reduction, multiply, prepared
-from warp_tiles.product.parts import Gradient, GradientLayout, as_operand, layout_of, prepare_operand
-from warp_tiles.product.views import View, are_distinct, contiguous, view_of
+from warp_tiles.matmul.arguments import MatmulCall
+from warp_tiles.matmul.device_functions import types
+from warp_tiles.matmul.elementwise import CHUNK, column_sums_kernel, gradient_kernel, scale_kernel
+from warp_tiles.matmul.keys import Epilogue
+from warp_tiles.matmul.launches import launch
+from warp_tiles.matmul.multiply import Multiplication, Reduction, multiply, prepared
+from warp_tiles.matmul.parts import Gradient, GradientLayout, as_operand, layout_of, prepare_operand
+from warp_tiles.matmul.views import View, are_distinct, contiguous, view_of
 
 _MOST_PREPARED = 1024
 _prepared: set[tuple[str, MatmulCall | None, MatmulCall | None]] = set()  # by Backward.prepare()
