@@ -31,7 +31,6 @@ class Mutation:
         file: Path of the source from the repository's root.
         old, new: The text that is replaced, which occurs once, and its replacement.
         tests: Arguments of pytest that select the tests.
-        survives: The reason why no test can fail on it; empty if one must.
     """
 
     room: str
@@ -40,7 +39,6 @@ class Mutation:
     old: str
     new: str
     tests: tuple[str, ...]
-    survives: str = ""
 
     def applied(self, text: str) -> str:
         """Returns the faulty text of the file.

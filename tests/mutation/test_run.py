@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutation import run
-from tests.mutation.run import Outcome, Tree, complaints, record
+from tests.mutation.run import Outcome, Tree, record
 from tests.mutation.table import Mutation
 
 TEST = "from code_under_test import x\n\ndef test_x():\n    assert x() == 1\n"
@@ -54,16 +54,13 @@ def test_other_outcomes(tree: Tree, change: dict[str, str], state: str) -> None:
     assert tree.run(replace(MUTATION, **change), seconds).state == state
 
 
-def test_survivors_need_a_reason_and_reasons_a_survivor() -> None:
-    killed, survived = Outcome(MUTATION, "killed", "test_x"), Outcome(MUTATION, "survived")
-    explained = replace(MUTATION, survives="it is the same")
-    assert complaints([killed] * 20) == []
-    assert complaints([killed] * 19 + [Outcome(explained, "survived")]) == []
-    assert complaints([killed] * 20 + [survived]) == ["room, fault: survived"]
-    assert complaints([Outcome(explained, "killed", "test_x")]) == [
-        "room, fault: test_x kills it, so 'survives' is wrong"
-    ]
-    assert complaints([killed, Outcome(explained, "survived")]) == ["1 of 2 are killed, less than 95%"]
+@pytest.mark.parametrize("state", ["survived", "timed out", "broken"])
+def test_a_mutation_that_is_not_killed_makes_the_run_fail(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    outcomes = [Outcome(MUTATION, "killed", "test_x")]
+    monkeypatch.setattr(run, "run_all", lambda chosen, jobs, folder: outcomes)
+    assert run.main([]) == 0
+    outcomes.append(Outcome(MUTATION, state))
+    assert run.main([]) == 1
 
 
 def test_the_record_keeps_the_outcomes_of_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
