@@ -59,11 +59,6 @@ def reverse_rows() -> list[Figures]:
     ]
 
 
-def loop_rate(tile: str) -> float:
-    (row,) = (row for row in at("loops", "rows") if row["name"] == f"tf32 4096 {tile} 256 threads, auto")
-    return float(row["tflops"]["tiles"])
-
-
 F32_LOOP, F64_LOOP = "float32 4096 128x128x16 128", "float64 4096 128x64x16 128"
 
 
@@ -199,8 +194,6 @@ DESIGN_FIGURES = [
     Figures("docs/clients.md", "takes {} of Warp's time, that of Featherstone {}.", tile_kernels),
     Figures("docs/clients.md", "took {} and {} s with Warp, {} and {} s with warp_tiles", repeated_cold_starts),
     Figures("docs/clients.md", "humanoid reached {} of Warp's steps a second and n_humanoid {},", own_templates),
-    Figures("docs/design.md", "bound by that bandwidth: {} against {} TFLOP/s",
-            lambda: [loop_rate("128x256x32"), loop_rate("256x128x32")]),
     Figures(LOOPS, "cuBLAS reached {} to {} TFLOP/s for fp16 of 4096", cublas_rates),
     Figures(LOOPS, "of 128x256, tensor cores work in {} % of the cycles, and\nwith cuBLAS in {} %",
             lambda: [*counted("float16 4096 128x256x64", "tensor_pipe_percent"),
