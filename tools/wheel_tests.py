@@ -25,7 +25,7 @@ NEEDS_SOURCES = (
     "tests/test_checks.py",
     "tests/test_docs.py",
     "tests/test_examples.py",
-    "tests/test_figures.py",
+    "tests/test_pages.py",
     "tests/test_layers.py",
     "tests/test_site.py",
     "tests/test_troubleshooting.py",
