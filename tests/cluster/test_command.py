@@ -18,7 +18,7 @@ from warp_tiles.cli.cluster import connected, require_same_installation
 from warp_tiles.cli.compile_ import _warn_of_other_archs
 from warp_tiles.errors import RefusedWorkerError, ToolchainError, WorkerError
 from warp_tiles.toolchain.store import ToolchainStore
-from warp_tiles.util.digests import write_digests
+from warp_tiles.util.files import write_digests
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
 

@@ -29,7 +29,7 @@ from warp_tiles.remote.keys import SigningKey, TrustedKeys, trusted_keys
 from warp_tiles.remote.statistics import Statistics, StatisticsFile
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.tuning.store import RecordStore
-from warp_tiles.util.digests import is_kept, write_digests
+from warp_tiles.util.files import is_kept, write_digests
 
 KEY = CacheKey.of({"compiler": "NVRTC 12.9", "m": "16", "options": ["-O3", "--std=c++17"], "source": "x" * 2000})
 PAYLOAD = random.Random(1).randbytes(20_000)

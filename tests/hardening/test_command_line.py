@@ -17,7 +17,7 @@ from tests.integration.commands import MAIN
 from tests.integration.helpers import gemm, load
 from warp_tiles import _warp, cli, settings
 from warp_tiles.errors import PlanError, SettingError
-from warp_tiles.util.printable import printable
+from warp_tiles.util.warn import printable
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 Run = Callable[..., tuple[int, str]]

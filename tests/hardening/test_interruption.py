@@ -19,8 +19,8 @@ from tests.tuning.tuning_records import key as record_key
 from tests.tuning.tuning_records import timing
 from warp_tiles.cache import Cache, CacheKey
 from warp_tiles.tuning.store import RecordStore
-from warp_tiles.util import locks, processes, store_lock
-from warp_tiles.util.locks import PATIENCE_S
+from warp_tiles.util import processes, trusted_folder
+from warp_tiles.util.trusted_folder import PATIENCE_S
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MANY = """
@@ -227,9 +227,9 @@ def test_a_suspended_change_is_named_and_costs_one_wait(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     root = tmp_path / "cache"
-    monkeypatch.setattr(locks, "PATIENCE_S", 0.1)
-    monkeypatch.setattr(store_lock, "WAIT_S", 1.0)
-    monkeypatch.setattr(store_lock, "WAIT_AGAIN_S", 0.02)
+    monkeypatch.setattr(trusted_folder, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(trusted_folder, "WAIT_S", 1.0)
+    monkeypatch.setattr(trusted_folder, "WAIT_AGAIN_S", 0.02)
     with suspended_holder(root, lock) as holder:
         for number, (shortest_s, longest_s) in enumerate([(1.0, 60.0), (0.0, 0.9), (0.0, 0.9)]):
             start = time.monotonic()
@@ -242,7 +242,7 @@ def test_a_suspended_change_is_named_and_costs_one_wait(
             (problem,) = [record.getMessage() for record in caplog.records if "not coordinated" in record.getMessage()]
             assert f"held elsewhere for 1 s by process {holder.pid} (" in problem
     change(root, 3)
-    assert store_lock._timeouts == {}
+    assert trusted_folder._timeouts == {}
 
 
 def test_a_process_is_described() -> None:

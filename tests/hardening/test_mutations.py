@@ -20,7 +20,7 @@ from warp_tiles import _warp
 from warp_tiles.cache import _report
 from warp_tiles.errors import WarpTilesError
 from warp_tiles.tuning import folder as record_folder
-from warp_tiles.util import digests
+from warp_tiles.util import files
 from warp_tiles.util.processes import described, this_process
 from warp_tiles.util.warn import WarnedTexts
 
@@ -48,7 +48,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr(_report, "_logged", set())
     monkeypatch.setattr(record_folder, "_warned", WarnedTexts())
-    monkeypatch.setattr(digests, "_warned", WarnedTexts())
+    monkeypatch.setattr(files, "_warned", WarnedTexts())
 
 
 def test_two_thousand_mutations_change_a_file(written: dict[str, tuple[Path, Path]]) -> None:

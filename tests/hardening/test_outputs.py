@@ -26,8 +26,7 @@ from warp_tiles.cache import Cache, CacheKey, _tar
 from warp_tiles.cache._bundle import MANIFEST_NAME, MAX_MANIFEST_BYTES
 from warp_tiles.errors import BundleError, CacheError, OutputError, RecordError
 from warp_tiles.tuning.store import RecordStore
-from warp_tiles.util.digests import matches
-from warp_tiles.util.files import open_output, write_output
+from warp_tiles.util.files import matches, open_output, write_output
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -119,7 +118,7 @@ def test_standard_output_is_written_to_and_not_replaced(tmp_path: Path, name: st
     code = f"""
 import os
 from pathlib import Path
-from warp_tiles.util.digests import matches
+from warp_tiles.util.files import matches
 from warp_tiles.util.files import open_output, write_output
 print("before", flush=True)
 write_output(Path({name!r}), b"data\\n")

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from warp_tiles.util.locks import NoLocksError, file_lock
-from warp_tiles.util.trusted_folder import TrustedFolder
+from warp_tiles.util.trusted_folder import NoLocksError, TrustedFolder, file_lock
 
 CODES = [pytest.param(getattr(errno, name), id=name) for name in ("ENOSYS", "ENOLCK", "ENOTSUP")]
 

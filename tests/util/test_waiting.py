@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from warp_tiles.util.single_flight import Flights
-from warp_tiles.util.threads import side_by_side
-from warp_tiles.util.waiting import wait_all, wait_item, wait_result
+from warp_tiles.util.threads import side_by_side, wait_all, wait_item, wait_result
 
 WORK_S = 5.0
 

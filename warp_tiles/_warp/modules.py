@@ -11,8 +11,7 @@ from warp_tiles._warp.hashes import hash_outdated, loads_a_module
 from warp_tiles._warp.seams import find
 from warp_tiles.errors import PlanError
 from warp_tiles.gemm.hardware import BLOCK_THREADS
-from warp_tiles.util.digests import digests_of, is_kept, write_digests
-from warp_tiles.util.files import require_replaceable
+from warp_tiles.util.files import digests_of, is_kept, require_replaceable, write_digests
 
 _ATTEMPTS = 3  # of processes that compile the same module into one folder
 

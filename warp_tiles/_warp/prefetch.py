@@ -20,8 +20,7 @@ from warp_tiles import settings
 from warp_tiles._warp.modules import user_modules
 from warp_tiles._warp.seams import find
 from warp_tiles.plan.loads import LoadedModule
-from warp_tiles.util.threads import DaemonThreads
-from warp_tiles.util.waiting import wait_all
+from warp_tiles.util.threads import DaemonThreads, wait_all
 
 log = logging.getLogger("warp_tiles")
 

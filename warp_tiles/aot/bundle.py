@@ -33,8 +33,7 @@ from warp_tiles.toolchain.code_folders import code_modules
 from warp_tiles.toolchain.packages import load_library
 from warp_tiles.toolchain.search import dotted
 from warp_tiles.toolchain.store import ToolchainStore, search_state
-from warp_tiles.util.files import read_whole, write_output
-from warp_tiles.util.json_input import read_json
+from warp_tiles.util.files import read_json, read_whole, write_output
 
 SCHEMA = 2
 ProviderClass = type[NvrtcProvider[Any, Any]]

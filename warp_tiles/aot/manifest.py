@@ -19,7 +19,7 @@ from warp_tiles.providers import CublasdxProvider, MmaProvider
 from warp_tiles.providers.cublasdx import promised
 from warp_tiles.solver.config import Config, SolverConfig
 from warp_tiles.solver.variant import SolverVariant, Variant
-from warp_tiles.util.json_input import read_json
+from warp_tiles.util.files import read_json
 
 _PLAN_AGAIN = "create it with `warp-tiles plan SCRIPT --json` of this version of warp-tiles"
 _PLAN_FIELDS = frozenset(PlannedVariant(None, Role.FORWARD, "", "", (), True, "").to_json())

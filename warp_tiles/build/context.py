@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.build.phases import COMPILE, Phase
+from warp_tiles.build.phases import COMPILE, Phase, now_s
 from warp_tiles.cache import cache_root
 from warp_tiles.cache._paths import MODULES, MODULES_SUFFIX
 from warp_tiles.errors import BuildError, LockedError, ToolchainError, WorkerError
@@ -20,7 +20,6 @@ from warp_tiles.settings import Settings
 from warp_tiles.toolchain.recorded import RecordedStore
 from warp_tiles.toolchain.search import Toolchain, Version, dotted, require_linkable
 from warp_tiles.toolchain.store import ToolchainStore
-from warp_tiles.util.clock import now_s
 from warp_tiles.util.threads import DaemonThreads
 from warp_tiles.util.trusted_folder import TrustedFolder
 

@@ -17,6 +17,7 @@ from warp_tiles.build.context import BuildContext, Resources
 from warp_tiles.build.fallback import toolchain_text, variant_text
 from warp_tiles.build.locked import require_cached
 from warp_tiles.build.measurements import Measurements
+from warp_tiles.build.phases import now_s
 from warp_tiles.build.progress import BuildProgress
 from warp_tiles.build.records import Artifact, Recorder
 from warp_tiles.build.salt import choices_of, module_salt
@@ -39,7 +40,6 @@ from warp_tiles.settings import Settings
 from warp_tiles.solver.variant import Variant
 from warp_tiles.toolchain.code_folders import code_files
 from warp_tiles.toolchain.search import Version
-from warp_tiles.util.clock import now_s
 from warp_tiles.util.nvtx import marked
 from warp_tiles.util.single_flight import Flights
 from warp_tiles.util.warn import WarnedTexts, warn

@@ -23,7 +23,7 @@ from warp_tiles.build.functions import (
     planned_functions,
 )
 from warp_tiles.build.module_cache import module_flight
-from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Phases
+from warp_tiles.build.phases import COMPILE, LINK, WAIT, WARP_LINK, WRITE, Phases, now_s
 from warp_tiles.build.records import Artifact, ModuleRecord
 from warp_tiles.cache import Entry
 from warp_tiles.codegen.module import GeneratedModule
@@ -34,10 +34,9 @@ from warp_tiles.errors import BuildError, LinkError, RefusedWorkerError, WarpTil
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.solver.variant import Variant
-from warp_tiles.util.clock import now_s
 from warp_tiles.util.files import write_atomic
 from warp_tiles.util.nvtx import marked
-from warp_tiles.util.waiting import wait_result
+from warp_tiles.util.threads import wait_result
 from warp_tiles.util.warn import warn
 
 log = logging.getLogger("warp_tiles")

@@ -12,14 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from warp_tiles.build.phases import FETCH, LOOK_UP, Phases
+from warp_tiles.build.phases import FETCH, LOOK_UP, Phases, now_s
 from warp_tiles.cache import CacheKey
 from warp_tiles.compile.flags import compiler_flags, linker_flags
 from warp_tiles.compile.module import ModuleSource, module_options
 from warp_tiles.errors import ToolchainError
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.remote import MODULE
-from warp_tiles.util.clock import now_s
 
 if TYPE_CHECKING:
     from warp_tiles.build.context import BuildContext

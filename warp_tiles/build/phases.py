@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from warp_tiles.util.clock import now_s
 
 if TYPE_CHECKING:
     from warp_tiles.compile.compiler import Compiled
@@ -21,6 +20,13 @@ WAIT = "wait_for_functions"  # until the last function is built
 LINK = "link"  # in a compiler process
 WARP_LINK = "link_by_warp"
 
+_ZERO = time.perf_counter()  # of the clock of all records
+
+
+def now_s() -> float:
+    """Seconds since this module was imported, which :func:`warp_tiles.enable` does."""
+    return time.perf_counter() - _ZERO
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -29,7 +35,7 @@ class Phase:
     Attributes:
         name: ``look_up_module``, ``fetch_module``, ``write_module``, ``compile``, ``wait_for_functions``, ``link`` or
             ``link_by_warp``.
-        started_at_s: Its start, in seconds of :func:`warp_tiles.util.clock.now_s`.
+        started_at_s: Its start, in seconds of :func:`warp_tiles.build.phases.now_s`.
         seconds: Its time. Steps of compiler processes count without the wait for a free process.
     """
 

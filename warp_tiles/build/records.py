@@ -28,7 +28,7 @@ class Artifact:
         warnings: Warnings about it that were issued.
         lto_bytes: Size of the LTO-IR if the payload itself was released.
         tile_config: Tile configuration of the provider ``mma``; None with others.
-        started_at_s: Start of the build or lookup, in seconds of :func:`warp_tiles.util.clock.now_s`.
+        started_at_s: Start of the build or lookup, in seconds of :func:`warp_tiles.build.phases.now_s`.
         compiled: The part in which a compiler process worked; None if none did. In the rest the build waited for a
             compiler process or for another process that built the same function, or used files.
         shared: True if another module's build, or one in the background, had started it.
@@ -85,7 +85,7 @@ class ModuleRecord:
         loops: The treatment of each loop of products. It can differ from the plan if a build failed.
         module_key: Digest of the linked module's key; empty if the module is not kept.
         found: True if the linked module was in the cache or in the remote store.
-        started_at_s: The end of code generation, in seconds of :func:`warp_tiles.util.clock.now_s`.
+        started_at_s: The end of code generation, in seconds of :func:`warp_tiles.build.phases.now_s`.
         phases: The steps of the build.
     """
 

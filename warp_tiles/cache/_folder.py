@@ -21,10 +21,8 @@ from warp_tiles.cache._report import Problem, Problems
 from warp_tiles.cache._sealed import DamagedError
 from warp_tiles.errors import CacheError
 from warp_tiles.util.files import FileTooLargeError
-from warp_tiles.util.locks import NoLocksError
 from warp_tiles.util.processes import TEMP_PREFIX, temporary_name
-from warp_tiles.util.store_lock import store_lock
-from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
+from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 
 STORE_LOCK = "store"
 MAX_MANIFEST_BYTES = 1 << 20

@@ -6,7 +6,7 @@ import logging
 import threading
 from dataclasses import dataclass
 
-from warp_tiles.util.printable import printable
+from warp_tiles.util.warn import printable
 
 logger = logging.getLogger("warp_tiles.cache")
 

@@ -13,7 +13,7 @@ from warp_tiles.cli import bundle, cache, compile_, doctor, keys, plan, run, set
 from warp_tiles.cli.examples import add_examples
 from warp_tiles.cli.standard_output import StandardOutputError, watched_standard_output
 from warp_tiles.errors import WarpTilesError
-from warp_tiles.util.printable import printable
+from warp_tiles.util.warn import printable
 from warp_tiles.version import __version__
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

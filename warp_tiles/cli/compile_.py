@@ -26,7 +26,7 @@ from warp_tiles.cli.output import (
 )
 from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_records
 from warp_tiles.launch.script import Target
-from warp_tiles.util.digests import has_digests, matches
+from warp_tiles.util.files import has_digests, matches
 from warp_tiles.util.threads import side_by_side
 from warp_tiles.util.warn import warn
 

@@ -20,7 +20,7 @@ from warp_tiles.errors import OutputError, ScriptError, WarpTilesError
 from warp_tiles.launch.script import Discovery
 from warp_tiles.settings import configure_by_option, configured
 from warp_tiles.settings.policy import POLICIES
-from warp_tiles.util.printable import printable
+from warp_tiles.util.warn import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 

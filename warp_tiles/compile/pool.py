@@ -20,9 +20,8 @@ from typing import Any, Protocol
 from warp_tiles.compile import worker
 from warp_tiles.compile.compiler import Compiled, CompileRequest, LinkRequest
 from warp_tiles.errors import WarpTilesError, WorkerError
-from warp_tiles.util.search_path import search_path
-from warp_tiles.util.threads import DaemonThreads
-from warp_tiles.util.waiting import wait_result
+from warp_tiles.toolchain.packages import search_path
+from warp_tiles.util.threads import DaemonThreads, wait_result
 
 
 class Compilers(Protocol):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from warp_tiles.cache._documents import Documents
-from warp_tiles.util.locks import NoLocksError
+from warp_tiles.util.trusted_folder import NoLocksError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

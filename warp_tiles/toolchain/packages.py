@@ -16,7 +16,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warp_tiles.errors import ToolchainError
-from warp_tiles.util.search_path import absolute, search_path
+
+
+def search_path() -> list[str]:
+    """The entries of ``sys.path`` that Python uses, without the empty one.
+
+    Python ignores entries of other types than text. The empty entry stands for the working folder, whose files may
+    belong to anyone.
+    """
+    return [entry for entry in sys.path if isinstance(entry, str) and entry]
+
+
+def absolute(path: str) -> str:
+    """The absolute path, or the path as it is if the working folder was removed."""
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        return path
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from typing import Any
 from warp_tiles.cache import FileDigests
 from warp_tiles.cache._documents import Documents
 from warp_tiles.cache._paths import absolute
+from warp_tiles.toolchain.packages import search_path
 from warp_tiles.toolchain.search import Toolchain, find_toolchain
 from warp_tiles.toolchain.sources import DeviceSource, include_closure
-from warp_tiles.util.search_path import search_path
 
 _SEARCH_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "MATHDX_HOME", "CONDA_PREFIX", "LD_LIBRARY_PATH")
 

@@ -16,8 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from warp_tiles.errors import ToolchainError, WorkerError
-from warp_tiles.util.threads import DaemonThreads
-from warp_tiles.util.waiting import wait_item
+from warp_tiles.util.threads import DaemonThreads, wait_item
 
 _MAX_FAILURES = 2  # devices that may fail after progress with one item; then the item is the likely cause
 

@@ -14,9 +14,7 @@ from warp_tiles.tuning.encoding import FutureSchemaError, decode_record, encode_
 from warp_tiles.tuning.key import TuningKey
 from warp_tiles.tuning.record import Record
 from warp_tiles.util.files import FileTooLargeError, read_whole
-from warp_tiles.util.locks import NoLocksError
-from warp_tiles.util.store_lock import store_lock
-from warp_tiles.util.trusted_folder import RefusedFolderError, TrustedFolder
+from warp_tiles.util.trusted_folder import NoLocksError, RefusedFolderError, TrustedFolder, store_lock
 from warp_tiles.util.warn import WarnedTexts, warn
 
 DAMAGED_SUFFIX = ".damaged"

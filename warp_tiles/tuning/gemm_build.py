@@ -18,8 +18,7 @@ from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.tuning.gemm_bench import compile_request, link_request
 from warp_tiles.tuning.gemm_space import tile_config_of
 from warp_tiles.tuning.record import Config
-from warp_tiles.util.threads import DaemonThreads
-from warp_tiles.util.waiting import wait_all
+from warp_tiles.util.threads import DaemonThreads, wait_all
 
 _WAITING_THREADS = 64
 

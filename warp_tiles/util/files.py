@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from warp_tiles.util.processes import temporary_name
+from warp_tiles.util.warn import WarnedTexts, warn
 
 _READ_FLAGS = (
     os.O_RDONLY
@@ -30,6 +32,10 @@ _CREATE_FLAGS = (
 _OPEN_FILE = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/([0-9]{1,9})")
 _STREAMS = {"stdout": 1, "stderr": 2}
 _MOST_LINKS = 40
+_MOST_JSON_BYTES = 32 << 20
+_MOST_OUTPUT_BYTES = 1 << 30
+_DIGESTS_SUFFIX = ".sha256"
+_warned = WarnedTexts()
 
 
 class FileTooLargeError(OSError):
@@ -292,3 +298,64 @@ def read_descriptor(descriptor: int, path: Path, most_bytes: int) -> tuple[bytes
 def _too_large(most_bytes: int, path: str | os.PathLike[str]) -> FileTooLargeError:
     reason = f"it has more than {most_bytes} bytes, the largest size that is read"
     return FileTooLargeError(errno.EFBIG, reason, os.fspath(path))
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file that somebody else may have written.
+
+    Raises:
+        OSError: It cannot be read, is no regular file, or is larger than 32 MiB.
+        ValueError: It is not JSON in UTF-8, or is nested too deeply.
+    """
+    data, _ = read_whole(path, _MOST_JSON_BYTES)
+    try:
+        return json.loads(data.decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+# ---- digests of outputs, in a file beside them that ``sha256sum -c`` reads
+
+
+def digests_of(output: Path) -> Path:
+    """The file that holds the digests of an output."""
+    return output.with_name(output.name + _DIGESTS_SUFFIX)
+
+
+def write_digests(output: Path, others: Sequence[Path] = ()) -> None:
+    """Write the digests of an output, and of files that belong to it, to ``<output>.sha256``.
+
+    Raises:
+        OSError: A file cannot be read, or the digests cannot be written.
+    """
+    lines = [f"{sha256_of(path, _MOST_OUTPUT_BYTES)}  {path.name}\n" for path in (output, *others)]
+    write_output(digests_of(output), "".join(lines).encode("utf-8", "surrogateescape"))
+
+
+def has_digests(output: Path) -> bool:
+    """Returns True if digests of an output were written."""
+    return digests_of(output).is_file()
+
+
+def matches(output: Path, others: Sequence[Path] = ()) -> bool:
+    """Returns True if the output and the other files are as they were when their digests were written."""
+    with suppress(OSError, ValueError):
+        data, _ = read_whole(digests_of(output), 1 << 20)
+        lines = data.decode("utf-8", "surrogateescape").splitlines()
+        known = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+        return all(known.get(path.name) == sha256_of(path, _MOST_OUTPUT_BYTES) for path in (output, *others))
+    return False
+
+
+def is_kept(output: Path, others: Sequence[Path] = ()) -> bool:
+    """Returns True if an output of an earlier build can be kept. Warns once of one that has changed since.
+
+    Args:
+        output: The output.
+        others: Files that belong to it.
+    """
+    if matches(output, others):
+        return True
+    if has_digests(output) and output.is_file():
+        warn(f"{output} or its metadata does not match {digests_of(output).name}, so it is built again", _warned)
+    return False

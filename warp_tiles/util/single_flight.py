@@ -21,8 +21,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from warp_tiles.util.threads import wait_all, wait_result
 from warp_tiles.util.trusted_folder import TrustedFolder
-from warp_tiles.util.waiting import wait_all, wait_result
 
 log = logging.getLogger("warp_tiles")
 K = TypeVar("K", bound=Hashable)

@@ -8,15 +8,18 @@ reached through links, because the user chose it. Everything here raises ``OSErr
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from warp_tiles.util.files import make_private_folders, read_descriptor, write_descriptor
-from warp_tiles.util.locks import file_lock
 from warp_tiles.util.processes import described, temporary_name, this_process
+from warp_tiles.util.warn import printable
 
 _SUPPORTED = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 _FOLDER_FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -26,6 +29,18 @@ _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | getattr(os, "O
 _OTHERS_WRITE = 0o022
 _HOLDER_BYTES = 512
 _MISSING = (FileNotFoundError, NotADirectoryError)  # a file in the place of the root has no files either
+
+
+_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+#: Seconds after which a process that waits for a lock says so.
+PATIENCE_S = 5.0
+#: Seconds to wait for the lock of a folder's changes. They take milliseconds, so a process that holds it has stopped.
+WAIT_S = 60.0
+#: Seconds to wait for a lock that this process waited for in vain before.
+WAIT_AGAIN_S = 0.5
+
+log = logging.getLogger("warp_tiles")
+_timeouts: dict[Path, str] = {}  # the error of each lock that was not obtained; a forked child inherits them
 
 
 class RefusedFolderError(PermissionError):
@@ -353,3 +368,95 @@ def _shown(status: os.stat_result) -> str:
 def _sync(descriptor: int) -> None:
     with suppress(OSError):
         os.fsync(descriptor)
+
+
+# ---- locks between processes; the system releases those of a process that dies
+
+
+class NoLocksError(OSError):
+    """The file system has no locks."""
+
+
+@contextmanager
+def file_lock(
+    path: Path,
+    timeout_s: float,
+    mode: int = 0o600,
+    poll_s: float = 0.02,
+    waiting: Callable[[], None] | None = None,
+) -> Iterator[None]:
+    """Hold a lock across processes and threads.
+
+    Args:
+        path: The lock's file; its folder exists. It may stay when the lock is released.
+        timeout_s: Seconds to wait; negative for no limit.
+        mode: Permissions of the file.
+        poll_s: Seconds between two attempts.
+        waiting: Called once if the lock is not free after :data:`PATIENCE_S`.
+
+    Raises:
+        TimeoutError: Another thread or process still holds it after ``timeout_s``.
+        NoLocksError: The file system has no locks.
+        OSError: The file cannot be opened.
+    """
+    from filelock import FileLock, SoftFileLock, Timeout
+
+    # if flock() fails with ENOSYS, filelock takes a lock that outlives a killed process; 4.0 has an option
+    options: dict[str, Any] = {"fallback_to_soft": False} if hasattr(FileLock, "fallback_to_soft") else {}
+    until = time.monotonic() + timeout_s
+    try:
+        held = FileLock(str(path), mode=mode, **options)
+        try:
+            held.acquire(timeout=timeout_s if 0 <= timeout_s < PATIENCE_S else PATIENCE_S, poll_interval=poll_s)
+        except Timeout:
+            if 0 <= timeout_s <= PATIENCE_S:
+                raise
+            if waiting is not None:
+                waiting()
+            left_s = max(0.0, until - time.monotonic()) if timeout_s >= 0 else -1
+            held.acquire(timeout=left_s, poll_interval=poll_s)
+    except Timeout:
+        raise TimeoutError(f"the lock {path.stem} was held elsewhere for {timeout_s:g} s") from None
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            raise NoLocksError(error.errno, f"no lock on this file system: {error}") from error
+        raise
+    if isinstance(held, SoftFileLock):  # ENOSYS in filelock 3.24 to 3.29
+        held.release()
+        raise NoLocksError(errno.ENOSYS, "no lock on this file system: flock() is missing")
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            held.release()
+
+
+@contextmanager
+def store_lock(files: TrustedFolder, name: str) -> Iterator[None]:
+    """Hold the lock for changes of a folder. A log message names the process that is waited for.
+
+    After one timeout, later calls in this process wait only briefly, until the lock is obtained again.
+
+    Args:
+        files: The folder.
+        name: The lock's file.
+
+    Raises:
+        TimeoutError: Another process holds it for too long. Repeated errors have the same text.
+        NoLocksError: The file system has no locks.
+        OSError: The lock cannot be created.
+    """
+    path = files.path(name)
+    wait_s = min(WAIT_S, WAIT_AGAIN_S) if path in _timeouts else WAIT_S
+
+    def waiting(holder: str) -> None:
+        place = printable(str(files.root))
+        log.warning("waiting for %s, which changes %s; this process waits %g s at most", holder, place, wait_s)
+
+    with ExitStack() as held:
+        try:
+            held.enter_context(files.lock(name, wait_s, waiting=waiting))
+        except TimeoutError as error:
+            raise TimeoutError(_timeouts.setdefault(path, str(error))) from None
+        _timeouts.pop(path, None)
+        yield
