@@ -12,6 +12,7 @@ import pytest
 
 import warp_tiles
 from tests.integration.test_cli_examples import COMMANDS
+from tools import settings_table as settings_page
 from tools.notebook import TUTORIAL, as_markdown
 from warp_tiles import settings
 from warp_tiles.remote.connection import PATIENCE_S
@@ -67,18 +68,6 @@ def test_a_broken_link_and_a_missing_heading_are_found(tmp_path: Path) -> None:
 
 # ---- settings
 
-# words of docs/settings.md for empty defaults
-UNSET = {
-    "cache_dir": "the user's cache folder",
-    "trusted_projects": "none",
-    "record_paths": "none",
-    "remote": "none",
-    "bundle": "none",
-    "signing_key": "none",
-    "trusted_keys": "none",
-    "record_gpu": "this one",
-}
-
 
 def settings_table() -> dict[str, tuple[str, str]]:
     """Environment variable and default of each setting in docs/settings.md."""
@@ -88,15 +77,23 @@ def settings_table() -> dict[str, tuple[str, str]]:
     return {name: (variable, default.strip().strip("`")) for name, variable, default in rows}
 
 
-def test_the_page_lists_every_setting_with_its_variable() -> None:
+def test_the_table_of_settings_is_that_of_the_code() -> None:
+    text = settings_page.PAGE.read_text("utf-8")
+    assert settings_page.page(text) == text, "run python -m tools.settings_table"
+    assert all(settings_page.meanings().values())
     assert {name: variable for name, (variable, _) in settings_table().items()} == settings.ENVIRONMENT
+
+
+def test_the_page_names_what_a_project_file_must_not_set() -> None:
+    section = settings_page.PAGE.read_text("utf-8").partition("### Project files")[2].partition("are refused")[0]
+    assert set(re.findall(r"`(\w+)`", section)) == {n for n, item in settings.SETTINGS.items() if item.users_own}
 
 
 @pytest.mark.parametrize(("name", "default"), settings.defaults().items(), ids=list(settings.defaults()))
 def test_the_page_has_the_default_of_each_setting(name: str, default: object) -> None:
     variable, text = settings_table()[name]
-    if name in UNSET:
-        assert (text, bool(default)) == (UNSET[name], False)
+    if default in (None, "", ()):
+        assert text == settings.SETTINGS[name].unset
     else:
         assert settings.from_environment({variable: text}) == {name: default}
 

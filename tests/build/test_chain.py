@@ -16,6 +16,7 @@ from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Operand, Role
 from warp_tiles.plan.planning import ModulePlan, PlannedVariant, Session, resolve
 from warp_tiles.providers import MmaProvider, SolverProvider
 from warp_tiles.settings import Settings
+from warp_tiles.settings.policy import PROVIDER_ORDER
 from warp_tiles.solver.variant import SolverVariant, Variant
 
 ODD = replace(ALIGNED, threads=48)
@@ -61,7 +62,7 @@ def test_without_libmathdx_in_warp_it_is_not_tried(bench: Bench) -> None:
     assert names_of(bench.engine.chain(AUTO), ALIGNED) == ["mma", "cublasdx", "scalar"]
 
 
-@pytest.mark.parametrize("name", settings.PROVIDERS[1:])
+@pytest.mark.parametrize("name", PROVIDER_ORDER)
 def test_a_named_provider_is_the_only_one(bench: Bench, name: str) -> None:
     chain = bench.engine.chain(Settings(provider=name))
     assert names_of(chain, ALIGNED) == [name]

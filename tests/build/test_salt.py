@@ -13,19 +13,21 @@ from warp_tiles.build import salt
 from warp_tiles.errors import ToolchainError
 from warp_tiles.settings import Settings
 
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"loop_sums": False},
-        {"wide_moves": False},
-        {"main_loop": "mma"},
-        {"without_mathdx": "own"},
-        {"linker": "warp"},
-        {"provider": "mma"},
-    ],
-    ids=str,
+CHANGES = (
+    {"loop_sums": False},
+    {"wide_moves": False},
+    {"main_loop": "mma"},
+    {"without_mathdx": "own"},
+    {"linker": "warp"},
+    {"provider": "mma"},
 )
+
+
+def test_the_settings_that_affect_code() -> None:
+    assert {name for change in CHANGES for name in change} == set(Settings().affecting_code())
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
 def test_a_setting_that_affects_code_changes_it(bench: Bench, change: dict[str, Any]) -> None:
     usual, changed = Settings(), Settings(**change)
     assert bench.engine.salt(changed) != bench.engine.salt(usual) == bench.engine.salt(Settings())

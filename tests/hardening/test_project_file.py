@@ -12,7 +12,6 @@ from tests.bench import Bench
 from tests.integration.commands import MAIN, command
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
-from warp_tiles.settings.project_file import LONGEST_WAITS_S, USERS_OWN
 
 SECURITY = Path(__file__).resolve().parents[2] / "docs" / "security.md"
 VALUES = {
@@ -30,6 +29,8 @@ VALUES = {
     "trusted_keys": f'"ed25519:{"A" * 43}="',
 }
 
+USERS_OWN = {name for name, item in settings.SETTINGS.items() if item.users_own}
+
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_settings: None) -> Callable[..., Path]:
@@ -46,7 +47,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean_settings: None)
 
 
 def test_the_settings_that_are_refused() -> None:
-    assert set(USERS_OWN) == set(VALUES)
+    assert set(VALUES) == USERS_OWN
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -69,7 +70,7 @@ def test_the_security_page_names_the_effect_of_each_other_setting() -> None:
     section = SECURITY.read_text("utf-8").partition("## What a project file can do")[2].partition("\n## ")[0]
     rows = [re.findall(r"`(\w+)`", line.split(" | ")[0]) for line in section.splitlines() if line.startswith("| `")]
     named = [name for row in rows for name in row]
-    assert sorted(named) == sorted(set(settings.defaults()) - set(USERS_OWN))
+    assert sorted(named) == sorted(set(settings.SETTINGS) - USERS_OWN)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_a_long_wait_needs_consent(
     clone: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, name: str, value: float
 ) -> None:
     folder = clone(f"{name} = {value}")
-    most = f"{LONGEST_WAITS_S[name]:g}"
+    most = f"{settings.SETTINGS[name].project_limit_s:g}"
     with pytest.raises(SettingError, match=rf"^{name} in .* is {value}, and .* at most {most} seconds") as caught:
         settings.current()
     assert f"WARP_TILES_TRUSTED_PROJECTS={folder}" in caught.value.remedy

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
-from warp_tiles.settings import configure, current, from_environment, layers, override, project_file
-from warp_tiles.settings.policy import POLICIES
+from warp_tiles.settings import configure, current, from_environment, override, project_file
+from warp_tiles.settings.policy import POLICIES, PROVIDER_ORDER
 
 pytestmark = pytest.mark.usefixtures("clean_settings")
 
@@ -161,17 +161,18 @@ def test_a_listener_is_called_once_for_every_change_by_code() -> None:
 
 # ---- every layer
 
+PROVIDERS = ("auto", *PROVIDER_ORDER)
 SAMPLES: dict[str, list[Any]] = {
-    "provider": list(settings.PROVIDERS),
+    "provider": list(PROVIDERS),
     "without_mathdx": ["warp", "own"],
-    "linker": list(settings.LINKERS),
+    "linker": ["auto", "own", "warp"],
     "cache_dir": ["/a", "/b", "/c"],
     "cache_max_bytes": ["1MB", 2_000_000, "3GiB"],
     "cache_shared": [True, False],
     "jobs": [1, "2", 3, 4, 5],
     "precompile_headers": [True, False],
     "prefetch": [True, False],
-    "progress": list(settings.SWITCHES),
+    "progress": ["auto", "on", "off"],
     "loop_sums": [True, False],
     "main_loop": ["auto", "mma", "two_buffers", "wgmma,stages=3,in_flight=0"],
     "whole_gradients": ["auto", "always", "off"],
@@ -230,11 +231,13 @@ def test_the_innermost_layer_with_a_value_decides(
             continue
         values = given_values.get(name, {})
         inner = next((layer for layer in LAYERS if layer in values), None)
-        expected = default if inner is None else layers._PARSERS[name](name, values[inner])
+        expected = default if inner is None else settings.SETTINGS[name].parse(name, values[inner])
         assert getattr(now, name) == expected
         assert now.layer(name).startswith("default" if inner is None else inner.replace("pyproject.toml", str(folder)))
         inner = next((layer for layer in LAYERS if layer in values and layer != "module option"), None)
-        assert getattr(process, name) == (default if inner is None else layers._PARSERS[name](name, values[inner]))
+        assert getattr(process, name) == (
+            default if inner is None else settings.SETTINGS[name].parse(name, values[inner])
+        )
 
 
 def test_layers_are_named_in_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -413,7 +416,7 @@ def test_every_policy_accepts_the_default_provider(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["auto", "max", "locked"])
-@pytest.mark.parametrize("provider", settings.PROVIDERS[1:])
+@pytest.mark.parametrize("provider", PROVIDER_ORDER)
 def test_a_named_provider_is_the_only_one_under_policies_that_allow_it(policy: str, provider: str) -> None:
     with override(policy=policy, provider=provider):
         assert current().providers == (provider,)

@@ -9,7 +9,7 @@ import pytest
 from tools.project import pyproject
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
-from warp_tiles.settings import layers, typed
+from warp_tiles.settings import typed
 
 HINTS = typing.get_type_hints(typed.Keywords)
 
@@ -21,13 +21,13 @@ def words(name: str) -> tuple[str, ...]:
 
 
 def test_the_names_are_those_of_the_settings() -> None:
-    assert list(HINTS) == list(settings.ENVIRONMENT) == list(layers._PARSERS)
+    assert list(HINTS) == list(settings.SETTINGS) == list(settings.ENVIRONMENT)
 
 
 @pytest.mark.parametrize("name", [name for name in HINTS if words(name)])
 def test_the_words_are_those_that_the_parser_accepts(name: str) -> None:
     with pytest.raises(SettingError) as caught:
-        layers._PARSERS[name](name, "no such word")
+        settings.SETTINGS[name].parse(name, "no such word")
     assert caught.value.remedy == f"valid values are {', '.join(words(name))}"
 
 

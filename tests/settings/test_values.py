@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from warp_tiles import settings
 from warp_tiles.errors import SettingError
 from warp_tiles.settings import configure, current, from_environment, override
+from warp_tiles.settings.policy import PROVIDER_ORDER
 from warp_tiles.settings.values import parse_size, seconds
 
 pytestmark = pytest.mark.usefixtures("clean_settings")
@@ -46,10 +47,10 @@ def test_other_environment_variables_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "valid"),
     [
-        ("provider", "cublas", settings.PROVIDERS),
-        ("provider", 3, settings.PROVIDERS),
-        ("linker", "gold", settings.LINKERS),
-        ("progress", "loud", settings.SWITCHES),
+        ("provider", "cublas", ("auto", *PROVIDER_ORDER)),
+        ("provider", 3, ("auto", *PROVIDER_ORDER)),
+        ("linker", "gold", ("auto", "own", "warp")),
+        ("progress", "loud", ("auto", "on", "off")),
         ("cache_shared", "maybe", ("1", "0", "true", "false", "on", "off")),
         ("cache_max_bytes", "lots", ("kB", "GiB")),
         ("cache_max_bytes", True, ("kB", "GiB")),

@@ -51,11 +51,6 @@ if TYPE_CHECKING:
     from warp_tiles.build.module_build import ModuleBuild
     from warp_tiles.plan.planning import ModulePlan
 
-_NO_EFFECT_ON_CODE = {
-    "build_wait_s", "cache_max_bytes", "jobs", "nvtx", "precompile_headers", "prefetch", "progress",
-    "tune_budget_s", "whole_gradients",
-}  # fmt: skip
-
 
 def _code_settings() -> tuple[object, ...]:
     """The settings that affect generated code, each with its layer.
@@ -64,7 +59,7 @@ def _code_settings() -> tuple[object, ...]:
     """
     now = settings.current()
     return tuple(
-        (getattr(now, name), now.layer(name)) for name in settings.defaults() if name not in _NO_EFFECT_ON_CODE
+        (getattr(now, name), now.layer(name)) for name, item in settings.SETTINGS.items() if item.affects != "nothing"
     )
 
 

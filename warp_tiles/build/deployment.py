@@ -16,8 +16,6 @@ from warp_tiles.toolchain.sources import DeviceSource
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.version import __version__
 
-#: Settings that change modules. A bundle serves machines that agree with it.
-CHOICES = ("provider", "without_mathdx", "linker", "loop_sums", "main_loop", "wide_moves")
 _AGAIN = "make the bundle again with `warp-tiles bundle`"
 
 
@@ -30,7 +28,7 @@ def facts_of(settings: Settings, store: ToolchainStore, sources: Iterable[Device
     return {
         "toolchain": ToolchainFacts.take(store, sources).to_json(),
         "versions": _versions(),
-        "settings": {name: getattr(settings, name) for name in CHOICES},
+        "settings": settings.affecting_code(),  # a bundle serves machines that agree with it
     }
 
 
@@ -62,10 +60,10 @@ def open_bundle(settings: Settings) -> Bundle:
                 remedy=f"install that version, or {_AGAIN}",
             )
     for name, value in bundle.facts.get("settings", {}).items():
-        if name in CHOICES and getattr(settings, name) != value:
+        if (here := settings.affecting_code().get(name, value)) != value:
             raise BundleError(
-                f"the bundle {settings.bundle} was made with {name}={value!s:.40}, and {settings.named(name)} is "
-                f"{getattr(settings, name)}",
+                f"the bundle {settings.bundle} was made with {name}={value!s:.40}, "
+                f"and {settings.named(name)} is {here}",
                 remedy=f"{settings.remedy(name, str(value))}, or {_AGAIN}",
             )
     toolchain_of(bundle)

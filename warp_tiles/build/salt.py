@@ -40,14 +40,8 @@ def module_salt(chain: Chain, context: BuildContext, *, trust: str, code: str) -
 
 def choices_of(chain: Chain) -> str:
     """The part of the text that a program can change while it runs: settings, providers and tuning records."""
-    resolved = chain.settings
-    names = " ".join(provider.name for provider in chain.providers)
-    parts = [resolved.provider, names, resolved.linker, f"loop_sums={resolved.loop_sums}"]
-    parts += [
-        f"without_mathdx={resolved.without_mathdx}",
-        f"main_loop={resolved.main_loop}",
-        f"wide_moves={resolved.wide_moves}",
-    ]
+    parts = [f"{name}={value}" for name, value in chain.settings.affecting_code().items()]
+    parts.append("providers=" + " ".join(provider.name for provider in chain.providers))
     if chain.tuned is not None:
         parts.append(f"tuned={chain.tuned.fingerprint}")
     return "\n".join(parts)

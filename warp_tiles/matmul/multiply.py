@@ -27,8 +27,7 @@ from warp_tiles.matmul.records import records_for
 from warp_tiles.matmul.views import View, contiguous
 from warp_tiles.matmul.workspace import workspace
 from warp_tiles.plan.products import PlannedProduct, note
-from warp_tiles.settings.layers import current
-from warp_tiles.settings.resolved import DEFAULT
+from warp_tiles.settings import DEFAULT, current
 
 _PART_BYTES = 256  # of a workspace; its parts begin at multiples of it
 MOST_BLOCKS = 2**31 - 1  # of a launch, whose dimensions are 32-bit integers

@@ -1,10 +1,6 @@
 """The settings, their layers, and the policies."""
 
 from warp_tiles.settings.layers import (
-    LINKERS,
-    OPTION_PREFIX,
-    PROVIDERS,
-    SWITCHES,
     configure,
     configure_by_option,
     configured,
@@ -16,17 +12,15 @@ from warp_tiles.settings.layers import (
     on_change,
     override,
 )
-from warp_tiles.settings.resolved import COMMAND_LINE, DEFAULT, ENVIRONMENT, PREFIX, Settings
+from warp_tiles.settings.table import COMMAND_LINE, DEFAULT, ENVIRONMENT, OPTION_PREFIX, PREFIX, SETTINGS, Settings
 
 __all__ = [
     "COMMAND_LINE",
     "DEFAULT",
     "ENVIRONMENT",
-    "LINKERS",
     "OPTION_PREFIX",
     "PREFIX",
-    "PROVIDERS",
-    "SWITCHES",
+    "SETTINGS",
     "Settings",
     "configure",
     "configure_by_option",

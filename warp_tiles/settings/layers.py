@@ -8,60 +8,24 @@ option of a command, the option ``warp_tiles_<name>`` of a Warp module, the envi
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.errors import SettingError
-from warp_tiles.settings import project_file, values
-from warp_tiles.settings.policy import POLICIES, PROVIDER_ORDER
-from warp_tiles.settings.resolved import COMMAND_LINE, ENVIRONMENT, PREFIX, Settings
+from warp_tiles.settings import project_file
+from warp_tiles.settings.table import COMMAND_LINE, ENVIRONMENT, OPTION_PREFIX, PREFIX, SETTINGS, Settings
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Unpack
 
     from warp_tiles.settings.typed import Keywords
 
-OPTION_PREFIX = "warp_tiles_"  # for wp.set_module_options()
-PROVIDERS = ("auto", *PROVIDER_ORDER)
-LINKERS = ("auto", "own", "warp")
-SWITCHES = ("auto", "on", "off")
-
-
-_PARSERS: dict[str, Callable[[str, Any], Any]] = {
-    "provider": values.choice(*PROVIDERS),
-    "without_mathdx": values.choice("warp", "own"),
-    "linker": values.choice(*LINKERS),
-    "cache_dir": values.path,
-    "cache_max_bytes": values.parse_size,
-    "cache_shared": values.flag,
-    "build_wait_s": values.seconds,
-    "trusted_projects": values.absolute_paths,
-    "cache_modules": values.flag,
-    "remote": values.store_url,
-    "remote_push": values.flag,
-    "remote_wait_s": values.wait_seconds,
-    "bundle": values.path,
-    "signing_key": values.path,
-    "trusted_keys": values.public_keys,
-    "jobs": values.count,
-    "precompile_headers": values.flag,
-    "prefetch": values.flag,
-    "progress": values.choice(*SWITCHES),
-    "loop_sums": values.flag,
-    "whole_gradients": values.choice("auto", "always", "off"),
-    "main_loop": values.main_loop,
-    "wide_moves": values.flag,
-    "policy": values.choice(*POLICIES),
-    "background": values.flag,
-    "record_paths": values.paths,
-    "stale_records": values.choice("reuse", "retune"),
-    "record_gpu": values.text,
-    "tune_budget_s": values.seconds,
-    "nvtx": values.flag,
-}
+_KEYWORDS = {name: name for name in SETTINGS}
+_VARIABLES = {variable: name for name, variable in ENVIRONMENT.items()}
+_OPTIONS = {OPTION_PREFIX + name: name for name in SETTINGS}
 
 # with-blocks apply to the whole process, because Warp loads modules on its own threads
 _configured: dict[str, tuple[Any, str]] = {}  # each value with its layer
@@ -69,15 +33,38 @@ _overrides: list[Mapping[str, Any]] = []
 _listeners: list[Callable[[], None]] = []
 
 
-def _refuse_unknown(names: Iterable[str]) -> None:
-    unknown = sorted(set(names) - set(_PARSERS))
-    if unknown:
-        raise SettingError(f"unknown setting {', '.join(unknown)}", remedy=f"valid settings are {', '.join(_PARSERS)}")
+def _parsed(
+    given: Mapping[str, Any],
+    names: Mapping[str, str],
+    label: Callable[[str], str],
+    unknown: Callable[[str], str],
+    *,
+    skip_none: bool = False,
+) -> dict[str, Any]:
+    """The typed values of a layer, by setting.
+
+    Args:
+        given: Its values, by the names that it uses.
+        names: The setting of each such name.
+        label: A name in the messages of parsers.
+        unknown: The message about unknown names.
+        skip_none: Leave out what is None.
+
+    Raises:
+        SettingError: A name or value is unknown.
+    """
+    strangers = sorted(set(given) - set(names))
+    if strangers:
+        raise SettingError(unknown(", ".join(strangers)), remedy=f"valid ones are {', '.join(names)}")
+    return {
+        names[name]: SETTINGS[names[name]].parse(label(name), value)
+        for name, value in given.items()
+        if value is not None or not skip_none
+    }
 
 
-def _checked(given: Mapping[str, Any], layer: str) -> dict[str, Any]:
-    _refuse_unknown(given)
-    return {name: _PARSERS[name](f"the setting {name} ({layer})", value) for name, value in given.items()}
+def _of_keywords(given: Mapping[str, Any], layer: str, **how: Any) -> dict[str, Any]:
+    return _parsed(given, _KEYWORDS, lambda name: f"the setting {name} ({layer})", "unknown setting {}".format, **how)
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -87,14 +74,8 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
         SettingError: A ``WARP_TILES_`` variable is unknown or has an unknown value.
     """
     environ = os.environ if environ is None else environ
-    names = {variable: name for name, variable in ENVIRONMENT.items()}
-    found = [variable for variable in environ if variable.startswith(PREFIX)]
-    unknown = sorted(set(found) - set(names))
-    if unknown:
-        raise SettingError(
-            f"unknown environment variable {', '.join(unknown)}", remedy=f"valid ones are {', '.join(names)}"
-        )
-    return {names[variable]: _PARSERS[names[variable]](variable, environ[variable]) for variable in found}
+    found = {variable: environ[variable] for variable in environ if variable.startswith(PREFIX)}
+    return _parsed(found, _VARIABLES, str, "unknown environment variable {}".format)
 
 
 def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]:
@@ -107,15 +88,9 @@ def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]
     Raises:
         SettingError: An option that begins with ``warp_tiles_`` is unknown or has an unknown value.
     """
-    found = {name[len(OPTION_PREFIX) :]: value for name, value in options.items() if name.startswith(OPTION_PREFIX)}
-    where = f"module {module}: option {OPTION_PREFIX}" if module else f"the module option {OPTION_PREFIX}"
-    unknown = sorted(set(found) - set(_PARSERS))
-    if unknown:
-        raise SettingError(
-            f"{where}{unknown[0]} is unknown",
-            remedy=f"valid ones are {', '.join(OPTION_PREFIX + name for name in _PARSERS)}",
-        )
-    return {name: _PARSERS[name](f"{where}{name}", value) for name, value in found.items() if value is not None}
+    found = {name: value for name, value in options.items() if name.startswith(OPTION_PREFIX)}
+    where = f"module {module}: option " if module else "the module option "
+    return _parsed(found, _OPTIONS, where.__add__, lambda names: f"{where}{names} is unknown", skip_none=True)
 
 
 def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
@@ -128,31 +103,27 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
 
     Raises:
         SettingError: The file cannot be read, a name or value in the table is unknown, or the file sets something that
-            only the user may set (:data:`project_file.USERS_OWN`), or a wait that is too long for such a file.
+            only the user may set (``Setting.users_own``), or a wait that is too long for such a file.
     """
     found = project_file.find()
     if found is None:
         return "", {}
     path, table = found
     is_trusted = project_file.is_trusted(path, trusted)
-    refused = [name for name in project_file.USERS_OWN if name in table]
+    refused = [name for name in table if name in SETTINGS and SETTINGS[name].users_own]
     if refused and not is_trusted:
         raise SettingError(
             f"{', '.join(refused)} in [tool.warp_tiles] of {path} is refused, because a file that came with a folder "
             "must not decide where code is loaded from, which compiler runs or which files are deleted",
             remedy=_consent(path, refused),
         )
-    unknown = sorted(set(table) - set(_PARSERS))
-    if unknown:
-        raise SettingError(
-            f"unknown setting {', '.join(unknown)} in [tool.warp_tiles] of {path}",
-            remedy=f"valid settings are {', '.join(_PARSERS)}",
-        )
-    typed = {name: _PARSERS[name](f"{name} in [tool.warp_tiles] of {path}", value) for name, value in table.items()}
-    for name, most_s in project_file.LONGEST_WAITS_S.items():
-        if name in typed and not is_trusted and not 0 < typed[name] <= most_s:
+    where = f" in [tool.warp_tiles] of {path}"
+    typed = _parsed(table, _KEYWORDS, lambda name: name + where, lambda names: f"unknown setting {names}{where}")
+    for name, value in typed.items():
+        most_s = SETTINGS[name].project_limit_s
+        if most_s < math.inf and not is_trusted and not 0 < value <= most_s:
             raise SettingError(
-                f"{name} in [tool.warp_tiles] of {path} is {table[name]!r}, and a file that came with a folder may set "
+                f"{name}{where} is {table[name]!r}, and a file that came with a folder may set "
                 f"more than 0 and at most {most_s:g} seconds",
                 remedy=_consent(path, [name]),
             )
@@ -228,11 +199,10 @@ def configure_by_option(name: str, value: Any) -> None:
 
 
 def _configure(given: Mapping[str, Any], layer: str) -> None:
-    checked = _checked({name: value for name, value in given.items() if value is not None}, layer)
-    removed = [name for name, value in given.items() if value is None]
-    _refuse_unknown(removed)
-    for name in removed:
-        _configured.pop(name, None)
+    checked = _of_keywords(given, layer, skip_none=True)
+    for name, value in given.items():
+        if value is None:
+            _configured.pop(_KEYWORDS[name], None)
     _configured.update({name: (value, layer) for name, value in checked.items()})
     _changed()
 
@@ -261,7 +231,7 @@ def override(**given: Unpack[Keywords[Never]]) -> Iterator[Settings]:
     Raises:
         SettingError: A name or value is unknown.
     """
-    layer = _checked(given, "override()")
+    layer = _of_keywords(given, "override()")
     _overrides.append(layer)
     _changed()
     try:
@@ -273,4 +243,4 @@ def override(**given: Unpack[Keywords[Never]]) -> Iterator[Settings]:
 
 def defaults() -> dict[str, Any]:
     """Every setting with its default."""
-    return {item.name: item.default for item in dataclasses.fields(Settings) if item.name in _PARSERS}
+    return {name: getattr(Settings, name) for name in SETTINGS}

@@ -19,16 +19,6 @@ else:
     import tomli as tomllib
 
 FILE = "pyproject.toml"
-#: Settings that decide where code and choices are loaded from or written to, whose files and signatures count, which
-#: compiler and linker run, or which files are deleted. A file that came with a folder may set them only if the user
-#: trusts the folder. docs/security.md names the effect of each of the others.
-USERS_OWN = (
-    "provider", "linker",
-    "cache_dir", "cache_shared", "cache_max_bytes", "record_paths", "trusted_projects",
-    "remote", "remote_push", "bundle", "signing_key", "trusted_keys",
-)  # fmt: skip
-#: The longest waits that such a file may set, in seconds. They cannot be without a limit either.
-LONGEST_WAITS_S = {"build_wait_s": 600.0, "remote_wait_s": 60.0}
 _MAX_BYTES = 1 << 20
 _MOST_DOTS = 200
 _NOT_IN_A_KEY = re.compile(rb"[^\w\"'. \t-]+")

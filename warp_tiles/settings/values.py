@@ -1,4 +1,8 @@
-"""Parsers of settings. Each returns a typed value, or raises an error that lists the valid values."""
+"""Parsers of settings.
+
+Each takes the name for messages and a value of any layer. It returns the typed value, or raises a
+:class:`~warp_tiles.errors.SettingError` with the value and the remedy.
+"""
 
 from __future__ import annotations
 
@@ -18,144 +22,73 @@ from warp_tiles.util.urls import checked_url
 MAX_JOBS = 1024
 _MAX_DIGITS = 18
 _PUBLIC_KEY = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
+_FLAGS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False, "": False}
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def _refused(name: str, value: Any, remedy: str, reason: str = "") -> SettingError:
+    try:
+        shown = f"{value!r:.200}"
+    except ValueError:
+        shown = "a number of thousands of digits"
+    return SettingError(f"{name} is {shown}{reason}", remedy=remedy)
 
 
 def choice(*valid: str) -> Callable[[str, Any], str]:
-    """A parser that accepts the given words. For others it raises a SettingError that lists them."""
+    """A parser that accepts the given words."""
 
     def parse(name: str, value: Any) -> str:
         if value not in valid:
-            raise SettingError(f"{name} is {value!r}", remedy=f"valid values are {', '.join(valid)}")
+            raise _refused(name, value, f"valid values are {', '.join(valid)}")
         return str(value)
 
     return parse
 
 
 def main_loop(name: str, value: Any) -> str:
-    """A choice of a loop's pipeline (:class:`warp_tiles.gemm.main_loop.LoopChoice`), as text.
-
-    Raises:
-        SettingError: It contains an unknown word, field or number.
-    """
+    """A choice of a loop's pipeline (:class:`warp_tiles.gemm.main_loop.LoopChoice`), as text."""
     try:
         LoopChoice.parse(str(value))
     except ValueError as error:
-        raise SettingError(
-            f"{name} is {value!r}: {error}",
-            remedy="give 'auto', 'wgmma', 'mma' or 'two_buffers', or fields with commas between, e.g. "
-            "'wgmma,stages=3,in_flight=0,warps_m=2'",
-        ) from error
+        remedy = (
+            "give 'auto', 'wgmma', 'mma' or 'two_buffers', or fields with commas between, e.g. "
+            "'wgmma,stages=3,in_flight=0,warps_m=2'"
+        )
+        raise _refused(name, value, remedy, f": {error}") from error
     return str(value)
 
 
 def path(name: str, value: Any) -> Path | None:
-    """A folder, with ``~`` expanded; None for an empty value.
-
-    Raises:
-        SettingError: The value is not a path, or it begins with ``~`` and the name of an unknown user.
-    """
+    """A folder or file, with ``~`` expanded; None for an empty value."""
     if value is None or value == "":
         return None
+    remedy = "give the path of a folder"
     if not isinstance(value, (str, os.PathLike)):
-        raise SettingError(f"{name} is {value!r}", remedy="give the path of a folder")
+        raise _refused(name, value, remedy)
     try:
-        return Path(_without_nul(name, value)).expanduser()
-    except (RuntimeError, TypeError) as error:  # no such user; a path of bytes
-        raise SettingError(f"{name} is {value!r}: {error}", remedy="give the path of a folder") from error
-
-
-def _without_nul(name: str, value: Any) -> Any:
-    if "\0" in os.fspath(value):
-        raise SettingError(f"{name} is {value!r}, which contains a NUL", remedy="give the path of a folder")
-    try:
+        if "\0" in os.fspath(value):
+            raise _refused(name, value, remedy, ", which contains a NUL")
         os.fsencode(value)
+        return Path(value).expanduser()
     except UnicodeEncodeError as error:
-        raise SettingError(f"{name} is {value!r}, which no file can have as its name", "give another path") from error
-    return value
-
-
-def flag(name: str, value: Any) -> bool:
-    """True or False, from a bool or from a word such as ``on`` or ``0``.
-
-    Raises:
-        SettingError: The word is unknown.
-    """
-    known = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False, "": False}
-    if isinstance(value, bool):
-        return value
-    if str(value).lower() not in known:
-        raise SettingError(f"{name} is {value!r}", remedy="valid values are 1, 0, true, false, on, off")
-    return known[str(value).lower()]
-
-
-def parse_size(name: str, value: Any) -> int:
-    """Bytes from a number or a text such as ``500MB`` or ``4GiB``.
-
-    Raises:
-        SettingError: The text is not a size.
-    """
-    units = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-    text = _printed(value)
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.lower())
-    if isinstance(value, bool) or match is None or match.group(2) not in units or len(match.group(1)) > 2 * _MAX_DIGITS:
-        raise SettingError(
-            f"{name} is {_shown(value)}", remedy="give bytes, or a number with kB, MB, GB, KiB, MiB or GiB"
-        )
-    from decimal import Decimal  # imported here because it takes long
-
-    return int(Decimal(match.group(1)) * units[match.group(2)])
-
-
-def count(name: str, value: Any) -> int:
-    """An integer of 0 or more.
-
-    Raises:
-        SettingError: The value is something else.
-    """
-    text = _printed(value)
-    if isinstance(value, bool) or not re.fullmatch(r"\d+", text):
-        raise SettingError(f"{name} is {_shown(value)}", remedy="give a whole number, 0 for one per core")
-    digits = text.lstrip("0") or "0"
-    return MAX_JOBS if len(digits) > _MAX_DIGITS else min(int(digits), MAX_JOBS)
-
-
-def _shown(value: Any) -> str:
-    """The value for a message."""
-    try:
-        return f"{value!r:.80}"
-    except ValueError:
-        return "a number of thousands of digits"
-
-
-def _printed(value: Any) -> str:
-    """The text of a value, or some number of as many digits if Python refuses to print it."""
-    try:
-        return str(value).strip()
-    except ValueError:
-        return "9" * 5000
+        raise _refused(name, value, "give another path", ", which no file can have as its name") from error
+    except (RuntimeError, TypeError) as error:  # no such user; a path of bytes
+        raise _refused(name, value, remedy, f": {error}") from error
 
 
 def paths(name: str, value: Any) -> tuple[Path, ...]:
-    """Folders, from one path, from several paths, or from a text with ``os.pathsep`` between paths.
-
-    Raises:
-        SettingError: The value is something else.
-    """
+    """Folders, from one path, from several paths, or from a text with ``os.pathsep`` between paths."""
     if isinstance(value, str):
         value = value.split(os.pathsep)
     if isinstance(value, os.PathLike):
         value = [value]
     if not isinstance(value, Iterable):
-        raise SettingError(f"{name} is {value!r}", remedy=f"give paths of folders, with {os.pathsep!r} between them")
+        raise _refused(name, value, f"give paths of folders, with {os.pathsep!r} between them")
     return tuple(folder for folder in (path(name, item) for item in value) if folder is not None)
 
 
 def absolute_paths(name: str, value: Any) -> tuple[Path, ...]:
-    """Absolute paths, see :func:`paths`.
-
-    Raises:
-        SettingError: The value is something else, or a path is relative.
-    """
+    """Absolute paths, see :func:`paths`."""
     found = paths(name, value)
     for folder in found:
         if not folder.is_absolute():
@@ -166,23 +99,43 @@ def absolute_paths(name: str, value: Any) -> tuple[Path, ...]:
     return found
 
 
-def text(name: str, value: Any) -> str:
-    """A text, unchanged.
+def flag(name: str, value: Any) -> bool:
+    """True or False, from a bool or from a word such as ``on`` or ``0``."""
+    found = value if isinstance(value, bool) else _FLAGS.get(str(value).lower())
+    if found is None:
+        raise _refused(name, value, "valid values are 1, 0, true, false, on, off")
+    return found
 
-    Raises:
-        SettingError: The value is not a text.
-    """
-    if not isinstance(value, str):
-        raise SettingError(f"{name} is {value!r}", remedy="give a text")
-    return value
+
+def _printed(value: Any) -> str:
+    """The text of a value, or some number of as many digits if Python refuses to print it."""
+    try:
+        return "" if isinstance(value, bool) else str(value).strip()
+    except ValueError:
+        return "9" * 5000
+
+
+def parse_size(name: str, value: Any) -> int:
+    """Bytes from a number or a text such as ``500MB`` or ``4GiB``."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", _printed(value).lower())
+    if match is None or match.group(2) not in _UNITS or len(match.group(1)) > 2 * _MAX_DIGITS:
+        raise _refused(name, value, "give bytes, or a number with kB, MB, GB, KiB, MiB or GiB")
+    from decimal import Decimal  # imported here because it takes long
+
+    return int(Decimal(match.group(1)) * _UNITS[match.group(2)])
+
+
+def count(name: str, value: Any) -> int:
+    """An integer of 0 or more."""
+    text = _printed(value)
+    if not re.fullmatch(r"\d+", text):
+        raise _refused(name, value, "give a whole number, 0 for one per core")
+    digits = text.lstrip("0") or "0"
+    return MAX_JOBS if len(digits) > _MAX_DIGITS else min(int(digits), MAX_JOBS)
 
 
 def seconds(name: str, value: Any) -> float:
-    """Seconds, a finite number of 0 or more. The result is at most half of ``threading.TIMEOUT_MAX``.
-
-    Raises:
-        SettingError: The value is something else.
-    """
+    """Seconds, a finite number of 0 or more. The result is at most half of ``threading.TIMEOUT_MAX``."""
     try:
         found = float(value) if isinstance(value, (str, SupportsFloat)) and not isinstance(value, bool) else math.nan
     except (TypeError, ValueError):
@@ -190,41 +143,27 @@ def seconds(name: str, value: Any) -> float:
     except OverflowError:  # an integer, which may have more digits than Python prints
         found = value = math.inf
     if not 0 <= found < math.inf:
-        raise SettingError(f"{name} is {value!r}", remedy="give seconds, a finite number of 0 or more; 0 for no limit")
+        raise _refused(name, value, "give seconds, a finite number of 0 or more; 0 for no limit")
     return min(found, threading.TIMEOUT_MAX / 2)
 
 
 def wait_seconds(name: str, value: Any) -> float:
-    """Seconds to wait, more than 0 and at most a day.
-
-    Raises:
-        SettingError: The value is something else.
-    """
+    """Seconds to wait, more than 0 and at most a day."""
     found = seconds(name, value)
     if not 0 < found <= 86400:
-        raise SettingError(f"{name} is {_shown(value)}", remedy="give seconds, more than 0 and at most 86400")
+        raise _refused(name, value, "give seconds, more than 0 and at most 86400")
     return found
 
 
-def texts(name: str, value: Any) -> tuple[str, ...]:
-    """Texts, from several, or from one with commas between them.
-
-    Raises:
-        SettingError: The value is something else.
-    """
-    if isinstance(value, str):
-        value = value.split(",")
-    if not isinstance(value, Iterable):
-        raise SettingError(f"{name} is {_shown(value)}", remedy="give texts, with commas between them")
-    return tuple(stripped for stripped in (text(name, item).strip() for item in value) if stripped)
+def text(name: str, value: Any) -> str:
+    """A text, unchanged."""
+    if not isinstance(value, str):
+        raise _refused(name, value, "give a text")
+    return value
 
 
 def store_url(name: str, value: Any) -> str:
-    """The URL of a remote store; empty for none.
-
-    Raises:
-        SettingError: It is not the URL of a known kind of store.
-    """
+    """The URL of a remote store; empty for none."""
     found = text(name, value).strip()
     try:
         return checked_url(found) if found else ""
@@ -236,12 +175,12 @@ def store_url(name: str, value: Any) -> str:
 
 
 def public_keys(name: str, value: Any) -> tuple[str, ...]:
-    """Public keys, with commas between them.
-
-    Raises:
-        SettingError: One of the texts is not a public key.
-    """
-    found = texts(name, value)
+    """Public keys, from several texts, or from one with commas between them."""
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, Iterable):
+        raise _refused(name, value, "give texts, with commas between them")
+    found = tuple(stripped for stripped in (text(name, item).strip() for item in value) if stripped)
     for item in found:
         if not _PUBLIC_KEY.fullmatch(item):
             raise SettingError(

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from warp_tiles.errors import TuningError
-from warp_tiles.settings import from_options
+from warp_tiles.settings import OPTION_PREFIX, from_options
 from warp_tiles.tuning.measure import Effort
 from warp_tiles.tuning.record import Config, identity
 from warp_tiles.tuning.source import function_text
 from warp_tiles.tuning.space import CPU_LIMITS, Limits, Space, checked_configs
 
 _KERNEL = re.compile(r"^\s+@[\w.]*kernel\b.*(?:\n\s*@.*)*\n\s*def\s+(\w+)", re.MULTILINE)
-OPTION_PREFIX = "warp_tiles_"  # configuration names that are options of the kernel's Warp module
 
 
 @dataclass(frozen=True)

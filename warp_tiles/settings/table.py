@@ -1,0 +1,246 @@
+"""The table of settings. Names, parsers, layers, keys of modules and docs/settings.md follow from it.
+
+:mod:`warp_tiles.settings.layers` resolves the values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from warp_tiles.errors import SettingError
+from warp_tiles.settings import project_file, values
+from warp_tiles.settings.policy import POLICIES, PROVIDER_ORDER, Policy
+from warp_tiles.util.urls import without_password
+
+PREFIX = "WARP_TILES_"
+OPTION_PREFIX = "warp_tiles_"  # for wp.set_module_options()
+DEFAULT = "default"  # the layer below all others
+COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting, beside its name, type, default and text, which are those of the field of :class:`Settings`.
+
+    Attributes:
+        parse: Converts a value of any layer; see :mod:`warp_tiles.settings.values`.
+        affects: ``code`` if the code of modules depends on it, so fingerprints and bundles contain it; ``modules`` if
+            it decides where modules or tuning records come from, so a change of it hashes modules again.
+        users_own: True if it decides where code and choices are loaded from or written to, whose files and signatures
+            count, which compiler and linker run, or which files are deleted. A project file may set it only if the user
+            trusts the folder. docs/security.md names the effect of each of the others.
+        project_limit_s: The longest wait that such a file may set; it cannot be without a limit either.
+        unset: The word for an empty default in docs/settings.md.
+    """
+
+    parse: Callable[[str, Any], Any]
+    affects: Literal["code", "modules", "nothing"] = "nothing"
+    users_own: bool = False
+    project_limit_s: float = math.inf
+    unset: str = "none"
+
+
+def _setting(default: Any, parse: Callable[[str, Any], Any], **facts: Any) -> Any:
+    return dataclasses.field(default=default, metadata={"setting": Setting(parse, **facts)})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One consistent set of settings, and the layer of each value. docs/settings.md is made from this table.
+
+    Attributes:
+        fast_by_default: True if warp_tiles itself chose the policy ``fast``. Then the next provider may replace one
+            without its toolchain. It is not a setting.
+        layers: The layer of each value that is not a default, by name. It does not count for equality.
+    """
+
+    provider: str = _setting("auto", values.choice("auto", *PROVIDER_ORDER), affects="code", users_own=True)
+    """`auto`: every [provider](providers.md#providers) in order. `mma`, `cublasdx`, `libmathdx`, `scalar`: only this
+    one; its failure is an error. `cublasdx` has no solvers and leaves them to libmathdx."""
+    without_mathdx: str = _setting("warp", values.choice("warp", "own"), affects="code")
+    """Calls whose module opts out of MathDx (`enable_mathdx_gemm=False`, `enable_mathdx_solver=False`): `warp`
+    leaves them to Warp's scalar path, `own` builds them from own templates and never from a library."""
+    linker: str = _setting("auto", values.choice("auto", "own", "warp"), affects="code", users_own=True)
+    """`auto`: warp_tiles links if it can, else Warp. `own`: warp_tiles must link. `warp`: Warp links."""
+    cache_dir: Path | None = _setting(
+        None, values.path, affects="modules", users_own=True, unset="the user's cache folder"
+    )
+    """Folder of the LTO-IR cache."""
+    cache_max_bytes: int = _setting(4 * 1024**3, values.parse_size, users_own=True)
+    """Size above which the least recently used entries are removed."""
+    cache_shared: bool = _setting(False, values.flag, affects="modules", users_own=True)
+    """Accept a folder that other users can write."""
+    build_wait_s: float = _setting(120.0, values.seconds, project_limit_s=600.0)
+    """Seconds to wait for another process that builds the same function, before it is built here too; 0 is no
+    limit."""
+    trusted_projects: tuple[Path, ...] = _setting((), values.absolute_paths, affects="modules", users_own=True)
+    """Folders, by absolute paths, whose pyproject.toml may set [everything](settings.md#project-files). Counts only
+    from the environment, `configure()` and `override()`."""
+    cache_modules: bool = _setting(False, values.flag, affects="modules")
+    """Keep [linked modules](remote.md#linked-modules) in the cache too. A remote store always does."""
+    remote: str = _setting("", values.store_url, affects="modules", users_own=True)
+    """URL of a [remote store](remote.md) behind the cache."""
+    remote_push: bool = _setting(False, values.flag, affects="modules", users_own=True)
+    """Write what is built to the remote store, signed with `signing_key`."""
+    remote_wait_s: float = _setting(10.0, values.wait_seconds, affects="modules", project_limit_s=60.0)
+    """Seconds to wait for an answer of the remote store. It is not asked again in this process then."""
+    bundle: Path | None = _setting(None, values.path, affects="modules", users_own=True)
+    """File of a [deployment bundle](deployment.md), the only source of modules. It needs the policy `locked`."""
+    signing_key: Path | None = _setting(None, values.path, affects="modules", users_own=True)
+    """File of the [private key](remote.md#signatures) that signs what is written to a remote store. Its public key
+    is trusted."""
+    trusted_keys: tuple[str, ...] = _setting((), values.public_keys, affects="modules", users_own=True)
+    """Public keys whose signatures are trusted, with commas between them, beside those that `warp-tiles keys trust`
+    added."""
+    jobs: int = _setting(0, values.count)
+    """Number of parallel compiler processes; 0 is one per core. The link of one module uses all cores."""
+    precompile_headers: bool = _setting(True, values.flag)
+    """Keep NVRTC's [precompiled headers](cache.md#precompiled-headers) of modules for later modules and
+    processes."""
+    prefetch: bool = _setting(False, values.flag)
+    """`1`: `warp-tiles run` compiles the modules that the script's last run loaded [side by
+    side](policy.md#modules-side-by-side)."""
+    progress: str = _setting("auto", values.choice("auto", "on", "off"))
+    """Progress bar: `auto` (on a terminal), `on`, `off`."""
+    loop_sums: bool = _setting(True, values.flag, affects="code")
+    """Keep the sums of a loop of products in registers and write C after the loop ([what that
+    changes](numerics.md))."""
+    whole_gradients: str = _setting("auto", values.choice("auto", "always", "off"))
+    """Where a kernel is a product of whole arrays, a tape on a GPU computes its gradients as [two
+    products](loops.md#gradients): `auto` for large arrays, `always`, or `off`."""
+    main_loop: str = _setting("auto", values.main_loop, affects="code")
+    """The pipeline of loops of products ([loops](loops.md)): `auto`; `mma` uses stages and never `wgmma`;
+    `two_buffers` uses no stages; or [fields](loops.md#fields) such as `wgmma,stages=3`."""
+    wide_moves: bool = _setting(True, values.flag, affects="code")
+    """Load tiles asynchronously in functions with products or solvers, and ahead of the product in loops. In modules
+    with products or solvers, add gradients of loads as vectors."""
+    policy: str = _setting("auto", values.choice(*POLICIES), affects="modules")
+    """The limits of building and tuning: [`off`, `scalar`, `fast`, `auto`, `max`, `locked`](policy.md)."""
+    background: bool = _setting(False, values.flag, affects="modules")
+    """[Run on the fast path](policy.md#background) while a slow build continues in another process."""
+    record_paths: tuple[Path, ...] = _setting((), values.paths, affects="modules", users_own=True)
+    """Folders of tuning records that are read before the user's own, and never written."""
+    stale_records: str = _setting("reuse", values.choice("reuse", "retune"), affects="modules")
+    """Records of another driver or Warp patch release: `reuse` or `retune`."""
+    record_gpu: str = _setting("", values.text, affects="modules", unset="this one")
+    """Name of the GPU whose records are used without a GPU, as `warp-tiles tune list` shows it."""
+    tune_budget_s: float = _setting(0.0, values.seconds)
+    """Time limit of one search in seconds; 0 is no limit."""
+    nvtx: bool = _setting(False, values.flag)
+    """Mark plans, builds, links and replays as [NVTX ranges](report.md#nvtx-ranges). It needs the package `nvtx`."""
+    fast_by_default: bool = dataclasses.field(default=False, repr=False)
+    layers: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False, repr=False)
+
+    def layer(self, name: str) -> str:
+        """The layer of a setting's value, e.g. ``configure()`` or the path of a pyproject.toml."""
+        return dict(self.layers).get(name, DEFAULT)
+
+    def named(self, name: str) -> str:
+        """A setting and its layer, for messages."""
+        return f"the setting {name} ({self.layer(name)})"
+
+    def remedy(self, name: str, value: str) -> str:
+        """Instructions for changing a setting in its layer."""
+        layer = self.layer(name)
+        if layer == COMMAND_LINE:
+            return f"give the option --{name} {value}"
+        if layer == DEFAULT or layer.startswith("environment"):
+            return f"set {ENVIRONMENT[name]}={value}"
+        if layer.startswith("module option"):
+            return f'set the {layer} to "{value}"'
+        if layer in ("configure()", "override()"):
+            return f'call {layer[:-1]}{name}="{value}")'
+        return f'set {name} = "{value}" in {layer}'
+
+    @property
+    def keeps_modules(self) -> bool:
+        """True if linked modules are kept in the cache."""
+        return self.cache_modules or bool(self.remote) or self.bundle is not None
+
+    @property
+    def store_trust(self) -> str:
+        """Who may choose the code of the cache: ``own``, ``shared`` with its folder, or ``project`` with its file.
+
+        It is part of a module's hash, so a module that was built from one such store is never loaded for another.
+        """
+        if self.cache_shared:
+            return f"shared {_absolute(self.cache_dir) if self.cache_dir else ''}"
+        layer = self.layer("cache_dir")
+        return f"project {layer}" if layer.endswith(project_file.FILE) else "own"
+
+    @property
+    def rules(self) -> Policy:
+        """The rules of the policy."""
+        return POLICIES[self.policy]
+
+    @property
+    def needs_toolchain(self) -> bool:
+        """True if a provider without its toolchain is an error, False if the next provider is tried."""
+        return self.rules.needs_toolchain and not self.fast_by_default
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The providers that are tried for a variant, in this order.
+
+        Raises:
+            SettingError: The policy forbids the provider.
+        """
+        if self.provider == "auto":
+            return self.rules.providers
+        if self.provider not in self.rules.providers:
+            allowed = ", ".join(("auto", *self.rules.providers))
+            raise SettingError(
+                f"the policy {self.policy!r} ({self.layer('policy')}) does not allow the provider "
+                f"{self.provider!r} ({self.layer('provider')})",
+                remedy=f"change one of the two; with this policy the provider can be {allowed}",
+            )
+        return (self.provider,)
+
+    def affecting_code(self) -> dict[str, Any]:
+        """The values that the code of modules depends on, by setting."""
+        return {name: getattr(self, name) for name, item in SETTINGS.items() if item.affects == "code"}
+
+    def fast_path(self) -> Settings:
+        """Settings that a module uses while a slow build runs in the background: the policy ``fast``."""
+        return self._fast("while it is built in the background", background=False)
+
+    def own_templates_only(self) -> Settings:
+        """Settings of a module that opts out of MathDx but takes own templates: no provider that needs a library."""
+        return self._fast("of a module that opts out of MathDx") if self.policy in ("auto", "max") else self
+
+    def _fast(self, layer: str, **changed: Any) -> Settings:
+        changed |= {"policy": "fast", "provider": "auto"}
+        kept = tuple(item for item in self.layers if item[0] not in changed)
+        return dataclasses.replace(self, **changed, fast_by_default=True, layers=(*kept, ("policy", layer)))
+
+    def to_json(self) -> dict[str, dict[str, Any]]:
+        """Value and layer of every setting, as JSON values."""
+        found = {name: _json_value(getattr(self, name)) for name in SETTINGS}
+        found["remote"] = without_password(self.remote)
+        return {name: {"value": value, "layer": self.layer(name)} for name, value in found.items()}
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.absolute()
+    except FileNotFoundError:  # the working folder was removed
+        return path
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_json_value(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+#: Every setting by name.
+SETTINGS: dict[str, Setting] = {
+    item.name: item.metadata["setting"] for item in dataclasses.fields(Settings) if item.metadata
+}
+#: The environment variable of each setting.
+ENVIRONMENT = {name: PREFIX + name.upper() for name in SETTINGS}
