@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, block_shared_bytes
+from warp_tiles.gemm.hardware import BLOCK_THREADS, LANES, multiprocessor
 from warp_tiles.gemm.main_loop import LoopChoice
 from warp_tiles.heuristics.matmul import candidates, choose_matmul, most_blocks, pipeline_of
 from warp_tiles.heuristics.matmul_cost import cost_us
@@ -44,7 +44,7 @@ problems = st.builds(
 @given(problems, st.sampled_from(ARCHS), st.integers(1, 200))
 def test_every_choice_fits_the_gpu(question: MatmulProblem, arch: int, multiprocessors: int) -> None:
     config = choose_matmul(question, arch, multiprocessors)
-    assert shared_bytes(question, config) <= block_shared_bytes(arch)
+    assert shared_bytes(question, config) <= multiprocessor(arch).block_shared_bytes
     assert config.threads % LANES == 0
     assert 0 < config.threads <= BLOCK_THREADS
     assert all(side % 16 == 0 for side in (config.tile_m, config.tile_n, config.tile_k))

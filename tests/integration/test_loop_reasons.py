@@ -68,13 +68,6 @@ def test_a_loop_that_stays_as_it_is_says_why_it_has_no_stages(arch: int, main_lo
     assert needed in loop.reason
 
 
-@pytest.mark.parametrize(("arch", "fails"), [(86, True), (120, True), (90, False)])
-def test_tiles_that_a_block_has_no_memory_for(arch: int, fails: bool) -> None:
-    loop = planned(Case(128, 128, 128, 512, 512, 512), arch, 256)
-    assert ("its tiles need 131072 bytes of shared memory" in loop.reason) is fails
-    assert loop.reason.endswith("so a launch fails") is fails
-
-
 @pytest.mark.parametrize(
     ("dtype", "precision", "b_transposed", "loads"),
     [

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import warp_tiles
-from warp_tiles.gemm.hardware import block_shared_bytes
+from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.main_loop import LoopChoice
 from warp_tiles.heuristics.matmul import choose_matmul
 from warp_tiles.heuristics.matmul_problem import MatmulProblem, shared_bytes
@@ -66,6 +66,6 @@ def test_a_kernel_needs_no_more_than_there_is(name: str, arch: int, main_loop: s
     with warp_tiles.override(main_loop="two_buffers"):
         warp_tiles.plan(kernel, arch=arch, block_dim=config.threads)
         tiles = kernel.adj.get_total_required_shared()
-    assert tiles <= shared_bytes(problem, config) <= block_shared_bytes(arch)
+    assert tiles <= shared_bytes(problem, config) <= multiprocessor(arch).block_shared_bytes
     warp_tiles.plan(kernel, arch=arch, block_dim=config.threads)
-    assert kernel.adj.get_total_required_shared() <= block_shared_bytes(arch)
+    assert kernel.adj.get_total_required_shared() <= multiprocessor(arch).block_shared_bytes

@@ -8,9 +8,10 @@ import pytest
 
 from tests.codegen.modules import BIG
 from warp_tiles import settings
-from warp_tiles.gemm.variant import Operand, Role
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import GemmVariant, Operand, Role
 from warp_tiles.heuristics.solver import register_limit, registers_of_indexed
-from warp_tiles.plan.planning import ModulePlan, PlannedLoop, PlannedVariant
+from warp_tiles.plan.planning import KernelMemory, ModulePlan, PlannedLoop, PlannedVariant
 from warp_tiles.plan.registers import with_register_limit
 from warp_tiles.solver.variant import SolverVariant, Variant
 
@@ -116,3 +117,33 @@ def test_large_indexed_loads_do_not_raise_the_limit_of_the_block() -> None:
     alone = "a block of 1024 threads cannot launch with more"
     assert limit(planned(FACTOR), threads=1024, indexed=60) == (64, alone)
     assert limit(planned(PRODUCT), indexed=60) == (None, "")
+
+
+def test_products_beside_a_solver_have_the_registers_that_their_instruction_needs() -> None:
+    matrix = Operand("float64", "row_major", 16, 16)
+    product = GemmVariant(16, 16, 16, matrix, matrix, matrix, "default", 64, 90)
+    factor = SolverVariant("cholesky", 16, 16, (matrix, matrix), False, 64, 90)
+    wide = replace(planned(product), tile_config=TileConfig("mma_m16n8k8", 16, 16))
+    assert limit(planned(factor)) == (56, SOLVERS)
+    assert limit(planned(factor), wide) == (64, "mma_m16n8k8 needs as many")
+    assert limit(planned(factor), replace(wide, tile_config=TileConfig("mma_m8n8k4", 16, 16))) == (56, SOLVERS)
+
+
+def test_loops_beside_a_solver_keep_their_accumulators_in_registers() -> None:
+    loop = PlannedLoop("k", "file.py", 7, 1, "pipelined", 4, "", "wgmma", 64)
+    plan = ModulePlan("module", 90, 64, ("k",), (planned(FACTOR),), settings.current(), loops=(loop,))
+    found = with_register_limit(plan)
+    assert register_limit(FACTOR) < found.register_limit == 120
+    assert found.register_limit_reason == "the loop of file.py:7 needs as many"
+
+
+def test_the_memory_of_a_kernel_counts_static_memory_and_names_a_remedy() -> None:
+    fits = KernelMemory.of("k", "forward", 232_448 - 1_280, 90, 64)
+    assert (fits.needed_bytes, fits.problem) == (232_448, "")
+    forward, backward = (KernelMemory.of("k", each, 232_448 - 1_279, 90, 64) for each in ("forward", "backward"))
+    memory = "a block needs 232,449 bytes of shared memory, and has 232,448; use smaller tiles"
+    assert forward.problem == f"a launch of kernel k fails: {memory}"
+    assert backward.problem == f"the backward pass of kernel k fails: {memory}, or set enable_backward=False"
+    plan = ModulePlan("module", 90, 64, ("k",), (), memory=(backward, fits, forward))
+    assert plan.launch_problems == (forward.problem, backward.problem)
+    assert [entry["problem"] for entry in plan.to_json()["memory"]] == [backward.problem, "", forward.problem]

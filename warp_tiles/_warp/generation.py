@@ -11,7 +11,9 @@ from warp_tiles.build.module_build import ModuleBuild
 from warp_tiles.codegen.effects import INDEXED
 from warp_tiles.codegen.module import GeneratedModule
 from warp_tiles.codegen.prelude import PLACEHOLDER
-from warp_tiles.plan.planning import FunctionUse, ModulePlan, Session, resolve
+from warp_tiles.gemm.variant import Role
+from warp_tiles.plan.planning import FunctionUse, KernelMemory, ModulePlan, Session, resolve
+from warp_tiles.solver.variant import SolverVariant
 
 
 class BuilderState:
@@ -145,3 +147,22 @@ def reserve_shared(builder: Any, state: BuilderState, reserved: Mapping[str, tup
             for custom in (callee.custom_grad_func, callee.custom_replay_func):
                 if custom is not None:  # the reverse pass calls it in place of the callee
                     adjoint.alloc_shared_extra_backward(custom.adj.get_total_required_shared())
+
+
+def kernel_memory(builder: Any, state: BuilderState, plan: ModulePlan) -> Iterator[KernelMemory]:
+    """Yields the shared memory of each kernel, after :func:`reserve_shared`. A module for the CPU has none."""
+    if plan.arch is None:
+        return
+    scratch = [
+        (planned.kernels, planned.variant.scratch_bytes)
+        for planned in plan.needed
+        if isinstance(planned.variant, SolverVariant) and planned.role is Role.ADJOINT and planned.provider == "mma"
+    ]
+    arch, threads = plan.arch, plan.block_dim
+    for kernel in builder.kernels:
+        adjoint, key = kernel.adj, kernel.key
+        yield KernelMemory.of(key, "forward", adjoint.get_total_required_shared(), arch, threads)
+        if id(adjoint) in state.recorder.reversed:
+            needed = adjoint.get_total_required_shared_backward()
+            needed += sum(size for kernels, size in scratch if key in kernels)
+            yield KernelMemory.of(key, "backward", needed, arch, threads)

@@ -207,7 +207,7 @@ class Hooks:
         state = self.sites.existing_state(builder)
         if state is None:
             return original(builder, device)
-        from warp_tiles._warp.generation import declare_prelude, finish_module, reserve_shared
+        from warp_tiles._warp.generation import declare_prelude, finish_module, kernel_memory, reserve_shared
 
         self._generating.state = state
         try:
@@ -232,6 +232,7 @@ class Hooks:
         with marked(bare.settings.nvtx, f"plan {bare.name}"):
             plan = with_loops(self.engine.annotate(bare), generated)
         reserve_shared(builder, state, reserved_bytes(plan, generated))
+        plan = dataclasses.replace(plan, memory=tuple(kernel_memory(builder, state, plan)))
         self.reloads.before_build(builder.module, builder.options, bare, plan, prepare)
         self.engine.recorder.add_plan(plan)
         state.build = ModuleBuild(self.engine, generated, plan)

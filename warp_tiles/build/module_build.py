@@ -81,6 +81,11 @@ class ModuleBuild:
             LockedError: The policy is ``locked``, and something is not in the cache.
         """
         self._started, self._phases = now_s(), Phases()
+        for memory in self.plan.memory:
+            if memory.problem and memory.direction == "forward":
+                warn(memory.problem)
+            elif memory.problem:  # a program may never ask for gradients
+                log.info("%s", memory.problem)
         if not self._settings.keeps_modules:  # the whole module may be known
             self._start_functions()
 

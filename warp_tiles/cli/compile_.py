@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,11 +26,14 @@ from warp_tiles.cli.output import (
     script_output_to_stderr,
 )
 from warp_tiles.cli.outputs import facts_of, record_options, require_folders, write_records
+from warp_tiles.errors import BuildError
 from warp_tiles.launch.script import Target
+from warp_tiles.plan.planning import KernelMemory
 from warp_tiles.util.files import has_digests, matches
 from warp_tiles.util.threads import side_by_side
 from warp_tiles.util.warn import warn
 
+_FORWARD_BYTES = "_cuda_kernel_forward_smem_bytes"  # the end of a name in Warp's metadata
 _MOST_THREADS = 32
 _MOST_THREADS_ON_A_CLUSTER = 256  # they only wait
 
@@ -109,7 +113,13 @@ def compile_(
     rows = [_with_record(row, records) for row in built]
     if as_json:
         print_json({"modules": rows})
-        return
+    else:
+        _print_rows(rows)
+    if problems := [problem for row in rows for problem in row["launch_problems"]]:
+        raise BuildError("; ".join(problems))
+
+
+def _print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     headings = ("module", "arch", "cubin", "size", "built", "from cache", "LTO-IR", "seconds")
     table = [
         (
@@ -166,7 +176,20 @@ def _compile(target: Target, arch: int, folder: Path, earlier: Mapping[Path, tup
         "cubin_bytes": cubin.stat().st_size,
         "up_to_date": earlier.get(cubin) == _identity(cubin),
         "seconds": round(time.perf_counter() - start, 3),
+        "launch_problems": _launch_problems(cubin, arch, target.block_dim),
     }
+
+
+def _launch_problems(cubin: Path, arch: int, threads: int) -> list[str]:
+    """Why forward passes cannot be launched on an architecture, from the sizes that Warp stores beside a cubin."""
+    sizes = json.loads(cubin.with_name(f"{cubin.name.partition('.sm')[0]}.meta").read_text("utf-8"))
+    forward = {
+        name.removesuffix(_FORWARD_BYTES).rpartition("_")[0]: size
+        for name, size in sizes.items()
+        if name.endswith(_FORWARD_BYTES)
+    }
+    found = (KernelMemory.of(kernel, "forward", size, arch, threads) for kernel, size in forward.items())
+    return [memory.problem for memory in found if memory.problem]
 
 
 def _warn_of_other_archs(cubin: Path) -> None:

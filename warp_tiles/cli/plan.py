@@ -121,6 +121,8 @@ def print_plan(item: ModulePlan) -> None:
         print_table("gradients of loops", ("kernel", "line", "on a tape", "the adjoint kernel's products"), gradients)
     if item.loops_reason:
         print_table("loops of products", ("reason",), [[f"loops stay as Warp generates them: {item.loops_reason}"]])
+    for problem in item.launch_problems:
+        print_text(problem)
     if item.register_limit is not None:
         print_text(
             f"at most {item.register_limit} registers per thread if warp_tiles links: {item.register_limit_reason}"

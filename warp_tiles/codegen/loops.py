@@ -16,7 +16,6 @@ from warp_tiles.codegen.sum_stores import SumStore, plan_sum_store
 from warp_tiles.codegen.sums import Accumulation, LoopSums, addition_of, obstacle_to_sums
 from warp_tiles.codegen.trace import FunctionTrace, Loop, ModuleTrace, Operation, loops, own_operations
 from warp_tiles.gemm.variant import DTYPE_BYTES
-from warp_tiles.heuristics.main_loop import shared_limit
 
 __all__ = ["LoopDecision", "LoopSums", "LoopTarget", "decide"]
 
@@ -166,21 +165,10 @@ def decide(
         has_functions = all(product.product.site in target.variants for product in products if product.product)
         if loop.kind != "unrolled" and staged and (pipeline is not None or (has_functions and staged not in reasons)):
             reasons.append(f"{'no' if pipeline is None else 'not more'} stages: {staged}")
-        if too_large := _too_large(module, function, target):
-            reasons.append(too_large)
         text = "; ".join(dict.fromkeys(reasons))
         decision = LoopDecision(function.label, loop, len(products), accumulations, pipeline, text)
         decisions.append(_with_reverse(module, function, decision, ahead, target))
     return tuple(decisions)
-
-
-def _too_large(module: ModuleTrace, function: FunctionTrace, target: LoopTarget) -> str:
-    """Why a kernel with a function's tiles cannot be launched; empty if it can, or if no product has a function."""
-    needed = sum(dict(function.frame).values()) + module.bytes_around(function.label)
-    limits = [shared_limit(variant.arch, variant.threads) for variant in target.variants.values()]
-    if not limits or needed <= min(limits):
-        return ""
-    return f"its tiles need {needed} bytes of shared memory, and a block has {min(limits)}, so a launch fails"
 
 
 def _with_reverse(

@@ -24,7 +24,7 @@ from warp_tiles.gemm.dtypes import DTYPES
 from warp_tiles.gemm.hardware import THREAD_REGISTERS
 from warp_tiles.gemm.main_loop import AUTO, InstructionFamily, LoopChoice
 from warp_tiles.gemm.variant import GemmVariant, Role
-from warp_tiles.heuristics.registers import max_registers, resident_blocks
+from warp_tiles.heuristics.resources import max_registers, wanted_blocks
 from warp_tiles.plan.planning import PlannedLoop, Session, Site
 from warp_tiles.plan.whole import WholeProduct
 from warp_tiles.settings import Settings
@@ -287,7 +287,7 @@ class GeneratedModule:
     def _register_limit(self, decisions: Iterable[LoopDecision]) -> int:
         """Registers of a thread in the module if warp_tiles links it, as far as its loops decide."""
         threads = self.session.block_dim
-        blocks = resident_blocks(threads, own_templates=True, loops=decisions)
+        blocks = wanted_blocks(threads, own_templates=True, loops=decisions)
         return max_registers(threads, blocks) or THREAD_REGISTERS
 
     def _loop_target(self, functions: Mapping[Variant, DeviceFunction], settings: Settings, suffix: bool) -> LoopTarget:

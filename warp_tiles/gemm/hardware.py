@@ -6,6 +6,8 @@ https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities, and
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 MIN_ARCH = 75  # the oldest supported compute capability
 TENSOR_CORES_ARCH = 80  # mma of bf16, tf32 and fp64; mma of fp16 is older
 TF32_MIN_ARCH = TENSOR_CORES_ARCH
@@ -13,34 +15,44 @@ WIDE_DOUBLES_ARCH = 90  # mma.m16n8k8 of fp64
 
 LANES = 32  # threads per warp
 BLOCK_THREADS = 1024  # maximum per block
-RESIDENT_THREADS = 2048  # maximum per multiprocessor of sm_80, sm_90 and sm_100; others have fewer
-RESIDENT_BLOCKS = 32  # maximum per such multiprocessor
 REGISTERS = 65_536  # per multiprocessor, 32 bits each
 THREAD_REGISTERS = 255  # maximum per thread
 
 BANKS = 32  # of shared memory
 BANK_BYTES = 4
 BANK_LINE_BYTES = BANKS * BANK_BYTES  # bytes of one wavefront
-SHARED_BYTES = 227 * 1024  # maximum per block of sm_90 and sm_100
 STATIC_SHARED_BYTES = 48 * 1024  # maximum of static shared memory per kernel
 RESERVED_SHARED_BYTES = 1024  # of each block, for the system
 
-_SHARED_KB = {
-    75: (64, 64),
-    80: (163, 164),
-    87: (163, 164),
-    86: (99, 100),
-    89: (99, 100),
-    120: (99, 100),
-    121: (99, 100),
+
+@dataclass(frozen=True)
+class Multiprocessor:
+    """What a multiprocessor of an architecture has for all its blocks.
+
+    Attributes:
+        threads, blocks: Largest numbers that are resident at a time.
+        shared_bytes: Its shared memory.
+        block_shared_bytes: Shared memory that one block may have, static and dynamic together.
+    """
+
+    threads: int = 2048
+    blocks: int = 32
+    shared_bytes: int = 228 * 1024
+    block_shared_bytes: int = 227 * 1024
+
+
+_MULTIPROCESSORS = {
+    75: Multiprocessor(1024, 16, 64 * 1024, 64 * 1024),
+    80: Multiprocessor(2048, 32, 164 * 1024, 163 * 1024),
+    86: Multiprocessor(1536, 16, 100 * 1024, 99 * 1024),
+    87: Multiprocessor(1536, 16, 164 * 1024, 163 * 1024),
+    89: Multiprocessor(1536, 24, 100 * 1024, 99 * 1024),
+    110: Multiprocessor(1536, 24),
+    120: Multiprocessor(1536, 24, 100 * 1024, 99 * 1024),
+    121: Multiprocessor(1536, 24, 100 * 1024, 99 * 1024),
 }
 
 
-def block_shared_bytes(arch: int) -> int:
-    """Shared memory that one block may have, in bytes."""
-    return _SHARED_KB.get(arch, (227, 228))[0] * 1024
-
-
-def multiprocessor_shared_bytes(arch: int) -> int:
-    """Shared memory of a multiprocessor for all its blocks, in bytes."""
-    return _SHARED_KB.get(arch, (227, 228))[1] * 1024
+def multiprocessor(arch: int) -> Multiprocessor:
+    """The multiprocessor of an architecture; that of sm_90 and sm_100 for those without an entry."""
+    return _MULTIPROCESSORS.get(arch, Multiprocessor())

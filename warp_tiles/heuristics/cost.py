@@ -5,15 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from warp_tiles.gemm.hardware import (
-    LANES,
-    REGISTERS,
-    RESERVED_SHARED_BYTES,
-    RESIDENT_BLOCKS,
-    RESIDENT_THREADS,
-    SHARED_BYTES,
-    THREAD_REGISTERS,
-)
+from warp_tiles.gemm.hardware import LANES
 from warp_tiles.gemm.tile_config import Instruction, TileConfig
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant
 from warp_tiles.heuristics.accesses import accesses
@@ -25,6 +17,7 @@ from warp_tiles.heuristics.limits import (
     sides,
     warp_tile_count,
 )
+from warp_tiles.heuristics.resources import resident_blocks
 from warp_tiles.heuristics.wavefronts import wavefronts_of
 
 _FEW_BLOCKS = 5
@@ -70,9 +63,7 @@ def _resident_blocks(view: GemmVariant, registers_used: float) -> int:
     """Resident blocks per multiprocessor, if shared memory holds only A, B and C."""
     sizes = (view.m * view.k, view.k * view.n, view.m * view.n)
     tiles = sum(n * DTYPE_BYTES[o.dtype] for n, o in zip(sizes, (view.a, view.b, view.c)))
-    by_registers = int(REGISTERS / (min(THREAD_REGISTERS, registers_used) * view.threads))
-    by_memory = SHARED_BYTES // (tiles + RESERVED_SHARED_BYTES)
-    return max(1, min(by_memory, by_registers, RESIDENT_THREADS // view.threads, RESIDENT_BLOCKS))
+    return max(1, resident_blocks(view.arch, view.threads, shared_bytes=tiles, registers=registers_used))
 
 
 def cost(view: GemmVariant, config: TileConfig) -> float:

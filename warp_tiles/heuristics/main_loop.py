@@ -10,11 +10,8 @@ from typing import Literal
 from warp_tiles.gemm.hardware import (
     LANES,
     REGISTERS,
-    RESERVED_SHARED_BYTES,
     THREAD_REGISTERS,
     WIDE_DOUBLES_ARCH,
-    block_shared_bytes,
-    multiprocessor_shared_bytes,
 )
 from warp_tiles.gemm.main_loop import (
     AUTO,
@@ -28,6 +25,7 @@ from warp_tiles.gemm.main_loop import (
     StagedProduct,
 )
 from warp_tiles.gemm.variant import DTYPE_BYTES, GemmVariant, Operand
+from warp_tiles.heuristics.resources import OTHER_REGISTERS, loop_registers, resident_blocks, shared_limit
 
 WARPGROUP = 4 * LANES  # threads
 _USEFUL_STAGES = 4  # if other blocks multiply meanwhile; more hide no more latency then
@@ -37,9 +35,7 @@ _LINES = 64  # of an instruction of wgmma: rows of C, or of its transpose
 _REGISTER_STEP = 16  # of K in an iteration, if an operand is in registers
 _LEAST_FMA_SUMS = 32  # of a thread
 _MANY_FMA_SUMS, _LEAST_FMA_BLOCKS = 64, 3  # with so many sums of a thread, two blocks were slower than double buffers
-OTHER_REGISTERS = 56  # of a thread besides its sums: addresses, descriptors and the loop itself
 _SHORT_BYTES = 64  # of K in an iteration: two steps of wgmma, which are too short to cover the wait for them
-_SYSTEM_BYTES = 1024  # static shared memory of Warp's headers, at most, apart from four bytes for each thread
 
 
 def panel_elements(operand: Operand, columns: int) -> int:
@@ -281,8 +277,8 @@ def main_loop(
         choice: What the settings fix.
     """
     variant, product = products[0]
-    used = (product.sums if sums is None else sums) + max(product.operands for _, product in products)
-    used = min(-(-(used + OTHER_REGISTERS) // 8) * 8, registers)
+    operands = max(product.operands for _, product in products)
+    used = min(loop_registers(product.sums if sums is None else sums, operands), registers)
     arch, threads = variant.arch, variant.threads
     limit = shared_limit(arch, threads)
     per_barrier = choice.per_barrier or 1
@@ -300,7 +296,7 @@ def main_loop(
         total = around_bytes + tile_bytes + extra
         if total > limit:
             continue
-        blocks = _resident_blocks(variant, used, total)
+        blocks = max(1, resident_blocks(arch, threads, shared_bytes=total, registers=used))
         is_overlapped = (
             blocks == 1
             or max(v.k * DTYPE_BYTES[v.a.dtype] for v, _ in products) <= _SHORT_BYTES
@@ -328,7 +324,7 @@ def main_loop(
         return f"{least} stages of {stage_bytes} bytes need {needed} bytes of shared memory, and there are {limit}"
     wanted = choice.blocks or (2 if product.instruction == "wgmma" else max(2, LEAST_WARPS * LANES // threads))
     best = max(found, key=lambda loop: (min(loop.blocks, wanted), loop.stages))
-    without = _resident_blocks(variant, used, around_bytes + tile_bytes)
+    without = max(1, resident_blocks(arch, threads, shared_bytes=around_bytes + tile_bytes, registers=used))
     is_free = choice.stages is None and choice.blocks is None and product.instruction != "wgmma"
     reason = _too_few_blocks(best, product, threads, without, or_two_buffers) if is_free else ""
     return reason or replace(best, obstacle=_obstacle_to_more(best, found, possible))
@@ -366,18 +362,6 @@ def _is_possible(product: StagedProduct, stages: int, in_flight: int, per_barrie
     """True if a ring can have so many stages: each iteration that the block waits for is loaded before (``Ring``)."""
     may_be_in_flight = not in_flight or product.instruction == "wgmma"
     return may_be_in_flight and stages % per_barrier == 0 and stages - in_flight >= 2 * per_barrier
-
-
-def _resident_blocks(variant: GemmVariant, registers: int, shared_bytes: int) -> int:
-    """Resident blocks of a multiprocessor, as far as shared memory and the registers of a thread decide."""
-    block_bytes = shared_bytes + _SYSTEM_BYTES + 4 * variant.threads + RESERVED_SHARED_BYTES
-    by_memory = multiprocessor_shared_bytes(variant.arch) // block_bytes
-    return max(1, min(by_memory, REGISTERS // (registers * variant.threads)))
-
-
-def shared_limit(arch: int, threads: int) -> int:
-    """Bytes of dynamic shared memory that a block may have."""
-    return block_shared_bytes(arch) - _SYSTEM_BYTES - 4 * threads
 
 
 def extra_bytes_of(ring_bytes: int, idle_bytes: int, at_end: bool) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES
-from warp_tiles.gemm.hardware import LANES, block_shared_bytes
+from warp_tiles.gemm.hardware import LANES, multiprocessor
 from warp_tiles.gemm.main_loop import AUTO, LoopChoice
 from warp_tiles.heuristics.matmul_cost import cost_us
 from warp_tiles.heuristics.matmul_problem import (
@@ -113,7 +113,7 @@ def _measured(problem: MatmulProblem, arch: int, records: Mapping[Tier, MatmulCo
         return None
     if problem.in_parts:
         measured = replace(measured, tile_k=measured.tile_k // 2)
-    if shared_bytes(problem, measured) > block_shared_bytes(arch):
+    if shared_bytes(problem, measured) > multiprocessor(arch).block_shared_bytes:
         return None
     return replace(measured, split_k=min(measured.split_k, _most_slices(problem, measured.tile_k)))
 
@@ -141,7 +141,7 @@ def candidates(problem: MatmulProblem, arch: int, multiprocessors: int) -> Itera
             continue
         if _is_of_sm_90(problem, config) and (arch != 90 or _spills(problem, config)):
             continue
-        if shared_bytes(problem, config) <= block_shared_bytes(arch):
+        if shared_bytes(problem, config) <= multiprocessor(arch).block_shared_bytes:
             rows = min(ceil_div(problem.m, config.tile_m), _GROUP_ROWS // config.tile_m)
             config = replace(config, group=max(1, rows))
             for slices in _slice_counts(problem, config, multiprocessors):

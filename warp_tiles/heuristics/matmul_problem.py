@@ -8,12 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DType
-from warp_tiles.gemm.hardware import (
-    RESERVED_SHARED_BYTES,
-    RESIDENT_BLOCKS,
-    RESIDENT_THREADS,
-    multiprocessor_shared_bytes,
-)
+from warp_tiles.gemm.hardware import RESERVED_SHARED_BYTES, multiprocessor
 from warp_tiles.heuristics.operand_copies import ALIGNED
 
 Operand = Literal["a", "b"]
@@ -151,12 +146,12 @@ def has_wgmma(problem: MatmulProblem, arch: int) -> bool:
 def resident_blocks(problem: MatmulProblem, config: MatmulConfig, arch: int) -> int:
     """Blocks that one multiprocessor runs at a time, as far as shared memory and threads decide."""
     by_memory = _fitting(shared_bytes(problem, config), arch)
-    return max(1, min(by_memory, RESIDENT_THREADS // config.threads, RESIDENT_BLOCKS))
+    return max(1, min(by_memory, multiprocessor(arch).threads // config.threads, multiprocessor(arch).blocks))
 
 
 def _fitting(shared: int, arch: int) -> int:
     """Blocks with so many bytes of shared memory that one multiprocessor has room for."""
-    return multiprocessor_shared_bytes(arch) // (shared + RESERVED_SHARED_BYTES)
+    return multiprocessor(arch).shared_bytes // (shared + RESERVED_SHARED_BYTES)
 
 
 def blocks_of(problem: MatmulProblem, config: MatmulConfig) -> int:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from warp_tiles.gemm.hardware import LANES, REGISTERS, THREAD_REGISTERS
 from warp_tiles.gemm.main_loop import STAGE_ALIGNMENT, InstructionFamily, StagedProduct
 from warp_tiles.gemm.variant import DTYPE_BYTES, Arrangement, GemmVariant, Operand
-from warp_tiles.heuristics.main_loop import OTHER_REGISTERS, extra_bytes_of, shared_limit, staged_product
+from warp_tiles.heuristics.main_loop import extra_bytes_of, staged_product
+from warp_tiles.heuristics.resources import OTHER_REGISTERS, shared_limit
 
 # An iteration's products take longer than the loads of the next one. A third stage, so that gradients are added while
 # tensor cores multiply, was no faster on an H200 (not on record): atomic additions to the L2 cache take the time.

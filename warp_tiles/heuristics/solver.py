@@ -8,13 +8,10 @@ from warp_tiles.gemm.hardware import (
     LANES,
     MIN_ARCH,
     REGISTERS,
-    RESERVED_SHARED_BYTES,
-    RESIDENT_BLOCKS,
-    RESIDENT_THREADS,
-    SHARED_BYTES,
     STATIC_SHARED_BYTES,
     THREAD_REGISTERS,
 )
+from warp_tiles.heuristics.resources import resident_blocks
 from warp_tiles.solver.config import SolverConfig
 from warp_tiles.solver.variant import FORWARD_OF, OPERANDS, RIGHT_SIDES, SolverVariant
 
@@ -56,8 +53,8 @@ def register_limit(variant: SolverVariant) -> int:
     A solver waits for its own results most of the time, so another resident block gains more than registers do.
     """
     size = DTYPE_BYTES[variant.dtype]
-    blocks = SHARED_BYTES // (size * _shared_elements(variant) + RESERVED_SHARED_BYTES)
-    threads = min(RESIDENT_THREADS, min(RESIDENT_BLOCKS, max(1, blocks)) * variant.threads)
+    blocks = resident_blocks(variant.arch, variant.threads, shared_bytes=size * _shared_elements(variant))
+    threads = max(1, blocks) * variant.threads
     words = min(variant.n, LANES) * size // 4  # a lane holds so many words of a factor, at most
     least = LEAST_ADJOINT_REGISTERS if variant.function in FORWARD_OF else LEAST_REGISTERS
     least += words // 2 // 8 * 8

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warp_tiles.gemm.dispatch import BFLOAT16_ADJOINT_ERROR
+from warp_tiles.gemm.hardware import multiprocessor
 from warp_tiles.gemm.variant import PRODUCT_ROLES, GemmVariant, Role
+from warp_tiles.heuristics.resources import static_shared_bytes
 from warp_tiles.plan.whole import WholeProduct
 from warp_tiles.settings import Settings, current
 from warp_tiles.solver.config import Config
@@ -196,6 +198,46 @@ class PlannedLoop:
 
 
 @dataclass(frozen=True)
+class KernelMemory:
+    """The shared memory that a block of a kernel needs.
+
+    Attributes:
+        kernel: Key of the kernel.
+        direction: ``forward`` or ``backward``.
+        needed_bytes: Tiles, gradients and stages, and the static memory of Warp's headers and of solver functions.
+        limit_bytes: What a block of the target may have.
+    """
+
+    kernel: str
+    direction: str
+    needed_bytes: int
+    limit_bytes: int
+
+    @staticmethod
+    def of(kernel: str, direction: str, dynamic_bytes: int, arch: int, threads: int) -> KernelMemory:
+        """The memory of a kernel of Warp with so much dynamic shared memory, in a block of so many threads."""
+        needed = dynamic_bytes + static_shared_bytes(threads)
+        return KernelMemory(kernel, direction, needed, multiprocessor(arch).block_shared_bytes)
+
+    @property
+    def problem(self) -> str:
+        """Why a launch fails, and the remedy; empty if the memory suffices."""
+        if self.needed_bytes <= self.limit_bytes:
+            return ""
+        what, remedy = f"a launch of kernel {self.kernel}", "use smaller tiles"
+        if self.direction == "backward":
+            what, remedy = f"the backward pass of kernel {self.kernel}", f"{remedy}, or set enable_backward=False"
+        return (
+            f"{what} fails: a block needs {self.needed_bytes:,} bytes of shared memory, and has {self.limit_bytes:,}; "
+            f"{remedy}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that ``warp-tiles plan --json`` prints."""
+        return {**vars(self), "problem": self.problem}
+
+
+@dataclass(frozen=True)
 class ModulePlan:
     """The variants and loops of one module for one target.
 
@@ -215,6 +257,7 @@ class ModulePlan:
         register_limit: Registers per thread, at most, in a cubin that warp_tiles links; None for no limit. Warp's own
             link has none.
         register_limit_reason: The reason for this limit; empty without one.
+        memory: The shared memory of each kernel, forward and backward.
     """
 
     name: str
@@ -230,6 +273,13 @@ class ModulePlan:
     indexed_elements: int = 0
     register_limit: int | None = None
     register_limit_reason: str = ""
+    memory: tuple[KernelMemory, ...] = ()
+
+    @property
+    def launch_problems(self) -> tuple[str, ...]:
+        """Why launches fail for lack of shared memory, with the remedies. Those of forward passes come first."""
+        found = sorted(self.memory, key=lambda memory: memory.direction == "backward")
+        return tuple(memory.problem for memory in found if memory.problem)
 
     @property
     def needed(self) -> tuple[PlannedVariant, ...]:
@@ -262,6 +312,7 @@ class ModulePlan:
             "loops_reason": self.loops_reason,
             "register_limit": self.register_limit,
             "register_limit_reason": self.register_limit_reason,
+            "memory": [memory.to_json() for memory in self.memory],
         }
 
 

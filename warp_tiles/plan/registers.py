@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from warp_tiles.heuristics.registers import max_registers, resident_blocks
+from warp_tiles.gemm.hardware import THREAD_REGISTERS
+from warp_tiles.gemm.tile_config import TileConfig
+from warp_tiles.gemm.variant import GemmVariant
+from warp_tiles.heuristics.limits import computes_in_double
+from warp_tiles.heuristics.resources import least_registers, loop_registers, max_registers, wanted_blocks
 from warp_tiles.heuristics.solver import register_limit, registers_of_indexed
 from warp_tiles.plan.planning import ModulePlan
 from warp_tiles.solver.variant import SolverVariant
@@ -21,7 +26,7 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
         return replace(plan, register_limit=None, register_limit_reason="")
     limits: dict[int, str] = {}
     own = [v for v in functions if v.provider == "mma"]
-    blocks = resident_blocks(plan.block_dim, bool(own), plan.loops)
+    blocks = wanted_blocks(plan.block_dim, bool(own), plan.loops)
     if (limit := max_registers(plan.block_dim, blocks)) is not None:
         alone = f"a block of {plan.block_dim} threads cannot launch with more"
         limits[limit] = alone if blocks == 1 else f"{blocks} resident blocks hide latency"
@@ -31,6 +36,25 @@ def with_register_limit(plan: ModulePlan) -> ModulePlan:
         wanted = max(register_limit(variant) for variant, _ in solvers)
         if (indexed := registers_of_indexed(plan.indexed_elements)) > wanted:
             wanted, reason = indexed, f"an indexed load or store has {plan.indexed_elements} elements for each thread"
-        limits.setdefault(wanted, reason)
-    least = min(limits, default=None)
-    return replace(plan, register_limit=least, register_limit_reason="" if least is None else limits[least])
+        least, needs = max(_needs(plan), default=(0, ""))
+        if least > wanted:
+            wanted, reason = least, needs
+        limits.setdefault(min(wanted, THREAD_REGISTERS), reason)
+    least_limit = min(limits, default=None)
+    return replace(
+        plan,
+        register_limit=least_limit,
+        register_limit_reason="" if least_limit is None else limits[least_limit],
+    )
+
+
+def _needs(plan: ModulePlan) -> Iterator[tuple[int, str]]:
+    """Registers of a thread that products need, and the reasons: with fewer they spill, or cannot be assembled."""
+    assert plan.arch is not None
+    for planned in plan.needed:
+        if isinstance(planned.variant, GemmVariant) and isinstance(planned.tile_config, TileConfig):
+            instruction, in_double = planned.tile_config.instruction, computes_in_double(planned.variant)
+            yield least_registers(instruction, plan.arch, in_double=in_double), f"{instruction} needs as many"
+    for loop in plan.loops:
+        if loop.sums:
+            yield loop_registers(loop.sums, loop.operands), f"the loop of {loop.file}:{loop.line} needs as many"

@@ -148,6 +148,7 @@ def _module_facts(module: Json) -> list[tuple[str, Content]]:
         facts.append(("time", f"{float(module.get('seconds') or 0):.2f} s from the end of code generation to the file"))
     elif "builds" in module:
         facts.append(("build", "none in this run: Warp loaded the module from its own cache, or it was only planned"))
+    facts += [("memory", str(memory["problem"])) for memory in module.get("memory") or () if memory.get("problem")]
     if module.get("register_limit"):
         limit = f"at most {module['register_limit']} per thread if warp_tiles links"
         facts.append(("registers", f"{limit}: {module.get('register_limit_reason')}"))

@@ -21,7 +21,7 @@ from warp_tiles.codegen.loops import LoopSums
 from warp_tiles.compile.compiler import CompileRequest, LinkRequest
 from warp_tiles.gemm.dtypes import DTYPE_BYTES, DTYPES, DType
 from warp_tiles.gemm.variant import GemmVariant, Operand
-from warp_tiles.heuristics.registers import max_registers, resident_blocks
+from warp_tiles.heuristics.resources import max_registers, wanted_blocks
 
 KERNEL = "wt_benchmark"  # each product reads and writes C
 LOOP_KERNEL = "wt_benchmark_loop"  # the sums stay in registers, as in a loop over K
@@ -143,7 +143,7 @@ def link_request(variant: GemmVariant, inputs: Sequence[bytes], own_templates: b
         inputs: LTO-IR.
         own_templates: True if the candidate comes from this package's templates.
     """
-    registers = max_registers(variant.threads, resident_blocks(variant.threads, own_templates))
+    registers = max_registers(variant.threads, wanted_blocks(variant.threads, own_templates))
     return LinkRequest(f"{variant.symbol}_benchmark", tuple(inputs), f"sm_{variant.arch}", "cubin", registers)
 
 

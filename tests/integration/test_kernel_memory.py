@@ -1,0 +1,61 @@
+"""Kernels whose tiles do not fit the shared memory of a block: plans and builds say so, with the remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import warp_tiles
+from tests.integration.commands import command, json_of
+from tests.integration.helpers import compile_module, gemm, load, run_python
+from tests.integration.solvers import solver
+
+FACTOR = solver("tile_cholesky", decorator="@wp.kernel(enable_backward=False)").replace("(16, 16)", "(250, 250)")
+PRODUCT = gemm(m=256, n=256, k=256, decorator="@wp.kernel(enable_backward=False)")
+LARGE = {"factor": (FACTOR, 2 * 250 * 250 * 4 + 16 * 4 * 4), "product": (PRODUCT, 3 * 256 * 256 * 4)}
+
+
+def problems(text: str, arch: int = 90) -> tuple[str, ...]:
+    plan = warp_tiles.plan(load(text), arch=arch, block_dim=64)
+    assert plan is not None
+    return plan.launch_problems
+
+
+@pytest.mark.usefixtures("enabled")
+@pytest.mark.parametrize("name", LARGE)
+def test_a_kernel_that_cannot_be_launched(tmp_path: Path, name: str) -> None:
+    text, tile_bytes = LARGE[name]
+    (problem,) = problems(text)
+    needed = f"a block needs {tile_bytes + 1024 + 4 * 64:,} bytes of shared memory, and has 232,448"
+    assert problem.endswith(f"fails: {needed}; use smaller tiles")
+    with pytest.warns(RuntimeWarning, match="a block needs"):
+        compile_module(load(text), tmp_path)
+
+
+@pytest.mark.usefixtures("enabled")
+def test_only_the_backward_pass_cannot_be_launched(tmp_path: Path) -> None:
+    text = gemm(m=128, n=128, k=128)  # 192 KiB, and twice as much with gradients
+    (problem,) = problems(text)
+    assert problem.startswith("the backward pass of kernel gemm fails: a block needs 394,496 bytes")
+    assert problem.endswith("or set enable_backward=False")
+    compile_module(load(text), tmp_path)  # without a warning: a program may never ask for gradients
+
+
+@pytest.mark.usefixtures("enabled")
+def test_the_architecture_decides() -> None:
+    text = gemm(m=96, n=96, k=96, decorator="@wp.kernel(enable_backward=False)")
+    assert [len(problems(text, arch)) for arch in (80, 86, 90, 120)] == [0, 1, 0, 1]
+
+
+def test_commands_say_what_cannot_be_launched(tmp_path: Path) -> None:
+    script = tmp_path / "large.py"
+    script.write_text(f"import warp as wp\n{PRODUCT}")
+    printed = run_python(["-m", "warp_tiles", "plan", str(script)]).stdout
+    assert "a launch of kernel gemm fails: a block needs" in printed
+    (module,) = json_of(command("plan", script))["modules"]
+    assert [memory["direction"] for memory in module["memory"]] == ["forward"]
+    for _ in range(2):  # the second time, the file is up to date
+        done = command("compile", "-o", tmp_path / "out", script, cache=tmp_path / "lto")
+        assert done.returncode == 2
+        assert "warp-tiles: a launch of kernel gemm fails: a block needs" in done.stderr

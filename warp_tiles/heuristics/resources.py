@@ -1,0 +1,119 @@
+"""The resource model of a block: registers, shared memory, and how many blocks a multiprocessor runs at a time.
+
+It serves every engine and architecture. All functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from warp_tiles.gemm.hardware import (
+    LANES,
+    REGISTERS,
+    RESERVED_SHARED_BYTES,
+    THREAD_REGISTERS,
+    WIDE_DOUBLES_ARCH,
+    multiprocessor,
+)
+
+_HEADER_BYTES = 1024  # static shared memory of Warp's headers, at most, apart from four bytes for each thread
+OTHER_REGISTERS = 56  # of a thread in a loop with stages: addresses, descriptors and the loop itself
+REGISTER_STEP = 8  # registers of a thread are allocated in steps of eight
+# With fewer registers, ptxas 12.9 refuses mma.m16n8k8 of fp64: it reads and writes 26 at once, which must be aligned.
+WIDE_DOUBLE_REGISTERS = 64
+_WGMMA_REGISTERS = 28  # besides the accumulators of one instruction; ptxas 12.9 refuses wgmma with fewer
+
+
+def static_shared_bytes(threads: int) -> int:
+    """Static shared memory of a kernel of Warp with tiles, at most, in bytes."""
+    return _HEADER_BYTES + 4 * threads
+
+
+def shared_limit(arch: int, threads: int) -> int:
+    """Dynamic shared memory that a block may have, in bytes."""
+    return multiprocessor(arch).block_shared_bytes - static_shared_bytes(threads)
+
+
+def resident_blocks(arch: int, threads: int, *, shared_bytes: int, registers: float = 0) -> int:
+    """Blocks that a multiprocessor runs at a time; 0 if it cannot run one.
+
+    Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#compute-capabilities.
+
+    Args:
+        arch: Compute capability, e.g. ``90``.
+        threads: Threads of a block.
+        shared_bytes: Its dynamic shared memory.
+        registers: Registers of a thread; 0 if they do not limit.
+    """
+    limits = multiprocessor(arch)
+    taken = shared_bytes + static_shared_bytes(threads) + RESERVED_SHARED_BYTES
+    found = min(limits.shared_bytes // taken, limits.threads // threads, limits.blocks)
+    if registers:
+        found = min(found, int(REGISTERS / (min(THREAD_REGISTERS, registers) * threads)))
+    return found if shared_bytes <= shared_limit(arch, threads) else 0
+
+
+def max_registers(threads: int, blocks: int = 1) -> int | None:
+    """Registers of a thread with which ``blocks`` blocks of ``threads`` fit a multiprocessor; None for no limit.
+
+    A multiprocessor has 65,536 registers and a thread at most 255. Registers are allocated to warps in groups
+    of four, one for each quarter of the multiprocessor. Warp sets no limit, so its kernels with large blocks can
+    fail to launch. A kernel's own launch bounds take precedence.
+    """
+    warps = -(-threads // 128) * 4 * blocks
+    available = REGISTERS // (LANES * warps) // REGISTER_STEP * REGISTER_STEP
+    return available if available < THREAD_REGISTERS else None
+
+
+def loop_registers(accumulators: int, operands: int) -> int:
+    """Registers of a thread that a loop with stages needs to keep its accumulators and operands in registers."""
+    return -(-(accumulators + operands + OTHER_REGISTERS) // REGISTER_STEP) * REGISTER_STEP
+
+
+def least_registers(instruction: str, arch: int, *, in_double: bool = False, accumulators: int = 0) -> int:
+    """Registers of a thread below which the assembler refuses an instruction; 0 if none of the limits in use is below.
+
+    Args:
+        instruction: ``wgmma``, an ``mma.sync`` such as ``mma_m16n8k8``, or ``fma``.
+        arch: Compute capability.
+        in_double: True for fp64.
+        accumulators: Registers of the result of one instruction of ``wgmma``.
+    """
+    if instruction == "wgmma":
+        return accumulators + _WGMMA_REGISTERS
+    return WIDE_DOUBLE_REGISTERS if instruction == "mma_m16n8k8" and in_double and arch >= WIDE_DOUBLES_ARCH else 0
+
+
+LARGE_SUMS = 64  # of a thread: with more, its registers would not suffice for two blocks of 256 threads
+LARGE_SUMS_ALONG_K = 63  # the same for fma with vectors along K, which take more registers than the sums
+
+
+class LoopRegisters(Protocol):
+    """What a loop with stages needs.
+
+    Attributes:
+        sums: Registers of a thread that hold sums.
+        operands: Registers of a thread that hold operands of ``fma``.
+        reverse_instructions: The instructions of its reverse pass. ``fma`` reads vectors along K there.
+    """
+
+    @property
+    def sums(self) -> int: ...
+    @property
+    def operands(self) -> int: ...
+    @property
+    def reverse_instructions(self) -> Collection[str]: ...
+
+
+def wanted_blocks(threads: int, own_templates: bool, loops: Iterable[LoopRegisters] = ()) -> int:
+    """Resident blocks per multiprocessor that a module's register limit leaves room for.
+
+    Two with own templates and 129 to 256 threads, to hide latency, if no loop needs more registers; else one.
+    """
+    return 2 if own_templates and 128 < threads <= 256 and not any(map(_needs_one_block, loops)) else 1
+
+
+def _needs_one_block(loop: LoopRegisters) -> bool:
+    along_k = loop.operands > loop.sums or "fma" in loop.reverse_instructions
+    return loop.sums > (LARGE_SUMS_ALONG_K if along_k else LARGE_SUMS)
