@@ -6,13 +6,12 @@ H200, and no test of results could tell.
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import pytest
 
 import warp_tiles
-from benchmarks.speed.cubin import sections, string_at
+from benchmarks.speed.cubin import registers as registers_of
 from tests.integration.helpers import compile_module, load
 
 KERNEL = """
@@ -50,23 +49,11 @@ def gemm(A: wp.array2d(dtype=wp.float64), B: wp.array2d(dtype=wp.float64), C: wp
 ZEROS = 'wp.tile_zeros(shape=(64, 64), dtype=wp.float64, storage="shared")'
 LOADED = 'wp.tile_load(C, shape=(64, 64), offset=(i * 64, j * 64), storage="shared")'
 SLACK = 7  # registers are allocated in eights
-REGISTERS_OF = 0x2F  # EIATTR_REGCOUNT in the section .nv.info: the number of a symbol, and its registers
 
 
 def registers(cubin: bytes) -> dict[str, int]:
     """Registers of a thread, by the last part of the kernels' names."""
-    content = dict(sections(cubin))
-    attributes, symbols, names = (content[name] for name in (".nv.info", ".symtab", ".strtab"))
-    found = {}
-    at = 0
-    while at < len(attributes):
-        kind, attribute, value = struct.unpack_from("<BBH", attributes, at)
-        if attribute == REGISTERS_OF:
-            symbol, number = struct.unpack_from("<II", attributes, at + 4)
-            (name,) = struct.unpack_from("<I", symbols, 24 * symbol)
-            found[string_at(names, name).rsplit("_", 1)[1]] = number
-        at += 4 + (value if kind == 4 else 0)
-    return found
+    return {name.rsplit("_", 1)[1]: count for name, count in registers_of(cubin).items()}
 
 
 @pytest.mark.usefixtures("enabled")

@@ -1,0 +1,66 @@
+"""Decisions, sources and cubins of a corpus are those of ``golden.json``; see ``tests/golden/__main__.py``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.golden.__main__ import GOLDEN, differences, observed, written
+from tests.golden.corpus import ARCHS, CUBINS, corpus
+from tests.golden.observe import compiled, compiler, header_digests, observe, packed, planning, unpacked
+
+pytestmark = pytest.mark.usefixtures("clean_settings")
+REWRITE = "rewrite them with python -m tests.golden --write, and say in the commit what changed"
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(GOLDEN.read_text("utf-8"))
+    return found
+
+
+def test_the_decisions_and_sources_of_the_corpus(golden: dict[str, Any]) -> None:
+    """Each case for one architecture in turn, which takes 15 s. The command compares all."""
+    chosen = {case.name: (ARCHS[number % len(ARCHS)],) for number, case in enumerate(corpus())}
+    with planning():
+        found = {case.name: {arch: observe(case, arch) for arch in chosen[case.name]} for case in corpus()}
+    now = packed(found, {"compiler": "", "headers": header_digests(), "cubins": {}})
+    kept = {
+        name: {arch: of_archs[arch] for arch in chosen.get(name, ())} for name, of_archs in unpacked(golden).items()
+    }
+    before = packed(kept, {"compiler": "", "headers": golden["headers"], "cubins": {}})
+    assert "\n".join(differences(before, now)) == "", REWRITE
+
+
+@pytest.mark.parametrize("name", list(CUBINS)[:2])
+def test_registers_shared_memory_and_machine_code(golden: dict[str, Any], name: str) -> None:
+    if golden["compiler"] != compiler():
+        pytest.skip(f"the cubins are those of {golden['compiler']}, and here is {compiler()}")
+    (case,) = (case for case in corpus() if case.name == name)
+    arch = CUBINS[name][0]
+    with planning():
+        found = compiled(case, arch)
+    assert found == golden["cubins"][f"{name}, sm_{arch}"], REWRITE
+
+
+def test_a_difference_is_shown() -> None:
+    entry = {"source": "1", "headers": [], "lines": ["loop 0 of f state: pipelined"]}
+    other = {"source": "2", "headers": [], "lines": ["loop 0 of f state: as_warp"]}
+    rest = {"compiler": "", "headers": {"A": "1"}, "cubins": {}}
+    before, now = packed({"case": {90: entry}}, rest), packed({"case": {90: other}}, {**rest, "headers": {"A": "2"}})
+    assert json.loads(written(before)) == before
+    assert list(differences(before, before)) == []
+    assert list(differences(before, now)) == [
+        "device functions of A differ",
+        "case, sm_90: another source",
+        "case, sm_90:\n  - loop 0 of f state: pipelined",
+        "case, sm_90:\n  + loop 0 of f state: as_warp",
+    ]
+    assert list(differences(before, packed({}, rest))) == ["case, sm_90: gone"]
+
+
+def test_only_selects_cases() -> None:
+    found = observed("example gemm", cubins=False)
+    assert list(found["cases"]) == ["example gemm"]
