@@ -64,7 +64,9 @@ def _parsed(
 
 
 def _of_keywords(given: Mapping[str, Any], layer: str, **how: Any) -> dict[str, Any]:
-    return _parsed(given, _KEYWORDS, lambda name: f"the setting {name} ({layer})", "unknown setting {}".format, **how)
+    return _parsed(
+        given, _KEYWORDS, lambda name: f"the setting {name} ({layer})", lambda names: f"unknown setting {names}", **how
+    )
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -75,7 +77,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
     """
     environ = os.environ if environ is None else environ
     found = {variable: environ[variable] for variable in environ if variable.startswith(PREFIX)}
-    return _parsed(found, _VARIABLES, str, "unknown environment variable {}".format)
+    return _parsed(found, _VARIABLES, str, lambda names: f"unknown environment variable {names}")
 
 
 def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]:
@@ -118,7 +120,12 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
             remedy=_consent(path, refused),
         )
     where = f" in [tool.warp_tiles] of {path}"
-    typed = _parsed(table, _KEYWORDS, lambda name: name + where, lambda names: f"unknown setting {names}{where}")
+    typed = _parsed(
+        table,
+        _KEYWORDS,
+        lambda name: name + where,
+        lambda names: f"unknown setting {names} in [tool.warp_tiles] of {path}",
+    )
     for name, value in typed.items():
         most_s = SETTINGS[name].project_limit_s
         if most_s < math.inf and not is_trusted and not 0 < value <= most_s:
