@@ -8,6 +8,7 @@ option of a command, the option ``warp_tiles_<name>`` of a Warp module, the envi
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,16 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.errors import SettingError
 from warp_tiles.settings import project_file
-from warp_tiles.settings.table import COMMAND_LINE, ENVIRONMENT, OPTION_PREFIX, PREFIX, SETTINGS, Settings
+from warp_tiles.settings.table import (
+    COMMAND_LINE, ENVIRONMENT, FORMER, OPTION_PREFIX, PREFIX, SETTINGS, Settings, warn_of_old_name,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Unpack
 
     from warp_tiles.settings.typed import Keywords
-
-_KEYWORDS = {name: name for name in SETTINGS}
-_VARIABLES = {variable: name for name, variable in ENVIRONMENT.items()}
-_OPTIONS = {OPTION_PREFIX + name: name for name in SETTINGS}
 
 # with-blocks apply to the whole process, because Warp loads modules on its own threads
 _configured: dict[str, tuple[Any, str]] = {}  # each value with its layer
@@ -33,9 +32,23 @@ _overrides: list[Mapping[str, Any]] = []
 _listeners: list[Callable[[], None]] = []
 
 
+def _variable(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def _option(name: str) -> str:
+    return OPTION_PREFIX + name
+
+
+@functools.cache
+def _names(spell: Callable[[str], str]) -> dict[str, str]:
+    """The setting of each name that a layer may use, old ones included."""
+    return {spell(given): name for given, name in (*zip(SETTINGS, SETTINGS), *FORMER.items())}
+
+
 def _parsed(
     given: Mapping[str, Any],
-    names: Mapping[str, str],
+    spell: Callable[[str], str],
     label: Callable[[str], str],
     unknown: Callable[[str], str],
     *,
@@ -44,8 +57,8 @@ def _parsed(
     """The typed values of a layer, by setting.
 
     Args:
-        given: Its values, by the names that it uses.
-        names: The setting of each such name.
+        given: Its values, by the names that it uses. A value under an old name counts if there is none under the new.
+        spell: The layer's name of a setting.
         label: A name in the messages of parsers.
         unknown: The message about unknown names.
         skip_none: Leave out what is None.
@@ -53,19 +66,23 @@ def _parsed(
     Raises:
         SettingError: A name or value is unknown.
     """
+    names = _names(spell)
     strangers = sorted(set(given) - set(names))
     if strangers:
-        raise SettingError(unknown(", ".join(strangers)), remedy=f"valid ones are {', '.join(names)}")
-    return {
-        names[name]: SETTINGS[names[name]].parse(label(name), value)
-        for name, value in given.items()
-        if value is not None or not skip_none
-    }
+        raise SettingError(unknown(", ".join(strangers)), remedy=f"valid ones are {', '.join(map(spell, SETTINGS))}")
+    found = {}
+    for spelled, value in given.items():
+        today = spell(name := names[spelled])
+        if spelled != today:
+            warn_of_old_name(label(spelled), today)
+        if (spelled == today or today not in given) and not (value is None and skip_none):
+            found[name] = SETTINGS[name].parse(label(spelled), value)
+    return found
 
 
 def _of_keywords(given: Mapping[str, Any], layer: str, **how: Any) -> dict[str, Any]:
     return _parsed(
-        given, _KEYWORDS, lambda name: f"the setting {name} ({layer})", lambda names: f"unknown setting {names}", **how
+        given, str, lambda name: f"the setting {name} ({layer})", lambda names: f"unknown setting {names}", **how
     )
 
 
@@ -77,7 +94,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
     """
     environ = os.environ if environ is None else environ
     found = {variable: environ[variable] for variable in environ if variable.startswith(PREFIX)}
-    return _parsed(found, _VARIABLES, str, lambda names: f"unknown environment variable {names}")
+    return _parsed(found, _variable, str, lambda names: f"unknown environment variable {names}")
 
 
 def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]:
@@ -92,7 +109,7 @@ def from_options(options: Mapping[str, Any], module: str = "") -> dict[str, Any]
     """
     found = {name: value for name, value in options.items() if name.startswith(OPTION_PREFIX)}
     where = f"module {module}: option " if module else "the module option "
-    return _parsed(found, _OPTIONS, where.__add__, lambda names: f"{where}{names} is unknown", skip_none=True)
+    return _parsed(found, _option, where.__add__, lambda names: f"{where}{names} is unknown", skip_none=True)
 
 
 def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
@@ -112,7 +129,8 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
         return "", {}
     path, table = found
     is_trusted = project_file.is_trusted(path, trusted)
-    refused = [name for name in table if name in SETTINGS and SETTINGS[name].users_own]
+    names = _names(str)
+    refused = [name for name in table if name in names and SETTINGS[names[name]].users_own]
     if refused and not is_trusted:
         raise SettingError(
             f"{', '.join(refused)} in [tool.warp_tiles] of {path} is refused, because a file that came with a folder "
@@ -122,7 +140,7 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
     where = f" in [tool.warp_tiles] of {path}"
     typed = _parsed(
         table,
-        _KEYWORDS,
+        str,
         lambda name: name + where,
         lambda names: f"unknown setting {names} in [tool.warp_tiles] of {path}",
     )
@@ -140,7 +158,7 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
 def _consent(path: Path, names: Iterable[str]) -> str:
     """How a user allows what a project file must not set by itself."""
     return (
-        f"set {', '.join(ENVIRONMENT[name] for name in names)} yourself; or, if you trust this file, "
+        f"set {', '.join(ENVIRONMENT[_names(str)[name]] for name in names)} yourself; or, if you trust this file, "
         f"{ENVIRONMENT['trusted_projects']}={path.parent}"
     )
 
@@ -209,7 +227,7 @@ def _configure(given: Mapping[str, Any], layer: str) -> None:
     checked = _of_keywords(given, layer, skip_none=True)
     for name, value in given.items():
         if value is None:
-            _configured.pop(_KEYWORDS[name], None)
+            _configured.pop(_names(str)[name], None)
     _configured.update({name: (value, layer) for name, value in checked.items()})
     _changed()
 

@@ -10,17 +10,19 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from warp_tiles.errors import SettingError
 from warp_tiles.settings import project_file, values
 from warp_tiles.settings.policy import POLICIES, PROVIDER_ORDER, Policy
 from warp_tiles.util.urls import without_password
+from warp_tiles.util.warn import WarnedTexts, warn
 
 PREFIX = "WARP_TILES_"
 OPTION_PREFIX = "warp_tiles_"  # for wp.set_module_options()
 DEFAULT = "default"  # the layer below all others
 COMMAND_LINE = "command line"
+_warned = WarnedTexts()
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Setting:
             trusts the folder. docs/security.md names the effect of each of the others.
         project_limit_s: The longest wait that such a file may set; it cannot be without a limit either.
         unset: The word for an empty default in docs/settings.md.
+        formerly: Its name before, which every layer still reads, with a warning.
     """
 
     parse: Callable[[str, Any], Any]
@@ -43,6 +46,7 @@ class Setting:
     users_own: bool = False
     project_limit_s: float = math.inf
     unset: str = "none"
+    formerly: str = ""
 
 
 def _setting(default: Any, parse: Callable[[str, Any], Any], **facts: Any) -> Any:
@@ -136,6 +140,14 @@ class Settings:
     fast_by_default: bool = dataclasses.field(default=False, repr=False)
     layers: tuple[tuple[str, str], ...] = dataclasses.field(default=(), compare=False, repr=False)
 
+    if not TYPE_CHECKING:  # which would then accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in FORMER:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            warn_of_old_name(name, FORMER[name])
+            return getattr(self, FORMER[name])
+
     def layer(self, name: str) -> str:
         """The layer of a setting's value, e.g. ``configure()`` or the path of a pyproject.toml."""
         return dict(self.layers).get(name, DEFAULT)
@@ -225,6 +237,11 @@ class Settings:
         return {name: {"value": value, "layer": self.layer(name)} for name, value in found.items()}
 
 
+def warn_of_old_name(old: str, new: str) -> None:
+    """Warn once of a name or value that the next release no longer reads."""
+    warn(f"{old} is now called {new}; the next release no longer reads the old name", _warned)
+
+
 def _absolute(path: Path) -> Path:
     try:
         return path.absolute()
@@ -242,5 +259,7 @@ def _json_value(value: Any) -> Any:
 SETTINGS: dict[str, Setting] = {
     item.name: item.metadata["setting"] for item in dataclasses.fields(Settings) if item.metadata
 }
+#: The name of today of each setting that was renamed.
+FORMER = {item.formerly: name for name, item in SETTINGS.items() if item.formerly}
 #: The environment variable of each setting.
 ENVIRONMENT = {name: PREFIX + name.upper() for name in SETTINGS}
