@@ -47,13 +47,13 @@ def enable(*, executor: Executor | None = None) -> None:
             return
         from warp_tiles import _warp
         from warp_tiles.build.engine import Engine
-        from warp_tiles.matmul.whole import whole_gradients
+        from warp_tiles.matmul.whole import gemm_gradients
         from warp_tiles.tuning.snapshots import TunedSnapshots
 
         resolved = settings.current()
         engine = Engine(warp_toolkit=_warp.toolkit_version(), executor=executor, tuned=TunedSnapshots())
         engine.connect(resolved)
-        tapes = _warp.Tapes(lambda *target: _warp.plan_module(hooks, *target), whole_gradients)
+        tapes = _warp.Tapes(lambda *target: _warp.plan_module(hooks, *target), gemm_gradients)
         hooks = _warp.Hooks(engine, tapes)
         hooks.install()
         settings.on_change(_settings_changed)

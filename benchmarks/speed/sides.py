@@ -137,7 +137,7 @@ class Side:
         if self._multiplies_whole_arrays:
             warp_tiles.enable()  # for the tape; builds are loaded as they are
         cell, size = self.cell, self.part.size
-        with wp.Tape() as tape, warp_tiles.override(whole_gradients="auto" if self._multiplies_whole_arrays else "off"):
+        with wp.Tape() as tape, warp_tiles.override(gemm_gradients="auto" if self._multiplies_whole_arrays else "off"):
             wp.launch_tiled(
                 self._kernel,
                 dim=[size // cell.m, size // cell.n],

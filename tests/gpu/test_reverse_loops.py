@@ -40,7 +40,7 @@ def shared_bytes(case: Case) -> int:
 def gradients(case: Case, g: Values, main_loop: str, threads: int, gpu: str) -> tuple[Values, Values, str]:
     """The gradients of A and B that a launch adds to ones, and the plan of the loop's reverse pass."""
     total, dtype = getattr(wp, case.total), getattr(wp, case.dtype)
-    with warp_tiles.enabled(), warp_tiles.override(main_loop=main_loop, whole_gradients="off"):
+    with warp_tiles.enabled(), warp_tiles.override(main_loop=main_loop, gemm_gradients="off"):
         kernel = load(HEADER + case.text("case", backward=True), block_dim=threads).case
         a, b, e, _ = case.arrays(1)
         inputs = [wp.array(x, dtype=kind, device=gpu) for x, kind in ((a, dtype), (b, dtype), (e, total))]

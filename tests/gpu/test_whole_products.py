@@ -45,7 +45,7 @@ class Recorded:
         self._gradient = on(self.g, result, gpu)
         tiles = -(-M // 32), -(-N // 16)
         a, b, self._c = self._arrays
-        with warp_tiles.override(whole_gradients=mode), wp.Tape() as self.tape:
+        with warp_tiles.override(gemm_gradients=mode), wp.Tape() as self.tape:
             wp.launch_tiled(
                 load(form.text, block_dim=THREADS).multiply,
                 dim=tiles[::-1] if form.swapped else tiles,

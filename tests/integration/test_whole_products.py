@@ -21,7 +21,7 @@ from warp_tiles.cli.plan import print_plan
 from warp_tiles.codegen.module import WHOLE_GRADIENTS
 from warp_tiles.matmul import backward as backward_module
 from warp_tiles.matmul.backward import Backward
-from warp_tiles.matmul.whole import whole_gradients
+from warp_tiles.matmul.whole import gemm_gradients
 from warp_tiles.plan.whole import LEAST_WORK
 
 M, N, K = 70, 50, 144
@@ -62,7 +62,7 @@ def gradients_of(
 ) -> Backward | str:
     """The gradients of a launch, or the reason why its adjoint kernel computes them."""
     shapes = [value if isinstance(value, int) else tuple(value.shape) for value in values]
-    return whole_gradients(plan.whole_products["multiply"], values, shapes, grid, least)
+    return gemm_gradients(plan.whole_products["multiply"], values, shapes, grid, least)
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -91,9 +91,9 @@ def test_other_kernels_have_a_reason(name: str) -> None:
 
 
 def test_the_setting_is_a_reason() -> None:
-    with warp_tiles.override(whole_gradients="off"):
+    with warp_tiles.override(gemm_gradients="off"):
         _, plan = plan_of(kernel())
-    assert plan.loops[0].gradients == "the adjoint kernel: the setting whole_gradients (override()) is 'off'"
+    assert plan.loops[0].gradients == "the adjoint kernel: the setting gemm_gradients (override()) is 'off'"
 
 
 def test_a_kernel_without_an_adjoint_has_no_gradients() -> None:
@@ -197,14 +197,14 @@ def recorder() -> tuple[Tapes, list[int]]:
         planned.append(arch)
         return warp_tiles.plan(module, arch=arch, block_dim=block_dim)
 
-    return Tapes(plan, whole_gradients), planned
+    return Tapes(plan, gemm_gradients), planned
 
 
 def test_a_kernel_is_planned_once() -> None:
     tapes, planned = recorder()
     multiply, _ = plan_of(kernel())
     values, _, _ = arguments(WHOLE["bounds from a shape"])
-    with warp_tiles.override(whole_gradients="always"):
+    with warp_tiles.override(gemm_gradients="always"):
         for _ in range(2):
             assert isinstance(tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS), Backward)
     assert planned == [90]
@@ -214,7 +214,7 @@ def test_the_log_says_once_why_a_launch_has_its_adjoint_kernel(caplog: pytest.Lo
     tapes, _ = recorder()
     multiply, _ = plan_of(kernel())
     values, _, _ = arguments(WHOLE["bounds from a shape"])
-    with warp_tiles.override(whole_gradients="always"), caplog.at_level(logging.INFO, "warp_tiles"):
+    with warp_tiles.override(gemm_gradients="always"), caplog.at_level(logging.INFO, "warp_tiles"):
         for _ in range(2):
             assert tapes.gradients(multiply, [2, 4, THREADS], values, GPU, THREADS) is None
     (message,) = [record.getMessage() for record in caplog.records if "computes the gradients" in record.getMessage()]
@@ -238,7 +238,7 @@ def test_small_products_are_not_planned(mode: str) -> None:
     tapes, planned = recorder()
     multiply, _ = plan_of(kernel())
     values, _, _ = arguments(WHOLE["bounds from a shape"])
-    with warp_tiles.override(whole_gradients=mode):
+    with warp_tiles.override(gemm_gradients=mode):
         assert tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS) is None
     assert planned == []
 
@@ -248,7 +248,7 @@ def test_launches_without_gradients_or_tiles_are_not_planned() -> None:
     multiply, _ = plan_of(kernel())
     values, a, b = arguments(WHOLE["bounds from a shape"])
     plain = [on(a), on(b), K, on(np.zeros((M, N)))]
-    with warp_tiles.override(whole_gradients="always"):
+    with warp_tiles.override(gemm_gradients="always"):
         assert tapes.gradients(multiply, [3, 4, THREADS], plain, GPU, THREADS) is None
         assert tapes.gradients(multiply, [3, 4], values, GPU, THREADS) is None
         assert tapes.gradients(multiply, [3, 4, THREADS], values, wp.get_device(CPU), THREADS) is None
@@ -327,7 +327,7 @@ def test_other_arrays_of_a_kernel_do_not_matter() -> None:
     multiply, _ = plan_of(text)
     values, _, _ = arguments(WHOLE["bounds from a shape"])
     values.insert(3, on(np.zeros((2, 2))))
-    with warp_tiles.override(whole_gradients="always"):
+    with warp_tiles.override(gemm_gradients="always"):
         assert isinstance(tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS), Backward)
 
 
@@ -337,5 +337,5 @@ def test_a_number_of_another_type_decides_no_range() -> None:
         WHOLE["a size as argument"].text.replace("n: int,", "n: wp.int64,").replace("(n + 7)", "int(n + wp.int64(7))")
     )
     values, _, _ = arguments(WHOLE["a size as argument"])
-    with warp_tiles.override(whole_gradients="always"):
+    with warp_tiles.override(gemm_gradients="always"):
         assert tapes.gradients(multiply, [3, 4, THREADS], values, GPU, THREADS) is None

@@ -82,7 +82,7 @@ class Tapes:
         matrices = [value for value in values if isinstance(value, warp.array) and value.ndim == 2]
         if len(matrices) < 3 or not any(array.requires_grad for array in matrices):
             return None
-        mode = settings.current(kernel.module.options, kernel.module.name).whole_gradients
+        mode = settings.current(kernel.module.options, kernel.module.name).gemm_gradients
         least = 0 if mode == "always" else LEAST_WORK
         most = max(array.size for array in matrices) * max(max(array.shape) for array in matrices)
         if mode == "off" or most < least:

@@ -142,8 +142,8 @@ class GeneratedModule:
         """How a tape computes the gradients of a loop; empty if the function has no adjoint."""
         if label not in self.trace.reversed:
             return ""
-        if settings.whole_gradients == "off":
-            return f"the adjoint kernel: {settings.named('whole_gradients')} is 'off'"
+        if settings.gemm_gradients == "off":
+            return f"the adjoint kernel: {settings.named('gemm_gradients')} is 'off'"
         found = self._whole_product(label)
         return f"the adjoint kernel: {found}" if isinstance(found, str) else WHOLE_GRADIENTS
 

@@ -13,7 +13,7 @@ from warp_tiles.plan.expressions import Argument
 from warp_tiles.plan.whole import LEAST_WORK, WholeOperand, WholeProduct
 
 
-def whole_gradients(
+def gemm_gradients(
     whole: WholeProduct,
     values: Sequence[Any],
     arguments: Sequence[Argument | None],

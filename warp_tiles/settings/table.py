@@ -114,7 +114,7 @@ class Settings:
     loop_sums: bool = _setting(True, values.flag, affects="code")
     """Keep the sums of a loop of products in registers and write C after the loop ([what that
     changes](numerics.md))."""
-    whole_gradients: str = _setting("auto", values.choice("auto", "always", "off"))
+    gemm_gradients: str = _setting("auto", values.choice("auto", "always", "off"), formerly="whole_gradients")
     """Where a kernel is a product of whole arrays, a tape on a GPU computes its gradients as [two
     products](loops.md#gradients): `auto` for large arrays, `always`, or `off`."""
     main_loop: str = _setting("auto", values.main_loop, affects="code")

@@ -42,7 +42,7 @@ class Keywords(TypedDict, Generic[Removed], total=False):
     prefetch: bool | Removed
     progress: Literal["auto", "on", "off"] | Removed
     loop_sums: bool | Removed
-    whole_gradients: Literal["auto", "always", "off"] | Removed
+    gemm_gradients: Literal["auto", "always", "off"] | Removed
     main_loop: str | Removed
     wide_moves: bool | Removed
     policy: Literal["off", "scalar", "fast", "auto", "max", "locked"] | Removed
