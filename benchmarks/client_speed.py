@@ -8,7 +8,7 @@
 step was made or captured, for which all modules of the step are loaded. Steps are replayed as a graph.
 
 Cold runs start with empty caches. `again` is a cold run of a script that ran before: the names of its modules are
-known, and nothing else is kept, so `prefetch` compiles them side by side. `own` sets `without_mathdx=own`. The first
+known, and nothing else is kept, so `prefetch` compiles them side by side. `own` sets `mathdx_opt_out=own`. The first
 run of each side is not counted, because it also reads the machine's libraries from disk; warm runs use its caches.
 The sides alternate. Medians are compared: of the cold runs, and of the steps a second of warm runs.
 
@@ -46,7 +46,7 @@ MODELS = {  # of the package's test data, with the number of worlds and the opti
 }
 NEWTON = ("featherstone", "ik")
 NEWTON_WORLDS = 4096
-SETTINGS = {"warp": None, "tiles": {"WARP_TILES_PREFETCH": "1"}, "own": {"WARP_TILES_WITHOUT_MATHDX": "own"}}
+SETTINGS = {"warp": None, "tiles": {"WARP_TILES_PREFETCH": "1"}, "own": {"WARP_TILES_MATHDX_OPT_OUT": "own"}}
 AGAIN = "again"
 PHASES = ("cold", "warm")
 FIELDS = ("steps_per_second", "converged_worlds", "ncon_mean", "nefc_mean", "solver_niter_mean")  # of testspeed.py

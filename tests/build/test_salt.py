@@ -17,7 +17,7 @@ CHANGES = (
     {"loop_sums": False},
     {"wide_moves": False},
     {"main_loop": "mma"},
-    {"without_mathdx": "own"},
+    {"mathdx_opt_out": "own"},
     {"linker": "warp"},
     {"provider": "mma"},
 )

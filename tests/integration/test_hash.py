@@ -375,7 +375,7 @@ def test_a_module_that_opts_out_keeps_warps_hash(text: str, options: dict[str, b
 
 @pytest.mark.parametrize(("text", "options"), OPTED_OUT, ids=["products", "solvers"])
 def test_own_templates_serve_a_module_that_opts_out_if_asked(text: str, options: dict[str, bool]) -> None:
-    module = load(text, **options, warp_tiles_without_mathdx="own")
+    module = load(text, **options, warp_tiles_mathdx_opt_out="own")
     before = warp_hash(load(text, **options))
     with warp_tiles.enabled():
         assert warp_hash(module) != before

@@ -77,7 +77,7 @@ def test_enable_mathdx_solver_off(call: str, libmathdx_solvers: list[str]) -> No
 def test_a_module_that_opts_out_of_mathdx_never_gets_libmathdx(
     policy: str, threads: int, provider: str, libmathdx_solvers: list[str]
 ) -> None:
-    with warp_tiles.override(policy=policy, without_mathdx="own"):
+    with warp_tiles.override(policy=policy, mathdx_opt_out="own"):
         found = plan(solver("tile_cholesky"), block_dim=threads, enable_mathdx_solver=False)
     assert {planned.provider for planned in found.variants} == {provider}
     assert libmathdx_solvers == []
@@ -194,7 +194,7 @@ def test_the_product_in_warps_adjoint_of_a_cholesky(
 # ---- without a toolchain
 
 
-OPTED_OUT = {"enable_mathdx_solver": False, "warp_tiles_without_mathdx": "own"}  # not libmathdx, but own functions
+OPTED_OUT = {"enable_mathdx_solver": False, "warp_tiles_mathdx_opt_out": "own"}  # not libmathdx, but own functions
 
 
 @pytest.mark.parametrize(("options", "provider"), [({}, "libmathdx"), (OPTED_OUT, "scalar")])

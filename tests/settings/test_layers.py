@@ -90,7 +90,7 @@ def test_equal_override_layers_are_distinct() -> None:
 def test_every_setting_can_come_from_the_environment() -> None:
     values = {
         "provider": "scalar",
-        "without_mathdx": "own",
+        "mathdx_opt_out": "own",
         "linker": "own",
         "cache_dir": "/x",
         "cache_max_bytes": "1MB",
@@ -164,7 +164,7 @@ def test_a_listener_is_called_once_for_every_change_by_code() -> None:
 PROVIDERS = ("auto", *PROVIDER_ORDER)
 SAMPLES: dict[str, list[Any]] = {
     "provider": list(PROVIDERS),
-    "without_mathdx": ["warp", "own"],
+    "mathdx_opt_out": ["warp", "own"],
     "linker": ["auto", "own", "warp"],
     "cache_dir": ["/a", "/b", "/c"],
     "cache_max_bytes": ["1MB", 2_000_000, "3GiB"],

@@ -319,7 +319,7 @@ class Hooks:
         """Builtins that get code from here. Modules that mention no other keep Warp's hash and Warp's cached builds."""
         names = {GEMM_OPTION: {MATMUL}, SOLVER_OPTION: set(SOLVERS)}
         off = [option for option in names if options.get(option) is False]
-        if off and self.reloads.settings_of(options, module).without_mathdx == "own":
+        if off and self.reloads.settings_of(options, module).mathdx_opt_out == "own":
             off = []
         return set().union(*(found for option, found in names.items() if option not in off))
 

@@ -90,7 +90,7 @@ def _target(options: Mapping[str, Any], resolved: settings.Settings) -> Target:
     if options["output_arch"] is not None:
         if not mathdx_enabled():
             reason = "this Warp was built without MathDx, so its kernels cannot call GEMM functions"
-        elif not options.get(GEMM_OPTION, True) and resolved.without_mathdx == "warp":
+        elif not options.get(GEMM_OPTION, True) and resolved.mathdx_opt_out == "warp":
             reason = f"the option {GEMM_OPTION} is off"
         elif resolved.policy == "scalar":
             reason = f"{resolved.named('policy')} is 'scalar'"

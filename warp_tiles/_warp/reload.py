@@ -72,7 +72,7 @@ class Reloads:
     def settings_of(self, options: Mapping[str, Any], module: Any) -> Settings:
         """The settings of a module at its current stage. Without a module its options alone decide."""
         resolved = settings.current(options, getattr(module, "name", ""))
-        if resolved.without_mathdx == "own" and any(options.get(name) is False for name in MATHDX_OPTIONS):
+        if resolved.mathdx_opt_out == "own" and any(options.get(name) is False for name in MATHDX_OPTIONS):
             resolved = resolved.own_templates_only()
         early = resolved.background and module is not None and options["block_dim"] in self._early.get(module, ())
         return resolved.fast_path() if early else resolved

@@ -113,7 +113,7 @@ class SolverHooks:
 
 def _without_functions(options: Mapping[str, Any], resolved: Settings) -> tuple[str, str] | None:
     """The scalar path and the reason for it, if a module cannot call solver functions."""
-    if not options.get(SOLVER_OPTION, True) and resolved.without_mathdx == "warp":
+    if not options.get(SOLVER_OPTION, True) and resolved.mathdx_opt_out == "warp":
         return "scalar", f"the option {SOLVER_OPTION} is off"
     if not mathdx_enabled():
         return "scalar", "this Warp was built without MathDx, so its kernels cannot call solver functions"

@@ -66,7 +66,7 @@ class Settings:
     provider: str = _setting("auto", values.choice("auto", *PROVIDER_ORDER), affects="code", users_own=True)
     """`auto`: every [provider](providers.md#providers) in order. `mma`, `cublasdx`, `libmathdx`, `scalar`: only this
     one; its failure is an error. `cublasdx` has no solvers and leaves them to libmathdx."""
-    without_mathdx: str = _setting("warp", values.choice("warp", "own"), affects="code")
+    mathdx_opt_out: str = _setting("warp", values.choice("warp", "own"), affects="code", formerly="without_mathdx")
     """Calls whose module opts out of MathDx (`enable_mathdx_gemm=False`, `enable_mathdx_solver=False`): `warp`
     leaves them to Warp's scalar path, `own` builds them from own templates and never from a library."""
     linker: str = _setting("auto", values.choice("auto", "own", "warp"), affects="code", users_own=True)
