@@ -21,7 +21,7 @@ VALUES = {
     "cache_shared": "true",
     "cache_max_bytes": '"0B"',
     "record_paths": '["records"]',
-    "trusted_projects": '["."]',
+    "trusted_project_dirs": '["."]',
     "remote": '"file:///tmp"',
     "remote_push": "true",
     "bundle": '"bundle.zip"',
@@ -58,7 +58,7 @@ def test_a_setting_of_the_user_is_refused_by_name(clone: Callable[..., Path], na
     ) as caught:
         settings.current()
     assert settings.ENVIRONMENT[name] in caught.value.remedy
-    assert f"WARP_TILES_TRUSTED_PROJECTS={folder}" in caught.value.remedy
+    assert f"WARP_TILES_TRUSTED_PROJECT_DIRS={folder}" in caught.value.remedy
 
 
 def test_other_settings_pass(clone: Callable[..., Path]) -> None:
@@ -83,8 +83,8 @@ def test_a_long_wait_needs_consent(
     most = f"{settings.SETTINGS[name].project_limit_s:g}"
     with pytest.raises(SettingError, match=rf"^{name} in .* is {value}, and .* at most {most} seconds") as caught:
         settings.current()
-    assert f"WARP_TILES_TRUSTED_PROJECTS={folder}" in caught.value.remedy
-    monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECTS", str(folder))
+    assert f"WARP_TILES_TRUSTED_PROJECT_DIRS={folder}" in caught.value.remedy
+    monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECT_DIRS", str(folder))
     assert getattr(settings.current(), name) == value
 
 
@@ -92,15 +92,15 @@ def test_a_long_wait_needs_consent(
 def test_the_user_can_trust_a_folder(clone: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, consent: str) -> None:
     folder = clone('cache_dir = ".wt"', "cache_shared = true")
     if consent == "environment":
-        monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECTS", str(folder))
+        monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECT_DIRS", str(folder))
         assert settings.current().cache_dir == folder / ".wt"
         with settings.override(cache_shared=False) as now:
             assert now.store_trust == f"project {folder / 'pyproject.toml'}"
     elif consent == "configure":
-        settings.configure(trusted_projects=[folder])
+        settings.configure(trusted_project_dirs=[folder])
         assert settings.current().cache_shared
     else:
-        with settings.override(trusted_projects=[folder]) as now:
+        with settings.override(trusted_project_dirs=[folder]) as now:
             assert now.cache_dir == folder / ".wt"
         with pytest.raises(SettingError):
             settings.current()
@@ -111,10 +111,10 @@ def test_consent_is_for_one_folder(clone: Callable[..., Path], monkeypatch: pyte
     folder = clone('cache_dir = ".wt"')
     options = {}
     if trusted == "module option":
-        options = {"warp_tiles_trusted_projects": str(folder)}
+        options = {"warp_tiles_trusted_project_dirs": str(folder)}
     else:
         place = {"parent": folder.parent, "sibling": folder.parent / "other", "below": folder / "below"}[trusted]
-        monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECTS", str(place))
+        monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECT_DIRS", str(place))
     with pytest.raises(SettingError, match="is refused"):
         settings.current(options)
 

@@ -96,7 +96,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "cache_max_bytes": "1MB",
         "cache_shared": "1",
         "build_wait_s": "30",
-        "trusted_projects": os.pathsep.join(("/p", "/q")),
+        "trusted_project_dirs": os.pathsep.join(("/p", "/q")),
         "cache_modules": "1",
         "remote": "s3://bucket/path",
         "remote_push": "1",
@@ -127,7 +127,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "cache_max_bytes": 10**6,
         "cache_shared": True,
         "build_wait_s": 30.0,
-        "trusted_projects": (Path("/p"), Path("/q")),
+        "trusted_project_dirs": (Path("/p"), Path("/q")),
         "cache_modules": True,
         "remote_push": True,
         "remote_wait_s": 2.5,
@@ -216,7 +216,7 @@ def test_the_innermost_layer_with_a_value_decides(
     options = {"enable_backward": True, **{f"warp_tiles_{name}": value for name, value in of("module option").items()}}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder / "below")
-        patch.setenv(settings.ENVIRONMENT["trusted_projects"], str(folder))
+        patch.setenv(settings.ENVIRONMENT["trusted_project_dirs"], str(folder))
         for name, value in of("environment variable").items():
             patch.setenv(settings.ENVIRONMENT[name], str(value))
         configure(**of("configure()"))
@@ -227,7 +227,7 @@ def test_the_innermost_layer_with_a_value_decides(
         finally:
             configure(**dict.fromkeys(SAMPLES))
     for name, default in settings.defaults().items():
-        if name == "trusted_projects":
+        if name == "trusted_project_dirs":
             continue
         values = given_values.get(name, {})
         inner = next((layer for layer in LAYERS if layer in values), None)
@@ -339,7 +339,7 @@ def test_folders_are_relative_to_the_file(monkeypatch: pytest.MonkeyPatch, tmp_p
     (tmp_path / "below").mkdir()
     project(tmp_path, '[tool.warp_tiles]\ncache_dir = "c"\nrecord_paths = ["r", "/s"]\n')
     monkeypatch.chdir(tmp_path / "below")
-    monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECTS", str(tmp_path))
+    monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECT_DIRS", str(tmp_path))
     assert current().cache_dir == tmp_path / "c"
     assert current().record_paths == (tmp_path / "r", Path("/s"))
 
@@ -446,7 +446,7 @@ def test_settings_of_a_remote_store_are_checked(clean_settings: None, name: str,
 def test_a_relative_path_trusts_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str) -> None:
     project(tmp_path, '[tool.warp_tiles]\ncache_dir = "c"\n')
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECTS", value)
-    with pytest.raises(SettingError, match="WARP_TILES_TRUSTED_PROJECTS contains the relative path") as caught:
+    monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECT_DIRS", value)
+    with pytest.raises(SettingError, match="WARP_TILES_TRUSTED_PROJECT_DIRS contains the relative path") as caught:
         current()
     assert caught.value.remedy == "give absolute paths"

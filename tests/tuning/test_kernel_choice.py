@@ -137,7 +137,7 @@ def test_policies_from_the_environment_and_the_project_file(tmp_path: Path, monk
         f"[tool.warp_tiles]\npolicy = 'locked'\ncache_dir = '{tmp_path / 'own'}'\n"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECTS", str(tmp_path))
+    monkeypatch.setenv("WARP_TILES_TRUSTED_PROJECT_DIRS", str(tmp_path))
     for variable in ("WARP_TILES_POLICY", "WARP_TILES_CACHE_DIR"):
         monkeypatch.delenv(variable, raising=False)
     with pytest.raises(LockedError, match=r"the setting policy \(.*pyproject.toml\) is 'locked'"):

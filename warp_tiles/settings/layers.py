@@ -159,7 +159,7 @@ def _consent(path: Path, names: Iterable[str]) -> str:
     """How a user allows what a project file must not set by itself."""
     return (
         f"set {', '.join(ENVIRONMENT[_names(str)[name]] for name in names)} yourself; or, if you trust this file, "
-        f"{ENVIRONMENT['trusted_projects']}={path.parent}"
+        f"{ENVIRONMENT['trusted_project_dirs']}={path.parent}"
     )
 
 
@@ -181,7 +181,7 @@ def current(options: Mapping[str, Any] | None = None, module: str = "") -> Setti
     """
     environment = from_environment()
     process = _of_process()
-    trusted, _ = process.get("trusted_projects", (environment.get("trusted_projects", ()), ""))
+    trusted, _ = process.get("trusted_project_dirs", (environment.get("trusted_project_dirs", ()), ""))
     file, project_values = from_project(trusted)
     suffix = f" of module {module}" if module else ""
     found: dict[str, tuple[Any, str]] = {name: (value, file) for name, value in project_values.items()}

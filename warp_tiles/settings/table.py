@@ -82,7 +82,9 @@ class Settings:
     build_wait_s: float = _setting(120.0, values.seconds, project_limit_s=600.0)
     """Seconds to wait for another process that builds the same function, before it is built here too; 0 is no
     limit."""
-    trusted_projects: tuple[Path, ...] = _setting((), values.absolute_paths, affects="modules", users_own=True)
+    trusted_project_dirs: tuple[Path, ...] = _setting(
+        (), values.absolute_paths, affects="modules", users_own=True, formerly="trusted_projects"
+    )
     """Folders, by absolute paths, whose pyproject.toml may set [everything](settings.md#project-files). Counts only
     from the environment, `configure()` and `override()`."""
     cache_modules: bool = _setting(False, values.flag, affects="modules")

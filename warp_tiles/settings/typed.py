@@ -29,7 +29,7 @@ class Keywords(TypedDict, Generic[Removed], total=False):
     cache_max_bytes: int | str | Removed
     cache_shared: bool | Removed
     build_wait_s: float | Removed
-    trusted_projects: Sequence[Folder] | Removed
+    trusted_project_dirs: Sequence[Folder] | Removed
     cache_modules: bool | Removed
     remote: str | Removed
     remote_push: bool | Removed
