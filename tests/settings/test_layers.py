@@ -115,7 +115,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "policy": "fast",
         "background": "on",
         "record_paths": os.pathsep.join(("/a", "/b")),
-        "stale_records": "retune",
+        "record_driver_mismatch": "retune",
         "record_gpu": "NVIDIA H200",
         "tune_budget_s": "2.5",
         "nvtx": "1",
@@ -179,7 +179,7 @@ SAMPLES: dict[str, list[Any]] = {
     "policy": list(POLICIES),
     "background": [True, False],
     "record_paths": ["/a", "/b"],
-    "stale_records": ["reuse", "retune"],
+    "record_driver_mismatch": ["reuse", "retune"],
     "record_gpu": ["one GPU", "another"],
     "tune_budget_s": [1, "2.5", 30],
 }

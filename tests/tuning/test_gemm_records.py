@@ -234,7 +234,7 @@ def test_timings_of_another_driver_are_used_with_a_note_or_not_at_all(
     found = best(bench, HALF)
     assert found is not None
     assert found.reason.endswith("of the chooser's pick, measured with driver 12.9")
-    with settings.override(stale_records="retune"):
+    with settings.override(record_driver_mismatch="retune"):
         assert best(bench, HALF) is None
 
 

@@ -61,7 +61,7 @@ def test_timings_of_another_driver(
     old = tuple(replace(timing, soft={"driver": "12.0", "warp": "1.19.0"}) for timing in record.timings)
     store.records[record.key.digest] = Record(record.key, old)
     add = tuned(store)
-    with settings.override(stale_records=choice), caplog.at_level(logging.WARNING, "warp_tiles"):
+    with settings.override(record_driver_mismatch=choice), caplog.at_level(logging.WARNING, "warp_tiles"):
         add.launch(**lists(args))
     assert add.counters.searches == searches
     assert ("was measured with" in caplog.text) == (choice == "reuse")

@@ -131,7 +131,9 @@ class Settings:
     """[Run on the fast path](policy.md#background) while a slow build continues in another process."""
     record_paths: tuple[Path, ...] = _setting((), values.paths, affects="modules", users_own=True)
     """Folders of tuning records that are read before the user's own, and never written."""
-    stale_records: str = _setting("reuse", values.choice("reuse", "retune"), affects="modules")
+    record_driver_mismatch: str = _setting(
+        "reuse", values.choice("reuse", "retune"), affects="modules", formerly="stale_records"
+    )
     """Records of another driver or Warp patch release: `reuse` or `retune`."""
     record_gpu: str = _setting("", values.text, affects="modules", unset="this one")
     """Name of the GPU whose records are used without a GPU, as `warp-tiles tune list` shows it."""

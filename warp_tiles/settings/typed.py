@@ -48,7 +48,7 @@ class Keywords(TypedDict, Generic[Removed], total=False):
     policy: Literal["off", "scalar", "fast", "auto", "max", "locked"] | Removed
     background: bool | Removed
     record_paths: Sequence[Folder] | Removed
-    stale_records: Literal["reuse", "retune"] | Removed
+    record_driver_mismatch: Literal["reuse", "retune"] | Removed
     record_gpu: str | Removed
     tune_budget_s: float | Removed
     nvtx: bool | Removed

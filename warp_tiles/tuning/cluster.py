@@ -160,7 +160,7 @@ def cluster_tuners(
             f"tuning GEMM variants needs an NVIDIA GPU, and none of the {len(answers)} workers has one",
             remedy="start workers on machines with GPUs, one for each GPU: CUDA_VISIBLE_DEVICES=0 dask worker ADDRESS",
         )
-    reuse = now.stale_records == "reuse"
+    reuse = now.record_driver_mismatch == "reuse"
     return [
         Tuner(open_store(now), environment, first, source, arch, reuse_stale=reuse, helpers=tuple(others))
         for (environment, arch), (first, *others) in kinds.items()

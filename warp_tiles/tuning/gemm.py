@@ -293,7 +293,7 @@ def default_tuner(engine: Engine, now: Settings, devices: Sequence[Any] = ()) ->
         _measurer(context, device),
         source_of(context.store),
         compile_arch(device),
-        reuse_stale=now.stale_records == "reuse",
+        reuse_stale=now.record_driver_mismatch == "reuse",
         helpers=tuple(_measurer(context, other) for other in others),
     )
 

@@ -152,7 +152,7 @@ def snapshot(
     if not found:
         return None
     soft = present[0].soft() if present else None
-    return TunedGemms({values: item[-1] for values, item in found.items()}, soft, now.stale_records == "reuse")
+    return TunedGemms({values: item[-1] for values, item in found.items()}, soft, now.record_driver_mismatch == "reuse")
 
 
 def _is_measured(timing: Timing, providers: Sequence[str]) -> bool:

@@ -117,7 +117,7 @@ class KernelRecords:
         def is_known(timing: Timing | None) -> bool:
             if timing is None or timing.unfinished:
                 return False
-            if now.stale_records == "retune" and dict(timing.soft or {}) != soft:
+            if now.record_driver_mismatch == "retune" and dict(timing.soft or {}) != soft:
                 return False
             if timing.status != "dropped":
                 return True
@@ -135,7 +135,7 @@ class KernelRecords:
         soft = key.environment.soft()
         if dict(winner.soft or {}) != soft:
             log.warning(
-                "tuning: the record of %r was measured with %s, and is used with %s (stale_records = reuse)",
+                "tuning: the record of %r was measured with %s, and is used with %s (record_driver_mismatch = reuse)",
                 self,
                 dict(winner.soft or {}),
                 soft,
