@@ -97,7 +97,7 @@ def test_a_plan_without_a_gpu_is_made_for_the_one_of_the_setting(
     monkeypatch.setattr(matmul_module, "_known", {})  # prepared launches of a plan launch nothing later
     with (
         warp_tiles.enabled(),
-        settings.override(record_gpu=name),
+        settings.override(target_gpu=name),
         intercepted(lambda module, threads: None),
         collected_products() as products,
     ):

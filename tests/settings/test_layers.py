@@ -116,7 +116,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "background": "on",
         "record_paths": os.pathsep.join(("/a", "/b")),
         "record_driver_mismatch": "retune",
-        "record_gpu": "NVIDIA H200",
+        "target_gpu": "NVIDIA H200",
         "tune_budget_s": "2.5",
         "nvtx": "1",
     }
@@ -180,7 +180,7 @@ SAMPLES: dict[str, list[Any]] = {
     "background": [True, False],
     "record_paths": ["/a", "/b"],
     "record_driver_mismatch": ["reuse", "retune"],
-    "record_gpu": ["one GPU", "another"],
+    "target_gpu": ["one GPU", "another"],
     "tune_budget_s": [1, "2.5", 30],
 }
 LAYERS = ("override()", "configure()", "module option", "environment variable", "pyproject.toml")

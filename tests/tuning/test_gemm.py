@@ -190,7 +190,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMe
     """A measurer for an H200 that this machine does not have."""
     monkeypatch.setattr("warp_tiles.tuning.gemm_records.present_environments", lambda: (H200,))
     measurer = FakeMeasurer(lambda config: 5.0 if config["provider"] == "cublasdx" else 10.0)
-    with settings.override(cache_dir=tmp_path / "cache", record_gpu=GPU), warp_tiles.enabled():
+    with settings.override(cache_dir=tmp_path / "cache", target_gpu=GPU), warp_tiles.enabled():
         yield measurer
 
 

@@ -30,7 +30,7 @@ CUBLASDX = config_of("cublasdx")
 @pytest.fixture(autouse=True)
 def _on_a_machine_without_a_gpu(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("warp_tiles.tuning.gemm_records.present_environments", lambda: ())
-    with settings.override(record_gpu=GPU):
+    with settings.override(target_gpu=GPU):
         yield
 
 
@@ -190,7 +190,7 @@ def test_records_of_another_environment_do_not_count(bench: Bench, change: dict[
 
 def test_without_a_gpu_and_without_its_name_no_record_counts(bench: Bench) -> None:
     remember(bench, HALF, tuned_to(HALF))
-    with settings.override(record_gpu=""):
+    with settings.override(target_gpu=""):
         assert best(bench, HALF) is None
 
 

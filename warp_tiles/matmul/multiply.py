@@ -32,7 +32,7 @@ from warp_tiles.settings import DEFAULT, current
 _PART_BYTES = 256  # of a workspace; its parts begin at multiples of it
 MOST_BLOCKS = 2**31 - 1  # of a launch, whose dimensions are 32-bit integers
 # the GPU of plans on a machine without one: its compute capability and multiprocessors, and its name if the setting
-# record_gpu is empty
+# target_gpu is empty
 PLANNED_GPU = (90, 132)
 PLANNED_NAME = "NVIDIA H200"
 
@@ -250,7 +250,7 @@ def _gpu_name(device: Any) -> str:
 
     if device.is_cuda:
         return str(device.name)
-    return (current().record_gpu or PLANNED_NAME) if is_planning() else ""
+    return (current().target_gpu or PLANNED_NAME) if is_planning() else ""
 
 
 @functools.lru_cache(maxsize=1024)

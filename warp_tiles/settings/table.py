@@ -135,7 +135,7 @@ class Settings:
         "reuse", values.choice("reuse", "retune"), affects="modules", formerly="stale_records"
     )
     """Records of another driver or Warp patch release: `reuse` or `retune`."""
-    record_gpu: str = _setting("", values.text, affects="modules", unset="this one")
+    target_gpu: str = _setting("", values.text, affects="modules", unset="this one", formerly="record_gpu")
     """Name of the GPU whose records are used without a GPU, as `warp-tiles tune list` shows it."""
     tune_budget_s: float = _setting(0.0, values.seconds)
     """Time limit of one search in seconds; 0 is no limit."""

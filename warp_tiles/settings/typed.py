@@ -49,6 +49,6 @@ class Keywords(TypedDict, Generic[Removed], total=False):
     background: bool | Removed
     record_paths: Sequence[Folder] | Removed
     record_driver_mismatch: Literal["reuse", "retune"] | Removed
-    record_gpu: str | Removed
+    target_gpu: str | Removed
     tune_budget_s: float | Removed
     nvtx: bool | Removed

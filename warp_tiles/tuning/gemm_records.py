@@ -164,7 +164,7 @@ def _is_measured(timing: Timing, providers: Sequence[str]) -> bool:
 def _wanted(present: Sequence[Environment], now: Settings) -> tuple[Environment, ...]:
     if present:
         return tuple(present)
-    return (named_environment(now.record_gpu),) if now.record_gpu else ()
+    return (named_environment(now.target_gpu),) if now.target_gpu else ()
 
 
 def _hard(environment: Environment, named: bool) -> tuple[tuple[str, Scalar], ...]:

@@ -37,7 +37,7 @@ class TunedSnapshots:
         if not now.rules.records:
             return None
         root = cache_root(now)
-        identity = (root, now.cache_shared, now.record_paths, now.record_gpu, now.record_driver_mismatch)
+        identity = (root, now.cache_shared, now.record_paths, now.target_gpu, now.record_driver_mismatch)
         with self._lock:
             if identity not in self._known:
                 self._known[identity] = _read(now, store) if now.record_paths or _has_records(root) else None
