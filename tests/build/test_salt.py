@@ -15,7 +15,7 @@ from warp_tiles.settings import Settings
 
 CHANGES = (
     {"loop_sums": False},
-    {"wide_moves": False},
+    {"async_copies": False},
     {"main_loop": "mma"},
     {"mathdx_opt_out": "own"},
     {"linker": "warp"},

@@ -12,7 +12,7 @@ from warp_tiles.codegen.trace import FunctionTrace, Node, Operation
 A, B = t.tile("a", 16, 8), t.tile("b", 8, 16)  # 512 bytes each
 C, D = t.tile("c"), t.tile("d")  # 1024 bytes each
 BUFFERS_IN_C = "double buffers of 1024 bytes lie in C's memory, which is idle in the loop"
-MOVES_OFF = "the setting wide_moves is off"
+MOVES_OFF = "the setting async_copies is off"
 START_VALUE = "C holds a start value, and so has no room for double buffers"
 
 

@@ -184,7 +184,7 @@ def test_plan_and_source_share_one_decision(monkeypatch: pytest.MonkeyPatch) -> 
     text_of(module, functions_with_sums(C))
     assert len(calls) == 1
     text_of(module, functions(BIG[C]))
-    text_of(module, functions_with_sums(C), Settings(wide_moves=False))
+    text_of(module, functions_with_sums(C), Settings(async_copies=False))
     assert calls == [True, True, False], "other functions or settings need a new decision"
 
 
@@ -206,7 +206,7 @@ def test_a_pipelined_loop_is_written_with_its_declarations() -> None:
     ("settings", "state", "reason"),
     [
         (Settings(loop_sums=False), "as_warp", "the setting loop_sums is off"),
-        (Settings(wide_moves=False), "register_sums", "the setting wide_moves is off"),
+        (Settings(async_copies=False), "register_sums", "the setting async_copies is off"),
     ],
 )
 def test_settings_decide_the_state(settings: Settings, state: str, reason: str) -> None:
@@ -215,7 +215,7 @@ def test_settings_decide_the_state(settings: Settings, state: str, reason: str) 
     assert (loop.state, loop.stages, loop.reason) == (state, 1, reason)
     text = text_of(module, functions_with_sums(C), settings)
     assert ("_finish(" in text) is settings.loop_sums
-    assert ("wt_module::" in text) is settings.wide_moves
+    assert ("wt_module::" in text) is settings.async_copies
 
 
 def test_with_a_product_on_the_scalar_path_warp_keeps_loop_and_loads() -> None:

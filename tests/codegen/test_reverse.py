@@ -159,7 +159,7 @@ def test_settings() -> None:
     nodes = t.zeros(C), loop(*body())
     off = LoopTarget(obstacle="main_loop is 'two_buffers'")
     assert decided(*nodes, target=off).reverse == "main_loop is 'two_buffers'"
-    assert decided(*nodes, ahead=False).reverse == "the setting wide_moves is off"
+    assert decided(*nodes, ahead=False).reverse == "the setting async_copies is off"
     mma = LoopTarget(TARGET.variants, ("mma",), "main_loop is 'mma'", LoopChoice("mma"))
     assert ring_of(*nodes, target=mma).answer.instructions == ("mma_m16n8k16",)
 

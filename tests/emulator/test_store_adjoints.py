@@ -340,7 +340,7 @@ def test_gradients_are_those_of_warps_statements(machine: Machine, tmp_path: Pat
     outcomes = []
     for wide in (True, False):
         module = load(text, block_dim=64)
-        with warp_tiles.enabled(), warp_tiles.override(wide_moves=wide):
+        with warp_tiles.enabled(), warp_tiles.override(async_copies=wide):
             generated = generate(module, tmp_path / f"wide_{wide}", 90, 64)
         assert generated.source.count(CALL) == wide
         emulated = EmulatedKernels(machine, generated)

@@ -93,7 +93,7 @@ def test_only_loops_that_multiply_every_loaded_tile_are_pipelined(tmp_path: Path
 
 @pytest.mark.usefixtures("enabled")
 def test_the_setting_leaves_loads_to_warp(tmp_path: Path) -> None:
-    with settings.override(wide_moves=False):
+    with settings.override(async_copies=False):
         text = ptx_of(tmp_path, "float16", 90)
     assert not ASYNC.search(text)
     assert not VECTOR_ADD.search(text)

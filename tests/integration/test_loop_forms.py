@@ -87,9 +87,9 @@ def test_settings_are_reasons() -> None:
     with warp_tiles.override(loop_sums=False):
         (loop,) = loops_of(module)
     assert (loop.state, loop.reason) == ("as_warp", "the setting loop_sums is off")
-    with warp_tiles.override(wide_moves=False):
+    with warp_tiles.override(async_copies=False):
         (loop,) = loops_of(module)
-    assert (loop.state, loop.reason) == ("register_sums", "the setting wide_moves is off")
+    assert (loop.state, loop.reason) == ("register_sums", "the setting async_copies is off")
     with warp_tiles.override(provider="cublasdx"):
         (loop,) = loops_of(module)
     assert (loop.state, loop.reason) == (

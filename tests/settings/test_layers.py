@@ -111,7 +111,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "loop_sums": "0",
         "main_loop": "mma",
         "gemm_gradients": "always",
-        "wide_moves": "0",
+        "async_copies": "0",
         "policy": "fast",
         "background": "on",
         "record_paths": os.pathsep.join(("/a", "/b")),
@@ -138,7 +138,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "precompile_headers": False,
         "prefetch": False,
         "loop_sums": False,
-        "wide_moves": False,
+        "async_copies": False,
     }
     typed |= {"background": True, "nvtx": True, "record_paths": (Path("/a"), Path("/b")), "tune_budget_s": 2.5}
     assert found == {**values, **typed}

@@ -178,7 +178,7 @@ def _with_reverse(
     if function.label not in module.reversed:
         return decision
     if not ahead:
-        return replace(decision, reverse="the setting wide_moves is off")
+        return replace(decision, reverse="the setting async_copies is off")
     if len(decision.accumulations) < decision.products:
         return replace(decision, reverse=decision.reason)
     body = body_of(function, decision.loop, decision.accumulations)
@@ -271,7 +271,7 @@ def _pipeline(
     if obstacles:
         return None, [*obstacles, "the other products keep their sums in registers"]
     if not ahead:
-        return None, ["the setting wide_moves is off"]
+        return None, ["the setting async_copies is off"]
     pipeline = plan_pipeline(module, function, loop, accumulations)
     if not isinstance(pipeline, Pipeline):
         return None, [pipeline]

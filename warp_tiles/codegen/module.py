@@ -187,7 +187,7 @@ class GeneratedModule:
                 assert summed is not None
                 calls.declarations[f"{sums.symbol}_add"] = loop_declarations(summed, sums)
         emit_loops(macros, self.trace, decisions)
-        if settings.wide_moves and calls.callers:
+        if settings.async_copies and calls.callers:
             self._emit_moves(macros, decisions)
         if settings.loop_sums:
             sites = sites_without_replay(self.trace) & {site.index for site in complete}
@@ -200,7 +200,7 @@ class GeneratedModule:
             [calls.declarations[name] for name in sorted(calls.declarations)],
             calls.names,
             macros.definitions(self.trace.functions.values()),
-            header=bool(calls.callers) and settings.wide_moves,
+            header=bool(calls.callers) and settings.async_copies,
             staged=[text for decision in decisions for text in staged_types(decision)],
             reversed_loops=[text for decision in decisions for text in reversed_types(decision)],
             solvers=[calls.solvers[symbol] for symbol in sorted(calls.solvers)],
@@ -276,7 +276,7 @@ class GeneratedModule:
             return tuple(
                 decision
                 for function in self.trace.functions.values()
-                for decision in decide(self.trace, function, sums, ahead=settings.wide_moves, target=target)
+                for decision in decide(self.trace, function, sums, ahead=settings.async_copies, target=target)
             )
 
         target = self._loop_target(functions, settings, suffix)

@@ -122,7 +122,7 @@ class Settings:
     main_loop: str = _setting("auto", values.main_loop, affects="code")
     """The pipeline of loops of products ([loops](loops.md)): `auto`; `mma` uses stages and never `wgmma`;
     `two_buffers` uses no stages; or [fields](loops.md#fields) such as `wgmma,stages=3`."""
-    wide_moves: bool = _setting(True, values.flag, affects="code")
+    async_copies: bool = _setting(True, values.flag, affects="code", formerly="wide_moves")
     """Load tiles asynchronously in functions with products or solvers, and ahead of the product in loops. In modules
     with products or solvers, add gradients of loads as vectors."""
     policy: str = _setting("auto", values.choice(*POLICIES), affects="modules")

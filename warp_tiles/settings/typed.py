@@ -44,7 +44,7 @@ class Keywords(TypedDict, Generic[Removed], total=False):
     loop_sums: bool | Removed
     gemm_gradients: Literal["auto", "always", "off"] | Removed
     main_loop: str | Removed
-    wide_moves: bool | Removed
+    async_copies: bool | Removed
     policy: Literal["off", "scalar", "fast", "auto", "max", "locked"] | Removed
     background: bool | Removed
     record_paths: Sequence[Folder] | Removed
