@@ -14,7 +14,7 @@ from warp_tiles.errors import ToolchainError
 from warp_tiles.settings import Settings
 
 CHANGES = (
-    {"loop_sums": False},
+    {"register_accumulators": False},
     {"async_copies": False},
     {"main_loop": "mma"},
     {"mathdx_opt_out": "own"},

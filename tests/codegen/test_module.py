@@ -205,7 +205,7 @@ def test_a_pipelined_loop_is_written_with_its_declarations() -> None:
 @pytest.mark.parametrize(
     ("settings", "state", "reason"),
     [
-        (Settings(loop_sums=False), "as_warp", "the setting loop_sums is off"),
+        (Settings(register_accumulators=False), "as_warp", "the setting register_accumulators is off"),
         (Settings(async_copies=False), "register_sums", "the setting async_copies is off"),
     ],
 )
@@ -214,7 +214,7 @@ def test_settings_decide_the_state(settings: Settings, state: str, reason: str) 
     (loop, _) = module.loops(functions_with_sums(C), settings)
     assert (loop.state, loop.stages, loop.reason) == (state, 1, reason)
     text = text_of(module, functions_with_sums(C), settings)
-    assert ("_finish(" in text) is settings.loop_sums
+    assert ("_finish(" in text) is settings.register_accumulators
     assert ("wt_module::" in text) is settings.async_copies
 
 
@@ -253,7 +253,7 @@ def test_the_reverse_pass_does_not_repeat_a_product_that_nothing_reads() -> None
     (operation,) = (one for one in module.trace.functions["k"].operations() if one.product)
     name = f"WT_REPLAY_{operation.hook}"
     assert macros(text_of(module, functions_with_sums(C)))[name] == "WP_TILE_SYNC();"
-    assert macros(text_of(module, functions_with_sums(C), Settings(loop_sums=False)))[name] == "__VA_ARGS__"
+    assert macros(text_of(module, functions_with_sums(C), Settings(register_accumulators=False)))[name] == "__VA_ARGS__"
     assert macros(text_of(module, {}))[name] == "__VA_ARGS__"
 
 

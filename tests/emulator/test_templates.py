@@ -20,7 +20,7 @@ from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import DTYPE_BYTES, DType, GemmVariant, Operand, Precision
 from warp_tiles.heuristics.choose import choose, fma_candidates, mma_candidates
 from warp_tiles.heuristics.limits import check, instructions, transposed
-from warp_tiles.providers.mma import loop_sums
+from warp_tiles.providers.mma import register_accumulators
 
 pytestmark = pytest.mark.slow
 
@@ -165,7 +165,7 @@ class Drawn:
     def case(self) -> Case:
         """The case with its configuration. It is a loop only if registers hold the sums."""
         config = final_config(self.variant, self.change)
-        if self.loop and loop_sums(self.variant, self.variant.symbol, config):
+        if self.loop and register_accumulators(self.variant, self.variant.symbol, config):
             return Case(self.variant, config, self.loop, 1.0, self.seed, self.loop)
         return Case(self.variant, config, self.alpha, self.beta, self.seed)
 

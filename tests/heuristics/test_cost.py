@@ -54,7 +54,7 @@ class Expected:
 
     config: TileConfig
     cycles: float
-    loop_sums: int
+    register_accumulators: int
 
 
 CASES = {
@@ -116,7 +116,7 @@ def test_configuration_and_estimate(name: str) -> None:
     assert found == expected.config
     view = transposed(variant) if found.transposed else variant
     assert cost(view, found) == pytest.approx(expected.cycles, abs=0.1)
-    assert sums_per_thread(variant, found) == expected.loop_sums
+    assert sums_per_thread(variant, found) == expected.register_accumulators
 
 
 def test_a_slice_of_k_has_at_least_32_elements() -> None:

@@ -84,9 +84,9 @@ def test_the_plan_as_json() -> None:
 
 def test_settings_are_reasons() -> None:
     module = load(SPELLINGS["bounds from a shape"].text)
-    with warp_tiles.override(loop_sums=False):
+    with warp_tiles.override(register_accumulators=False):
         (loop,) = loops_of(module)
-    assert (loop.state, loop.reason) == ("as_warp", "the setting loop_sums is off")
+    assert (loop.state, loop.reason) == ("as_warp", "the setting register_accumulators is off")
     with warp_tiles.override(async_copies=False):
         (loop,) = loops_of(module)
     assert (loop.state, loop.reason) == ("register_sums", "the setting async_copies is off")

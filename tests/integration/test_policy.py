@@ -279,8 +279,10 @@ def test_no_other_policy_tunes(policy: str, cold: Path, tmp_path: Path, monkeypa
 def test_settings_that_change_during_a_load_take_effect(
     cold: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WARP_TILES_LOOP_SUMS", "1")
-    monkeypatch.setattr(engine(), "tune_missing", lambda *_: monkeypatch.setenv("WARP_TILES_LOOP_SUMS", "0"))
+    monkeypatch.setenv("WARP_TILES_REGISTER_ACCUMULATORS", "1")
+    monkeypatch.setattr(
+        engine(), "tune_missing", lambda *_: monkeypatch.setenv("WARP_TILES_REGISTER_ACCUMULATORS", "0")
+    )
     module = load(gemm(), enable_backward=False)
     with warp_tiles.override(policy="max"):
         loaded = stand_in.load(module.__name__)

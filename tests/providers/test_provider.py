@@ -114,7 +114,7 @@ def test_every_field_of_the_tile_configuration_is_in_the_key(
     field: str, installation: FakeInstallation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tile_limits, "check", lambda variant, config: None)  # it need not be buildable
-    monkeypatch.setattr(mma, "loop_sums", lambda variant, symbol, config: None)
+    monkeypatch.setattr(mma, "register_accumulators", lambda variant, symbol, config: None)
     value = getattr(FMA, field)
     other = {str: "mma_m16n8k8", bool: not value, int: 2 * value}[type(value)]
     changed = replace(FMA, **{field: other})

@@ -12,7 +12,7 @@ from warp_tiles.gemm.tile_config import TileConfig
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.heuristics.choose import choose
 from warp_tiles.providers.cublasdx import promised, source_text
-from warp_tiles.providers.mma import config_struct, loop_sums, problem_struct, translation_unit
+from warp_tiles.providers.mma import config_struct, register_accumulators, problem_struct, translation_unit
 from warp_tiles.providers.own import unique_name
 from warp_tiles.toolchain.sources import kernels_folder
 
@@ -150,8 +150,8 @@ def test_the_templates_use_every_field_of_the_structs() -> None:
 
 def test_only_sums_of_at_least_32_bits_stay_in_registers_over_a_loop() -> None:
     single, half = variant_of(32, "float32", 64), variant_of(32, "float16", 64)
-    assert loop_sums(single, single.symbol, choose(single)) is not None
-    assert loop_sums(half, half.symbol, choose(half)) is None, "each product would be rounded to C"
+    assert register_accumulators(single, single.symbol, choose(single)) is not None
+    assert register_accumulators(half, half.symbol, choose(half)) is None, "each product would be rounded to C"
     assert "_add(" not in translation_unit(half, choose(half))
 
 

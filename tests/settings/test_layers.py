@@ -108,7 +108,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "progress": "off",
         "precompile_headers": "0",
         "prefetch": "0",
-        "loop_sums": "0",
+        "register_accumulators": "0",
         "main_loop": "mma",
         "gemm_gradients": "always",
         "async_copies": "0",
@@ -137,7 +137,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "jobs": 3,
         "precompile_headers": False,
         "prefetch": False,
-        "loop_sums": False,
+        "register_accumulators": False,
         "async_copies": False,
     }
     typed |= {"background": True, "nvtx": True, "record_paths": (Path("/a"), Path("/b")), "tune_budget_s": 2.5}
@@ -173,7 +173,7 @@ SAMPLES: dict[str, list[Any]] = {
     "precompile_headers": [True, False],
     "prefetch": [True, False],
     "progress": ["auto", "on", "off"],
-    "loop_sums": [True, False],
+    "register_accumulators": [True, False],
     "main_loop": ["auto", "mma", "two_buffers", "wgmma,stages=3,in_flight=0"],
     "gemm_gradients": ["auto", "always", "off"],
     "policy": list(POLICIES),

@@ -189,7 +189,7 @@ class GeneratedModule:
         emit_loops(macros, self.trace, decisions)
         if settings.async_copies and calls.callers:
             self._emit_moves(macros, decisions)
-        if settings.loop_sums:
+        if settings.register_accumulators:
             sites = sites_without_replay(self.trace) & {site.index for site in complete}
             for function in self.trace.functions.values():
                 skip_replays(macros, function, sites)
@@ -265,8 +265,8 @@ class GeneratedModule:
     ) -> tuple[LoopDecision, ...]:
         sums: dict[int, LoopSums | str] = {}
         for site in self._product_sites():
-            if not settings.loop_sums:
-                sums[site.index] = "the setting loop_sums is off"
+            if not settings.register_accumulators:
+                sums[site.index] = "the setting register_accumulators is off"
             elif self._is_complete(site, functions) and Role.FORWARD in site.variants:
                 sums[site.index] = functions[site.variants[Role.FORWARD]].sums
             else:
@@ -292,8 +292,8 @@ class GeneratedModule:
 
     def _loop_target(self, functions: Mapping[Variant, DeviceFunction], settings: Settings, suffix: bool) -> LoopTarget:
         """What the loops of the module may use."""
-        if not settings.loop_sums:
-            return LoopTarget(obstacle="the setting loop_sums is off")
+        if not settings.register_accumulators:
+            return LoopTarget(obstacle="the setting register_accumulators is off")
         choice = LoopChoice.parse(settings.main_loop)
         if choice.family == "two_buffers":
             return LoopTarget(obstacle=f"{settings.named('main_loop')} is 'two_buffers'")

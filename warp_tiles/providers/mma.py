@@ -83,7 +83,7 @@ extern "C" __device__ void {variant.symbol}(void* alpha, void* a, void* b, void*
 
 
 def _loop_functions(variant: GemmVariant, config: TileConfig, unique: str) -> str:
-    if loop_sums(variant, variant.symbol, config) is None:
+    if register_accumulators(variant, variant.symbol, config) is None:
         return ""
     # must be inlined: only then does the compiler keep the sums, an array of the caller, in registers
     return f"""
@@ -99,7 +99,7 @@ extern "C" __device__ __attribute__((always_inline)) void {variant.symbol}_finis
 """
 
 
-def loop_sums(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums | None:
+def register_accumulators(variant: GemmVariant, symbol: str, config: TileConfig) -> LoopSums | None:
     """The sums that a loop keeps in registers; None if C would round them or registers cannot hold them."""
     from warp_tiles.codegen.loops import LoopSums
     from warp_tiles.heuristics import limits as tile_limits
@@ -128,7 +128,7 @@ def device_function(variant: Variant, symbol: str, provider: str, config: Config
         return DeviceFunction(symbol, "a solver function has no sums")
     if not isinstance(config, TileConfig):
         return DeviceFunction(symbol, f"the provider {provider} has no functions that keep sums in registers")
-    if (sums := loop_sums(variant, symbol, config)) is not None:
+    if (sums := register_accumulators(variant, symbol, config)) is not None:
         return DeviceFunction(symbol, sums, own=True)
     if DTYPE_BYTES[variant.c.dtype] < 4:
         return DeviceFunction(symbol, f"C is {variant.c.dtype}, to which each product is rounded")

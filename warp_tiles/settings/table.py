@@ -113,7 +113,7 @@ class Settings:
     side](policy.md#modules-side-by-side)."""
     progress: str = _setting("auto", values.choice("auto", "on", "off"))
     """Progress bar: `auto` (on a terminal), `on`, `off`."""
-    loop_sums: bool = _setting(True, values.flag, affects="code")
+    register_accumulators: bool = _setting(True, values.flag, affects="code", formerly="loop_sums")
     """Keep the sums of a loop of products in registers and write C after the loop ([what that
     changes](numerics.md))."""
     gemm_gradients: str = _setting("auto", values.choice("auto", "always", "off"), formerly="whole_gradients")

@@ -41,7 +41,7 @@ class Keywords(TypedDict, Generic[Removed], total=False):
     precompile_headers: bool | Removed
     prefetch: bool | Removed
     progress: Literal["auto", "on", "off"] | Removed
-    loop_sums: bool | Removed
+    register_accumulators: bool | Removed
     gemm_gradients: Literal["auto", "always", "off"] | Removed
     main_loop: str | Removed
     async_copies: bool | Removed

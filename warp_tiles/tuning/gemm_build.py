@@ -13,7 +13,7 @@ from warp_tiles.errors import BuildError, RefusedWorkerError, WarpTilesError, Wo
 from warp_tiles.gemm.variant import GemmVariant
 from warp_tiles.providers import CublasdxProvider, MmaProvider
 from warp_tiles.providers.base import Built, ProviderContext
-from warp_tiles.providers.mma import loop_sums
+from warp_tiles.providers.mma import register_accumulators
 from warp_tiles.toolchain.store import ToolchainStore
 from warp_tiles.tuning.gemm_bench import compile_request, link_request
 from warp_tiles.tuning.gemm_space import tile_config_of
@@ -68,7 +68,7 @@ def build(context: TuningContext, variant: GemmVariant, config: Config) -> Bench
     """
     tile_config = tile_config_of(config)
     built = _built(context, variant, config)
-    sums = loop_sums(variant, built.symbol, tile_config) if tile_config else None
+    sums = register_accumulators(variant, built.symbol, tile_config) if tile_config else None
     own_templates = tile_config is not None
     main = result_of(context.pool.submit(compile_request(variant, built.symbol, sums)))
     linked = context.pool.submit(link_request(variant, (main.payload, built.payload), own_templates))
