@@ -94,13 +94,13 @@ ROWS = (
     *(Row("float16", size, *tile, "auto") for size in (2048, 8192) for tile in TILES[:2]),
     *(Row("bfloat16", size, *TILES[0], "auto") for size in (4096, 8192)),
     *(Row("float16", 4096, *tile, "mma") for tile in (*TILES[:4], SMALL)),
-    *(Row("float16", 4096, *tile, "two_buffers") for tile in (SMALL, TILES[3])),
+    *(Row("float16", 4096, *tile, "double_buffered") for tile in (SMALL, TILES[3])),
     *(Row("tf32", 4096, *tile, "auto", columns) for tile in TF32_TILES for columns in (False, True)),
-    *(Row("tf32", 4096, *tile, main_loop) for tile in TF32_TILES[3:] for main_loop in ("mma", "two_buffers")),
-    *(Row("float64", 4096, *tile, main_loop) for tile in F64_TILES for main_loop in ("auto", "two_buffers")),
+    *(Row("tf32", 4096, *tile, main_loop) for tile in TF32_TILES[3:] for main_loop in ("mma", "double_buffered")),
+    *(Row("float64", 4096, *tile, main_loop) for tile in F64_TILES for main_loop in ("auto", "double_buffered")),
     *(Row("float32", 4096, *tile, "auto", columns) for tile in F32_TILES for columns in (False, True)),
-    *(Row("float32", 4096, *tile, "two_buffers") for tile in F32_TILES[1:]),
-    *(Row("float32", 4096, *tile, "two_buffers", True) for tile in F32_TILES[2:]),
+    *(Row("float32", 4096, *tile, "double_buffered") for tile in F32_TILES[1:]),
+    *(Row("float32", 4096, *tile, "double_buffered", True) for tile in F32_TILES[2:]),
     *(Row(dtype, 4096, *tile, "auto", c_added=True) for dtype, tile in C_ADDED),
 )
 

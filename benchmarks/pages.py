@@ -287,11 +287,12 @@ def loops() -> dict[str, str]:
         kind, size, tile, step, threads = size_of(found["name"])
         columns = "; columns of B contiguous" if found["name"].endswith("B columns") else ""
         chosen = re.search(r"threads, (\w+)", found["name"])[1]  # type: ignore[index]
+        chosen = {"two_buffers": "double_buffered"}.get(chosen, chosen)  # results of before the rename
         transposed = kind == "tf32" and chosen == "auto" and not columns
         used = {
             "auto": {"fp16": "`wgmma`", "bf16": "`wgmma`", "tf32": "`wgmma`", "fp64": "`mma_m16n8k8`", "fp32": "`fma`"},
             "mma": {"fp16": "`mma_m16n8k16` (`main_loop=mma`)", "tf32": "`mma_m16n8k8` (`main_loop=mma`)"},
-            "two_buffers": dict.fromkeys(TYPES, "double buffers (`main_loop=two_buffers`)"),
+            "double_buffered": dict.fromkeys(TYPES, "double buffers (`main_loop=double_buffered`)"),
         }[chosen][kind] + (", B through registers" if transposed else "")
         return [f"{kind}, {size}", f"{tile}, {step}, {threads}{columns}", used, f"{found['tflops']['tiles']:.0f}",
                 f"{found['to_cublas']:.2f}"]  # fmt: skip

@@ -3,8 +3,8 @@
     python benchmarks/reverse_loops.py --json benchmarks/results/reverse_loops.json
 
 A row is a loop over K of square matrices with a bias and a rounding store, so that its gradients are no products of
-whole arrays. "before" is the same kernel with `main_loop=two_buffers`, whose reverse pass calls the products' adjoint
-functions in each iteration. cuBLAS computes the two gradients of a plain product through torch. Launches of all
+whole arrays. "before" is the same kernel with `main_loop=double_buffered`, whose reverse pass calls the products'
+adjoint functions in each iteration. cuBLAS computes the two gradients of a plain product through torch. Launches of all
 alternate. Times are medians by CUDA events, of the GPU alone (benchmarks/loops.py). The gradients are compared with
 float64, relative to their largest element.
 """
@@ -100,7 +100,7 @@ def measure(torch: Any, row: Row) -> dict[str, Any]:
     inputs = [wp.from_torch(x, requires_grad=False) for x in (a, b, bias, c)]
     gradients = [wp.from_torch(x, requires_grad=False) for x in (of_a, of_b, of_bias, of_c)]
     launches = {}
-    for name, main_loop in (("stages", "auto"), ("before", "two_buffers")):
+    for name, main_loop in (("stages", "auto"), ("before", "double_buffered")):
         with warp_tiles.override(main_loop=main_loop):
             kernel = load(row.source, block_dim=row.threads).layer
             launches[name] = wp.launch(

@@ -224,7 +224,7 @@ def test_the_record_of_clients_loses_no_run(tmp_path: Path) -> None:
 def test_measured_reverse_passes_have_stages(row: reverse_loops.Row) -> None:
     module = load(row.source, block_dim=row.threads).layer.module
     with warp_tiles.enabled():
-        for main_loop, text in (("auto", "from stages"), ("two_buffers", "no stages: ")):
+        for main_loop, text in (("auto", "from stages"), ("double_buffered", "no stages: ")):
             with warp_tiles.override(main_loop=main_loop):
                 (loop,) = warp_tiles.plan(module, arch=90, block_dim=row.threads).loops
             assert text in loop.reverse

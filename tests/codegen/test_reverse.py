@@ -157,8 +157,8 @@ def test_an_adjoint_before_the_loop_reads_c() -> None:
 
 def test_settings() -> None:
     nodes = t.zeros(C), loop(*body())
-    off = LoopTarget(obstacle="main_loop is 'two_buffers'")
-    assert decided(*nodes, target=off).reverse == "main_loop is 'two_buffers'"
+    off = LoopTarget(obstacle="main_loop is 'double_buffered'")
+    assert decided(*nodes, target=off).reverse == "main_loop is 'double_buffered'"
     assert decided(*nodes, ahead=False).reverse == "the setting async_copies is off"
     mma = LoopTarget(TARGET.variants, ("mma",), "main_loop is 'mma'", LoopChoice("mma"))
     assert ring_of(*nodes, target=mma).answer.instructions == ("mma_m16n8k16",)

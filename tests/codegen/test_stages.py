@@ -292,5 +292,5 @@ def test_sums_over_an_outer_loop_are_an_obstacle() -> None:
 
 
 def test_a_setting_is_a_reason() -> None:
-    target = LoopTarget(obstacle="the setting main_loop is 'two_buffers'")
-    assert obstacle(decided(t.zeros(C), t.loop(*body()), target=target)) == "the setting main_loop is 'two_buffers'"
+    target = LoopTarget(obstacle="the setting main_loop is 'double_buffered'")
+    assert obstacle(decided(t.zeros(C), t.loop(*body()), target=target)) == "the setting main_loop is 'double_buffered'"

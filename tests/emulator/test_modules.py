@@ -101,7 +101,7 @@ def build(
 
 @pytest.fixture(scope="module", params=[64, 128])
 def kernels(request: pytest.FixtureRequest, machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    return build(machine, tmp_path_factory.mktemp("generated"), request.param, main_loop="two_buffers")
+    return build(machine, tmp_path_factory.mktemp("generated"), request.param, main_loop="double_buffered")
 
 
 def integers(seed: int, *shape: int, dtype: str = "float32", largest: int = 3) -> Values:
@@ -283,9 +283,13 @@ MUTANTS = {
 
 @pytest.fixture(scope="module")
 def correct(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
-    with warp_tiles.override(main_loop="two_buffers"):  # the faults of stages have tests of their own
+    with warp_tiles.override(main_loop="double_buffered"):  # the faults of stages have tests of their own
         return build(
-            machine, tmp_path_factory.mktemp("correct"), 64, loop("float32", "loop") + COPYING, main_loop="two_buffers"
+            machine,
+            tmp_path_factory.mktemp("correct"),
+            64,
+            loop("float32", "loop") + COPYING,
+            main_loop="double_buffered",
         )
 
 

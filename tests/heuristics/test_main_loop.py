@@ -283,7 +283,7 @@ def test_a_choice_is_read_from_text_and_back(text: str, expected: LoopChoice) ->
         ("warps_m=-1", "'warps_m=-1' is unknown"),
         ("per_barrier=3", "'per_barrier=3' is unknown"),
         ("mma,wgmma", "family is given twice"),
-        ("two_buffers,stages=3", "double buffers have no other fields"),
+        ("double_buffered,stages=3", "double buffers have no other fields"),
     ],
 )
 def test_a_bad_choice_is_named(text: str, message: str) -> None:

@@ -88,4 +88,4 @@ def test_how_tiles_are_loaded(dtype: str, precision: str, b_transposed: bool, lo
     case = Case(128, 128, 16, 512, 512, 512, b_transposed=b_transposed)
     (case,) = with_type({"": case}, dtype, precision).values()
     assert planned(case, 90, 256).loads.endswith(loads)
-    assert planned(case, 90, 256, "two_buffers").loads == ""
+    assert planned(case, 90, 256, "double_buffered").loads == ""

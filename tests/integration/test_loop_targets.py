@@ -110,14 +110,14 @@ def test_wgmma_is_not_replaced(arch: int, linker: str) -> None:
     assert "is 'wgmma', and wgmma needs a cubin for sm_90a that is linked here" in loop.reason
 
 
-@pytest.mark.parametrize("main_loop", ["auto", "mma", "two_buffers"])
+@pytest.mark.parametrize("main_loop", ["auto", "mma", "double_buffered"])
 def test_shared_memory_covers_the_stages(tmp_path: Path, main_loop: str) -> None:
     with warp_tiles.override(main_loop=main_loop):
         compile_module(loop_module(), tmp_path, 90)
     (meta,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.meta"))
     (size,) = (size for name, size in meta.items() if name.endswith("forward_smem_bytes"))
     tiles = 4 * 64 * 64 + 2 * 2 * 64 * 32
-    assert size == {"two_buffers": tiles}.get(main_loop, 4 * 2 * 2 * 64 * 32 + 1024)
+    assert size == {"double_buffered": tiles}.get(main_loop, 4 * 2 * 2 * 64 * 32 + 1024)
 
 
 def test_ptx_has_mma_for_any_gpu_from_sm_90_on(tmp_path: Path) -> None:

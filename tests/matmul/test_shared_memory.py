@@ -63,7 +63,7 @@ def test_a_kernel_needs_no_more_than_there_is(name: str, arch: int, main_loop: s
             main_loop=LoopChoice.parse(main_loop),
         )
     )
-    with warp_tiles.override(main_loop="two_buffers"):
+    with warp_tiles.override(main_loop="double_buffered"):
         warp_tiles.plan(kernel, arch=arch, block_dim=config.threads)
         tiles = kernel.adj.get_total_required_shared()
     assert tiles <= shared_bytes(problem, config) <= multiprocessor(arch).block_shared_bytes

@@ -174,7 +174,7 @@ SAMPLES: dict[str, list[Any]] = {
     "prefetch": [True, False],
     "progress": ["auto", "on", "off"],
     "register_accumulators": [True, False],
-    "main_loop": ["auto", "mma", "two_buffers", "wgmma,stages=3,in_flight=0"],
+    "main_loop": ["auto", "mma", "double_buffered", "wgmma,stages=3,in_flight=0"],
     "gemm_gradients": ["auto", "always", "off"],
     "policy": list(POLICIES),
     "background": [True, False],

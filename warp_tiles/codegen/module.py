@@ -295,8 +295,8 @@ class GeneratedModule:
         if not settings.register_accumulators:
             return LoopTarget(obstacle="the setting register_accumulators is off")
         choice = LoopChoice.parse(settings.main_loop)
-        if choice.family == "two_buffers":
-            return LoopTarget(obstacle=f"{settings.named('main_loop')} is 'two_buffers'")
+        if choice.family == "double_buffered":
+            return LoopTarget(obstacle=f"{settings.named('main_loop')} is 'double_buffered'")
         variants = {
             site.index: product
             for site in self._product_sites()

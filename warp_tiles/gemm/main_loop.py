@@ -28,14 +28,14 @@ class LoopChoice:
     """What the setting ``main_loop`` fixes of a loop's pipeline. The chooser decides about each field that is None.
 
     Attributes:
-        family: The instructions of staged products, or ``two_buffers`` for double buffers in place of stages.
+        family: The instructions of staged products, or ``double_buffered`` for double buffers in place of stages.
         stages, in_flight, per_barrier: Those of :class:`MainLoop`. Only ``wgmma`` has products in flight.
         warps_m: That of :class:`StagedProduct`.
         blocks: Resident blocks of a multiprocessor for which the stages leave room, if they fit. A launch with few
             blocks wants a small number, because more stages hide the latency of loads that no other block hides.
     """
 
-    family: Literal["wgmma", "mma", "two_buffers"] | None = None
+    family: Literal["wgmma", "mma", "double_buffered"] | None = None
     stages: int | None = None
     in_flight: int | None = None
     per_barrier: int | None = None
@@ -56,13 +56,13 @@ class LoopChoice:
                 name, value = "family", name
             if name in fields:
                 raise ValueError(f"{name} is given twice")
-            if name == "family" and value in ("auto", "wgmma", "mma", "two_buffers"):
+            if name == "family" and value in ("auto", "wgmma", "mma", "double_buffered"):
                 fields[name] = None if value == "auto" else value
             elif name in _FIELDS and value.isdecimal() and int(value) in _FIELDS[name]:
                 fields[name] = int(value)
             else:
                 raise ValueError(f"{part.strip()!r} is unknown")
-        if fields.get("family") == "two_buffers" and len(fields) > 1:
+        if fields.get("family") == "double_buffered" and len(fields) > 1:
             raise ValueError("double buffers have no other fields")
         return LoopChoice(**fields)
 

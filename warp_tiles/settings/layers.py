@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warp_tiles.errors import SettingError
-from warp_tiles.settings import project_file
-from warp_tiles.settings.table import (
-    COMMAND_LINE, ENVIRONMENT, FORMER, OPTION_PREFIX, PREFIX, SETTINGS, Settings, warn_of_old_name,
-)  # fmt: skip
+from warp_tiles.settings import project_file, values
+from warp_tiles.settings.table import COMMAND_LINE, ENVIRONMENT, FORMER, OPTION_PREFIX, PREFIX, SETTINGS, Settings
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Unpack
@@ -74,7 +72,7 @@ def _parsed(
     for spelled, value in given.items():
         today = spell(name := names[spelled])
         if spelled != today:
-            warn_of_old_name(label(spelled), today)
+            values.warn_of_old_name(label(spelled), today)
         if (spelled == today or today not in given) and not (value is None and skip_none):
             found[name] = SETTINGS[name].parse(label(spelled), value)
     return found

@@ -16,13 +16,11 @@ from warp_tiles.errors import SettingError
 from warp_tiles.settings import project_file, values
 from warp_tiles.settings.policy import POLICIES, PROVIDER_ORDER, Policy
 from warp_tiles.util.urls import without_password
-from warp_tiles.util.warn import WarnedTexts, warn
 
 PREFIX = "WARP_TILES_"
 OPTION_PREFIX = "warp_tiles_"  # for wp.set_module_options()
 DEFAULT = "default"  # the layer below all others
 COMMAND_LINE = "command line"
-_warned = WarnedTexts()
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ class Settings:
     products](loops.md#gradients): `auto` for large arrays, `always`, or `off`."""
     main_loop: str = _setting("auto", values.main_loop, affects="code")
     """The pipeline of loops of products ([loops](loops.md)): `auto`; `mma` uses stages and never `wgmma`;
-    `two_buffers` uses no stages; or [fields](loops.md#fields) such as `wgmma,stages=3`."""
+    `double_buffered` uses no stages; or [fields](loops.md#fields) such as `wgmma,stages=3`."""
     async_copies: bool = _setting(True, values.flag, affects="code", formerly="wide_moves")
     """Load tiles asynchronously in functions with products or solvers, and ahead of the product in loops. In modules
     with products or solvers, add gradients of loads as vectors."""
@@ -149,7 +147,7 @@ class Settings:
         def __getattr__(self, name: str) -> Any:
             if name not in FORMER:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            warn_of_old_name(name, FORMER[name])
+            values.warn_of_old_name(name, FORMER[name])
             return getattr(self, FORMER[name])
 
     def layer(self, name: str) -> str:
@@ -239,11 +237,6 @@ class Settings:
         found = {name: _json_value(getattr(self, name)) for name in SETTINGS}
         found["remote"] = without_password(self.remote)
         return {name: {"value": value, "layer": self.layer(name)} for name, value in found.items()}
-
-
-def warn_of_old_name(old: str, new: str) -> None:
-    """Warn once of a name or value that the next release no longer reads."""
-    warn(f"{old} is now called {new}; the next release no longer reads the old name", _warned)
 
 
 def _absolute(path: Path) -> Path:

@@ -17,13 +17,20 @@ from typing import Any, SupportsFloat
 from warp_tiles.errors import SettingError
 from warp_tiles.gemm.main_loop import LoopChoice
 from warp_tiles.util.urls import checked_url
+from warp_tiles.util.warn import WarnedTexts, warn
 
 #: The largest number of parallel compiler processes; a larger setting means this one.
 MAX_JOBS = 1024
 _MAX_DIGITS = 18
 _PUBLIC_KEY = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
+_warned = WarnedTexts()
 _FLAGS = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False, "": False}
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def warn_of_old_name(old: str, new: str) -> None:
+    """Warn once of a name or value that the next release no longer reads."""
+    warn(f"{old} is now called {new}; the next release no longer reads the old name", _warned)
 
 
 def _refused(name: str, value: Any, remedy: str, reason: str = "") -> SettingError:
@@ -47,11 +54,14 @@ def choice(*valid: str) -> Callable[[str, Any], str]:
 
 def main_loop(name: str, value: Any) -> str:
     """A choice of a loop's pipeline (:class:`warp_tiles.gemm.main_loop.LoopChoice`), as text."""
+    if value == "two_buffers":
+        value = "double_buffered"
+        warn_of_old_name(f"the value 'two_buffers' of {name}", repr(value))
     try:
         LoopChoice.parse(str(value))
     except ValueError as error:
         remedy = (
-            "give 'auto', 'wgmma', 'mma' or 'two_buffers', or fields with commas between, e.g. "
+            "give 'auto', 'wgmma', 'mma' or 'double_buffered', or fields with commas between, e.g. "
             "'wgmma,stages=3,in_flight=0,warps_m=2'"
         )
         raise _refused(name, value, remedy, f": {error}") from error
