@@ -35,7 +35,7 @@ CUBINS = {
     "staged float64 default common": (90,),
     "store adjoint rounded": (80,),
     "product 32x32x32 float32 64 threads": (90,),
-    "form, {'main_loop': 'two_buffers'}": (90,),
+    "form, {'main_loop': 'double_buffered'}": (90,),
 }
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -77,7 +77,7 @@ def _loop_forms() -> Iterator[Case]:
         half = loop_forms.in_half(loop_forms.FORMS[name].text)
         yield _of_text(f"half form {name}", half, 128)
     common = loop_forms.FORMS["bounds from a shape"].text
-    for settings in ({"loop_sums": False}, {"wide_moves": False}, {"main_loop": "two_buffers"}, {"linker": "warp"}):
+    for settings in ({"register_accumulators": False}, {"async_copies": False}, {"main_loop": "double_buffered"}, {"linker": "warp"}):
         yield _of_text(f"form, {settings}", common, 64, **settings)
 
 
@@ -97,7 +97,7 @@ def _staged() -> Iterator[Case]:
     for name, (case, threads) in others.items():
         yield _of_text(f"staged {name}", staged_cases.HEADER + case.text("staged", backward=True), threads)
     common = replace(staged_cases.FORMS["common"], dtype="float16")
-    for main_loop in ("mma", "stages=2", "two_buffers"):
+    for main_loop in ("mma", "stages=2", "double_buffered"):
         text = staged_cases.HEADER + common.text("staged", backward=True)
         yield _of_text(f"staged common, main_loop={main_loop}", text, 128, main_loop=main_loop)
 
