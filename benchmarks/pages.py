@@ -112,7 +112,6 @@ def compile_times() -> dict[str, str]:
     variants = at("compile_time", "variants.rows")
     startup, hit = at("compile_time", "startup"), at("compile_time", "hit")
     policies = at("policies", "rows")
-    swapped = policies["background, 48 threads, cold"]
     locked = policies["locked, LTO-IR cached by auto"]["seconds"] / policies["auto, cold"]["seconds"]
     clients = {client["title"]: client for client in at("clients", "clients").values()}
     newton, blocked = clients["Newton, Featherstone"], clients["example_tile_block_cholesky"]
@@ -158,10 +157,6 @@ def compile_times() -> dict[str, str]:
               "scalar path"],
              ["`auto`", "as `fast`, with the same work", f"{policies['auto, 48 threads, cold']['seconds']:.1f} s",
               "`cublasdx`"],
-             ["`auto` with `background`", "as `auto`",
-              f"{swapped['seconds']:.1f} s to the first launch; the slow build is in use "
-              f"{swapped['swapped_after_seconds']:.1f} s after the start, and the launch that loads it takes "
-              f"{1e3 * swapped['swap_seconds']:.0f} ms", "scalar path, then `cublasdx`"],
              ["`locked`, LTO-IR cached", f"{locked:.2f} of `auto`", "", ""],
              ["`max`", "as `auto`, and seconds of measurements per variant, once, on the GPU", "", ""]],
         ),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -19,36 +18,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.compile_time import ARCH, THREADS, machine, median_of
 from benchmarks.measure import Job, Kernel, build
-from benchmarks.processes import environment
 
 KERNEL = Kernel(64, 64, 64).source(None)
 ODD_THREADS = 48  # not a multiple of a warp, which mma does not support
 COLD = ("off", "scalar", "fast", "auto")
-
-_BACKGROUND = """
-import json, sys, time
-from pathlib import Path
-folder = Path(sys.argv[1])
-import warp as wp
-wp.config.log_level = wp.LOG_WARNING
-import warp_tiles
-from benchmarks.stand_in import stand_in
-sys.path.insert(0, str(folder))
-with stand_in(folder / "kernels") as device:
-    import odd_kernels
-    wp.get_module("odd_kernels").options["block_dim"] = 48
-    start = time.perf_counter()
-    warp_tiles.enable()
-    first = device.load("odd_kernels")
-    at_first = time.perf_counter() - start
-    while True:
-        begin = time.perf_counter()
-        if device.load("odd_kernels") is not first:
-            break
-        time.sleep(0.002)
-    end = time.perf_counter()
-print(json.dumps({"seconds": at_first, "swapped_after_seconds": end - start, "swap_seconds": end - begin}))
-"""
 
 
 def compiled(policy: str, threads: int, folder: Path, *, again: str = "") -> dict[str, Any]:
@@ -60,17 +33,6 @@ def compiled(policy: str, threads: int, folder: Path, *, again: str = "") -> dic
         job = Job((KERNEL,), True, ARCH, threads, str(folder / f"warp{number}"), str(folder / "tiles"), out, settings)
         result = build(job)
     return result
-
-
-def background(folder: Path) -> dict[str, Any]:
-    """Seconds until the first load of a module, until its builds are swapped in, and of the load that swaps them."""
-    (folder / "odd_kernels.py").write_text("import warp as wp\n" + KERNEL)
-    caches = {"WARP_CACHE_PATH": folder / "warp", "WARP_TILES_CACHE_DIR": folder / "tiles"}
-    environ = environment(**caches, WARP_TILES_BACKGROUND="1")
-    command = [sys.executable, "-c", _BACKGROUND, str(folder)]
-    run = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(run.stdout.strip().splitlines()[-1])
-    return {name: round(value, 3) for name, value in found.items()}
 
 
 def main() -> None:
@@ -96,8 +58,6 @@ def main() -> None:
                 note(f"{policy}, {ODD_THREADS} threads, cold", compiled(policy, ODD_THREADS, Path(folder)))
         with tempfile.TemporaryDirectory() as folder:
             note("locked, LTO-IR cached by auto", compiled("auto", THREADS, Path(folder), again="locked"))
-        with tempfile.TemporaryDirectory() as folder:
-            note(f"background, {ODD_THREADS} threads, cold", background(Path(folder)))
     rows = {name: {**median_of(found), "repeats": len(found)} for name, found in results.items()}
     if arguments.json:
         text = json.dumps({**machine(), "arch": ARCH, "threads": THREADS, "rows": rows}, indent=2)

@@ -121,7 +121,7 @@ class Bench:
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine, self.store, self.pool = engine, FakeStore(), FakePool()
         monkeypatch.setattr(module, "ToolchainStore", lambda root, folder, shared: self.store)
-        monkeypatch.setattr(engine.resources, "pool", lambda settings, low_priority=False: self.pool)
+        monkeypatch.setattr(engine.resources, "pool", lambda settings: self.pool)
 
     def refuse(self, *names: str) -> None:
         """Make the compiler reject sources."""

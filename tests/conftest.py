@@ -46,7 +46,6 @@ LONGEST_FIRST = (
     "tests/emulator/test_stages.py",
     "tests/integration/test_build_providers.py",
     "tests/tuning/test_example.py",
-    "tests/integration/test_background.py",
     "tests/integration/test_device_code.py",
     "tests/integration/test_loop_builds.py",
     "tests/integration/test_cli_plan_scripts.py",

@@ -166,9 +166,6 @@ def test_different_settings_have_different_resources(tmp_path: Path) -> None:
         with settings.override(cache_dir=tmp_path, jobs=1):
             one = engine.build_context(current())
             assert engine.build_context(current()).pool is one.pool
-            assert engine.build_context(current(), low_priority=True).pool is not one.pool, (
-                "a launch must not wait behind a background build"
-            )
             other = engine.build_context(current({"warp_tiles_jobs": 2, "warp_tiles_cache_max_bytes": "1MB"}))
             assert other.pool is one.pool, "override() beats a module's options"
             with settings.override(jobs=2):
@@ -177,13 +174,6 @@ def test_different_settings_have_different_resources(tmp_path: Path) -> None:
             assert (other.cache.max_bytes, one.cache.root) == (10**6, other.cache.root)
     finally:
         engine.close()
-
-
-def test_an_artifact_that_was_built_ahead_is_used_once(bench: Bench) -> None:
-    artifact = bench.build(ALIGNED)
-    bench.engine.keep([replace(artifact, payload=b"kept")], current())
-    assert bench.build(ALIGNED).payload == b"kept"
-    assert bench.build(ALIGNED).payload == artifact.payload
 
 
 @pytest.mark.parametrize(
@@ -253,13 +243,3 @@ def test_a_tiny_product_is_compiled_and_then_found(provider: str, tmp_path: Path
             assert artifact.payload.startswith(b"\xedCN\x7f")
             assert artifact.symbol == tiny.symbol
             assert len(artifact.payload) < 1_000_000
-
-
-def test_new_records_discard_what_was_built_ahead(bench: Bench) -> None:
-    """The kept artifact and the linked module may be those of another choice."""
-    kept = replace(bench.build(ALIGNED), payload=b"kept")
-    bench.engine.keep([kept], settings.current())
-    bench.engine.linked_ahead["module", 90, 64] = "digest", b"cubin"
-    bench.engine.records_changed()
-    assert bench.engine.linked_ahead == {}
-    assert bench.build(ALIGNED).payload != b"kept"

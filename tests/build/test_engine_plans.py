@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.bench import ALIGNED, Bench, libmathdx, mma
@@ -92,15 +90,6 @@ def test_a_plan_without_a_toolchain_has_another_provider(bench: Bench, available
     assert item.provider == ("libmathdx" if available else "scalar")
     assert "NVRTC was not found" in item.reason
     assert item.key == ""
-
-
-def test_the_fast_path_of_background_needs_no_toolchain(bench: Bench) -> None:
-    bench.store.error = ToolchainError("NVRTC was not found")
-    bare = plan_of(ALIGNED)
-    with pytest.raises(ToolchainError), settings.override(policy="fast"):
-        bench.engine.annotate(replace(bare, settings=settings.current()))
-    (item,) = bench.engine.annotate(replace(bare, settings=bare.settings.fast_path())).needed
-    assert item.provider == "scalar"
 
 
 def test_a_plan_for_a_forced_cublasdx_without_a_toolchain_raises(bench: Bench) -> None:

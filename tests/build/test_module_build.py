@@ -72,10 +72,8 @@ class FakeEngine:
     pool: FakePool = field(default_factory=FakePool)
     recorder: Recorder = field(default_factory=Recorder)
     started: list[GemmVariant] = field(default_factory=list)
-    linked_ahead: dict[object, tuple[str, bytes]] = field(default_factory=dict)
-    kept: list[Artifact] = field(default_factory=list)
 
-    def build_context(self, resolved: Settings, low_priority: bool = False) -> FakeEngine:
+    def build_context(self, resolved: Settings) -> FakeEngine:
         return self
 
     def compile_module(self, request: CompileRequest, module: ModuleSource, prefix: str) -> Future[Compiled]:
@@ -90,12 +88,7 @@ class FakeEngine:
     def try_toolchain(self) -> Toolchain | None:
         return self.found
 
-    def keep(self, artifacts: Any, resolved: Settings) -> None:
-        self.kept += artifacts
-
-    def start(
-        self, variants: Any, resolved: Settings, *, low_priority: bool = False
-    ) -> dict[GemmVariant, Future[Artifact]]:
+    def start(self, variants: Any, resolved: Settings) -> dict[GemmVariant, Future[Artifact]]:
         self.started += list(variants)
         return {variant: done(self.results.get(variant, artifact(variant))) for variant in self.started}
 

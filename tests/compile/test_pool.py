@@ -365,15 +365,3 @@ raise KeyboardInterrupt
     start = time.monotonic()
     subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
     assert time.monotonic() - start < 4
-
-
-@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="the platform has no process priorities")
-def test_low_priority_processes_have_a_higher_niceness() -> None:
-    with CompilerPool(1, low_priority=True) as low, CompilerPool(1) as usual:
-        priorities = []
-        for pool in (low, usual):
-            pool.submit(GOOD).result(60)
-            (process,) = pool._processes
-            assert process._process is not None
-            priorities.append(os.getpriority(os.PRIO_PROCESS, process._process.pid))
-    assert priorities[0] > priorities[1]

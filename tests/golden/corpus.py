@@ -77,7 +77,12 @@ def _loop_forms() -> Iterator[Case]:
         half = loop_forms.in_half(loop_forms.FORMS[name].text)
         yield _of_text(f"half form {name}", half, 128)
     common = loop_forms.FORMS["bounds from a shape"].text
-    for settings in ({"register_accumulators": False}, {"async_copies": False}, {"main_loop": "double_buffered"}, {"linker": "warp"}):
+    for settings in (
+        {"register_accumulators": False},
+        {"async_copies": False},
+        {"main_loop": "double_buffered"},
+        {"linker": "warp"},
+    ):
         yield _of_text(f"form, {settings}", common, 64, **settings)
 
 

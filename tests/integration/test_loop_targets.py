@@ -12,7 +12,6 @@ import warp as wp
 import warp_tiles
 from tests.integration.helpers import compile_module, load
 from tests.integration.test_loop_builds import KERNEL
-from warp_tiles._warp.reload import Reloads
 from warp_tiles.compile.compiler import LinkRequest
 
 pytestmark = pytest.mark.usefixtures("enabled")
@@ -73,17 +72,6 @@ def test_a_debug_build_has_mma(tmp_path: Path) -> None:
     _, record = compile_module(module, tmp_path, 90)
     assert (record["linker"], record["target"]) == ("warp", "sm_90")
     assert instruction_of(record, tmp_path) == "mma_m16n8k16"
-
-
-def test_a_build_in_the_background_knows_the_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    targets = []
-
-    def before_build(self: Reloads, module: Any, options: Any, bare: Any, plan: Any, prepare: Any) -> None:
-        targets.append(prepare(self._engine.annotate(bare)).plan.target)
-
-    monkeypatch.setattr(Reloads, "before_build", before_build)
-    compile_module(loop_module(), tmp_path, 90)
-    assert targets == ["sm_90a"]
 
 
 @pytest.mark.parametrize(

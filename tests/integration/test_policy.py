@@ -52,8 +52,6 @@ def test_policies_with_equal_providers_share_a_hash() -> None:
                 hashes[policy] = warp_hash(module)
         with warp_tiles.override(provider="scalar"):
             with_provider = warp_hash(module)
-        with warp_tiles.override(background=True):
-            assert warp_hash(module) == hashes["auto"]
     assert hashes["auto"] == hashes["max"] == hashes["locked"]
     assert hashes["off"] == original
     assert len({*hashes.values(), with_provider}) == 5
@@ -178,7 +176,7 @@ def test_a_module_has_its_own_cache_and_compilers(tmp_path: Path, monkeypatch: p
     with warp_tiles.enabled():
         _, record = compile_module(load(gemm(), enable_backward=False, **options), tmp_path / "out")
         assert record["lto_builds"] == 1
-        assert {jobs for jobs, _ in engine().resources._pools} == {1}
+        assert set(engine().resources._pools) == {1}
     assert (tmp_path / "own").is_dir()
 
 

@@ -333,15 +333,6 @@ def test_an_error_is_reported_by_the_launch(device: StandIn, monkeypatch: pytest
         device.load(module.__name__)
 
 
-def test_a_module_that_runs_on_the_fast_path_first_is_left_to_the_launch(device: StandIn) -> None:
-    module = load(gemm(decorator="@wp.kernel(enable_backward=False)"), block_dim=48)  # mma cannot serve 48 threads
-    with warp_tiles.override(background=True):
-        warp_tiles.prefetch(module, device=ALIAS)
-        wait_for_all()
-        assert not installed().reloads._attempted
-        assert not installed().reloads._early
-
-
 def test_loaded_modules_are_left_out(device: StandIn, compiler: Compiler) -> None:
     module = plain()
     first = device.load(module.__name__)

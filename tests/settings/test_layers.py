@@ -113,7 +113,6 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "gemm_gradients": "always",
         "async_copies": "0",
         "policy": "fast",
-        "background": "on",
         "record_paths": os.pathsep.join(("/a", "/b")),
         "record_driver_mismatch": "retune",
         "target_gpu": "NVIDIA H200",
@@ -140,7 +139,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "register_accumulators": False,
         "async_copies": False,
     }
-    typed |= {"background": True, "nvtx": True, "record_paths": (Path("/a"), Path("/b")), "tune_budget_s": 2.5}
+    typed |= {"nvtx": True, "record_paths": (Path("/a"), Path("/b")), "tune_budget_s": 2.5}
     assert found == {**values, **typed}
 
 
@@ -177,7 +176,6 @@ SAMPLES: dict[str, list[Any]] = {
     "main_loop": ["auto", "mma", "double_buffered", "wgmma,stages=3,in_flight=0"],
     "gemm_gradients": ["auto", "always", "off"],
     "policy": list(POLICIES),
-    "background": [True, False],
     "record_paths": ["/a", "/b"],
     "record_driver_mismatch": ["reuse", "retune"],
     "target_gpu": ["one GPU", "another"],

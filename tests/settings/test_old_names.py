@@ -94,3 +94,18 @@ def test_double_buffers_have_their_old_name_too() -> None:
     with pytest.warns(RuntimeWarning, match=r"'two_buffers' of the setting main_loop .* called 'double_buffered'"):
         configure(main_loop="two_buffers")
     assert current().main_loop == "double_buffered"
+
+
+@pytest.mark.parametrize("value", ["1", "0"])
+def test_a_setting_that_went_is_ignored_with_a_warning(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    assert set(table.REMOVED) == {"background"}
+    reason = r"has no effect any more: a launch waits for slow builds; the policy 'fast' has none"
+    with pytest.warns(RuntimeWarning, match=rf"the setting background \(configure\(\)\) {reason}"):
+        configure(background=value)
+    assert settings.configured() == {}
+    configure(background=None)
+    with pytest.warns(RuntimeWarning, match=f"module m: option warp_tiles_background {reason}"):
+        assert current({"warp_tiles_background": value}, "m") == settings.Settings()
+    monkeypatch.setenv("WARP_TILES_BACKGROUND", value)
+    with pytest.warns(RuntimeWarning, match=f"WARP_TILES_BACKGROUND {reason}"):
+        assert current() == settings.Settings()

@@ -35,7 +35,7 @@ def discard_hash(module: Any) -> None:
         setattr(module, name, known)
 
 
-def hash_again(module: Any, before: Callable[[], None] | None = None) -> bool:
+def hash_again(module: Any) -> bool:
     """Discards a module's hash unless another thread is loading the module. Its next use computes the hash again.
 
     A thread that begins to load the module needs the lock that this function holds. A thread that has already begun is
@@ -43,7 +43,6 @@ def hash_again(module: Any, before: Callable[[], None] | None = None) -> bool:
 
     Args:
         module: Warp's module.
-        before: Called under the lock, before the hash is discarded.
 
     Returns:
         False if another thread is loading the module.
@@ -51,8 +50,6 @@ def hash_again(module: Any, before: Callable[[], None] | None = None) -> bool:
     with find("codegen._codegen_lock"):
         if _loaded_elsewhere(module):
             return False
-        if before is not None:
-            before()
         discard_hash(module)
         return True
 

@@ -49,7 +49,6 @@ from warp_tiles.util.nvtx import marked
 if TYPE_CHECKING:
     from warp_tiles._warp.module_recorder import ModuleRecorder
     from warp_tiles.build.module_build import ModuleBuild
-    from warp_tiles.plan.planning import ModulePlan
 
 
 def _code_settings() -> tuple[object, ...]:
@@ -186,9 +185,7 @@ class Hooks:
         resolved = state.session.settings
         if resolved.policy == "off":
             return None
-        session = state.session
-        linked = (session.module, session.arch, session.block_dim) in self.engine.linked_ahead
-        if not self.reloads.is_planning and not linked:
+        if not self.reloads.is_planning:
             self.engine.start_compilers(resolved)
         return state.recorder
 
@@ -226,14 +223,11 @@ class Hooks:
         if bare.arch is not None:
             bare = dataclasses.replace(bare, loops_reason=self._tracer.obstacle)
 
-        def prepare(annotated: ModulePlan) -> ModuleBuild:
-            return ModuleBuild(self.engine, generated, with_loops(annotated, generated))
-
         with marked(bare.settings.nvtx, f"plan {bare.name}"):
             plan = with_loops(self.engine.annotate(bare), generated)
         reserve_shared(builder, state, reserved_bytes(plan, generated))
         plan = dataclasses.replace(plan, memory=tuple(kernel_memory(builder, state, plan)))
-        self.reloads.before_build(builder.module, builder.options, bare, plan, prepare)
+        self.reloads.before_build(plan)
         self.engine.recorder.add_plan(plan)
         state.build = ModuleBuild(self.engine, generated, plan)
         return state.build.text()
@@ -285,7 +279,6 @@ class Hooks:
             keywords=keywords,
             warp_build=warp_build,
         )
-        self.reloads.fast_path_built(inputs.module, inputs.build)
 
     # ---- hashing
 

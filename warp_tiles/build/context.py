@@ -55,7 +55,7 @@ class Resources:
         self._stores: dict[tuple[Path, bool, Path | None], ToolchainStore] = {}
         self._caches: dict[tuple[Path, str, int, bool, float], Cache] = {}
         self._headers: dict[Path, ModuleHeaders] = {}
-        self._pools: dict[tuple[int, bool], Compilers] = {}
+        self._pools: dict[int, Compilers] = {}
         self._bundles: dict[tuple[Path, tuple[str, ...], Path | None], Bundle] = {}
         self._remotes: dict[tuple[object, ...], tuple[RemoteStore, Counting] | None] = {}
         self._waiters: DaemonThreads | None = None
@@ -152,10 +152,10 @@ class Resources:
                 self._headers[root] = ModuleHeaders(root, store, lambda work: self.waiters.submit(work))
             return self._headers[root]
 
-    def pool(self, settings: Settings, low_priority: bool = False) -> Compilers:
-        """The compiler processes; the setting ``jobs`` gives their number. Those of low priority are separate.
+    def pool(self, settings: Settings) -> Compilers:
+        """The compiler processes; the setting ``jobs`` gives their number.
 
-        With an executor, its workers compile, with the priority that they have.
+        With an executor, its workers compile.
 
         Raises:
             WorkerError: warp_tiles was disabled.
@@ -166,14 +166,15 @@ class Resources:
         with self._lock:
             if self.closed:
                 raise WorkerError("warp_tiles was disabled during a build", "enable it again and retry")
-            identity = (settings.jobs, low_priority)
-            if identity not in self._pools:
+            if settings.jobs not in self._pools:
 
                 def local() -> CompilerPool:
-                    return CompilerPool(settings.jobs, low_priority=low_priority)
+                    return CompilerPool(settings.jobs)
 
-                self._pools[identity] = local() if self._executor is None else _remote(self._executor, store, local)
-            return self._pools[identity]
+                self._pools[settings.jobs] = (
+                    local() if self._executor is None else _remote(self._executor, store, local)
+                )
+            return self._pools[settings.jobs]
 
     @property
     def has_executor(self) -> bool:
@@ -228,13 +229,11 @@ class BuildContext:
     Attributes:
         resources: The resources.
         settings: The settings.
-        low_priority: True to use compiler processes of low priority, for builds in the background.
         compiled: The work of the compiler, added by each :meth:`get_or_compile` that compiles.
     """
 
     resources: Resources
     settings: Settings
-    low_priority: bool = False
     compiled: list[Phase] = field(default_factory=list, compare=False, repr=False)
 
     @property
@@ -298,7 +297,7 @@ class BuildContext:
     @property
     def pool(self) -> Compilers:
         """The compiler processes; raises WorkerError if warp_tiles was disabled."""
-        return self.resources.pool(self.settings, self.low_priority)
+        return self.resources.pool(self.settings)
 
     def toolchain(self) -> Toolchain:
         """The toolchain, checked against Warp's linker.

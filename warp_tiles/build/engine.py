@@ -60,10 +60,6 @@ class Engine:
         warp_toolkit: CUDA version of Warp's linker, or None if unknown.
         executor: Runs the compilers in place of this package's processes.
         tuned: Measurements; None leaves every choice to the heuristics.
-
-    Attributes:
-        linked_ahead: Modules that were linked before they are needed: a digest of the inputs and the cubin, by name,
-            architecture and block size.
     """
 
     def __init__(
@@ -80,8 +76,6 @@ class Engine:
         self._libmathdx: Libmathdx | None = None
         self._lock = threading.Lock()
         self._in_flight: Flights[tuple[Variant, Settings], Artifact] = Flights()
-        self._built_ahead: dict[tuple[Variant, Settings], Future[Artifact]] = {}
-        self.linked_ahead: dict[tuple[str, int | None, int], tuple[str, bytes]] = {}
         self._warned = WarnedTexts()
         self._code: str | None = None
 
@@ -89,9 +83,9 @@ class Engine:
         """Use a function as the provider ``libmathdx``. It returns a variant's symbol and LTO-IR."""
         self._libmathdx = build
 
-    def build_context(self, settings: Settings, low_priority: bool = False) -> BuildContext:
+    def build_context(self, settings: Settings) -> BuildContext:
         """The build context under some settings."""
-        return BuildContext(self.resources, settings, low_priority)
+        return BuildContext(self.resources, settings)
 
     @property
     def cache(self) -> Cache:
@@ -128,12 +122,9 @@ class Engine:
         return Chain(resolved, tuple(provider for providers in made for provider in providers), tuned)
 
     def records_changed(self) -> None:
-        """Read tuning records again, and discard everything built ahead, because the choices may differ now."""
+        """Read tuning records again, because the choices may differ now."""
         if self.tuned is not None:
             self.tuned.forget()
-        with self._lock:
-            self._built_ahead.clear()
-        self.linked_ahead.clear()
 
     def tune_missing(self, variants: Sequence[GemmVariant], resolved: Settings) -> None:
         """Measure the variants without a record, if this machine has a GPU of their architecture.
@@ -252,40 +243,24 @@ class Engine:
 
     # ---- building
 
-    def start(
-        self, variants: Iterable[Variant], resolved: Settings | None = None, *, low_priority: bool = False
-    ) -> dict[Variant, Future[Artifact]]:
+    def start(self, variants: Iterable[Variant], resolved: Settings | None = None) -> dict[Variant, Future[Artifact]]:
         """Start building variants. Modules that need the same variant share its build.
 
         Args:
             variants: The variants.
             resolved: The settings; None for those of the process.
-            low_priority: True to compile in processes of low priority, for builds in the background.
         """
         resolved = resolved or settings.current()
         futures: dict[Variant, Future[Artifact]] = {}
         for variant in variants:
             identity = (variant, resolved)
-            with self._lock:
-                built = self._built_ahead.pop(identity, None)
-            if built is not None:
-                futures[variant] = _share(built)
-                continue
-            submit = functools.partial(self.resources.waiters.submit, self._build, variant, resolved, low_priority)
+            submit = functools.partial(self.resources.waiters.submit, self._build, variant, resolved)
             future, started = self._in_flight.start(identity, submit)
             futures[variant] = future if started else _share(future)
         return futures
 
-    def keep(self, artifacts: Iterable[Artifact], resolved: Settings) -> None:
-        """Keep artifacts that were built ahead for the next :meth:`start`, cached or not."""
-        for artifact in artifacts:
-            known: Future[Artifact] = Future()
-            known.set_result(artifact)
-            with self._lock:
-                self._built_ahead[artifact.variant, resolved] = known
-
-    def _build(self, variant: Variant, resolved: Settings, low_priority: bool = False) -> Artifact:
-        chain, context = self.chain(resolved), self.build_context(resolved, low_priority)
+    def _build(self, variant: Variant, resolved: Settings) -> Artifact:
+        chain, context = self.chain(resolved), self.build_context(resolved)
         obstacles: list[WarpTilesError] = []
         failures: list[WarpTilesError] = []
         pending: list[WarpTilesError] = []  # failures whose warning waits until the replacement is known

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +58,6 @@ class ModuleBuild:
         self._futures: Mapping[Variant, Future[Artifact]] = {}
         self._started = now_s()
         self._phases = Phases()
-        self.module_source: ModuleSource | None = None  # finish() sets it, unless Warp added its own inputs
         self._settings = plan.settings
         self._context = engine.build_context(plan.settings)
 
@@ -99,57 +97,6 @@ class ModuleBuild:
         if locked:
             self._artifacts()  # the remote store may lack one, and then nothing is compiled
 
-    def build_ahead(self) -> bool:
-        """Build the variants in the background, with low priority.
-
-        Returns:
-            True if every variant with a planned function has one.
-
-        Raises:
-            WarpTilesError: A variant could not be built.
-        """
-        self._futures = self._engine.start(self._variants(), self._settings, low_priority=True)
-        artifacts = self._artifacts()
-        intended = {v.variant for v in self.plan.needed if v.provider != "scalar"}
-        if any(artifact.variant in intended and not artifact.payload for artifact in artifacts):
-            return False  # the engine has already warned of the failure
-        self._engine.keep(artifacts, self._settings)
-        return True
-
-    def link_ahead(self, module: ModuleSource) -> None:
-        """Link the functions of :meth:`build_ahead` for a later build of the same module.
-
-        Args:
-            module: The module as it was compiled with other functions.
-
-        Raises:
-            LinkError: The module could not be compiled or linked.
-        """
-        artifacts = self._artifacts()
-        payloads = payloads_of(artifacts)
-        foreign = foreign_inputs(artifacts)
-        # only Warp has the LTO-IR of the solvers that libmathdx built while it generated the code
-        foreign += [site.call for site in self._session.sites if site.provider == "libmathdx"]
-        if not payloads or module.keywords.get("lineinfo") or self._warp_link_reason(module, foreign):
-            return
-        module = self._with_suffix(module)
-        text = self.text(artifacts, suffix=module.output == "cubin" and may_have_suffix(self.plan))
-        context = self._engine.build_context(self._settings, low_priority=True)
-        request = self._compile_request(module, text)
-        compiled = result_of(context.compile_module(request, module, self._generated.prefix))
-        linked = result_of(context.pool.submit(self._link_request(module, (compiled.payload, *payloads)))).payload
-        self._engine.linked_ahead[self._identity] = self._digest(module, text, payloads), linked
-
-    @property
-    def _identity(self) -> tuple[str, int | None, int]:
-        return self.plan.name, self.plan.arch, self.plan.block_dim
-
-    def _digest(self, module: ModuleSource, text: str, payloads: Sequence[bytes]) -> str:
-        """Digest of all inputs of the link."""
-        options = module_options(module, self._context.toolchain().nvrtc_version)
-        parts = [text, repr(options), module.target, module.output, *(hashlib.sha256(p).hexdigest() for p in payloads)]
-        return hashlib.sha256("\0".join(parts).encode("utf-8")).hexdigest()
-
     def _artifacts(self) -> list[Artifact]:
         return [wait_result(future) for future in self._futures.values()]
 
@@ -184,10 +131,9 @@ class ModuleBuild:
         """
         module = self._with_suffix(ModuleSource(source_path.name, arch, output_path.suffix[1:], native_dir, keywords))
         foreign = ["a solver or FFT"] if warp_inputs or keywords.get("fatbins") else []
-        ahead = self._engine.linked_ahead.pop(self._identity, None)
         has_functions = any(v.provider != "scalar" for v in self.plan.needed)
         linked_here = has_functions and not self._warp_link_reason(module, foreign)
-        kept = linked_here and not ahead and self._settings.keeps_modules
+        kept = linked_here and self._settings.keeps_modules
         text = source_path.read_text("utf-8")
         known = module_flight(self._context, self.plan, module, text, self._phases) if kept else nullcontext()
         with known as flight:
@@ -198,14 +144,12 @@ class ModuleBuild:
                     raise not_in_bundle(self.plan, self._settings.bundle)
                 began = now_s()
                 self._start_functions()
-                early = self._compile(module, source_path) if linked_here and not ahead else None
-                record = self._built(module, source_path, output_path, early, ahead, foreign, warp_inputs, warp_build)
+                early = self._compile(module, source_path) if linked_here else None
+                record = self._built(module, source_path, output_path, early, foreign, warp_inputs, warp_build)
                 as_planned = record.linker == "warp_tiles" and is_as_planned(record)
                 if flight is not None and as_planned and self._context.stores_modules:
                     info = {"module": self.plan.name, "build_seconds": round(now_s() - began, 3)}
                     record = replace(record, module_key=flight.keep(output_path.read_bytes(), info).key)
-        if not warp_inputs and not keywords.get("fatbins"):
-            self.module_source = replace(module, keywords={**keywords, "ltoirs": None, "fatbins": None})
         self._engine.recorder.add_record(record)
         log.info("%s", record.summary())
         for loop in record.loops:
@@ -238,7 +182,6 @@ class ModuleBuild:
         source_path: Path,
         output_path: Path,
         early: Future[Compiled] | None,
-        ahead: tuple[str, bytes] | None,
         foreign: list[str],
         warp_inputs: Sequence[bytes],
         warp_build: Callable[[list[bytes]], None],
@@ -255,9 +198,7 @@ class ModuleBuild:
         if text != source_path.read_text("utf-8"):  # a product fell back to another function or to the scalar path
             write_atomic(source_path, text.encode("utf-8"))
             early = None
-        if not reason and ahead and ahead[0] == self._digest(module, text, payloads):
-            write_atomic(output_path, ahead[1])
-        elif not reason:
+        if not reason:
             with marked(self._settings.nvtx, f"link {self.plan.name}"):
                 reason = self._link(module, source_path, output_path, early, payloads)
             if reason and suffix:

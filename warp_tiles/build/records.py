@@ -31,7 +31,7 @@ class Artifact:
         started_at_s: Start of the build or lookup, in seconds of :func:`warp_tiles.build.phases.now_s`.
         compiled: The part in which a compiler process worked; None if none did. In the rest the build waited for a
             compiler process or for another process that built the same function, or used files.
-        shared: True if another module's build, or one in the background, had started it.
+        shared: True if another module's build had started it.
     """
 
     variant: Variant

@@ -52,7 +52,6 @@ class Compilers(Protocol):
 #: A compiler process keeps some memory of every request, so it is replaced after this many.
 _REQUESTS_OF_A_PROCESS = 200
 _CLOSED = "the compiler processes were closed during a build"
-_NICENESS = 10  # added to the niceness of this process for builds in the background
 # without the __init__ of this package, which takes 0.05 s to import what only users need
 _BOOTSTRAP = """
 import sys  # built in; any other import before the next line could come from the working folder
@@ -67,9 +66,8 @@ sys.exit(main(sys.argv[2:]))
 class _Process:
     """One compiler process, started at its first request at the latest."""
 
-    def __init__(self, low_priority: bool = False) -> None:
+    def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._low_priority = low_priority
         self._lock = threading.Lock()  # _start() and close() exclude each other
         self._closed = False
         self._requests = 0
@@ -78,18 +76,13 @@ class _Process:
         # the search path of this process without the current folder, whose files may belong to anyone
         path = search_path()
         package = Path(__file__).resolve().parents[1]
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-c", _BOOTSTRAP, str(package), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*path, str(package.parent)]))},
             start_new_session=True,  # an interrupt at the terminal reaches only the script; its end closes the pipe
         )
-        if self._low_priority and hasattr(os, "setpriority"):
-            with contextlib.suppress(OSError):  # without permission it keeps the usual priority
-                own = os.getpriority(os.PRIO_PROCESS, process.pid)
-                os.setpriority(os.PRIO_PROCESS, process.pid, min(19, own + _NICENESS))
-        return process
 
     def start(self) -> None:
         """Start the process unless it runs.
@@ -171,11 +164,9 @@ class CompilerPool:
 
     Args:
         jobs: Largest number of processes; 0 means one per core that this process may use.
-        low_priority: True to run this pool's processes with low priority.
     """
 
-    def __init__(self, jobs: int = 0, *, low_priority: bool = False) -> None:
-        self._low_priority = low_priority
+    def __init__(self, jobs: int = 0) -> None:
         self.jobs = jobs or available_cores()
         self._threads: DaemonThreads | None = None
         self._idle: list[_Process] = []
@@ -193,7 +184,7 @@ class CompilerPool:
         """Start up to ``count`` processes before the first request, so that they load their libraries meanwhile."""
         with self._lock:
             for _ in range(min(count, self.jobs) - len(self._processes)):
-                process = _Process(self._low_priority)
+                process = _Process()
                 with contextlib.suppress(WorkerError):  # a request reports it
                     process.start()
                 self._processes.append(process)
@@ -203,7 +194,7 @@ class CompilerPool:
         with self._lock:
             if self._threads is not threads:  # the pool was closed since this request was taken, and may be open again
                 raise WorkerError(_CLOSED)
-            process = self._idle.pop() if self._idle else _Process(self._low_priority)
+            process = self._idle.pop() if self._idle else _Process()
             if process not in self._processes:
                 self._processes.append(process)
         try:

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from warp_tiles.errors import SettingError
 from warp_tiles.settings import project_file, values
-from warp_tiles.settings.table import COMMAND_LINE, ENVIRONMENT, FORMER, OPTION_PREFIX, PREFIX, SETTINGS, Settings
+from warp_tiles.settings.table import (
+    COMMAND_LINE,
+    ENVIRONMENT,
+    FORMER,
+    OPTION_PREFIX,
+    PREFIX,
+    REMOVED,
+    SETTINGS,
+    Settings,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Unpack
@@ -41,7 +50,7 @@ def _option(name: str) -> str:
 @functools.cache
 def _names(spell: Callable[[str], str]) -> dict[str, str]:
     """The setting of each name that a layer may use, old ones included."""
-    return {spell(given): name for given, name in (*zip(SETTINGS, SETTINGS), *FORMER.items())}
+    return {spell(given): name for given, name in (*zip(SETTINGS, SETTINGS), *zip(REMOVED, REMOVED), *FORMER.items())}
 
 
 def _parsed(
@@ -71,6 +80,9 @@ def _parsed(
     found = {}
     for spelled, value in given.items():
         today = spell(name := names[spelled])
+        if name in REMOVED:
+            values.warn_of_removed(label(spelled), REMOVED[name])
+            continue
         if spelled != today:
             values.warn_of_old_name(label(spelled), today)
         if (spelled == today or today not in given) and not (value is None and skip_none):
@@ -128,7 +140,7 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
     path, table = found
     is_trusted = project_file.is_trusted(path, trusted)
     names = _names(str)
-    refused = [name for name in table if name in names and SETTINGS[names[name]].users_own]
+    refused = [name for name in table if (item := SETTINGS.get(names.get(name, ""))) and item.users_own]
     if refused and not is_trusted:
         raise SettingError(
             f"{', '.join(refused)} in [tool.warp_tiles] of {path} is refused, because a file that came with a folder "
@@ -137,10 +149,7 @@ def from_project(trusted: Iterable[Path] = ()) -> tuple[str, dict[str, Any]]:
         )
     where = f" in [tool.warp_tiles] of {path}"
     typed = _parsed(
-        table,
-        str,
-        lambda name: name + where,
-        lambda names: f"unknown setting {names} in [tool.warp_tiles] of {path}",
+        table, str, lambda name: name + where, lambda names: f"unknown setting {names} in [tool.warp_tiles] of {path}"
     )
     for name, value in typed.items():
         most_s = SETTINGS[name].project_limit_s

@@ -125,8 +125,6 @@ class Settings:
     with products or solvers, add gradients of loads as vectors."""
     policy: str = _setting("auto", values.choice(*POLICIES), affects="modules")
     """The limits of building and tuning: [`off`, `scalar`, `fast`, `auto`, `max`, `locked`](policy.md)."""
-    background: bool = _setting(False, values.flag, affects="modules")
-    """[Run on the fast path](policy.md#background) while a slow build continues in another process."""
     record_paths: tuple[Path, ...] = _setting((), values.paths, affects="modules", users_own=True)
     """Folders of tuning records that are read before the user's own, and never written."""
     record_driver_mismatch: str = _setting(
@@ -219,18 +217,13 @@ class Settings:
         """The values that the code of modules depends on, by setting."""
         return {name: getattr(self, name) for name, item in SETTINGS.items() if item.affects == "code"}
 
-    def fast_path(self) -> Settings:
-        """Settings that a module uses while a slow build runs in the background: the policy ``fast``."""
-        return self._fast("while it is built in the background", background=False)
-
     def own_templates_only(self) -> Settings:
         """Settings of a module that opts out of MathDx but takes own templates: no provider that needs a library."""
-        return self._fast("of a module that opts out of MathDx") if self.policy in ("auto", "max") else self
-
-    def _fast(self, layer: str, **changed: Any) -> Settings:
-        changed |= {"policy": "fast", "provider": "auto"}
-        kept = tuple(item for item in self.layers if item[0] not in changed)
-        return dataclasses.replace(self, **changed, fast_by_default=True, layers=(*kept, ("policy", layer)))
+        if self.policy not in ("auto", "max"):
+            return self
+        kept = tuple(item for item in self.layers if item[0] not in ("policy", "provider"))
+        layers = (*kept, ("policy", "of a module that opts out of MathDx"))
+        return dataclasses.replace(self, policy="fast", provider="auto", fast_by_default=True, layers=layers)
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Value and layer of every setting, as JSON values."""
@@ -255,6 +248,11 @@ def _json_value(value: Any) -> Any:
 #: Every setting by name.
 SETTINGS: dict[str, Setting] = {
     item.name: item.metadata["setting"] for item in dataclasses.fields(Settings) if item.metadata
+}
+#: Settings that went, and what to do instead. Every layer accepts and ignores them, with a warning.
+REMOVED = {
+    "background": "a launch waits for slow builds; the policy 'fast' has none, and warp_tiles.prefetch() or "
+    "`warp-tiles compile` builds before the launch"
 }
 #: The name of today of each setting that was renamed.
 FORMER = {item.formerly: name for name, item in SETTINGS.items() if item.formerly}

@@ -46,7 +46,6 @@ class Keywords(TypedDict, Generic[Removed], total=False):
     main_loop: str | Removed
     async_copies: bool | Removed
     policy: Literal["off", "scalar", "fast", "auto", "max", "locked"] | Removed
-    background: bool | Removed
     record_paths: Sequence[Folder] | Removed
     record_driver_mismatch: Literal["reuse", "retune"] | Removed
     target_gpu: str | Removed

@@ -33,6 +33,11 @@ def warn_of_old_name(old: str, new: str) -> None:
     warn(f"{old} is now called {new}; the next release no longer reads the old name", _warned)
 
 
+def warn_of_removed(name: str, instead: str) -> None:
+    """Warn once of a setting that has no effect, and that the next release refuses."""
+    warn(f"{name} has no effect any more: {instead}; the next release refuses it", _warned)
+
+
 def _refused(name: str, value: Any, remedy: str, reason: str = "") -> SettingError:
     try:
         shown = f"{value!r:.200}"
